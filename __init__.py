@@ -1,0 +1,16 @@
+"""mspc: a compiler for networks written in MindSpore's Python style and split over many devices.
+
+Public names (`mspc.nn`, `mspc.Tensor`, ...) are looked up on first use, so that `import mspc` costs nothing.
+"""
+
+from typing import Any
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    from mspc.session.names import find  # looked up late: the command line must start without NumPy
+
+    return find(name)

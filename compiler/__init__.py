@@ -1,0 +1,1 @@
+"""The compiler: front end, pipeline, driver."""

@@ -1,0 +1,120 @@
+"""What a compile depends on besides the program: ranks, mode, how data arrive. Frozen; passed, never global."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.layout import Layout
+from mspc.ir.named_layout import NamedLayout
+from mspc.ir.types import TensorType
+
+SHARDED_MODES = ("semi_auto_parallel", "auto_parallel")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of one compile.
+
+    ranks: number of ranks. mode: a ParallelMode. search_mode: how auto_parallel decides.
+    dataset_strategy: "data_parallel" (every rank feeds its own rows), "full_batch" (every rank feeds the whole batch), or
+        one strategy per input (tuples of ints or NamedLayouts).
+    gradients_mean: data parallel mode divides summed gradients by the number of ranks.
+    script_folder: file names in the text are relative to it.
+    """
+
+    ranks: int = 1
+    mode: str = "stand_alone"
+    search_mode: str = "sharding_propagation"
+    dataset_strategy: str | tuple[Any, ...] = "data_parallel"
+    gradients_mean: bool = False
+    script_folder: str = ""
+
+    @property
+    def sharded(self) -> bool:
+        """Whether operators are cut, so that strategies count."""
+        return self.mode in SHARDED_MODES
+
+    def with_ranks(self, ranks: int) -> Config:
+        return replace(self, ranks=ranks)
+
+    @staticmethod
+    def from_context(values: Mapping[str, Any], ranks: int, script_folder: str = "") -> Config:
+        """The settings in a frozen auto-parallel context (its keys are MindSpore's)."""
+        strategy: Any = values.get("dataset_strategy", "data_parallel")
+        if values.get("full_batch"):
+            strategy = "full_batch"
+        search = values.get("search_mode") or values.get("auto_parallel_search_mode") or "sharding_propagation"
+        return Config(
+            ranks=ranks,
+            mode=str(values.get("parallel_mode", "stand_alone")),
+            search_mode=str(search),
+            dataset_strategy=strategy,
+            gradients_mean=bool(values.get("gradients_mean", False)),
+            script_folder=script_folder,
+        )
+
+
+@dataclass(frozen=True)
+class Fed:
+    """How one argument of the launch arrives.
+
+    graph_type: its type in the graph that is compiled (global in sharded modes). global_type: over all ranks' data.
+    layout: the slice of the global array that a rank feeds.
+    """
+
+    graph_type: TensorType
+    global_type: TensorType
+    layout: Layout
+
+
+def feed(config: Config, types: list[TensorType], whole: bool = False) -> list[Fed]:
+    """How arguments of these types, as one rank hands them in, arrive; `whole` says they are global already.
+
+    Raises:
+        MspcError: the dataset strategy does not fit the arguments.
+    """
+    strategy = config.dataset_strategy
+    if isinstance(strategy, tuple) and config.sharded and len(strategy) != len(types):
+        raise MspcError(
+            f"dataset_strategy has {len(strategy)} entries, but the network is called with {len(types)} tensors",
+            notes=["give one strategy per input, or \"data_parallel\" or \"full_batch\""],
+        )
+    return [_feed_one(config, type, i, whole) for i, type in enumerate(types)]
+
+
+def _feed_one(config: Config, type: TensorType, index: int, whole: bool) -> Fed:
+    n = config.ranks
+    replicated = Layout.replicated(n, type.rank)
+    strategy = config.dataset_strategy
+    if not type.shape or config.mode == "stand_alone" or strategy == "full_batch" and config.sharded or n == 1:
+        return Fed(type, type, replicated)
+    if isinstance(strategy, tuple) and config.sharded:
+        layout = _entry_layout(strategy[index], type, index, n)
+    else:
+        layout = Layout.of((n,), [(0,), *[()] * (type.rank - 1)])
+    if whole:
+        if not layout.divides(type.shape):
+            raise MspcError(f"input {index} of shape {type.shape} cannot be cut {layout.strategy} for {n} ranks")
+        return Fed(type, type, layout)
+    total = type.with_shape(tuple(size * cut for size, cut in zip(type.shape, layout.strategy, strict=True)))
+    return Fed(total if config.sharded else type, total, layout)
+
+
+def _entry_layout(entry: Any, type: TensorType, index: int, ranks: int) -> Layout:
+    if isinstance(entry, NamedLayout):
+        layout = entry.to_layout()
+        if entry.ranks != ranks:
+            raise MspcError(f"dataset_strategy of input {index} is laid out on {entry.ranks} ranks, but there are {ranks}")
+    else:
+        cut = 1
+        for n in entry:
+            cut *= n
+        if cut < 1 or ranks % cut:
+            raise MspcError(f"dataset_strategy of input {index} is {entry}, whose product does not divide {ranks} ranks")
+        layout = Layout.from_strategy(entry, ranks)
+    if len(layout.dims) != type.rank:
+        raise MspcError(f"dataset_strategy of input {index} has {len(layout.dims)} entries for {type.rank} dimensions")
+    return layout

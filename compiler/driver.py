@@ -1,0 +1,140 @@
+"""Runs the compiler: a launch (what is called, with which inputs) becomes one graph for all ranks and one per rank."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mspc.compiler.config import Config, Fed, feed
+from mspc.compiler.frontend import Traced, trace
+from mspc.compiler.pipeline import FILE_NAMES, PER_RANK, UNNUMBERED, VIEWS, passes_of
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph
+from mspc.ir.printer import print_graph
+from mspc.ir.types import TensorType
+from mspc.passes.base import find_pass
+
+ID_LENGTH = 16
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One point of a compile that may be dumped.
+
+    name: the pass. file: the dump's name without counter, as `08_slice_to_rank`. graph: its result. rank: None for the
+    graph of all ranks. changed: whether the pass changed anything. previous: the pass before.
+    """
+
+    name: str
+    file: str
+    graph: Graph
+    rank: int | None
+    changed: bool
+    previous: str
+
+
+OnStage = Callable[[Stage], None]
+
+
+@dataclass
+class Compiled:
+    """A compiled program.
+
+    graph: all ranks' graph with collectives over mesh axes, before slicing. traced: what the front end found.
+    fed: how the launch's arguments arrive. compile_id: equal exactly for equal programs.
+    """
+
+    config: Config
+    traced: Traced
+    fed: list[Fed]
+    graph: Graph
+    compile_id: str
+    stages: int
+    ranks_done: dict[int, Graph] = field(default_factory=dict[int, Graph])
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The graph's fed parameters, in the order of the launch's tensors."""
+        return [p for p in self.graph.parameters if p.kind == "input"]
+
+    def rank_graph(self, rank: int, on_stage: OnStage | None = None) -> Graph:
+        """The executable graph of one rank.
+
+        Raises:
+            MspcError: there is no such rank.
+        """
+        if on_stage is None and rank in self.ranks_done:
+            return self.ranks_done[rank]
+        graph, previous = self.graph, passes_of(self.config.mode)[-1]
+        for i, name in enumerate(PER_RANK):
+            options = {"rank": rank} if name == "slice_to_rank" else {}
+            graph, changed = find_pass(name, options).apply(graph)
+            if on_stage is not None:
+                on_stage(Stage(name, _file(self.stages + i, name), graph, rank, changed, previous))
+            previous = name
+        self.ranks_done[rank] = graph
+        return graph
+
+
+def compile_launch(
+    target: Any,
+    args: Sequence[Any],
+    config: Config,
+    on_stage: OnStage | None = None,
+    whole: bool = False,
+) -> Compiled:
+    """Compile the call `target(*args)` for all ranks of `config`.
+
+    Args:
+        target: a Cell or a function. args: its tensors, as one rank hands them in, or their TensorTypes.
+        on_stage: called after every pass that all ranks share; per-rank stages come with `Compiled.rank_graph`.
+        whole: the argument types are global whatever the dataset strategy says.
+
+    Raises:
+        MspcError: every mistake of the program, independent ones together.
+    """
+    types = [arg if isinstance(arg, TensorType) else TensorType(arg.dtype, tuple(arg.shape)) for arg in args]
+    fed = feed(config, types, whole)
+    traced = trace(target, [f.graph_type for f in fed], config.sharded, config.script_folder)
+    return compile_graph(traced, fed, config, on_stage)
+
+
+def compile_graph(traced: Traced, fed: list[Fed], config: Config, on_stage: OnStage | None = None) -> Compiled:
+    """Compile a traced graph: the shared passes, then the program's identity."""
+    graph = traced.graph
+    graph.attrs |= {"mode": config.mode, "ranks": config.ranks}
+    if config.gradients_mean and config.mode == "data_parallel":
+        graph.attrs["gradients_mean"] = True
+    if config.sharded:
+        graph.attrs["outputs"] = "batch" if config.dataset_strategy == "data_parallel" else "whole"
+    inputs = [p for p in graph.parameters if p.kind == "input"]
+    if len(inputs) != len(fed):
+        raise MspcError(f"the network takes {len(inputs)} tensors, but it is called with {len(fed)}")
+    for parameter, how in zip(inputs, fed, strict=True):
+        parameter.layout = how.layout if config.mode != "stand_alone" else None
+        if how.graph_type != how.global_type:
+            parameter.global_type = how.global_type
+    names = passes_of(config.mode)
+    _report(on_stage, "frontend", 0, graph, True, "")
+    previous = "frontend"
+    for i, name in enumerate(names, 1):
+        result, changed = find_pass(name).apply(graph)
+        _report(on_stage, name, i, result, changed, previous)
+        if name not in VIEWS:
+            graph, previous = result, name
+    text = print_graph(graph)
+    compile_id = hashlib.sha256(f"{config.ranks}\n{text}".encode()).hexdigest()[:ID_LENGTH]
+    graph.attrs["compile_id"] = compile_id
+    return Compiled(config, traced, fed, graph, compile_id, len(names) + 1)
+
+
+def _report(on_stage: OnStage | None, name: str, number: int, graph: Graph, changed: bool, previous: str) -> None:
+    if on_stage is not None:
+        on_stage(Stage(name, _file(number, name), graph, None, changed, previous))
+
+
+def _file(number: int, name: str) -> str:
+    shown = FILE_NAMES.get(name, name)
+    return shown if shown in UNNUMBERED else f"{number:02}_{shown}"

@@ -1,0 +1,33 @@
+"""The whole compiler on one screen: which passes run in which mode, in order.
+
+A pass is a file of the same name under passes/. Passes before `slice_to_rank` see the graph of all ranks and run once;
+those from it on run for every rank that is asked for. `VIEWS` are dumps that the compile does not go on with.
+"""
+
+from __future__ import annotations
+
+SHARDED = (
+    "grad",
+    "simplify",
+    "check_strategies",
+    "propagate_sharding",
+    "step_parallel_begin",
+    "insert_redistribution",
+    "lower_redistribution",
+)
+DATA_PARALLEL = ("grad", "simplify", "step_parallel_begin", "reduce_gradients")
+WITHOUT_COMMUNICATION = ("grad", "simplify", "step_parallel_begin")
+PER_RANK = ("slice_to_rank", "execute")
+
+VIEWS = ("step_parallel_begin",)
+FILE_NAMES = {"slice_to_rank": "step_parallel_end"}
+"""Dumps whose fixed name is another than their pass's."""
+UNNUMBERED = ("step_parallel_begin", "step_parallel_end")
+"""Dumps that MindSpore writes without a place number."""
+
+
+def passes_of(mode: str) -> tuple[str, ...]:
+    """Names of the passes that all ranks share, for a ParallelMode."""
+    if mode in ("semi_auto_parallel", "auto_parallel"):
+        return SHARDED
+    return DATA_PARALLEL if mode == "data_parallel" else WITHOUT_COMMUNICATION

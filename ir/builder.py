@@ -1,0 +1,73 @@
+"""The one way to make nodes: infers the type, fills in scope and source spans, appends or inserts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Graph, Node, Value
+from mspc.ir.location import Frames
+from mspc.ir.types import DType, TensorType, Type
+
+
+class TypedOp(Protocol):
+    """An operator that can tell the type of its result."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def has_side_effect(self) -> bool: ...
+
+    def attributes(self) -> Any: ...
+
+    def infer(self, *types: TensorType) -> Type: ...
+
+
+class Builder:
+    """Emits nodes into `nodes`, a list in run order (a graph's own list, or one that a pass is building).
+
+    `scope`, `frames`, `phase`, `forward` are given to every node emitted until they are changed.
+    """
+
+    def __init__(self, graph: Graph, nodes: list[Node] | None = None) -> None:
+        self.graph = graph
+        self.nodes = graph.nodes if nodes is None else nodes
+        self.scope = "Default"
+        self.frames: Frames = ()
+        self.phase = "forward"
+        self.forward: Node | None = None
+
+    def emit(self, op: TypedOp, *inputs: Value, name: str = "", instance: str = "") -> Node:
+        """Append `op(*inputs)`.
+
+        Raises:
+            MspcError: the operands' types do not fit, at the current source line.
+        """
+        try:
+            type = op.infer(*[value.type for value in inputs])  # type: ignore[misc]  # tuples reach structural operators only
+        except MspcError as error:
+            if error.location is not None:
+                raise
+            message = error.message
+            if instance and message.startswith(op.name):
+                message = f"{op.name} '{instance}'{message[len(op.name) :]}"
+            raise MspcError(message, notes=error.notes, frames=self.frames) from None
+        node = Node(op, inputs, type, name, instance, self.scope, self.frames, self.phase)
+        node.forward = self.forward
+        self.nodes.append(node)
+        return node
+
+    def constant(self, value: Any, dtype: DType) -> Constant:
+        """A scalar (or small array) constant of an element type."""
+        return Constant(value, dtype)
+
+    def like(self, node: Node) -> Builder:
+        """Take scope and source spans from `node` for what is emitted next."""
+        self.scope = node.scope
+        self.frames = node.frames
+        return self
+
+    def emit_all(self, op: TypedOp, inputs: Sequence[Value], name: str = "", instance: str = "") -> Node:
+        return self.emit(op, *inputs, name=name, instance=instance)

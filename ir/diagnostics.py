@@ -1,0 +1,77 @@
+"""The one exception family. Every mistake of a user ends as an MspcError with a place and a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mspc.ir.location import Frames, Location
+
+
+class MspcError(Exception):
+    """A mistake in the user's program, command or file.
+
+    Args:
+        message: what is wrong: operator, instance name, input, dimension, value.
+        location: the user's source span, when there is one.
+        notes: what would be right, and further places; one line each.
+        frames: the call stack, innermost first; `location` defaults to its first entry.
+    """
+
+    exit_status = 2
+
+    def __init__(
+        self,
+        message: str,
+        location: Location | None = None,
+        notes: Iterable[str] = (),
+        frames: Frames = (),
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.location = location or (frames[0] if frames else None)
+        self.notes = tuple(notes)
+        self.frames = frames
+
+    def __str__(self) -> str:
+        return self.render()
+
+    def render(self) -> str:
+        """The whole text: `file:line:col: error: message`, the source line, carets, notes."""
+        lines: list[str] = []
+        where = self.location
+        lines.append(f"{where}: error: {self.message}" if where else f"error: {self.message}")
+        if where and where.text.strip():
+            lines.append(f"    {where.text}")
+            if where.column:
+                width = max(1, min(where.end_column or where.column + 1, len(where.text) + 1) - where.column)
+                pad = "".join("\t" if c == "\t" else " " for c in where.text[: where.column - 1])
+                lines.append(f"    {pad}{'^' * width}")
+        lines += [f"  called from {frame}: {frame.text.strip()}" for frame in self.frames[1:]]
+        lines += [f"  note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+class ErrorGroup(MspcError):
+    """Several independent mistakes of one compile, reported together."""
+
+    def __init__(self, errors: Iterable[MspcError]) -> None:
+        self.errors = tuple(errors)
+        super().__init__(f"{len(self.errors)} errors")
+
+    def render(self) -> str:
+        return "\n".join([*(error.render() for error in self.errors), f"{len(self.errors)} errors"])
+
+
+class ExecutionError(MspcError):
+    """A failure of a correct program while it runs: a kernel, a lost rank, a NaN in the loss."""
+
+    exit_status = 1
+
+
+def raise_all(errors: list[MspcError]) -> None:
+    """Raise nothing, the one error, or all of them together."""
+    unique: dict[str, MspcError] = {error.render(): error for error in errors}
+    if len(unique) == 1:
+        raise next(iter(unique.values()))
+    if unique:
+        raise ErrorGroup(unique.values())

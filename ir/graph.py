@@ -1,0 +1,245 @@
+"""The SSA graph: values, nodes in run order, parameters, constants. Passes change it in place.
+
+`Node.op` is any object that satisfies `OpLike`; this layer never names an operator. The list of nodes is both the
+print order and the run order. A node has one result, which may be a tuple of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.layout import Layout
+from mspc.ir.location import Frames
+from mspc.ir.types import TensorType, TupleType, Type, dtype_of
+
+Layouts = Layout | tuple[Layout, ...] | None
+"""The placement of a value: one layout for a tensor, one per element for a tuple, None before sharding."""
+
+
+class OpLike(Protocol):
+    """What the graph needs of an operator."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def has_side_effect(self) -> bool: ...
+
+    def attributes(self) -> Mapping[str, Any]: ...
+
+
+class Value:
+    """Something that a node can take as an input: a type, a placement and a debug name."""
+
+    __slots__ = ("layout", "name", "type")
+
+    def __init__(self, type: Type, name: str = "", layout: Layouts = None) -> None:
+        self.type = type
+        self.name = name
+        self.layout = layout
+
+    @property
+    def tensor_type(self) -> TensorType:
+        """The type of a value that must be one tensor."""
+        assert isinstance(self.type, TensorType), f"{self.name} is {self.type}, not a tensor"
+        return self.type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.tensor_type.shape
+
+    @property
+    def tensor_layout(self) -> Layout:
+        """The placement of a value that must be one tensor with a layout."""
+        assert isinstance(self.layout, Layout), f"{self.name} has no layout"
+        return self.layout
+
+
+class Parameter(Value):
+    """An input of the graph.
+
+    kind: "input" is fed at every step, "parameter" keeps its value between steps (weights, optimizer states),
+        "constant" is a large array fixed at compile time; the last two live in the weights file under `name`.
+    trainable: takes part in differentiation by default (`requires_grad`).
+    global_type: on a rank's own graph the type before slicing, else None.
+    attrs: further facts, printed.
+    """
+
+    __slots__ = ("attrs", "global_type", "kind", "trainable")
+
+    def __init__(
+        self,
+        name: str,
+        type: Type,
+        kind: str = "input",
+        trainable: bool = False,
+        layout: Layouts = None,
+        global_type: Type | None = None,
+    ) -> None:
+        super().__init__(type, name, layout)
+        self.kind = kind
+        self.trainable = trainable
+        self.global_type = global_type
+        self.attrs: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"Parameter({self.name}: {self.type})"
+
+
+class Constant(Value):
+    """A small tensor known at compile time, printed where it is used. `value` is a read-only NumPy array."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any, dtype: Any = None) -> None:
+        array = np.asarray(value, dtype=None if dtype is None else dtype_of(dtype).numpy)
+        array.flags.writeable = False
+        super().__init__(TensorType(dtype_of(array.dtype), array.shape))
+        self.value = array
+
+    def __repr__(self) -> str:
+        return f"Constant({self.value!r})"
+
+
+class Node(Value):
+    """One operator applied to values.
+
+    op: the operator with its attributes.
+    inputs: operands in order; constants and parameters included.
+    instance: the user's name for the operator (the attribute that holds it), "" when it has none.
+    scope: the cells around it, as `Default/network-WithLossCell/_backbone-Net`.
+    frames: source spans, innermost first.
+    phase: "forward", "backward" (made by differentiation) or "update" (changes parameters).
+    in_strategy, out_strategy: what the user asked for with `shard()`: per tensor a tuple of ints, or an object that
+        prints itself as a layout; None when nothing was asked.
+    strategy: the strategy that holds after propagation, one tuple of ints per tensor; only in the dump
+        `step_parallel_begin`, where people read it.
+    in_layouts: the placement that the operator needs of every input, once it is decided; the operands' own layouts
+        may still differ until the redistributions are inserted.
+    layout: the placement of the result.
+    forward, forward_input: on a node made by differentiation the node it belongs to, and the index of the input whose
+        gradient this node is (-1 for nodes in between).
+    attrs: further facts, printed as cnode_attrs (`reason`, `mirror_user_id`, ...).
+    """
+
+    __slots__ = (
+        "attrs", "forward", "forward_input", "frames", "in_layouts", "in_strategy", "inputs", "instance", "op",
+        "out_strategy", "phase", "scope", "strategy",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        op: OpLike,
+        inputs: Iterable[Value],
+        type: Type,
+        name: str = "",
+        instance: str = "",
+        scope: str = "",
+        frames: Frames = (),
+        phase: str = "forward",
+    ) -> None:
+        super().__init__(type, name)
+        self.op = op
+        self.inputs: list[Value] = list(inputs)
+        self.instance = instance
+        self.scope = scope
+        self.frames = frames
+        self.phase = phase
+        self.in_strategy: tuple[Any, ...] | None = None
+        self.out_strategy: tuple[Any, ...] | None = None
+        self.strategy: tuple[tuple[int, ...], ...] | None = None
+        self.in_layouts: tuple[Layout | None, ...] | None = None
+        self.forward: Node | None = None
+        self.forward_input = -1
+        self.attrs: dict[str, Any] = {}
+
+    @property
+    def label(self) -> str:
+        """How messages name the node: `MatMul 'matmul1'`, or `Sub` where the user gave no name."""
+        return f"{self.op.name} '{self.instance}'" if self.instance else self.op.name
+
+    def error(self, message: str, notes: Iterable[str] = ()) -> MspcError:
+        """An error at the user's line of this node."""
+        return MspcError(message, notes=notes, frames=self.frames)
+
+    def __repr__(self) -> str:
+        return f"Node({self.label}: {self.type})"
+
+
+class Graph:
+    """A function: parameters, nodes in run order, one result (None, a value, or a tuple of values).
+
+    attrs: facts of the whole graph that stand in the header of its text (mode, ranks, rank, compile id, ...).
+    """
+
+    __slots__ = ("attrs", "name", "nodes", "parameters", "results", "returns_tuple")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.attrs: dict[str, Any] = {}
+        self.parameters: list[Parameter] = []
+        self.nodes: list[Node] = []
+        self.results: list[Value] = []
+        self.returns_tuple = False
+
+    def users(self) -> dict[Value, list[tuple[Node, int]]]:
+        """For every value the (node, operand index) pairs that read it, in run order."""
+        found: dict[Value, list[tuple[Node, int]]] = {}
+        for node in self.nodes:
+            for index, value in enumerate(node.inputs):
+                found.setdefault(value, []).append((node, index))
+        return found
+
+    def replace(self, mapping: Mapping[Value, Value]) -> None:
+        """Every use of a key of `mapping` becomes a use of its value."""
+        for node in self.nodes:
+            for index, value in enumerate(node.inputs):
+                if value in mapping:
+                    node.inputs[index] = mapping[value]
+        self.results = [mapping.get(value, value) for value in self.results]
+
+    def values(self) -> Iterator[Value]:
+        yield from self.parameters
+        yield from self.nodes
+
+    def parameter(self, name: str) -> Parameter:
+        """The parameter called `name`. Raises KeyError."""
+        for parameter in self.parameters:
+            if parameter.name == name:
+                return parameter
+        raise KeyError(name)
+
+    def verify(self) -> None:
+        """Check the structure: every operand defined before its use, results defined, names unique.
+
+        Raises:
+            AssertionError: a pass broke the graph; this is never a user's mistake.
+        """
+        seen: set[Value] = set(self.parameters)
+        names = [p.name for p in self.parameters]
+        assert len(names) == len(set(names)), f"parameters share a name: {names}"
+        for node in self.nodes:
+            for value in node.inputs:
+                assert isinstance(value, Constant) or value in seen, f"{node} reads {value} before it is defined"
+            assert node not in seen, f"{node} stands twice in the graph"
+            seen.add(node)
+        for value in self.results:
+            assert isinstance(value, Constant) or value in seen, f"the graph returns the undefined {value}"
+
+
+def element_types(type: Type) -> tuple[TensorType, ...]:
+    """The tensors of a value: one, or all of a tuple."""
+    if isinstance(type, TupleType):
+        return type.elements
+    return (type,) if isinstance(type, TensorType) else ()
+
+
+def element_layouts(layout: Layouts) -> tuple[Layout, ...]:
+    """The layouts of a value: one, or all of a tuple."""
+    if layout is None:
+        return ()
+    return layout if isinstance(layout, tuple) else (layout,)

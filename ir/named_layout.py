@@ -1,0 +1,52 @@
+"""The layout that a user writes with axis names (`Layout((2, 4), ("dp", "mp"))("dp", "mp")`), as a strategy of one tensor."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mspc.ir.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class NamedLayout:
+    """One tensor's placement in MindSpore's terms.
+
+    device_matrix: sizes of the mesh axes, row-major. alias_name: their names.
+    tensor_map: per tensor dimension an axis counted from the right (0 is the last), a tuple of them (the first the
+        most significant), or -1 for a whole dimension.
+    """
+
+    device_matrix: tuple[int, ...]
+    alias_name: tuple[str, ...]
+    tensor_map: tuple[int | tuple[int, ...], ...]
+
+    @property
+    def ranks(self) -> int:
+        return math.prod(self.device_matrix)
+
+    @property
+    def axes(self) -> tuple[tuple[int, ...], ...]:
+        """Per tensor dimension the mesh axes counted from the left, major to minor."""
+        last = len(self.device_matrix) - 1
+        entries = [entry if isinstance(entry, tuple) else (entry,) for entry in self.tensor_map]
+        return tuple(tuple(last - a for a in entry if a >= 0) for entry in entries)
+
+    @property
+    def strategy(self) -> tuple[int, ...]:
+        """Number of slices per dimension."""
+        return tuple(math.prod(self.device_matrix[a] for a in axes) for axes in self.axes)
+
+    def to_layout(self) -> Layout:
+        return Layout.of(self.device_matrix, self.axes)
+
+    def __str__(self) -> str:
+        matrix = ", ".join(map(str, self.device_matrix))
+        entries = ", ".join(
+            f"({', '.join(map(str, e))})" if isinstance(e, tuple) else str(e) for e in self.tensor_map
+        )
+        return f"{{device_matrix: ({matrix}), tensor_map: ({entries}), alias_name: ({', '.join(self.alias_name)})}}"
+
+
+Strategy = tuple[int, ...] | NamedLayout
+"""How the user cuts one tensor."""

@@ -1,0 +1,149 @@
+"""Types of values: element types, tensors, tuples. Frozen, printable; may be imported by every layer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import MspcError
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """Element type of a tensor: its name in the text form and its size in bytes."""
+
+    name: str
+    itemsize: int
+    kind: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "f"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in "iu"
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy dtype; BFloat16 needs the package ml_dtypes."""
+        if self.name == "BFloat16":
+            import ml_dtypes  # optional: only networks in bfloat16 need it
+
+            return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype(self.name.lower())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dtype_of, (self.name,)
+
+
+BOOL = DType("Bool", 1, "b")
+INT8 = DType("Int8", 1, "i")
+INT16 = DType("Int16", 2, "i")
+INT32 = DType("Int32", 4, "i")
+INT64 = DType("Int64", 8, "i")
+UINT8 = DType("UInt8", 1, "u")
+UINT16 = DType("UInt16", 2, "u")
+UINT32 = DType("UInt32", 4, "u")
+UINT64 = DType("UInt64", 8, "u")
+FLOAT16 = DType("Float16", 2, "f")
+BFLOAT16 = DType("BFloat16", 2, "f")
+FLOAT32 = DType("Float32", 4, "f")
+FLOAT64 = DType("Float64", 8, "f")
+
+DTYPES: dict[str, DType] = {
+    dtype.name: dtype
+    for dtype in (
+        BOOL, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64,
+        FLOAT16, BFLOAT16, FLOAT32, FLOAT64,
+    )
+}  # fmt: skip
+_BY_LOWER = {name.lower(): dtype for name, dtype in DTYPES.items()}
+
+
+def dtype_of(value: Any) -> DType:
+    """The DType named by `value`: a DType, its name in any case, or anything NumPy takes as a dtype.
+
+    Raises:
+        MspcError: `value` names no element type that mspc knows.
+    """
+    if isinstance(value, DType):
+        return value
+    name = value if isinstance(value, str) else np.dtype(value).name
+    found = _BY_LOWER.get(name.lower())
+    if found is None:
+        raise MspcError(f"unknown element type {name!r}; known are {', '.join(DTYPES)}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A tensor of one element type with a static shape; () is a scalar tensor."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def with_shape(self, shape: tuple[int, ...]) -> TensorType:
+        return TensorType(self.dtype, tuple(shape))
+
+    def __str__(self) -> str:
+        return f"<Tensor[{self.dtype}], ({', '.join(map(str, self.shape))})>"
+
+
+@dataclass(frozen=True, slots=True)
+class TupleType:
+    """A tuple of tensors, as operators with several outputs have."""
+
+    elements: tuple[TensorType, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(element.nbytes for element in self.elements)
+
+    def __str__(self) -> str:
+        names: list[str] = []
+        run = 0
+        for i, element in enumerate(self.elements):
+            run += 1
+            following = self.elements[i + 1] if i + 1 < len(self.elements) else None
+            if following is None or following.dtype != element.dtype:
+                names.append(f"Tensor[{element.dtype}]" + (f"*{run}" if run > 1 else ""))
+                run = 0
+        shapes = ", ".join(f"({', '.join(map(str, e.shape))})" for e in self.elements)
+        return f"<Tuple[{','.join(names)}], TupleShape({shapes})>"
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueType:
+    """A type of another compiler's dump that mspc only carries along, as its text with the angle brackets."""
+
+    text: str
+
+    @property
+    def nbytes(self) -> int:
+        return 0
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Type = TensorType | TupleType | OpaqueType

@@ -1,0 +1,217 @@
+"""The base of every operator: one class holds its rule, types, gradient, kernel and samples.
+
+An operator is a frozen dataclass; its fields are its attributes in Python, in the printed text and for the parser.
+Subclassing registers it under its class name. This layer never imports passes, compiler or runtime.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, dataclass_transform
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.layout import Layout
+from mspc.ir.types import DType, TensorType, TupleType, Type
+from mspc.ops.factors import Rule, parse_rule
+
+if TYPE_CHECKING:
+    from mspc.ir.builder import Builder
+
+REGISTRY: dict[str, type[Op]] = {}
+"""Every operator class by the name that the text form uses; filled by subclassing, never by hand."""
+
+
+class ArrayBackend(Protocol):
+    """What a kernel may use: `xp` is NumPy or CuPy, `comm` the communicator of this rank."""
+
+    xp: Any
+    comm: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where an operator runs, for `localize`: the rank, and types (global) and layouts of inputs and results."""
+
+    rank: int
+    in_types: tuple[TensorType, ...]
+    in_layouts: tuple[Layout, ...]
+    out_types: tuple[TensorType, ...]
+    out_layouts: tuple[Layout, ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Inputs for the generated tests of an operator.
+
+    shapes: of the tensor inputs. fields: attributes of the operator. dtypes: of the inputs, default all Float64.
+    low, high: range of the random values. integers: values are drawn as integers in [low, high).
+    gradient: whether the derivative is checked against finite differences here.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    fields: Mapping[str, Any]
+    dtypes: tuple[str, ...] = ()
+    low: float = -2.0
+    high: float = 2.0
+    gradient: bool = True
+
+
+def sample(*shapes: tuple[int, ...], dtypes: Sequence[str] = (), low: float = -2.0, high: float = 2.0,
+           gradient: bool = True, **attributes: Any) -> Sample:  # fmt: skip
+    """A Sample in one line: `sample((4, 8), (8, 16), transpose_b=False)`."""
+    return Sample(tuple(shapes), attributes, tuple(dtypes), low, high, gradient)
+
+
+class NotDifferentiable:
+    """Stands in the place of `bprop` and says why there is no gradient."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+@dataclass_transform(frozen_default=True)
+class Op:
+    """An operator with its attributes.
+
+    Class attributes:
+        reduction: how results combine when a reduced factor is cut.
+        linear_in: indices of inputs in each of which the operator is linear, the others held fixed: a partial sum in
+            one of them may pass through.
+        additive: the result is a sum of the inputs (or they stand side by side in it): partial sums pass when all
+            inputs are partial over the same axes.
+        follows_neighbours: only moves data, so that it takes its cut from the operators around it where others left
+            unset would be cut along the batch.
+        has_side_effect: must run even if nobody reads the result.
+        mutates: indices of the inputs (parameters) that the operator overwrites.
+        samples: inputs for the generated tests.
+    """
+
+    reduction: ClassVar[str] = "sum"
+    linear_in: ClassVar[tuple[int, ...]] = ()
+    additive: ClassVar[bool] = False
+    follows_neighbours: ClassVar[bool] = False
+    has_side_effect: ClassVar[bool] = False
+    mutates: ClassVar[tuple[int, ...]] = ()
+    samples: ClassVar[Sequence[Sample]] = ()
+
+    def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        dataclass(frozen=True)(cls)
+        if not abstract:
+            REGISTRY[cls.__name__] = cls
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def attributes(self) -> dict[str, Any]:
+        """Field names and values, in the order of their declaration: what the text form prints."""
+        return {name: getattr(self, name) for name in _field_names(type(self))}
+
+    # What a subclass states -------------------------------------------------------------------------------------
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        """(operator with its attributes complete, tensor operands) of a user's call.
+
+        MindSpore passes some attributes when the operator is called, as in `reduce(x, axis)`; such an operator
+        overrides this. Here all arguments are tensors.
+        """
+        return self, args
+
+    def rule(self, *types: TensorType) -> str | Rule:
+        """The factor rule for inputs of these types."""
+        raise NotImplementedError(f"{self.name} has no sharding rule")
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        """Element type of the result; the first input's unless overridden."""
+        return types[0].dtype
+
+    def infer(self, *types: TensorType) -> Type:
+        """Type of the result, from the rule unless overridden.
+
+        Raises:
+            MspcError: the types do not fit; the caller adds the user's line.
+        """
+        shapes = self.parsed_rule(*types).output_shapes()
+        dtype = self.result_dtype(*types)
+        if len(shapes) == 1:
+            return TensorType(dtype, shapes[0])
+        return TupleType(tuple(TensorType(dtype, shape) for shape in shapes))
+
+    bprop: ClassVar[Any] = NotDifferentiable("the operator states no gradient")
+    """`bprop(self, b, *inputs, out, dout) -> sequence`: emits nodes through the builder `b` and returns the gradient
+    of every input, None where there is none. `dout` has the type of `out`; for a tuple it is a list of values, with
+    None for results that nobody differentiates."""
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        """The kernel on arrays of `be.xp`: returns an array, or a tuple of arrays. Never writes to its inputs, except
+        to those named in `mutates`."""
+        raise NotImplementedError(f"{self.name} has no kernel")
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        """The kernel bound to a backend; override to hand out a bare array function without a call in between."""
+        return functools.partial(self.run, be)
+
+    def localize(self, placement: Placement) -> Op:
+        """The operator as one rank runs it on its slices; override where an attribute holds global sizes."""
+        return self
+
+    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+        """Emit the several operators that this one is on a rank and return their result; None: `localize` says it.
+
+        `inputs` are the rank's slices, already with their local types.
+        """
+        return None
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Which factors the entries of an in_strategy cut: the inputs' dimensions, unless MindSpore's strategy of this
+        operator speaks of another tensor (OneHot's first entry cuts the output)."""
+        return rule.inputs
+
+    # Derived ----------------------------------------------------------------------------------------------------
+
+    def parsed_rule(self, *types: TensorType) -> Rule:
+        """`rule` with its factors' sizes. Raises MspcError where the operands do not fit."""
+        expected = _operand_count(type(self))
+        if expected is not None and len(types) != expected:
+            raise MspcError(f"{self.name} takes {expected} tensor{'s' * (expected != 1)}, not {len(types)}")
+        for index, operand in enumerate(types):
+            if not isinstance(operand, TensorType):
+                raise MspcError(f"{self.name}: input {index} is {operand}, not a tensor")
+        rule = self.rule(*types)
+        if isinstance(rule, Rule):
+            return rule
+        return parse_rule(rule, [t.shape for t in types], self.name, self.reduction)
+
+    def gradient(self, b: Builder, inputs: Sequence[Value], out: Value, dout: Any) -> Sequence[Value | None]:
+        """Call `bprop`. Raises MspcError for an operator that cannot be differentiated."""
+        if isinstance(self.bprop, NotDifferentiable):
+            raise MspcError(f"{self.name} has no gradient: {self.bprop.reason}")
+        grads = self.bprop(b, *inputs, out, dout)
+        assert len(grads) == len(inputs), f"{self.name}.bprop returned {len(grads)} of {len(inputs)} gradients"
+        return grads
+
+
+@functools.cache
+def _field_names(cls: type[Op]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(cls))  # type: ignore[arg-type]  # __init_subclass__ makes it a dataclass
+
+
+@functools.cache
+def _operand_count(cls: type[Op]) -> int | None:
+    """How many operands `rule` takes, None where it takes any number."""
+    parameters = list(inspect.signature(cls.rule).parameters.values())[1:]
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return None
+    return len(parameters)
+
+
+def tensor_types(values: Iterable[Value]) -> tuple[TensorType, ...]:
+    """Types of operands that must all be tensors."""
+    return tuple(v.tensor_type for v in values)
+
+

@@ -1,0 +1,88 @@
+"""Operators that give the graph its shape: tuples, ordering, the request for a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.types import TensorType, TupleType, Type
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
+
+
+class MakeTuple(Op):
+    """Puts tensors side by side: `(a, b)`."""
+
+    bprop: ClassVar[Any] = NotDifferentiable("differentiation looks through tuples")
+
+    def infer(self, *types: Type) -> Type:
+        return TupleType(tuple(t for t in types if isinstance(t, TensorType)))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return inputs
+
+
+class TupleGetItem(Op):
+    """Element `index` of a tuple."""
+
+    index: int = 0
+    bprop: ClassVar[Any] = NotDifferentiable("differentiation looks through tuples")
+
+    def infer(self, *types: Type) -> Type:
+        (pair,) = types
+        if not isinstance(pair, TupleType) or not 0 <= self.index < len(pair.elements):
+            raise MspcError(f"TupleGetItem: there is no element {self.index} in {pair}")
+        return pair.elements[self.index]
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return inputs[0][self.index]
+
+
+class Depend(Op):
+    """The first operand, once all others have run."""
+
+    def infer(self, *types: Type) -> Type:
+        return types[0]
+
+    def bprop(self, b: Builder, x: Value, *rest_and_grads: Any) -> Sequence[Value | None]:
+        *rest, _, dout = rest_and_grads
+        return (dout, *[None] * len(rest))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return inputs[0]
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        return lambda x, *_: x
+
+
+class StopGradient(Op):
+    """The operand; differentiation does not pass."""
+
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+
+    def infer(self, *types: Type) -> Type:
+        return types[0]
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return (None,)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return inputs[0]
+
+
+class Gradient(Op):
+    """A request that the pass `grad` replaces: gradients of the first `outputs` operands, with respect to the others.
+
+    The last `outputs` operands are the sensitivities when `has_sens`; otherwise each is a tensor of ones, as in
+    MindSpore. The result is a tuple with one gradient for every differentiated value (zeros where it has none).
+    """
+
+    outputs: int = 1
+    has_sens: bool = False
+    bprop: ClassVar[Any] = NotDifferentiable("it is expanded before any outer gradient is taken")
+
+    def infer(self, *types: Type) -> Type:
+        last = len(types) - (self.outputs if self.has_sens else 0)
+        return TupleType(tuple(t for t in types[self.outputs : last] if isinstance(t, TensorType)))

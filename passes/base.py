@@ -1,0 +1,95 @@
+"""What a pass is, how its options are written (`slice_to_rank{rank=3}`) and how a list of passes runs."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph
+
+OnPass = Callable[[str, Graph, bool], None]
+"""Called after every pass with its name, the graph and whether it changed; the one hook for dumps, checks and times."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A step of the compiler. Subclasses are frozen dataclasses; their fields are the pass's options.
+
+    The name is the name of the file. A pass reads everything it needs from the graph (its header attributes, layouts,
+    partial axes), so that `mspc opt` can start from any dump.
+    """
+
+    name: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.name = cls.__module__.rpartition(".")[2]
+
+    def run(self, graph: Graph) -> bool:
+        """Change the graph in place; True where anything changed."""
+        raise NotImplementedError(self.name)
+
+    def apply(self, graph: Graph) -> tuple[Graph, bool]:
+        """(the resulting graph, changed). Passes that make a new graph override this instead of `run`."""
+        return graph, self.run(graph)
+
+
+def find_pass(name: str, options: dict[str, Any] | None = None) -> Pass:
+    """The pass called `name` with options.
+
+    Raises:
+        MspcError: there is no such pass or option.
+    """
+    if not re.fullmatch(r"[a-z]\w*", name) or name in ("base", "sharding"):
+        raise MspcError(f"there is no pass {name!r}")
+    try:
+        module = importlib.import_module(f"mspc.passes.{name}")
+    except ModuleNotFoundError:
+        raise MspcError(f"there is no pass {name!r}") from None
+    found = getattr(module, "".join(word.capitalize() for word in name.split("_")), None)
+    if not (isinstance(found, type) and issubclass(found, Pass)):
+        raise MspcError(f"there is no pass {name!r}")
+    known = {field.name for field in fields(found)}
+    for option in options or {}:
+        if option not in known:
+            takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
+            raise MspcError(f"pass {name} has no option {option!r}; {takes}")
+    return found(**(options or {}))
+
+
+def parse_passes(text: str) -> list[Pass]:
+    """The passes of `"grad,slice_to_rank{rank=3}"`. Raises MspcError for text that names no passes."""
+    passes: list[Pass] = []
+    rest = text.strip()
+    while rest:
+        match = re.match(r"\s*(\w+)\s*(?:\{([^}]*)\})?\s*(,|$)", rest)
+        if match is None:
+            raise MspcError(f"cannot read the list of passes at {rest!r}; write name or name{{option=value}}")
+        options: dict[str, Any] = {}
+        for item in filter(None, (part.strip() for part in (match[2] or "").split(","))):
+            key, equals, value = item.partition("=")
+            if not equals:
+                raise MspcError(f"option {item!r} of pass {match[1]} has no value; write {item}=VALUE")
+            options[key.strip()] = _option(value.strip())
+        passes.append(find_pass(match[1], options))
+        rest = rest[match.end() :]
+    return passes
+
+
+def _option(text: str) -> int | bool | str:
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def run_passes(graph: Graph, passes: Iterable[Pass], on_pass: OnPass | None = None) -> Graph:
+    """Run `passes` in order and return the resulting graph."""
+    for step in passes:
+        graph, changed = step.apply(graph)
+        if on_pass is not None:
+            on_pass(step.name, graph, changed)
+    return graph

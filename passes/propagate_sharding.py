@@ -1,0 +1,405 @@
+"""Gives every operator a sharding that the user left without one, and every parameter its slice.
+
+Semi-automatic mode: forward operators without a strategy are cut along the batch (operators that only move data follow
+their neighbours). Automatic mode (sharding propagation): shardings spread from the configured operators and the data to
+their neighbours, downstream first, each operator taking what costs the fewest bytes. In both modes a parameter is stored
+as its first reader needs it, configured readers first; backward operators follow their operands, updates follow their
+parameter. Then backward operators are revisited for as long as that saves bytes and costs no matrix work.
+
+Input:  nodes with `in_layouts` where the user gave strategies. Output: all nodes and parameters with layouts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+from mspc.ir.diagnostics import MspcError, raise_all
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts, element_types
+from mspc.ir.layout import Axes, Layout
+from mspc.ops.arithmetic import AddN
+from mspc.ops.factors import Rule
+from mspc.ops.op import Op
+from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
+from mspc.passes.base import Pass
+from mspc.passes.redistribution_plan import cost
+from mspc.passes.sharding import Choice, Source, choices, make_choice, merge, rule_of
+from mspc.passes.traffic import Traffic
+
+
+@dataclass(frozen=True)
+class PropagateSharding(Pass):
+    """Decide the layouts of all nodes and parameters."""
+
+    def run(self, graph: Graph) -> bool:
+        _Propagation(graph).run()
+        return True
+
+
+class _Propagation:
+    """The state of one run: rules, costs, and who has decided what."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.ranks = int(graph.attrs.get("ranks", 1))
+        self.automatic = graph.attrs.get("mode") == "auto_parallel"
+        self.traffic = Traffic(graph)
+        self.traffic.required = result_layouts(graph)
+        self.trains = any(node.phase != "forward" for node in graph.nodes)
+        self.rules: dict[Node, Rule | None] = {}
+        errors: list[MspcError] = []
+        for node in graph.nodes:
+            try:
+                self.rules[node] = rule_of(node)
+            except MspcError as error:
+                errors.append(error)
+        raise_all(errors)
+
+    def run(self) -> None:
+        for node in self.graph.nodes:
+            if node.in_layouts is not None and "strategy_from" not in node.attrs:
+                node.attrs["strategy_from"] = "shard()"
+        forward = [node for node in self.graph.nodes if node.phase == "forward"]
+        self.structure(forward)
+        if self.automatic:
+            self.spread(forward)
+        else:
+            self.cut_batch(forward)
+        self.store_parameters(forward)
+        for node in self.graph.nodes:
+            if node.phase != "forward":
+                self.follow_operands(node)
+        self.settle_rest()
+        self.improve([node for node in self.graph.nodes if node.phase == "backward"])
+
+    # Forward operators --------------------------------------------------------------------------------------------
+
+    def structure(self, nodes: Iterable[Node]) -> None:
+        """Tuples and orderings have the layouts of what they hold, as far as those are known."""
+        for node in nodes:
+            if self.rules[node] is None and node.in_layouts is None:
+                structural_layout(node, self.ranks)
+
+    def cut_batch(self, forward: list[Node]) -> None:
+        waiting: list[Node] = []
+        for node in forward:
+            rule = self.rules[node]
+            if rule is None:
+                structural_layout(node, self.ranks)
+            elif node.in_layouts is None:
+                if cast(Op, node.op).follows_neighbours:
+                    waiting.append(node)
+                else:
+                    self.take(node, batch_choice(node, rule, self.ranks), "batch")
+        for node in waiting:
+            self.choose(node, "its neighbours")
+        self.structure(forward)
+
+    def spread(self, forward: list[Node]) -> None:
+        """Sharding propagation: downstream from what is decided, then upstream, until nothing is left to reach."""
+        reached = {node for node in forward if node.in_layouts is not None}
+        if not reached:
+            reached = {p for p in self.graph.parameters if p.kind == "input"}  # type: ignore[assignment]  # values too
+        known: set[Value] = set(reached)
+        changed = True
+        while changed:
+            changed = False
+            for node in forward:
+                if self.rules[node] is None:
+                    if structural_layout(node, self.ranks) and any(v in known for v in node.inputs):
+                        known.add(node)
+                elif node.in_layouts is None and any(v in known for v in node.inputs):
+                    self.choose(node, self.origin(node, node.inputs))
+                    known.add(node)
+                    changed = True
+            for node in reversed(forward):
+                users = [user for user, _ in self.traffic.users.get(node, ()) if user in known]
+                if node in known or not users:
+                    continue
+                if self.rules[node] is None:
+                    known.add(node)
+                    changed = True
+                elif node.in_layouts is None:
+                    self.choose(node, self.origin(node, users), upstream=True)
+                    known.add(node)
+                    changed = True
+            if not changed:
+                left = [node for node in forward if self.rules[node] is not None and node.in_layouts is None]
+                if left:
+                    self.choose(left[0], "the data")
+                    known.add(left[0])
+                    changed = True
+        self.structure(forward)
+
+    def origin(self, node: Node, around: Iterable[Value]) -> str:
+        """In words, from which decided neighbour a sharding came."""
+        for value in around:
+            if isinstance(value, Node) and value.in_layouts is not None:
+                return value.label
+        return "the data"
+
+    def choose(self, node: Node, source: str, upstream: bool = False) -> None:
+        """Take the choice that costs the fewest bytes now and, by estimate, in the backward graph."""
+        rule = self.rules[node]
+        assert rule is not None
+        hints = self.reader_hints(node, rule)
+        options = choices(cast(Op, node.op), rule, operand_layouts(node), tuple(hints), self.ranks)
+        if upstream and hints:
+            wanted = {layout for _, layout in hints}
+            fitting = tuple(o for o in options if o.outputs[0].without_partial() in wanted)
+            options = fitting or options
+        scored = [(self.score(node, option), option.work, i) for i, option in enumerate(options)]
+        self.take(node, options[min(scored)[2]], source)
+
+    def reader_hints(self, node: Node, rule: Rule) -> list[Source]:
+        if len(rule.outputs) != 1:
+            return []
+        return [(rule.outputs[0], layout) for layout in self.traffic.needs(node) if not layout.partial]
+
+    def score(self, node: Node, option: Choice) -> float:
+        """Bytes that a choice makes a rank send: for its operands, its partial result, its readers, its gradients."""
+        total = sum(self.traffic.move(v, layout) for v, layout in zip(tensors(node), option.inputs, strict=True))
+        for type, layout in zip(element_types(node.type), option.outputs, strict=True):
+            needed = self.traffic.needs(node)
+            if needed:
+                total += sum(cost(layout, target, type.shape, type.dtype.itemsize) for target in needed)
+            elif layout.partial:
+                total += scatter_bytes(layout, type.shape, type.dtype.itemsize)
+        if self.trains and node.phase == "forward":
+            total += gradient_bytes(node, option, self.rules[node])
+        return total
+
+    def take(self, node: Node, option: Choice, source: str) -> None:
+        node.in_layouts = option.inputs
+        node.layout = option.outputs if len(option.outputs) > 1 else option.outputs[0]
+        if node.phase == "forward":
+            node.attrs["strategy_from"] = source
+
+    # Parameters ---------------------------------------------------------------------------------------------------
+
+    def store_parameters(self, forward: list[Node]) -> None:
+        """A parameter is stored as its first configured reader needs it, or else its first reader."""
+        configured = [node for node in forward if node.attrs.get("strategy_from") == "shard()"]
+        for node in (*configured, *forward):
+            if node.in_layouts is not None:
+                self.store_operands(node)
+
+    def store_operands(self, node: Node) -> None:
+        assert node.in_layouts is not None
+        for value, layout in zip(tensors(node), node.in_layouts, strict=True):
+            if isinstance(value, Parameter) and value.layout is None and layout is not None:
+                value.layout = layout.without_partial()
+
+    def settle_rest(self) -> None:
+        """Whatever nobody reads is whole on every rank."""
+        for parameter in self.graph.parameters:
+            if parameter.layout is None:
+                parameter.layout = Layout.replicated(self.ranks, len(parameter.shape))
+
+    # Backward operators and updates ---------------------------------------------------------------------------------
+
+    def follow_operands(self, node: Node) -> None:
+        rule = self.rules[node]
+        if rule is None:
+            structural_layout(node, self.ranks)
+            return
+        if node.in_layouts is not None:
+            return
+        op = cast(Op, node.op)
+        if op.mutates:
+            self.take(node, self.update_choice(node, rule, op), "")
+        else:
+            options = self.backward_options(node, rule)
+            scored = [(self.score(node, option), option.work, i) for i, option in enumerate(options)]
+            self.take(node, options[min(scored)[2]], "")
+        self.store_operands(node)
+
+    def update_choice(self, node: Node, rule: Rule, op: Op) -> Choice:
+        """An update runs on the parameter's own slices."""
+        sources = [
+            (rule.inputs[i], layout)
+            for i in (*op.mutates, *range(len(node.inputs)))
+            if isinstance(layout := node.inputs[i].layout, Layout) and isinstance(node.inputs[i], Parameter)
+        ]
+        return make_choice(rule, *merge(rule, tuple(sources[:1]), self.ranks))
+
+    def backward_options(self, node: Node, rule: Rule) -> tuple[Choice, ...]:
+        """Choices of a backward operator; where it multiplies matrices, those that cut it as far as its forward one."""
+        hints = self.reader_hints(node, rule)
+        forward = node.forward
+        if len(rule.outputs) == 1:
+            wanted: list[Layout | None] = []
+            if forward is not None and node.forward_input >= 0 and forward.in_layouts is not None:
+                wanted.append(forward.in_layouts[node.forward_input])
+            for name in filter(None, str(node.attrs.get("gradient_for", "")).split(",")):
+                layout = self.graph.parameter(name).layout
+                wanted.append(layout if isinstance(layout, Layout) else None)
+            hints += [
+                (rule.outputs[0], layout.without_partial())
+                for layout in wanted
+                if layout is not None and len(layout.dims) == len(rule.outputs[0])
+            ]
+        hints = list(dict.fromkeys(hints))
+        options = choices(cast(Op, node.op), rule, operand_layouts(node), tuple(hints), self.ranks)
+        points = math.prod(rule.sizes)
+        if points <= max(t.size for t in (*element_types(node.type), *(v.tensor_type for v in tensors(node)))):
+            return options
+        limit = min(option.work for option in options)
+        if forward is not None and forward.in_layouts is not None:
+            limit = max(limit, work_of(forward, self.rules[forward]))
+        return tuple(option for option in options if option.work <= limit)
+
+    def improve(self, nodes: list[Node]) -> None:
+        """Revisit backward operators, last first, while a different choice saves bytes."""
+        for _ in range(3):
+            changed = False
+            for node in reversed(nodes):
+                rule = self.rules[node]
+                if rule is None or node.in_layouts is None or not self.cost_around(node):
+                    continue
+                changed |= self.reconsider(node, rule)
+            if not changed:
+                return
+
+    def cost_around(self, node: Node) -> float:
+        total = self.traffic.of_value(node) + self.traffic.of_sum(node)
+        total += sum(self.traffic.of_value(v) for v in dict.fromkeys(node.inputs))
+        for user, _ in self.traffic.users.get(node, ()):
+            total += self.traffic.of_sum(user)
+        return total
+
+    def reconsider(self, node: Node, rule: Rule) -> bool:
+        before = (node.in_layouts, node.layout)
+        best, chosen = self.cost_around(node) - 1e-6, None
+        for option in self.backward_options(node, rule):
+            if (option.inputs, option.outputs) == (before[0], element_layouts(before[1])):
+                continue
+            self.take(node, option, "")
+            now = self.cost_around(node)
+            if now < best:
+                best, chosen = now, option
+        node.in_layouts, node.layout = before
+        if chosen is None:
+            return False
+        self.take(node, chosen, "")
+        return True
+
+
+def tensors(node: Node) -> list[Value]:
+    """The operands of a node with a rule: all are tensors."""
+    return node.inputs
+
+
+def operand_layouts(node: Node) -> tuple[Layout | None, ...]:
+    """What is known of the operands; constants and undecided parameters put up no layout."""
+    return tuple(
+        v.layout if isinstance(v.layout, Layout) and not isinstance(v, Constant) else None for v in node.inputs
+    )
+
+
+def structural_layout(node: Node, ranks: int) -> bool:
+    """Give a tuple, an element or an ordering the layout of what it holds; True once it is known."""
+    if node.layout is not None:
+        return True
+    if isinstance(node.op, MakeTuple):
+        layouts = [v.layout for v in node.inputs]
+        if all(isinstance(layout, Layout) for layout in layouts):
+            node.layout = cast(tuple[Layout, ...], tuple(layouts))
+    elif isinstance(node.op, TupleGetItem):
+        whole = node.inputs[0].layout
+        if isinstance(whole, tuple):
+            node.layout = whole[node.op.index]
+    elif node.inputs:
+        first = node.inputs[0]
+        if isinstance(first, Constant):
+            node.layout = Layout.replicated(ranks, len(first.shape))
+        elif isinstance(first.layout, Layout) and not isinstance(node.op, Depend):
+            node.layout = first.layout.without_partial()
+            node.in_layouts = (node.layout,)
+        else:
+            node.layout = first.layout
+    return node.layout is not None
+
+
+def batch_choice(node: Node, rule: Rule, ranks: int) -> Choice:
+    """Cut the first dimension of the operator's main input as many ways as ranks allow, everything else whole.
+
+    The main input is the first with the most dimensions that is neither parameter nor constant.
+    """
+    order = sorted(
+        range(len(rule.inputs)),
+        key=lambda i: (isinstance(node.inputs[i], Parameter | Constant) and _is_state(node.inputs[i]), -len(rule.inputs[i]), i),
+    )
+    axes: list[Axes] = [()] * len(rule.names)
+    cut = 1
+    for i in order[:1]:
+        factors = rule.inputs[i][0] if rule.inputs[i] else ()
+        if factors and factors[0] not in rule.frozen:
+            cut = math.gcd(rule.sizes[factors[0]], ranks)
+            axes[factors[0]] = (0,)
+    return make_choice(rule, (cut, ranks // cut), axes)
+
+
+def _is_state(value: Value) -> bool:
+    return isinstance(value, Constant) or (isinstance(value, Parameter) and value.kind != "input")
+
+
+def result_layouts(graph: Graph) -> dict[Value, Layout]:
+    """How the caller receives the results: whole, or its own batch slice where the header says `outputs: batch`."""
+    ranks = int(graph.attrs.get("ranks", 1))
+    batch = {p.shape[0] for p in graph.parameters if p.kind == "input" and p.shape}
+    found: dict[Value, Layout] = {}
+    for value in graph.results:
+        for tensor in (value,) if element_types(value.type) == (value.type,) else ():
+            shape = tensor.shape
+            sliced = graph.attrs.get("outputs") == "batch" and shape and shape[0] in batch and shape[0] % ranks == 0
+            whole = Layout.replicated(ranks, len(shape))
+            found[tensor] = Layout.of((ranks,), [(0,), *[()] * (len(shape) - 1)]) if sliced else whole
+    return found
+
+
+def scatter_bytes(layout: Layout, shape: tuple[int, ...], itemsize: int) -> float:
+    """The least that combining a partial value costs: a reduce-scatter over its partial axes."""
+    group = layout.size_of(layout.partial)
+    return math.prod(layout.local_shape(shape)) * itemsize * (group - 1) / group
+
+
+def work_of(node: Node, rule: Rule | None) -> float:
+    """Points of the iteration space that one rank computes, from the layouts that the node has."""
+    if rule is None or node.in_layouts is None:
+        return 0.0
+    cuts: dict[int, int] = {}
+    for dims, layout in (*zip(rule.inputs, node.in_layouts, strict=True), *zip(rule.outputs, element_layouts(node.layout), strict=True)):
+        assert layout is not None
+        for dim, cut in zip(dims, layout.strategy, strict=True):
+            for f in dim:
+                part = math.gcd(cut, rule.sizes[f])
+                cuts[f] = max(cuts.get(f, 1), part)
+                cut //= part
+    return math.prod(rule.sizes) / math.prod(cuts.values())
+
+
+def gradient_bytes(node: Node, option: Choice, rule: Rule | None) -> float:
+    """An estimate of what the gradients of a forward operator will send: a gradient is partial over every cut that its
+    input does not have; a parameter's is reduced to all its holders, another may be scattered."""
+    assert rule is not None
+    total_cut = math.prod(rule.sizes) / option.work
+    found = 0.0
+    for value, layout in zip(node.inputs, option.inputs, strict=True):
+        type = value.tensor_type
+        if isinstance(value, Constant) or not type.dtype.is_float:
+            continue
+        if isinstance(value, Parameter) and not value.trainable:
+            continue
+        own = math.prod(layout.strategy)
+        group = total_cut / own
+        bytes_held = type.nbytes / own
+        found += bytes_held * (group - 1) / group * (2 if isinstance(value, Parameter) else 1)
+    return found
+
+
+def combines(node: Node) -> bool:
+    """Whether the node adds its operands, so that those of one layout may be added before they move."""
+    return isinstance(node.op, AddN)

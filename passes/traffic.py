@@ -1,0 +1,77 @@
+"""What a placement costs: bytes that the redistributions between operators make a rank send.
+
+The same accounting serves the pass that chooses layouts and the one that inserts redistributions: every value is brought
+once to each layout that somebody needs, from the cheapest copy that exists by then.
+"""
+
+from __future__ import annotations
+
+from mspc.ir.graph import Constant, Graph, Node, Value
+from mspc.ir.layout import Layout
+from mspc.ir.types import TensorType
+from mspc.ops.arithmetic import AddN
+from mspc.passes.redistribution_plan import cost
+
+
+class Traffic:
+    """Costs over one graph whose nodes get their layouts step by step."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.users = graph.users()
+        self.required: dict[Value, Layout] = {}
+        """Layouts in which the caller wants the graph's results."""
+
+    def move(self, value: Value, target: Layout) -> float:
+        """Bytes to bring a value to `target` given what its decided readers already need."""
+        return cheapest_source(value, self.needs(value), target)[0]
+
+    def needs(self, value: Value, besides: Node | None = None) -> list[Layout]:
+        """The distinct layouts that decided readers need, in run order; sums take their terms as they are."""
+        found: dict[Layout, None] = {}
+        for node, index in self.users.get(value, ()):
+            if node is besides or node.in_layouts is None or isinstance(node.op, AddN):
+                continue
+            layout = node.in_layouts[index]
+            if layout is not None:
+                found[layout] = None
+        if value in self.required:
+            found[self.required[value]] = None
+        return list(found)
+
+    def of_value(self, value: Value) -> float:
+        """Bytes spent to bring a value to all its readers."""
+        if value.layout is None or isinstance(value.layout, tuple) or isinstance(value, Constant):
+            return 0.0
+        total = 0.0
+        have: list[Layout] = []
+        for target in self.needs(value):
+            total += cheapest_source(value, have, target)[0]
+            have.append(target)
+        return total
+
+    def of_sum(self, node: Node) -> float:
+        """Bytes spent inside an AddN: terms of one layout are added first and moved once."""
+        if not isinstance(node.op, AddN) or node.in_layouts is None:
+            return 0.0
+        target = node.in_layouts[0]
+        assert target is not None
+        groups: dict[Layout, TensorType] = {
+            v.layout: v.tensor_type for v in node.inputs if isinstance(v.layout, Layout) and v.layout != target
+        }
+        return sum(cost(layout, target, t.shape, t.dtype.itemsize) for layout, t in groups.items())
+
+
+def cheapest_source(value: Value, have: list[Layout], target: Layout) -> tuple[float, Layout | None]:
+    """(bytes, layout to start from) to bring `value` to `target` from its own layout or a copy in `have`."""
+    own = value.layout
+    if isinstance(value, Constant) or not isinstance(own, Layout) or own == target:
+        return 0.0, own if isinstance(own, Layout) else None
+    type = value.tensor_type
+    best, start = cost(own, target, type.shape, type.dtype.itemsize), own
+    for layout in have:
+        if layout.partial and layout != target:
+            continue
+        bytes_sent = 0.0 if layout == target else cost(layout, target, type.shape, type.dtype.itemsize)
+        if bytes_sent < best:
+            best, start = bytes_sent, layout
+    return best, start
