@@ -134,7 +134,8 @@ def _from_tuples(
     mesh = (*(cuts.get(f, 1) for f in order), ranks // used)
     axes: list[Axes] = [()] * len(rule.names)
     for position, f in enumerate(order):
-        axes[f] = (position,)
+        if mesh[position] > 1:
+            axes[f] = (position,)
     return mesh, axes
 
 

@@ -24,9 +24,8 @@ from mspc.ops.factors import Rule
 from mspc.ops.op import Op
 from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
 from mspc.passes.base import Pass
-from mspc.passes.redistribution_plan import cost
 from mspc.passes.sharding import Choice, Source, choices, make_choice, merge, rule_of
-from mspc.passes.traffic import Traffic
+from mspc.passes.traffic import Traffic, bytes_between
 
 
 @dataclass(frozen=True)
@@ -150,8 +149,28 @@ class _Propagation:
             wanted = {layout for _, layout in hints}
             fitting = tuple(o for o in options if o.outputs[0].without_partial() in wanted)
             options = fitting or options
-        scored = [(self.score(node, option), option.work, i) for i, option in enumerate(options)]
+        scored = [
+            (self.score(node, option) + self.look_ahead(node, option), option.work, i)
+            for i, option in enumerate(options)
+        ]
         self.take(node, options[min(scored)[2]], source)
+
+    def look_ahead(self, node: Node, option: Choice) -> float:
+        """The fewest bytes that the undecided readers would add after this choice; automatic mode only."""
+        if not self.automatic:
+            return 0.0
+        before = (node.in_layouts, node.layout)
+        node.in_layouts = option.inputs
+        node.layout = option.outputs if len(option.outputs) > 1 else option.outputs[0]
+        total = 0.0
+        for user in dict.fromkeys(user for user, _ in self.traffic.users.get(node, ())):
+            rule = self.rules[user]
+            if user.phase != "forward" or rule is None or user.in_layouts is not None:
+                continue
+            options = choices(cast(Op, user.op), rule, operand_layouts(user), (), self.ranks)
+            total += min(self.score(user, o) for o in options)
+        node.in_layouts, node.layout = before
+        return total
 
     def reader_hints(self, node: Node, rule: Rule) -> list[Source]:
         if len(rule.outputs) != 1:
@@ -164,7 +183,7 @@ class _Propagation:
         for type, layout in zip(element_types(node.type), option.outputs, strict=True):
             needed = self.traffic.needs(node)
             if needed:
-                total += sum(cost(layout, target, type.shape, type.dtype.itemsize) for target in needed)
+                total += sum(bytes_between(layout, target, type) for target in needed)
             elif layout.partial:
                 total += scatter_bytes(layout, type.shape, type.dtype.itemsize)
         if self.trains and node.phase == "forward":

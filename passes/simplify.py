@@ -17,7 +17,7 @@ from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.types import TensorType
 from mspc.ops.arithmetic import AddN, Mul
 from mspc.ops.op import Op
-from mspc.ops.shape import Reshape
+from mspc.ops.reshape import Reshape
 from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
 from mspc.passes.base import Pass
 

@@ -66,12 +66,11 @@ def _place(b: Builder, node: Node, rank: int, mapping: dict[Value, Value]) -> Va
             element_layouts(node.layout),
         )
         b.like(node).phase = node.phase
+        start = len(b.nodes)
         expanded = op.expand(b, placement, inputs)
         if expanded is not None:
-            if isinstance(expanded, Node):
-                expanded.attrs.update(node.attrs)
-                _share_reason(b, node)
-            expanded.layout = None
+            for made in b.nodes[start:]:
+                made.attrs.update(node.attrs)
             return expanded
         op = op.localize(placement)
     copy = Node(op, inputs, local_type(node.type, node), node.name, node.instance, node.scope, node.frames, node.phase)
@@ -79,14 +78,6 @@ def _place(b: Builder, node: Node, rank: int, mapping: dict[Value, Value]) -> Va
     copy.attrs = {k: v for k, v in node.attrs.items() if k not in ("gradient_for", "strategy_from")}
     b.nodes.append(copy)
     return copy
-
-
-def _share_reason(b: Builder, node: Node) -> None:
-    """Operators that one abstract exchange became carry its reason too."""
-    for made in reversed(b.nodes):
-        if made.attrs or made.frames != node.frames:
-            break
-        made.attrs.update(node.attrs)
 
 
 def _operand(node: Node, index: int, rank: int, mapping: dict[Value, Value]) -> Value:

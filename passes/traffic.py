@@ -6,11 +6,17 @@ once to each layout that somebody needs, from the cheapest copy that exists by t
 
 from __future__ import annotations
 
+import math
+
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.arithmetic import AddN
-from mspc.passes.redistribution_plan import cost
+from mspc.passes.redistribution_plan import plan
+
+MESSAGE = 1e-3
+"""What one message counts, in bytes: too little to outweigh any."""
 
 
 class Traffic:
@@ -55,10 +61,22 @@ class Traffic:
             return 0.0
         target = node.in_layouts[0]
         assert target is not None
-        groups: dict[Layout, TensorType] = {
+        groups = {
             v.layout: v.tensor_type for v in node.inputs if isinstance(v.layout, Layout) and v.layout != target
         }
-        return sum(cost(layout, target, t.shape, t.dtype.itemsize) for layout, t in groups.items())
+        return sum(bytes_between(layout, target, type) for layout, type in groups.items())
+
+
+def bytes_between(source: Layout, target: Layout, type: TensorType) -> float:
+    """Mean bytes that a rank sends, with a trifle per message so that of equal ways the shorter one wins; infinite where
+    there is no way (a final value does not become partial again)."""
+    if source == target:
+        return 0.0
+    try:
+        found = plan(source, target, type.shape, type.dtype.itemsize)
+    except MspcError:
+        return math.inf
+    return found.nbytes + MESSAGE * found.messages
 
 
 def cheapest_source(value: Value, have: list[Layout], target: Layout) -> tuple[float, Layout | None]:
@@ -67,11 +85,11 @@ def cheapest_source(value: Value, have: list[Layout], target: Layout) -> tuple[f
     if isinstance(value, Constant) or not isinstance(own, Layout) or own == target:
         return 0.0, own if isinstance(own, Layout) else None
     type = value.tensor_type
-    best, start = cost(own, target, type.shape, type.dtype.itemsize), own
+    best, start = bytes_between(own, target, type), own
     for layout in have:
         if layout.partial and layout != target:
             continue
-        bytes_sent = 0.0 if layout == target else cost(layout, target, type.shape, type.dtype.itemsize)
+        bytes_sent = 0.0 if layout == target else bytes_between(layout, target, type)
         if bytes_sent < best:
             best, start = bytes_sent, layout
     return best, start

@@ -1,0 +1,89 @@
+"""Golden tests: `tests/passes/PASS/CASE.ir` goes through the passes on its `# RUN:` line and must give `CASE.out.ir`.
+
+`pytest tests/passes --update-goldens` rewrites the files that differ. A rewritten golden is still checked: the text reads
+back equal, both graphs are run and give the same numbers, and the `# COLLECTIVES:` line, where there is one, holds.
+A case with a `CASE.err` must fail with exactly that message.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mspc.ir.compare import difference
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph
+from mspc.ir.parser import parse
+from mspc.ir.printer import print_graph
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY
+from mspc.passes.base import parse_passes, run_passes
+from tests.interpret import random_feeds, run_on_ranks, run_whole, same
+
+HERE = Path(__file__).parent
+CASES = sorted(p for p in HERE.glob("*/*.ir") if not p.name.endswith(".out.ir"))
+COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "NeighborExchange", "Exchange")
+
+load_operators()
+
+
+def read(text: str, name: str) -> Graph:
+    return parse(text, REGISTRY, file=name).entry_graph
+
+
+def header(text: str, key: str) -> str:
+    found = re.search(rf"^# {key}: (.*)$", text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{p.parent.name}/{p.stem}" for p in CASES])
+def test_golden(case: Path, update_goldens: bool) -> None:
+    text = case.read_text(encoding="utf-8")
+    passes = parse_passes(header(text, "RUN"))
+    assert passes, f"{case} has no # RUN: line"
+    assert case.parent.name in {p.name for p in passes}
+    expected = case.with_suffix(".out.ir")
+    failure = case.with_suffix(".err")
+    if failure.exists():
+        with pytest.raises(MspcError) as raised:
+            run_passes(read(text, case.name), passes)
+        _compare(failure, raised.value.render() + "\n", update_goldens)
+        return
+    result = run_passes(read(text, case.name), passes)
+    result.verify()
+    got = print_graph(result)
+    assert difference(read(got, expected.name), result) == "", "the printed text does not read back equal"
+    _same_numbers(read(text, case.name), result)
+    wanted = dict(re.findall(r"(\w+)=(\d+)", header(text, "COLLECTIVES")))
+    counts = Counter(node.op.name for node in result.nodes)
+    for name, number in wanted.items():
+        assert counts[name] == int(number), f"{counts[name]} {name} instead of {number}"
+    _compare(expected, got, update_goldens)
+
+
+def _compare(path: Path, got: str, update: bool) -> None:
+    known = path.read_text(encoding="utf-8") if path.exists() else ""
+    if got == known:
+        return
+    if update:
+        path.write_text(got, encoding="utf-8")
+        print(f"rewrote {os.path.relpath(path, HERE)}")
+        return
+    assert got == known, f"{path.name} differs; look at it, then pytest tests/passes --update-goldens"
+
+
+def _same_numbers(before: Graph, after: Graph) -> None:
+    """Both graphs, run, hand back the same numbers; a graph of one rank is run with all its siblings."""
+    if "rank" in after.attrs:
+        feeds = random_feeds(before)
+        same(run_on_ranks(before, feeds), run_whole(before, feeds))
+        return
+    if "step_parallel_begin" in str(after.attrs.get("view", "")):
+        return
+    feeds = random_feeds(before)
+    if len(before.results) == len(after.results):
+        same(run_whole(after, feeds), run_whole(before, feeds))
