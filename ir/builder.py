@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Value
@@ -17,8 +17,7 @@ class TypedOp(Protocol):
     @property
     def name(self) -> str: ...
 
-    @property
-    def has_side_effect(self) -> bool: ...
+    has_side_effect: ClassVar[bool]
 
     def attributes(self) -> Any: ...
 

@@ -7,7 +7,7 @@ print order and the run order. A node has one result, which may be a tuple of te
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -26,8 +26,7 @@ class OpLike(Protocol):
     @property
     def name(self) -> str: ...
 
-    @property
-    def has_side_effect(self) -> bool: ...
+    has_side_effect: ClassVar[bool]
 
     def attributes(self) -> Mapping[str, Any]: ...
 

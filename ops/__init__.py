@@ -1,1 +1,69 @@
-"""ops of mspc."""
+"""What users call `ops`: a Primitive class for every operator, and the functions over them.
+
+Names are looked up on first use: operators in the registry, functions in `mspc.ops.functional`, and what belongs to
+other layers by the table below. Code inside mspc imports the operators' modules instead.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from typing import Any
+
+_ELSEWHERE = {
+    "GradOperation": "mspc.session.gradient",
+    "grad": "mspc.session.gradient",
+    "value_and_grad": "mspc.session.gradient",
+    "Primitive": "mspc.ops.primitive",
+    "ReduceOp": "mspc.communication.group",
+    "functional": "mspc.ops.functional",
+}
+_FUNCTIONS = "mspc.ops.functional"
+
+
+class _Facade(types.ModuleType):
+    """Keeps functions such as `ops.matmul` and `ops.cast` from being hidden by the files of the same names."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (isinstance(value, types.ModuleType) and value.__name__ == f"{__name__}.{name}"):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Facade
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if name in _ELSEWHERE:
+        module = importlib.import_module(_ELSEWHERE[name])
+        return module if name == "functional" else getattr(module, name)
+    if name[0].isupper():
+        return _operator(name)
+    functional = importlib.import_module(_FUNCTIONS)
+    if name in functional.OPERATORS:
+        globals()[name] = _operator(functional.OPERATORS[name])()
+        return globals()[name]
+    function = functional.__dict__.get(name)
+    if getattr(function, "__module__", None) == _FUNCTIONS:
+        return function
+    module = sys.modules.get(f"{__name__}.{name}")
+    if module is None:
+        raise AttributeError(f"ops has no function {name!r}; `mspc ops` lists what there is")
+    return module
+
+
+def _operator(name: str) -> Any:
+    from mspc.ops.modules import load_operators  # late: it imports NumPy and all operators
+    from mspc.ops.op import REGISTRY
+    from mspc.ops.primitive import primitive_class
+
+    load_operators()
+    op = REGISTRY.get(_SPELLINGS.get(name, name))
+    if op is None:
+        raise AttributeError(f"ops has no operator {name!r}; `mspc ops` lists what there is")
+    return primitive_class(op)
+
+
+_SPELLINGS = {"GeLU": "GeLU", "Gelu": "GeLU", "TensorAdd": "Add", "GatherV2": "Gather"}

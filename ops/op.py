@@ -179,7 +179,8 @@ class Op:
         expected = _operand_count(type(self))
         if expected is not None and len(types) != expected:
             raise MspcError(f"{self.name} takes {expected} tensor{'s' * (expected != 1)}, not {len(types)}")
-        for index, operand in enumerate(types):
+        operands: tuple[Type, ...] = types
+        for index, operand in enumerate(operands):
             if not isinstance(operand, TensorType):
                 raise MspcError(f"{self.name}: input {index} is {operand}, not a tensor")
         rule = self.rule(*types)

@@ -20,6 +20,10 @@ from mspc.passes.base import Pass
 from mspc.passes.propagate_sharding import result_layouts
 from mspc.passes.traffic import cheapest_source
 
+REDUCTION_WORDS = {
+    "sum": "sums", "mean": "means", "max": "maxima", "min": "minima", "prod": "products", "all": "truths", "any": "truths",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class InsertRedistribution(Pass):
@@ -41,6 +45,7 @@ class _Inserter:
         self.builder = Builder(graph, self.nodes)
         self.copies: dict[Value, dict[Layout, Value]] = {}
         self.inserted = 0
+        self.wanted = result_layouts(graph)
 
     def visit(self, node: Node) -> None:
         if node.in_layouts is not None:
@@ -53,6 +58,9 @@ class _Inserter:
             if not any(isinstance(v, Constant) and v.shape for v in node.inputs):
                 node.in_layouts = None
         self.nodes.append(node)
+        if node in self.wanted and node.layout != self.wanted[node]:
+            # At once: the caller's loss is then known before any parameter changes.
+            self.bring(node, self.wanted[node], None, self.graph.results.index(node))
 
     def add_by_layout(self, node: Node) -> None:
         """Add the terms of every layout first, so that only the sums move."""
@@ -97,9 +105,8 @@ class _Inserter:
         return moved
 
     def results(self) -> None:
-        wanted = result_layouts(self.graph)
         for i, value in enumerate(self.graph.results):
-            target = wanted.get(value)
+            target = self.wanted.get(value)
             if target is not None and not isinstance(value, Constant) and value.layout != target:
                 self.graph.results[i] = self.bring(value, target, None, i)
 
@@ -121,7 +128,8 @@ def reason(value: Value, source: Layout, target: Layout, reader: Node | None, in
 def _asked(reader: Node) -> str:
     origin = str(reader.attrs.get("strategy_from", ""))
     if origin == "shard()":
-        return f"strategy {', '.join(map(str, reader.in_strategy or ()))} by shard()"
+        asked = ", ".join(map(str, reader.in_strategy or ()))
+        return f"strategy ({asked}) given by shard()"
     if origin == "batch":
         return "no strategy given: batch cut"
     return f"propagated from {origin}" if origin else "its layout"
@@ -143,9 +151,10 @@ def _words(layout: Layout) -> str:
     if layout.is_replicated:
         return "whole"
     cut = f"cut {layout.strategy}" if any(layout.dims) else "whole"
+    mesh = f"({', '.join(map(str, layout.mesh))})"
     if not layout.partial:
-        return f"{cut} on {layout.mesh}"
-    return f"{cut} on {layout.mesh} in {layout.size_of(layout.partial)} partial {layout.reduction}s"
+        return f"{cut} on mesh {mesh}"
+    return f"{cut} on mesh {mesh} in {layout.size_of(layout.partial)} partial {REDUCTION_WORDS[layout.reduction]}"
 
 
 def _mirrored(value: Value, source: Layout, reader: Node | None) -> str:

@@ -1,14 +1,16 @@
-"""The cheapest way from one layout of a tensor to another: a pure function from two layouts to a list of steps.
+"""The cheapest way from one layout of a tensor to another: a pure function from two layouts to steps.
 
-For finished values (no partial parts) the answer is direct. On the coarsest mesh that refines both layouts, dimensions
-whose axes grow are sliced, dimensions whose axes shrink are gathered, and axes that leave the end of one dimension for the
-end of another move in one all-to-all. Where this works, every byte sent is one that its receiver lacked, with the fewest
-messages; gathers take the minor-most axes of a dimension only, as the data would be out of order otherwise. In all other
-cases the ranks exchange exactly the pieces that they lack. Nothing larger than the larger of the two slices exists in
-between, as slices come first and gathers last (compare Rink et al., arXiv 2112.01075).
+For finished values (no partial parts) the answer is direct. On the coarsest mesh that refines both layouts,
+dimensions whose axes grow are sliced, dimensions whose axes shrink are gathered, and axes that leave the
+end of one dimension for the end of another move in one all-to-all. Where this works, every byte sent is one
+that its receiver lacked, with the fewest messages; gathers take the minor-most axes of a dimension only, as
+the data would be out of order otherwise. In all other cases the ranks exchange exactly the pieces that they
+lack. Nothing larger than the larger of the two slices exists in between, as slices come first and gathers
+last (compare Rink et al., arXiv 2112.01075).
 
-Partial values are reduced first. Several ways to place the parts (reduced whole on every rank, or scattered along a
-dimension, before or behind slices) are costed with the data movement that they leave, and the cheapest is taken.
+Partial values are reduced first. Several ways to place the parts (reduced whole on every rank, or scattered
+along a dimension, before or behind slices) are costed with the data movement that they leave, and the
+cheapest is taken.
 """
 
 from __future__ import annotations
@@ -25,15 +27,17 @@ from mspc.ops.op import Op
 from mspc.ops.pieces import missing_elements
 
 Dims = tuple[Axes, ...]
-_COMBINE = {"sum": "sum", "mean": "sum", "max": "max", "min": "min", "prod": "prod", "all": "min", "any": "max"}
+_COMBINE = {**{op: op for op in ("sum", "max", "min", "prod")}, "mean": "sum", "all": "min", "any": "max"}
+"""How a collective combines the parts of a reduction; a mean is scaled after it, bools combine as numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One operator of a plan, in the form over mesh axes.
 
-    layout: the placement after it. nbytes: mean bytes that a rank sends, under ring algorithms. messages: the most that
-    any rank receives. scale: the factor by which the step's result is to be multiplied, 1.0 but for means.
+    layout: the placement after it. nbytes: mean bytes that a rank sends, under ring algorithms. messages:
+    the most that any rank receives. scale: the factor by which the step's result is to be multiplied, 1.0
+    but for means.
     """
 
     op: Op
@@ -61,18 +65,20 @@ class Plan:
 def plan(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> Plan:
     """The cheapest steps that bring a tensor of the global `shape` from `source` to `target`.
 
-    Both layouts must divide the shape. The source may be partial; the target may stay partial over some of the same
-    axes. Bytes count first, then messages, then collectives.
+    Both layouts must divide the shape. The source may be partial; the target may stay partial over some of
+    the same axes. Bytes count first, then messages, then collectives.
 
     Raises:
-        MspcError: the layouts have unlike numbers of ranks or dimensions, or the target is partial where the source is
-            not.
+        MspcError: the layouts have unlike numbers of ranks or dimensions, or the target is partial where the
+            source is not.
     """
     if source == target:
         return Plan((), 0.0, 0)
     if source.ranks != target.ranks or not len(source.dims) == len(target.dims) == len(shape):
         raise MspcError(f"there is no way from layout {source} to {target} for a tensor of shape {shape}")
-    if source.partial == target.partial and source.mesh == target.mesh or not source.partial and not target.partial:
+    if target.partial and source.reduction != target.reduction:
+        raise MspcError(f"layout {target} is partial where {source} is not")
+    if not source.partial and not target.partial:
         return _total(_move(source, target, shape, itemsize))
     mesh = common_mesh(source.mesh, target.mesh)
     kept: Axes = ()
@@ -85,7 +91,7 @@ def plan(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) 
         return _total(_move(source, target, shape, itemsize))
     else:
         mesh, parts = source.mesh, source.partial
-    if not set(kept) <= set(parts) or (target.partial and (not kept or source.reduction != target.reduction)):
+    if not set(kept) <= set(parts) or (target.partial and not kept):
         raise MspcError(f"layout {target} is partial where {source} is not")
     return _reduce(source, target, mesh, tuple(a for a in parts if a not in kept), kept, shape, itemsize)
 
@@ -118,8 +124,8 @@ def _collectives(
 ) -> list[Step] | None:
     """Slices, one all-to-all, gathers, in this order; None where they would send more than is missing.
 
-    A rank keeps 1/m of its slice in an all-to-all of m ranks and all of it in a gather, so at most one all-to-all is in
-    a sequence that sends no byte in vain, and it stands before the gathers.
+    A rank keeps 1/m of its slice in an all-to-all of m ranks and all of it in a gather, so at most one
+    all-to-all is in a sequence that sends no byte in vain, and it stands before the gathers.
     """
     old, parts = on_mesh(source, mesh)
     new, new_parts = on_mesh(target, mesh)
@@ -227,9 +233,9 @@ def _ways(
 ) -> list[_Reduction]:
     """Ways to reduce worth costing.
 
-    Scattering into the place where the target wants the axes is the start of all but the last few; what the target
-    does not cut is reduced whole or scattered along one dimension. Where the source has replicas, each may reduce its
-    own share and gather after: fewer bytes with more than two parts.
+    Scattering into the place where the target wants the axes is the start of all but the last few; what the
+    target does not cut is reduced whole or scattered along one dimension. Where the source has replicas,
+    each may reduce its own share and gather after: fewer bytes with more than two parts.
     """
     old, old_parts = on_mesh(source, mesh)
     new: Dims = on_mesh(target, mesh)[0] if common_mesh(source.mesh, target.mesh) is not None else old
@@ -262,7 +268,9 @@ def _ways(
     fits = [
         way
         for way in dict.fromkeys(ways)
-        if Layout.of(mesh, [sum(axes, ()) for axes in zip(old, way.sliced, way.scattered, strict=True)]).divides(shape)
+        if Layout.of(
+            mesh, [sum(axes, ()) for axes in zip(old, way.sliced, way.scattered, strict=True)]
+        ).divides(shape)
     ]
     return fits or [_Reduction(nothing, nothing, parts)]
 

@@ -80,8 +80,8 @@ def _simpler(node: Node) -> Value | None:
     op = node.op
     if isinstance(op, TupleGetItem) and isinstance(node.inputs[0], Node) and isinstance(node.inputs[0].op, MakeTuple):
         return node.inputs[0].inputs[op.index]
-    if isinstance(op, Depend) and len(node.inputs) == 1:
-        return node.inputs[0]
+    if isinstance(op, Depend):
+        return node.inputs[0]  # nodes run in their order, and those with side effects are never dropped
     if node.phase == "forward":
         return None
     if isinstance(op, AddN) and len(node.inputs) == 1:

@@ -48,22 +48,23 @@ def _slice(graph: Graph, rank: int) -> Graph:
         local.parameters.append(copy)
         mapping[parameter] = copy
     builder = Builder(local)
+    ranks = int(graph.attrs.get("ranks", 1))
     for node in graph.nodes:
-        mapping[node] = _place(builder, node, rank, mapping)
+        mapping[node] = _place(builder, node, rank, ranks, mapping)
     local.results = [mapping.get(v, v) for v in graph.results]
     return local
 
 
-def _place(b: Builder, node: Node, rank: int, mapping: dict[Value, Value]) -> Value:
+def _place(b: Builder, node: Node, rank: int, ranks: int, mapping: dict[Value, Value]) -> Value:
     inputs = [_operand(node, i, rank, mapping) for i in range(len(node.inputs))]
     op = node.op
-    if isinstance(op, Op) and type(op).localize is not Op.localize or isinstance(op, Op) and type(op).expand is not Op.expand:
+    if isinstance(op, Op) and (type(op).localize is not Op.localize or type(op).expand is not Op.expand):
         placement = Placement(
             rank,
             tuple(t for v in node.inputs for t in element_types(v.type)),
-            tuple(layout for i in range(len(node.inputs)) for layout in _in_layouts(node, i)),
+            tuple(layout for i in range(len(node.inputs)) for layout in _in_layouts(node, i, ranks)),
             element_types(node.type),
-            element_layouts(node.layout),
+            _layouts(node, ranks),
         )
         b.like(node).phase = node.phase
         start = len(b.nodes)
@@ -90,12 +91,18 @@ def _operand(node: Node, index: int, rank: int, mapping: dict[Value, Value]) -> 
     return Constant(value.value[layout.slices_for(rank, value.shape)], value.tensor_type.dtype)
 
 
-def _in_layouts(node: Node, index: int) -> tuple[Layout, ...]:
+def _in_layouts(node: Node, index: int, ranks: int) -> tuple[Layout, ...]:
     value = node.inputs[index]
     if isinstance(value, Constant):
         layout = node.in_layouts[index] if node.in_layouts is not None else None
-        return (layout or Layout.replicated(1, len(value.shape)),)
-    return element_layouts(value.layout)
+        return (layout or Layout.replicated(ranks, len(value.shape)),)
+    return _layouts(value, ranks)
+
+
+def _layouts(value: Value, ranks: int) -> tuple[Layout, ...]:
+    """Layouts of a value's tensors; without sharding every rank has its own whole tensors."""
+    found = element_layouts(value.layout)
+    return found or tuple(Layout.replicated(ranks, len(t.shape)) for t in element_types(value.type))
 
 
 def local_type(type: Type, value: Value) -> Type:

@@ -1,0 +1,19 @@
+# Short names for what one does every day. `make` alone lists them.
+PYTHON ?= .venv/bin/python
+
+help: ## list the targets
+	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+lint: ## ruff
+	$(PYTHON) -m ruff check .
+
+types: ## pyright, strict on ir, ops and passes
+	$(PYTHON) -m pyright
+
+test: ## every test
+	$(PYTHON) -m pytest -q
+
+goldens: ## rewrite golden files that differ, then look at `git diff`
+	$(PYTHON) -m pytest -q tests/passes --update-goldens
+
+.PHONY: help lint types test goldens

@@ -1,0 +1,210 @@
+"""The command line: `mspc compile | run | opt | ops`. Every command imports its work when it is called.
+
+Nothing here may import NumPy or networkx: `mspc --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from mspc import __version__
+from mspc.ir.diagnostics import MspcError
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
+
+
+class Guarded(TyperGroup):
+    """Turns errors of all commands into text on stderr and an exit status; a mistake shows no traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except MspcError as error:
+            sys.stdout.flush()
+            print(error, file=sys.stderr)
+            raise typer.Exit(error.exit_status) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    name="mspc",
+    cls=Guarded,
+    help="Compile a network in MindSpore's Python style for many ranks, read what each rank does, run it.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Ranks = Annotated[int | None, typer.Option("--ranks", "-n", min=1, metavar="N", help="Number of ranks.")]
+ScriptArguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- ARGS]", show_default=False, help="The script's own arguments."),
+]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"mspc {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _mspc(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+@app.command("compile")
+def compile_(
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="A script, or a network in a file: 'net.py:Net(32, 16)'.")
+    ],
+    script_arguments: ScriptArguments = None,
+    ranks: Ranks = None,
+    save_graphs: Annotated[
+        bool, typer.Option("--save-graphs", help="Write the graph after every pass, not the last one alone.")
+    ] = False,
+    level: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=3, help="What is written: 1 main stages, 2 every pass (default), 3 .dot files too."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to write (default: saved_graph).")
+    ] = None,
+    rank: Annotated[
+        list[int] | None,
+        typer.Option(metavar="R", help="Write this rank only; may be repeated.", show_default=False),
+    ] = None,
+    input_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="SPEC", help="An input of a named network: 'float32[16,32]', global shape."
+        ),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the table as JSON; - is stdout.")
+    ] = None,
+) -> None:
+    """Compile the first graph that a script launches, for all ranks; run nothing, need no MPI, no device."""
+    from mspc.commands.compile import CompileOptions, compile_target
+
+    compile_target(
+        target,
+        CompileOptions(
+            ranks=ranks,
+            level=level or (2 if save_graphs else 0),
+            out=out,
+            only_ranks=tuple(rank or ()),
+            inputs=tuple(input_ or ()),
+            json=json,
+            script_arguments=tuple(script_arguments or ()),
+        ),
+    )
+
+
+@app.command()
+def run(
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="A script, or the folder of a compile.")],
+    script_arguments: ScriptArguments = None,
+    ranks: Ranks = None,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Run all ranks in this process, without MPI.")
+    ] = False,
+    only_rank: Annotated[
+        int | None, typer.Option(min=0, metavar="R", help="Print what this rank prints, nothing else.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="NPZ", help="Inputs of a compiled program: global arrays by name.")
+    ] = None,
+    synthetic: Annotated[
+        bool,
+        typer.Option("--synthetic", help="Make the inputs of a compiled program up: uniform [0, 1), seed 0."),
+    ] = False,
+    steps: Annotated[
+        int | None, typer.Option(min=1, metavar="S", help="Steps of a compiled program.")
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the full parameters after the last step (safetensors)."),
+    ] = None,
+    save_outputs: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the outputs of a compiled program (npz).")
+    ] = None,
+) -> None:
+    """Train a script, or execute a compiled program: under mpirun, with --ranks N, or with --simulate."""
+    if target.is_dir():
+        if script_arguments or only_rank is not None:
+            raise MspcError(
+                f"{target} is a folder, so a compiled program",
+                notes=["script arguments and --only-rank are for scripts"],
+            )
+        from mspc.commands.run import run_directory
+
+        run_directory(
+            target, data=data, synthetic=synthetic, steps=steps, save=save, save_outputs=save_outputs,
+            simulate=simulate, ranks=ranks,
+        )  # fmt: skip
+        return
+    if data or synthetic or steps or save or save_outputs:
+        raise MspcError(
+            f"{target} is no compiled program; --data, --synthetic, --steps and --save... are for these",
+            notes=["a compiled program is the folder that `mspc compile` writes"],
+        )
+    from mspc.commands.run import run_script
+
+    run_script(
+        target,
+        ranks=ranks,
+        simulate=simulate,
+        only_rank=only_rank,
+        script_arguments=tuple(script_arguments or ()),
+    )
+
+
+@app.command()
+def opt(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An .ir file, MindSpore's too; - is stdin.")],
+    passes: Annotated[
+        str,
+        typer.Option("--passes", "-p", metavar="PASSES", help="For example 'grad,slice_to_rank{rank=3}'."),
+    ] = "",
+) -> None:
+    """Read a graph, run passes on it and print it; without passes read and print."""
+    from mspc.commands.opt import optimize
+
+    print(optimize(file, passes), end="")
+
+
+@app.command()
+def ops(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Only these operators.", show_default=False),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the table as JSON; - is stdout.")
+    ] = None,
+) -> None:
+    """List the operators: their sharding rules, attributes and gradients."""
+    from mspc.commands.ops import list_operators
+
+    list_operators(tuple(names or ()), json)
+
+
+def main() -> None:
+    """The console script."""
+    app(prog_name="mspc")

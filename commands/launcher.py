@@ -1,0 +1,260 @@
+"""What stands behind a called cell: compiles it once per target and argument types, and runs this rank's graph."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from mspc.commands.job import Job, explain, join_job
+from mspc.commands.mpirun import mpi_size
+from mspc.commands.parameter_store import ParameterStore
+from mspc.compiler.config import Config, Fed, feed
+from mspc.compiler.driver import Compiled, compile_graph
+from mspc.compiler.frontend import Traced, trace
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.graph import Parameter as GraphParameter
+from mspc.ir.types import TensorType
+from mspc.runtime.agreement import agree, stop_together
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.executor import Executor
+from mspc.runtime.slices import cut_parameter
+from mspc.session import context
+from mspc.session.context import FrozenContext
+from mspc.session.parameter import Parameter
+from mspc.session.tensor import Tensor
+
+Array = Any
+
+Call = tuple[Any, ...]
+"""Arguments of a launch: TensorTypes, Fixed values, and tuples of both."""
+
+
+class RanksWanted(BaseException):
+    """Leaves a script that asks for more ranks than run, before its first step; no script's handler catches it."""
+
+    def __init__(self, ranks: int) -> None:
+        super().__init__(ranks)
+        self.ranks = ranks
+
+
+class Launched:
+    """One compiled target on this rank: its executor and how its arguments arrive."""
+
+    def __init__(self, number: int, compiled: Compiled, job: Job, parameters: dict[str, Any], store: ParameterStore):
+        self.number = number
+        self.compiled = compiled
+        self.job = job
+        graph = compiled.rank_graph(job.rank)
+        values: dict[str, Array] = {}
+        self.borrowed: list[Any] = []
+        for parameter in graph.parameters:
+            if parameter.kind == "constant":
+                full = compiled.traced.constants[parameter.name]
+                values[parameter.name] = cut_parameter(parameter, np.asarray(full), job.rank, "constant")
+            elif parameter.kind == "parameter":
+                values[parameter.name] = store.attach(parameters[parameter.name], parameter, self)
+        self.executor = Executor(graph, NumPyBackend(job.comm), values, job.cursor)
+        self.mutated = {p.name for ps in self.executor.plan.mutated.values() for p in ps}
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """One step on this rank's arrays."""
+        executor = self.executor
+        fed = [_fit(p, a, self.job.rank) for p, a in zip(executor.inputs, arrays, strict=True)]
+        self.job.step(self.number, executor.step + 1)
+        results = executor.run(fed)
+        self.job.step_done()
+        return results
+
+
+class Launcher:
+    """Runs the launches of one rank's script.
+
+    Args:
+        job: this rank's place. ranks_given: `--ranks` was given, so a script's device_num does not count.
+        script_folder: file names in graphs are relative to it.
+    """
+
+    def __init__(self, job: Job, ranks_given: bool = False, script_folder: str = "") -> None:
+        self.job = job
+        self.ranks_given = ranks_given
+        self.script_folder = script_folder
+        self.store = ParameterStore(job)
+        self.launched: list[Launched] = []
+        self.on_first_compile: Callable[[], None] = _nothing
+        self._known: dict[Any, Launched] = {}
+        self._kept: list[Any] = []
+
+    def launch(self, target: Any, args: tuple[Any, ...]) -> Any:
+        """Run `target(*args)`: a Tensor, or a (nested) tuple of them.
+
+        Raises:
+            MspcError: the target cannot be compiled, or the arguments do not fit. ExecutionError: it failed.
+        """
+        tensors: list[Tensor] = []
+        call = tuple(_argument(arg, tensors) for arg in args)
+        frozen = context.freeze(target)
+        key = (id(target), call, frozen)
+        found = self._known.get(key)
+        if found is None:
+            found = self._compile(target, call, frozen)
+            self._known[key] = found
+            self._kept.append((target, args))  # an id must not be used again while it is part of a key
+        arrays = [tensor.value for tensor in tensors]
+        with self.job.outside_user_code():
+            self.store.prepare(found)
+            results = found.run(arrays)
+            self.store.done(found)
+        return found.compiled.traced.rebuild([Tensor.from_array(array) for array in results])
+
+    def _compile(self, target: Any, call: Call, frozen: FrozenContext) -> Launched:
+        error: MspcError | None = None
+        built: tuple[Compiled, dict[str, Any]] | None = None
+        try:
+            self._check_ranks(frozen)
+            if not self.launched:
+                self.on_first_compile()
+            built = self.build(target, call, self.config(frozen))
+        except MspcError as found:
+            error = found
+        if error is not None and self.job.size == 1:
+            raise error
+        with self.job.outside_user_code():
+            stop_together(self.job.comm, error)
+            assert built is not None
+            compiled, parameters = built
+            agree(self.job.comm, compiled.compile_id)
+        launched = Launched(len(self.launched), compiled, self.job, parameters, self.store)
+        self.launched.append(launched)
+        if self.job.watch is not None:
+            self.job.watch.describe = self.describe
+        return launched
+
+    def build(self, target: Any, call: Call, config: Config) -> tuple[Compiled, dict[str, Any]]:
+        """The compiled target, and the script's Parameter of every parameter name."""
+        traced, fed = self.trace(target, call, config)
+        return compile_graph(traced, fed, config), traced.parameters
+
+    def trace(self, target: Any, call: Call, config: Config) -> tuple[Traced, list[Fed]]:
+        """What the front end makes of `target(*call)`, and how its tensors arrive."""
+        fed = feed(config, list(_types(call)))
+        types = iter(fed)
+        args = [_in_graph(arg, types) for arg in call]
+        return trace(target, args, config.sharded, config.script_folder), fed
+
+    def config(self, frozen: FrozenContext) -> Config:
+        """The compiler's settings for a launch in this context."""
+        return Config(
+            ranks=self.job.size,
+            mode=frozen.parallel_mode,
+            search_mode=frozen.search_mode or "sharding_propagation",
+            dataset_strategy=frozen.dataset_strategy,
+            gradients_mean=frozen.gradients_mean,
+            script_folder=self.script_folder,
+        )
+
+    def _check_ranks(self, frozen: FrozenContext) -> None:
+        wanted = frozen.device_num
+        if not wanted or self.ranks_given or wanted == self.job.size:
+            return
+        if self.job.size == 1 and mpi_size() == 0:
+            raise RanksWanted(wanted)
+        raise MspcError(
+            f"the script sets device_num={wanted}, but mpirun started {self.job.size} ranks",
+            notes=[f"start it with mpirun -n {wanted}, or give --ranks {self.job.size} to overrule the script"],
+        )
+
+    def describe(self, rank: int, number: int, index: int) -> ExecutionError:
+        """Where another rank is: `at NODE`, with the node's frames."""
+        launched = self.launched[number]
+        graph = launched.executor.graph
+        if rank != self.job.rank:
+            graph = launched.compiled.rank_graph(rank)
+        node = graph.nodes[index]
+        return ExecutionError(f"at {node.label}", frames=node.frames)
+
+
+def default_launcher() -> Launcher:
+    """The launcher of a script run by plain Python, alone or under mpirun: it joins the job at its first launch, and
+    the job ends when the script fails."""
+    job = join_job()
+    if job.watch is not None:
+        atexit.register(job.finish)
+    ordinary = sys.excepthook
+
+    def fail(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if job.watch is not None and threading.current_thread() is threading.main_thread():
+            job.fail(error)
+        if isinstance(error, RanksWanted):
+            error = MspcError(
+                f"the script sets device_num={error.ranks}, but runs on one rank",
+                notes=[f"start it with mspc run SCRIPT --ranks {error.ranks}, or mpirun -n {error.ranks} python SCRIPT"],
+            )
+        if isinstance(error, MspcError):
+            print(explain(error)[0], file=sys.stderr)
+            return
+        ordinary(kind, error, trace)
+
+    sys.excepthook = fail
+    return Launcher(job)
+
+
+def _nothing() -> None: ...
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """An argument that is known at compile time; another value is another graph."""
+
+    value: Any
+    identity: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fixed) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+
+def _argument(arg: Any, tensors: list[Tensor]) -> Any:
+    """`arg` with the types of its tensors in their places; the tensors are appended to `tensors`."""
+    if isinstance(arg, Tensor) and not isinstance(arg, Parameter):
+        tensors.append(arg)
+        return TensorType(arg.dtype, tuple(arg.shape))
+    if isinstance(arg, np.ndarray | np.generic):
+        return _argument(Tensor(arg), tensors)
+    if isinstance(arg, tuple | list):
+        return tuple(_argument(item, tensors) for item in arg)
+    plain = isinstance(arg, bool | int | float | str | None)
+    return Fixed(arg, (type(arg).__name__, arg) if plain else id(arg))
+
+
+def _types(call: Any) -> Iterator[TensorType]:
+    for arg in call:
+        if isinstance(arg, TensorType):
+            yield arg
+        elif isinstance(arg, tuple):
+            yield from _types(arg)
+
+
+def _in_graph(arg: Any, fed: Iterator[Fed]) -> Any:
+    if isinstance(arg, TensorType):
+        return next(fed).graph_type
+    if isinstance(arg, tuple):
+        return tuple(_in_graph(item, fed) for item in arg)
+    return arg.value
+
+
+def _fit(parameter: GraphParameter, array: Array, rank: int) -> Array:
+    """What the graph takes of what the script feeds: the array itself, or this rank's slice of a whole one."""
+    if array.shape == parameter.shape:
+        return array
+    return cut_parameter(parameter, array, rank, "argument")
+
+

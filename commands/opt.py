@@ -1,0 +1,43 @@
+"""`mspc opt`: reads a text graph, runs passes on it, prints the result. For tests and for people."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.parser import parse
+from mspc.ir.printer import print_graph, print_module
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY
+from mspc.passes.base import parse_passes, run_passes
+
+
+def optimize(file: Path, passes: str) -> str:
+    """The text of the graph in `file` (`-`: stdin) after `passes`.
+
+    Raises:
+        MspcError: the file is missing or damaged, a pass is unknown, or a pass refuses the graph.
+    """
+    load_operators()
+    steps = parse_passes(passes)
+    module = parse(_read(file), REGISTRY, str(file))
+    if not steps:
+        return print_module(module)
+    if len(module.graphs) != 1:
+        raise MspcError(
+            f"{file} holds {len(module.graphs)} graphs; passes run on one flat graph",
+            notes=["without -p the file is read and printed"],
+        )
+    return print_graph(run_passes(module.graphs[0], steps))
+
+
+def _read(file: Path) -> str:
+    try:
+        return sys.stdin.read() if file == Path("-") else file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise MspcError(f"there is no file {str(file)!r}") from None
+    except UnicodeDecodeError:
+        raise MspcError(f"{file} is not text") from None
+    except OSError as error:
+        raise MspcError(f"cannot read {file}: {error.strerror}") from None

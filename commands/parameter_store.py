@@ -1,0 +1,104 @@
+"""Where a script's Parameters are while graphs train them: every rank keeps its slices, reading one gathers it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mspc.commands.job import Job
+from mspc.ir.graph import Parameter as GraphParameter
+from mspc.runtime.slices import cut_parameter, full_type, gather
+
+Array = Any
+
+
+@dataclass
+class _Slice:
+    """One graph's slice of a parameter. version: of the values that it holds."""
+
+    graph_parameter: GraphParameter
+    array: Array
+    owner: Any
+    version: int = 0
+
+
+@dataclass
+class _Kept:
+    """A parameter's slices; graphs that place it alike share one array. newest: the slice with the newest values."""
+
+    parameter: Any
+    slices: list[_Slice] = field(default_factory=list[_Slice])
+    newest: int = 0
+    version: int = 0
+
+
+class ParameterStore:
+    """The parameters of one rank's script. Every rank reads and writes a sharded parameter together with the others."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._kept: dict[int, _Kept] = {}
+        self._borrowed: dict[int, list[tuple[_Kept, int]]] = {}
+
+    def attach(self, parameter: Any, graph_parameter: GraphParameter, owner: Any) -> Array:
+        """The array of `parameter` as this rank's graph holds it; from now on its values live here."""
+        kept = self._kept.get(id(parameter))
+        if kept is None:
+            array = cut_parameter(graph_parameter, np.asarray(parameter.value), self._job.rank, "parameter")
+            kept = _Kept(parameter, [_Slice(graph_parameter, array, owner)])
+            self._kept[id(parameter)] = kept
+            self._uses(owner, kept, 0)
+            parameter.store = self
+            return array
+        for index, known in enumerate(kept.slices):
+            if known.graph_parameter.layout == graph_parameter.layout:
+                self._uses(owner, kept, index)
+                return known.array
+        full = self.read(parameter)
+        array = cut_parameter(graph_parameter, full, self._job.rank, "parameter")
+        kept.slices.append(_Slice(graph_parameter, array, owner, kept.version))
+        self._uses(owner, kept, len(kept.slices) - 1)
+        return array
+
+    def _uses(self, owner: Any, kept: _Kept, index: int) -> None:
+        self._borrowed.setdefault(owner.number, []).append((kept, index))
+
+    def prepare(self, launched: Any) -> None:
+        """Bring the launched graph's slices up to date; they are, unless another graph places a parameter otherwise."""
+        for kept, index in self._borrowed.get(launched.number, ()):
+            if kept.slices[index].version != kept.version:
+                self._refresh(kept, index)
+
+    def done(self, launched: Any) -> None:
+        """The launched graph has run, and changed the parameters that it updates."""
+        for kept, index in self._borrowed.get(launched.number, ()):
+            if len(kept.slices) > 1 and kept.slices[index].graph_parameter.name in launched.mutated:
+                kept.version += 1
+                kept.slices[index].version = kept.version
+                kept.newest = index
+
+    def _refresh(self, kept: _Kept, index: int) -> None:
+        mine = kept.slices[index]
+        mine.array[...] = cut_parameter(mine.graph_parameter, self._full(kept), self._job.rank, "parameter")
+        mine.version = kept.version
+
+    def _full(self, kept: _Kept) -> Array:
+        newest = kept.slices[kept.newest]
+        shape = full_type(newest.graph_parameter).shape
+        return gather(newest.array, newest.graph_parameter.layout, shape, self._job.aside)
+
+    def read(self, parameter: Any) -> Array:
+        """The full tensor, gathered where it is cut; then all ranks must read it."""
+        kept = self._kept[id(parameter)]
+        layout = kept.slices[kept.newest].graph_parameter.layout
+        if self._job.size == 1 or layout is None or getattr(layout, "is_replicated", False):
+            return np.array(kept.slices[kept.newest].array)
+        with self._job.outside_user_code():
+            return self._full(kept)
+
+    def write(self, parameter: Any, array: Array) -> None:
+        """Replace the full tensor; every rank gives the same."""
+        for mine in self._kept[id(parameter)].slices:
+            mine.array[...] = cut_parameter(mine.graph_parameter, np.asarray(array), self._job.rank, "parameter")

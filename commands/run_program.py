@@ -1,0 +1,206 @@
+"""Executes a compiled directory on one rank, or on all ranks in this process."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mspc.commands.job import Job
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.graph import Graph
+from mspc.ir.layout import Layout
+from mspc.runtime.agreement import agree, stop_together
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm_local import World
+from mspc.runtime.data import Batches, load_batches, synthetic_batches
+from mspc.runtime.executor import Executor
+from mspc.runtime.failure import NodeFailure
+from mspc.runtime.program import Program, load_program, load_slices
+from mspc.runtime.slices import full_type, gather
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `mspc run DIR` was asked for; see `commands.run.run_directory`."""
+
+    folder: Path
+    data: Path | None = None
+    synthetic: bool = False
+    steps: int | None = None
+    save: Path | None = None
+    save_outputs: Path | None = None
+
+
+def check_program(options: Options, ranks: int | None) -> Program:
+    """The program, once it is clear that it can run on `ranks` ranks (None: as many as it was compiled for).
+
+    Raises:
+        MspcError: it cannot.
+    """
+    program = load_program(options.folder)
+    if ranks is not None and ranks != program.ranks:
+        raise MspcError(
+            f"{options.folder} was compiled for {program.ranks} rank{'s' if program.ranks > 1 else ''}, not for {ranks}",
+            notes=[f"run it on {program.ranks}, or compile it again with --ranks {ranks}"],
+        )
+    missing = program.missing(program.ranks)
+    if missing:
+        listed = ", ".join(map(str, missing[:16])) + (", ..." if len(missing) > 16 else "")
+        raise MspcError(
+            f"{options.folder} holds no graph for rank{'s' if len(missing) > 1 else ''} {listed} of {program.ranks}",
+            notes=["compile it without --rank"],
+        )
+    if options.data is not None and options.synthetic:
+        raise MspcError("--data and --synthetic exclude each other")
+    if options.data is not None and not options.data.is_file():
+        raise MspcError(f"there is no file {options.data}")
+    if options.data is None and not options.synthetic and program.inputs:
+        names = ", ".join(str(entry.get("name")) for entry in program.inputs)
+        raise MspcError(f"{options.folder} takes {names}", notes=["give --data FILE.npz with these arrays, or --synthetic"])
+    return program
+
+
+def simulate_program(options: Options, program: Program) -> None:
+    """Run all ranks in this process.
+
+    Raises:
+        MspcError: what the first rank that failed raised.
+    """
+    World(program.ranks).run(lambda comm: run_rank(options, Job(comm, comm), program))
+
+
+@dataclass
+class _Prepared:
+    executor: Executor
+    batches: Batches
+    steps: int
+
+
+def run_rank(options: Options, job: Job, program: Program) -> None:
+    """This rank's part: read its graph and slices, agree with the others, run the steps.
+
+    Raises:
+        MspcError: the files are damaged or do not fit, status 2. ExecutionError: a step failed, status 1.
+    """
+    error: MspcError | None = None
+    prepared: _Prepared | None = None
+    try:
+        prepared = _prepare(options, job, program)
+    except MspcError as found:
+        error = found
+    stop_together(job.comm, error)
+    assert prepared is not None
+    executor = prepared.executor
+    graph = executor.graph
+    agree(job.comm, str(graph.attrs.get("compile_id", "")), str(program.folder))
+    if job.watch is not None:
+        job.watch.describe = lambda rank, _, index: _place(program, rank, index)
+    outputs: list[list[Array]] = []
+    try:
+        for step in range(prepared.steps):
+            job.step(0, step + 1)
+            results = executor.run(prepared.batches.step(step))
+            if options.save_outputs is not None:
+                outputs.append(_whole(graph, results, job))
+            _show(step + 1, graph, executor, results, job)
+            job.step_done()
+    except NodeFailure as failure:
+        raise _with_frames(failure, program, job) from failure
+    if options.save is not None:
+        _save_parameters(options.save, executor, job)
+    if options.save_outputs is not None and job.rank == 0:
+        names = [f"output{i}" for i in range(len(graph.results))]
+        stacked = {n: np.stack([step[i] for step in outputs]) for i, n in enumerate(names)} if outputs else {}
+        if prepared.steps == 1:
+            stacked = {name: array[0] for name, array in stacked.items()}
+        _write(options.save_outputs, lambda file: np.savez(file, **stacked))
+
+
+def _prepare(options: Options, job: Job, program: Program) -> _Prepared:
+    text = program.text(job.rank)
+    if program.edited(job.rank, text):
+        name = program.folder / program.execute[job.rank]
+        print(f"warning: {name} has been edited since it was compiled", file=sys.stderr, flush=True)
+    graph = program.graph(job.rank, text)
+    values = load_slices(program, graph, job.rank)
+    executor = Executor(graph, NumPyBackend(job.comm), values, job.cursor)
+    if options.data is not None:
+        batches = load_batches(options.data, executor.inputs, job.rank)
+    else:
+        batches = synthetic_batches(executor.inputs, job.rank)
+    return _Prepared(executor, batches, options.steps or batches.count)
+
+
+def _show(step: int, graph: Graph, executor: Executor, results: list[Array], job: Job) -> None:
+    """Rank 0 says what came out: the loss of a training step, a summary of each output otherwise."""
+    if executor.trains and results:
+        if job.rank == 0:
+            print(f"step: {step}, loss is {number(results[0])}", flush=True)
+        return
+    for index, array in enumerate(_whole(graph, results, job)):
+        if job.rank == 0:
+            wide = np.asarray(array, dtype=np.float64) if array.size else np.zeros(1)
+            print(
+                f"step: {step}, output {index}: shape {tuple(array.shape)}, mean {wide.mean():.6g}, "
+                f"min {wide.min():.6g}, max {wide.max():.6g}",
+                flush=True,
+            )
+
+
+def number(array: Array) -> str:
+    """A tensor of one element as the shortest text that reads back to it; others as NumPy prints them."""
+    array = np.asarray(array)
+    return str(array.reshape(())[()]) if array.size == 1 else str(array)
+
+
+def _whole(graph: Graph, results: list[Array], job: Job) -> list[Array]:
+    """The full outputs, gathered where the ranks hold slices of them."""
+    whole: list[Array] = []
+    for value, array in zip(graph.results, results, strict=True):
+        array = np.asarray(array)
+        layout = value.layout
+        if isinstance(layout, Layout) and not layout.is_partial and not layout.is_replicated:
+            shape = tuple(n * cut for n, cut in zip(array.shape, layout.strategy, strict=True))
+            array = gather(array, layout, shape, job.comm)
+        whole.append(array)
+    return whole
+
+
+def _save_parameters(path: Path, executor: Executor, job: Job) -> None:
+    tensors: dict[str, Array] = {}
+    for parameter in executor.graph.parameters:
+        if parameter.kind != "input":
+            local = executor.parameter(parameter.name)
+            tensors[parameter.name] = gather(local, parameter.layout, full_type(parameter).shape, job.comm)
+    if job.rank == 0:
+        from safetensors.numpy import save
+
+        _write(path, lambda file: file.write(save({n: np.ascontiguousarray(a) for n, a in sorted(tensors.items())})))
+
+
+def _write(path: Path, write: Any) -> None:
+    try:
+        with open(path, "wb") as file:
+            write(file)
+    except OSError as error:
+        raise MspcError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _place(program: Program, rank: int, index: int) -> ExecutionError:
+    graph = program.graph(rank, program.text(rank), frames=True)
+    node = graph.nodes[index]
+    return ExecutionError(f"at {node.label}", frames=node.frames)
+
+
+def _with_frames(failure: NodeFailure, program: Program, job: Job) -> NodeFailure:
+    """The failure with the source lines of its node, which a rank does not read before it needs them."""
+    if failure.location is not None or failure.index < 0:
+        return failure
+    graph = program.graph(job.rank, program.text(job.rank), frames=True)
+    return failure.at(graph.nodes[failure.index].frames)

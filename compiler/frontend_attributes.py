@@ -1,0 +1,127 @@
+"""Names and attributes: where a value comes from in the user's program."""
+
+from __future__ import annotations
+
+import ast
+import types
+from typing import Any
+
+import numpy as np
+
+from mspc.compiler.frontend_state import (
+    MISSING,
+    POISON,
+    UNSET,
+    Closure,
+    Frame,
+    Poisoned,
+    TensorMethod,
+    Tracer,
+    describe,
+    nearest,
+)
+from mspc.compiler.frontend_tensor import ATTRIBUTES, METHODS, attribute
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.nn.cell import Cell
+from mspc.nn.container import CellList
+from mspc.session.parameter import Parameter
+from mspc.session.tensor import Tensor
+
+
+def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: str) -> Any:
+    """`base.name`.
+
+    Raises:
+        MspcError: there is no such attribute.
+    """
+    if isinstance(base, Value):
+        tracer.at(frame, node)
+        return attribute(tracer, base, name)
+    if isinstance(base, Parameter) and name in METHODS:
+        tracer.at(frame, node)
+        return TensorMethod(tracer.value(base), name)
+    if isinstance(base, Parameter) and name in ("T", "mT"):
+        tracer.at(frame, node)
+        return ATTRIBUTES[name](tracer, tracer.value(base))
+    if isinstance(base, Closure | TensorMethod):
+        raise frame.error(node, f"{describe(base)} has no attribute '{name}'")
+    try:
+        found = getattr(base, name)
+    except AttributeError as error:
+        raise frame.error(node, *_missing(base, name, error)) from None
+    except MspcError as error:
+        raise frame.error(node, error.message, error.notes) from None
+    except Exception as error:
+        raise frame.error(
+            node, f"reading attribute '{name}' raised {type(error).__name__}: {error}"
+        ) from None
+    if isinstance(base, Cell):
+        return _of_cell(tracer, frame, node, base, name, found)
+    return found
+
+
+def _of_cell(tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, name: str, found: Any) -> Any:
+    if isinstance(found, Parameter):
+        kind = cell.get_flags().get("to_float")
+        if kind is None or not found.dtype.is_float or frame.phase == "update":
+            return found
+        tracer.at(frame, node)
+        return tracer.cast(tracer.value(found), kind)
+    if isinstance(found, Tensor | np.ndarray):
+        path = tracer.cell_paths.get(id(cell), "")
+        tracer.tensor_names.setdefault(id(found), f"{path}.{name}" if path else name)
+    return found
+
+
+def _missing(base: Any, name: str, error: AttributeError) -> tuple[str, list[str]]:
+    if isinstance(base, types.ModuleType):
+        text = str(error)
+        if base.__name__.startswith("mspc") and "no attribute" not in text:
+            return text, nearest(name, dir(base))
+        return f"module '{base.__name__}' has no attribute '{name}'", nearest(name, dir(base))
+    kind = base.__name__ if isinstance(base, type) else type(base).__name__
+    return f"'{kind}' object has no attribute '{name}'", nearest(
+        name, [n for n in dir(base) if not n.startswith("_")]
+    )
+
+
+def look_up(tracer: Tracer, frame: Frame, node: ast.Name) -> Any:
+    """The value of a variable.
+
+    Raises:
+        MspcError: there is no such name, or it has no value yet. Poisoned: an earlier mistake left it without one.
+    """
+    name = node.id
+    found = frame.lookup(name)
+    if found is POISON:
+        raise Poisoned
+    if found is MISSING:
+        raise frame.error(node, f"name '{name}' is not defined", nearest(name, frame.known_names()))
+    if found is UNSET:
+        raise frame.error(
+            node, f"variable '{name}' has no value here: no statement that ran before assigns it"
+        )
+    if isinstance(found, Tensor | np.ndarray) and not isinstance(found, Parameter):
+        tracer.tensor_names.setdefault(id(found), name)
+    return found
+
+
+def register_cells(tracer: Tracer, cell: Cell, held: str) -> None:
+    """Note how the cells below `cell` are called: in scopes, and in the names of constants."""
+    if id(cell) in tracer.cell_paths:
+        return
+    if held and held.isidentifier():
+        tracer.cell_names.setdefault(id(cell), held)
+    _register(tracer, cell, "", "")
+
+
+def _register(tracer: Tracer, cell: Cell, path: str, prefix: str) -> None:
+    tracer.cell_paths[id(cell)] = path
+    for name, child in cell.name_cells().items():
+        if id(child) in tracer.cell_paths:
+            continue
+        label = f"{prefix}{name}"
+        tracer.cell_names.setdefault(id(child), label)
+        below = f"{label}-{type(child).__name__}/" if isinstance(child, CellList) else ""
+        _register(tracer, child, f"{path}.{name}" if path else name, below)

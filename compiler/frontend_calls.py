@@ -1,0 +1,450 @@
+"""Calls inside `construct`: operators become nodes, cells and functions are inlined, all else is called as it is."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.compiler.frontend_arguments import bind
+from mspc.compiler.frontend_attributes import get_attribute, register_cells
+from mspc.compiler.frontend_builtins import HANDLERS, REFUSED, attribute_handlers
+from mspc.compiler.frontend_gradient import call_gradient
+from mspc.compiler.frontend_state import (
+    MAX_DEPTH,
+    MISSING,
+    POISON,
+    Closure,
+    Frame,
+    Poisoned,
+    TensorMethod,
+    Tracer,
+    contains_tensor,
+    describe,
+    tensors_in,
+)
+from mspc.compiler.frontend_tensor import METHODS, call_method
+from mspc.compiler.source import FunctionSource
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Node, Value
+from mspc.ir.types import TensorType
+from mspc.nn.cell import Cell
+from mspc.nn.optim.optimizer import Optimizer
+from mspc.ops.op import Op
+from mspc.ops.primitive import Primitive
+from mspc.ops.structural import Depend
+from mspc.session.gradient import GradientFunction, JitFunction
+from mspc.session.parameter import Parameter
+from mspc.session.tensor import Tensor
+
+Args = Sequence[Any]
+Kwargs = Mapping[str, Any]
+
+_HANDLERS = HANDLERS | attribute_handlers(get_attribute)
+_MUTATING = frozenset(
+    (
+        "append",
+        "extend",
+        "insert",
+        "pop",
+        "remove",
+        "clear",
+        "sort",
+        "reverse",
+        "update",
+        "setdefault",
+        "popitem",
+        "add",
+        "discard",
+    )
+)
+
+
+def call(
+    tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwargs: Kwargs, held: str = ""
+) -> Any:
+    """`fn(*args, **kwargs)` at `node`; `held` is the attribute or variable that holds `fn`.
+
+    Raises:
+        MspcError: the call cannot be taken. Poisoned: the callee had a mistake, already noted.
+    """
+    if isinstance(fn, Primitive):
+        return call_primitive(tracer, frame, node, fn, args, kwargs)
+    if isinstance(fn, Cell):
+        return call_cell(tracer, frame, node, fn, args, kwargs, held)
+    if isinstance(fn, types.FunctionType):
+        return _call_function(tracer, frame, node, fn, args, kwargs)
+    if isinstance(fn, types.MethodType):
+        return _call_method(tracer, frame, node, fn, args, kwargs)
+    if isinstance(fn, Closure):
+        parent = fn.frame
+        return inline(
+            tracer, frame, node, fn.source, fn.name, args, kwargs, fn.defaults, fn.keyword_defaults, parent.globals,
+            parent.lookup, parent,
+        )  # fmt: skip
+    tracer.at(frame, node)
+    if isinstance(fn, TensorMethod):
+        return call_method(tracer, fn, args, kwargs)
+    if isinstance(fn, GradientFunction):
+        return _call_gradient(tracer, frame, node, fn, args, kwargs)
+    if isinstance(fn, JitFunction):
+        return call(tracer, frame, node, fn.fn, args, kwargs, held)
+    if isinstance(fn, functools.partial):
+        return call(tracer, frame, node, fn.func, [*fn.args, *args], {**fn.keywords, **kwargs}, held)
+    handler = _HANDLERS.get(fn) if isinstance(fn, types.BuiltinFunctionType | type) else None
+    if handler is not None:
+        return _call_handler(tracer, frame, node, fn, handler, args, kwargs)
+    if isinstance(fn, Value | Tensor) or not callable(fn):
+        raise tracer.error(f"{describe(fn)} cannot be called")
+    if isinstance(fn, type):
+        return _call_class(tracer, fn, args, kwargs)
+    own = getattr(type(fn), "__call__", None)
+    if isinstance(own, types.FunctionType) and tracer.sources.file(own.__code__.co_filename).is_traced:
+        return _call_function(tracer, frame, node, own, [fn, *args], kwargs)
+    return call_python(tracer, fn, args, kwargs)
+
+
+# Operators ----------------------------------------------------------------------------------------------------------
+
+
+def operand(tracer: Tracer, value: Any) -> Any:
+    """An argument of an operator: tensors of the script become graph values, also inside tuples."""
+    if isinstance(value, Tensor | np.ndarray):
+        return tracer.value(value)
+    if isinstance(value, tuple | list) and any(
+        isinstance(v, Tensor | np.ndarray | tuple | list) for v in value
+    ):
+        return tuple(operand(tracer, v) for v in value)
+    return value
+
+
+def call_primitive(
+    tracer: Tracer, frame: Frame, node: ast.AST, primitive: Primitive, args: Args, kwargs: Kwargs
+) -> Any:
+    """One operator: a node with the user's strategies, or several where element types must be brought together."""
+    tracer.at(frame, node)
+    if kwargs:
+        raise tracer.error(
+            f"{primitive.name} takes its operands by position, not by name: {', '.join(kwargs)}"
+        )
+    instance = primitive.instance_name
+    if isinstance(primitive.op, Depend):
+        return _depend(tracer, primitive.op, args, instance)
+    op, operands = _prepared(tracer, primitive.op, [operand(tracer, arg) for arg in args], instance)
+    made, result = tracer.emit_on(op, operands, instance=instance)
+    if op.mutates:
+        made.phase = "update"
+    if primitive.in_strategy is not None or primitive.out_strategy is not None:
+        if tracer.sharded:
+            made.in_strategy, made.out_strategy = primitive.in_strategy, primitive.out_strategy
+        else:
+            tracer.ignored.add(id(primitive))
+    if primitive.attrs:
+        made.attrs.update(primitive.attrs)
+    return result
+
+
+def _prepared(tracer: Tracer, op: Op, args: list[Any], instance: str) -> tuple[Op, Sequence[Any]]:
+    try:
+        return op.call(*args)
+    except MspcError as error:
+        if error.location is not None:
+            raise
+        message = error.message
+        if instance and message.startswith(op.name):
+            message = f"{op.name} '{instance}'{message[len(op.name) :]}"
+        raise tracer.error(message, error.notes) from None
+    except TypeError as error:
+        raise tracer.error(f"{op.name}: {error}".replace(f"{type(op).__name__}.call()", "it")) from None
+
+
+def _depend(tracer: Tracer, op: Depend, args: Args, instance: str) -> Any:
+    if len(args) < 2:
+        raise tracer.error("Depend takes a value and what must run before it")
+    value, after = operand(tracer, args[0]), [v for arg in args[1:] for v in tensors_in(operand(tracer, arg))]
+    if isinstance(value, tuple | list):
+        return tuple(_depend(tracer, op, (v, *args[1:]), instance) for v in value)
+    return tracer.emit(op, value, *after, instance=instance) if after else value
+
+
+# Cells and functions ------------------------------------------------------------------------------------------------
+
+
+def call_cell(
+    tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, args: Args, kwargs: Kwargs, held: str = ""
+) -> Any:
+    """Inline `cell.construct`, in a scope of its own."""
+    construct = cell.__dict__.get("construct") or type(cell).construct
+    function = construct.__func__ if isinstance(construct, types.MethodType) else construct
+    if function is Cell.construct:
+        raise frame.error(node, f"{type(cell).__name__} defines no construct()")
+    if not isinstance(function, types.FunctionType):
+        raise frame.error(node, f"{type(cell).__name__}.construct is {describe(function)}, not a function")
+    register_cells(tracer, cell, held)
+    flags = cell.get_flags()
+    if "to_float" in flags:
+        tracer.at(frame, node)
+        args = [_as_float(tracer, arg, flags["to_float"]) for arg in args]
+    key = _memo_key(cell, args, kwargs)
+    first = len(tracer.builder.nodes)
+    result = _inline_function(tracer, frame, node, function, [cell, *args], kwargs, cell)
+    nodes = tracer.builder.nodes
+    if flags.get("recompute"):
+        for made in nodes[first:]:
+            if made.phase == "forward":
+                made.attrs["recompute"] = True
+    if key is not None and not any(_mutates(made) for made in nodes[first:]):
+        tracer.calls[key] = (result, first, len(nodes), tuple(args))
+    return result
+
+
+def _mutates(node: Node) -> bool:
+    return isinstance(node.op, Op) and bool(node.op.mutates)
+
+
+def _as_float(tracer: Tracer, value: Any, dtype: Any) -> Any:
+    if (
+        not isinstance(value, Value)
+        or not isinstance(value.type, TensorType)
+        or not value.type.dtype.is_float
+    ):
+        return value
+    return tracer.cast(value, dtype)
+
+
+def _call_function(
+    tracer: Tracer, frame: Frame, node: ast.AST, function: types.FunctionType, args: Args, kwargs: Kwargs
+) -> Any:
+    wrapped = getattr(function, "__wrapped__", None)
+    if not tracer.sources.file(function.__code__.co_filename).is_traced:
+        if isinstance(wrapped, types.FunctionType):
+            return _call_function(tracer, frame, node, wrapped, args, kwargs)
+        tracer.at(frame, node)
+        return call_python(tracer, function, args, kwargs)
+    key = _memo_key(function, args, kwargs)
+    first = len(tracer.builder.nodes)
+    result = _inline_function(tracer, frame, node, function, args, kwargs, None)
+    nodes = tracer.builder.nodes
+    if key is not None and len(nodes) > first and not any(_mutates(made) for made in nodes[first:]):
+        tracer.calls[key] = (result, first, len(nodes), tuple(args))
+    return result
+
+
+def _call_method(
+    tracer: Tracer, frame: Frame, node: ast.AST, method: types.MethodType, args: Args, kwargs: Kwargs
+) -> Any:
+    owner, function = method.__self__, method.__func__
+    if isinstance(owner, Cell) and function is type(owner).construct:
+        return call_cell(tracer, frame, node, owner, args, kwargs)
+    if isinstance(owner, Tensor) and (contains_tensor(list(args)) or contains_tensor(dict(kwargs))):
+        tracer.at(frame, node)
+        name = method.__name__
+        if name not in METHODS:
+            raise tracer.error(f"Tensor.{name}() does not take tensors of the graph")
+        return call_method(tracer, TensorMethod(tracer.value(owner), name), args, kwargs)
+    if not isinstance(function, types.FunctionType):
+        tracer.at(frame, node)
+        return call_python(tracer, method, args, kwargs)
+    if tracer.sources.file(function.__code__.co_filename).is_traced:
+        cell = owner if isinstance(owner, Cell) else None
+        return _inline_function(tracer, frame, node, function, [owner, *args], kwargs, None, cell)
+    tracer.at(frame, node)
+    return call_python(tracer, method, args, kwargs)
+
+
+def _inline_function(
+    tracer: Tracer,
+    frame: Frame,
+    node: ast.AST,
+    function: types.FunctionType,
+    args: Args,
+    kwargs: Kwargs,
+    cell: Cell | None,
+    owner: Cell | None = None,
+) -> Any:
+    try:
+        source = tracer.sources.function(function)
+    except MspcError as error:
+        raise frame.error(node, error.message, error.notes) from None
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    return inline(
+        tracer, frame, node, source, function.__name__, args, kwargs, function.__defaults__ or (),
+        function.__kwdefaults__ or {}, function.__globals__, lambda name: _captured(cells, name), None, cell, owner,
+    )  # fmt: skip
+
+
+def _captured(cells: Mapping[str, Any], name: str) -> Any:
+    found = cells.get(name)
+    try:
+        return MISSING if found is None else found.cell_contents
+    except ValueError:
+        return MISSING
+
+
+def inline(
+    tracer: Tracer,
+    caller: Frame,
+    node: ast.AST,
+    source: FunctionSource,
+    name: str,
+    args: Args,
+    kwargs: Kwargs,
+    defaults: Args,
+    keyword_defaults: Kwargs,
+    global_names: Mapping[str, Any],
+    enclosing: Any,
+    parent: Frame | None,
+    cell: Cell | None = None,
+    owner: Cell | None = None,
+) -> Any:
+    """Run the body of a function with its arguments bound, in a frame below `caller`."""
+    frames = caller.frames(node)
+    if caller.depth >= MAX_DEPTH:
+        raise caller.error(
+            node, f"calls nest more than {MAX_DEPTH} deep: the recursion of '{name}' does not end"
+        )
+    try:
+        names = bind(
+            source.tree, name, args, kwargs, defaults, keyword_defaults, cell is not None or owner is not None
+        )
+    except MspcError as error:
+        raise caller.error(node, error.message, error.notes) from None
+    frame = Frame(source, names, global_names, enclosing, caller, frames)
+    if parent is not None:
+        frame.cell = parent.cell
+    if owner is not None:
+        frame.cell = owner
+    if cell is not None:
+        frame.cell = cell
+        if caller.depth:
+            label = tracer.cell_names.get(id(cell), "")
+            frame.scope = f"{caller.scope}/{f'{label}-' if label else ''}{type(cell).__name__}"
+        if isinstance(cell, Optimizer):
+            frame.phase = "update"
+    result = tracer.run(frame)
+    if result is POISON:
+        raise Poisoned
+    return result
+
+
+def _memo_key(fn: Any, args: Args, kwargs: Kwargs) -> tuple[int, ...] | None:
+    """Key under which a call's result may serve again, for a gradient of the same call."""
+    if kwargs or not all(isinstance(arg, Value) for arg in args):
+        return None
+    return (id(fn), *map(id, args))
+
+
+def _call_gradient(
+    tracer: Tracer, frame: Frame, node: ast.AST, request: GradientFunction, args: Args, kwargs: Kwargs
+) -> Any:
+    if kwargs:
+        raise tracer.error(
+            f"a gradient function takes its arguments by position, not by name: {', '.join(kwargs)}"
+        )
+    fn = request.fn.fn if isinstance(request.fn, JitFunction) else request.fn
+
+    def inline_again(given: list[Any], reuse: bool) -> tuple[Any, int, int]:
+        earlier = tracer.calls.get(_memo_key(fn, given, {}) or ()) if reuse else None
+        if earlier is not None:
+            return _graph_values(tracer, earlier[0]), earlier[1], earlier[2]
+        first = len(tracer.builder.nodes)
+        result = call(tracer, frame, node, fn, given, {})
+        return _graph_values(tracer, result), first, len(tracer.builder.nodes)
+
+    return call_gradient(tracer, frame, node, request, args, inline_again)
+
+
+def _graph_values(tracer: Tracer, result: Any) -> Any:
+    if isinstance(result, Tensor):
+        return tracer.value(result)
+    if isinstance(result, tuple | list):
+        return tuple(_graph_values(tracer, item) for item in result)
+    return result
+
+
+# Everything else ----------------------------------------------------------------------------------------------------
+
+
+def _call_handler(
+    tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, handler: Any, args: Args, kwargs: Kwargs
+) -> Any:
+    try:
+        return handler(tracer, frame, node, *args, **kwargs)
+    except TypeError as error:
+        try:
+            inspect.signature(handler).bind(tracer, frame, node, *args, **kwargs)
+        except TypeError:
+            raise tracer.error(f"{fn.__name__}() does not take these arguments") from None
+        raise error
+
+
+def _call_class(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Any:
+    if issubclass(cls, Parameter):
+        raise tracer.error("a Parameter must be made in __init__, not inside a compiled function")
+    if issubclass(cls, Tensor) and args and contains_tensor(args[0]):
+        value = args[0] if isinstance(args[0], Value) else None
+        if value is None:
+            raise tracer.error("Tensor() of several tensors", ["use ops.stack"])
+        dtype = args[1] if len(args) > 1 else kwargs.get("dtype")
+        return value if dtype is None else tracer.cast(value, dtype)
+    if issubclass(cls, Cell):
+        made = call_python(tracer, cls, args, kwargs)
+        if next(made.get_parameters(), None) is not None:
+            raise tracer.error(
+                f"{cls.__name__} holds parameters: it must be made in __init__, not inside a compiled function"
+            )
+        return made
+    if issubclass(cls, tuple) and hasattr(cls, "_fields") or dataclasses.is_dataclass(cls):
+        return call_python(tracer, cls, args, kwargs, takes_tensors=True)
+    return call_python(tracer, cls, args, kwargs)
+
+
+def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tensors: bool = False) -> Any:
+    """Call something as it is, with arguments known at compile time.
+
+    Raises:
+        MspcError: an argument is a tensor of the graph, the function is one that a compiled function may not call, or
+            it raises.
+    """
+    name = getattr(fn, "__name__", type(fn).__name__)
+    if isinstance(fn, types.BuiltinFunctionType | type) and fn in REFUSED:
+        raise tracer.error(f"{name}() is not supported inside a compiled function")
+    owner = getattr(fn, "__self__", None)
+    if isinstance(owner, list | dict | set | tuple | str) and not isinstance(fn, types.MethodType):
+        if name in _MUTATING and id(owner) not in tracer.owned:
+            raise tracer.error(
+                f"{name}() would change a {type(owner).__name__} that lives outside of the compiled function",
+                [f"make a new one inside: {'dict' if isinstance(owner, dict) else 'list'}(...)"],
+            )
+        takes_tensors = True
+    if not takes_tensors and (contains_tensor(list(args)) or contains_tensor(dict(kwargs))):
+        raise tracer.error(
+            f"{name}() takes only what is known at compile time, not tensors",
+            ["operators on tensors stand in mindspore.ops"],
+        )
+    module = str(getattr(fn, "__module__", None) or type(fn).__module__).split(".")[0]
+    if module in ("numpy", "math") and any(isinstance(arg, Parameter) for arg in (*args, *kwargs.values())):
+        raise tracer.error(f"{name}() takes only what is known at compile time, not a Parameter")
+    try:
+        result = fn(*args, **kwargs)
+    except MspcError as error:
+        raise tracer.error(error.message, error.notes) from None
+    except Exception as error:
+        raise tracer.error(f"{name}() raised {type(error).__name__}: {error}") from None
+    return (
+        tracer.own(result)
+        if isinstance(result, list | dict) and takes_tensors and not isinstance(fn, type)
+        else result
+    )
+
+
+def name_result(value: Any, name: str) -> None:
+    """A node is called after the first variable it is assigned to."""
+    if isinstance(value, Node) and not value.name:
+        value.name = name

@@ -1,0 +1,412 @@
+"""What one trace keeps: the graph under construction, parameters found so far, the running functions, errors.
+
+Values of the interpreted program are graph values for tensors, and ordinary Python objects for all that is known at
+compile time. Lower front-end modules get the `Tracer` and call back through it, so that none imports another upwards.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mspc.compiler.source import FunctionSource, Sources, assigned_names
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.location import Frames
+from mspc.ir.types import BOOL, FLOAT32, INT64, DType, TensorType, TupleType, dtype_of
+from mspc.nn.cell import Cell
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY, Op
+from mspc.ops.promotion import operand_dtype
+from mspc.ops.structural import TupleGetItem
+from mspc.session import parameter as session
+from mspc.session.tensor import Tensor
+
+INLINE_LIMIT = 16
+"""Constant tensors of more elements become parameters of kind "constant"."""
+
+MAX_DEPTH = 200
+"""Calls within calls; a recursion that does not end at compile time reaches it."""
+
+MAX_ERRORS = 20
+
+
+class Poisoned(Exception):
+    """A statement reads what an earlier mistake, already noted, left without a value."""
+
+
+class TooManyErrors(Exception):
+    """Ends a trace that has enough to report."""
+
+
+class Poison:
+    """The value of a name whose statement had a mistake; reading it skips the reader without another message."""
+
+
+POISON = Poison()
+MISSING = object()
+"""What looking up a name gives where there is none."""
+UNSET = object()
+"""What looking up a name gives that the function assigns, but not before this point."""
+
+
+@dataclass(frozen=True)
+class Closure:
+    """A function or lambda that is defined inside a traced function."""
+
+    source: FunctionSource
+    frame: Frame
+    defaults: tuple[Any, ...]
+    keyword_defaults: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return getattr(self.source.tree, "name", "<lambda>")
+
+    def __call__(self, *_: Any) -> Any:
+        """Closures are read, never run; they are callable so that requests for gradients accept them."""
+        raise AssertionError(f"{self.name} is run outside of the front end")
+
+
+@dataclass(frozen=True)
+class TensorMethod:
+    """`x.sum` before it is called."""
+
+    value: Value
+    name: str
+
+
+class Frame:
+    """One running function: its names and where it stands."""
+
+    __slots__ = (
+        "call_frames", "cell", "depth", "enclosing", "globals", "locals", "owner", "phase", "scope", "source",
+        "_local_names", "_spans",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        source: FunctionSource,
+        names: dict[str, Any],
+        global_names: Mapping[str, Any],
+        enclosing: Callable[[str], Any] | None,
+        caller: Frame | None,
+        call_frames: Frames,
+    ) -> None:
+        self.source = source
+        self.locals = names
+        self.globals = global_names
+        self.enclosing = enclosing
+        self.call_frames = call_frames
+        self.scope = caller.scope if caller else "Default"
+        self.phase = caller.phase if caller else "forward"
+        self.cell: Cell | None = caller.cell if caller else None
+        self.depth = caller.depth + 1 if caller else 0
+        self.owner: tuple[type, Any] | None = None
+        self._local_names: frozenset[str] | None = None
+        self._spans: dict[ast.AST, Frames] = {}
+
+    @property
+    def local_names(self) -> frozenset[str]:
+        if self._local_names is None:
+            self._local_names = assigned_names(self.source.tree)
+        return self._local_names
+
+    def frames(self, node: ast.AST) -> Frames:
+        """The call stack at `node`, innermost first; lines of files without a shown name are left out."""
+        if not self.source.file.name:
+            return self.call_frames
+        found = self._spans.get(node)
+        if found is None:
+            found = self._spans[node] = (self.source.location(node), *self.call_frames)
+        return found
+
+    def error(self, node: ast.AST, message: str, notes: Iterable[str] = ()) -> MspcError:
+        return MspcError(message, notes=notes, frames=self.frames(node))
+
+    def lookup(self, name: str) -> Any:
+        """The value of a name as this function sees it: its own, then those of the functions around it, then the
+        module's and Python's. `UNSET` for an own name without a value yet, `MISSING` where there is none."""
+        found = self.locals.get(name, MISSING)
+        if found is not MISSING:
+            return found
+        if name in self.local_names:
+            return UNSET
+        if self.enclosing is not None:
+            found = self.enclosing(name)
+            if found is not MISSING:
+                return found
+        found = self.globals.get(name, MISSING)
+        return vars(builtins).get(name, MISSING) if found is MISSING else found
+
+    def known_names(self) -> list[str]:
+        """Names that could have been meant, for messages."""
+        return [*self.locals, *self.globals, *vars(builtins)]
+
+
+class Tracer:
+    """The state of one trace and the ways to make graph values."""
+
+    def __init__(self, name: str, sharded: bool, script_folder: str) -> None:
+        load_operators()
+        self.graph = Graph(name)
+        self.builder = Builder(self.graph)
+        self.sources = Sources(script_folder)
+        self.sharded = sharded
+        self.parameters: dict[str, session.Parameter] = {}
+        self.constants: dict[str, np.ndarray] = {}
+        self.errors: list[MspcError] = []
+        self.warnings: list[str] = []
+        self.ignored: set[int] = set()
+        self.owned: dict[int, Any] = {}
+        self.cell_names: dict[int, str] = {}
+        self.cell_paths: dict[int, str] = {}
+        self.calls: dict[tuple[int, ...], tuple[Any, int, int, tuple[Any, ...]]] = {}
+        self.call: Callable[..., Any] = _not_wired
+        self.run: Callable[[Frame], Any] = _not_wired
+        self.tensor_names: dict[int, str] = {}
+        self._weights: dict[int, Parameter] = {}
+        self._tensors: dict[int, tuple[Any, Value]] = {}
+
+    # Where the program stands -------------------------------------------------------------------------------------
+
+    def at(self, frame: Frame, node: ast.AST) -> None:
+        """What is emitted next comes from `node`."""
+        b = self.builder
+        b.frames = frame.frames(node)
+        b.scope = frame.scope
+        b.phase = frame.phase
+
+    def error(self, message: str, notes: Iterable[str] = ()) -> MspcError:
+        """An error at the place last given to `at`."""
+        return MspcError(message, notes=notes, frames=self.builder.frames)
+
+    def note(self, error: MspcError) -> None:
+        """Keep a mistake to be reported at the end, once. Raises TooManyErrors when there are enough."""
+        if any(e.message == error.message and e.location == error.location for e in self.errors):
+            return
+        self.errors.append(error)
+        if len(self.errors) >= MAX_ERRORS:
+            raise TooManyErrors
+
+    def warn(self, message: str) -> None:
+        where = self.builder.frames[0] if self.builder.frames else None
+        text = f"{where}: warning: {message}" if where else f"warning: {message}"
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    def own(self, value: Any) -> Any:
+        """Mark a list or dict as made by the traced program, which may change it."""
+        self.owned[id(value)] = value
+        return value
+
+    # Values -------------------------------------------------------------------------------------------------------
+
+    def is_tensor(self, value: Any) -> bool:
+        """Whether `value` stands for a tensor in the graph (constant tensors of the script included)."""
+        return isinstance(value, Value | Tensor | np.ndarray)
+
+    def value(self, value: Any, like: DType | None = None) -> Value:
+        """`value` as an operand: tensors, Parameters, arrays, numbers.
+
+        like: the element type of the tensors beside a number, which takes it unless it is a float beside integers.
+
+        Raises:
+            MspcError: it is something else.
+        """
+        if isinstance(value, Value):
+            return value
+        if isinstance(value, session.Parameter):
+            return self._weight(value)
+        if isinstance(value, Tensor | np.ndarray):
+            return self.constant_tensor(value, self.tensor_names.get(id(value), ""))
+        if isinstance(value, bool | int | float | np.generic):
+            return Constant(value, number_dtype(value, like))
+        if isinstance(value, list | tuple) and _is_numeric(value):
+            array = np.asarray(value)
+            kind = array.dtype.kind
+            return self.constant_tensor(array.astype("float32" if kind == "f" else array.dtype), "")
+        raise self.error(f"{describe(value)} is not a tensor")
+
+    def _weight(self, weight: session.Parameter) -> Parameter:
+        found = self._weights.get(id(weight))
+        if found is not None:
+            return found
+        name = weight.name
+        if name in self.parameters:
+            raise self.error(
+                f"two parameters are called '{name}'",
+                ['give each Parameter its own name, for example Parameter(value, "w1")'],
+            )
+        for other in self.graph.parameters:
+            if other.name == name:
+                other.name = self._free_name(f"{name}_{other.kind}")
+                if other.kind == "constant":
+                    self.constants[other.name] = self.constants.pop(name)
+        made = Parameter(
+            name, TensorType(weight.dtype, tuple(weight.shape)), "parameter", weight.requires_grad
+        )
+        if weight.layerwise_parallel:
+            made.attrs["layerwise_parallel"] = True
+        if not weight.parallel_optimizer:
+            made.attrs["parallel_optimizer"] = False
+        self._weights[id(weight)] = made
+        self.parameters[name] = weight
+        self.graph.parameters.append(made)
+        return made
+
+    def constant_tensor(self, tensor: Any, name: str) -> Value:
+        """A tensor of the script as a constant; large ones become a parameter called `name`."""
+        found = self._tensors.get(id(tensor))
+        if found is not None:
+            return found[1]
+        if isinstance(tensor, session.Parameter):
+            return self._weight(tensor)
+        array = np.asarray(tensor.value if isinstance(tensor, Tensor) else tensor)
+        made: Value
+        if array.size <= INLINE_LIMIT:
+            made = Constant(array.copy(), dtype_of(array.dtype))
+        else:
+            made = Parameter(
+                self._free_name(name or "constant"),
+                TensorType(dtype_of(array.dtype), array.shape),
+                "constant",
+            )
+            self.constants[made.name] = array
+            self.graph.parameters.append(made)
+        self._tensors[id(tensor)] = (tensor, made)
+        return made
+
+    def _free_name(self, wanted: str) -> str:
+        taken = {p.name for p in self.graph.parameters}
+        name, count = wanted, 0
+        while name in taken or name in self.parameters:
+            count += 1
+            name = f"{wanted}_{count}"
+        return name
+
+    # Nodes --------------------------------------------------------------------------------------------------------
+
+    def emit(self, op: Op, *operands: Any, name: str = "", instance: str = "") -> Any:
+        """Append `op`; numbers become constants, element types are brought together as the operator wants it.
+
+        Returns the node, or a tuple with one node per result.
+        """
+        return self.emit_on(op, operands, name, instance)[1]
+
+    def emit_on(
+        self, op: Op, operands: Sequence[Any], name: str = "", instance: str = ""
+    ) -> tuple[Node, Any]:
+        """(the node, what the program sees of it)."""
+        values = self.operands(op, operands)
+        node = self.builder.emit(op, *values, name=name, instance=instance)
+        if op.mutates:
+            self.calls.clear()
+        if isinstance(node.type, TupleType):
+            return node, tuple(
+                self.builder.emit(TupleGetItem(index=i), node) for i in range(len(node.type.elements))
+            )
+        return node, node
+
+    def operands(self, op: Op, operands: Sequence[Any]) -> list[Value]:
+        like = next((v.tensor_type.dtype for v in map(self._typed, operands) if v is not None), None)
+        values = [v if isinstance(v, Value) else self.value(v, like) for v in operands]
+        if len(values) < 2 and not getattr(op, "promotes", ""):
+            return values
+        common = operand_dtype(op, [v.type.dtype for v in values if isinstance(v.type, TensorType)])
+        return values if common is None else [self.cast(v, common) for v in values]
+
+    def _typed(self, operand: Any) -> Value | None:
+        if isinstance(operand, Value):
+            return operand if isinstance(operand.type, TensorType) else None
+        return self.value(operand) if isinstance(operand, Tensor | np.ndarray) else None
+
+    def cast(self, value: Value, dtype: DType) -> Value:
+        if value.tensor_type.dtype == dtype:
+            return value
+        if isinstance(value, Constant):
+            return Constant(value.value.astype(dtype.numpy), dtype)
+        return self.emit(self.op("Cast", dtype=dtype), value)
+
+    def op(self, name: str, **attributes: Any) -> Op:
+        """The operator called `name`. Raises MspcError where mspc has none."""
+        found = REGISTRY.get(name)
+        if found is None:
+            raise self.error(
+                f"the operator {name} is not supported", ["`mspc ops` lists the operators that are"]
+            )
+        return found(**attributes)
+
+
+def _not_wired(*_: Any) -> Any:
+    raise AssertionError("the tracer is used without its interpreter")
+
+
+def _is_numeric(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(map(_is_numeric, value))
+    return isinstance(value, bool | int | float | np.generic)
+
+
+def number_dtype(value: Any, like: DType | None) -> DType:
+    """Element type of a Python number beside tensors of type `like`: theirs, but a float makes integers Float32 and an
+    int makes Bool Int64; alone a float is Float32, an int Int64."""
+    if isinstance(value, np.generic) and like is None:
+        return dtype_of(value.dtype)
+    is_float = isinstance(value, float | np.floating)
+    is_bool = isinstance(value, bool | np.bool_)
+    if like is None:
+        return FLOAT32 if is_float else BOOL if is_bool else INT64
+    if is_float:
+        return like if like.is_float else FLOAT32
+    if not is_bool and like == BOOL:
+        return INT64
+    return like
+
+
+def describe(value: Any) -> str:
+    """A short text of a value for messages, without addresses."""
+    if isinstance(value, Value):
+        return f"a tensor {value.type}"
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    if isinstance(value, Tensor | np.ndarray):
+        return f"a {type(value).__name__} of shape {tuple(value.shape)}"
+    if isinstance(value, Closure | type) or hasattr(value, "__name__"):
+        return f"'{getattr(value, 'name', None) or getattr(value, '__name__', '')}'"
+    return f"a {type(value).__name__}"
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """A note that guesses what was meant."""
+    close = difflib.get_close_matches(name, list(known), 1)
+    return [f"did you mean '{close[0]}'?"] if close else []
+
+
+def contains_tensor(value: Any) -> bool:
+    """Whether a graph value stands anywhere in `value`."""
+    if isinstance(value, Value | TensorMethod):
+        return True
+    if isinstance(value, tuple | list):
+        return any(map(contains_tensor, value))
+    if isinstance(value, dict):
+        return any(map(contains_tensor, value.values()))
+    return isinstance(value, slice) and any(map(contains_tensor, (value.start, value.stop, value.step)))
+
+
+def tensors_in(value: Any) -> list[Value]:
+    """All graph values in nested tuples, lists and dicts, in order."""
+    if isinstance(value, Value):
+        return [value]
+    if isinstance(value, tuple | list):
+        return [v for item in value for v in tensors_in(item)]
+    if isinstance(value, dict):
+        return [v for item in value.values() for v in tensors_in(item)]
+    return []

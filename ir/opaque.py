@@ -1,0 +1,83 @@
+"""What the text form can hold beyond mspc's own graphs: operators, values and words of another compiler's dump.
+
+They are carried along, printed and compared; nothing of them can be run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from mspc.ir.graph import Graph, Value
+from mspc.ir.types import OpaqueType, Type
+
+UNKNOWN_TYPE = OpaqueType("<null>")
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A bare word of the text that means nothing to mspc, such as `U` or `[const vector]`."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueOp:
+    """An operator that no class describes: its name and its attributes as they stand in the text."""
+
+    name: str
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    has_side_effect: ClassVar[bool] = True
+
+    def attributes(self) -> Mapping[str, Any]:
+        return self.fields
+
+
+class Literal(Value):
+    """An operand that is no tensor: a number, a string, a tuple of them, a `Symbol` or a `Reference`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any, type: Type = UNKNOWN_TYPE) -> None:
+        super().__init__(type)
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Literal({self.value!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The name of a graph (`@graph`), or of a value that belongs to another graph (`$(@graph:value)`)."""
+
+    graph: str
+    value: str = ""
+
+    def __str__(self) -> str:
+        return f"$(@{self.graph}:{self.value})" if self.value else f"@{self.graph}"
+
+
+@dataclass(slots=True)
+class Module:
+    """One file: its graphs, the name of the one that runs first, and who wrote it.
+
+    dialect: "" for mspc's own text; "mindspore" when every operator is opaque.
+    """
+
+    entry: str
+    graphs: list[Graph]
+    dialect: str = ""
+
+    @property
+    def main(self) -> Graph:
+        """The graph that runs first."""
+        return next(graph for graph in self.graphs if graph.name == self.entry)
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """Facts of the header."""
+        return self.main.attrs

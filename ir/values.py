@@ -1,0 +1,212 @@
+"""Texts of attribute values, strings, layouts and constants, as the text form spells them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.graph import Constant
+from mspc.ir.layout import Layout
+from mspc.ir.named_layout import NamedLayout
+from mspc.ir.opaque import Reference, Symbol
+from mspc.ir.types import DType, OpaqueType, TensorType, TupleType
+
+LONGEST_PLAIN_LIST = 64
+"""A longer list of equally spaced integers is written start:stop:step."""
+LARGEST_PLAIN_TENSOR = 16
+"""A larger constant whose elements are all the same is written as that one element."""
+
+_WORD = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
+_NAME = re.compile(r"[\w.\-/\[\]$]+\Z")
+_SYMBOL = re.compile(r"[A-Za-z_][\w.\[\]]*\Z", re.ASCII)
+RESERVED = frozenset({"true", "false", "None", "inf", "nan", "none"})
+
+
+def quoted(text: str) -> str:
+    """The text in double quotes, on one line, with the escapes of JSON."""
+    plain = json.dumps(text, ensure_ascii=False)
+    return plain if plain.isprintable() else json.dumps(text)
+
+
+def name_text(name: str) -> str:
+    """A name: bare where it consists of letters, digits and `_ . - / [ ] $`, else quoted."""
+    if _NAME.match(name):
+        return name
+    return quoted(name).replace("{", "\\u007b").replace("}", "\\u007d").replace("(", "\\u0028").replace(")", "\\u0029")
+
+
+def key_text(key: str) -> str:
+    """The key of an attribute: a bare word, else quoted."""
+    return key if _WORD.match(key) else quoted(key)
+
+
+def value_text(value: Any) -> str:
+    """The text of an attribute's value; what it is read back as is equal to it.
+
+    Raises:
+        TypeError: the value is of a kind that has no text.
+    """
+    writer = _WRITERS.get(type(value))
+    if writer is not None:
+        return writer(value)
+    if isinstance(value, np.generic):
+        return value_text(value.item())
+    for kind, text in _WRITERS.items():
+        if isinstance(value, kind):
+            return text(value)
+    raise TypeError(f"an attribute of type {type(value).__name__} has no text: {value!r}")
+
+
+def _tuple_text(value: tuple[Any, ...] | list[Any]) -> str:
+    if len(value) > LONGEST_PLAIN_LIST:
+        progression = _progression(value)
+        if progression:
+            return progression
+    return f"({', '.join([value_text(v) for v in value])})"
+
+
+def _progression(value: tuple[Any, ...] | list[Any]) -> str:
+    if not all(type(v) is int for v in value):
+        return ""
+    step = value[1] - value[0]
+    stop = value[0] + step * len(value)
+    if step == 0 or tuple(value) != tuple(range(value[0], stop, step)):
+        return ""
+    return f"{value[0]}:{stop}:{step}"
+
+
+def _symbol_text(value: Symbol) -> str:
+    if _SYMBOL.match(value.text) and value.text not in RESERVED:
+        return value.text
+    return f"`{quoted(value.text)}"
+
+
+def _named_layout_text(value: NamedLayout) -> str:
+    entries = (("device_matrix", value.device_matrix), ("tensor_map", value.tensor_map))
+    names = ", ".join(name_text(name) for name in value.alias_name)
+    return "{" + "".join(f"{k}: {value_text(v)}, " for k, v in entries) + f"alias_name: ({names})}}"
+
+
+def _float_text(value: float) -> str:
+    return repr(value) if math.isfinite(value) else str(value)
+
+
+def _bool_text(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _none_text(value: None) -> str:
+    return "None"
+
+
+def _layout_value_text(value: Layout) -> str:
+    return f"Layout{layout_text(value)}"
+
+
+def _array_text(value: Any) -> str:
+    return constant_text(value if isinstance(value, Constant) else Constant(value))
+
+
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    bool: _bool_text,
+    int: str,
+    float: _float_text,
+    str: quoted,
+    tuple: _tuple_text,
+    list: _tuple_text,
+    type(None): _none_text,
+    DType: str,
+    NamedLayout: _named_layout_text,
+    Layout: _layout_value_text,
+    Symbol: _symbol_text,
+    Reference: str,
+    TensorType: str,
+    TupleType: str,
+    OpaqueType: str,
+    Constant: _array_text,
+    np.ndarray: _array_text,
+}
+
+
+@lru_cache(maxsize=65536)
+def layout_text(layout: Layout | None) -> str:
+    """`(2, 4) [0, -] sum[1]`, or `none`."""
+    return "none" if layout is None else str(layout)
+
+
+def layouts_text(layouts: Any) -> str:
+    """One layout, or several separated by `;`; a tuple inside stands in parentheses."""
+    if not isinstance(layouts, tuple):
+        return layout_text(layouts)
+    return "; ".join(
+        f"({layouts_text(entry)})" if isinstance(entry, tuple) else layout_text(entry) for entry in layouts
+    )
+
+
+@lru_cache(maxsize=65536)
+def type_text(type: Any) -> str:
+    """The type's own text, kept, since networks repeat the same types."""
+    return str(type)
+
+
+def constant_text(constant: Constant) -> str:
+    """`Tensor(shape=[2], dtype=Int32, value=[1, 2])`; all elements read back to the same bits."""
+    array = constant.value
+    tensor = constant.tensor_type
+    shape = ", ".join(map(str, tensor.shape))
+    flat = array.reshape(-1)
+    if flat.size > LARGEST_PLAIN_TENSOR and _all_alike(flat):
+        value = element_text(flat[0], tensor.dtype)
+    else:
+        value = _nested_text([element_text(v, tensor.dtype) for v in flat], tensor.shape)
+    return f"Tensor(shape=[{shape}], dtype={tensor.dtype}, value={value})"
+
+
+def _all_alike(flat: np.ndarray[Any, Any]) -> bool:
+    raw = np.ascontiguousarray(flat).view(np.uint8).reshape(flat.size, -1)
+    return bool((raw == raw[0]).all())
+
+
+def _nested_text(elements: list[str], shape: tuple[int, ...]) -> str:
+    if not shape:
+        return elements[0]
+    if len(shape) == 1 or not elements:
+        return f"[{', '.join(elements)}]"
+    step = len(elements) // shape[0]
+    rows = [elements[i : i + step] for i in range(0, len(elements), step)]
+    return f"[{', '.join(_nested_text(row, shape[1:]) for row in rows)}]"
+
+
+def element_text(element: Any, dtype: DType) -> str:
+    """The shortest text of one element that reads back to the same bits; `nan:HEX` for an unusual NaN."""
+    if dtype.kind == "b":
+        return _bool_text(bool(element))
+    if dtype.kind != "f":
+        return str(int(element))
+    bits = element.tobytes()
+    if element != element:
+        return "nan" if bits == _canonical_nan(dtype) else f"nan:{bits[::-1].hex()}"
+    text = _float_text(float(element)) if dtype.itemsize == 8 else _short_float_text(element)
+    return text if dtype.numpy.type(float(text)).tobytes() == bits else _float_text(float(element))
+
+
+@lru_cache(maxsize=8)
+def _canonical_nan(dtype: DType) -> bytes:
+    return dtype.numpy.type("nan").tobytes()
+
+
+def _short_float_text(element: Any) -> str:
+    text = str(element)
+    if element.dtype.name != "bfloat16":
+        return text
+    for digits in range(1, 5):
+        text = repr(float(f"{float(element):.{digits}g}"))
+        if element.dtype.type(float(text)) == element:
+            break
+    return text

@@ -1,0 +1,116 @@
+"""Cells that turn a network into something to train or to evaluate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc import ops
+from mspc.nn.cell import Cell
+from mspc.session.errors import ApiTypeError
+from mspc.session.parameter import ParameterTuple
+
+
+class WithLossCell(Cell):
+    """The loss of a network's output: `loss_fn(backbone(data), label)`."""
+
+    def __init__(self, backbone: Cell, loss_fn: Any) -> None:
+        super().__init__(auto_prefix=False)
+        if not isinstance(backbone, Cell):
+            raise ApiTypeError(f"WithLossCell: backbone must be a Cell, not {type(backbone).__name__}")
+        self._backbone = backbone
+        self._loss_fn = loss_fn
+
+    @property
+    def backbone_network(self) -> Cell:
+        return self._backbone
+
+    def construct(self, data: Any, label: Any) -> Any:
+        out = self._backbone(data)
+        return self._loss_fn(out, label)
+
+
+class WithEvalCell(Cell):
+    """(loss, output, label), for metrics."""
+
+    def __init__(self, network: Cell, loss_fn: Any, add_cast_fp32: bool = False) -> None:
+        super().__init__(auto_prefix=False)
+        self._network = network
+        self._loss_fn = loss_fn
+
+    def construct(self, data: Any, label: Any) -> Any:
+        outputs = self._network(data)
+        loss = self._loss_fn(outputs, label)
+        return loss, outputs, label
+
+
+class TrainOneStepCell(Cell):
+    """One training step: the loss of `network(*inputs)`, after the optimizer has changed the weights.
+
+    Args:
+        network: returns the loss. optimizer: its parameters are the weights that are trained.
+        sens: the gradient of the loss, a number, or a Tensor of the shape of the loss.
+    """
+
+    def __init__(self, network: Cell, optimizer: Any, sens: Any = None, return_grad: bool = False) -> None:
+        super().__init__(auto_prefix=False)
+        if not isinstance(network, Cell):
+            raise ApiTypeError(f"TrainOneStepCell: network must be a Cell, not {type(network).__name__}")
+        if not isinstance(optimizer, Cell):
+            raise ApiTypeError(f"TrainOneStepCell: optimizer must be a Cell, not {type(optimizer).__name__}")
+        self.network = network
+        self.network.set_grad()
+        self.optimizer = optimizer
+        self.weights = self.optimizer.parameters
+        self.sens = sens
+        self.return_grad = return_grad
+        self.grad = ops.GradOperation(get_by_list=True, sens_param=sens is not None)
+
+    def construct(self, *inputs: Any) -> Any:
+        loss = self.network(*inputs)
+        if self.sens is None:
+            grads = self.grad(self.network, self.weights)(*inputs)
+        else:
+            grads = self.grad(self.network, self.weights)(*inputs, ops.full_like(loss, self.sens))
+        loss = ops.depend(loss, self.optimizer(grads))
+        if self.return_grad:
+            return loss, grads
+        return loss
+
+
+class ForwardValueAndGrad(Cell):
+    """(value of the network, gradients).
+
+    Args:
+        weights: ParameterTuple, for `get_by_list`. get_all: gradients of all inputs.
+        sens_param: the last argument of a call is the gradient of the value.
+    """
+
+    def __init__(
+        self, network: Any, weights: Any = None, get_all: bool = False, get_by_list: bool = False,
+        sens_param: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.weights = ParameterTuple(weights) if weights is not None else ParameterTuple(())
+        self.sens_param = sens_param
+        self.grad = ops.GradOperation(get_all=get_all, get_by_list=get_by_list, sens_param=sens_param)
+
+    def construct(self, *inputs: Any) -> Any:
+        if self.sens_param:
+            loss = self.network(*inputs[:-1])
+        else:
+            loss = self.network(*inputs)
+        grads = self.grad(self.network, self.weights)(*inputs)
+        return loss, grads
+
+
+class ParameterUpdate(Cell):
+    """Gives a parameter a new value."""
+
+    def __init__(self, param: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self._param = param
+        self.assign = ops.Assign()
+
+    def construct(self, x: Any) -> Any:
+        return self.assign(self._param, x)

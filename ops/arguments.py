@@ -1,0 +1,91 @@
+"""Taking apart the arguments of a user's call: which are tensors and which are attributes known at compile
+time.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, cast
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import DType, dtype_of
+
+
+def split_call(
+    name: str, args: Sequence[Any], tensors: int, attributes: Sequence[str], optional: int = 0
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """(tensor operands, attributes by name) of a call `name(*tensors, *attributes)`.
+
+    optional: how many of the last attributes may be left out; they are then missing in the result.
+
+    Raises:
+        MspcError: too few or too many arguments.
+    """
+    most = tensors + len(attributes)
+    least = most - optional
+    if not least <= len(args) <= most:
+        count = str(most) if least == most else f"{least} to {most}"
+        what = f"{tensors} tensor{'s' * (tensors != 1)} and {', '.join(attributes)}"
+        raise MspcError(f"{name} takes {count} arguments ({what}), not {len(args)}")
+    return tuple(args[:tensors]), dict(zip(attributes, args[tensors:], strict=False))
+
+
+def int_of(name: str, what: str, value: Any) -> int:
+    """`value` as an int. Raises MspcError for anything that is no whole number known at compile time."""
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    raise MspcError(f"{name}: {what} must be an integer known at compile time, not {describe(value)}")
+
+
+def ints_of(name: str, what: str, value: Any) -> tuple[int, ...]:
+    """`value` as a tuple of ints; a single int is a tuple of one. Raises MspcError for anything else."""
+    if isinstance(value, tuple | list):
+        entries: Sequence[Any] = value
+        return tuple(int_of(name, f"{what}[{i}]", entry) for i, entry in enumerate(entries))
+    try:
+        return (int_of(name, what, value),)
+    except MspcError:
+        raise MspcError(
+            f"{name}: {what} must be integers known at compile time, not {describe(value)}"
+        ) from None
+
+
+def dtype_arg(name: str, what: str, value: Any) -> DType:
+    """`value` as an element type. Raises MspcError where it names none."""
+    try:
+        return dtype_of(value)
+    except (MspcError, TypeError):
+        raise MspcError(f"{name}: {what} must be an element type, not {describe(value)}") from None
+
+
+def sequence_of(name: str, args: Sequence[Any]) -> tuple[Any, ...]:
+    """The tensors of a call `name((a, b))` or `name(a, b)`."""
+    if len(args) == 1 and isinstance(args[0], tuple | list):
+        tensors: Sequence[Any] = args[0]
+        return tuple(tensors)
+    return tuple(args)
+
+
+def axis_in(name: str, axis: int, rank: int) -> int:
+    """`axis` counted from 0. Raises MspcError where a tensor of `rank` dimensions has no such axis."""
+    if not -rank <= axis < rank:
+        raise MspcError(f"{name}: axis {axis} is out of range for {rank} dimensions")
+    return axis % rank
+
+
+def axes_in(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Ascending axes counted from 0; none given means all. Raises MspcError for a wrong or repeated axis."""
+    found = sorted(axis_in(name, axis, rank) for axis in axes) if axes else list(range(rank))
+    if len(set(found)) != len(found):
+        raise MspcError(f"{name}: axis {tuple(axes)} names a dimension twice")
+    return tuple(found)
+
+
+def describe(value: Any) -> str:
+    """A short text of a wrong argument for messages, never a memory address."""
+    plain = value is None or isinstance(value, str | int | float | tuple | list)
+    return repr(cast(Any, value)) if plain else type(value).__name__

@@ -1,0 +1,87 @@
+"""Bases of the elementwise operators: rule by broadcasting, element types checked, bare array functions as
+kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import BOOL, DType, TensorType, Type
+from mspc.ops.op import ArrayBackend, Op
+from mspc.ops.rules import broadcast_rule
+
+
+def require_float(name: str, *types: TensorType) -> None:
+    """Raises MspcError where an operand is no floating-point tensor."""
+    for index, operand in enumerate(types):
+        if not operand.dtype.is_float:
+            raise MspcError(
+                f"{name}: input {index} is {operand.dtype}, not a floating-point tensor",
+                notes=["cast it first, for example with x.astype(mindspore.float32)"],
+            )
+
+
+def require_same(name: str, *types: TensorType) -> None:
+    """Raises MspcError where operands differ in element type."""
+    for index, operand in enumerate(types[1:], 1):
+        if operand.dtype != types[0].dtype:
+            raise MspcError(
+                f"{name}: input 0 is {types[0].dtype} and input {index} is {operand.dtype}",
+                notes=["cast one of them, for example with x.astype(mindspore.float32)"],
+            )
+
+
+class Elementwise(Op, abstract=True):
+    """Operands are broadcast against each other; every element of the result needs its own elements only.
+
+    Class attributes:
+        array_function: name of the function of NumPy and CuPy that is the kernel.
+        promotes: how mixed operands are to be cast, see `promotion.operand_dtype`.
+        float_only: operands must be floating point.
+    """
+
+    array_function: ClassVar[str] = ""
+    promotes: ClassVar[str] = ""
+    float_only: ClassVar[bool] = False
+
+    def infer(self, *types: Any) -> Type:
+        inferred = super().infer(*types)
+        self.check(*types)
+        return inferred
+
+    def check(self, *types: TensorType) -> None:
+        """Raises MspcError where the operands' element types do not fit."""
+        if self.float_only:
+            require_float(self.name, *types)
+        require_same(self.name, *types)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        return getattr(be.xp, self.array_function) if self.array_function else super().kernel(be)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+
+class Unary(Elementwise, abstract=True):
+    """One operand."""
+
+    def rule(self, x: TensorType) -> str:
+        return broadcast_rule((x.shape,))
+
+
+class Binary(Elementwise, abstract=True):
+    """Two operands of one element type, broadcast against each other."""
+
+    promotes: ClassVar[str] = "common"
+
+    def rule(self, x: TensorType, y: TensorType) -> str:
+        return broadcast_rule((x.shape, y.shape))
+
+
+class Predicate(Binary, abstract=True):
+    """Two operands in, Bool out."""
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return BOOL

@@ -1,0 +1,55 @@
+"""Conversion of element types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Value
+from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType
+from mspc.ops.arguments import dtype_arg, split_call
+from mspc.ops.bases import Unary
+from mspc.ops.op import ArrayBackend, Op, sample
+
+
+class Cast(Unary):
+    """x with the element type `dst_type`. Called as `Cast()(x, dtype)`."""
+
+    dst_type: DType = FLOAT32
+
+    @property
+    def linear_in(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on the target
+        # Rounding to integers or halves is not linear.
+        return (0,) if self.dst_type in (FLOAT32, FLOAT64) else ()
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("dtype",))
+        return replace(self, dst_type=dtype_arg(self.name, "dtype", found["dtype"])), tensors
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return self.dst_type
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        source = x.tensor_type.dtype
+        if not (source.is_float and self.dst_type.is_float):
+            return (None,)
+        return (b.emit(Cast(dst_type=source), dout),)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        dtype = self.dst_type.numpy
+
+        def kernel(x: Any) -> Any:
+            return x.astype(dtype)
+
+        return kernel
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return inputs[0].astype(self.dst_type.numpy)
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), dst_type=FLOAT32, gradient=False),
+        sample((8, 16), dst_type=FLOAT64),
+        sample((8,), dst_type=FLOAT64, dtypes=("Int32",)),
+    )

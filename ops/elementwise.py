@@ -1,0 +1,352 @@
+"""Functions of one tensor, element by element: powers, exponentials, trigonometry, rounding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Value
+from mspc.ops.arithmetic import Add, Div, Mul, Neg, Sub, gradients
+from mspc.ops.bases import Binary, Unary
+from mspc.ops.comparison import Greater, Select
+from mspc.ops.op import ArrayBackend, sample
+
+UNARY_SAMPLES = (sample((8, 16)), sample((2, 4, 8)), sample(()))
+_POSITIVE = (sample((8, 16), low=0.25), sample((), low=0.25))
+_INSIDE = (sample((8, 16), low=-0.9, high=0.9),)
+_INTEGERS = (*UNARY_SAMPLES, sample((8,), dtypes=("Int32",), gradient=False))
+
+Gradients = Sequence[Value | None]
+
+
+def constant(b: Builder, number: float, like: Value) -> Value:
+    """A scalar of the element type of `like`."""
+    return b.constant(number, like.tensor_type.dtype)
+
+
+def scaled(b: Builder, number: float, value: Value) -> Value:
+    return b.emit(Mul(), value, constant(b, number, value))
+
+
+class _Smooth(Unary, abstract=True):
+    float_only: ClassVar[bool] = True
+
+
+class Square(Unary):
+    """x * x."""
+
+    array_function: ClassVar[str] = "square"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Mul(), scaled(b, 2, x), dout),)
+
+    samples: ClassVar[Any] = _INTEGERS
+
+
+class Sqrt(_Smooth):
+    """The square root of x."""
+
+    array_function: ClassVar[str] = "sqrt"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Div(), scaled(b, 0.5, dout), out),)
+
+    samples: ClassVar[Any] = _POSITIVE
+
+
+class Rsqrt(_Smooth):
+    """1 over the square root of x."""
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Mul(), scaled(b, -0.5, dout), b.emit(Div(), out, x)),)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        sqrt, reciprocal = be.xp.sqrt, be.xp.reciprocal
+
+        def kernel(x: Any) -> Any:
+            return reciprocal(sqrt(x))
+
+        return kernel
+
+    samples: ClassVar[Any] = _POSITIVE
+
+
+class Reciprocal(_Smooth):
+    """1 / x."""
+
+    array_function: ClassVar[str] = "reciprocal"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Neg(), b.emit(Mul(), dout, b.emit(Square(), out))),)
+
+    samples: ClassVar[Any] = _POSITIVE
+
+
+class Inv(Reciprocal):
+    """1 / x."""
+
+    samples: ClassVar[Any] = _POSITIVE
+
+
+class Pow(Binary):
+    """x to the power y."""
+
+    array_function: ClassVar[str] = "power"
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
+        lower = b.emit(Pow(), x, b.emit(Sub(), y, constant(b, 1, y)))
+        dx = b.emit(Mul(), b.emit(Mul(), dout, y), lower)
+        one = constant(b, 1, x)
+        base = b.emit(
+            Select(), b.emit(Greater(), x, constant(b, 0, x)), x, one
+        )  # 0 ** y has derivative 0 in y
+        dy = b.emit(Mul(), b.emit(Mul(), dout, out), b.emit(Log(), base))
+        return gradients(b, x, y, dx, dy)
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8, 16), low=0.5),
+        sample((8, 16), (), low=0.5),
+        sample((8, 16), (8, 1), low=1, high=4, dtypes=("Int32", "Int32"), gradient=False),
+    )
+
+
+class Exp(_Smooth):
+    """e to the power x."""
+
+    array_function: ClassVar[str] = "exp"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Mul(), dout, out),)
+
+    samples: ClassVar[Any] = UNARY_SAMPLES
+
+
+class Expm1(_Smooth):
+    """e to the power x, minus 1, accurate for small x."""
+
+    array_function: ClassVar[str] = "expm1"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Mul(), dout, b.emit(Exp(), x)),)
+
+    samples: ClassVar[Any] = UNARY_SAMPLES
+
+
+class Log(_Smooth):
+    """The natural logarithm of x."""
+
+    array_function: ClassVar[str] = "log"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Div(), dout, x),)
+
+    samples: ClassVar[Any] = _POSITIVE
+
+
+class Log1p(_Smooth):
+    """The natural logarithm of 1 + x, accurate for small x."""
+
+    array_function: ClassVar[str] = "log1p"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Div(), dout, b.emit(Add(), x, constant(b, 1, x))),)
+
+    samples: ClassVar[Any] = _POSITIVE
+
+
+class Abs(Unary):
+    """The absolute value; its derivative at 0 is 0."""
+
+    array_function: ClassVar[str] = "abs"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Mul(), dout, b.emit(Sign(), x)),)
+
+    samples: ClassVar[Any] = _INTEGERS
+
+
+class _Step(Unary, abstract=True):
+    """A function that is constant between jumps: its derivative is 0."""
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (None,)
+
+
+class Sign(_Step):
+    """-1, 0 or 1."""
+
+    array_function: ClassVar[str] = "sign"
+    samples: ClassVar[Any] = (sample((8, 16)), sample((8,), dtypes=("Int32",), gradient=False))
+
+
+class Floor(_Step):
+    """The largest whole number not above x."""
+
+    float_only: ClassVar[bool] = True
+    array_function: ClassVar[str] = "floor"
+    samples: ClassVar[Any] = (sample((8, 16)),)
+
+
+class Ceil(_Step):
+    """The smallest whole number not below x."""
+
+    float_only: ClassVar[bool] = True
+    array_function: ClassVar[str] = "ceil"
+    samples: ClassVar[Any] = (sample((8, 16)),)
+
+
+class Round(_Step):
+    """The nearest whole number, halves to the even one."""
+
+    float_only: ClassVar[bool] = True
+    array_function: ClassVar[str] = "rint"
+    samples: ClassVar[Any] = (sample((8, 16)),)
+
+
+class Rint(_Step):
+    """The nearest whole number, halves to the even one."""
+
+    float_only: ClassVar[bool] = True
+    array_function: ClassVar[str] = "rint"
+    samples: ClassVar[Any] = (sample((8, 16)),)
+
+
+class Trunc(_Step):
+    """x without its fraction."""
+
+    float_only: ClassVar[bool] = True
+    array_function: ClassVar[str] = "trunc"
+    samples: ClassVar[Any] = (sample((8, 16)),)
+
+
+class Sin(_Smooth):
+    """Sine, x in radians."""
+
+    array_function: ClassVar[str] = "sin"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Mul(), dout, b.emit(Cos(), x)),)
+
+    samples: ClassVar[Any] = UNARY_SAMPLES
+
+
+class Cos(_Smooth):
+    """Cosine, x in radians."""
+
+    array_function: ClassVar[str] = "cos"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Neg(), b.emit(Mul(), dout, b.emit(Sin(), x))),)
+
+    samples: ClassVar[Any] = UNARY_SAMPLES
+
+
+class Tan(_Smooth):
+    """Tangent, x in radians."""
+
+    array_function: ClassVar[str] = "tan"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Div(), dout, b.emit(Square(), b.emit(Cos(), x))),)
+
+    samples: ClassVar[Any] = _INSIDE
+
+
+def _root_of_one_minus_square(b: Builder, x: Value) -> Value:
+    return b.emit(Sqrt(), b.emit(Sub(), constant(b, 1, x), b.emit(Square(), x)))
+
+
+class Asin(_Smooth):
+    """Inverse sine, in radians."""
+
+    array_function: ClassVar[str] = "arcsin"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Div(), dout, _root_of_one_minus_square(b, x)),)
+
+    samples: ClassVar[Any] = _INSIDE
+
+
+class ACos(_Smooth):
+    """Inverse cosine, in radians."""
+
+    array_function: ClassVar[str] = "arccos"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Neg(), b.emit(Div(), dout, _root_of_one_minus_square(b, x))),)
+
+    samples: ClassVar[Any] = _INSIDE
+
+
+class Atan(_Smooth):
+    """Inverse tangent, in radians."""
+
+    array_function: ClassVar[str] = "arctan"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Div(), dout, b.emit(Add(), b.emit(Square(), x), constant(b, 1, x))),)
+
+    samples: ClassVar[Any] = UNARY_SAMPLES
+
+
+class Sinh(_Smooth):
+    """Hyperbolic sine."""
+
+    array_function: ClassVar[str] = "sinh"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Mul(), dout, b.emit(Cosh(), x)),)
+
+    samples: ClassVar[Any] = UNARY_SAMPLES
+
+
+class Cosh(_Smooth):
+    """Hyperbolic cosine."""
+
+    array_function: ClassVar[str] = "cosh"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Mul(), dout, b.emit(Sinh(), x)),)
+
+    samples: ClassVar[Any] = UNARY_SAMPLES
+
+
+class Erf(_Smooth):
+    """The error function."""
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        bell = b.emit(Exp(), b.emit(Neg(), b.emit(Square(), x)))
+        return (b.emit(Mul(), dout, scaled(b, 2 / math.sqrt(math.pi), bell)),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return erf(be.xp, inputs[0])
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+
+        def kernel(x: Any) -> Any:
+            return erf(be.xp, x)
+
+        return kernel
+
+    samples: ClassVar[Any] = (*UNARY_SAMPLES, sample((8, 16), low=-7, high=7))
+
+
+def erf(xp: Any, x: Any) -> Any:
+    """The error function of an array, in its element type.
+
+    exp(-x^2) * 2 x / sqrt(pi) * sum of (2 x^2)^n / (1 * 3 * ... * (2n + 1)): all terms are positive, so that
+    nothing cancels. (Abramowitz and Stegun, 7.1.6.) Beyond 6 the result is 1 in double precision.
+    """
+    wide = x.astype(xp.float64)
+    clipped = xp.clip(wide, -6, 6)
+    square = clipped * clipped
+    total = xp.ones_like(square)
+    for n in range(_ERF_TERMS, 0, -1):  # Horner's scheme
+        total = total * square * (2 / (2 * n + 1)) + 1
+    return (clipped * total * xp.exp(-square) * (2 / math.sqrt(math.pi))).astype(x.dtype)
+
+
+_ERF_TERMS = 140
+"""Enough at x = 6, where the terms grow up to n = 36 before they fall."""

@@ -1,0 +1,21 @@
+"""The list of operator modules. Importing them fills the registry, so that a text can be parsed."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from mspc.ops.op import REGISTRY, Op
+
+MODULES = (
+    "structural", "cast", "reshape", "broadcast", "comparison", "arithmetic", "elementwise", "reduce",
+    "matmul", "slicing", "shape", "activation", "softmax", "norm", "embedding", "masking", "creation",
+    "random", "selection", "loss", "optimizer", "comm", "exchange", "point_to_point",
+)  # fmt: skip
+"""Modules of `mspc.ops` that define operators, in the order in which they build on each other."""
+
+
+def load_operators() -> dict[str, type[Op]]:
+    """Import every operator module and return the registry."""
+    for module in MODULES:
+        import_module(f"mspc.ops.{module}")
+    return REGISTRY

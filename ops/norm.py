@@ -1,0 +1,290 @@
+"""Normalisations. What they normalise over must stay whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Node, Value
+from mspc.ir.types import TensorType
+from mspc.ops.arguments import axis_in
+from mspc.ops.arithmetic import Add, Mul, Sub
+from mspc.ops.bases import require_float, require_same
+from mspc.ops.broadcast import Axis, broadcast_to, sum_to_shape
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.rules import factor_names
+from mspc.ops.softmax import normalised_rule
+from mspc.ops.structural import TupleGetItem
+
+Gradients = Sequence[Value | None]
+_SECOND = NotDifferentiable("it is a gradient, and its second derivative is not built")
+
+
+def norm_sides(rank: int, begin: int) -> tuple[str, str]:
+    """(x, statistics) when the dimensions from `begin` on are normalised."""
+    names = factor_names(rank)
+    full = " ".join(n + "!" * (d >= begin) for d, n in enumerate(names))
+    statistics = " ".join(n if d < begin else "1" for d, n in enumerate(names))
+    return full, statistics
+
+
+class _Norm(Op, abstract=True):
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_float(self.name, *types)
+        require_same(self.name, *types)
+        return inferred
+
+
+class LayerNorm(_Norm):
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and variance: a tuple of three.
+
+    Statistics are over the dimensions from `begin_norm_axis` on and have size 1 there; gamma and beta have
+    the shape of x from `begin_params_axis` on. (The default axes are MindSpore's: 1.)
+    """
+
+    begin_norm_axis: int = 1
+    begin_params_axis: int = 1
+    epsilon: float = 1e-7
+    samples: ClassVar[Any] = (
+        sample((8, 16), (16,), (16,), begin_norm_axis=-1, begin_params_axis=-1, epsilon=1e-5),
+        sample((8, 4, 8), (4, 8), (4, 8)),
+        sample((2, 8, 4), (4,), (4,), begin_params_axis=-1),
+        sample((8, 4, 4), (4, 4), (4, 4), begin_norm_axis=2),
+    )
+
+    def rule(self, x: TensorType, gamma: TensorType, beta: TensorType) -> str:
+        rank = len(x.shape)
+        full, statistics = norm_sides(rank, axis_in(self.name, self.begin_norm_axis, rank))
+        names = full.split()[axis_in(self.name, self.begin_params_axis, rank) :]
+        parameter = " ".join(names)
+        return f"{full}, {parameter}, {parameter} -> {full}, {statistics}, {statistics}"
+
+    def bprop(self, b: Builder, x: Value, gamma: Value, beta: Value, out: Node, dout: Any) -> Gradients:
+        rank = len(x.shape)
+        begin = axis_in(self.name, self.begin_norm_axis, rank)
+        _, mean, variance = items(b, out, 3)
+        dy, dmean, dvariance = dout
+        count = math.prod(x.shape[begin:])
+        dx = dgamma = dbeta = None
+        if dy is not None:
+            dx = b.emit(LayerNormGrad(begin, self.epsilon), dy, x, mean, variance, gamma)
+            parameters = axis_in(self.name, self.begin_params_axis, rank)
+            dgamma = b.emit(LayerNormGammaGrad(begin, parameters, self.epsilon), dy, x, mean, variance)
+            dbeta = sum_to_shape(b, dy, beta.shape)
+        if dmean is not None:
+            share = b.emit(Mul(), dmean, b.constant(1 / count, x.tensor_type.dtype))
+            dx = add_to(b, dx, share, x)
+        if dvariance is not None:
+            share = b.emit(Mul(), dvariance, b.constant(2 / count, x.tensor_type.dtype))
+            dx = add_to(b, dx, b.emit(Mul(), b.emit(Sub(), x, mean), share), x)
+        return dx, dgamma, dbeta
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        x, gamma, beta = inputs
+        axes = tuple(range(axis_in(self.name, self.begin_norm_axis, x.ndim), x.ndim))
+        mean = xp.mean(x, axis=axes, keepdims=True)
+        out = x - mean
+        variance = xp.mean(out * out, axis=axes, keepdims=True)
+        out /= xp.sqrt(variance + self.epsilon)
+        out *= gamma
+        out += beta
+        return out, mean, variance
+
+
+class LayerNormGammaGrad(_Norm):
+    """Gradient of LayerNorm in gamma, of (dout, x, mean, variance): the sum of dout (x - mean) /
+    sqrt(variance + epsilon) over the dimensions before `begin_params_axis`.
+    """
+
+    begin_norm_axis: int = 1
+    begin_params_axis: int = 1
+    epsilon: float = 1e-7
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    bprop: ClassVar[Any] = _SECOND
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8, 16), (8, 1), (8, 1), low=0.1),
+        sample((8, 4, 8), (8, 4, 8), (8, 1, 1), (8, 1, 1), low=0.1, begin_params_axis=2),
+    )
+
+    def rule(self, dout: TensorType, x: TensorType, mean: TensorType, variance: TensorType) -> str:
+        # Once the statistics are given, every element is on its own: nothing must stay whole.
+        names = factor_names(len(x.shape))
+        begin = axis_in(self.name, self.begin_norm_axis, len(names))
+        full = " ".join(names)
+        statistics = " ".join(n if d < begin else "1" for d, n in enumerate(names))
+        out = " ".join(names[axis_in(self.name, self.begin_params_axis, len(names)) :])
+        return f"{full}, {full}, {statistics}, {statistics} -> {out}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        dout, x, mean, variance = inputs
+        product = x - mean
+        product /= be.xp.sqrt(variance + self.epsilon)
+        product *= dout
+        axes = tuple(range(axis_in(self.name, self.begin_params_axis, x.ndim)))
+        return be.xp.sum(product, axis=axes)
+
+
+class LayerNormGrad(_Norm):
+    """Gradient of LayerNorm in x, of (dout, x, mean, variance, gamma).
+
+    With g = dout * gamma, y the normalised x and means over the normalised dimensions it is
+    (g - mean(g) - y mean(g y)) / sqrt(variance + epsilon).
+    """
+
+    begin_norm_axis: int = 1
+    epsilon: float = 1e-7
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    bprop: ClassVar[Any] = _SECOND
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8, 16), (8, 1), (8, 1), (16,), low=0.1),
+        sample((8, 4, 4), (8, 4, 4), (8, 4, 1), (8, 4, 1), (4, 4), low=0.1, begin_norm_axis=2),
+    )
+
+    def rule(
+        self, dout: TensorType, x: TensorType, mean: TensorType, variance: TensorType, gamma: TensorType
+    ) -> str:
+        rank = len(x.shape)
+        full, statistics = norm_sides(rank, axis_in(self.name, self.begin_norm_axis, rank))
+        parameter = " ".join(full.split()[rank - len(gamma.shape) :])
+        return f"{full}, {full}, {statistics}, {statistics}, {parameter} -> {full}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        dout, x, mean, variance, gamma = inputs
+        axes = tuple(range(axis_in(self.name, self.begin_norm_axis, x.ndim), x.ndim))
+        inverse = 1 / xp.sqrt(variance + self.epsilon)
+        hat = x - mean
+        hat *= inverse
+        g = dout * gamma
+        hat *= xp.mean(g * hat, axis=axes, keepdims=True)
+        g -= xp.mean(g, axis=axes, keepdims=True)
+        g -= hat
+        g *= inverse
+        return g
+
+
+class RmsNorm(_Norm):
+    """x / sqrt(mean(x^2) + epsilon) * gamma and the reciprocal root: a tuple of two.
+
+    The mean is over the dimensions of gamma, the last ones of x. Zhang and Sennrich, arXiv 1910.07467.
+    """
+
+    epsilon: float = 1e-6
+    samples: ClassVar[Any] = (sample((8, 16), (16,)), sample((8, 4, 4), (4, 4)), sample((2, 8, 4), (4,)))
+
+    def rule(self, x: TensorType, gamma: TensorType) -> str:
+        begin = len(x.shape) - len(gamma.shape)
+        if begin < 0:
+            raise MspcError(
+                f"RmsNorm: gamma of shape {gamma.shape} has more dimensions than x of shape {x.shape}"
+            )
+        full, statistics = norm_sides(len(x.shape), begin)
+        return f"{full}, {' '.join(full.split()[begin:])} -> {full}, {statistics}"
+
+    def bprop(self, b: Builder, x: Value, gamma: Value, out: Node, dout: Any) -> Gradients:
+        dy, drstd = dout
+        _, rstd = items(b, out, 2)
+        dx = dgamma = None
+        if dy is not None:
+            dx = b.emit(RmsNormGrad(), dy, x, rstd, gamma)
+            dgamma = sum_to_shape(b, b.emit(Mul(), dy, b.emit(Mul(), x, rstd)), gamma.shape)
+        if drstd is not None:
+            count = math.prod(gamma.shape)
+            cube = b.emit(Mul(), rstd, b.emit(Mul(), rstd, rstd))
+            share = b.emit(Mul(), b.emit(Mul(), drstd, cube), b.constant(-1 / count, x.tensor_type.dtype))
+            dx = add_to(b, dx, b.emit(Mul(), x, share), x)
+        return dx, dgamma
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        x, gamma = inputs
+        axes = tuple(range(x.ndim - gamma.ndim, x.ndim))
+        rstd = 1 / xp.sqrt(xp.mean(x * x, axis=axes, keepdims=True) + self.epsilon)
+        return x * rstd * gamma, rstd
+
+
+class RmsNormGrad(_Norm):
+    """Gradient of RmsNorm in x, of (dout, x, rstd, gamma): rstd (g - y mean(g y)), g = dout gamma and y = x
+    rstd.
+    """
+
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    bprop: ClassVar[Any] = _SECOND
+    samples: ClassVar[Any] = (sample((8, 16), (8, 16), (8, 1), (16,), low=0.1),)
+
+    def rule(self, dout: TensorType, x: TensorType, rstd: TensorType, gamma: TensorType) -> str:
+        begin = len(x.shape) - len(gamma.shape)
+        full, statistics = norm_sides(len(x.shape), begin)
+        return f"{full}, {full}, {statistics}, {' '.join(full.split()[begin:])} -> {full}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        dout, x, rstd, gamma = inputs
+        axes = tuple(range(x.ndim - gamma.ndim, x.ndim))
+        g = dout * gamma
+        y = x * rstd
+        y *= be.xp.mean(g * y, axis=axes, keepdims=True)
+        g -= y
+        g *= rstd
+        return g
+
+
+class L2Normalize(_Norm):
+    """x over the root of the larger of `epsilon` and the sum of its squares along `axis`."""
+
+    axis: Axis = 0
+    epsilon: float = 1e-4
+    samples: ClassVar[Any] = (
+        sample((8, 16)),
+        sample((8, 16), axis=-1),
+        sample((8, 16), axis=1, epsilon=1e3),
+        sample((8, 4, 4), axis=(1, 2)),
+    )
+
+    def rule(self, x: TensorType) -> str:
+        return normalised_rule(self.name, x.shape, self.axis, 1)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(L2NormalizeGrad(self.axis, self.epsilon), x, out, dout),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        total = xp.sum(x * x, axis=self.axis, keepdims=True)
+        return x / xp.sqrt(xp.maximum(total, self.epsilon))
+
+
+class L2NormalizeGrad(_Norm):
+    """Gradient of L2Normalize, of (x, its result, dout)."""
+
+    axis: Axis = 0
+    epsilon: float = 1e-4
+    linear_in: ClassVar[tuple[int, ...]] = (2,)
+    bprop: ClassVar[Any] = _SECOND
+    samples: ClassVar[Any] = (sample((8, 16), (8, 16), (8, 16)), sample((8, 4), (8, 4), (8, 4), axis=-1))
+
+    def rule(self, x: TensorType, out: TensorType, dout: TensorType) -> str:
+        return normalised_rule(self.name, x.shape, self.axis, 3)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        x, out, dout = inputs
+        total = xp.sum(x * x, axis=self.axis, keepdims=True)
+        along = xp.sum(out * dout, axis=self.axis, keepdims=True) * (total > self.epsilon)
+        return (dout - out * along) / xp.sqrt(xp.maximum(total, self.epsilon))
+
+
+def items(b: Builder, value: Node, count: int) -> list[Value]:
+    """The elements of a tuple."""
+    found: list[Value] = []
+    for index in range(count):
+        found.append(b.emit(TupleGetItem(index), value))
+    return found
+
+
+def add_to(b: Builder, total: Value | None, term: Value, like: Value) -> Value:
+    """total + term in the shape of `like`."""
+    return broadcast_to(b, term, like.shape) if total is None else b.emit(Add(), total, term)

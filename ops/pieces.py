@@ -1,0 +1,291 @@
+"""Which pieces every rank sends to whom when a tensor goes from one layout to another, on any two meshes.
+
+A source layout cuts the tensor into a grid of blocks; every rank holds one block, and a block that several
+ranks hold has replicas. What a rank misses of its new slice is one box of each other block that the slice
+meets, so a rank gets at most one piece from any other. Partial layouts take part as they are: the parts
+count as one more dimension, cut by the partial axes.
+
+All functions here work on numbers alone, by mixed-radix arithmetic over the two meshes. One rank's exchange
+costs time in proportion to the slices that its own block and its new slice meet, not to the square of the
+ranks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.layout import Axes, Layout, coordinates
+
+Index = tuple[int, ...]
+_EXACT = 512
+"""Up to so many readers of a block the replica that serves each of them is chosen with the others in view."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A part of the tensor: per dimension its first element and the one behind its last."""
+
+    begin: Index
+    end: Index
+
+    @property
+    def size(self) -> int:
+        return math.prod(e - b for b, e in zip(self.begin, self.end, strict=True))
+
+    def within(self, other: Box) -> Box:
+        """The same box in coordinates that start where `other` does."""
+        shift = other.begin
+        return Box(
+            tuple(b - s for b, s in zip(self.begin, shift, strict=True)),
+            tuple(e - s for e, s in zip(self.end, shift, strict=True)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RankExchange:
+    """One rank's part of an exchange; boxes are in coordinates of the whole tensor.
+
+    old, new: what the rank holds before and after. kept: the part of `old` that stays, or None.
+    sends, receives: (other rank, box), by rank in ascending order.
+    """
+
+    old: Box
+    new: Box
+    kept: Box | None
+    sends: tuple[tuple[int, Box], ...]
+    receives: tuple[tuple[int, Box], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """A layout as a grid of equal blocks: `dims[d]` are the mesh axes that cut dimension d of `shape`;
+    `block` is the shape of one block, `strides` the distance in rank numbers between neighbours along
+    every axis. Axes that cut nothing are `unused`: `replicas` ranks hold the same block."""
+
+    mesh: tuple[int, ...]
+    dims: tuple[Axes, ...]
+    shape: tuple[int, ...]
+    block: tuple[int, ...]
+    strides: tuple[int, ...]
+    unused: Axes
+    replicas: int
+
+    @staticmethod
+    def of(mesh: tuple[int, ...], dims: tuple[Axes, ...], shape: tuple[int, ...]) -> _Grid:
+        block = tuple(n // math.prod(mesh[a] for a in axes) for n, axes in zip(shape, dims, strict=True))
+        strides = tuple(math.prod(mesh[a + 1 :]) for a in range(len(mesh)))
+        unused = tuple(a for a in range(len(mesh)) if all(a not in axes for axes in dims))
+        return _Grid(mesh, dims, shape, block, strides, unused, math.prod(mesh[a] for a in unused))
+
+    def index(self, rank: int) -> Index:
+        """The block that `rank` holds."""
+        place = coordinates(self.mesh, rank)
+        found: list[int] = []
+        for axes in self.dims:
+            i = 0
+            for a in axes:
+                i = i * self.mesh[a] + place[a]
+            found.append(i)
+        return tuple(found)
+
+    def box(self, index: Index) -> Box:
+        block = self.block
+        return Box(
+            tuple(i * n for i, n in zip(index, block, strict=True)),
+            tuple((i + 1) * n for i, n in zip(index, block, strict=True)),
+        )
+
+    def meeting(self, box: Box) -> list[range]:
+        """Per dimension the indices of the blocks that `box` meets."""
+        bounds = zip(box.begin, box.end, self.block, strict=True)
+        return [range(b // n, (e - 1) // n + 1) for b, e, n in bounds]
+
+    def holders(self, index: Index) -> tuple[int, ...]:
+        """Ranks that hold block `index`, ascending."""
+        ranks = [self._first_holder(index)]
+        for a in self.unused:
+            ranks = [r + i * self.strides[a] for r in ranks for i in range(self.mesh[a])]
+        return tuple(ranks)
+
+    def holder(self, index: Index, replica: int) -> int:
+        """The rank that stands at place `replica` among the holders of block `index`."""
+        rank = self._first_holder(index)
+        for a in reversed(self.unused):
+            replica, digit = divmod(replica, self.mesh[a])
+            rank += digit * self.strides[a]
+        return rank
+
+    def replica(self, rank: int) -> int:
+        """The place of `rank` among the holders of its block."""
+        found = 0
+        for a in self.unused:
+            found = found * self.mesh[a] + rank // self.strides[a] % self.mesh[a]
+        return found
+
+    def _first_holder(self, index: Index) -> int:
+        rank = 0
+        for i, axes in zip(index, self.dims, strict=True):
+            for a in reversed(axes):
+                i, digit = divmod(i, self.mesh[a])
+                rank += digit * self.strides[a]
+        return rank
+
+
+@lru_cache(maxsize=4096)
+def _grids(source: Layout, target: Layout, shape: tuple[int, ...]) -> tuple[_Grid, _Grid]:
+    """Both layouts as grids of one shape; partial parts become a last dimension."""
+    parts = source.size_of(source.partial)
+    assert parts == target.size_of(target.partial), f"{source} and {target} are partial in unlike ways"
+    if parts == 1:
+        return _Grid.of(source.mesh, source.dims, shape), _Grid.of(target.mesh, target.dims, shape)
+    shape = (*shape, parts)
+    return (
+        _Grid.of(source.mesh, (*source.dims, source.partial), shape),
+        _Grid.of(target.mesh, (*target.dims, target.partial), shape),
+    )
+
+
+def rank_exchange(source: Layout, target: Layout, shape: tuple[int, ...], rank: int) -> RankExchange:
+    """What `rank` keeps, sends and receives when a tensor of the global `shape` goes from `source` to
+    `target`.
+
+    Every missing element is received once, from one holder of it. Readers of a block are spread over its
+    replicas; among those that still have room the nearest serves. Both layouts
+    must have the same number of ranks and, where they are partial, of parts.
+    """
+    before, after = _grids(source, target, shape)
+    mine, new_index = before.index(rank), after.index(rank)
+    old, new = before.box(mine), after.box(new_index)
+    receives: list[tuple[int, Box]] = []
+    for block in itertools.product(*before.meeting(new)):
+        if block != mine:
+            receives.append((_sender(before, after, block, rank), _common(before.box(block), new)))
+    sends = [(r, _common(old, after.box(after.index(r)))) for r in _served_by(before, after, mine, rank)]
+    kept = _common(old, new)
+    dims = len(shape)
+    return RankExchange(
+        _first(old, dims),
+        _first(new, dims),
+        _first(kept, dims) if kept.size else None,
+        tuple(sorted(((r, _first(b, dims)) for r, b in sends), key=lambda piece: piece[0])),
+        tuple(sorted(((r, _first(b, dims)) for r, b in receives), key=lambda piece: piece[0])),
+    )
+
+
+def _common(left: Box, right: Box) -> Box:
+    begin = tuple(map(max, left.begin, right.begin))
+    return Box(begin, tuple(map(max, begin, map(min, left.end, right.end))))
+
+
+def _first(box: Box, dims: int) -> Box:
+    return box if len(box.begin) == dims else Box(box.begin[:dims], box.end[:dims])
+
+
+def _readers(before: _Grid, after: _Grid, block: Index) -> Iterator[int]:
+    """All ranks whose new slice meets a block, its holders among them, by new slice and then by rank."""
+    for index in itertools.product(*after.meeting(before.box(block))):
+        yield from after.holders(index)
+
+
+def _readers_count(before: _Grid, after: _Grid, block: Index) -> int:
+    return math.prod(map(len, after.meeting(before.box(block)))) * after.replicas
+
+
+def _sender(before: _Grid, after: _Grid, block: Index, reader: int) -> int:
+    """The holder of `block` that sends `reader` its piece."""
+    if before.replicas == 1:
+        return before.holder(block, 0)
+    if _readers_count(before, after, block) <= _EXACT:
+        return _senders(before, after, block)[reader]
+    place = 0
+    for i, r in zip(after.index(reader), after.meeting(before.box(block)), strict=True):
+        place = place * len(r) + i - r.start
+    return before.holder(block, (place * after.replicas + after.replica(reader)) % before.replicas)
+
+
+def _served_by(before: _Grid, after: _Grid, block: Index, sender: int) -> Iterator[int]:
+    """The readers that get their piece of `block` from its holder `sender`; see `_sender`.
+
+    Where there are far too many readers to look at each, they are dealt to the holders in turn.
+    """
+    replicas = before.replicas
+    if replicas > 1 and _readers_count(before, after, block) <= _EXACT:
+        yield from (reader for reader, by in _senders(before, after, block).items() if by == sender)
+        return
+    turn = before.replica(sender)
+    for reader in itertools.islice(_readers(before, after, block), turn, None, replicas):
+        if before.index(reader) != block:
+            yield reader
+
+
+@lru_cache(maxsize=16384)
+def _senders(before: _Grid, after: _Grid, block: Index) -> dict[int, int]:
+    """For every reader that lacks `block` the holder that sends it: near ones first, none above its share.
+
+    Near are ranks whose numbers differ in low bits only: they share a host of 2, 4, 8, ... ranks.
+    """
+    holders = before.holders(block)
+    readers = sorted(rank for rank in _readers(before, after, block) if before.index(rank) != block)
+    room = dict.fromkeys(holders, -(-len(readers) // len(holders)))
+    found: dict[int, int] = {}
+    for reader in readers:
+        sender = min(room, key=reader.__xor__)
+        found[reader] = sender
+        room[sender] -= 1
+        if not room[sender]:
+            del room[sender]
+    return found
+
+
+def missing_elements(source: Layout, target: Layout, shape: tuple[int, ...]) -> tuple[int, int]:
+    """(elements missing, messages) of a change of layout.
+
+    Elements of their new slices that the ranks do not hold yet, summed over all ranks: the least that any
+    sequence of collectives can move, and what an exchange moves. Messages: the most blocks of which any rank
+    lacks a piece.
+    """
+    before, after = _grids(source, target, shape)
+    ranks = source.ranks
+    held: Any = 1
+    blocks: Any = 1
+    for d, n in enumerate(before.shape):
+        if not before.dims[d] and not after.dims[d]:
+            held = held * n
+            continue
+        a, b = before.block[d], after.block[d]
+        old = _indices(before.mesh, before.dims[d]) * a
+        new = _indices(after.mesh, after.dims[d]) * b
+        held = held * np.maximum(np.minimum(old + a, new + b) - np.maximum(old, new), 0)
+        blocks = blocks * ((new + b - 1) // a - new // a + 1)
+    missing = ranks * math.prod(after.block) - _total(held, ranks)
+    if not missing:
+        return 0, 0
+    return missing, int(np.max(blocks - (held > 0)))
+
+
+def _total(values: Any, ranks: int) -> int:
+    return int(values.sum()) if isinstance(values, np.ndarray) else int(values) * ranks
+
+
+@lru_cache(maxsize=4096)
+def _indices(mesh: tuple[int, ...], axes: Axes) -> Any:
+    """For every rank its place along a dimension that `axes` cut, as an array."""
+    ranks = np.arange(math.prod(mesh))
+    found = np.zeros_like(ranks)
+    for a in axes:
+        found = found * mesh[a] + ranks // math.prod(mesh[a + 1 :]) % mesh[a]
+    return found
+
+
+def spans_one_dimension(boxes: Sequence[Box], whole: Box) -> int | None:
+    """The dimension along which the parts `boxes` of `whole` stand side by side; None where there is none."""
+    dims = range(len(whole.begin))
+    unlike = [d for d in dims if any((b.begin[d], b.end[d]) != (whole.begin[d], whole.end[d]) for b in boxes)]
+    return unlike[0] if len(unlike) == 1 else None

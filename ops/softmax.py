@@ -1,0 +1,127 @@
+"""Softmax and its logarithm. The axis they normalise must stay whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Value
+from mspc.ir.types import TensorType
+from mspc.ops.arguments import axes_in, ints_of
+from mspc.ops.arithmetic import Mul, Sub
+from mspc.ops.bases import require_float, require_same
+from mspc.ops.broadcast import ReduceSum
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.rules import factor_names
+
+Gradients = Sequence[Value | None]
+Axis = int | tuple[int, ...]
+
+
+def normalised_rule(name: str, shape: Sequence[int], axis: Axis, inputs: int) -> str:
+    """`inputs` tensors of one shape; the dimensions `axis` must stay whole."""
+    axes = axes_in(name, ints_of(name, "axis", axis), len(shape))
+    side = " ".join(n + "!" * (d in axes) for d, n in enumerate(factor_names(len(shape))))
+    return f"{', '.join([side] * inputs)} -> {side}"
+
+
+class _Normalised(Op, abstract=True):
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_float(self.name, *types)
+        require_same(self.name, *types)
+        return inferred
+
+
+_ONE = (
+    sample((8, 16)),
+    sample((4, 8, 8), axis=1),
+    sample((8,), axis=0),
+    sample((8, 16), low=-900, high=900, gradient=False),
+)
+
+
+class Softmax(_Normalised):
+    """exp(x) over its sum along `axis`."""
+
+    axis: Axis = -1
+    samples: ClassVar[Any] = (*_ONE, sample((8, 4, 4), axis=(1, 2)))
+
+    def rule(self, x: TensorType) -> str:
+        return normalised_rule(self.name, x.shape, self.axis, 1)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(SoftmaxBackward(self.axis), dout, out),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        power = x - xp.max(x, axis=self.axis, keepdims=True)
+        xp.exp(power, out=power)
+        power /= xp.sum(power, axis=self.axis, keepdims=True)
+        return power
+
+
+class SoftmaxBackward(_Normalised):
+    """Gradient of Softmax: (dout - sum(dout * out)) * out, the sum along `dim`."""
+
+    dim: Axis = -1
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    samples: ClassVar[Any] = (sample((8, 16), (8, 16)), sample((4, 8, 8), (4, 8, 8), dim=1))
+
+    def rule(self, dout: TensorType, out: TensorType) -> str:
+        return normalised_rule(self.name, dout.shape, self.dim, 2)
+
+    def bprop(self, b: Builder, dy: Value, y: Value, out: Value, dout: Value) -> Gradients:
+        axes = axes_in(self.name, ints_of(self.name, "dim", self.dim), len(y.shape))
+        keep = ReduceSum(True, axes)
+        inner = b.emit(keep, b.emit(Mul(), dy, y))
+        outer = b.emit(keep, b.emit(Mul(), dout, y))
+        # Of sum over i of dout_i (dy_i - inner) y_i in y_j.
+        first = b.emit(Mul(), dout, b.emit(Sub(), dy, inner))
+        second = b.emit(Mul(), dy, outer)
+        return b.emit(SoftmaxBackward(self.dim), dout, y), b.emit(Sub(), first, second)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        dout, out = inputs
+        grad = dout * out
+        total = be.xp.sum(grad, axis=self.dim, keepdims=True)
+        grad -= out * total
+        return grad
+
+
+class LogSoftmax(_Normalised):
+    """x minus the logarithm of the sum of exp(x) along `axis`."""
+
+    axis: int = -1
+    samples: ClassVar[Any] = _ONE
+
+    def rule(self, x: TensorType) -> str:
+        return normalised_rule(self.name, x.shape, self.axis, 1)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(LogSoftmaxGrad(self.axis), out, dout),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        moved = x - xp.max(x, axis=self.axis, keepdims=True)
+        moved -= xp.log(xp.sum(xp.exp(moved), axis=self.axis, keepdims=True))
+        return moved
+
+
+class LogSoftmaxGrad(_Normalised):
+    """Gradient of LogSoftmax: dout - exp(out) * sum(dout), the sum along `axis`."""
+
+    axis: int = -1
+    linear_in: ClassVar[tuple[int, ...]] = (1,)
+    bprop: ClassVar[Any] = NotDifferentiable(
+        "it is a gradient, and second derivatives of LogSoftmax are not built"
+    )
+    samples: ClassVar[Any] = (sample((8, 16), (8, 16)), sample((4, 8, 8), (4, 8, 8), axis=1))
+
+    def rule(self, out: TensorType, dout: TensorType) -> str:
+        return normalised_rule(self.name, out.shape, self.axis, 2)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        out, dout = inputs
+        return dout - be.xp.exp(out) * be.xp.sum(dout, axis=self.axis, keepdims=True)

@@ -1,0 +1,100 @@
+"""`Layout`: a mesh of ranks with named axes, from which tensors take the axes that cut them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mspc.ir.named_layout import NamedLayout
+from mspc.session.errors import ApiTypeError, ApiValueError
+
+WHOLE = "None"
+"""The name for a dimension that is not cut."""
+
+
+class Layout:
+    """A mesh of ranks, row-major, every axis with a name.
+
+    `layout("dp", ("sp", "mp"), "None")` is the placement of a tensor of three dimensions: the first cut by axis "dp",
+    the second by "sp" (the coarser cut) and "mp", the third whole.
+
+    Args:
+        device_matrix: sizes of the axes. alias_name: their names, all different.
+        rank_list: only the ranks 0 to their number less one are supported.
+
+    Raises:
+        TypeError: an argument is no tuple, a size no integer, a name no string. ValueError: sizes and names do not fit,
+            a name is empty, "None" or stands twice.
+    """
+
+    def __init__(self, device_matrix: Any, alias_name: Any, rank_list: Any = None) -> None:
+        if not isinstance(device_matrix, tuple):
+            raise ApiTypeError(f"Layout: device_matrix must be a tuple of integers, not {device_matrix!r}")
+        if not isinstance(alias_name, tuple):
+            raise ApiTypeError(
+                f"Layout: alias_name must be a tuple of strings, not {alias_name!r}",
+                [f"write ({alias_name!r},)"] if isinstance(alias_name, str) else (),
+            )
+        for size in device_matrix:
+            if isinstance(size, bool) or not isinstance(size, int):
+                raise ApiTypeError(f"Layout: device_matrix holds {size!r}, not an integer")
+            if size < 1:
+                raise ApiValueError(f"Layout: device_matrix {device_matrix} has an axis of size {size}")
+        for alias in alias_name:
+            if not isinstance(alias, str):
+                raise ApiTypeError(f"Layout: alias_name holds {alias!r}, not a string")
+            if not alias or alias == WHOLE:
+                raise ApiValueError(f"Layout: {alias!r} cannot name an axis")
+        if len(device_matrix) != len(alias_name) or not device_matrix:
+            raise ApiValueError(
+                f"Layout: device_matrix {device_matrix} has {len(device_matrix)} axes, alias_name {len(alias_name)} names"
+            )
+        if len(set(alias_name)) != len(alias_name):
+            raise ApiValueError(f"Layout: alias_name {alias_name} holds a name twice")
+        if rank_list is not None and list(rank_list) != list(range(math.prod(device_matrix))):
+            raise ApiValueError("Layout: rank_list other than 0, 1, 2, ... is not supported")
+        self.device_matrix = device_matrix
+        self.alias_name = alias_name
+        self.rank_list = list(range(math.prod(device_matrix)))
+
+    def __call__(self, *tensor_map: Any) -> NamedLayout:
+        """The placement of a tensor: per dimension the name of an axis, a tuple of names, or "None".
+
+        Raises:
+            TypeError: an entry is neither. ValueError: an unknown name, or an axis used twice.
+        """
+        used: list[str] = []
+        entries: list[int | tuple[int, ...]] = []
+        for dimension, entry in enumerate(tensor_map):
+            if isinstance(entry, tuple):
+                if not entry:
+                    raise ApiValueError(f"Layout: dimension {dimension} names no axis; write \"None\" to keep it whole")
+                entries.append(tuple(self._axis(alias, dimension, used) for alias in entry))
+            else:
+                entries.append(-1 if entry == WHOLE else self._axis(entry, dimension, used))
+        return NamedLayout(self.device_matrix, self.alias_name, tuple(entries))
+
+    def _axis(self, alias: Any, dimension: int, used: list[str]) -> int:
+        if not isinstance(alias, str):
+            raise ApiTypeError(f"Layout: dimension {dimension} is {alias!r}, not the name of an axis or a tuple of them")
+        if alias not in self.alias_name:
+            raise ApiValueError(
+                f"Layout: dimension {dimension} names the unknown axis {alias!r}",
+                [f'the axes are {", ".join(map(repr, self.alias_name))}; "None" keeps a dimension whole'],
+            )
+        if alias in used:
+            raise ApiValueError(f"Layout: axis {alias!r} is used twice, the second time for dimension {dimension}")
+        used.append(alias)
+        return len(self.alias_name) - 1 - self.alias_name.index(alias)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The mesh as plain data."""
+        return {
+            "device_matrix": self.device_matrix,
+            "alias_name": self.alias_name,
+            "interleaved_parallel": False,
+            "rank_list": self.rank_list,
+        }
+
+    def __repr__(self) -> str:
+        return f"Layout(device_matrix={self.device_matrix}, alias_name={self.alias_name})"

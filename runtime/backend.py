@@ -1,0 +1,18 @@
+"""Backends: the array module and the communicator that kernels work with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+
+from mspc.runtime.comm import Communicator
+
+
+@dataclass(frozen=True, slots=True)
+class NumPyBackend:
+    """Kernels on the CPU: `xp` is NumPy, `comm` connects this rank with the others."""
+
+    comm: Communicator
+    xp: Any = numpy

@@ -1,0 +1,140 @@
+"""What a kernel may ask of a communicator, and how parts are combined.
+
+All implementations combine parts with `combine`, in the order of the group's ranks, so that every rank gets the same
+bits and a simulation gives the bits of a run under MPI.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+Array = Any
+"""An array of the backend's array module."""
+
+Ranks = tuple[int, ...]
+"""The members of a group; their order is the order of slices in gathers and scatters."""
+
+_COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+_NARROW = ("float16", "bfloat16")
+
+
+class Communicator(Protocol):
+    """Collectives of one rank. Every member of a group calls the same operation in the same order.
+
+    Results are fresh arrays. `ranks` always contains the calling rank. `op` is one of sum, max, min, prod.
+    """
+
+    rank: int
+    size: int
+
+    def all_reduce(self, array: Array, op: str, ranks: Ranks) -> Array:
+        """The members' arrays combined, in the array's own shape."""
+        ...
+
+    def all_gather(self, array: Array, ranks: Ranks, axis: int = 0) -> Array:
+        """The members' arrays side by side along `axis`."""
+        ...
+
+    def reduce_scatter(self, array: Array, op: str, ranks: Ranks, axis: int = 0) -> Array:
+        """This rank's slice along `axis` of the members' arrays combined."""
+        ...
+
+    def all_to_all(self, array: Array, ranks: Ranks, split_dim: int, concat_dim: int) -> Array:
+        """Piece i of `array`, cut along `split_dim`, goes to member i; what arrives is joined along `concat_dim`."""
+        ...
+
+    def exchange(
+        self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, tuple[int, ...], Any]]
+    ) -> list[Array]:
+        """Send arrays to ranks and receive from ranks (rank, shape, dtype); pieces between two ranks keep their order.
+
+        A piece to the calling rank itself is allowed."""
+        ...
+
+    def broadcast(self, array: Array, root: int, ranks: Ranks) -> Array:
+        """The array of `root` (a member's rank); on the others `array` gives shape and dtype."""
+        ...
+
+    def send(self, array: Array, rank: int, tag: int = 0) -> None: ...
+
+    def receive(self, rank: int, tag: int, shape: tuple[int, ...], dtype: Any) -> Array: ...
+
+    def barrier(self, ranks: Ranks) -> None:
+        """Return once every member has called it."""
+        ...
+
+
+class OneRank:
+    """The communicator of a run on one rank: nothing is sent."""
+
+    rank = 0
+    size = 1
+
+    def all_reduce(self, array: Array, op: str, ranks: Ranks) -> Array:
+        return np.array(array)
+
+    def all_gather(self, array: Array, ranks: Ranks, axis: int = 0) -> Array:
+        return np.array(array)
+
+    def reduce_scatter(self, array: Array, op: str, ranks: Ranks, axis: int = 0) -> Array:
+        return np.array(array)
+
+    def all_to_all(self, array: Array, ranks: Ranks, split_dim: int, concat_dim: int) -> Array:
+        return np.array(array)
+
+    def exchange(
+        self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, tuple[int, ...], Any]]
+    ) -> list[Array]:
+        return [np.array(array) for _, array in sends]
+
+    def broadcast(self, array: Array, root: int, ranks: Ranks) -> Array:
+        return np.array(array)
+
+    def send(self, array: Array, rank: int, tag: int = 0) -> None:
+        raise ValueError(f"there is no rank {rank} to send to; this run has one rank")
+
+    def receive(self, rank: int, tag: int, shape: tuple[int, ...], dtype: Any) -> Array:
+        raise ValueError(f"there is no rank {rank} to receive from; this run has one rank")
+
+    def barrier(self, ranks: Ranks) -> None:
+        pass
+
+
+def combine(parts: Sequence[Array], op: str) -> Array:
+    """The parts combined in their order, as a fresh array of their dtype; half precision is summed in Float32.
+
+    Raises:
+        ValueError: `op` is not one of sum, max, min, prod.
+    """
+    if op not in _COMBINE:
+        raise ValueError(f"cannot combine with {op!r}; known are {', '.join(_COMBINE)}")
+    function = _COMBINE[op]
+    first = np.asarray(parts[0])
+    if first.dtype == bool:
+        function = {"sum": np.logical_or, "max": np.logical_or}.get(op, np.logical_and)
+    wide = first.dtype.name in _NARROW and op in ("sum", "prod")
+    total = np.array(first, dtype=np.float32 if wide else first.dtype)
+    for part in parts[1:]:
+        function(total, part, out=total)
+    return total.astype(first.dtype) if wide else total
+
+
+def pieces(array: Array, count: int, axis: int) -> list[Array]:
+    """`array` cut into `count` equal contiguous pieces along `axis`.
+
+    Raises:
+        ValueError: `count` does not divide the dimension.
+    """
+    array = np.asarray(array)
+    if array.shape[axis] % count:
+        raise ValueError(f"dimension {axis} of shape {array.shape} does not divide by {count} ranks")
+    return [np.ascontiguousarray(piece) for piece in np.split(array, count, axis)]
+
+
+def fingerprint(text: str) -> Array:
+    """A short identity of `text` as an Int64 array of shape (4,), to be compared between ranks."""
+    return np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.int64)

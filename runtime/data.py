@@ -1,0 +1,104 @@
+"""The inputs of `mspc run DIR`: global arrays of an npz file, or made up ones, cut for one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Parameter
+from mspc.runtime.slices import cut_parameter, full_type
+
+Array = Any
+
+
+class Batches:
+    """What a rank feeds at every step.
+
+    Args:
+        inputs: the graph's fed parameters, with their layouts and global types. arrays: global, by name; the first
+            axis is one step's batch, or steps times that; steps beyond the data begin again with the first.
+
+    Raises:
+        MspcError: an array is missing, unknown, or has another shape or kind of number.
+    """
+
+    def __init__(self, inputs: Sequence[Parameter], arrays: dict[str, Array], rank: int, source: str) -> None:
+        names = [parameter.name for parameter in inputs]
+        takes = f"the network takes {', '.join(names) or 'no arrays'}"
+        for name in names:
+            if name not in arrays:
+                raise MspcError(f"{source} has no array {name!r}", notes=[takes])
+        for name in arrays:
+            if name not in names:
+                raise MspcError(f"{source} has an array {name!r} that the network does not take", notes=[takes])
+        self._steps: list[list[Array]] = [_steps(parameter, arrays[parameter.name], source) for parameter in inputs]
+        self._inputs = list(inputs)
+        self._rank = rank
+        self._source = source
+        self._cut: dict[tuple[int, int], Array] = {}
+
+    @property
+    def count(self) -> int:
+        """Number of different steps in the data."""
+        return max((len(steps) for steps in self._steps), default=1)
+
+    def step(self, number: int) -> list[Array]:
+        """This rank's slices for step `number`, counted from 0."""
+        return [self._slice(i, number % len(steps)) for i, steps in enumerate(self._steps)]
+
+    def _slice(self, index: int, batch: int) -> Array:
+        found = self._cut.get((index, batch))
+        if found is None:
+            parameter = self._inputs[index]
+            found = cut_parameter(parameter, self._steps[index][batch], self._rank, f"{self._source}: array")
+            self._cut[index, batch] = found
+        return found
+
+
+def load_batches(path: Path, inputs: Sequence[Parameter], rank: int) -> Batches:
+    """Batches of an npz file.
+
+    Raises:
+        MspcError: the file is missing, damaged, or does not fit.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise MspcError(f"{path} is not an npz file; write it with numpy.savez(path, name=array, ...)")
+            arrays = {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise MspcError(f"there is no file {path}") from None
+    except MspcError:
+        raise
+    except Exception as error:  # NumPy raises many kinds for damaged archives
+        raise MspcError(f"cannot read {path}: {error}") from None
+    return Batches(inputs, arrays, rank, str(path))
+
+
+def synthetic_batches(inputs: Sequence[Parameter], rank: int) -> Batches:
+    """Floats uniform in [0, 1), integers and booleans 0, from seed 0; the same global arrays on every rank."""
+    rng = np.random.default_rng(0)
+    arrays: dict[str, Array] = {}
+    for parameter in inputs:
+        type = full_type(parameter)
+        if type.dtype.is_float:
+            arrays[parameter.name] = rng.random(type.shape).astype(type.dtype.numpy)
+        else:
+            arrays[parameter.name] = np.zeros(type.shape, type.dtype.numpy)
+    return Batches(inputs, arrays, rank, "synthetic data")
+
+
+def _steps(parameter: Parameter, array: Array, source: str) -> list[Array]:
+    shape = full_type(parameter).shape
+    if array.shape == shape:
+        return [array]
+    if shape and array.ndim == len(shape) and array.shape[1:] == shape[1:] and array.shape[0]:
+        batch = shape[0]
+        if array.shape[0] % batch == 0:
+            return [array[i : i + batch] for i in range(0, array.shape[0], batch)]
+    steps = f" or (steps x {shape[0]}{''.join(f', {n}' for n in shape[1:])})" if shape else ""
+    raise MspcError(f"{source}: array {parameter.name!r} has shape {array.shape}; the program takes {shape}{steps}")

@@ -1,0 +1,171 @@
+"""Runs one rank's graph: an ordered walk over prepared steps that frees every value at its last use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Graph, Parameter, Value
+from mspc.ir.types import TensorType
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.failure import NodeFailure
+from mspc.runtime.finite import check_finite
+from mspc.runtime.plan import Plan, Steps, plan
+
+Array = Any
+
+
+class Executor:
+    """A rank's flat graph, prepared once and run many times.
+
+    Args:
+        graph: the rank's graph with local types.
+        backend: array module and communicator of this rank.
+        values: arrays of the parameters of kind "parameter" and "constant" by name, of the rank's own shapes. They
+            are kept, not copied, and operators that update parameters write to them.
+        cursor: a writable int64 sequence (memory that others can read); element 0 is the index of the node that runs.
+
+    Raises:
+        MspcError: a value is missing or has another shape or element type, or an operator has no kernel.
+    """
+
+    def __init__(
+        self, graph: Graph, backend: NumPyBackend, values: Mapping[str, Array], cursor: Any = None
+    ) -> None:
+        self.graph = graph
+        self.backend = backend
+        self.rank = backend.comm.rank
+        self.inputs = [p for p in graph.parameters if p.kind == "input"]
+        self.step = 0
+        self.cursor: Any = [0] if cursor is None else cursor
+        self.plan: Plan = plan(graph, backend)
+        self.slots: list[Any] = [None] * self.plan.slots
+        self._checked = False
+        for parameter in graph.parameters:
+            if parameter.kind != "input":
+                self.slots[self.plan.slot_of[parameter]] = _value_of(parameter, values)
+        for constant, slot in self.plan.constants:
+            self.slots[slot] = constant.value
+        self._input_slots = [self.plan.slot_of[p] for p in self.inputs]
+        self._fixed = [self.plan.slot_of[p] for p in graph.parameters]
+
+    @property
+    def trains(self) -> bool:
+        """Whether a run changes parameters."""
+        return bool(self.plan.mutated)
+
+    def parameter(self, name: str) -> Array:
+        """The array of a parameter, as the next step will read it. Raises KeyError."""
+        return self.slots[self.plan.slot_of[self.graph.parameter(name)]]
+
+    def replace(self, name: str, array: Array) -> None:
+        """Use another array for a parameter from the next step on."""
+        parameter = self.graph.parameter(name)
+        self.slots[self.plan.slot_of[parameter]] = _value_of(parameter, {name: array})
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """One step: the inputs in the order of `self.inputs`, the results in the order of the graph's.
+
+        Raises:
+            MspcError: an input has another shape or element type than the graph's.
+            ExecutionError: a kernel failed, or the loss of a training step is not finite.
+        """
+        slots = self.slots
+        self.step += 1
+        if len(inputs) != len(self._input_slots):
+            raise MspcError(f"the graph takes {len(self._input_slots)} inputs, {len(inputs)} were given")
+        for parameter, slot, array in zip(self.inputs, self._input_slots, inputs, strict=True):
+            slots[slot] = _checked(parameter, np.asarray(array))
+        plan = self.plan
+        with np.errstate(all="ignore"):
+            self._run(plan.before_update)
+            if plan.losses:
+                check_finite(self, plan.losses)
+            if self._checked:
+                self._run(plan.after_update)
+            else:
+                self._run_first_updates()
+            if plan.late_losses:
+                check_finite(self, plan.late_losses, updated=True)
+        results = [slots[slot] for slot in plan.result_slots]
+        owned = {id(slots[slot]) for slot in self._fixed}
+        for index, array in enumerate(results):
+            if id(array) in owned or id(getattr(array, "base", None)) in owned:
+                results[index] = np.array(array)
+        for slot in plan.free_at_end:
+            slots[slot] = None
+        return results
+
+    def _run(self, steps: Steps) -> None:
+        slots = self.slots
+        cursor = self.cursor
+        index = -1
+        try:
+            for index, kernel, first, second, operands, out, frees in steps:
+                cursor[0] = index
+                if second >= 0:
+                    slots[out] = kernel(slots[first], slots[second])
+                elif operands is None:
+                    slots[out] = kernel(slots[first])
+                else:
+                    slots[out] = kernel(*[slots[i] for i in operands])
+                if frees is not None:
+                    for i in frees:
+                        slots[i] = None
+        except Exception as error:
+            raise self._failure(error, index) from error
+
+    def _run_first_updates(self) -> None:
+        """The updates of the first step, which also finds values that share memory with a parameter that is updated
+        before their last use: those are copied from now on, because updates happen in place."""
+        slots = self.slots
+        done = self.plan.boundary
+        start = done
+        for index, parameters, live in self.plan.hazards():
+            self._run(self.plan.after_update[done - start : index - start])
+            done = index
+            arrays = {id(slots[p]) for p in parameters}
+            for slot, producer in live:
+                value = slots[slot]
+                if id(value) in arrays or id(getattr(value, "base", None)) in arrays:
+                    slots[slot] = np.array(value)
+                    self.plan.copy_result(producer)
+        self._run(self.plan.after_update[done - start :])
+        self._checked = True
+
+    def _failure(self, error: Exception, index: int) -> NodeFailure:
+        node = self.graph.nodes[index]
+        operands = ", ".join(str(value.type) for value in node.inputs)
+        what = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
+        notes = error.notes if isinstance(error, MspcError) else ()
+        return NodeFailure(
+            f"{node.label} failed on rank {self.rank} in step {self.step}: {what}",
+            [*notes, f"its operands are ({operands}), its result {node.type}"],
+            node.frames,
+            index,
+        )
+
+    def slot_value(self, value: Value) -> Array:
+        """What `value` holds now; only parameters and values that are still alive."""
+        return value.value if isinstance(value, Constant) else self.slots[self.plan.slot_of[value]]
+
+
+def _value_of(parameter: Parameter, values: Mapping[str, Array]) -> Array:
+    if parameter.name not in values:
+        raise MspcError(f"there is no value for {parameter.kind} {parameter.name!r}")
+    return _checked(parameter, values[parameter.name])
+
+
+def _checked(parameter: Parameter, array: Array) -> Array:
+    type = parameter.type
+    assert isinstance(type, TensorType), f"{parameter} is not a tensor"
+    if array.shape != type.shape or array.dtype != type.dtype.numpy:
+        kind = {"input": "argument"}.get(parameter.kind, parameter.kind)
+        raise MspcError(
+            f"{kind} {parameter.name!r} is {array.dtype.name} of shape {array.shape}; "
+            f"this rank's graph takes {type.dtype.numpy.name} of shape {type.shape}"
+        )
+    return array

@@ -1,0 +1,107 @@
+"""Finds where a NaN or an infinity in the loss comes from.
+
+The losses are looked at once they are known, before the first update. When one is not finite the nodes so far run again,
+one by one, and their results are looked at: the parameters are still those that the step began with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.graph import Node, Value
+from mspc.ir.layout import Layout
+from mspc.runtime.failure import NodeFailure, StoppedByOther
+
+if TYPE_CHECKING:
+    from mspc.runtime.executor import Executor
+
+_NOWHERE = np.iinfo(np.int64).max
+
+
+def check_finite(executor: Executor, losses: Sequence[Value], updated: bool = False) -> None:
+    """Look at the losses of the running step; `updated`: parameters have changed since they were computed.
+
+    Raises:
+        ExecutionError: one is a NaN or an infinity; the message names step, rank and the first node that made one.
+    """
+    for loss in losses:
+        value = executor.slot_value(loss)
+        if not math.isfinite(value if np.ndim(value) == 0 else np.asarray(value).flat[0]):
+            raise _explained(executor, loss, float(np.asarray(value).flat[0]), updated)
+
+
+def _explained(executor: Executor, loss: Value, value: float, updated: bool) -> ExecutionError:
+    comm = executor.backend.comm
+    together = _communicates(executor)
+    if updated or (together and comm.size > 1 and not _same_on_all_ranks(loss)):
+        # The other ranks may have a finite loss and would not take part in running collectives again.
+        index = executor.graph.nodes.index(loss) if isinstance(loss, Node) else -1
+        return _error(executor, value, index, "")
+    what, index = _search(executor)
+    if together and comm.size > 1:
+        ranks = tuple(range(comm.size))
+        found = comm.all_gather(np.array([index], dtype=np.int64), ranks, 0)
+        owner = int(np.argmin(found))
+        if owner != comm.rank:
+            return StoppedByOther(f"step {executor.step}: the loss is {value}; rank {owner} reports it")
+    return _error(executor, value, index, what)
+
+
+def _error(executor: Executor, value: float, index: int, what: str) -> ExecutionError:
+    message = f"the loss of step {executor.step} is {_text(value)} on rank {executor.rank}"
+    nodes = executor.graph.nodes
+    if what or not 0 <= index < len(nodes):
+        return ExecutionError(f"{message}; {what}" if what else message)
+    node = nodes[index]
+    operands = ", ".join(str(operand.type) for operand in node.inputs)
+    return NodeFailure(
+        f"{message}; the first such value comes from {node.label}",
+        [f"its operands are ({operands}), its result {node.type}"],
+        node.frames,
+        index,
+    )
+
+
+def _search(executor: Executor) -> tuple[str, int]:
+    """("", index of the first node that makes a value that is not finite) or (what held one before, -1)."""
+    for parameter in executor.graph.parameters:
+        if not _finite(executor.slot_value(parameter)):
+            kind = {"input": "argument"}.get(parameter.kind, parameter.kind)
+            return f"{kind} {parameter.name!r} held such a value before the step", -1
+    first = _NOWHERE
+    slots = executor.slots
+    for index, kernel, one, two, operands, out, frees in executor.plan.before_update:
+        # Every step runs to the end, so that all ranks meet in the same collectives.
+        if operands is None:
+            operands = (one,) if two < 0 else (one, two)
+        slots[out] = kernel(*[slots[i] for i in operands])
+        if first == _NOWHERE and not _finite(slots[out]):
+            first = index
+        for slot in frees or ():
+            slots[slot] = None
+    return "", int(first)
+
+
+def _finite(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_finite(element) for element in value)
+    array = np.asarray(value)
+    return array.dtype.kind not in "fV" or bool(np.isfinite(array).all())
+
+
+def _communicates(executor: Executor) -> bool:
+    nodes = executor.graph.nodes[: executor.plan.boundary]
+    return any("rank_list" in node.op.attributes() for node in nodes)
+
+
+def _same_on_all_ranks(loss: Value) -> bool:
+    return isinstance(loss.layout, Layout) and loss.layout.is_replicated
+
+
+def _text(value: float) -> str:
+    return "NaN" if math.isnan(value) else "an infinity"

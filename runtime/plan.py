@@ -1,0 +1,170 @@
+"""Prepares a graph for the executor: one slot per live value, one step per node, values freed at their last use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import MspcError, raise_all
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.types import TensorType
+from mspc.runtime.backend import NumPyBackend
+
+Step = tuple[int, Callable[..., Any], int, int, tuple[int, ...] | None, int, tuple[int, ...] | None]
+"""(node index, kernel, slot of operand 0, slot of operand 1 or -1, all operands' slots when there are not one or two,
+slot of the result, slots to free afterwards). One and two operands have their own fields because building a list of
+arguments costs as much as a small kernel."""
+
+Steps = list[Step]
+
+
+@dataclass
+class Plan:
+    """What the executor walks.
+
+    slots: number of slots; parameters and constants keep theirs, nodes share the others over time.
+    boundary: index of the first node that updates a parameter; `before_update` are the steps before it.
+    losses: scalar results that are known at the boundary, so that a bad step can be refused before it does harm.
+    late_losses: scalar results that are not.
+    """
+
+    graph: Graph
+    slots: int
+    slot_of: dict[Value, int]
+    constants: list[tuple[Constant, int]]
+    last_use: dict[Value, int]
+    boundary: int
+    before_update: Steps
+    after_update: Steps
+    result_slots: list[int]
+    free_at_end: list[int]
+    mutated: dict[int, tuple[Parameter, ...]]
+    losses: list[Value] = field(default_factory=list)
+    late_losses: list[Value] = field(default_factory=list)
+
+    def hazards(self) -> Iterator[tuple[int, list[int], list[tuple[int, int]]]]:
+        """For every updating node: its index, its parameters' slots, and (slot, producer) of all values that are
+        read after it. Only a value that shares memory with the parameter is a true hazard."""
+        nodes = self.graph.nodes
+        live: dict[Node, int] = {}
+        for index, node in enumerate(nodes):
+            if index in self.mutated:
+                live = {value: made for value, made in live.items() if self.last_use[value] > index}
+                parameters = [self.slot_of[p] for p in self.mutated[index]]
+                yield index, parameters, [(self.slot_of[value], made) for value, made in live.items()]
+            if self.last_use.get(node, -1) > index:
+                live[node] = index
+
+    def copy_result(self, index: int) -> None:
+        """From now on node `index` hands out a copy of what its kernel returns."""
+        for steps in (self.before_update, self.after_update):
+            for place, step in enumerate(steps):
+                if step[0] == index:
+                    steps[place] = (index, _copying(step[1]), *step[2:])
+
+
+def plan(graph: Graph, backend: NumPyBackend) -> Plan:
+    """Assign slots and bind kernels.
+
+    Raises:
+        MspcError: an operator has no kernel; all such operators together.
+    """
+    nodes = graph.nodes
+    updates = mutated(graph)
+    boundary = min(updates, default=len(nodes))
+    last_use: dict[Value, int] = {}
+    for index, node in enumerate(nodes):
+        for value in node.inputs:
+            last_use[value] = index
+    for value in graph.results:
+        last_use[value] = len(nodes)
+    losses = loss_values(graph) if updates else []
+    position = {node: index for index, node in enumerate(nodes)}
+    early = [value for value in losses if not isinstance(value, Node) or position[value] < boundary]
+    for value in early:
+        last_use[value] = max(last_use[value], boundary)
+
+    slot_of: dict[Value, int] = {parameter: i for i, parameter in enumerate(graph.parameters)}
+    constants: list[tuple[Constant, int]] = []
+    for value in [*(v for node in nodes for v in node.inputs), *graph.results]:
+        if isinstance(value, Constant) and value not in slot_of:
+            slot_of[value] = len(slot_of)
+            constants.append((value, slot_of[value]))
+    slots = len(slot_of)
+    free: list[int] = []
+    steps: Steps = []
+    for index, node in enumerate(nodes):
+        operands = tuple(slot_of[value] for value in node.inputs)
+        dying: list[int] = []
+        for value in dict.fromkeys(node.inputs):
+            if isinstance(value, Node) and last_use[value] == index:
+                dying.append(slot_of[value])
+        if dying:
+            out = dying.pop()
+        elif free:
+            out = free.pop()
+        else:
+            out, slots = slots, slots + 1
+        slot_of[node] = out
+        if node not in last_use:
+            dying.append(out)
+        free.extend(dying)
+        frees = tuple(dying) or None
+        kernel = _Unbound if not hasattr(node.op, "kernel") else node.op.kernel(backend)
+        if len(operands) == 2:
+            steps.append((index, kernel, operands[0], operands[1], None, out, frees))
+        elif len(operands) == 1:
+            steps.append((index, kernel, operands[0], -1, None, out, frees))
+        else:
+            steps.append((index, kernel, -1, -1, operands, out, frees))
+    raise_all([node.error(f"{node.label} has no kernel") for node in nodes if not _has_kernel(node)])
+    result_slots = [slot_of[value] for value in graph.results]
+    return Plan(
+        graph, slots, slot_of, constants, last_use, boundary, steps[:boundary], steps[boundary:], result_slots,
+        sorted({slot_of[v] for v in [*graph.results, *early] if isinstance(v, Node)}), updates, early,
+        [value for value in losses if value not in early],
+    )  # fmt: skip
+
+
+def mutated(graph: Graph) -> dict[int, tuple[Parameter, ...]]:
+    """The nodes that write to parameters: index in run order to the parameters."""
+    found: dict[int, tuple[Parameter, ...]] = {}
+    for index, node in enumerate(graph.nodes):
+        written = [node.inputs[i] for i in getattr(node.op, "mutates", ()) if i < len(node.inputs)]
+        parameters = tuple(value for value in written if isinstance(value, Parameter))
+        if parameters:
+            found[index] = parameters
+    return found
+
+
+def loss_values(graph: Graph) -> list[Value]:
+    """The floating point results of one element, seen through `Depend`."""
+    found: list[Value] = []
+    for value in graph.results:
+        while isinstance(value, Node) and value.op.name == "Depend":
+            value = value.inputs[0]
+        type = value.type
+        if isinstance(type, TensorType) and type.dtype.is_float and math.prod(type.shape) == 1:
+            found.append(value)
+    return found
+
+
+def _has_kernel(node: Node) -> bool:
+    run = getattr(type(node.op), "run", None)
+    kernel = getattr(type(node.op), "kernel", None)
+    if run is None and kernel is None:
+        return False
+    missing = getattr(run, "__qualname__", "") == "Op.run" and getattr(kernel, "__qualname__", "") == "Op.kernel"
+    return not missing
+
+
+def _Unbound(*operands: Any) -> Any:
+    raise MspcError("the operator has no kernel")
+
+
+def _copying(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *operands: np.array(kernel(*operands))

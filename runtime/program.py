@@ -1,0 +1,169 @@
+"""A compiled directory as a rank reads it: its own `execute` file and its slices of the weights, nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Parameter
+from mspc.ir.parser import parse
+from mspc.runtime.slices import cut_parameter
+
+FORMAT = 1
+PROGRAM = "program.json"
+WEIGHTS = "weights.safetensors"
+
+
+@dataclass
+class Program:
+    """What `program.json` says.
+
+    ranks, mode, compile_id: of the compile. training: whether a step changes parameters.
+    execute: rank to its file, relative to `folder`. digests: SHA-256 of these files when they were written.
+    """
+
+    folder: Path
+    compile_id: str
+    ranks: int
+    mode: str
+    training: bool
+    execute: Mapping[int, str]
+    digests: Mapping[str, str]
+    inputs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    parameters: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def text(self, rank: int) -> str:
+        """The text of a rank's graph.
+
+        Raises:
+            MspcError: the rank was not compiled, or its file is missing or not text.
+        """
+        if rank not in self.execute:
+            raise MspcError(
+                f"{self.folder} holds no graph for rank {rank}",
+                notes=[_compiled_ranks(self.execute), f"compile it without --rank, or with --rank {rank}"],
+            )
+        path = self.folder / self.execute[rank]
+        try:
+            return path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise MspcError(f"{path} is missing; {PROGRAM} names it as the graph of rank {rank}") from None
+        except UnicodeDecodeError:
+            raise MspcError(f"{path} is damaged: it is not text") from None
+        except OSError as error:
+            raise MspcError(f"cannot read {path}: {error.strerror}") from None
+
+    def edited(self, rank: int, text: str) -> bool:
+        """Whether the rank's file has changed since it was compiled."""
+        wanted = self.digests.get(self.execute[rank])
+        return wanted is not None and hashlib.sha256(text.encode()).hexdigest() != wanted
+
+    def graph(self, rank: int, text: str, frames: bool = False) -> Graph:
+        """The graph in `text`, checked against this program.
+
+        Raises:
+            MspcError: the text is no graph of this rank of this program.
+        """
+        from mspc.ops.modules import load_operators  # only a rank that runs needs the operators
+        from mspc.ops.op import REGISTRY
+
+        load_operators()
+        path = self.execute[rank]
+        module = parse(text, REGISTRY, str(self.folder / path), frames=frames)
+        if len(module.graphs) != 1:
+            raise MspcError(f"{self.folder / path}: a rank runs one flat graph; this file has {len(module.graphs)}")
+        graph = module.graphs[0]
+        attrs = {**module.attrs, **graph.attrs}
+        for key, wanted in (("ranks", self.ranks), ("rank", rank)):
+            if attrs.get(key, wanted) != wanted:
+                raise MspcError(
+                    f"{self.folder / path} says {key} {attrs[key]}; as {PROGRAM} has it, it should say {wanted}"
+                )
+        graph.attrs = attrs
+        return graph
+
+    def missing(self, ranks: int) -> list[int]:
+        """The ranks below `ranks` that have no graph here."""
+        return [rank for rank in range(ranks) if rank not in self.execute]
+
+
+def load_program(folder: Path) -> Program:
+    """Read `program.json`.
+
+    Raises:
+        MspcError: there is no program, or it is damaged, or another version of mspc wrote it.
+    """
+    path = folder / PROGRAM
+    if not path.is_file():
+        raise MspcError(f"{folder} holds no compiled program: {PROGRAM} is missing", notes=["mspc compile makes one"])
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise MspcError(f"{path} is damaged: {error}") from None
+    if not isinstance(content, dict):
+        raise MspcError(f"{path} is damaged: it holds no object")
+    if content.get("format") != FORMAT:
+        raise MspcError(f"{path} has format {content.get('format')!r}; this mspc reads format {FORMAT}")
+    try:
+        return Program(
+            folder=folder,
+            compile_id=_typed(content, "compile_id", str),
+            ranks=_typed(content, "ranks", int),
+            mode=_typed(content, "mode", str),
+            training=_typed(content, "training", bool),
+            execute={int(rank): str(file) for rank, file in _typed(content, "execute", dict).items()},
+            digests={str(file): str(digest) for file, digest in _typed(content, "digests", dict).items()},
+            inputs=_typed(content, "inputs", list),
+            parameters=_typed(content, "parameters", list),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise MspcError(f"{path} is damaged: {error}") from None
+
+
+def load_slices(program: Program, graph: Graph, rank: int) -> dict[str, Any]:
+    """This rank's slices of the parameters and constants, cut by the layouts in its own file.
+
+    Raises:
+        MspcError: the weights are missing or damaged, or do not fit the graph.
+    """
+    kept = [parameter for parameter in graph.parameters if parameter.kind != "input"]
+    if not kept:
+        return {}
+    path = program.folder / WEIGHTS
+    if not path.is_file():
+        raise MspcError(f"{path} is missing; it holds the values of {len(kept)} parameters")
+    from safetensors import SafetensorError, safe_open
+
+    values: dict[str, Any] = {}
+    try:
+        with safe_open(path, framework="numpy") as file:
+            names = set(file.keys())
+            for parameter in kept:
+                if parameter.name not in names:
+                    raise MspcError(f"{path} holds no {parameter.kind} {parameter.name!r}")
+                values[parameter.name] = _slice_of(file, parameter, rank, path)
+    except (SafetensorError, OSError) as error:
+        raise MspcError(f"{path} is damaged: {error}") from None
+    return values
+
+
+def _slice_of(file: Any, parameter: Parameter, rank: int, path: Path) -> Any:
+    return cut_parameter(parameter, file.get_tensor(parameter.name), rank, f"{path}:")
+
+
+def _typed(content: dict[str, Any], key: str, kind: type) -> Any:
+    if key not in content:
+        raise KeyError(f"{key} is missing")
+    if not isinstance(content[key], kind):
+        raise TypeError(f"{key} is {type(content[key]).__name__}, not {kind.__name__}")
+    return content[key]
+
+
+def _compiled_ranks(execute: Mapping[int, str]) -> str:
+    ranks = ", ".join(str(rank) for rank in sorted(execute)[:16])
+    return f"it holds rank{'s' if len(execute) > 1 else ''} {ranks or 'none'}"

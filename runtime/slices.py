@@ -1,0 +1,65 @@
+"""Between full tensors and the slices that ranks hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Layouts, Parameter
+from mspc.ir.layout import Layout
+from mspc.ir.types import TensorType
+from mspc.runtime.comm import Communicator
+
+Array = Any
+
+
+def cut(array: Array, layout: Layouts, rank: int) -> Array:
+    """A rank's slice of a full array, as a writable contiguous array of its own."""
+    if not isinstance(layout, Layout) or layout.is_replicated:
+        return np.array(array, order="C")
+    return np.array(array[layout.slices_for(rank, array.shape)], order="C")
+
+
+def full_type(parameter: Parameter) -> TensorType:
+    """The type of a parameter before slicing."""
+    type = parameter.global_type if parameter.global_type is not None else parameter.type
+    assert isinstance(type, TensorType), f"{parameter} is not a tensor"
+    return type
+
+
+def cut_parameter(parameter: Parameter, array: Array, rank: int, what: str) -> Array:
+    """The slice of the full `array` that `rank` holds of `parameter`.
+
+    Raises:
+        MspcError: the array has another shape, or another kind of number, than the parameter.
+    """
+    type = full_type(parameter)
+    if tuple(array.shape) != type.shape:
+        raise MspcError(f"{what} {parameter.name!r} has shape {tuple(array.shape)}; the program takes {type.shape}")
+    wanted = type.dtype.numpy
+    if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "same_kind"):
+        raise MspcError(f"{what} {parameter.name!r} is {array.dtype.name}; the program takes {wanted.name}")
+    return cut(array, parameter.layout, rank).astype(wanted, copy=False)
+
+
+def gather(local: Array, layout: Layouts, shape: tuple[int, ...], comm: Communicator) -> Array:
+    """The full array of which every rank holds the slice that `layout` says; all ranks call this together.
+
+    Only the ranks that differ along axes that cut the tensor exchange slices, so no slice travels twice.
+    """
+    if comm.size == 1 or not isinstance(layout, Layout) or layout.is_replicated:
+        return np.array(local)
+    axes = tuple(axis for dim in layout.dims for axis in dim)
+    members = layout.group(axes, comm.rank)
+    stacked = comm.all_gather(np.asarray(local)[None], members, 0)
+    whole = np.empty(shape, stacked.dtype)
+    for member, piece in zip(members, stacked, strict=True):
+        whole[layout.slices_for(member, shape)] = piece
+    return whole
+
+
+def result_layout(layout: Layouts) -> Layout | None:
+    """The layout of a result that is one tensor."""
+    return layout if isinstance(layout, Layout) else None

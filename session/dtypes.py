@@ -1,0 +1,54 @@
+"""Element types under MindSpore's names (`mindspore.float32`, `mindspore.common.dtype`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mspc.ir import types
+from mspc.ir.types import DType
+
+bool_ = types.BOOL
+int8, int16, int32, int64 = types.INT8, types.INT16, types.INT32, types.INT64
+uint8, uint16, uint32, uint64 = types.UINT8, types.UINT16, types.UINT32, types.UINT64
+float16, bfloat16, float32, float64 = types.FLOAT16, types.BFLOAT16, types.FLOAT32, types.FLOAT64
+byte, short, half, single, double = int8, int16, float16, float32, float64
+int_, uint, float_, long = int64, uint64, float64, int64
+
+int_type = (int8, int16, int32, int64)
+uint_type = (uint8, uint16, uint32, uint64)
+float_type = (float16, float32, float64, bfloat16)
+number_type = int_type + uint_type + float_type
+
+NAMES = (
+    "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
+    "float32", "float64", "byte", "short", "half", "single", "double", "int_", "uint", "float_", "long",
+)  # fmt: skip
+
+
+def dtype_to_nptype(type_: DType) -> Any:
+    """The NumPy scalar type of an element type."""
+    return type_.numpy.type
+
+
+def pytype_to_dtype(obj: Any) -> DType:
+    """The element type of a Python or NumPy type."""
+    return {bool: bool_, int: int64, float: float64}.get(obj) or types.dtype_of(np.dtype(obj))
+
+
+def dtype_to_pytype(type_: DType) -> type:
+    """bool, int or float."""
+    if type_.is_float:
+        return float
+    return int if type_.is_integer else bool
+
+
+def promoted_scalar(dtype: DType, scalar: Any) -> DType:
+    """The element type of an operation on a tensor and a Python number: the tensor's, unless the number is of a
+    higher kind."""
+    if isinstance(scalar, bool):
+        return dtype
+    if isinstance(scalar, int):
+        return int64 if dtype == bool_ else dtype
+    return dtype if dtype.is_float else float32

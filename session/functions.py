@@ -1,0 +1,24 @@
+"""Small functions among the public names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.session.gradient import jit
+from mspc.session.tensor import Tensor
+
+from_numpy = Tensor.from_numpy
+ms_function = jit
+
+
+def tensor(input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None) -> Tensor:
+    """A Tensor."""
+    return Tensor(input_data, dtype, shape, init)
+
+
+def jit_class(cls: type) -> type:
+    """Accepted; classes used in `construct` need no mark."""
+    return cls
+
+
+ms_class = jit_class

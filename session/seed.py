@@ -1,0 +1,44 @@
+"""`set_seed`: the one seed behind initial values, shuffling and dropout."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+
+from mspc.session import state
+from mspc.session.errors import ApiTypeError, ApiValueError
+
+DEFAULT_SEED = 0
+"""Used until a script calls `set_seed`, so that all ranks draw the same numbers."""
+
+
+def set_seed(seed: int) -> None:
+    """Seed NumPy, `random`, initial values, shuffling and dropout.
+
+    Raises:
+        TypeError: `seed` is no integer. ValueError: it is negative or above 2**32 - 1.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        raise ApiTypeError(f"set_seed takes an integer, not {type(seed).__name__}")
+    if not 0 <= seed < 2**32:
+        raise ApiValueError(f"set_seed({seed}): the seed must be from 0 to 4294967295")
+    session = state.current()
+    session.seed = int(seed)
+    session.initializers = 0
+    session.shuffles = 0
+    np.random.seed(int(seed))
+    random.seed(int(seed))
+
+
+def get_seed() -> int | None:
+    """The seed set by `set_seed`, None without one."""
+    return state.current().seed
+
+
+def generator(*key: int) -> Any:
+    """A generator of random numbers that depends on the seed and on `key` alone."""
+    seed = state.current().seed
+    sequence = np.random.SeedSequence([DEFAULT_SEED if seed is None else seed, *key])
+    return np.random.Generator(np.random.Philox(sequence))

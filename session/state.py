@@ -1,0 +1,80 @@
+"""The state of one rank's session, and the one holder of the session that runs now.
+
+A process under mpirun has one session. A simulation has one per rank and puts the right one in place (`swap`) whenever
+the turn changes. This holder is the only global state of mspc.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Session:
+    """Everything that differs between ranks or outlives a call.
+
+    rank, size: of the whole job. local_rank, local_size: on this host.
+    launched: rank and size were set by a launcher and win over the environment.
+    initialized: `init()` was called.
+    seed: of `set_seed`, None before. initializers: how many initial values were asked for so far.
+    shuffles: how many shuffled data sets were made so far.
+    groups: user-made groups of ranks by name.
+    general, parallel: what `set_context` and `set_auto_parallel_context` have set.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    launched: bool = False
+    initialized: bool = False
+    seed: int | None = None
+    initializers: int = 0
+    shuffles: int = 0
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    general: dict[str, Any] = field(default_factory=dict)
+    parallel: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_environment(cls) -> Session:
+        """Rank and size as Open MPI's launcher (or RANK_ID, RANK_SIZE) says; one rank without them."""
+        rank = _number("OMPI_COMM_WORLD_RANK", "RANK_ID", default=0)
+        size = _number("OMPI_COMM_WORLD_SIZE", "RANK_SIZE", default=1)
+        return cls(
+            rank=rank,
+            size=size,
+            local_rank=_number("OMPI_COMM_WORLD_LOCAL_RANK", default=rank),
+            local_size=_number("OMPI_COMM_WORLD_LOCAL_SIZE", default=size),
+        )
+
+    @classmethod
+    def of_rank(cls, rank: int, size: int) -> Session:
+        """A session that a launcher makes for one rank of a job on this host."""
+        return cls(rank=rank, size=size, local_rank=rank, local_size=size, launched=True)
+
+
+_holder: list[Session] = []
+
+
+def current() -> Session:
+    """The session of the rank that runs now."""
+    if not _holder:
+        _holder.append(Session.from_environment())
+    return _holder[0]
+
+
+def swap(session: Session) -> Session:
+    """Put another session in place and return the one that was there."""
+    before = current()
+    _holder[0] = session
+    return before
+
+
+def _number(*names: str, default: int) -> int:
+    for name in names:
+        text = os.environ.get(name, "")
+        if text.isdigit():
+            return int(text)
+    return default

@@ -1,0 +1,130 @@
+"""The command line itself: it starts fast and answers mistakes with text and a status, no traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import mspc
+
+HELP_SECONDS = 0.3
+TRIES = 5
+HEAVY = ("numpy", "networkx", "lark", "rich", "safetensors", "mpi4py")
+
+
+def mspc_command(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mspc", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
+        timeout=60,
+    )
+
+
+def imported(*arguments: str) -> list[str]:
+    """Modules that a command imports, in the order in which Python says so."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "mspc", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    return [line.rpartition("|")[2].strip() for line in lines]
+
+
+def test_help_is_fast(tmp_path: Path) -> None:
+    times: list[float] = []
+    for _ in range(TRIES):
+        start = time.perf_counter()
+        done = mspc_command("--help", cwd=tmp_path)
+        times.append(time.perf_counter() - start)
+        assert done.returncode == 0
+    assert min(times) < HELP_SECONDS
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("compile", "--help"), ("run", "--help")])
+def test_help_imports_nothing_heavy(arguments: Sequence[str]) -> None:
+    modules = imported(*arguments)
+    assert "mspc.cli" in modules or any(m.startswith("typer") for m in modules)
+    assert [m for m in modules if m.split(".")[0] in HEAVY] == []
+
+
+def test_help_names_every_command() -> None:
+    done = mspc_command("--help")
+    for command in ("compile", "run", "opt", "ops"):
+        assert f"\n  {command} " in done.stdout
+
+
+def test_version() -> None:
+    done = mspc_command("--version")
+    assert (done.returncode, done.stdout) == (0, f"mspc {mspc.__version__}\n")
+
+
+def test_console_script_is_installed() -> None:
+    command = Path(sys.executable).with_name("mspc")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"mspc {mspc.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("compile", "no.py"), "error: there is no script 'no.py'\n"),
+        (("run", "no.py"), "error: there is no script 'no.py'\n"),
+        (("opt", "no.ir"), "error: there is no file 'no.ir'\n"),
+        (("opt", "-p", "gard", "no.ir"), "error: there is no pass 'gard'\n"),
+        (("ops", "Matmul"), "error: there is no operator 'Matmul'\n  note: did you mean 'MatMul'?\n"),
+        (
+            ("run", "no.py", "--steps", "3"),
+            "error: no.py is no compiled program; --data, --synthetic, --steps and --save... are for these\n"
+            "  note: a compiled program is the folder that `mspc compile` writes\n",
+        ),
+        (
+            ("run", ".", "--only-rank", "0"),
+            "error: . is a folder, so a compiled program\n"
+            "  note: script arguments and --only-rank are for scripts\n",
+        ),
+    ],
+)
+def test_mistake_is_one_message(tmp_path: Path, arguments: Sequence[str], message: str) -> None:
+    done = mspc_command(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [("compile",), ("compile", "a.py", "--ranks", "0"), ("frobnicate",), ("run", "-x")]
+)
+def test_wrong_usage_has_status_2(arguments: Sequence[str]) -> None:
+    done = mspc_command(*arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr
+
+
+def test_operators_are_listed_with_their_rules() -> None:
+    done = mspc_command("ops", "MatMul", "Assign")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert lines[1].split() == ["operator", "rule", "gradient", "attributes"]
+    assert [line.split()[0] for line in lines[2:]] == ["Assign", "MatMul"]
+    assert "m k, k n -> m n  yes" in lines[3]
+
+
+def test_operators_as_json() -> None:
+    import json
+
+    done = mspc_command("ops", "MatMul", "--json", "-")
+    (row,) = json.loads(done.stdout)
+    assert row["name"] == "MatMul"
+    assert row["rule"] == "m k, k n -> m n"
+    assert row["attributes"] == ["transpose_a", "transpose_b"]
+    assert row["gradient"] == "yes"

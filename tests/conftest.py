@@ -1,0 +1,40 @@
+"""Options and fixtures of all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-goldens", action="store_true", help="rewrite golden files that differ")
+
+
+@pytest.fixture(scope="session")
+def update_goldens(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are to be rewritten; never where CI is set: nobody reads the difference there."""
+    wanted = bool(request.config.getoption("--update-goldens"))
+    if wanted and os.environ.get("CI"):
+        pytest.exit(
+            "--update-goldens is refused where CI is set: rewrite them at home and read the difference", 2
+        )
+    return wanted
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The folder of the checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def conformance() -> Path:
+    """The folder with MindSpore's own answers, where it lies beside the checkout."""
+    folder = ROOT.parent / "shared" / "conformance"
+    if not folder.is_dir():
+        pytest.skip(f"needs the conformance cases in {folder}")
+    return folder

@@ -1,0 +1,139 @@
+"""Tests generated from every operator's samples: types, gradients, linearity, every legal strategy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from mspc.ir.types import BOOL, TensorType, dtype_of
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY, NotDifferentiable, Op, sample
+from simulate import (
+    BACKEND,
+    arrays_of,
+    check_gradients,
+    check_sharded,
+    operator_of,
+    results_of,
+    samples_of,
+    types_of,
+    wants_gradient,
+)
+
+load_operators()
+ELSEWHERE = ("structural", "comm", "exchange", "point_to_point")
+"""Modules whose operators have tests of their own: they need other ranks or have no kernel."""
+CASES = list(samples_of(ELSEWHERE))
+DIFFERENTIABLE = [(name, index) for name, index in CASES if wants_gradient(name, index)]
+LINEAR = [
+    (name, index) for name, index in CASES if operator_of(name, index)[0].linear_in or REGISTRY[name].additive
+]
+
+
+def test_every_operator_states_its_hooks() -> None:
+    silent: list[str] = []
+    for name, cls in sorted(REGISTRY.items()):
+        module = cls.__module__.rpartition(".")[2]
+        if not cls.__module__.startswith("mspc.ops.") or module in ELSEWHERE:
+            continue
+        if not cls.__doc__ or cls.__doc__.startswith(f"{name}("):
+            silent.append(f"{name}: no docstring")
+        if not cls.samples:
+            silent.append(f"{name}: no samples")
+        if cls.rule is Op.rule:
+            silent.append(f"{name}: no rule")
+        if cls.run is Op.run and cls.kernel is Op.kernel:
+            silent.append(f"{name}: no kernel")
+        if cls.bprop is Op.bprop:
+            silent.append(f"{name}: neither a gradient nor a reason why there is none")
+        if isinstance(cls.bprop, NotDifferentiable) and not cls.bprop.reason:
+            silent.append(f"{name}: no reason")
+    assert silent == []
+
+
+@pytest.mark.parametrize(("name", "index"), CASES)
+def test_infer_agrees_with_kernel(name: str, index: int) -> None:
+    op, spec = operator_of(name, index)
+    for floats in ("Float64", "Float32"):
+        types = types_of(spec, floats)
+        inferred = op.infer(*types)
+        wanted = (inferred,) if isinstance(inferred, TensorType) else inferred.elements
+        results = results_of(op, arrays_of(name, spec, types))
+        assert [(r.shape, dtype_of(r.dtype)) for r in results] == [(t.shape, t.dtype) for t in wanted]
+        inputs = arrays_of(name, spec, types)
+        direct = op.run(BACKEND, *[np.array(x) for x in inputs])
+        for one, other in zip(direct if isinstance(direct, tuple) else (direct,), results, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(("name", "index"), DIFFERENTIABLE)
+def test_gradient_agrees_with_differences(name: str, index: int) -> None:
+    op, spec = operator_of(name, index)
+    types = types_of(spec)
+    check_gradients(op, arrays_of(name, spec, types), types)
+
+
+@pytest.mark.parametrize("ranks", [4, 8])
+@pytest.mark.parametrize(("name", "index"), CASES)
+def test_every_legal_strategy_equals_the_whole_run(name: str, index: int, ranks: int) -> None:
+    op, spec = operator_of(name, index)
+    types = types_of(spec)
+    with np.errstate(all="ignore"):
+        assert check_sharded(op, arrays_of(name, spec, types), types, ranks) >= 1
+
+
+@pytest.mark.parametrize(("name", "index"), LINEAR)
+def test_declared_linearity_holds(name: str, index: int) -> None:
+    op, spec = operator_of(name, index)
+    types = types_of(spec)
+    inputs = arrays_of(name, spec, types)
+    whole = results_of(op, inputs)
+    for i in op.linear_in:
+        if types[i].dtype == BOOL:
+            continue
+        parts = [[_half(x, j) if k == i else x for k, x in enumerate(inputs)] for j in (0, 1)]
+        _assert_sum(op, parts, whole)
+    if op.additive:
+        _assert_sum(op, [[_half(x, j) for x in inputs] for j in (0, 1)], whole)
+
+
+def _half(x: Any, part: int) -> Any:
+    third = (x // 3 if x.dtype.kind in "iu" else x * 0.3).astype(x.dtype)
+    return (x - third) if part else third
+
+
+def _assert_sum(op: Op, parts: list[list[Any]], whole: tuple[Any, ...]) -> None:
+    first, second = (results_of(op, part) for part in parts)
+    for one, other, both in zip(first, second, whole, strict=True):
+        tolerance = 1e-6 if both.dtype == np.float32 else 1e-10
+        np.testing.assert_allclose(one + other, both, rtol=tolerance, atol=tolerance, err_msg=str(op))
+
+
+def test_wrong_rule_is_caught() -> None:
+    class WrongSoftmax(Op, abstract=True):
+        def rule(self, x: TensorType) -> str:
+            return "a b -> a b"  # the axis b must stay whole
+
+        def run(self, be: Any, *inputs: Any) -> Any:
+            power = be.xp.exp(inputs[0])
+            return power / power.sum(axis=-1, keepdims=True)
+
+    spec = sample((8, 16))
+    types = types_of(spec)
+    with pytest.raises(AssertionError, match="Not equal"):
+        check_sharded(WrongSoftmax(), arrays_of("WrongSoftmax", spec, types), types, 4)
+
+
+def test_wrong_reduction_is_caught() -> None:
+    class WrongMaximum(Op, abstract=True):
+        def rule(self, x: TensorType) -> str:
+            return "a b -> a"  # partial maxima do not combine by the default, a sum
+
+        def run(self, be: Any, *inputs: Any) -> Any:
+            return be.xp.max(inputs[0], axis=-1)
+
+    spec = sample((8, 16), low=1.0)
+    types = types_of(spec)
+    with pytest.raises(AssertionError, match="Not equal"):
+        check_sharded(WrongMaximum(), arrays_of("WrongMaximum", spec, types), types, 4)

@@ -1,0 +1,240 @@
+"""The executor: order, freeing, updates in place, errors, losses that are not finite."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.graph import Constant, Graph
+from mspc.ir.layout import Layout
+from mspc.ops.op import Op
+from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm import OneRank
+from mspc.runtime.comm_local import World
+from mspc.runtime.executor import Executor
+from tests.runtime.graphs import (
+    Broken,
+    GraphMaker,
+    Logarithm,
+    Plus,
+    Subtract,
+    Total,
+    TotalOfRanks,
+    Turned,
+    WithoutKernel,
+    floats,
+)
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def execute(graph: Graph, *inputs: Any, **values: Any) -> list[Any]:
+    return Executor(graph, NumPyBackend(OneRank()), values).run(inputs)
+
+
+def test_values_flow_in_order_and_constants_are_operands() -> None:
+    make = GraphMaker()
+    x, y = make.parameter("x", (2, 3)), make.parameter("y", (2, 3))
+    two = make.node(Plus(), x, Constant(2.0, "Float32"))
+    out = make.node(Plus(), two, y)
+    first, second = execute(make.returns(out, two), X, 10 * X)
+    np.testing.assert_array_equal(first, X + 2 + 10 * X)
+    np.testing.assert_array_equal(second, X + 2)
+    assert first.dtype == np.float32
+
+
+def test_tuples_and_several_operands() -> None:
+    make = GraphMaker()
+    x = make.parameter("x", (2, 3))
+    tuple_of_three = make.node(MakeTuple(), x, x, make.node(Plus(), x, x))
+    out = make.node(TupleGetItem(2), tuple_of_three)
+    np.testing.assert_array_equal(execute(make.returns(out), X)[0], 2 * X)
+
+
+class Watched(np.ndarray):
+    """An array that weak references can point to."""
+
+
+class Tracked(Op, abstract=True):
+    """x + 1, remembered in `alive`."""
+
+    def run(self, be: Any, x: Any) -> Any:
+        result = (np.asarray(x) + 1).view(Watched)
+        alive.append(weakref.ref(result))
+        return result
+
+
+class CountAlive(Op, abstract=True):
+    """Writes down how many tracked arrays are alive while it runs."""
+
+    def run(self, be: Any, x: Any) -> Any:
+        gc.collect()
+        counts.append(sum(ref() is not None for ref in alive))
+        return np.asarray(x) + 0
+
+
+alive: list[Any] = []
+counts: list[int] = []
+
+
+def test_values_are_freed_at_their_last_use() -> None:
+    alive.clear()
+    counts.clear()
+    make = GraphMaker()
+    value: Any = make.parameter("x", (2, 3))
+    for _ in range(5):
+        value = make.node(Tracked(), value)
+    counted = make.node(CountAlive(), value)
+    unread = make.node(Tracked(), counted)
+    last = make.node(CountAlive(), counted)
+    graph = make.returns(last)
+    assert unread in graph.nodes
+    execute(graph, X)
+    assert counts == [1, 0]
+
+
+def test_parameters_are_updated_in_place_and_kept() -> None:
+    make = GraphMaker()
+    x, w = make.parameter("x", (2, 3)), make.parameter("w", (2, 3), "parameter")
+    update = make.node(Subtract(), w, x)
+    loss = make.node(Depend(), make.node(Total(), w, shape=()), update, shape=())
+    make.graph.nodes.insert(0, make.graph.nodes.pop(1))  # the loss is read before the update
+    array = np.ones((2, 3), np.float32)
+    executor = Executor(make.returns(loss), NumPyBackend(OneRank()), {"w": array})
+    assert executor.run([X])[0] == 6
+    assert executor.run([X])[0] == 6 - X.sum()
+    np.testing.assert_array_equal(array, 1 - 2 * X)
+    assert executor.parameter("w") is array
+    assert executor.trains
+
+
+def test_a_view_of_a_parameter_keeps_the_value_of_before_the_update() -> None:
+    make = GraphMaker()
+    x, w = make.parameter("x", (3, 3)), make.parameter("w", (3, 3), "parameter")
+    view = make.node(Turned(), w, shape=(3, 3))
+    update = make.node(Subtract(), w, x, shape=(3, 3))
+    out = make.node(Depend(), make.node(Plus(), view, x, shape=(3, 3)), update, shape=(3, 3))
+    ones, start = np.ones((3, 3), np.float32), np.arange(9, dtype=np.float32).reshape(3, 3)
+    executor = Executor(make.returns(out), NumPyBackend(OneRank()), {"w": start.copy()})
+    np.testing.assert_array_equal(executor.run([ones])[0], start.T + 1)
+    np.testing.assert_array_equal(executor.run([ones])[0], start.T)
+
+
+def test_a_result_never_shares_memory_with_a_parameter() -> None:
+    make = GraphMaker()
+    w = make.parameter("w", (3, 3), "parameter")
+    array = np.ones((3, 3), np.float32)
+    whole, turned = execute(make.returns(w, make.node(Turned(), w, shape=(3, 3))), w=array)
+    assert not np.shares_memory(whole, array)
+    assert not np.shares_memory(turned, array)
+
+
+def test_a_kernel_failure_names_node_rank_types_and_line() -> None:
+    make = GraphMaker()
+    x = make.parameter("x", (2, 3))
+    with pytest.raises(ExecutionError) as caught:
+        execute(make.returns(make.node(Broken(), x, instance="op")), X)
+    assert str(caught.value) == (
+        "net.py:12:5: error: Broken 'op' failed on rank 0 in step 1: ValueError: the kernel is broken\n"
+        "        out = self.op(x)\n"
+        "        ^^^^\n"
+        "  note: its operands are (<Tensor[Float32], (2, 3)>), its result <Tensor[Float32], (2, 3)>"
+    )
+    assert caught.value.exit_status == 1
+
+
+def test_operators_without_kernel_are_all_named() -> None:
+    make = GraphMaker()
+    x = make.parameter("x", (2, 3))
+    first = make.node(WithoutKernel(), x, instance="a")
+    with pytest.raises(MspcError) as caught:
+        execute(make.returns(make.node(WithoutKernel(), first, instance="b")), X)
+    assert "WithoutKernel 'a' has no kernel" in str(caught.value)
+    assert "WithoutKernel 'b' has no kernel" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fed", "message"),
+    [
+        ([X[:1]], "argument 'x' is float32 of shape (1, 3); this rank's graph takes float32 of shape (2, 3)"),
+        ([X.astype(np.float64)], "argument 'x' is float64 of shape (2, 3); this rank's graph takes float32 of shape (2, 3)"),
+        ([], "the graph takes 1 inputs, 0 were given"),
+    ],
+)  # fmt: skip
+def test_wrong_inputs_are_refused(fed: list[Any], message: str) -> None:
+    make = GraphMaker()
+    graph = make.returns(make.node(Total(), make.parameter("x", (2, 3)), shape=()))
+    with pytest.raises(MspcError) as caught:
+        execute(graph, *fed)
+    assert caught.value.message == message
+
+
+def test_a_missing_value_is_refused() -> None:
+    make = GraphMaker()
+    graph = make.returns(make.parameter("w", (2, 3), "parameter"))
+    with pytest.raises(MspcError) as caught:
+        execute(graph)
+    assert caught.value.message == "there is no value for parameter 'w'"
+
+
+def training(ranks: int = 1) -> Graph:
+    """loss = sum(log(x + w)), summed over ranks; then w -= x."""
+    make = GraphMaker()
+    x, w = make.parameter("x", (2,)), make.parameter("w", (2,), "parameter")
+    moved = make.node(Plus(), x, w, shape=(2,), instance="add")
+    loss = make.node(Total(), make.node(Logarithm(), moved, shape=(2,), instance="log"), shape=())
+    if ranks > 1:
+        loss = make.node(TotalOfRanks(tuple(range(ranks))), loss, shape=())
+        loss.layout = Layout.replicated(ranks, 0)
+    update = make.node(Subtract(), w, x, shape=(2,))
+    return make.returns(make.node(Depend(), loss, update, shape=()))
+
+
+def test_a_nan_in_the_loss_stops_before_the_update_and_names_the_first_node() -> None:
+    array = floats(1, 1)
+    executor = Executor(training(), NumPyBackend(OneRank()), {"w": array})
+    executor.run([floats(0.5, 0.25)])
+    kept = array.copy()
+    with pytest.raises(ExecutionError) as caught:
+        executor.run([floats(-9, 1)])
+    assert caught.value.message == "the loss of step 2 is NaN on rank 0; the first such value comes from Logarithm 'log'"
+    assert caught.value.location is not None
+    assert caught.value.location.line == 12
+    np.testing.assert_array_equal(array, kept)
+
+
+def test_a_parameter_that_holds_an_infinity_is_named() -> None:
+    executor = Executor(training(), NumPyBackend(OneRank()), {"w": floats(1, np.inf)})
+    with pytest.raises(ExecutionError) as caught:
+        executor.run([floats(1, 1)])
+    assert caught.value.message == (
+        "the loss of step 1 is an infinity on rank 0; parameter 'w' held such a value before the step"
+    )
+
+
+def test_the_rank_where_a_nan_arises_is_named_although_all_see_it() -> None:
+    def main(comm: Any) -> None:
+        executor = Executor(training(3), NumPyBackend(comm), {"w": floats(1, 1)})
+        executor.run([floats(1, 1)])
+        executor.run([floats(1, -5) if comm.rank == 2 else floats(1, 1)])
+
+    with pytest.raises(ExecutionError) as caught:
+        World(3).run(main)
+    assert caught.value.message == "the loss of step 2 is NaN on rank 2; the first such value comes from Logarithm 'log'"
+
+
+def test_the_running_node_is_left_in_the_cursor() -> None:
+    make = GraphMaker()
+    x = make.parameter("x", (2, 3))
+    graph = make.returns(make.node(Broken(), make.node(Plus(), x, x)))
+    cursor = [-1]
+    executor = Executor(graph, NumPyBackend(OneRank()), {}, cursor)
+    with pytest.raises(ExecutionError):
+        executor.run([X])
+    assert cursor == [1]

@@ -1,0 +1,61 @@
+"""The wheel holds every package and the grammar, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def wheel_names(root: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Files of a wheel that is built from a copy of the checkout, with the setuptools that is installed."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for path in root.rglob("*"):
+        shown = path.relative_to(root)
+        if path.is_file() and not any(
+            part.startswith(".") or part in ("build", "__pycache__") for part in shown.parts
+        ):
+            (source / shown).parent.mkdir(parents=True, exist_ok=True)
+            (source / shown).write_bytes(path.read_bytes())
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        ".",
+        "--no-deps",
+        "--no-build-isolation",
+        "--quiet",
+        "-w",
+        str(folder),
+    ]
+    done = subprocess.run(pip, cwd=source, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = folder.glob("*.whl")
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_wheel_holds_every_module(root: Path, wheel_names: set[str]) -> None:
+    left_out = {"tests", "benchmarks", "samples", "docs", "build", "dist"}
+    modules = {
+        f"mspc/{path.relative_to(root)}"
+        for pattern in ("*.py", "[a-z]*/*.py", "[a-z]*/[a-z]*/*.py")
+        for path in root.glob(pattern)
+        if path.relative_to(root).parts[0] not in left_out
+    }
+    assert {name for name in wheel_names if name.endswith(".py")} == modules
+
+
+def test_wheel_holds_the_grammar_and_no_other_data(wheel_names: set[str]) -> None:
+    data = {name for name in wheel_names if name.startswith("mspc/") and not name.endswith(".py")}
+    assert data == {"mspc/ir/grammar.lark"}
+
+
+def test_wheel_holds_the_licence(wheel_names: set[str]) -> None:
+    assert any(name.endswith("LICENSE") for name in wheel_names)
