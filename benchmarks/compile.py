@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mspc.commands.capture import capture
-from mspc.compiler.config import Config
+from mspc.commands.programs import config_of
 from mspc.compiler.driver import Stage, compile_launch
 from mspc.session.state import Session
 
@@ -44,8 +44,7 @@ def in_process(script: Path, ranks: int, tries: int) -> tuple[float, list[tuple[
     times: list[tuple[float, list[tuple[str, float]]]] = []
     for _ in range(tries):
         launch = capture(script, [], Session.of_rank(0, ranks))
-        context = {name: getattr(launch.context, name) for name in launch.context.__dataclass_fields__}
-        config = Config.from_context(context, ranks, str(script.parent))
+        config = config_of(launch, ranks)
         stages: list[tuple[str, float]] = []
         last = start = time.perf_counter()
 

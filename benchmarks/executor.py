@@ -1,4 +1,5 @@
-"""What the executor adds to the bare NumPy calls: a chain of 1000 operators on (8, 16) against the same calls in a loop.
+"""What the executor adds to the bare NumPy calls: a chain of 1000 operators on (8, 16) against the same
+calls in a loop.
 
 Run: python benchmarks/executor.py
 """

@@ -1,10 +1,10 @@
-"""Bytes, messages and planning time of redistributions, over all pairs of tuple strategies of 2-D and 3-D tensors on 4 to
-64 ranks and over seeded random pairs of layouts.
+"""Bytes, messages and planning time of redistributions, over all pairs of tuple strategies of 2-D and 3-D
+tensors on 4 to 64 ranks and over seeded random pairs of layouts.
 
-    python benchmarks/redistribution.py [--quick]
+    python -m benchmarks.redistribution [--quick]
 
-Every pair up to 16 ranks is executed on simulated ranks and compared exactly. The floor of a rank is what it misses of
-its new slice. Exit status 1 where a promise is broken.
+Every pair up to 16 ranks is executed on simulated ranks and compared exactly. The floor of a rank is what it
+misses of its new slice. Exit status 1 where a promise is broken.
 """
 
 from __future__ import annotations
@@ -17,11 +17,8 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mspc.passes.redistribution_plan import plan
 from tests.redistributions import (
@@ -102,24 +99,25 @@ def measure(pairs: Iterable[Pair], figures: Figures, execute_up_to: int = 16) ->
             figures.in_vain += moved
         most = holders(source, target, shape)
         figures.messages += bool((received > (most if len(received) > 1 else most.max())).any())
-        if (found.collectives > 1 or figures_exchange(found)) and one_collective_suffices(source, target, shape):
+        by_pieces = any(step.op.name == "Exchange" for step in found.steps)
+        if (found.collectives > 1 or by_pieces) and one_collective_suffices(source, target, shape):
             figures.split += 1
-
-
-def figures_exchange(found: object) -> bool:
-    return any(step.op.name == "Exchange" for step in found.steps)
 
 
 def report(name: str, figures: Figures) -> list[str]:
     times = sorted(figures.seconds)
     print(f"{name}: {figures.pairs} pairs, {figures.executed} executed and compared exactly")
     if figures.floor:
-        print(f"  elements received / floor   {figures.moved} / {figures.floor} = {figures.moved / figures.floor:.4f}")
+        ratio = figures.moved / figures.floor
+        print(f"  elements received / floor   {figures.moved} / {figures.floor} = {ratio:.4f}")
         print(f"  worst pair                  {figures.worst:.4f}")
     print(f"  largest tensor in between   {figures.largest:.2f} of the larger slice")
     median, p99 = statistics.median(times), times[len(times) * 99 // 100]
     print(f"  planning                    {median * 1e3:.3f} ms median, {p99 * 1e3:.3f} ms for 99 of 100")
-    print("  steps                       " + ", ".join(f"{kind} {n}" for kind, n in figures.kinds.most_common(9)))
+    print(
+        "  steps                       "
+        + ", ".join(f"{kind} {n}" for kind, n in figures.kinds.most_common(9))
+    )
     failures = figures.failures()
     for failure in failures:
         print(f"  BROKEN: {failure}")
@@ -127,8 +125,10 @@ def report(name: str, figures: Figures) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="every 10th pair of strategies, 200 random pairs")
+    parser = argparse.ArgumentParser(description="Bytes, messages and planning time of redistributions.")
+    parser.add_argument(
+        "--quick", action="store_true", help="every 10th pair of strategies, 200 random pairs"
+    )
     quick = parser.parse_args().quick
     failures: list[str] = []
     pairs = list(strategy_pairs())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import linecache
 import re
 import sys
@@ -156,8 +157,13 @@ def build(target: NamedTarget, inputs: Sequence[str], session: state.Session) ->
         namespace = sys.modules[target.path.stem].__dict__
     if target.name not in namespace:
         raise MspcError(f"{target.path} defines no {target.name!r}", notes=_similar(target.name, namespace))
+    keywords = dict(target.keywords)
     try:
-        network = namespace[target.name](*target.args, **dict(target.keywords))
+        inspect.signature(namespace[target.name]).bind(*target.args, **keywords)
+    except TypeError as error:
+        raise MspcError(f"cannot build {target.name}: {error}") from None
+    try:
+        network = namespace[target.name](*target.args, **keywords)
     except _Stop:
         raise MspcError(f"{target.name} calls a network while it is built") from None
     except MspcError:

@@ -1,4 +1,5 @@
-"""The job that this process is a rank of, alone or one of mpirun's: how it begins, and how it ends when a rank fails."""
+"""The job that this process is a rank of, alone or one of mpirun's: how it begins, and how it ends when
+a rank fails."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from mspc.session.errors import is_library
 
 @dataclass
 class Job:
-    """comm: the communicator of this rank's graphs. aside: that of everything else, so that the two never mix.
+    """comm: the communicator of this rank's graphs. aside: that of everything else, so that the two
+    never mix.
     watch: of the job under mpirun, else None."""
 
     comm: Any
@@ -48,7 +50,8 @@ class Job:
             self.watch.cursor[0] = -1
 
     def outside_user_code(self) -> Any:
-        """A context around everything that may communicate; a simulation changes over to other ranks inside."""
+        """A context around everything that may communicate; a simulation changes over to other ranks
+        inside."""
         return contextlib.nullcontext()
 
     def finish(self) -> None:
@@ -113,8 +116,8 @@ def join_job() -> Job:
     comm = MpiComm(watch)
     if comm.size != size:
         raise MspcError(
-            f"mpirun started {size} ranks, but MPI counts {comm.size}: mpi4py uses another MPI than this mpirun",
-            notes=["use the mpirun beside this Python"],
+            f"mpirun started {size} ranks, but MPI counts {comm.size}",
+            notes=["mpi4py uses another MPI than this mpirun; use the mpirun beside this Python"],
         )
     watch.start(lambda: comm.barrier(tuple(range(size))))
     return Job(comm, MpiComm(watch, channel=1), watch)

@@ -1,4 +1,5 @@
-"""What stands behind a called cell: compiles it once per target and argument types, and runs this rank's graph."""
+"""What stands behind a called cell: compiles it once per target and argument types, and runs this rank's
+graph."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ Call = tuple[Any, ...]
 
 
 class RanksWanted(BaseException):
-    """Leaves a script that asks for more ranks than run, before its first step; no script's handler catches it."""
+    """Leaves a script that asks for more ranks than run, before its first step; no script's handler
+    catches it."""
 
     def __init__(self, ranks: int) -> None:
         super().__init__(ranks)
@@ -47,7 +49,9 @@ class RanksWanted(BaseException):
 class Launched:
     """One compiled target on this rank: its executor and how its arguments arrive."""
 
-    def __init__(self, number: int, compiled: Compiled, job: Job, parameters: dict[str, Any], store: ParameterStore):
+    def __init__(
+        self, number: int, compiled: Compiled, job: Job, parameters: dict[str, Any], store: ParameterStore
+    ):
         self.number = number
         self.compiled = compiled
         self.job = job
@@ -150,14 +154,7 @@ class Launcher:
 
     def config(self, frozen: FrozenContext) -> Config:
         """The compiler's settings for a launch in this context."""
-        return Config(
-            ranks=self.job.size,
-            mode=frozen.parallel_mode,
-            search_mode=frozen.search_mode or "sharding_propagation",
-            dataset_strategy=frozen.dataset_strategy,
-            gradients_mean=frozen.gradients_mean,
-            script_folder=self.script_folder,
-        )
+        return Config.from_context(frozen, self.job.size, self.script_folder)
 
     def _check_ranks(self, frozen: FrozenContext) -> None:
         wanted = frozen.device_num
@@ -167,7 +164,9 @@ class Launcher:
             raise RanksWanted(wanted)
         raise MspcError(
             f"the script sets device_num={wanted}, but mpirun started {self.job.size} ranks",
-            notes=[f"start it with mpirun -n {wanted}, or give --ranks {self.job.size} to overrule the script"],
+            notes=[
+                f"start it with mpirun -n {wanted}, or give --ranks {self.job.size} to overrule the script"
+            ],
         )
 
     def describe(self, rank: int, number: int, index: int) -> ExecutionError:
@@ -181,8 +180,8 @@ class Launcher:
 
 
 def default_launcher() -> Launcher:
-    """The launcher of a script run by plain Python, alone or under mpirun: it joins the job at its first launch, and
-    the job ends when the script fails."""
+    """The launcher of a script run by plain Python, alone or under mpirun: it joins the job at its first
+    launch, and the job ends when the script fails."""
     job = join_job()
     if job.watch is not None:
         atexit.register(job.finish)
@@ -194,7 +193,9 @@ def default_launcher() -> Launcher:
         if isinstance(error, RanksWanted):
             error = MspcError(
                 f"the script sets device_num={error.ranks}, but runs on one rank",
-                notes=[f"start it with mspc run SCRIPT --ranks {error.ranks}, or mpirun -n {error.ranks} python SCRIPT"],
+                notes=[
+                    f"start it with mspc run SCRIPT --ranks {error.ranks}, or under mpirun -n {error.ranks}"
+                ],
             )
         if isinstance(error, MspcError):
             print(explain(error)[0], file=sys.stderr)
@@ -252,9 +253,8 @@ def _in_graph(arg: Any, fed: Iterator[Fed]) -> Any:
 
 
 def _fit(parameter: GraphParameter, array: Array, rank: int) -> Array:
-    """What the graph takes of what the script feeds: the array itself, or this rank's slice of a whole one."""
+    """What the graph takes of what the script feeds: the array itself, or this rank's slice of a whole
+    one."""
     if array.shape == parameter.shape:
         return array
     return cut_parameter(parameter, array, rank, "argument")
-
-

@@ -32,12 +32,14 @@ def mpi_rank() -> int:
 
 def job_name() -> str:
     """A name that all ranks of this job share and no other job has."""
-    return os.environ.get("PMIX_NAMESPACE") or os.environ.get("OMPI_MCA_ess_base_jobid") or f"job-{os.getppid()}"
+    return (
+        os.environ.get("PMIX_NAMESPACE") or os.environ.get("OMPI_MCA_ess_base_jobid") or f"job-{os.getppid()}"
+    )
 
 
 def limit_threads(local_ranks: int = 0) -> None:
-    """Give every rank its share of the cores: one BLAS thread where ranks outnumber cores. Values that the user set
-    are kept. Without effect once NumPy is loaded."""
+    """Give every rank its share of the cores: one BLAS thread where ranks outnumber cores. Values that
+    the user set are kept. Without effect once NumPy is loaded."""
     local = local_ranks or int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "0") or 0)
     if local <= 1:
         return
@@ -92,7 +94,10 @@ def run_under_mpirun(ranks: int, arguments: Sequence[str]) -> int:
     try:
         # A group of its own: a Ctrl-C reaches mpirun through this process alone, once.
         child = subprocess.Popen(
-            mpirun_command(ranks, arguments), env=mpirun_environment(), process_group=0, stdin=subprocess.DEVNULL
+            mpirun_command(ranks, arguments),
+            env=mpirun_environment(),
+            process_group=0,
+            stdin=subprocess.DEVNULL,
         )
     except OSError as error:
         raise MspcError(f"cannot start mpirun: {error.strerror}") from None

@@ -1,4 +1,5 @@
-"""Where a script's Parameters are while graphs train them: every rank keeps its slices, reading one gathers it."""
+"""Where a script's Parameters are while graphs train them: every rank keeps its slices, reading one
+gathers it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class _Slice:
 
 @dataclass
 class _Kept:
-    """A parameter's slices; graphs that place it alike share one array. newest: the slice with the newest values."""
+    """A parameter's slices; graphs that place it alike share one array. newest: the slice with the
+    newest values."""
 
     parameter: Any
     slices: list[_Slice] = field(default_factory=list[_Slice])
@@ -35,7 +37,8 @@ class _Kept:
 
 
 class ParameterStore:
-    """The parameters of one rank's script. Every rank reads and writes a sharded parameter together with the others."""
+    """The parameters of one rank's script. Every rank reads and writes a sharded parameter together with
+    the others."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -66,7 +69,8 @@ class ParameterStore:
         self._borrowed.setdefault(owner.number, []).append((kept, index))
 
     def prepare(self, launched: Any) -> None:
-        """Bring the launched graph's slices up to date; they are, unless another graph places a parameter otherwise."""
+        """Bring the launched graph's slices up to date; they are, unless another graph places a
+        parameter otherwise."""
         for kept, index in self._borrowed.get(launched.number, ()):
             if kept.slices[index].version != kept.version:
                 self._refresh(kept, index)
@@ -101,4 +105,6 @@ class ParameterStore:
     def write(self, parameter: Any, array: Array) -> None:
         """Replace the full tensor; every rank gives the same."""
         for mine in self._kept[id(parameter)].slices:
-            mine.array[...] = cut_parameter(mine.graph_parameter, np.asarray(array), self._job.rank, "parameter")
+            mine.array[...] = cut_parameter(
+                mine.graph_parameter, np.asarray(array), self._job.rank, "parameter"
+            )

@@ -77,7 +77,8 @@ def run_directory(
     """Execute a compiled program from its files alone.
 
     Args:
-        data: npz file with global arrays. synthetic: make the arrays up. steps: default 1, or as many as the data have.
+        data: npz file with global arrays. synthetic: make the arrays up. steps: default 1, or as many as
+        the data have.
         save: where the full parameters go after the last step. save_outputs: where the outputs go.
 
     Raises:
@@ -105,7 +106,12 @@ def run_directory(
         simulate_program(options, program)
         return
     arguments = ["run", str(folder)]
-    for flag, value in (("--data", data), ("--steps", steps), ("--save", save), ("--save-outputs", save_outputs)):
+    for flag, value in (
+        ("--data", data),
+        ("--steps", steps),
+        ("--save", save),
+        ("--save-outputs", save_outputs),
+    ):
         if value is not None:
             arguments += [flag, str(value)]
     if synthetic:
@@ -115,7 +121,8 @@ def run_directory(
 
 @contextlib.contextmanager
 def _said_once() -> Iterator[None]:
-    """Around what every rank checks before it joins the job: rank 0 alone reports a mistake, the others end later."""
+    """Around what every rank checks before it joins the job: rank 0 alone reports a mistake, the others
+    end later."""
     try:
         yield
     except MspcError as error:
@@ -129,7 +136,8 @@ def _check_size(ranks: int | None, simulate: bool) -> None:
     size = mpi_size()
     if size > 1 and simulate:
         raise MspcError(
-            f"--simulate runs all ranks in one process, but mpirun started {size}", notes=["leave one of the two out"]
+            f"--simulate runs all ranks in one process, but mpirun started {size}",
+            notes=["leave one of the two out"],
         )
     if size and ranks is not None and ranks != size:
         raise MspcError(

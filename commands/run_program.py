@@ -46,14 +46,14 @@ def check_program(options: Options, ranks: int | None) -> Program:
     program = load_program(options.folder)
     if ranks is not None and ranks != program.ranks:
         raise MspcError(
-            f"{options.folder} was compiled for {program.ranks} rank{'s' if program.ranks > 1 else ''}, not for {ranks}",
+            f"{options.folder} was compiled for {_count(program.ranks)}, not for {ranks}",
             notes=[f"run it on {program.ranks}, or compile it again with --ranks {ranks}"],
         )
     missing = program.missing(program.ranks)
     if missing:
         listed = ", ".join(map(str, missing[:16])) + (", ..." if len(missing) > 16 else "")
         raise MspcError(
-            f"{options.folder} holds no graph for rank{'s' if len(missing) > 1 else ''} {listed} of {program.ranks}",
+            f"{options.folder} holds no graph for rank {listed} of {program.ranks}",
             notes=["compile it without --rank"],
         )
     if options.data is not None and options.synthetic:
@@ -62,8 +62,15 @@ def check_program(options: Options, ranks: int | None) -> Program:
         raise MspcError(f"there is no file {options.data}")
     if options.data is None and not options.synthetic and program.inputs:
         names = ", ".join(str(entry.get("name")) for entry in program.inputs)
-        raise MspcError(f"{options.folder} takes {names}", notes=["give --data FILE.npz with these arrays, or --synthetic"])
+        raise MspcError(
+            f"{options.folder} takes {names}",
+            notes=["give --data FILE.npz with these arrays, or --synthetic"],
+        )
     return program
+
+
+def _count(ranks: int) -> str:
+    return f"{ranks} rank{'s' if ranks > 1 else ''}"
 
 
 def simulate_program(options: Options, program: Program) -> None:
@@ -181,7 +188,10 @@ def _save_parameters(path: Path, executor: Executor, job: Job) -> None:
     if job.rank == 0:
         from safetensors.numpy import save
 
-        _write(path, lambda file: file.write(save({n: np.ascontiguousarray(a) for n, a in sorted(tensors.items())})))
+        _write(
+            path,
+            lambda file: file.write(save({n: np.ascontiguousarray(a) for n, a in sorted(tensors.items())})),
+        )
 
 
 def _write(path: Path, write: Any) -> None:

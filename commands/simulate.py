@@ -47,8 +47,8 @@ class SimulatedJob(Job):
 class SharedCompiles:
     """What the ranks' launchers share: a graph is compiled by the first rank that launches it.
 
-    Ranks launch their own copies of one network; the copies are told apart by the order in which a rank launches them,
-    and are the same program when the front end finds the same graph in them.
+    Ranks launch their own copies of one network; the copies are told apart by the order in which a rank
+    launches them, and are the same program when the front end finds the same graph in them.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,8 @@ def simulate_script(
 
     Raises:
         RanksWanted: the script asks for another number, and `--ranks` was not given.
-        MspcError: the first failure of a rank, with the rank's number in its message. SystemExit: a rank's own.
+        MspcError: the first failure of a rank, with the rank's number in its message. SystemExit: a
+        rank's own.
     """
     shared = SharedCompiles()
     users: list[UserState] = []

@@ -115,7 +115,6 @@ class Nowhere(TextIOBase):
         """Nothing is left."""
 
 
-
 class HeldBack(TextIOBase):
     """Keeps text until it is released or dropped, then passes everything on."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +9,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import TensorType
+from mspc.session.context import FrozenContext
 
 SHARDED_MODES = ("semi_auto_parallel", "auto_parallel")
 
@@ -23,6 +23,8 @@ class Config:
         one strategy per input (tuples of ints or NamedLayouts).
     gradients_mean: data parallel mode divides summed gradients by the number of ranks.
     script_folder: file names in the text are relative to it.
+    parallel_optimizer, parallel_optimizer_threshold (KB), optimizer_weight_shard_size: replicas of a parameter share its
+        update (`enable_parallel_optimizer`).
     """
 
     ranks: int = 1
@@ -31,6 +33,9 @@ class Config:
     dataset_strategy: str | tuple[Any, ...] = "data_parallel"
     gradients_mean: bool = False
     script_folder: str = ""
+    parallel_optimizer: bool = False
+    parallel_optimizer_threshold: int = 64
+    optimizer_weight_shard_size: int = -1
 
     @property
     def sharded(self) -> bool:
@@ -41,19 +46,18 @@ class Config:
         return replace(self, ranks=ranks)
 
     @staticmethod
-    def from_context(values: Mapping[str, Any], ranks: int, script_folder: str = "") -> Config:
-        """The settings in a frozen auto-parallel context (its keys are MindSpore's)."""
-        strategy: Any = values.get("dataset_strategy", "data_parallel")
-        if values.get("full_batch"):
-            strategy = "full_batch"
-        search = values.get("search_mode") or values.get("auto_parallel_search_mode") or "sharding_propagation"
+    def from_context(context: FrozenContext, ranks: int, script_folder: str = "") -> Config:
+        """The settings of a launch in this context."""
         return Config(
             ranks=ranks,
-            mode=str(values.get("parallel_mode", "stand_alone")),
-            search_mode=str(search),
-            dataset_strategy=strategy,
-            gradients_mean=bool(values.get("gradients_mean", False)),
+            mode=context.parallel_mode,
+            search_mode=context.search_mode or "sharding_propagation",
+            dataset_strategy=context.dataset_strategy,
+            gradients_mean=context.gradients_mean,
             script_folder=script_folder,
+            parallel_optimizer=context.enable_parallel_optimizer,
+            parallel_optimizer_threshold=context.optimizer_threshold,
+            optimizer_weight_shard_size=context.optimizer_shard_size,
         )
 
 

@@ -109,6 +109,7 @@ def compile_graph(traced: Traced, fed: list[Fed], config: Config, on_stage: OnSt
         graph.attrs["gradients_mean"] = True
     if config.sharded:
         graph.attrs["outputs"] = "batch" if config.dataset_strategy == "data_parallel" else "whole"
+        _optimizer_parallel(traced, config)
     inputs = [p for p in graph.parameters if p.kind == "input"]
     if len(inputs) != len(fed):
         raise MspcError(f"the network takes {len(inputs)} tensors, but it is called with {len(fed)}")
@@ -128,6 +129,19 @@ def compile_graph(traced: Traced, fed: list[Fed], config: Config, on_stage: OnSt
     compile_id = hashlib.sha256(f"{config.ranks}\n{text}".encode()).hexdigest()[:ID_LENGTH]
     graph.attrs["compile_id"] = compile_id
     return Compiled(config, traced, fed, graph, compile_id, len(names) + 1)
+
+
+def _optimizer_parallel(traced: Traced, config: Config) -> None:
+    graph = traced.graph
+    if not config.parallel_optimizer:
+        return
+    graph.attrs["parallel_optimizer"] = True
+    graph.attrs["parallel_optimizer_threshold"] = config.parallel_optimizer_threshold
+    graph.attrs["optimizer_weight_shard_size"] = config.optimizer_weight_shard_size
+    for parameter in graph.parameters:
+        source = traced.parameters.get(parameter.name)
+        if source is not None and not getattr(source, "parallel_optimizer", True):
+            parameter.attrs["parallel_optimizer"] = False
 
 
 def _report(on_stage: OnStage | None, name: str, number: int, graph: Graph, changed: bool, previous: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import math
 import types
 from collections.abc import Callable
 from typing import Any
@@ -94,6 +95,9 @@ def _extreme(name: str, operator: str) -> Handler:
             return fold(t, f"{name}()", lambda: getattr(builtins, name)(items, **kwargs))
         if kwargs:
             raise t.error(f"{name}() of tensors takes no {', '.join(kwargs)}")
+        for item in items:
+            if is_graph_value(item) and math.prod(item.shape) > 1:
+                raise t.error(f"{name}() compares tensors of several elements", [f"use ops.{operator.lower()}(a, b)"])
         result = items[0]
         for item in items[1:]:
             result = t.emit(t.op(operator), result, item)

@@ -7,7 +7,7 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mspc.compiler.frontend_state import Frame, Tracer, describe, tensors_in
+from mspc.compiler.frontend_state import Closure, Frame, Tracer, describe, tensors_in
 from mspc.ir.graph import Node, Parameter, Value
 from mspc.ir.types import TensorType
 from mspc.ops.reshape import Reshape
@@ -43,7 +43,7 @@ def call_gradient(
     for weight in weights:
         if not weight.tensor_type.dtype.is_float:
             raise tracer.error(f"parameter '{weight.name}' is {weight.tensor_type.dtype} and has no gradient")
-    fresh = _separate(tracer, given, places, weights)
+    fresh = _separate(tracer, request.fn, given, places, weights)
     inputs = [given[place] for place in places]
     result, first, last = inline(given, not fresh)
     if _leaks(tracer, first, last, [*inputs, *weights]):
@@ -90,15 +90,21 @@ def _places(tracer: Tracer, request: GradientFunction, given: list[Any]) -> list
     return list(request.positions)
 
 
-def _separate(tracer: Tracer, given: list[Any], places: list[int], weights: list[Value]) -> bool:
-    """Give every differentiated argument a value of its own: the graph is flat, and neither another use of the same
-    value nor the way it was computed may count. Returns whether anything was changed."""
+def _separate(
+    tracer: Tracer, fn: Any, given: list[Any], places: list[int], weights: list[Value]
+) -> bool:
+    """Give a differentiated argument a value of its own where the function may read the same value another way (as a
+    second argument, captured, or as a weight), or where it was computed from another one: the graph is flat.
+
+    Returns whether anything was changed.
+    """
     changed = False
     wanted = [given[place] for place in places]
+    before = list(given)
     for place in places:
         value = given[place]
-        others = [v for i, v in enumerate(given) if i != place and v is value]
-        if others or value in weights:
+        shared = sum(v is value for v in before) > 1 or value in weights
+        if shared or isinstance(fn, Closure) or (isinstance(value, Parameter) and value.kind != "input"):
             given[place] = tracer.builder.emit(Reshape(shape=value.shape), value)
             changed = True
         elif isinstance(value, Node):

@@ -333,7 +333,7 @@ class Tracer:
             return value
         if isinstance(value, Constant):
             return Constant(value.value.astype(dtype.numpy), dtype)
-        return self.emit(self.op("Cast", dtype=dtype), value)
+        return self.emit(self.op("Cast", dst_type=dtype), value)
 
     def op(self, name: str, **attributes: Any) -> Op:
         """The operator called `name`. Raises MspcError where mspc has none."""

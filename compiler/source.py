@@ -32,7 +32,7 @@ _INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "
 
 
 def _is_library(path: str) -> bool:
-    return path.startswith(("<", _STANDARD_LIBRARY)) or any(folder in path for folder in _INSTALLED)
+    return path.startswith(("<frozen ", _STANDARD_LIBRARY)) or any(folder in path for folder in _INSTALLED)
 
 
 class SourceFile:

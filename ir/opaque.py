@@ -1,4 +1,4 @@
-"""What the text form can hold beyond mspc's own graphs: operators, values and words of another compiler's dump.
+"""What the text form can hold beyond mspc's own graphs: another compiler's operators, values and words.
 
 They are carried along, printed and compared; nothing of them can be run.
 """

@@ -1,6 +1,6 @@
 """Graph -> text, in the two-line node form of MindSpore's dumps; docs/ir-format.md specifies it.
 
-Deterministic: numbers follow the run order, attributes the order of their declaration, no addresses, no times.
+Deterministic: numbers follow the run order, attributes their declaration; no addresses, no times.
 """
 
 from __future__ import annotations
@@ -170,7 +170,8 @@ def _parameter_text(parameter: Parameter) -> str:
     text = type_text(tensor)
     if parameter.kind != "input" and isinstance(tensor, TensorType):
         shape = ", ".join(map(str, tensor.shape))
-        text = f"<Ref[Tensor[{tensor.dtype}]], ({shape}), ref_key={name_text(parameter.name)}>  :  has_default"
+        key = name_text(parameter.name)
+        text = f"<Ref[Tensor[{tensor.dtype}]], ({shape}), ref_key={key}>  :  has_default"
     facts: list[str] = []
     if parameter.kind != ("parameter" if "<Ref[" in text else "input"):
         facts.append(f"kind: {name_text(parameter.kind)}")

@@ -25,6 +25,8 @@ LARGEST_PLAIN_TENSOR = 16
 _WORD = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _NAME = re.compile(r"[\w.\-/\[\]$]+\Z")
 _SYMBOL = re.compile(r"[A-Za-z_][\w.\[\]]*\Z", re.ASCII)
+_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "{}()<>,"}
+"""In names these stand escaped, so that a bracket in the text always is structure."""
 RESERVED = frozenset({"true", "false", "None", "inf", "nan", "none"})
 
 
@@ -38,7 +40,7 @@ def name_text(name: str) -> str:
     """A name: bare where it consists of letters, digits and `_ . - / [ ] $`, else quoted."""
     if _NAME.match(name):
         return name
-    return quoted(name).replace("{", "\\u007b").replace("}", "\\u007d").replace("(", "\\u0028").replace(")", "\\u0029")
+    return quoted(name).translate(_ESCAPES)
 
 
 def key_text(key: str) -> str:

@@ -13,6 +13,7 @@ from mspc.ops.primitive import Primitive
 from mspc.session.errors import ApiTypeError, ApiValueError
 from mspc.session.initializer import HeUniform, Uniform, initial_value
 from mspc.session.parameter import Parameter
+from mspc.session.seed import new_dropout_seeds
 from mspc.session.tensor import Tensor
 
 
@@ -146,7 +147,7 @@ class Dropout(Cell):
         if not 0 <= p < 1:
             raise ApiValueError(f"Dropout: p {p} must be at least 0 and below 1")
         self.p = p
-        self.dropout = ops.Dropout(1 - p)
+        self.dropout = ops.Dropout(1 - p, *new_dropout_seeds())
 
     def construct(self, x: Any) -> Any:
         if not self.training or self.p == 0:

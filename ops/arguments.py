@@ -11,6 +11,9 @@ from typing import Any, cast
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import DType, dtype_of
 
+PLAIN = (str, bool, int, float, tuple, list, type(None))
+"""Types whose values print themselves well in a message."""
+
 
 def split_call(
     name: str, args: Sequence[Any], tensors: int, attributes: Sequence[str], optional: int = 0
@@ -44,7 +47,7 @@ def int_of(name: str, what: str, value: Any) -> int:
 def ints_of(name: str, what: str, value: Any) -> tuple[int, ...]:
     """`value` as a tuple of ints; a single int is a tuple of one. Raises MspcError for anything else."""
     if isinstance(value, tuple | list):
-        entries: Sequence[Any] = value
+        entries = cast(Sequence[Any], value)
         return tuple(int_of(name, f"{what}[{i}]", entry) for i, entry in enumerate(entries))
     try:
         return (int_of(name, what, value),)
@@ -65,8 +68,7 @@ def dtype_arg(name: str, what: str, value: Any) -> DType:
 def sequence_of(name: str, args: Sequence[Any]) -> tuple[Any, ...]:
     """The tensors of a call `name((a, b))` or `name(a, b)`."""
     if len(args) == 1 and isinstance(args[0], tuple | list):
-        tensors: Sequence[Any] = args[0]
-        return tuple(tensors)
+        return tuple(cast(Sequence[Any], args[0]))
     return tuple(args)
 
 
@@ -87,5 +89,4 @@ def axes_in(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
 
 def describe(value: Any) -> str:
     """A short text of a wrong argument for messages, never a memory address."""
-    plain = value is None or isinstance(value, str | int | float | tuple | list)
-    return repr(cast(Any, value)) if plain else type(value).__name__
+    return repr(value) if type(value) in PLAIN else type(value).__name__

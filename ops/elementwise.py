@@ -1,8 +1,7 @@
-"""Functions of one tensor, element by element: powers, exponentials, trigonometry, rounding."""
+"""Functions of one tensor, element by element: powers, exponentials, signs, rounding."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -14,8 +13,7 @@ from mspc.ops.comparison import Greater, Select
 from mspc.ops.op import ArrayBackend, sample
 
 UNARY_SAMPLES = (sample((8, 16)), sample((2, 4, 8)), sample(()))
-_POSITIVE = (sample((8, 16), low=0.25), sample((), low=0.25))
-_INSIDE = (sample((8, 16), low=-0.9, high=0.9),)
+POSITIVE_INPUT = (sample((8, 16), low=0.25), sample((), low=0.25))
 _INTEGERS = (*UNARY_SAMPLES, sample((8,), dtypes=("Int32",), gradient=False))
 
 Gradients = Sequence[Value | None]
@@ -30,7 +28,9 @@ def scaled(b: Builder, number: float, value: Value) -> Value:
     return b.emit(Mul(), value, constant(b, number, value))
 
 
-class _Smooth(Unary, abstract=True):
+class Smooth(Unary, abstract=True):
+    """A function of floating-point numbers."""
+
     float_only: ClassVar[bool] = True
 
 
@@ -45,7 +45,7 @@ class Square(Unary):
     samples: ClassVar[Any] = _INTEGERS
 
 
-class Sqrt(_Smooth):
+class Sqrt(Smooth):
     """The square root of x."""
 
     array_function: ClassVar[str] = "sqrt"
@@ -53,10 +53,10 @@ class Sqrt(_Smooth):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Div(), scaled(b, 0.5, dout), out),)
 
-    samples: ClassVar[Any] = _POSITIVE
+    samples: ClassVar[Any] = POSITIVE_INPUT
 
 
-class Rsqrt(_Smooth):
+class Rsqrt(Smooth):
     """1 over the square root of x."""
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -70,10 +70,10 @@ class Rsqrt(_Smooth):
 
         return kernel
 
-    samples: ClassVar[Any] = _POSITIVE
+    samples: ClassVar[Any] = POSITIVE_INPUT
 
 
-class Reciprocal(_Smooth):
+class Reciprocal(Smooth):
     """1 / x."""
 
     array_function: ClassVar[str] = "reciprocal"
@@ -81,13 +81,13 @@ class Reciprocal(_Smooth):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Neg(), b.emit(Mul(), dout, b.emit(Square(), out))),)
 
-    samples: ClassVar[Any] = _POSITIVE
+    samples: ClassVar[Any] = POSITIVE_INPUT
 
 
 class Inv(Reciprocal):
     """1 / x."""
 
-    samples: ClassVar[Any] = _POSITIVE
+    samples: ClassVar[Any] = POSITIVE_INPUT
 
 
 class Pow(Binary):
@@ -112,7 +112,7 @@ class Pow(Binary):
     )
 
 
-class Exp(_Smooth):
+class Exp(Smooth):
     """e to the power x."""
 
     array_function: ClassVar[str] = "exp"
@@ -123,7 +123,7 @@ class Exp(_Smooth):
     samples: ClassVar[Any] = UNARY_SAMPLES
 
 
-class Expm1(_Smooth):
+class Expm1(Smooth):
     """e to the power x, minus 1, accurate for small x."""
 
     array_function: ClassVar[str] = "expm1"
@@ -134,7 +134,7 @@ class Expm1(_Smooth):
     samples: ClassVar[Any] = UNARY_SAMPLES
 
 
-class Log(_Smooth):
+class Log(Smooth):
     """The natural logarithm of x."""
 
     array_function: ClassVar[str] = "log"
@@ -142,10 +142,10 @@ class Log(_Smooth):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Div(), dout, x),)
 
-    samples: ClassVar[Any] = _POSITIVE
+    samples: ClassVar[Any] = POSITIVE_INPUT
 
 
-class Log1p(_Smooth):
+class Log1p(Smooth):
     """The natural logarithm of 1 + x, accurate for small x."""
 
     array_function: ClassVar[str] = "log1p"
@@ -153,7 +153,7 @@ class Log1p(_Smooth):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Div(), dout, b.emit(Add(), x, constant(b, 1, x))),)
 
-    samples: ClassVar[Any] = _POSITIVE
+    samples: ClassVar[Any] = POSITIVE_INPUT
 
 
 class Abs(Unary):
@@ -219,134 +219,3 @@ class Trunc(_Step):
     float_only: ClassVar[bool] = True
     array_function: ClassVar[str] = "trunc"
     samples: ClassVar[Any] = (sample((8, 16)),)
-
-
-class Sin(_Smooth):
-    """Sine, x in radians."""
-
-    array_function: ClassVar[str] = "sin"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Mul(), dout, b.emit(Cos(), x)),)
-
-    samples: ClassVar[Any] = UNARY_SAMPLES
-
-
-class Cos(_Smooth):
-    """Cosine, x in radians."""
-
-    array_function: ClassVar[str] = "cos"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Neg(), b.emit(Mul(), dout, b.emit(Sin(), x))),)
-
-    samples: ClassVar[Any] = UNARY_SAMPLES
-
-
-class Tan(_Smooth):
-    """Tangent, x in radians."""
-
-    array_function: ClassVar[str] = "tan"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Div(), dout, b.emit(Square(), b.emit(Cos(), x))),)
-
-    samples: ClassVar[Any] = _INSIDE
-
-
-def _root_of_one_minus_square(b: Builder, x: Value) -> Value:
-    return b.emit(Sqrt(), b.emit(Sub(), constant(b, 1, x), b.emit(Square(), x)))
-
-
-class Asin(_Smooth):
-    """Inverse sine, in radians."""
-
-    array_function: ClassVar[str] = "arcsin"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Div(), dout, _root_of_one_minus_square(b, x)),)
-
-    samples: ClassVar[Any] = _INSIDE
-
-
-class ACos(_Smooth):
-    """Inverse cosine, in radians."""
-
-    array_function: ClassVar[str] = "arccos"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Neg(), b.emit(Div(), dout, _root_of_one_minus_square(b, x))),)
-
-    samples: ClassVar[Any] = _INSIDE
-
-
-class Atan(_Smooth):
-    """Inverse tangent, in radians."""
-
-    array_function: ClassVar[str] = "arctan"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Div(), dout, b.emit(Add(), b.emit(Square(), x), constant(b, 1, x))),)
-
-    samples: ClassVar[Any] = UNARY_SAMPLES
-
-
-class Sinh(_Smooth):
-    """Hyperbolic sine."""
-
-    array_function: ClassVar[str] = "sinh"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Mul(), dout, b.emit(Cosh(), x)),)
-
-    samples: ClassVar[Any] = UNARY_SAMPLES
-
-
-class Cosh(_Smooth):
-    """Hyperbolic cosine."""
-
-    array_function: ClassVar[str] = "cosh"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Mul(), dout, b.emit(Sinh(), x)),)
-
-    samples: ClassVar[Any] = UNARY_SAMPLES
-
-
-class Erf(_Smooth):
-    """The error function."""
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        bell = b.emit(Exp(), b.emit(Neg(), b.emit(Square(), x)))
-        return (b.emit(Mul(), dout, scaled(b, 2 / math.sqrt(math.pi), bell)),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return erf(be.xp, inputs[0])
-
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-
-        def kernel(x: Any) -> Any:
-            return erf(be.xp, x)
-
-        return kernel
-
-    samples: ClassVar[Any] = (*UNARY_SAMPLES, sample((8, 16), low=-7, high=7))
-
-
-def erf(xp: Any, x: Any) -> Any:
-    """The error function of an array, in its element type.
-
-    exp(-x^2) * 2 x / sqrt(pi) * sum of (2 x^2)^n / (1 * 3 * ... * (2n + 1)): all terms are positive, so that
-    nothing cancels. (Abramowitz and Stegun, 7.1.6.) Beyond 6 the result is 1 in double precision.
-    """
-    wide = x.astype(xp.float64)
-    clipped = xp.clip(wide, -6, 6)
-    square = clipped * clipped
-    total = xp.ones_like(square)
-    for n in range(_ERF_TERMS, 0, -1):  # Horner's scheme
-        total = total * square * (2 / (2 * n + 1)) + 1
-    return (clipped * total * xp.exp(-square) * (2 / math.sqrt(math.pi))).astype(x.dtype)
-
-
-_ERF_TERMS = 140
-"""Enough at x = 6, where the terms grow up to n = 36 before they fall."""

@@ -16,6 +16,7 @@ from mspc.ir.graph import Value
 from mspc.ir.types import DType, TensorType
 from mspc.ops.arguments import axis_in, int_of, split_call
 from mspc.ops.bases import require_same
+from mspc.ops.factors import Rule
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
 from mspc.ops.rules import factor_names, sized
 
@@ -275,6 +276,10 @@ class OneHot(Op):
             gradient=False,
         ),
     )
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy of OneHot cuts the output: ((indices..., classes), (), ())."""
+        return (*rule.outputs, (), ())
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         if len(args) != 4:

@@ -91,7 +91,7 @@ class MatMul(_Product):
 
 
 class BatchMatMul(_Product):
-    """x[..., m, k] @ y[..., k, n] -> [..., m, n]; leading dimensions are broadcast, transposes as in MatMul."""
+    """x[..., m, k] @ y[..., k, n] -> [..., m, n]; leading dimensions broadcast, flags as in MatMul."""
 
     def rule(self, x: TensorType, y: TensorType) -> str:
         for index, operand in enumerate((x, y)):

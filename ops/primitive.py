@@ -7,7 +7,9 @@ primitive; called anywhere else it runs at once with NumPy.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -141,8 +143,8 @@ def _make(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Op:
             return op.with_ranks(_Session.group_ranks(group), group)
         return op
     except TypeError as error:
-        text = str(error).replace(f"{cls.__name__}.__init__()", cls.__name__)
-        known = ", ".join(getattr(cls, "__dataclass_fields__", ())) or "no attributes"
+        text = re.sub(r"^\w+\.__init__\(\)", cls.__name__, str(error))
+        known = ", ".join(field.name for field in fields(cls)) or "no attributes"  # type: ignore[arg-type]  # a dataclass
         raise PrimitiveTypeError(text, _caller(), [f"{cls.__name__} takes {known}"]) from None
 
 

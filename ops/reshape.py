@@ -17,7 +17,7 @@ from mspc.ops.rules import reshape_rule
 
 
 class Reshape(Op):
-    """The elements of x in the given shape; one -1 stands for what is left. Called as `Reshape()(x, shape)`."""
+    """x in another shape; one -1 stands for what is left. Called as `Reshape()(x, shape)`."""
 
     shape: tuple[int, ...] = ()
     linear_in: ClassVar[tuple[int, ...]] = (0,)

@@ -164,7 +164,7 @@ class TopK(Op):
 
 
 class GatherD(Op):
-    """out[..., j, ...] = x[..., index[..., j, ...], ...] along `dim`. Called as `GatherD()(x, dim, index)`."""
+    """out[..., j, ...] = x[..., index[..., j, ...], ...] along `dim`. `GatherD()(x, dim, index)`."""
 
     dim: int = 0
     linear_in: ClassVar[tuple[int, ...]] = (0,)

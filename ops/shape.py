@@ -71,7 +71,7 @@ class Transpose(Op):
 
 
 class Concat(Op):
-    """The tensors one after the other along `axis`, which must stay whole. Called as `Concat(axis)((a, b))`."""
+    """The tensors in a row along `axis`, which must stay whole. Called as `Concat(axis)((a, b))`."""
 
     axis: int = 0
     additive: ClassVar[bool] = True

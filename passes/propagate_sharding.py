@@ -24,6 +24,7 @@ from mspc.ops.factors import Rule
 from mspc.ops.op import Op
 from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
 from mspc.passes.base import Pass
+from mspc.passes.parallel_optimizer import cut_parameters
 from mspc.passes.sharding import Choice, Source, choices, make_choice, merge, rule_of
 from mspc.passes.traffic import Traffic, bytes_between
 
@@ -204,6 +205,7 @@ class _Propagation:
         for node in (*configured, *forward):
             if node.in_layouts is not None:
                 self.store_operands(node)
+        cut_parameters(self.graph)
 
     def store_operands(self, node: Node) -> None:
         assert node.in_layouts is not None

@@ -33,8 +33,7 @@ class StepParallelBegin(Pass):
                 continue
             copy = Node(node.op, inputs, node.type, node.name, node.instance, node.scope, node.frames)
             copy.in_strategy, copy.out_strategy = node.in_strategy, node.out_strategy
-            if node.in_layouts is not None:
-                copy.strategy = tuple(layout.strategy if layout is not None else () for layout in node.in_layouts)
+            copy.strategy = _strategy(node)
             mapping[node] = copy
             used.update(inputs)
             view.nodes.append(copy)
@@ -48,6 +47,16 @@ class StepParallelBegin(Pass):
                 mapping[parameter] = copy
         view.replace({p: mapping[p] for p in graph.parameters if p in mapping})
         return view, True
+
+
+def _strategy(node: Node) -> tuple[tuple[int, ...], ...] | None:
+    """What the user gave, in the user's terms, or what the layouts say."""
+    if node.in_layouts is None:
+        return None
+    given = node.in_strategy or ()
+    if given and all(isinstance(entry, tuple) for entry in given):
+        return (*given, *[()] * (len(node.in_layouts) - len(given)))
+    return tuple(layout.strategy if layout is not None else () for layout in node.in_layouts)
 
 
 def _forward(value: Value) -> bool:

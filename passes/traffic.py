@@ -16,7 +16,8 @@ from mspc.ops.arithmetic import AddN
 from mspc.passes.redistribution_plan import plan
 
 MESSAGE = 1e-3
-"""What one message counts, in bytes: too little to outweigh any."""
+COLLECTIVE = 1e-2
+"""What a message and a collective count, in bytes: too little to outweigh any."""
 
 
 class Traffic:
@@ -35,7 +36,7 @@ class Traffic:
         """The distinct layouts that decided readers need, in run order; sums take their terms as they are."""
         found: dict[Layout, None] = {}
         for node, index in self.users.get(value, ()):
-            if node is besides or node.in_layouts is None or isinstance(node.op, AddN):
+            if node is besides or node.in_layouts is None or _added_first(node, value):
                 continue
             layout = node.in_layouts[index]
             if layout is not None:
@@ -62,13 +63,20 @@ class Traffic:
         target = node.in_layouts[0]
         assert target is not None
         groups = {
-            v.layout: v.tensor_type for v in node.inputs if isinstance(v.layout, Layout) and v.layout != target
+            v.layout: v.tensor_type
+            for v in node.inputs
+            if isinstance(v.layout, Layout) and v.layout != target and _added_first(node, v)
         }
         return sum(bytes_between(layout, target, type) for layout, type in groups.items())
 
 
+def _added_first(node: Node, value: Value) -> bool:
+    """Whether `value` is a term that is added to others of its layout before the sum moves."""
+    return isinstance(node.op, AddN) and sum(other.layout == value.layout for other in node.inputs) > 1
+
+
 def bytes_between(source: Layout, target: Layout, type: TensorType) -> float:
-    """Mean bytes that a rank sends, with a trifle per message so that of equal ways the shorter one wins; infinite where
+    """Mean bytes that a rank sends, with a trifle per message and collective so that of equal ways the shorter wins; infinite where
     there is no way (a final value does not become partial again)."""
     if source == target:
         return 0.0
@@ -76,7 +84,7 @@ def bytes_between(source: Layout, target: Layout, type: TensorType) -> float:
         found = plan(source, target, type.shape, type.dtype.itemsize)
     except MspcError:
         return math.inf
-    return found.nbytes + MESSAGE * found.messages
+    return found.nbytes + MESSAGE * found.messages + COLLECTIVE * found.collectives
 
 
 def cheapest_source(value: Value, have: list[Layout], target: Layout) -> tuple[float, Layout | None]:

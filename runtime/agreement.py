@@ -27,12 +27,13 @@ def agree(comm: Communicator, compile_id: str, folder: str = "") -> None:
     raise MspcError(
         f"the ranks hold graphs of different compiles: rank{'s' if len(different) > 1 else ''} {ranks} "
         f"and rank 0 differ; rank {comm.rank} holds {compile_id}" + (f" from {folder}" if folder else ""),
-        notes=["compile once and run that program on all ranks; a script must build the same network on every rank"],
+        notes=["compile once and run that on all ranks; a script must build the same network on every rank"],
     )
 
 
 def stop_together(comm: Communicator, error: MspcError | None) -> None:
-    """Raise on every rank when one rank cannot start, so that no other waits for it; all ranks call this together.
+    """Raise on every rank when one rank cannot start, so that no other waits for it; all ranks call this
+    together.
 
     Raises:
         MspcError: this rank's own `error`. StoppedByOther: another rank has one.

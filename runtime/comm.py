@@ -1,7 +1,7 @@
 """What a kernel may ask of a communicator, and how parts are combined.
 
-All implementations combine parts with `combine`, in the order of the group's ranks, so that every rank gets the same
-bits and a simulation gives the bits of a run under MPI.
+All implementations combine parts with `combine`, in the order of the group's ranks, so that every rank
+gets the same bits and a simulation gives the bits of a run under MPI.
 """
 
 from __future__ import annotations
@@ -44,13 +44,15 @@ class Communicator(Protocol):
         ...
 
     def all_to_all(self, array: Array, ranks: Ranks, split_dim: int, concat_dim: int) -> Array:
-        """Piece i of `array`, cut along `split_dim`, goes to member i; what arrives is joined along `concat_dim`."""
+        """Piece i of `array`, cut along `split_dim`, goes to member i; what arrives is joined along
+        `concat_dim`."""
         ...
 
     def exchange(
         self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, tuple[int, ...], Any]]
     ) -> list[Array]:
-        """Send arrays to ranks and receive from ranks (rank, shape, dtype); pieces between two ranks keep their order.
+        """Send arrays to ranks and receive from ranks (rank, shape, dtype); pieces between two ranks
+        keep their order.
 
         A piece to the calling rank itself is allowed."""
         ...
@@ -105,7 +107,8 @@ class OneRank:
 
 
 def combine(parts: Sequence[Array], op: str) -> Array:
-    """The parts combined in their order, as a fresh array of their dtype; half precision is summed in Float32.
+    """The parts combined in their order, as a fresh array of their dtype; half precision is summed in
+    Float32.
 
     Raises:
         ValueError: `op` is not one of sum, max, min, prod.

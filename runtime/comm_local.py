@@ -1,7 +1,7 @@
 """N ranks in one process: threads that take turns, so that a run is reproducible.
 
-One thread runs at a time. It hands over only where it communicates or pauses, always to the next rank in cyclic
-order that can go on; so prints come in the same order every time, and no kernel needs a lock.
+One thread runs at a time. It hands over only where it communicates or pauses, always to the next rank in
+cyclic order that can go on; so prints come in the same order every time, and no kernel needs a lock.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class _Meeting:
 
 @dataclass
 class _Rank:
-    """Where one rank stands: `waits_for` tells whether it may go on, `waiting` says for what, for messages."""
+    """Where one rank stands: `waits_for` tells whether it may go on, `waiting` says for what, for
+    messages."""
 
     gate: threading.Lock = field(default_factory=threading.Lock)
     waits_for: Callable[[], bool] | None = None
@@ -159,8 +160,8 @@ class World:
     def meet(
         self, number: int, channel: int, kind: str, ranks: Ranks, brought: Any, compute: _Compute
     ) -> Any:
-        """Bring `brought` to the next meeting of `ranks`; `compute` turns what all brought, in the order of `ranks`,
-        into what each takes away.
+        """Bring `brought` to the next meeting of `ranks`; `compute` turns what all brought, in the order
+        of `ranks`, into what each takes away.
 
         Raises:
             ExecutionError: the members call different operations.

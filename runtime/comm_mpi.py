@@ -1,7 +1,7 @@
 """Collectives through MPI (mpi4py, host buffers). The only file that imports mpi4py.
 
-Data travel as bytes and are combined here in the order of the group's ranks: MPI's own reductions may use another order
-on every rank count and do not know bfloat16.
+Data travel as bytes and are combined here in the order of the group's ranks: MPI's own reductions may
+use another order on every rank count and do not know bfloat16.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _EXCHANGE_TAG = 2**14
 
 
 class MpiComm:
-    """The communicator of this process. Every group gets an MPI communicator on its first use, made by its members
-    only, in the order in which they meet; so no rank outside a group can hold it up.
+    """The communicator of this process. Every group gets an MPI communicator on its first use, made by
+    its members only, in the order in which they meet; so no rank outside a group can hold it up.
 
     Args:
         channel: keeps what is done outside of graphs apart from the graphs' own collectives.
@@ -68,7 +68,9 @@ class MpiComm:
     def all_to_all(self, array: Array, ranks: Ranks, split_dim: int, concat_dim: int) -> Array:
         if len(ranks) == 1:
             return np.array(array)
-        return np.concatenate(list(self._swap(np.stack(pieces(array, len(ranks), split_dim)), ranks)), concat_dim)
+        return np.concatenate(
+            list(self._swap(np.stack(pieces(array, len(ranks), split_dim)), ranks)), concat_dim
+        )
 
     def exchange(
         self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, tuple[int, ...], Any]]

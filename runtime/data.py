@@ -19,7 +19,8 @@ class Batches:
     """What a rank feeds at every step.
 
     Args:
-        inputs: the graph's fed parameters, with their layouts and global types. arrays: global, by name; the first
+        inputs: the graph's fed parameters, with their layouts and global types. arrays: global, by name;
+        the first
             axis is one step's batch, or steps times that; steps beyond the data begin again with the first.
 
     Raises:
@@ -34,8 +35,12 @@ class Batches:
                 raise MspcError(f"{source} has no array {name!r}", notes=[takes])
         for name in arrays:
             if name not in names:
-                raise MspcError(f"{source} has an array {name!r} that the network does not take", notes=[takes])
-        self._steps: list[list[Array]] = [_steps(parameter, arrays[parameter.name], source) for parameter in inputs]
+                raise MspcError(
+                    f"{source} has an array {name!r} that the network does not take", notes=[takes]
+                )
+        self._steps: list[list[Array]] = [
+            _steps(parameter, arrays[parameter.name], source) for parameter in inputs
+        ]
         self._inputs = list(inputs)
         self._rank = rank
         self._source = source
@@ -68,7 +73,9 @@ def load_batches(path: Path, inputs: Sequence[Parameter], rank: int) -> Batches:
     try:
         with np.load(path, allow_pickle=False) as file:
             if not isinstance(file, np.lib.npyio.NpzFile):
-                raise MspcError(f"{path} is not an npz file; write it with numpy.savez(path, name=array, ...)")
+                raise MspcError(
+                    f"{path} is not an npz file; write it with numpy.savez(path, name=array, ...)"
+                )
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise MspcError(f"there is no file {path}") from None
@@ -80,7 +87,8 @@ def load_batches(path: Path, inputs: Sequence[Parameter], rank: int) -> Batches:
 
 
 def synthetic_batches(inputs: Sequence[Parameter], rank: int) -> Batches:
-    """Floats uniform in [0, 1), integers and booleans 0, from seed 0; the same global arrays on every rank."""
+    """Floats uniform in [0, 1), integers and booleans 0, from seed 0; the same global arrays on every
+    rank."""
     rng = np.random.default_rng(0)
     arrays: dict[str, Array] = {}
     for parameter in inputs:
@@ -101,4 +109,6 @@ def _steps(parameter: Parameter, array: Array, source: str) -> list[Array]:
         if array.shape[0] % batch == 0:
             return [array[i : i + batch] for i in range(0, array.shape[0], batch)]
     steps = f" or (steps x {shape[0]}{''.join(f', {n}' for n in shape[1:])})" if shape else ""
-    raise MspcError(f"{source}: array {parameter.name!r} has shape {array.shape}; the program takes {shape}{steps}")
+    raise MspcError(
+        f"{source}: array {parameter.name!r} has shape {array.shape}; the program takes {shape}{steps}"
+    )

@@ -24,9 +24,11 @@ class Executor:
     Args:
         graph: the rank's graph with local types.
         backend: array module and communicator of this rank.
-        values: arrays of the parameters of kind "parameter" and "constant" by name, of the rank's own shapes. They
+        values: arrays of the parameters of kind "parameter" and "constant" by name, of the rank's own
+        shapes. They
             are kept, not copied, and operators that update parameters write to them.
-        cursor: a writable int64 sequence (memory that others can read); element 0 is the index of the node that runs.
+        cursor: a writable int64 sequence (memory that others can read); element 0 is the index of the
+        node that runs.
 
     Raises:
         MspcError: a value is missing or has another shape or element type, or an operator has no kernel.
@@ -119,8 +121,8 @@ class Executor:
             raise self._failure(error, index) from error
 
     def _run_first_updates(self) -> None:
-        """The updates of the first step, which also finds values that share memory with a parameter that is updated
-        before their last use: those are copied from now on, because updates happen in place."""
+        """The updates of the first step, which also finds values that share memory with a parameter that
+        is updated before their last use: those are copied from now on, because updates happen in place."""
         slots = self.slots
         done = self.plan.boundary
         start = done

@@ -1,7 +1,8 @@
 """Finds where a NaN or an infinity in the loss comes from.
 
-The losses are looked at once they are known, before the first update. When one is not finite the nodes so far run again,
-one by one, and their results are looked at: the parameters are still those that the step began with.
+The losses are looked at once they are known, before the first update. When one is not finite the nodes
+so far run again, one by one, and their results are looked at: the parameters are still those that the
+step began with.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def check_finite(executor: Executor, losses: Sequence[Value], updated: bool = Fa
     """Look at the losses of the running step; `updated`: parameters have changed since they were computed.
 
     Raises:
-        ExecutionError: one is a NaN or an infinity; the message names step, rank and the first node that made one.
+        ExecutionError: one is a NaN or an infinity; the message names step, rank and the first node that
+        made one.
     """
     for loss in losses:
         value = executor.slot_value(loss)
@@ -38,14 +40,14 @@ def check_finite(executor: Executor, losses: Sequence[Value], updated: bool = Fa
 def _explained(executor: Executor, loss: Value, value: float, updated: bool) -> ExecutionError:
     comm = executor.backend.comm
     together = _communicates(executor)
-    if updated or (together and comm.size > 1 and not _same_on_all_ranks(loss)):
+    if updated or (together and comm.size > 1 and not _same_on_all_ranks(executor, loss)):
         # The other ranks may have a finite loss and would not take part in running collectives again.
         index = executor.graph.nodes.index(loss) if isinstance(loss, Node) else -1
         return _error(executor, value, index, "")
     what, index = _search(executor)
     if together and comm.size > 1:
         ranks = tuple(range(comm.size))
-        found = comm.all_gather(np.array([index], dtype=np.int64), ranks, 0)
+        found = comm.all_gather(np.array([-1 if what else index], dtype=np.int64), ranks, 0)
         owner = int(np.argmin(found))
         if owner != comm.rank:
             return StoppedByOther(f"step {executor.step}: the loss is {value}; rank {owner} reports it")
@@ -55,12 +57,13 @@ def _explained(executor: Executor, loss: Value, value: float, updated: bool) -> 
 def _error(executor: Executor, value: float, index: int, what: str) -> ExecutionError:
     message = f"the loss of step {executor.step} is {_text(value)} on rank {executor.rank}"
     nodes = executor.graph.nodes
-    if what or not 0 <= index < len(nodes):
-        return ExecutionError(f"{message}; {what}" if what else message)
+    message = f"{message}; {what}" if what else message
+    if not 0 <= index < len(nodes):
+        return ExecutionError(message)
     node = nodes[index]
     operands = ", ".join(str(operand.type) for operand in node.inputs)
     return NodeFailure(
-        f"{message}; the first such value comes from {node.label}",
+        f"{message}; the first {'to read it is' if what else 'such value comes from'} {node.label}",
         [f"its operands are ({operands}), its result {node.type}"],
         node.frames,
         index,
@@ -68,11 +71,13 @@ def _error(executor: Executor, value: float, index: int, what: str) -> Execution
 
 
 def _search(executor: Executor) -> tuple[str, int]:
-    """("", index of the first node that makes a value that is not finite) or (what held one before, -1)."""
+    """("", index of the first node that makes a value that is not finite) or the same with what held one
+    before the step."""
+    held = ""
     for parameter in executor.graph.parameters:
-        if not _finite(executor.slot_value(parameter)):
+        if not held and not _finite(executor.slot_value(parameter)):
             kind = {"input": "argument"}.get(parameter.kind, parameter.kind)
-            return f"{kind} {parameter.name!r} held such a value before the step", -1
+            held = f"{kind} {parameter.name!r} held such a value before the step"
     first = _NOWHERE
     slots = executor.slots
     for index, kernel, one, two, operands, out, frees in executor.plan.before_update:
@@ -84,7 +89,7 @@ def _search(executor: Executor) -> tuple[str, int]:
             first = index
         for slot in frees or ():
             slots[slot] = None
-    return "", int(first)
+    return held, int(first)
 
 
 def _finite(value: Any) -> bool:
@@ -99,8 +104,11 @@ def _communicates(executor: Executor) -> bool:
     return any("rank_list" in node.op.attributes() for node in nodes)
 
 
-def _same_on_all_ranks(loss: Value) -> bool:
-    return isinstance(loss.layout, Layout) and loss.layout.is_replicated
+def _same_on_all_ranks(executor: Executor, loss: Value) -> bool:
+    """In the modes that shard operators a step's loss is the whole batch's; elsewhere a rank's own."""
+    if isinstance(loss.layout, Layout):
+        return loss.layout.is_replicated
+    return executor.graph.attrs.get("mode") in ("semi_auto_parallel", "auto_parallel")
 
 
 def _text(value: float) -> str:

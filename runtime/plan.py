@@ -1,4 +1,5 @@
-"""Prepares a graph for the executor: one slot per live value, one step per node, values freed at their last use."""
+"""Prepares a graph for the executor: one slot per live value, one step per node, values freed at their
+last use."""
 
 from __future__ import annotations
 
@@ -9,15 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.diagnostics import MspcError, raise_all
+from mspc.ir.diagnostics import raise_all
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import TensorType
+from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 
 Step = tuple[int, Callable[..., Any], int, int, tuple[int, ...] | None, int, tuple[int, ...] | None]
-"""(node index, kernel, slot of operand 0, slot of operand 1 or -1, all operands' slots when there are not one or two,
-slot of the result, slots to free afterwards). One and two operands have their own fields because building a list of
-arguments costs as much as a small kernel."""
+"""(node index, kernel, slot of operand 0, slot of operand 1 or -1, all operands' slots when there are
+not one or two, slot of the result, slots to free afterwards). One and two operands have their own fields
+because building a list of arguments costs as much as a small kernel."""
 
 Steps = list[Step]
 
@@ -28,7 +30,8 @@ class Plan:
 
     slots: number of slots; parameters and constants keep theirs, nodes share the others over time.
     boundary: index of the first node that updates a parameter; `before_update` are the steps before it.
-    losses: scalar results that are known at the boundary, so that a bad step can be refused before it does harm.
+    losses: scalar results that are known at the boundary, so that a bad step can be refused before it
+    does harm.
     late_losses: scalar results that are not.
     """
 
@@ -47,8 +50,8 @@ class Plan:
     late_losses: list[Value] = field(default_factory=list)
 
     def hazards(self) -> Iterator[tuple[int, list[int], list[tuple[int, int]]]]:
-        """For every updating node: its index, its parameters' slots, and (slot, producer) of all values that are
-        read after it. Only a value that shares memory with the parameter is a true hazard."""
+        """For every updating node: its index, its parameters' slots, and (slot, producer) of all values
+        that are read after it. Only a value that shares memory with the parameter is a true hazard."""
         nodes = self.graph.nodes
         live: dict[Node, int] = {}
         for index, node in enumerate(nodes):
@@ -114,20 +117,29 @@ def plan(graph: Graph, backend: NumPyBackend) -> Plan:
             dying.append(out)
         free.extend(dying)
         frees = tuple(dying) or None
-        kernel = _Unbound if not hasattr(node.op, "kernel") else node.op.kernel(backend)
+        kernel = node.op.kernel(backend) if isinstance(node.op, Op) and _has_kernel(node.op) else _no_kernel
         if len(operands) == 2:
             steps.append((index, kernel, operands[0], operands[1], None, out, frees))
         elif len(operands) == 1:
             steps.append((index, kernel, operands[0], -1, None, out, frees))
         else:
             steps.append((index, kernel, -1, -1, operands, out, frees))
-    raise_all([node.error(f"{node.label} has no kernel") for node in nodes if not _has_kernel(node)])
-    result_slots = [slot_of[value] for value in graph.results]
+    raise_all([node.error(f"{node.label} has no kernel") for node in nodes if not _has_kernel(node.op)])
     return Plan(
-        graph, slots, slot_of, constants, last_use, boundary, steps[:boundary], steps[boundary:], result_slots,
-        sorted({slot_of[v] for v in [*graph.results, *early] if isinstance(v, Node)}), updates, early,
-        [value for value in losses if value not in early],
-    )  # fmt: skip
+        graph=graph,
+        slots=slots,
+        slot_of=slot_of,
+        constants=constants,
+        last_use=last_use,
+        boundary=boundary,
+        before_update=steps[:boundary],
+        after_update=steps[boundary:],
+        result_slots=[slot_of[value] for value in graph.results],
+        free_at_end=sorted({slot_of[v] for v in [*graph.results, *early] if isinstance(v, Node)}),
+        mutated=updates,
+        losses=early,
+        late_losses=[value for value in losses if value not in early],
+    )
 
 
 def mutated(graph: Graph) -> dict[int, tuple[Parameter, ...]]:
@@ -153,17 +165,13 @@ def loss_values(graph: Graph) -> list[Value]:
     return found
 
 
-def _has_kernel(node: Node) -> bool:
-    run = getattr(type(node.op), "run", None)
-    kernel = getattr(type(node.op), "kernel", None)
-    if run is None and kernel is None:
-        return False
-    missing = getattr(run, "__qualname__", "") == "Op.run" and getattr(kernel, "__qualname__", "") == "Op.kernel"
-    return not missing
+def _has_kernel(op: object) -> bool:
+    kind = type(op)
+    return isinstance(op, Op) and (kind.run is not Op.run or kind.kernel is not Op.kernel)
 
 
-def _Unbound(*operands: Any) -> Any:
-    raise MspcError("the operator has no kernel")
+def _no_kernel(*operands: Any) -> Any:
+    raise AssertionError("a graph with an operator without kernel was run")
 
 
 def _copying(kernel: Callable[..., Any]) -> Callable[..., Any]:

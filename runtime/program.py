@@ -1,4 +1,5 @@
-"""A compiled directory as a rank reads it: its own `execute` file and its slices of the weights, nothing else."""
+"""A compiled directory as a rank reads it: its own `execute` file and its slices of the weights, nothing
+else."""
 
 from __future__ import annotations
 
@@ -76,13 +77,15 @@ class Program:
         path = self.execute[rank]
         module = parse(text, REGISTRY, str(self.folder / path), frames=frames)
         if len(module.graphs) != 1:
-            raise MspcError(f"{self.folder / path}: a rank runs one flat graph; this file has {len(module.graphs)}")
+            raise MspcError(
+                f"{self.folder / path}: a rank runs one flat graph; this file has {len(module.graphs)}"
+            )
         graph = module.graphs[0]
         attrs = {**module.attrs, **graph.attrs}
         for key, wanted in (("ranks", self.ranks), ("rank", rank)):
             if attrs.get(key, wanted) != wanted:
                 raise MspcError(
-                    f"{self.folder / path} says {key} {attrs[key]}; as {PROGRAM} has it, it should say {wanted}"
+                    f"{self.folder / path} says {key} {attrs[key]}; {PROGRAM} has {wanted} for it"
                 )
         graph.attrs = attrs
         return graph
@@ -100,7 +103,9 @@ def load_program(folder: Path) -> Program:
     """
     path = folder / PROGRAM
     if not path.is_file():
-        raise MspcError(f"{folder} holds no compiled program: {PROGRAM} is missing", notes=["mspc compile makes one"])
+        raise MspcError(
+            f"{folder} holds no compiled program: {PROGRAM} is missing", notes=["mspc compile makes one"]
+        )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:

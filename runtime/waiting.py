@@ -1,4 +1,5 @@
-"""Who waits for whom in a job: what a rank writes down while it waits, and the search for ranks that wait for ever."""
+"""Who waits for whom in a job: what a rank writes down while it waits, and the search for ranks that
+wait for ever."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ WORDS = 64
 """64-bit words of a rank's record."""
 
 PID, NODE, STEP, STATE, WAITS, CALLS, GRAPH, MEETING, MEMBERS, RANKS = range(10)
-"""Words of a record: process, node index (-1: none), step, state, whether it waits, how often it has waited, graph,
-identity of the collective it is in (0: none that has one), number of ranks it waits for (-1: all), these ranks."""
+"""Words of a record: process, node index (-1: none), step, state, whether it waits, how often it has
+waited, graph, identity of the collective it is in (0: none that has one), number of ranks it waits for
+(-1: all), these ranks."""
 
 ABSENT, RUNNING, ENDED, FAILED = range(4)
 """States of a rank."""
@@ -30,7 +32,8 @@ class Waiting:
     """Entered while a rank waits for a group; one object per group.
 
     Args:
-        own: the rank's record. ranks: whom it waits for. meets: all of them call the same collectives in the same order.
+        own: the rank's record. ranks: whom it waits for. meets: all of them call the same collectives in
+        the same order.
             channel: keeps groups of different uses apart.
     """
 

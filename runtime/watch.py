@@ -1,8 +1,9 @@
 """Watches the ranks of a job on one host, so that one that dies or stops ends the job with a message.
 
-All ranks map one small file. Each writes there where it is: its process, its step, its node, and whom it waits for.
-A thread of every rank waits for the others' processes to end and looks through the file a few times a second; MPI itself
-would let the remaining ranks wait for ever, or end them without a word about the network.
+All ranks map one small file. Each writes there where it is: its process, its step, its node, and whom it
+waits for.
+A thread of every rank waits for the others' processes to end and looks through the file a few times a
+second; MPI itself would let the remaining ranks wait for ever, or end them without a word about the network.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ TICK = 0.25
 """Seconds between two looks at the other ranks."""
 
 Describe = Callable[[int, int, int], ExecutionError]
-"""(rank, number of the graph, node index) to an error whose message is `at NODE` and whose frames are the node's."""
+"""(rank, number of the graph, node index) to an error whose message is `at NODE` and whose frames are
+the node's."""
 
 
 class Watch:
@@ -64,7 +66,8 @@ class Watch:
         return self._words[WORDS * (rank + 1) : WORDS * (rank + 2)]
 
     def start(self, all_ready: Callable[[], None]) -> None:
-        """Begin to watch. `all_ready` returns once every rank has made its entry; after that the file needs no name.
+        """Begin to watch. `all_ready` returns once every rank has made its entry; after that the file
+        needs no name.
         To be called from the main thread, which is where Python takes signals."""
         all_ready()
         try:
@@ -73,8 +76,8 @@ class Watch:
             pass
         reader, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
-        # Python's own handlers run between two lines of the main thread, which may never come while it waits in MPI;
-        # the wake-up pipe is written at once.
+        # Python's own handlers run between two lines of the main thread, which may never come while it
+        # waits in MPI; the wake-up pipe is written at once.
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, lambda *_: None)
         self._thread = threading.Thread(target=self._watch, args=(reader,), name="watch", daemon=True)
@@ -107,11 +110,12 @@ class Watch:
         if self._thread is not None:
             self._thread.join(2)
 
-    # Ending the job --------------------------------------------------------------------------------------------
+    # Ending the job
+    # --------------------------------------------------------------------------------------------
 
     def fail(self, text: str, status: int, quiet: bool = False) -> NoReturn:
-        """End the job because of this rank: print `text` unless another rank was first (`quiet`: another rank will be),
-        and end the process without MPI's farewell, which would wait for the others."""
+        """End the job because of this rank: print `text` unless another rank was first (`quiet`: another
+        rank will be), and end the process without MPI's farewell, which would wait for the others."""
         self._own[STATE] = FAILED
         sys.stdout.flush()
         if quiet:
@@ -149,7 +153,8 @@ class Watch:
         place = self.place(rank)
         self.fail(ExecutionError(f"rank {rank} {what} {place.message}", frames=place.frames).render(), status)
 
-    # The thread --------------------------------------------------------------------------------------------------
+    # The thread
+    # --------------------------------------------------------------------------------------------------
 
     def _watch(self, reader: int) -> None:
         poll = select.poll()
@@ -190,7 +195,7 @@ class Watch:
             what = f"rank {rank} waits for rank {other}, which waits elsewhere"
             notes = [
                 f"rank {other} is {self.place(other).message}",
-                "every rank must call the same networks, and read the same sharded parameters, in the same order",
+                "every rank must call the same networks and read the same sharded parameters, in one order",
             ]
         error = ExecutionError(f"{what}: {place.message}", notes=notes, frames=place.frames)
         self.fail(error.render(), 1)
@@ -234,4 +239,3 @@ def _print(text: str) -> None:
         os.write(2, data)
     except OSError:
         pass
-

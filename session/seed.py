@@ -28,6 +28,7 @@ def set_seed(seed: int) -> None:
     session.seed = int(seed)
     session.initializers = 0
     session.shuffles = 0
+    session.dropouts = 0
     np.random.seed(int(seed))
     random.seed(int(seed))
 
@@ -42,3 +43,10 @@ def generator(*key: int) -> Any:
     seed = state.current().seed
     sequence = np.random.SeedSequence([DEFAULT_SEED if seed is None else seed, *key])
     return np.random.Generator(np.random.Philox(sequence))
+
+
+def new_dropout_seeds() -> tuple[int, int]:
+    """(the script's seed, a number of its own) for a new Dropout; the same on every rank that builds the same network."""
+    session = state.current()
+    session.dropouts += 1
+    return (DEFAULT_SEED if session.seed is None else session.seed), session.dropouts

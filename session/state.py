@@ -19,7 +19,7 @@ class Session:
     launched: rank and size were set by a launcher and win over the environment.
     initialized: `init()` was called.
     seed: of `set_seed`, None before. initializers: how many initial values were asked for so far.
-    shuffles: how many shuffled data sets were made so far.
+    shuffles, dropouts: how many shuffled data sets and dropout layers were made so far.
     groups: user-made groups of ranks by name.
     general, parallel: what `set_context` and `set_auto_parallel_context` have set.
     """
@@ -33,6 +33,7 @@ class Session:
     seed: int | None = None
     initializers: int = 0
     shuffles: int = 0
+    dropouts: int = 0
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     general: dict[str, Any] = field(default_factory=dict)
     parallel: dict[str, Any] = field(default_factory=dict)

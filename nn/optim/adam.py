@@ -35,8 +35,8 @@ class Adam(Optimizer):
         self.eps = number("Adam", "eps", eps, above=0.0)
         self.beta1_power = scalar(1.0, "beta1_power")
         self.beta2_power = scalar(1.0, "beta2_power")
-        self.moment1 = self.parameters.clone("moment1", "zeros")
-        self.moment2 = self.parameters.clone("moment2", "zeros")
+        self.moment1 = self.states("moment1")
+        self.moment2 = self.states("moment2")
         self.assign = ops.Assign()
         self.opt = ops.Adam(use_locking, use_nesterov)
 
@@ -69,8 +69,8 @@ class AdamWeightDecay(Optimizer):
         self.beta1 = _check_beta("AdamWeightDecay", "beta1", beta1)
         self.beta2 = _check_beta("AdamWeightDecay", "beta2", beta2)
         self.eps = number("AdamWeightDecay", "eps", eps, above=0.0)
-        self.moments1 = self.parameters.clone("adam_m", "zeros")
-        self.moments2 = self.parameters.clone("adam_v", "zeros")
+        self.moments1 = self.states("adam_m")
+        self.moments2 = self.states("adam_v")
         self.opt = ops.AdamWeightDecay()
 
     def construct(self, gradients: Any) -> Any:

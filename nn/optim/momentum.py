@@ -23,7 +23,7 @@ class Momentum(Optimizer):
         if not isinstance(use_nesterov, bool):
             raise ApiTypeError(f"Momentum: use_nesterov must be True or False, not {use_nesterov!r}")
         self.momentum = scalar(number("Momentum", "momentum", momentum), "momentum")
-        self.moments = self.parameters.clone("moments", "zeros")
+        self.moments = self.states("moments")
         self.use_nesterov = use_nesterov
         self.opt = ops.ApplyMomentum(use_nesterov=use_nesterov)
 

@@ -80,6 +80,13 @@ class Optimizer(Cell):
             rates = [self.rate(self.learning_rate)]
         return [rates[i] for i in self.rate_of]
 
+    def states(self, prefix: str, init: str = "zeros") -> ParameterTuple:
+        """A state for every parameter, of its shape, named `prefix.NAME`."""
+        found = self.parameters.clone(prefix, init)
+        for state in found:
+            state.requires_grad = False
+        return found
+
     def count_step(self) -> Any:
         """Count this step."""
         return self.assignadd(self.global_step, self.global_step_increase_tensor)

@@ -27,8 +27,8 @@ class SGD(Optimizer):
             raise ApiValueError("SGD: nesterov needs a momentum above 0 and no dampening")
         self.opt = ops.SGD(dampening, 0.0, nesterov)
         self.momentum = scalar(momentum, "momentum")
-        self.accum = self.parameters.clone("accum", "zeros")
-        self.stat = self.parameters.clone("stat", "ones")
+        self.accum = self.states("accum")
+        self.stat = self.states("stat", "ones")
 
     def construct(self, gradients: Any) -> Any:
         gradients = self.scale_grad(self.decay_weight(gradients))

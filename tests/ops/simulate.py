@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Parameter, Value, element_types
 from mspc.ir.layout import Axes
@@ -40,7 +41,7 @@ COMBINE = {
 
 
 def samples_of(modules_left_out: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """(operator name, index of a sample) of every registered operator outside the given modules of mspc.ops."""
+    """(operator name, index of a sample) of every operator outside the given modules of mspc.ops."""
     for name, cls in sorted(REGISTRY.items()):
         if (
             cls.__module__.startswith("mspc.ops.")
@@ -238,7 +239,7 @@ def check_sharded(op: Op, inputs: Sequence[Any], types: Sequence[TensorType], ra
 
 
 def check_gradients(op: Op, inputs: Sequence[Any], types: Sequence[TensorType]) -> None:
-    """Compare the operator's gradients with central differences, of all results together and of each alone."""
+    """Compare the operator's gradients with differences, of all results together and of each alone."""
     floats = [i for i, t in enumerate(element_types(op.infer(*types))) if t.dtype.is_float]
     check_gradient(op, inputs, types, floats)
     for i in floats if len(floats) > 1 else ():

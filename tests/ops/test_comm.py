@@ -25,12 +25,13 @@ from mspc.ops.comm import (
 )
 from mspc.ops.exchange import Exchange, PasteSlices
 from mspc.ops.groups import group_name, string_hash
-from mspc.ops.op import Op, Placement
+from mspc.ops.op import REGISTRY, Op, Placement
 from mspc.ops.point_to_point import Barrier, Receive, Send
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm_local import LocalComm, World
 
 X = TensorType(FLOAT32, (8, 12))
+MODULES = ("mspc.ops.comm", "mspc.ops.exchange", "mspc.ops.point_to_point")
 HASHES = [
     ((0, 1), 5004544844489628105),
     ((0, 4), 16453000547691086251),
@@ -168,6 +169,16 @@ def test_two_operands_are_refused() -> None:
 def test_no_collective_has_a_sharding_rule(op: Op) -> None:
     with pytest.raises(MspcError, match=f"^.*{op.name} .*cannot be sharded"):
         op.rule(X)
+
+
+def test_every_operator_here_states_its_hooks() -> None:
+    here = [cls for cls in REGISTRY.values() if cls.__module__ in MODULES]
+    assert len(here) == 13
+    for cls in here:
+        assert cls.__doc__
+        assert cls.rule is not Op.rule
+        assert cls.bprop is not Op.bprop
+        assert cls.run is not Op.run
 
 
 def on_ranks(count: int, op: Op, arrays: list[Any]) -> list[Any]:

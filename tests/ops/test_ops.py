@@ -6,9 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mspc.ir.types import BOOL, TensorType, dtype_of
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, NotDifferentiable, Op, sample
 from simulate import (
     BACKEND,
     arrays_of,
@@ -20,6 +17,10 @@ from simulate import (
     types_of,
     wants_gradient,
 )
+
+from mspc.ir.types import BOOL, TensorType, dtype_of
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY, NotDifferentiable, Op, sample
 
 load_operators()
 ELSEWHERE = ("structural", "comm", "exchange", "point_to_point")

@@ -1,4 +1,5 @@
-"""Runs every collective on this rank and returns or prints what came out, for comparison between communicators."""
+"""Runs every collective on this rank and returns or prints what came out, for comparison between
+communicators."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import numpy as np
 
 
 def results(comm: Any) -> list[np.ndarray]:
-    """The results of all collectives on this rank, among them large ones and element types MPI does not know."""
+    """The results of all collectives on this rank, among them large ones and element types MPI does not
+    know."""
     rank, size = comm.rank, comm.size
     everyone = tuple(range(size))
     turned = everyone[1:] + everyone[:1]
@@ -31,7 +33,11 @@ def results(comm: Any) -> list[np.ndarray]:
     found.append(comm.all_reduce(np.array([rank % 2 == 0]), "min", everyone))
     after, before = (rank + 1) % size, (rank - 1) % size
     sends = [(after, x[:1]), (before, x[1:3]), (after, x[3:4])]
-    receives = [(before, (1, 2 * size), x.dtype), (after, (2, 2 * size), x.dtype), (before, (1, 2 * size), x.dtype)]
+    receives = [
+        (before, (1, 2 * size), x.dtype),
+        (after, (2, 2 * size), x.dtype),
+        (before, (1, 2 * size), x.dtype),
+    ]
     found += comm.exchange(sends, receives)
     found.append(comm.broadcast(x, size - 1, everyone))
     if size > 2 and rank in (0, size - 1):

@@ -1,4 +1,5 @@
-"""A rank of a job that goes wrong in its third step, in the way that the command line names; for tests under mpirun."""
+"""A rank of a job that goes wrong in its third step, in the way that the command line names; for tests
+under mpirun."""
 
 from __future__ import annotations
 

@@ -85,7 +85,9 @@ class GraphMaker:
         self, name: str, shape: tuple[int, ...], kind: str = "input", layout: Layout | None = None
     ) -> Parameter:
         local = layout.local_shape(shape) if layout else shape
-        made = Parameter(name, TensorType(FLOAT32, local), kind, kind == "parameter", layout, TensorType(FLOAT32, shape))
+        made = Parameter(
+            name, TensorType(FLOAT32, local), kind, kind == "parameter", layout, TensorType(FLOAT32, shape)
+        )
         self.graph.parameters.append(made)
         return made
 

@@ -1,4 +1,5 @@
-"""Collectives between simulated ranks: results, order of turns, failures and ranks that would wait for ever."""
+"""Collectives between simulated ranks: results, order of turns, failures and ranks that would wait for
+ever."""
 
 from __future__ import annotations
 
@@ -64,7 +65,11 @@ def test_all_to_all_moves_the_cut_to_another_dimension() -> None:
 def test_exchange_keeps_the_order_of_pieces_between_two_ranks() -> None:
     def main(comm: LocalComm) -> Any:
         after, before = (comm.rank + 1) % 4, (comm.rank - 1) % 4
-        sends = [(after, np.array([comm.rank, 0])), (after, np.array([comm.rank, 1])), (comm.rank, np.array([7]))]
+        sends = [
+            (after, np.array([comm.rank, 0])),
+            (after, np.array([comm.rank, 1])),
+            (comm.rank, np.array([7])),
+        ]
         receives = [(before, (2,), np.int64), (comm.rank, (1,), np.int64), (before, (2,), np.int64)]
         return [piece.tolist() for piece in comm.exchange(sends, receives)]
 
@@ -177,7 +182,11 @@ def test_a_piece_of_another_shape_is_refused() -> None:
 def test_one_rank_alone() -> None:
     comm = OneRank()
     x = np.ones((2, 2))
-    for result in (comm.all_reduce(x, "sum", (0,)), comm.all_gather(x, (0,), 0), comm.all_to_all(x, (0,), 0, 1)):
+    for result in (
+        comm.all_reduce(x, "sum", (0,)),
+        comm.all_gather(x, (0,), 0),
+        comm.all_to_all(x, (0,), 0, 1),
+    ):
         np.testing.assert_array_equal(result, x)
         assert not np.shares_memory(result, x)
     assert comm.exchange([(0, x)], [(0, (2, 2), np.float64)])[0].shape == (2, 2)

@@ -1,4 +1,5 @@
-"""Under mpirun a rank that raises, exits or dies ends the job within 3 seconds, with one message about the network."""
+"""Under mpirun a rank that raises, exits or dies ends the job within 3 seconds, with one message about
+the network."""
 
 from __future__ import annotations
 
@@ -19,7 +20,17 @@ AT_NODE = "in step 3, at TotalOfRanks 'reduce'"
 
 def start(how: str, ranks: int = 3) -> subprocess.Popen[str]:
     script = Path(__file__).with_name("faulty_job.py")
-    command = [find_mpirun(), "-n", str(ranks), "--oversubscribe", "--bind-to", "none", sys.executable, str(script), how]
+    command = [
+        find_mpirun(),
+        "-n",
+        str(ranks),
+        "--oversubscribe",
+        "--bind-to",
+        "none",
+        sys.executable,
+        str(script),
+        how,
+    ]
     environment = {**mpirun_environment(), "PYTHONPATH": str(Path(__file__).parents[2])}
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
@@ -60,7 +71,9 @@ def test_a_job_without_faults_ends_well() -> None:
     job = start("nothing")
     out, err = job.communicate(timeout=30)
     assert job.returncode == 0, err
-    assert sorted(line for line in out.split("\n") if line.endswith("ended")) == [f"rank {r} ended" for r in range(3)]
+    assert sorted(line for line in out.split("\n") if line.endswith("ended")) == [
+        f"rank {r} ended" for r in range(3)
+    ]
 
 
 def test_an_interrupt_ends_all_ranks() -> None:

@@ -1,0 +1,66 @@
+"""Does an attribute's value fit its field? Checks built from the annotations of an operator class."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from mspc.ir.types import DType
+
+Check = Callable[[Any], bool]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field:
+    """One field of an operator: its name, its annotation as people read it, and the check of a value."""
+
+    name: str
+    annotation: str
+    fits: Check
+
+
+@cache
+def fields_of(cls: type) -> Mapping[str, Field]:
+    """The fields of an operator class by name, in the order of their declaration."""
+    hints = typing.get_type_hints(cls)
+    return {
+        f.name: Field(f.name, f.type if isinstance(f.type, str) else str(f.type), check_of(hints[f.name]))
+        for f in dataclasses.fields(cls)
+    }
+
+
+def check_of(annotation: Any) -> Check:
+    """A check of values against an annotation; annotations that it does not know take any value."""
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation is None or annotation is type(None):
+        return lambda value: value is None
+    if annotation is float:
+        return lambda value: isinstance(value, float | int) and not isinstance(value, bool)
+    if annotation is int:
+        return lambda value: isinstance(value, int) and not isinstance(value, bool)
+    if origin is tuple:
+        return _tuple_check(args)
+    if annotation is tuple:
+        return lambda value: isinstance(value, tuple)
+    if origin in (typing.Union, types.UnionType):
+        checks = [check_of(arg) for arg in args]
+        return lambda value: any(check(value) for check in checks)
+    if origin is typing.Literal:
+        return lambda value: value in args
+    if isinstance(annotation, type) and (annotation in (bool, str, DType) or dataclasses.is_dataclass(annotation)):
+        return lambda value: isinstance(value, annotation)
+    return lambda value: True
+
+
+def _tuple_check(args: tuple[Any, ...]) -> Check:
+    if len(args) == 2 and args[1] is Ellipsis:
+        check = check_of(args[0])
+        return lambda value: isinstance(value, tuple) and all(map(check, value))
+    checks = [check_of(arg) for arg in args if arg != ()]
+    return lambda value: (
+        isinstance(value, tuple) and len(value) == len(checks) and all(c(v) for c, v in zip(checks, value, strict=True))
+    )

@@ -1,0 +1,60 @@
+"""Optimizer parallel: parameters that replicas would update alike are cut once more, so that each updates a part.
+
+The additional cut is on dimension 0, over the ranks that hold the same slice. Reading the parameter then gathers it, and
+its gradient is scattered to the parts; optimizer states follow the parameter. Facts: MindSpore's
+`enable_parallel_optimizer` with `parallel_optimizer_threshold` (KB, default 64) and `optimizer_weight_shard_size`.
+"""
+
+from __future__ import annotations
+
+from mspc.ir.graph import Graph, Parameter
+from mspc.ir.layout import Axes, Layout
+
+THRESHOLD = 64
+"""KB below which a parameter stays as it is."""
+
+
+def cut_parameters(graph: Graph) -> None:
+    """Cut the graph's trainable parameters further, where its header asks for optimizer parallel."""
+    if not graph.attrs.get("parallel_optimizer"):
+        return
+    threshold = int(graph.attrs.get("parallel_optimizer_threshold", THRESHOLD))
+    size = int(graph.attrs.get("optimizer_weight_shard_size", -1))
+    for parameter in graph.parameters:
+        if parameter.kind != "parameter" or not parameter.trainable or not isinstance(parameter.layout, Layout):
+            continue
+        if parameter.attrs.get("parallel_optimizer", True) and parameter.type.nbytes >= threshold * 1024:
+            parameter.layout = _cut(parameter, parameter.layout, size)
+
+
+def _cut(parameter: Parameter, layout: Layout, size: int) -> Layout:
+    """The layout with dimension 0 cut over `size` neighbouring replicas (-1: all of them), where they divide it."""
+    shape = parameter.shape
+    axes = layout.unused
+    replicas = layout.size_of(axes)
+    wanted = replicas if size == -1 else size
+    if not shape or wanted <= 1 or replicas % wanted:
+        return layout
+    mesh, dims, taken = _split(layout, axes, wanted)
+    if not taken:
+        return layout
+    cut = Layout.of(mesh, [(*dims[0], *taken), *dims[1:]])
+    return cut if cut.divides(shape) else layout
+
+
+def _split(layout: Layout, axes: Axes, wanted: int) -> tuple[tuple[int, ...], list[Axes], Axes]:
+    """(mesh, dims, axes): the fastest of the unused axes with `wanted` ranks, one of them split where it must be."""
+    taken: list[int] = []
+    for a in reversed(axes):
+        if wanted == 1:
+            break
+        if wanted % layout.mesh[a] == 0:
+            wanted //= layout.mesh[a]
+            taken.insert(0, a)
+        elif layout.mesh[a] % wanted == 0:
+            mesh = (*layout.mesh[:a], layout.mesh[a] // wanted, wanted, *layout.mesh[a + 1 :])
+            dims = [tuple(x + (x > a) for x in d) for d in layout.dims]
+            return mesh, dims, (a + 1, *(x + 1 for x in taken))
+        else:
+            return layout.mesh, list(layout.dims), ()
+    return layout.mesh, list(layout.dims), tuple(taken)

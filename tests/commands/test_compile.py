@@ -1,0 +1,351 @@
+"""`mspc compile` as a user runs it: files, names, table, JSON, ranks; the same bytes every time."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from mspc.ir.compare import difference
+from mspc.ir.parser import parse
+from mspc.ir.printer import print_graph
+from mspc.ops.modules import load_operators
+
+ALL_STAGES = [
+    "00_frontend_0000.ir", "01_grad_0001.ir", "02_simplify_0002.ir", "03_check_strategies_0003.ir",
+    "04_propagate_sharding_0004.ir", "06_insert_redistribution_0006.ir", "07_lower_redistribution_0007.ir",
+    "09_execute_0009.ir", "step_parallel_begin_0005.ir", "step_parallel_end_0008.ir",
+]  # fmt: skip
+MPIRUN = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
+
+CALLED = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Tensor, Parameter
+
+{setup}
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(np.ones((8, 4), np.float32), "w")
+        self.matmul = ops.MatMul().shard(((2, 1), (1, 2)))
+
+    def construct(self, x):
+        return self.matmul(x, self.w)
+
+
+net = Net()
+out = net(Tensor(np.ones((4, 8)), ms.float32))
+"""
+SEMI_4 = 'ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=4, dataset_strategy="full_batch")'
+
+
+def compile_(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {k: v for k, v in os.environ.items() if k not in MPIRUN} | environment
+    command = [sys.executable, "-m", "mspc", "compile", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=variables, check=False, timeout=120
+    )
+
+
+def ok(*arguments: str, cwd: Path, **environment: str) -> str:
+    """The table of a compile that must succeed without a word on stderr."""
+    done = compile_(*arguments, cwd=cwd, **environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def refused(*arguments: str, cwd: Path, **environment: str) -> str:
+    """The message of a compile that must fail with status 2."""
+    done = compile_(*arguments, cwd=cwd, **environment)
+    assert (done.returncode, done.stdout) == (2, "")
+    return done.stderr
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def write(folder: Path, text: str, name: str = "net.py") -> Path:
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+@pytest.fixture(scope="module")
+def quickstart(root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """(output folder, table) of the quick start for 8 ranks, all stages."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    table = ok(str(root / "samples/quickstart/net.py"), "--ranks", "8", "--save-graphs", cwd=folder)
+    return folder / "saved_graph", table
+
+
+def test_every_rank_has_every_stage(quickstart: tuple[Path, str]) -> None:
+    folder, _ = quickstart
+    ranks = [f"rank_{rank}" for rank in range(8)]
+    assert sorted(p.name for p in folder.iterdir()) == ["program.json", *ranks, "weights.safetensors"]
+    for rank in ranks:
+        assert sorted(p.name for p in (folder / rank).iterdir()) == ALL_STAGES
+
+
+def test_nothing_else_is_left_in_the_folder(quickstart: tuple[Path, str]) -> None:
+    folder, _ = quickstart
+    assert [p.name for p in folder.parent.iterdir()] == ["saved_graph"]
+
+
+def test_dumps_name_the_pass_before(quickstart: tuple[Path, str]) -> None:
+    folder, _ = quickstart
+    first = {p.name: p.read_text().partition("\n")[0] for p in (folder / "rank_3").iterdir()}
+    assert first["00_frontend_0000.ir"] == "# after: frontend, previous: none, changed: yes"
+    assert first["01_grad_0001.ir"] == "# after: grad, previous: frontend, changed: yes"
+    assert first["09_execute_0009.ir"].startswith("# after: execute, previous: slice_to_rank, changed: ")
+
+
+def test_every_dump_reads_back_equal(quickstart: tuple[Path, str]) -> None:
+    folder, _ = quickstart
+    registry = load_operators()
+    for path in (folder / "rank_5").iterdir():
+        text = path.read_text()
+        module = parse(text, registry, file=path.name, frames=True)
+        (graph,) = module.graphs
+        assert print_graph(graph) == text.partition("\n")[2], path.name
+        again = parse(print_graph(graph), registry, file=path.name, frames=True)
+        assert difference(graph, again.graphs[0]) == ""
+
+
+def test_text_before_slicing_is_the_same_for_all_ranks(quickstart: tuple[Path, str]) -> None:
+    folder, _ = quickstart
+    for name in ALL_STAGES:
+        different = len({(folder / f"rank_{rank}" / name).read_bytes() for rank in range(8)})
+        assert different == (8 if name.startswith(("09", "step_parallel_end")) else 1), name
+
+
+def test_program_lists_what_a_run_needs(quickstart: tuple[Path, str]) -> None:
+    folder, _ = quickstart
+    program = json.loads((folder / "program.json").read_text())
+    assert (program["format"], program["ranks"], program["mode"]) == (1, 8, "auto_parallel")
+    assert program["training"] is True
+    assert program["execute"] == {str(r): f"rank_{r}/09_execute_0009.ir" for r in range(8)}
+    shapes = {entry["name"]: entry["shape"] for entry in program["inputs"]}
+    assert list(shapes.values()) == [[16, 32], [16, 16]]
+    assert f'compile_id : "{program["compile_id"]}"' in (folder / "rank_0/09_execute_0009.ir").read_text()
+    weights = load_file(folder / "weights.safetensors")
+    assert weights["w"].shape == (32, 16)
+    assert weights["moments.w"].shape == (32, 16)
+    assert not np.any(weights["moments.w"])
+
+
+def test_table_says_where_everything_comes_from(quickstart: tuple[Path, str]) -> None:
+    _, table = quickstart
+    assert re.search(r"^MatMul +matmul +\(2, 4\) \(4, 1\) +shard\(\) +net\.py:\d+$", table, re.MULTILINE)
+    assert re.search(r"^w +parameter +Float32 +\(32, 16\) +\(8, 16\) +512$", table, re.MULTILINE)
+    scatter = re.search(r"^ReduceScatter +0-1-2-3 +384 +net\.py:\d+ +(.*)$", table, re.MULTILINE)
+    assert scatter is not None
+    assert "the result of MatMul 'matmul' is cut (2, 1) on mesh (2, 4) in 4 partial sums" in scatter[1]
+    assert "2503 bytes sent per step" in table
+
+
+def test_compile_is_byte_identical(root: Path, tmp_path: Path, quickstart: tuple[Path, str]) -> None:
+    """Another hash seed, another folder, the script elsewhere."""
+    other = tmp_path / "else where"
+    other.mkdir()
+    script = shutil.copy(root / "samples/quickstart/net.py", other)
+    for seed in ("0", "1"):
+        out = tmp_path / f"out{seed}"
+        table = ok(
+            str(script), "--ranks", "8", "--save-graphs", "--out", str(out), cwd=other, PYTHONHASHSEED=seed
+        )
+        assert files(out) == files(quickstart[0])
+        assert table.partition("\n")[2] == quickstart[1].partition("\n")[2]
+
+
+def test_one_rank_alone_has_the_same_bytes(root: Path, tmp_path: Path, quickstart: tuple[Path, str]) -> None:
+    folder, _ = quickstart
+    ok(str(root / "samples/quickstart/net.py"), "--ranks", "8", "--save-graphs", "--rank", "5", cwd=tmp_path)
+    alone, together = files(tmp_path / "saved_graph"), files(folder)
+    assert {name for name in alone if name.startswith("rank_")} == {f"rank_5/{name}" for name in ALL_STAGES}
+    assert all(alone[name] == together[name] for name in alone if name != "program.json")
+    assert list(json.loads(alone["program.json"])["execute"]) == ["5"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        ([], ["05_execute_0000.ir"]),
+        (["--level", "1"], ["00_frontend_0000.ir", "09_execute_0003.ir", "step_parallel_begin_0001.ir",
+                            "step_parallel_end_0002.ir"]),
+        (["--level", "3"], sorted([*ALL_STAGES, *(name.replace(".ir", ".dot") for name in ALL_STAGES)])),
+    ],
+)  # fmt: skip
+def test_level_decides_what_is_written(tmp_path: Path, flags: list[str], names: list[str]) -> None:
+    setup = SEMI_4 if flags else ""
+    script = write(tmp_path, CALLED.format(setup=setup))
+    ok(str(script), *flags, "--rank", "0", cwd=tmp_path)
+    assert sorted(p.name for p in (tmp_path / "saved_graph/rank_0").iterdir()) == names
+
+
+def test_script_can_ask_for_graphs_and_place(tmp_path: Path) -> None:
+    setup = SEMI_4 + '\nms.set_context(save_graphs=True, save_graphs_path="dumps/here")'
+    script = write(tmp_path, CALLED.format(setup=setup))
+    ok(str(script), cwd=tmp_path)
+    assert sorted(p.name for p in (tmp_path / "dumps/here/rank_0").iterdir()) == ALL_STAGES
+    ok(str(script), "--out", "there", cwd=tmp_path)
+    assert (tmp_path / "there/program.json").is_file()
+
+
+def test_table_as_json(tmp_path: Path) -> None:
+    script = write(tmp_path, CALLED.format(setup=SEMI_4))
+    text = ok(str(script), "--json", "-", cwd=tmp_path)
+    ok(str(script), "--json", "table.json", cwd=tmp_path)
+    assert text == (tmp_path / "table.json").read_text()
+    table: dict[str, Any] = json.loads(text)
+    assert (table["ranks"], table["rank"], table["mode"]) == (4, 0, "semi_auto_parallel")
+    (matmul,) = table["operators"]
+    assert matmul["strategy"] == [[2, 1], [1, 2]]
+    assert matmul["origin"] == "shard()"
+    w = next(p for p in table["parameters"] if p["name"] == "w")
+    assert (w["shape"], w["slice"], w["bytes"]) == ([8, 4], [8, 2], 64)
+    assert sum(c["bytes"] for c in table["collectives"]) == table["totals"]["bytes_sent"]
+    assert all(c["reason"] for c in table["collectives"])
+
+
+def test_ranks_flag_replaces_device_num(tmp_path: Path) -> None:
+    script = write(tmp_path, CALLED.format(setup=SEMI_4))
+    assert ok(str(script), cwd=tmp_path).startswith("semi_auto_parallel, 4 ranks, ")
+    assert ok(str(script), "--ranks", "8", cwd=tmp_path).startswith("semi_auto_parallel, 8 ranks, ")
+
+
+def test_script_without_mode_stays_whole(tmp_path: Path) -> None:
+    script = write(tmp_path, CALLED.format(setup=""))
+    done = compile_(str(script), "--ranks", "2", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith("stand_alone, 2 ranks, ")
+    assert done.stdout.endswith("note: 1 strategies set with shard() do not count in mode stand_alone\n")
+
+
+def test_named_network_needs_no_launch(tmp_path: Path) -> None:
+    text = CALLED.format(setup="").partition("net = Net()")[0]
+    write(tmp_path, text)
+    table = ok("net.py:Net()", "--input", "float32[4,8]", "--ranks", "4", cwd=tmp_path)
+    assert table.startswith("semi_auto_parallel, 4 ranks, ")
+    assert re.search(r"^x +input +Float32 +\(4, 8\) +\(4, 8\) +128$", table, re.MULTILINE)
+
+
+def test_later_launch_is_named(tmp_path: Path) -> None:
+    script = write(
+        tmp_path, CALLED.format(setup=SEMI_4) + "second = net(Tensor(np.ones((8, 8)), ms.float32))\n"
+    )
+    line = len(script.read_text().splitlines())
+    assert ok(str(script), cwd=tmp_path).endswith(
+        f"note: {script}:{line}:10: not compiled, since it is a later launch: "
+        "second = net(Tensor(np.ones((8, 8)), ms.float32))\n"
+    )
+
+
+def test_script_stops_at_its_launch(tmp_path: Path) -> None:
+    text = (
+        CALLED.format(setup=SEMI_4).replace("out = net(", "print('before')\nout = net(") + "print('after')\n"
+    )
+    table = ok(str(write(tmp_path, text)), cwd=tmp_path)
+    assert table.startswith("before\nsemi_auto_parallel")
+    assert "after" not in table
+
+
+def test_handlers_of_the_script_do_not_hide_the_launch(tmp_path: Path) -> None:
+    launch = textwrap.dedent(
+        """
+        try:
+            out = net(Tensor(np.ones((4, 8)), ms.float32))
+        except Exception:
+            print("wrong")
+        finally:
+            raise ValueError("an error on the way out")
+        """
+    )
+    text = CALLED.format(setup=SEMI_4).replace("out = net(Tensor(np.ones((4, 8)), ms.float32))", launch)
+    assert ok(str(write(tmp_path, text)), cwd=tmp_path).startswith("semi_auto_parallel, 4 ranks")
+
+
+def test_arguments_reach_the_script(tmp_path: Path) -> None:
+    setup = SEMI_4 + "\nimport sys\nprint(__name__, sys.argv)"
+    write(tmp_path, CALLED.format(setup=setup))
+    table = ok("net.py", "--ranks", "4", "--", "--lr", "0.1", cwd=tmp_path)
+    assert table.startswith("__main__ ['net.py', '--lr', '0.1']\n")
+
+
+BY_RANK = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, Tensor
+from mindspore.communication import init, get_rank
+
+init()
+
+class Net(nn.Cell):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def construct(self, x):
+        return x * self.factor
+
+print("factor", get_rank() % 3)
+Net(float(get_rank() % 3) + 1.0)(Tensor(np.ones((2, 2)), ms.float32))
+"""
+
+
+def test_network_that_depends_on_the_rank_is_traced_for_every_rank(tmp_path: Path) -> None:
+    script = write(tmp_path, BY_RANK)
+    table = ok(str(script), "--ranks", "4", cwd=tmp_path)
+    assert table.count("factor") == 1
+    assert table.endswith(
+        "note: the network depends on get_rank(), so the script was run once for every rank\n"
+    )
+    texts = [next((tmp_path / f"saved_graph/rank_{rank}").iterdir()).read_text() for rank in range(4)]
+    assert [re.findall(r"value=([\d.]+)", text) for text in texts] == [["1.0"], ["2.0"], ["3.0"], ["1.0"]]
+    identities = {re.search(r'compile_id : "(\w+)"', text)[1] for text in texts}  # type: ignore[index]
+    assert identities == {json.loads((tmp_path / "saved_graph/program.json").read_text())["compile_id"]}
+    ok(str(script), "--ranks", "4", "--rank", "2", "--out", "alone", cwd=tmp_path)
+    assert next((tmp_path / "alone/rank_2").iterdir()).read_text() == texts[2]
+
+
+def test_earlier_output_survives_a_failure(tmp_path: Path) -> None:
+    script = write(tmp_path, CALLED.format(setup=SEMI_4))
+    ok(str(script), cwd=tmp_path)
+    before = files(tmp_path / "saved_graph")
+    write(tmp_path, script.read_text().replace("((2, 1), (1, 2))", "((3, 1), (1, 2))"))
+    refused(str(script), cwd=tmp_path)
+    assert files(tmp_path / "saved_graph") == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["net.py", "saved_graph"]
+
+
+def test_foreign_folder_is_refused(tmp_path: Path) -> None:
+    script = write(tmp_path, CALLED.format(setup=SEMI_4))
+    assert refused(str(script), "--out", ".", cwd=tmp_path) == (
+        "error: . holds files that mspc did not write: net.py\n"
+        "  note: give another folder with --out, or an empty one\n"
+    )
+
+
+def test_mpirun_decides_the_ranks(tmp_path: Path) -> None:
+    script = write(tmp_path, CALLED.format(setup=SEMI_4))
+    mpirun = {"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_RANK": "0"}
+    assert refused(str(script), cwd=tmp_path, **mpirun) == (
+        "error: mpirun started 8 ranks, but the script's device_num is 4\n"
+    )
+    assert refused(str(script), "--ranks", "4", cwd=tmp_path, **mpirun) == (
+        "error: mpirun started 8 ranks, but --ranks is 4\n"
+    )
+    assert ok(str(script), "--ranks", "8", cwd=tmp_path, **mpirun).startswith("semi_auto_parallel, 8 ranks")
+    assert ok(str(script), "--ranks", "8", cwd=tmp_path, **mpirun | {"OMPI_COMM_WORLD_RANK": "1"}) == ""

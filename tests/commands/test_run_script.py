@@ -1,0 +1,295 @@
+"""`mspc run SCRIPT --simulate`: every rank runs the script from the top with its own state, in turns."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mspc.commands.run import run_script
+from mspc.ir.diagnostics import ExecutionError, MspcError
+
+NETWORK = """
+import sys
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Tensor, Parameter
+from mindspore.communication import init, get_rank, get_group_size
+
+init()
+rank, size = get_rank(), get_group_size()
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="data_parallel")
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        start = np.random.default_rng(7).standard_normal((8, 4)).astype(np.float32)
+        self.w = Parameter(Tensor(start), "w")
+        self.matmul = ops.MatMul()
+        if size > 1:
+            self.matmul.shard(((1, size), (size, 1)))
+
+    def construct(self, x):
+        return self.matmul(x, self.w)
+
+
+class WithLoss(nn.Cell):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+        self.loss = nn.MSELoss()
+
+    def construct(self, x, y):
+        return self.loss(self.net(x), y)
+
+
+net = Net()
+step = nn.TrainOneStepCell(WithLoss(net), nn.Momentum(net.trainable_params(), 0.1, 0.9))
+step.set_train()
+
+
+def rows(number):
+    # A global batch of 8 rows; every rank takes its own.
+    rng = np.random.default_rng(number)
+    x, y = rng.random((8, 8), dtype=np.float32), rng.random((8, 4), dtype=np.float32)
+    part = slice(rank * (8 // size), (rank + 1) * (8 // size))
+    return Tensor(x[part]), Tensor(y[part])
+"""
+
+TRAIN = (
+    NETWORK
+    + """
+for i in range(3):
+    print(f"rank {rank} step {i} loss {step(*rows(i))}")
+"""
+)
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "train.py"
+
+
+def simulated(
+    script: Path, text: str, ranks: int | None = 2, arguments: Sequence[str] = (), **options: int
+) -> None:
+    script.write_text(text)
+    run_script(script, ranks, simulate=True, script_arguments=arguments, **options)  # type: ignore[arg-type]
+
+
+def losses(out: str) -> list[float]:
+    return [float(line.split("loss ")[1]) for line in out.splitlines() if "loss" in line]
+
+
+def test_losses_equal_one_ranks_and_lines_come_in_rank_order(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulated(script, TRAIN, ranks=4)
+    out = capsys.readouterr().out
+    assert [line.split(" loss")[0] for line in out.splitlines()] == [
+        f"rank {rank} step {step}" for step in range(3) for rank in range(4)
+    ]
+    found = np.array(losses(out)).reshape(3, 4)
+    assert (found == found[:, :1]).all()
+    simulated(script, TRAIN, ranks=1)
+    alone = losses(capsys.readouterr().out)
+    np.testing.assert_allclose(found[:, 0], alone, rtol=1e-5)
+    assert alone[2] < alone[0]
+
+
+def test_ranks_have_their_own_modules_and_random_numbers(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (script.parent / "own.py").write_text("count = 0\n")
+    simulated(
+        script,
+        NETWORK
+        + """
+import random
+import own
+np.random.seed(rank)
+random.seed(rank)
+first = np.random.rand()
+for i in range(2):
+    own.count += 1
+    step(*rows(i))
+other = np.random.RandomState(rank)
+assert first == other.rand() and np.random.rand() == other.rand()
+assert random.random() == random.Random(rank).random()
+print(own.count, step.training)
+""",
+    )
+    assert capsys.readouterr().out == "2 True\n" * 2
+    assert "own" not in sys.modules
+
+
+def test_the_script_sees_what_it_sees_under_python(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "import os, sys\nprint(__name__, sys.argv, os.getcwd() == sys.path[0], sys.modules['__main__'].__file__)\n"
+    before = list(sys.argv), list(sys.path), sys.modules["__main__"]
+    simulated(script, text, arguments=("--fast", "3"))
+    assert capsys.readouterr().out == f"__main__ ['{script}', '--fast', '3'] True {script}\n" * 2
+    assert (sys.argv, sys.path, sys.modules["__main__"]) == before
+
+
+def test_only_one_ranks_output(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    simulated(script, TRAIN, only_rank=1)
+    assert [line[:13] for line in capsys.readouterr().out.splitlines()] == [
+        f"rank 1 step {i}" for i in range(3)
+    ]
+    with pytest.raises(MspcError, match="--only-rank 2: the ranks are 0 to 1"):
+        simulated(script, TRAIN, only_rank=2)
+
+
+def test_a_parameter_is_read_whole_and_may_be_replaced(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulated(
+        script,
+        NETWORK
+        + """
+before = net.w.asnumpy()
+step(*rows(0))
+after = net.w.asnumpy()
+assert after.shape == (8, 4) and (before != after).any()
+first = step(*rows(1))
+net.w.set_data(Tensor(after))
+print(np.abs(net.w.asnumpy() - after).max(), after.sum())
+""",
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[0] == lines[1]
+    assert lines[0].startswith("0.0 ")
+
+
+def test_another_network_of_the_same_parameters_sees_their_newest_values(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (
+        NETWORK
+        + """
+for i in range(2):
+    step(*rows(i))
+    out = net(Tensor(np.eye(8, dtype=np.float32)[:8 // size]))
+    w = net.w.asnumpy()
+    print(np.abs(out.asnumpy() - w[:8 // size]).max())
+"""
+    )
+    simulated(script, text)
+    assert capsys.readouterr().out == "0.0\n" * 4
+
+
+def test_a_rank_that_raises_is_named_with_its_line(script: Path) -> None:
+    text = NETWORK + "step(*rows(0))\nif rank == 1:\n    raise ValueError('mine')\nstep(*rows(1))\n"
+    with pytest.raises(MspcError) as caught:
+        simulated(script, text)
+    line = text.splitlines().index("    raise ValueError('mine')") + 1
+    assert caught.value.exit_status == 2
+    assert caught.value.render() == (
+        f'rank 1 failed:\nTraceback (most recent call last):\n  File "{script}", line {line}, in <module>\n'
+        "    raise ValueError('mine')\nValueError: mine"
+    )
+
+
+def test_a_rank_that_ends_early_is_named(script: Path) -> None:
+    with pytest.raises(ExecutionError) as caught:
+        simulated(script, NETWORK + "step(*rows(0))\nif rank == 1:\n    sys.exit(0)\nstep(*rows(1))\n")
+    assert "rank 0 would wait for ever" in caught.value.message
+    assert "rank 1 has ended" in caught.value.notes
+    assert caught.value.location is not None
+    assert caught.value.location.file == "train.py"
+
+
+def test_the_scripts_exit_status_is_the_runs(script: Path) -> None:
+    with pytest.raises(SystemExit) as caught:
+        simulated(script, "import sys\nsys.exit(5)\n")
+    assert caught.value.code == 5
+
+
+def test_a_nan_in_the_loss_is_reported_with_step_rank_and_node(script: Path) -> None:
+    text = (
+        NETWORK
+        + """
+step(*rows(0))
+x, y = rows(1)
+step(Tensor(np.full(x.shape, np.inf, np.float32)) if rank == 1 else x, y)
+"""
+    )
+    with pytest.raises(ExecutionError) as caught:
+        simulated(script, text)
+    assert caught.value.exit_status == 1
+    assert caught.value.message == (
+        "the loss of step 2 is NaN on rank 1; argument 'inputs0' held such a value before the step; "
+        f"the first to read it is {caught.value.message.rpartition('is ')[2]}"
+    )
+    assert caught.value.location is not None
+
+
+def test_device_num_counts_where_ranks_are_not_given(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = TRAIN.replace("dataset_strategy=", "device_num=2, dataset_strategy=").replace(
+        "init()\n", "init()\nprint('once per rank')\n", 1
+    )
+    simulated(script, text, ranks=None)
+    out = capsys.readouterr().out
+    assert len(losses(out)) == 6
+    assert out.count("once per rank") == 2
+
+
+def test_a_missing_script() -> None:
+    with pytest.raises(MspcError, match=r"there is no script 'nowhere.py'"):
+        run_script(Path("nowhere.py"), 2, True)
+
+
+def test_a_mistake_of_the_network_is_reported_once(script: Path) -> None:
+    with pytest.raises(MspcError) as caught:
+        simulated(script, NETWORK.replace("(1, size), (size, 1)", "(1, 3), (3, 1)") + "step(*rows(0))\n")
+    assert caught.value.exit_status == 2
+    assert caught.value.render().count("MatMul 'matmul'") == 1
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mspc", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_mpirun_gives_the_simulations_losses(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    simulated(script, TRAIN)
+    wanted = capsys.readouterr().out
+    done = command("run", "train.py", "--ranks", "2")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted(wanted.splitlines())
+
+
+def test_a_killed_rank_is_named_by_the_others(script: Path) -> None:
+    script.write_text(
+        NETWORK
+        + """
+import os
+for i in range(100):
+    if rank == 1 and i == 5:
+        os.kill(os.getpid(), 9)
+    step(*rows(i))
+"""
+    )
+    done = command("run", "train.py", "--ranks", "2")
+    assert done.returncode != 0
+    assert "rank 1 was killed or left without a word after step 5" in done.stderr
+
+
+def test_a_wrong_number_of_ranks_under_mpirun(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script.write_text(TRAIN)
+    monkeypatch.setitem(os.environ, "OMPI_COMM_WORLD_SIZE", "2")
+    with pytest.raises(MspcError, match="--ranks 4, but mpirun started 2 ranks"):
+        run_script(script, 4)
+    with pytest.raises(MspcError, match="--simulate runs all ranks in one process, but mpirun started 2"):
+        run_script(script, None, simulate=True)

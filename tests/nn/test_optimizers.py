@@ -1,0 +1,155 @@
+"""Optimizers against their formulas. `construct` runs at once here: the same operators as in a graph, with NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mspc import Parameter, Tensor, nn
+
+START = np.array([1.0, -2.0, 3.0], np.float32)
+GRADS = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+
+
+def run(make, steps=GRADS, name="w"):
+    """The values of one parameter after every step."""
+    w = Parameter(Tensor(START.copy()), name)
+    optimizer = make([w])
+    found = []
+    for gradient in steps:
+        optimizer.construct((Tensor(gradient),))
+        found.append(w.asnumpy())
+    return np.array(found), optimizer
+
+
+def close(found, expected):
+    np.testing.assert_allclose(found, np.array(expected), rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum(nesterov):
+    found, optimizer = run(lambda p: nn.Momentum(p, 0.1, 0.9, use_nesterov=nesterov))
+    w, v, expected = START.astype(float), 0.0, []
+    for g in GRADS:
+        v = 0.9 * v + g
+        w = w - 0.1 * (g + 0.9 * v if nesterov else v)
+        expected.append(w)
+    close(found, expected)
+    assert optimizer.global_step.asnumpy().tolist() == [4]
+    assert optimizer.moments[0].name == "moments.w"
+
+
+def test_momentum_with_decay_and_loss_scale():
+    found, _ = run(lambda p: nn.Momentum(p, 0.1, 0.9, weight_decay=0.01, loss_scale=8.0))
+    w, v, expected = START.astype(float), 0.0, []
+    for g in GRADS:
+        v = 0.9 * v + (g + 0.01 * w) / 8
+        w = w - 0.1 * v
+        expected.append(w)
+    close(found, expected)
+
+
+def test_decay_spares_beta_and_gamma():
+    plain, _ = run(lambda p: nn.Momentum(p, 0.1, 0.9), name="norm.beta")
+    decayed, _ = run(lambda p: nn.Momentum(p, 0.1, 0.9, weight_decay=0.5), name="norm.beta")
+    close(plain, decayed)
+
+
+@pytest.mark.parametrize(
+    ("momentum", "dampening", "nesterov"), [(0.0, 0.0, False), (0.9, 0.0, False), (0.9, 0.5, False), (0.9, 0.0, True)]
+)
+def test_sgd(momentum, dampening, nesterov):
+    found, _ = run(lambda p: nn.SGD(p, 0.1, momentum, dampening, 0.01, nesterov))
+    w, v, expected = START.astype(float), None, []
+    for g in GRADS:
+        g = g + 0.01 * w
+        v = g if v is None else momentum * v + (1 - dampening) * g
+        step = g if momentum == 0 else g + momentum * v if nesterov else v
+        w = w - 0.1 * step
+        expected.append(w)
+    close(found, expected)
+
+
+def test_adam():
+    found, optimizer = run(lambda p: nn.Adam(p, 0.01, weight_decay=0.02))
+    w, m, v, expected = START.astype(float), 0.0, 0.0, []
+    for t, g in enumerate(GRADS, 1):
+        g = g + 0.02 * w
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        rate = 0.01 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+        w = w - rate * m / (np.sqrt(v) + 1e-8)
+        expected.append(w)
+    np.testing.assert_allclose(found, np.array(expected), rtol=1e-4)
+    assert optimizer.beta1_power.item() == pytest.approx(0.9**4)
+
+
+def test_adam_weight_decay():
+    found, _ = run(lambda p: nn.AdamWeightDecay(p, 0.01, weight_decay=0.1))
+    w, m, v, expected = START.astype(float), 0.0, 0.0, []
+    for g in GRADS:
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        w = w - 0.01 * (m / (np.sqrt(v) + 1e-6) + 0.1 * w)
+        expected.append(w)
+    np.testing.assert_allclose(found, np.array(expected), rtol=1e-5)
+
+
+def test_learning_rates_as_a_list_hold_the_last():
+    found, optimizer = run(lambda p: nn.SGD(p, [0.4, 0.2, 0.1]))
+    rates = np.array([0.4, 0.2, 0.1, 0.1])
+    close(found, START - np.cumsum(rates[:, None] * GRADS, 0))
+    assert optimizer.learning_rate.shape == (3,)
+
+
+def test_schedules():
+    found, _ = run(lambda p: nn.SGD(p, nn.CosineDecayLR(0.1, 0.5, 2)))
+    rates = np.array([0.5, 0.3, 0.1, 0.1])
+    close(found, START - np.cumsum(rates[:, None] * GRADS, 0))
+    found, _ = run(lambda p: nn.SGD(p, nn.WarmUpLR(0.4, 2)))
+    close(found, START - np.cumsum(np.array([0, 0.2, 0.4, 0.4])[:, None] * GRADS, 0))
+    found, _ = run(lambda p: nn.SGD(p, nn.ExponentialDecayLR(0.4, 0.5, 2, is_stair=True)))
+    close(found, START - np.cumsum(np.array([0.4, 0.4, 0.2, 0.2])[:, None] * GRADS, 0))
+
+
+def test_groups_have_their_own_rate_and_decay():
+    a, b = Parameter(Tensor([1.0]), "a"), Parameter(Tensor([1.0]), "b")
+    groups = [{"params": [a], "lr": 0.5, "weight_decay": 0.1}, {"params": [b]}, {"order_params": [a, b]}]
+    optimizer = nn.SGD(groups, 0.1)
+    assert [rate.name for rate in optimizer.learning_rate] == ["learning_rate_group_0", "learning_rate_group_1"]
+    optimizer.construct((Tensor([1.0]), Tensor([1.0])))
+    assert (a.item(), b.item()) == (pytest.approx(1 - 0.5 * 1.1), pytest.approx(0.9))
+
+
+def test_dynamic_rates():
+    assert nn.piecewise_constant_lr([2, 4], [0.1, 0.01]) == [0.1, 0.1, 0.01, 0.01]
+    assert nn.exponential_decay_lr(0.1, 0.5, 4, 2, 1) == [0.1, 0.1, 0.05, 0.05]
+    assert nn.warmup_lr(0.1, 4, 2, 2) == [0.0, 0.0, 0.05, 0.05]
+    with pytest.raises(ValueError, match="2 milestones, 1 learning rates"):
+        nn.piecewise_constant_lr([2, 4], [0.1])
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda w: nn.Momentum([], 0.1, 0.9), ValueError, "Momentum: the list of parameters is empty"),
+        (lambda w: nn.Momentum(w, 0.1, 0.9), TypeError, "Momentum: params must be a list of Parameters, not Parameter"),
+        (lambda w: nn.Momentum([w], -0.1, 0.9), ValueError, "Momentum: learning_rate -0.1 must be at least 0"),
+        (lambda w: nn.Momentum([w], 0.1, "x"), TypeError, "Momentum: momentum must be a number, not 'x'"),
+        (lambda w: nn.Momentum([w, w], 0.1, 0.9), ValueError, "Momentum: a parameter stands twice in the list"),
+        (lambda w: nn.Momentum([w], 0.1, 0.9, loss_scale=0), ValueError, "Momentum: loss_scale 0 must be above 0"),
+        (lambda w: nn.SGD([w], nesterov=True), ValueError, "SGD: nesterov needs a momentum above 0 and no dampening"),
+        (lambda w: nn.SGD([{"parms": [w]}]), ValueError, "SGD: a group has no entry 'parms'; it takes params, lr, "),
+        (lambda w: nn.SGD([w, {"params": []}]), TypeError, "SGD: params mixes Parameters and groups"),
+        (lambda w: nn.Adam([w], beta1=1.0), ValueError, "Adam: beta1 1.0 must be between 0 and 1"),
+        (lambda w: nn.Adam([w], use_amsgrad=True), ValueError, "Adam: use_amsgrad is not supported"),
+    ],
+)
+def test_wrong_arguments_are_named(make, error, message):
+    with pytest.raises(error) as caught:
+        make(Parameter(Tensor([1.0]), "w"))
+    assert caught.value.message.startswith(message)
+
+
+def test_a_gradient_too_few_is_an_error():
+    optimizer = nn.SGD([Parameter(Tensor([1.0]), "a"), Parameter(Tensor([1.0]), "b")])
+    with pytest.raises(ValueError, match="zip"):
+        optimizer.construct((Tensor([1.0]),))

@@ -1,0 +1,322 @@
+"""What the generated tests cannot know: rules, values by hand, special cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from simulate import BACKEND, gradient_graph, interpret, results_of
+
+from mspc.ir.layout import Layout
+from mspc.ir.types import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, TensorType
+from mspc.ops.activation import GeLU, Sigmoid
+from mspc.ops.arithmetic import Add, Div, Maximum, Mul
+from mspc.ops.comparison import Select
+from mspc.ops.elementwise import Erf, Sqrt
+from mspc.ops.embedding import Gather, GatherGrad
+from mspc.ops.matmul import MatMul
+from mspc.ops.op import Op, Placement
+from mspc.ops.optimizer import SGD, Adam, AdamWeightDecay, ApplyMomentum
+from mspc.ops.promotion import operand_dtype, promoted
+from mspc.ops.random import Dropout
+from mspc.ops.reduce import ReduceMax, ReduceMean, ReduceProd
+from mspc.ops.reshape import Reshape
+from mspc.ops.rules import broadcast_rule, reshape_rule
+from mspc.ops.slicing import StridedSlice
+
+
+def tensor(*shape: int, dtype: Any = FLOAT32) -> TensorType:
+    return TensorType(dtype, shape)
+
+
+# Rules ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shapes", "rule"),
+    [
+        (((8, 16), (8, 16)), "a b, a b -> a b"),
+        (((8, 16), (16,)), "a b, b -> a b"),
+        (((8, 16), ()), "a b,  -> a b"),
+        (((8, 1), (1, 16)), "a 1, 1 b -> a b"),
+        (((1, 8), (1,)), "1 b, 1 -> 1 b"),
+        (((), ()), ",  -> "),
+    ],
+)
+def test_broadcast_rule_aligns_at_the_right(shapes: Any, rule: str) -> None:
+    assert broadcast_rule(shapes) == rule
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "rule"),
+    [
+        ((8, 16, 32), (128, 32), "a b c -> (a b) c"),
+        ((64, 32), (32, 64), "(a b) c -> a (b c)"),
+        ((6, 4), (4, 6), "(a b!) e! -> (a c!) d!"),
+        ((1, 8, 1, 4), (32,), "1 a 1 b -> (a b)"),
+        ((4, 9, 7), (6, 6, 7), "(a b!) d! f -> (a c!) e! f"),
+        ((12,), (12,), "a -> a"),
+        ((), (1, 1), " -> 1 1"),
+    ],
+)
+def test_reshape_rule_is_the_common_refinement(source: Any, target: Any, rule: str) -> None:
+    parsed = Reshape(target).parsed_rule(TensorType(FLOAT32, source))
+    assert str(parsed) == rule
+    assert parsed.output_shapes() == (target,)
+    assert reshape_rule(source, target)
+
+
+def test_reshape_rule_keeps_the_order_of_elements_for_random_shapes() -> None:
+    random = np.random.default_rng(5)
+    for _ in range(300):
+        size = int(np.prod(random.choice([2, 2, 3, 4, 5], 4)))
+        source, target = (_random_shape(size, random) for _ in range(2))
+        rule = Reshape(target).parsed_rule(TensorType(FLOAT32, source))
+        assert rule.output_shapes() == (target,)
+        assert [n for f, n in enumerate(rule.sizes) if f not in rule.frozen and f in rule.reduced] == []
+
+
+def _random_shape(size: int, random: Any) -> tuple[int, ...]:
+    dims: list[int] = []
+    while size > 1:
+        divisors = [d for d in range(1, size + 1) if size % d == 0]
+        dims.append(int(random.choice(divisors)))
+        size //= dims[-1]
+        if len(dims) == 4:
+            dims.append(size)
+            break
+    return tuple(dims)
+
+
+# Values by hand ------------------------------------------------------------------------------------
+
+
+SLICES = [
+    (StridedSlice(begin=(1, 2), end=(5, 8), strides=(2, 3)), np.s_[1:5:2, 2:8:3]),
+    (StridedSlice(begin=(-1,), end=(-9,), strides=(-2,)), np.s_[-1:-9:-2]),
+    (StridedSlice(begin=(0, 3), end=(0, 0), strides=(1, 1), begin_mask=1, end_mask=3), np.s_[:, 3:]),
+    (StridedSlice(begin=(0, 2), end=(0, 4), strides=(1, 1), ellipsis_mask=1), np.s_[..., 2:4]),
+    (StridedSlice(begin=(0, 1), end=(0, 2), strides=(1, 1), new_axis_mask=1), np.s_[None, 1:2]),
+    (StridedSlice(begin=(-2, 0), end=(0, 4), strides=(1, 1), shrink_axis_mask=1), np.s_[-2, 0:4]),
+    (StridedSlice(begin=(0, 0, 5), end=(0, 0, 6), strides=(1, 1, 1), ellipsis_mask=1, new_axis_mask=2,
+                  shrink_axis_mask=4), np.s_[..., None, 5]),
+    (StridedSlice(begin=(-1, 0), end=(-100, 16), strides=(-1, 1)), np.s_[::-1, :]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "index"), SLICES)
+def test_strided_slice_follows_its_masks(op: StridedSlice, index: Any) -> None:
+    x = np.arange(128, dtype=np.float32).reshape(8, 16)
+    np.testing.assert_array_equal(op.run(BACKEND, x), x[index])
+    assert op.infer(tensor(8, 16)) == tensor(*x[index].shape)
+    local = op.localize(Placement(0, (tensor(8, 16),), (Layout.replicated(1, 2),), (), ()))
+    assert isinstance(local, StridedSlice)
+    assert (local.begin_mask, local.end_mask, local.ellipsis_mask) == (0, 0, 0)
+    np.testing.assert_array_equal(local.run(BACKEND, x), x[index])
+
+
+def test_erf_matches_the_standard_library() -> None:
+    import math
+
+    x = np.linspace(-7, 7, 1001)
+    expected = np.array([math.erf(v) for v in x])
+    np.testing.assert_allclose(Erf().run(BACKEND, x), expected, rtol=1e-13, atol=1e-15)
+    assert Erf().run(BACKEND, x.astype(np.float32)).dtype == np.float32
+
+
+def test_sigmoid_keeps_small_values() -> None:
+    x = np.array([-80.0, -20.0, 0.0, 20.0, 800.0, -800.0], np.float32)
+    with np.errstate(over="raise", invalid="raise"):
+        got = Sigmoid().kernel(BACKEND)(x)
+    np.testing.assert_allclose(got[:3], [np.exp(-80.0), np.exp(-20.0), 0.5], rtol=1e-6)
+    assert got[4] == 1
+    assert got[5] == 0
+
+
+def test_gelu_is_the_tanh_formula() -> None:
+    x = np.linspace(-4, 4, 50)
+    expected = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    np.testing.assert_allclose(GeLU().run(BACKEND, x), expected, rtol=1e-13, atol=1e-15)
+
+
+def gradients_of(op: Op, inputs: list[Any], sens: list[Any]) -> list[Any]:
+    types = [TensorType(FLOAT64 if x.dtype.kind == "f" else INT32, x.shape) for x in inputs]
+    graph, x, d, grads = gradient_graph(op, types, range(len(sens)))
+    return interpret(graph, dict(zip([*x, *d], [*inputs, *sens], strict=True)), grads)
+
+
+def test_equal_maxima_share_the_gradient() -> None:
+    x = np.array([[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]])
+    (grad,) = gradients_of(ReduceMax(axis=(1,)), [x], [np.array([6.0, 5.0])])
+    np.testing.assert_array_equal(grad, [[0, 3, 3], [5, 0, 0]])
+
+
+def test_maximum_of_equal_operands_passes_to_the_first() -> None:
+    x, y = np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])
+    dx, dy = gradients_of(Maximum(), [x, y], [np.ones(3)])
+    np.testing.assert_array_equal(dx, [1, 0, 1])
+    np.testing.assert_array_equal(dy, [0, 1, 0])
+
+
+def test_gradient_of_a_product_with_zeros_is_exact() -> None:
+    x = np.array([[2.0, 3.0, 4.0], [0.0, 3.0, 4.0], [0.0, 0.0, 4.0]])
+    (grad,) = gradients_of(ReduceProd(axis=(1,)), [x], [np.ones(3)])
+    np.testing.assert_array_equal(grad, [[12, 8, 6], [12, 0, 0], [0, 0, 0]])
+
+
+def test_reduce_mean_gradient_uses_the_whole_count() -> None:
+    (grad,) = gradients_of(ReduceMean(axis=(0,)), [np.ones((4, 2))], [np.array([8.0, 4.0])])
+    np.testing.assert_array_equal(grad, np.array([[2.0, 1.0]] * 4))
+
+
+def test_matmul_gradient_needs_no_transpose_nodes() -> None:
+    for ta, tb in ((False, False), (False, True), (True, False), (True, True)):
+        shapes = ((16, 8) if ta else (8, 16)), ((4, 16) if tb else (16, 4))
+        graph, _, _, _ = gradient_graph(MatMul(ta, tb), [tensor(*s) for s in shapes], [0])
+        assert [node.op.name for node in graph.nodes] == ["MatMul"] * 3
+
+
+def test_out_of_range_index_is_refused() -> None:
+    table = np.ones((4, 2))
+    with pytest.raises(IndexError):
+        Gather().run(BACKEND, table, np.array([4]))
+    with pytest.raises(IndexError, match="outside of"):
+        Gather(offset=4, total=8).run(BACKEND, table, np.array([8]))
+
+
+def test_negative_index_counts_from_the_end_of_the_whole_table() -> None:
+    table = np.arange(16.0).reshape(8, 2)
+    ids = np.array([-1, -8, 3])
+    whole = Gather().run(BACKEND, table, ids)
+    parts = [Gather(offset=o, total=8).run(BACKEND, table[o : o + 4], ids) for o in (0, 4)]
+    np.testing.assert_array_equal(sum(parts), whole)
+    grad = GatherGrad(8).run(BACKEND, np.ones((3, 2)), ids)
+    np.testing.assert_array_equal(grad[:, 0], [1, 0, 0, 1, 0, 0, 0, 1])
+
+
+# Random masks --------------------------------------------------------------------------------------
+
+
+class Later:
+    xp = np
+    comm = None
+    step = 1
+
+
+def test_dropout_masks_differ_by_seed_step_and_place() -> None:
+    x = np.ones((64, 64), np.float32)
+    masks = [
+        Dropout(0.5).run(BACKEND, x)[1],
+        Dropout(0.5).run(Later, x)[1],
+        Dropout(0.5, Seed0=1).run(BACKEND, x)[1],
+        Dropout(0.5, Seed1=1).run(BACKEND, x)[1],
+        Dropout(0.5, shape=(128, 64), begin=(64, 0)).run(BACKEND, x)[1],
+    ]
+    for i, one in enumerate(masks):
+        assert abs(one.mean() - 0.5) < 0.03
+        for other in masks[:i]:
+            assert 0.45 < (one == other).mean() < 0.55
+
+
+def test_dropout_is_reproducible_and_scales() -> None:
+    x = np.random.default_rng(0).random((32, 32)).astype(np.float32)
+    out, mask = Dropout(0.25, 3, 4).run(BACKEND, x)
+    again, _ = Dropout(0.25, 3, 4).run(BACKEND, x)
+    np.testing.assert_array_equal(out, again)
+    np.testing.assert_array_equal(out, x * mask * np.float32(4))
+    assert out.dtype == np.float32
+
+
+def test_random_words_are_splitmix64() -> None:
+    from mspc.ops.random import random_words
+
+    # The first outputs of SplitMix64 started from 1234567, as its reference implementation gives them.
+    expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert [int(w) for w in random_words(np, 1234567, (3,), (0,), (3,))] == expected
+
+
+# Optimizers ----------------------------------------------------------------------------------------
+
+
+def arrays(count: int) -> list[Any]:
+    random = np.random.default_rng(1)
+    return [random.uniform(0.1, 1.0, (4, 3)) for _ in range(count)]
+
+
+def test_momentum_by_hand() -> None:
+    var, accum, grad = arrays(3)
+    new_accum = accum * 0.9 + grad
+    expected = var - 0.1 * new_accum
+    out = ApplyMomentum().run(BACKEND, var, accum, np.array(0.1), grad, np.array(0.9))
+    assert out is var
+    np.testing.assert_allclose(var, expected, rtol=1e-14)
+    np.testing.assert_allclose(accum, new_accum, rtol=1e-14)
+
+
+def test_sgd_by_hand_over_two_steps() -> None:
+    var, grad, accum = arrays(3)
+    stat = np.ones_like(var)
+    rate, momentum = np.array(0.1), np.array(0.9)
+    first = grad + 0.01 * var
+    after_first = var - 0.1 * first
+    second = first * 0.9 + (1 - 0.2) * (grad + 0.01 * after_first)
+    op = SGD(dampening=0.2, weight_decay=0.01)
+    op.run(BACKEND, var, grad, rate, accum, momentum, stat)
+    np.testing.assert_allclose(var, after_first, rtol=1e-14)
+    assert not stat.any()
+    op.run(BACKEND, var, grad, rate, accum, momentum, stat)
+    np.testing.assert_allclose(var, after_first - 0.1 * second, rtol=1e-13)
+
+
+def test_sgd_without_momentum_leaves_its_state_alone() -> None:
+    var, grad, accum = arrays(3)
+    stat, before, kept = np.ones_like(var), var.copy(), accum.copy()
+    SGD().run(BACKEND, var, grad, np.array(0.5), accum, np.array(0.0), stat)
+    np.testing.assert_allclose(var, before - 0.5 * grad, rtol=1e-14)
+    np.testing.assert_array_equal(accum, kept)
+    assert stat.all()
+
+
+def test_adam_by_hand() -> None:
+    var, m, v, grad = arrays(4)
+    new_m, new_v = 0.9 * m + 0.1 * grad, 0.99 * v + 0.01 * grad**2
+    rate = 0.01 * np.sqrt(1 - 0.5) / (1 - 0.6)
+    expected = var - rate * new_m / (np.sqrt(new_v) + 1e-8)
+    scalars = [np.array(s) for s in (0.6, 0.5, 0.01, 0.9, 0.99, 1e-8)]
+    out = Adam().run(BACKEND, var, m, v, *scalars, grad)
+    assert [a is b for a, b in zip(out, (var, m, v), strict=True)] == [True] * 3
+    np.testing.assert_allclose(var, expected, rtol=1e-13)
+
+
+def test_adam_weight_decay_by_hand() -> None:
+    var, m, v, grad = arrays(4)
+    new_m, new_v = 0.9 * m + 0.1 * grad, 0.99 * v + 0.01 * grad**2
+    expected = var - 0.01 * (new_m / (np.sqrt(new_v) + 1e-8) + 0.1 * var)
+    scalars = [np.array(s) for s in (0.01, 0.9, 0.99, 1e-8, 0.1)]
+    AdamWeightDecay().run(BACKEND, var, m, v, *scalars, grad)
+    np.testing.assert_allclose(var, expected, rtol=1e-13)
+
+
+# Element types -------------------------------------------------------------------------------------
+
+
+def test_promotion_of_element_types() -> None:
+    assert promoted(INT32, FLOAT16) == FLOAT16
+    assert promoted(FLOAT32, FLOAT64) == FLOAT64
+    assert promoted(BOOL, INT32) == INT32
+    assert promoted(INT32, INT64) == INT64
+    assert promoted(UINT8, INT32) == INT32
+    assert operand_dtype(Add(), [FLOAT32, FLOAT32]) is None
+    assert operand_dtype(Add(), [INT32, FLOAT32]) == FLOAT32
+    assert operand_dtype(Div(), [INT32, INT32]) == FLOAT32
+    assert operand_dtype(Select(), [BOOL, FLOAT32]) is None
+
+
+def test_scalars_keep_their_element_type() -> None:
+    one = np.array(1.5, np.float32)
+    for op in (Add(), Mul(), Div(), Maximum()):
+        (out,) = results_of(op, [one, one])
+        assert out.dtype == np.float32
+    for unary in (Sigmoid(), GeLU(), Sqrt(), Erf()):
+        assert results_of(unary, [one])[0].dtype == np.float32
