@@ -139,7 +139,7 @@ def _called(value: Value) -> str:
     if isinstance(value, Parameter):
         return f"parameter {value.name}" if value.kind != "input" else f"input {value.name}"
     assert isinstance(value, Node)
-    for_parameter = value.attrs.get("gradient_for")
+    for_parameter = _gradient_of(value)
     if for_parameter:
         return f"the gradient of {for_parameter}"
     if value.phase == "backward" and value.forward is not None:
@@ -159,6 +159,18 @@ def _words(layout: Layout) -> str:
 
 def _mirrored(value: Value, source: Layout, reader: Node | None) -> str:
     """The parameter whose gradient this reduces, as MindSpore's mirror operators name it."""
-    if not isinstance(value, Node) or not source.partial or reader is None or reader.phase != "update":
+    if not source.partial or reader is None or reader.phase != "update":
         return ""
-    return str(value.attrs.get("gradient_for", ""))
+    return _gradient_of(value)
+
+
+def _gradient_of(value: Value) -> str:
+    """The parameters whose gradient `value` is, also where an optimizer has scaled it since."""
+    while isinstance(value, Node):
+        if "gradient_for" in value.attrs:
+            return str(value.attrs["gradient_for"])
+        partial = [v for v in value.inputs if isinstance(v.layout, Layout) and v.layout.partial]
+        if value.phase != "update" or len(partial) != 1:
+            return ""
+        value = partial[0]
+    return ""

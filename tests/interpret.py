@@ -13,6 +13,7 @@ import numpy as np
 
 from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.layout import Layout
+from mspc.ops.comm import AllReduce, ReduceScatter
 from mspc.ops.op import Op
 from mspc.ops.structural import Gradient
 from mspc.passes.execute import Execute
@@ -48,6 +49,10 @@ def run_whole(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]
         inputs = [v.value if isinstance(v, Constant) else values[v] for v in node.inputs]
         assert isinstance(node.op, Op)
         values[node] = node.op.run(backend, *inputs)
+        source = node.inputs[0].layout if node.inputs else None
+        if isinstance(node.op, AllReduce | ReduceScatter) and isinstance(source, Layout) and source.reduction == "mean":
+            # The sum of partial means; the multiplication by 1/parts comes behind it.
+            values[node] = values[node] * source.size_of(source.partial)
     results = [v.value if isinstance(v, Constant) else values[v] for v in graph.results]
     return [*flatten(results), *(values[p] for p in by_name(graph))]
 

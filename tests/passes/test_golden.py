@@ -32,7 +32,7 @@ load_operators()
 
 
 def read(text: str, name: str) -> Graph:
-    return parse(text, REGISTRY, file=name).entry_graph
+    return parse(text, REGISTRY, file=name, frames=True).main
 
 
 def header(text: str, key: str) -> str:
@@ -82,8 +82,9 @@ def _same_numbers(before: Graph, after: Graph) -> None:
         feeds = random_feeds(before)
         same(run_on_ranks(before, feeds), run_whole(before, feeds))
         return
-    if "step_parallel_begin" in str(after.attrs.get("view", "")):
-        return
+    if after.attrs["mode"] == "data_parallel":
+        return  # the sum over ranks that hold different data; tests/commands compare that with one device
     feeds = random_feeds(before)
-    if len(before.results) == len(after.results):
-        same(run_whole(after, feeds), run_whole(before, feeds))
+    updates = [any(node.phase == "update" for node in graph.nodes) for graph in (before, after)]
+    count = None if updates[0] == updates[1] else len(after.results)  # the view shows forward operators only
+    same(run_whole(after, feeds)[:count], run_whole(before, feeds)[:count])
