@@ -102,7 +102,10 @@ def run_under_mpirun(ranks: int, arguments: Sequence[str]) -> int:
     except OSError as error:
         raise MspcError(f"cannot start mpirun: {error.strerror}") from None
 
+    ended_by: list[int] = []
+
     def forward(number: int, _: object) -> None:
+        ended_by.append(number)
         child.send_signal(number)
 
     kept = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -111,4 +114,6 @@ def run_under_mpirun(ranks: int, arguments: Sequence[str]) -> int:
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
+    if ended_by:
+        return 128 + ended_by[0]
     return 128 - status if status < 0 else status

@@ -9,7 +9,7 @@ from mspc.compiler.driver import Compiled
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts
 from mspc.ir.location import Frames
 from mspc.ir.types import TensorType
-from mspc.ops.comm import Collective, LayoutChange
+from mspc.ops.comm import Collective, LayoutChange, LocalSlice
 from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
 
 STRUCTURAL = (Depend, MakeTuple, TupleGetItem, Collective, LayoutChange)
@@ -56,6 +56,17 @@ class CollectiveRow:
 
 
 @dataclass(frozen=True)
+class SliceRow:
+    """A slice that the compiler inserted: what a rank holds before and after, and why; nothing is sent."""
+
+    shape: Shape
+    slice: Shape
+    phase: str
+    reason: str
+    line: str
+
+
+@dataclass(frozen=True)
 class Totals:
     """Sums for one rank and one step. peak_bytes: parameters, inputs and the values alive at once."""
 
@@ -77,6 +88,7 @@ class Report:
     operators: list[OperatorRow]
     parameters: list[ParameterRow]
     collectives: list[CollectiveRow]
+    slices: list[SliceRow]
     totals: Totals
     notes: list[str] = field(default_factory=list[str])
 
@@ -101,6 +113,7 @@ def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
         ],
         parameters=parameters,
         collectives=collectives,
+        slices=[_slice(node) for node in compiled.graph.nodes if isinstance(node.op, LocalSlice)],
         totals=Totals(
             len(graph.nodes), len(collectives), sum(c.bytes for c in collectives), kept, peak_bytes(graph)
         ),
@@ -172,6 +185,17 @@ def _collective(node: Node) -> CollectiveRow:
         bytes_sent(node),
         node.phase,
         str(node.attrs.get("mirror_user_id", "")),
+        str(node.attrs.get("reason", "")),
+        _line(node.frames),
+    )
+
+
+def _slice(node: Node) -> SliceRow:
+    source, target = node.inputs[0].tensor_layout, node.tensor_layout
+    return SliceRow(
+        source.local_shape(node.shape),
+        target.local_shape(node.shape),
+        node.phase,
         str(node.attrs.get("reason", "")),
         _line(node.frames),
     )

@@ -31,7 +31,7 @@ def print_report(report: Report, folder: Path) -> None:
 
 
 def report_tables(report: Report) -> list[Table]:
-    """Operators, parameters and collectives."""
+    """Operators, parameters, collectives and slices."""
     operators = Table(
         "operators (forward)",
         ("operator", "instance", "strategy", "from", "line"),
@@ -55,7 +55,12 @@ def report_tables(report: Report) -> list[Table]:
         ],
         (2,),
     )
-    return [operators, parameters, collectives]
+    slices = Table(
+        "slices that were inserted; nothing is sent",
+        ("before", "after", "line", "reason"),
+        [(str(s.shape), str(s.slice), s.line or "-", s.reason or "-") for s in report.slices],
+    )
+    return [operators, parameters, collectives, slices]
 
 
 def group(ranks: tuple[int, ...]) -> str:

@@ -60,7 +60,9 @@ def get_rank(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
     session = require_init("get_rank")
     ranks = ranks_of(group)
     if session.rank not in ranks:
-        raise ApiValueError(f"get_rank: rank {session.rank} is not in group {group!r}, which has {_listed(ranks)}")
+        raise ApiValueError(
+            f"get_rank: rank {session.rank} is not in group {group!r}, which has {_listed(ranks)}"
+        )
     return ranks.index(session.rank)
 
 
@@ -110,7 +112,8 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
     """Name a group of ranks; every rank calls it alike.
 
     Raises:
-        RuntimeError: before `init()`. TypeError, ValueError: the name is taken, or the ranks are no different ranks
+        RuntimeError: before `init()`. TypeError, ValueError: the name is taken, or the ranks are no
+        different ranks
             of this job.
     """
     session = require_init("create_group")

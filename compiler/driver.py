@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mspc.compiler.call import call_types, describe_call, graph_arguments
 from mspc.compiler.config import Config, Fed, feed
 from mspc.compiler.frontend import Traced, trace
 from mspc.compiler.pipeline import FILE_NAMES, PER_RANK, UNNUMBERED, VIEWS, passes_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.printer import print_graph
-from mspc.ir.types import TensorType
 from mspc.passes.base import find_pass
 
 ID_LENGTH = 16
@@ -88,16 +88,16 @@ def compile_launch(
     """Compile the call `target(*args)` for all ranks of `config`.
 
     Args:
-        target: a Cell or a function. args: its tensors, as one rank hands them in, or their TensorTypes.
+        target: a Cell or a function. args: its arguments as one rank hands them in, or TensorTypes in their place.
         on_stage: called after every pass that all ranks share; per-rank stages come with `Compiled.rank_graph`.
         whole: the argument types are global whatever the dataset strategy says.
 
     Raises:
         MspcError: every mistake of the program, independent ones together.
     """
-    types = [arg if isinstance(arg, TensorType) else TensorType(arg.dtype, tuple(arg.shape)) for arg in args]
-    fed = feed(config, types, whole)
-    traced = trace(target, [f.graph_type for f in fed], config.sharded, config.script_folder)
+    call = describe_call(args, [])
+    fed = feed(config, list(call_types(call)), whole)
+    traced = trace(target, graph_arguments(call, fed), config.sharded, config.script_folder)
     return compile_graph(traced, fed, config, on_stage)
 
 

@@ -1,7 +1,10 @@
-"""From a network written in Python to one graph: `construct` is parsed and interpreted over graph values, never run.
+"""From a network written in Python to one graph: `construct` is parsed and interpreted over graph
+values, never run.
 
-Tensors are values of the graph; everything else (numbers, shapes, attributes, cells, functions) is known at compile time.
-All calls are inlined: the graph is flat. The other `frontend_*` files hold the parts; `trace` puts them together.
+Tensors are values of the graph; everything else (numbers, shapes, attributes, cells, functions) is known
+at compile time.
+All calls are inlined: the graph is flat. The other `frontend_*` files hold the parts; `trace` puts them
+together.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ import numpy as np
 
 from mspc.compiler.frontend_calls import call
 from mspc.compiler.frontend_operators import is_graph_value
-from mspc.compiler.frontend_state import Closure, Frame, Poisoned, TooManyErrors, Tracer, describe
+from mspc.compiler.frontend_sharding import is_sharded_function
+from mspc.compiler.frontend_state import Tracer
 from mspc.compiler.frontend_statements import run
+from mspc.compiler.frontend_values import Closure, Frame, Poisoned, TooManyErrors, describe
 from mspc.compiler.source import FunctionSource, Sources
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Parameter, Value
@@ -44,9 +49,11 @@ class Leaf:
 class Traced:
     """What the front end made of a network.
 
-    graph: forward and update operators, with Gradient requests. parameters: the script's Parameters by graph name.
-    constants: large arrays of the script by graph name. structure: what the function returns, with a `Leaf` for every
-    tensor. ignored_strategies: operators whose `shard()` does not count in this mode. warnings: for the user.
+    graph: forward and update operators, with Gradient requests. parameters: the script's Parameters by
+    graph name.
+    constants: large arrays of the script by graph name. structure: what the function returns, with a
+    `Leaf` for every tensor. ignored_strategies: operators whose `shard()` does not count in this mode.
+    warnings: for the user.
     """
 
     graph: Graph
@@ -68,8 +75,8 @@ def trace(
 
     Args:
         target: a Cell, a function, or a gradient function.
-        args: Tensors, arrays, TensorTypes or (shape, element type) pairs for tensors that are fed, also in tuples and
-            lists; anything else is a constant. Shapes are those of the graph.
+        args: Tensors, arrays, TensorTypes or (shape, element type) pairs for tensors that are fed, also
+            in tuples and lists; anything else is a constant. Shapes are those of the graph.
         sharded: whether strategies given with `shard()` count.
         script_folder: the user's files are shown relative to it.
         name: of the graph; made from the target's when empty.
@@ -86,6 +93,7 @@ def trace(
     sys.setrecursionlimit(max(limit, DEPTH))
     result: Any = None
     structure: Any = None
+    poisoned = False
     try:
         given = _fed(tracer, target, args)
         result = call(tracer, _outermost(script_folder), ast.Pass(), target, given, {})
@@ -93,20 +101,27 @@ def trace(
     except MspcError as error:
         tracer.errors.append(error)
     except (Poisoned, TooManyErrors):
-        pass
+        poisoned = True
     except RecursionError:
         tracer.errors.append(tracer.error("calls nest too deep: a recursion does not end at compile time"))
     finally:
         sys.setrecursionlimit(limit)
     raise_all(tracer.errors)
+    assert not poisoned, "a value is missing, but no mistake was noted"
     graph = tracer.graph
     graph.returns_tuple = isinstance(result, tuple | list | dict)
     return Traced(graph, tracer.parameters, tracer.constants, structure, len(tracer.ignored), tracer.warnings)
 
 
-def _graph_name(target: Any) -> str:
-    while isinstance(target, GradientFunction | JitFunction):
+def _inner(target: Any) -> Any:
+    """The cell or function below requests for gradients, `jit` and `shard`."""
+    while isinstance(target, GradientFunction | JitFunction) or is_sharded_function(target):
         target = target.fn
+    return target
+
+
+def _graph_name(target: Any) -> str:
+    target = _inner(target)
     if isinstance(target, Cell):
         return f"{type(target).__name__}_construct"
     found = getattr(target, "__name__", "")
@@ -169,9 +184,9 @@ def _tensor_type(arg: Any) -> TensorType | None:
 
 def _argument_names(sources: Sources, target: Any, count: int) -> list[str]:
     """Names of the inputs: construct's arguments; `inputs0`, `inputs1`, ... for `*inputs`."""
-    while isinstance(target, GradientFunction | JitFunction):
-        target = target.fn
+    target = _inner(target)
     function = target.construct if isinstance(target, Cell) else target
+    function = function.fn if isinstance(function, JitFunction) else function
     is_method = isinstance(function, types.MethodType)
     function = getattr(function, "__func__", function)
     if isinstance(function, Closure) or not isinstance(function, types.FunctionType):

@@ -20,7 +20,8 @@ def bind(
 ) -> dict[str, Any]:
     """The function's local names at its start.
 
-    defaults: values of the last positional parameters. is_method: the first one is `self`, which messages do not count.
+    defaults: values of the last positional parameters. is_method: the first one is `self`, which
+    messages do not count.
 
     Raises:
         MspcError: too few, too many or unknown arguments.
@@ -37,9 +38,9 @@ def bind(
         takes, given = len(positional) - hidden, len(args) - hidden
         least = takes - len(defaults)
         count = str(takes) if not defaults else f"{max(least, 0)} to {takes}"
-        raise MspcError(
-            f"{name}() takes {count} argument{'s' * (count != '1')} ({', '.join(positional[hidden:])}), not {given}"
-        )
+        listed = ", ".join(positional[hidden:])
+        plural = "s" * (count != "1")
+        raise MspcError(f"{name}() takes {count} argument{plural} ({listed}), not {given}")
     only = [a.arg for a in spec.kwonlyargs]
     positional_only = {a.arg for a in spec.posonlyargs}
     extra: dict[str, Any] = {}

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mspc.compiler.frontend_state import (
+from mspc.compiler.frontend_state import Tracer
+from mspc.compiler.frontend_tensor import ATTRIBUTES, METHODS, attribute
+from mspc.compiler.frontend_values import (
     MISSING,
     POISON,
     UNSET,
@@ -16,11 +18,9 @@ from mspc.compiler.frontend_state import (
     Frame,
     Poisoned,
     TensorMethod,
-    Tracer,
     describe,
     nearest,
 )
-from mspc.compiler.frontend_tensor import ATTRIBUTES, METHODS, attribute
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.nn.cell import Cell
@@ -70,8 +70,15 @@ def _of_cell(tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, name: str,
         return tracer.cast(tracer.value(found), kind)
     if isinstance(found, Tensor | np.ndarray):
         path = tracer.cell_paths.get(id(cell), "")
-        tracer.tensor_names.setdefault(id(found), f"{path}.{name}" if path else name)
+        name_tensor(tracer, found, f"{path}.{name}" if path else name)
     return found
+
+
+def name_tensor(tracer: Tracer, tensor: Any, name: str) -> None:
+    """Note how a constant tensor of the script is called where it is first met."""
+    if id(tensor) not in tracer.tensor_names:
+        tracer.keep(tensor)
+        tracer.tensor_names[id(tensor)] = name
 
 
 def _missing(base: Any, name: str, error: AttributeError) -> tuple[str, list[str]]:
@@ -90,7 +97,8 @@ def look_up(tracer: Tracer, frame: Frame, node: ast.Name) -> Any:
     """The value of a variable.
 
     Raises:
-        MspcError: there is no such name, or it has no value yet. Poisoned: an earlier mistake left it without one.
+        MspcError: there is no such name, or it has no value yet. Poisoned: an earlier mistake left it
+        without one.
     """
     name = node.id
     found = frame.lookup(name)
@@ -103,7 +111,7 @@ def look_up(tracer: Tracer, frame: Frame, node: ast.Name) -> Any:
             node, f"variable '{name}' has no value here: no statement that ran before assigns it"
         )
     if isinstance(found, Tensor | np.ndarray) and not isinstance(found, Parameter):
-        tracer.tensor_names.setdefault(id(found), name)
+        name_tensor(tracer, found, name)
     return found
 
 
@@ -117,6 +125,7 @@ def register_cells(tracer: Tracer, cell: Cell, held: str) -> None:
 
 
 def _register(tracer: Tracer, cell: Cell, path: str, prefix: str) -> None:
+    tracer.keep(cell)
     tracer.cell_paths[id(cell)] = path
     for name, child in cell.name_cells().items():
         if id(child) in tracer.cell_paths:

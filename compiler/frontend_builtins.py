@@ -1,4 +1,5 @@
-"""Python's built-in functions inside `construct`: on what is known at compile time, and where it makes sense on tensors."""
+"""Python's built-in functions inside `construct`: on what is known at compile time, and where it
+makes sense on tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from typing import Any
 
 from mspc.compiler.frontend_index import unpacked
 from mspc.compiler.frontend_operators import binary, fold, is_graph_value, truth
-from mspc.compiler.frontend_state import Closure, Frame, TensorMethod, Tracer, contains_tensor, describe
+from mspc.compiler.frontend_state import Tracer
+from mspc.compiler.frontend_values import Closure, Frame, TensorMethod, contains_tensor, describe
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.session.parameter import Parameter
@@ -97,7 +99,9 @@ def _extreme(name: str, operator: str) -> Handler:
             raise t.error(f"{name}() of tensors takes no {', '.join(kwargs)}")
         for item in items:
             if is_graph_value(item) and math.prod(item.shape) > 1:
-                raise t.error(f"{name}() compares tensors of several elements", [f"use ops.{operator.lower()}(a, b)"])
+                raise t.error(
+                    f"{name}() compares tensors of several elements", [f"use ops.{operator.lower()}(a, b)"]
+                )
         result = items[0]
         for item in items[1:]:
             result = t.emit(t.op(operator), result, item)
@@ -228,8 +232,10 @@ def attribute_handlers(get: GetAttribute) -> dict[Any, Handler]:
 
 
 HANDLERS: dict[Any, Handler] = {
-    len: _len, enumerate: _enumerate, zip: _zip, map: _map, filter: _filter, tuple: _tuple, list: _list, dict: _dict,
-    reversed: _reversed, sum: _sum, max: _extreme("max", "Maximum"), min: _extreme("min", "Minimum"), abs: _abs,
+    len: _len, enumerate: _enumerate, zip: _zip, map: _map, filter: _filter, tuple: _tuple, list: _list,
+    dict: _dict,
+    reversed: _reversed, sum: _sum, max: _extreme("max", "Maximum"), min: _extreme("min", "Minimum"),
+    abs: _abs,
     round: _round, pow: _pow, int: _number(int), float: _number(float), bool: _number(bool),
     isinstance: _isinstance, type: _type, print: _print, sorted: _sorted, any: _every("any", True),
     all: _every("all", False), str: _str, repr: _str, callable: _callable, super: super_of,
@@ -238,7 +244,8 @@ HANDLERS: dict[Any, Handler] = {
 REFUSED = frozenset(
     getattr(builtins, name)
     for name in (
-        "open", "input", "eval", "exec", "compile", "globals", "locals", "vars", "setattr", "delattr", "__import__",
+        "open", "input", "eval", "exec", "compile", "globals", "locals", "vars", "setattr", "delattr",
+        "__import__",
         "iter", "next", "id", "breakpoint", "object", "memoryview", "classmethod", "staticmethod", "property",
     )
 )  # fmt: skip

@@ -1,35 +1,35 @@
-"""Calls inside `construct`: operators become nodes, cells and functions are inlined, all else is called as it is."""
+"""Calls inside `construct`: operators become nodes, cells and functions are inlined, all else is
+called as it is."""
 
 from __future__ import annotations
 
 import ast
-import dataclasses
 import functools
 import inspect
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from mspc.compiler.frontend_arguments import bind
 from mspc.compiler.frontend_attributes import get_attribute, register_cells
-from mspc.compiler.frontend_builtins import HANDLERS, REFUSED, attribute_handlers
+from mspc.compiler.frontend_builtins import HANDLERS, attribute_handlers
 from mspc.compiler.frontend_gradient import call_gradient
-from mspc.compiler.frontend_state import (
-    MAX_DEPTH,
+from mspc.compiler.frontend_primitives import call_primitive
+from mspc.compiler.frontend_python import call_class, call_handler, call_python
+from mspc.compiler.frontend_sharding import cut, is_sharded_function, warn_of_plan
+from mspc.compiler.frontend_state import MAX_DEPTH, Tracer
+from mspc.compiler.frontend_tensor import METHODS, call_method
+from mspc.compiler.frontend_values import (
     MISSING,
     POISON,
     Closure,
     Frame,
     Poisoned,
     TensorMethod,
-    Tracer,
     contains_tensor,
     describe,
-    tensors_in,
 )
-from mspc.compiler.frontend_tensor import METHODS, call_method
 from mspc.compiler.source import FunctionSource
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
@@ -38,32 +38,31 @@ from mspc.nn.cell import Cell
 from mspc.nn.optim.optimizer import Optimizer
 from mspc.ops.op import Op
 from mspc.ops.primitive import Primitive
-from mspc.ops.structural import Depend
 from mspc.session.gradient import GradientFunction, JitFunction
-from mspc.session.parameter import Parameter
 from mspc.session.tensor import Tensor
 
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]
 
 _HANDLERS = HANDLERS | attribute_handlers(get_attribute)
-_MUTATING = frozenset(
-    (
-        "append",
-        "extend",
-        "insert",
-        "pop",
-        "remove",
-        "clear",
-        "sort",
-        "reverse",
-        "update",
-        "setdefault",
-        "popitem",
-        "add",
-        "discard",
-    )
-)
+
+
+@dataclass(frozen=True)
+class Callee:
+    """A function to be inlined.
+
+    defaults: values of the last positional parameters. globals: its module's names. enclosing: gives the
+    names of the functions around it, `MISSING` for others. is_method: messages do not count its first
+    argument.
+    """
+
+    source: FunctionSource
+    name: str
+    defaults: Args
+    keyword_defaults: Kwargs
+    globals: Mapping[str, Any]
+    enclosing: Callable[[str], Any]
+    is_method: bool = False
 
 
 def call(
@@ -83,11 +82,9 @@ def call(
     if isinstance(fn, types.MethodType):
         return _call_method(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, Closure):
-        parent = fn.frame
-        return inline(
-            tracer, frame, node, fn.source, fn.name, args, kwargs, fn.defaults, fn.keyword_defaults, parent.globals,
-            parent.lookup, parent,
-        )  # fmt: skip
+        names, enclosing = fn.frame.globals, fn.frame.lookup
+        callee = Callee(fn.source, fn.name, fn.defaults, fn.keyword_defaults, names, enclosing)
+        return inline(tracer, frame, node, callee, args, kwargs)
     tracer.at(frame, node)
     if isinstance(fn, TensorMethod):
         return call_method(tracer, fn, args, kwargs)
@@ -95,22 +92,28 @@ def call(
         return _call_gradient(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, JitFunction):
         return call(tracer, frame, node, fn.fn, args, kwargs, held)
+    if is_sharded_function(fn):
+        inputs = cut(tracer, list(args), fn.in_strategy, "in_strategy")
+        warn_of_plan(tracer, fn.parameter_plan)
+        result = call(tracer, frame, node, fn.fn, inputs, kwargs, held)
+        tracer.at(frame, node)
+        return cut(tracer, result, fn.out_strategy, "out_strategy")
     if isinstance(fn, functools.partial):
         return call(tracer, frame, node, fn.func, [*fn.args, *args], {**fn.keywords, **kwargs}, held)
     handler = _HANDLERS.get(fn) if isinstance(fn, types.BuiltinFunctionType | type) else None
     if handler is not None:
-        return _call_handler(tracer, frame, node, fn, handler, args, kwargs)
+        return call_handler(tracer, frame, node, fn, handler, args, kwargs)
     if isinstance(fn, Value | Tensor) or not callable(fn):
         raise tracer.error(f"{describe(fn)} cannot be called")
     if isinstance(fn, type):
-        return _call_class(tracer, fn, args, kwargs)
-    own = getattr(type(fn), "__call__", None)
+        return call_class(tracer, fn, args, kwargs)
+    own = inspect.getattr_static(type(fn), "__call__", None)
     if isinstance(own, types.FunctionType) and tracer.sources.file(own.__code__.co_filename).is_traced:
         return _call_function(tracer, frame, node, own, [fn, *args], kwargs)
     return call_python(tracer, fn, args, kwargs)
 
 
-# Cells and functions ------------------------------------------------------------------------------------------------
+# Cells and functions --------------------------------------------------------------------------------------
 
 
 def call_cell(
@@ -118,6 +121,7 @@ def call_cell(
 ) -> Any:
     """Inline `cell.construct`, in a scope of its own."""
     construct = cell.__dict__.get("construct") or type(cell).construct
+    construct = construct.fn if isinstance(construct, JitFunction) else construct
     function = construct.__func__ if isinstance(construct, types.MethodType) else construct
     if function is Cell.construct:
         raise frame.error(node, f"{type(cell).__name__} defines no construct()")
@@ -129,14 +133,20 @@ def call_cell(
         tracer.at(frame, node)
         args = [_as_float(tracer, arg, flags["to_float"]) for arg in args]
     key = _memo_key(cell, args, kwargs)
+    tracer.at(frame, node)
+    inputs = cut(tracer, args, cell.in_strategy, "in_strategy")
+    warn_of_plan(tracer, cell.parameter_plan)
     first = len(tracer.builder.nodes)
-    result = _inline_function(tracer, frame, node, function, [cell, *args], kwargs, cell)
+    result = _inline_function(tracer, frame, node, function, [cell, *inputs], kwargs, True, cell)
+    tracer.at(frame, node)
+    result = cut(tracer, result, cell.out_strategy, "out_strategy")
     nodes = tracer.builder.nodes
     if flags.get("recompute"):
         for made in nodes[first:]:
             if made.phase == "forward":
                 made.attrs["recompute"] = True
     if key is not None and not any(_mutates(made) for made in nodes[first:]):
+        tracer.keep(cell)
         tracer.calls[key] = (result, first, len(nodes), tuple(args))
     return result
 
@@ -166,9 +176,10 @@ def _call_function(
         return call_python(tracer, function, args, kwargs)
     key = _memo_key(function, args, kwargs)
     first = len(tracer.builder.nodes)
-    result = _inline_function(tracer, frame, node, function, args, kwargs, None)
+    result = _inline_function(tracer, frame, node, function, args, kwargs)
     nodes = tracer.builder.nodes
     if key is not None and len(nodes) > first and not any(_mutates(made) for made in nodes[first:]):
+        tracer.keep(function)
         tracer.calls[key] = (result, first, len(nodes), tuple(args))
     return result
 
@@ -189,8 +200,7 @@ def _call_method(
         tracer.at(frame, node)
         return call_python(tracer, method, args, kwargs)
     if tracer.sources.file(function.__code__.co_filename).is_traced:
-        cell = owner if isinstance(owner, Cell) else None
-        return _inline_function(tracer, frame, node, function, [owner, *args], kwargs, None, cell)
+        return _inline_function(tracer, frame, node, function, [owner, *args], kwargs, True)
     tracer.at(frame, node)
     return call_python(tracer, method, args, kwargs)
 
@@ -202,18 +212,24 @@ def _inline_function(
     function: types.FunctionType,
     args: Args,
     kwargs: Kwargs,
-    cell: Cell | None,
-    owner: Cell | None = None,
+    is_method: bool = False,
+    cell: Cell | None = None,
 ) -> Any:
     try:
         source = tracer.sources.function(function)
     except MspcError as error:
         raise frame.error(node, error.message, error.notes) from None
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    return inline(
-        tracer, frame, node, source, function.__name__, args, kwargs, function.__defaults__ or (),
-        function.__kwdefaults__ or {}, function.__globals__, lambda name: _captured(cells, name), None, cell, owner,
-    )  # fmt: skip
+    callee = Callee(
+        source,
+        function.__name__,
+        function.__defaults__ or (),
+        function.__kwdefaults__ or {},
+        function.__globals__,
+        lambda name: _captured(cells, name),
+        is_method,
+    )
+    return inline(tracer, frame, node, callee, args, kwargs, cell)
 
 
 def _captured(cells: Mapping[str, Any], name: str) -> Any:
@@ -228,37 +244,30 @@ def inline(
     tracer: Tracer,
     caller: Frame,
     node: ast.AST,
-    source: FunctionSource,
-    name: str,
+    callee: Callee,
     args: Args,
     kwargs: Kwargs,
-    defaults: Args,
-    keyword_defaults: Kwargs,
-    global_names: Mapping[str, Any],
-    enclosing: Any,
-    parent: Frame | None,
     cell: Cell | None = None,
-    owner: Cell | None = None,
 ) -> Any:
-    """Run the body of a function with its arguments bound, in a frame below `caller`."""
-    frames = caller.frames(node)
+    """Run the body of a function with its arguments bound; `cell` opens a scope of its own."""
     if caller.depth >= MAX_DEPTH:
         raise caller.error(
-            node, f"calls nest more than {MAX_DEPTH} deep: the recursion of '{name}' does not end"
+            node, f"calls nest more than {MAX_DEPTH} deep: the recursion of '{callee.name}' does not end"
         )
     try:
         names = bind(
-            source.tree, name, args, kwargs, defaults, keyword_defaults, cell is not None or owner is not None
+            callee.source.tree,
+            callee.name,
+            args,
+            kwargs,
+            callee.defaults,
+            callee.keyword_defaults,
+            callee.is_method,
         )
     except MspcError as error:
         raise caller.error(node, error.message, error.notes) from None
-    frame = Frame(source, names, global_names, enclosing, caller, frames)
-    if parent is not None:
-        frame.cell = parent.cell
-    if owner is not None:
-        frame.cell = owner
+    frame = Frame(callee.source, names, callee.globals, callee.enclosing, caller, caller.frames(node))
     if cell is not None:
-        frame.cell = cell
         if caller.depth:
             label = tracer.cell_names.get(id(cell), "")
             frame.scope = f"{caller.scope}/{f'{label}-' if label else ''}{type(cell).__name__}"

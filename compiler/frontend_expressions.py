@@ -1,4 +1,5 @@
-"""Expressions of the parsed program. One function per kind of syntax; a kind that is not listed is refused."""
+"""Expressions of the parsed program. One function per kind of syntax; a kind that is not listed is
+refused."""
 
 from __future__ import annotations
 
@@ -8,12 +9,13 @@ from typing import Any
 
 from mspc.compiler.frontend_attributes import get_attribute, look_up
 from mspc.compiler.frontend_builtins import text_of
-from mspc.compiler.frontend_calls import call, name_result
+from mspc.compiler.frontend_calls import call
 from mspc.compiler.frontend_index import subscript, unpacked
 from mspc.compiler.frontend_operators import COMPARE, binary, compare, is_graph_value, truth, unary
-from mspc.compiler.frontend_state import Closure, Frame, Tracer, contains_tensor, describe
+from mspc.compiler.frontend_state import Tracer
+from mspc.compiler.frontend_values import Closure, Frame, contains_tensor, describe
 from mspc.compiler.source import FunctionSource
-from mspc.ir.graph import Value
+from mspc.ir.graph import Node, Value
 from mspc.nn.cell import Cell
 from mspc.session.parameter import Parameter
 
@@ -22,7 +24,8 @@ def evaluate(tracer: Tracer, frame: Frame, node: ast.expr) -> Any:
     """The value of an expression.
 
     Raises:
-        MspcError: it is wrong, or not supported. Poisoned: it reads what an earlier mistake left without a value.
+        MspcError: it is wrong, or not supported. Poisoned: it reads what an earlier mistake left without
+        a value.
     """
     handler = EXPRESSIONS.get(type(node))
     if handler is None:
@@ -117,7 +120,7 @@ def _compared(tracer: Tracer, operator: ast.cmpop, left: Any, right: Any) -> Any
         raise tracer.error("'in' looks into a tensor, whose contents are not known at compile time")
     if isinstance(right, list | tuple) and (is_graph_value(left) or contains_tensor(right)):
         found = any(
-            left is item or not is_graph_value(item) and not is_graph_value(left) and left == item
+            left is item or (not is_graph_value(item) and not is_graph_value(left) and left == item)
             for item in right
         )
     else:
@@ -289,6 +292,12 @@ def _dict_comprehension(tracer: Tracer, frame: Frame, node: ast.DictComp) -> Any
     return tracer.own(found)
 
 
+def name_result(value: Any, name: str) -> None:
+    """A node is called after the first variable it is assigned to."""
+    if isinstance(value, Node) and not value.name and name.strip("_"):
+        value.name = name
+
+
 def assign(tracer: Tracer, frame: Frame, target: ast.expr, value: Any) -> None:
     """`target = value`.
 
@@ -366,8 +375,10 @@ def _assign_attribute(tracer: Tracer, frame: Frame, target: ast.Attribute, value
 
 
 EXPRESSIONS: dict[type[ast.expr], Callable[..., Any]] = {
-    ast.Name: look_up, ast.Attribute: _attribute, ast.Call: _call, ast.Constant: _constant, ast.BinOp: _binary,
-    ast.UnaryOp: _unary, ast.BoolOp: _boolean, ast.Compare: _compare, ast.IfExp: _conditional, ast.Tuple: _tuple,
+    ast.Name: look_up, ast.Attribute: _attribute, ast.Call: _call, ast.Constant: _constant,
+    ast.BinOp: _binary,
+    ast.UnaryOp: _unary, ast.BoolOp: _boolean, ast.Compare: _compare, ast.IfExp: _conditional,
+    ast.Tuple: _tuple,
     ast.List: _list, ast.Set: _set, ast.Dict: _dict, ast.Subscript: _subscript, ast.Slice: _slice,
     ast.Lambda: _lambda, ast.JoinedStr: _string, ast.FormattedValue: _formatted, ast.NamedExpr: _named,
     ast.ListComp: _list_comprehension, ast.GeneratorExp: _list_comprehension, ast.SetComp: _set_comprehension,

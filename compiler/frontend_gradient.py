@@ -1,5 +1,5 @@
-"""Calls of `grad(fn)`, `value_and_grad(fn)` and `GradOperation()(fn)`: the function is inlined and a Gradient node asks for
-the derivatives. The pass `grad` expands it."""
+"""Calls of `grad(fn)`, `value_and_grad(fn)` and `GradOperation()(fn)`: the function is inlined and a
+Gradient node asks for the derivatives. The pass `grad` expands it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mspc.compiler.frontend_state import Closure, Frame, Tracer, describe, tensors_in
+from mspc.compiler.frontend_state import Tracer
+from mspc.compiler.frontend_values import Closure, Frame, describe, tensors_in
 from mspc.ir.graph import Node, Parameter, Value
 from mspc.ir.types import TensorType
 from mspc.ops.reshape import Reshape
@@ -85,16 +86,16 @@ def _places(tracer: Tracer, request: GradientFunction, given: list[Any]) -> list
             raise tracer.error(f"argument {place} is {describe(arg)} and cannot be differentiated")
         if not arg.tensor_type.dtype.is_float:
             raise tracer.error(
-                f"argument {place} is a tensor of {arg.tensor_type.dtype}; only floating-point tensors have gradients"
+                f"argument {place} is a tensor of {arg.tensor_type.dtype}; only "
+                f"floating-point tensors have gradients"
             )
     return list(request.positions)
 
 
-def _separate(
-    tracer: Tracer, fn: Any, given: list[Any], places: list[int], weights: list[Value]
-) -> bool:
-    """Give a differentiated argument a value of its own where the function may read the same value another way (as a
-    second argument, captured, or as a weight), or where it was computed from another one: the graph is flat.
+def _separate(tracer: Tracer, fn: Any, given: list[Any], places: list[int], weights: list[Value]) -> bool:
+    """Give a differentiated argument a value of its own where the function may read the same value
+    another way (as a second argument, captured, or as a weight), or where it was computed from another
+    one: the graph is flat.
 
     Returns whether anything was changed.
     """
@@ -141,7 +142,8 @@ def _leaks(tracer: Tracer, first: int, last: int, wanted: list[Value]) -> bool:
 
 
 def _cut(tracer: Tracer, first: int, last: int, wanted: list[Value]) -> None:
-    """What the function captures from outside is constant in it, even if it was computed from the same values."""
+    """What the function captures from outside is constant in it, even if it was computed from the
+    same values."""
     nodes = tracer.builder.nodes
     body = nodes[first:last]
     stops: dict[Value, Value] = {}

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from mspc.compiler.frontend_operators import is_graph_value
-from mspc.compiler.frontend_state import Tracer, contains_tensor, describe
+from mspc.compiler.frontend_state import Tracer
+from mspc.compiler.frontend_values import contains_tensor, describe
 from mspc.ir.graph import Value
 from mspc.nn.cell import Cell
 from mspc.session.tensor import Tensor
@@ -48,7 +49,8 @@ def _complaint(base: Any, index: Any, error: Exception) -> str:
 
 
 def tensor_subscript(tracer: Tracer, x: Value, index: Any) -> Any:
-    """A slice of a tensor: integers, slices, None, `...`, or one tensor or list of integers that picks rows."""
+    """A slice of a tensor: integers, slices, None, `...`, or one tensor or list of integers that
+    picks rows."""
     if isinstance(index, list) or isinstance(index, Tensor | np.ndarray) or is_graph_value(index):
         return _gather(tracer, x, index)
     entries = index if isinstance(index, tuple) else (index,)
@@ -61,7 +63,8 @@ def _gather(tracer: Tracer, x: Value, index: Any) -> Any:
         raise tracer.error(
             f"a tensor of {rows.tensor_type.dtype} cannot be an index; rows are picked by integers",
             [
-                "for a mask use ops.select(mask, a, b) or multiply by it: the result's shape must be known at compile time"
+                "for a mask use ops.select(mask, a, b) or multiply by it: the result's shape "
+                "must be known at compile time"
             ],
         )
     if not x.shape:
@@ -151,7 +154,8 @@ def _integer(tracer: Tracer, part: Any, dim: int) -> int | None:
         return None
     if is_graph_value(part):
         raise tracer.error(
-            f"the index of dimension {dim} is {describe(part)}; beside other indices it must be known at compile time"
+            f"the index of dimension {dim} is {describe(part)}; beside other indices it must "
+            f"be known at compile time"
         )
     if isinstance(part, Tensor) and part.size == 1:
         part = part.item()

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.compiler.frontend_state import Tracer, describe
+from mspc.compiler.frontend_state import Tracer
+from mspc.compiler.frontend_values import describe
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL
 from mspc.session.parameter import Parameter
@@ -137,9 +138,11 @@ def truth(tracer: Tracer, value: Any, what: str) -> bool:
     """
     if isinstance(value, Value | Parameter):
         raise tracer.error(
-            f"{what} depends on the contents of a tensor {tracer.value(value).type}, which are not known at compile time",
+            f"{what} depends on the contents of a tensor {tracer.value(value).type}, which "
+            f"are not known at compile time",
             [
-                "conditions may use shapes, Python numbers and attributes; for tensors there is ops.select(condition, a, b)"
+                "conditions may use shapes, Python numbers and attributes; for tensors there "
+                "is ops.select(condition, a, b)"
             ],
         )
     try:

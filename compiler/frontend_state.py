@@ -1,27 +1,24 @@
 """What one trace keeps: the graph under construction, parameters found so far, the running functions, errors.
 
-Values of the interpreted program are graph values for tensors, and ordinary Python objects for all that is known at
-compile time. Lower front-end modules get the `Tracer` and call back through it, so that none imports another upwards.
+Values of the interpreted program are graph values for tensors, and ordinary Python objects for all that
+is known at compile time. Lower front-end modules get the `Tracer` and call back through it, so that none
+imports another upwards.
 """
 
 from __future__ import annotations
 
 import ast
-import builtins
-import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from mspc.compiler.source import FunctionSource, Sources, assigned_names
+from mspc.compiler.frontend_values import Frame, TooManyErrors, describe
+from mspc.compiler.source import Sources
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
-from mspc.ir.location import Frames
 from mspc.ir.types import BOOL, FLOAT32, INT64, DType, TensorType, TupleType, dtype_of
-from mspc.nn.cell import Cell
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
 from mspc.ops.promotion import operand_dtype
@@ -36,119 +33,6 @@ MAX_DEPTH = 200
 """Calls within calls; a recursion that does not end at compile time reaches it."""
 
 MAX_ERRORS = 20
-
-
-class Poisoned(Exception):
-    """A statement reads what an earlier mistake, already noted, left without a value."""
-
-
-class TooManyErrors(Exception):
-    """Ends a trace that has enough to report."""
-
-
-class Poison:
-    """The value of a name whose statement had a mistake; reading it skips the reader without another message."""
-
-
-POISON = Poison()
-MISSING = object()
-"""What looking up a name gives where there is none."""
-UNSET = object()
-"""What looking up a name gives that the function assigns, but not before this point."""
-
-
-@dataclass(frozen=True)
-class Closure:
-    """A function or lambda that is defined inside a traced function."""
-
-    source: FunctionSource
-    frame: Frame
-    defaults: tuple[Any, ...]
-    keyword_defaults: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        return getattr(self.source.tree, "name", "<lambda>")
-
-    def __call__(self, *_: Any) -> Any:
-        """Closures are read, never run; they are callable so that requests for gradients accept them."""
-        raise AssertionError(f"{self.name} is run outside of the front end")
-
-
-@dataclass(frozen=True)
-class TensorMethod:
-    """`x.sum` before it is called."""
-
-    value: Value
-    name: str
-
-
-class Frame:
-    """One running function: its names and where it stands."""
-
-    __slots__ = (
-        "call_frames", "cell", "depth", "enclosing", "globals", "locals", "owner", "phase", "scope", "source",
-        "_local_names", "_spans",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        source: FunctionSource,
-        names: dict[str, Any],
-        global_names: Mapping[str, Any],
-        enclosing: Callable[[str], Any] | None,
-        caller: Frame | None,
-        call_frames: Frames,
-    ) -> None:
-        self.source = source
-        self.locals = names
-        self.globals = global_names
-        self.enclosing = enclosing
-        self.call_frames = call_frames
-        self.scope = caller.scope if caller else "Default"
-        self.phase = caller.phase if caller else "forward"
-        self.cell: Cell | None = caller.cell if caller else None
-        self.depth = caller.depth + 1 if caller else 0
-        self.owner: tuple[type, Any] | None = None
-        self._local_names: frozenset[str] | None = None
-        self._spans: dict[ast.AST, Frames] = {}
-
-    @property
-    def local_names(self) -> frozenset[str]:
-        if self._local_names is None:
-            self._local_names = assigned_names(self.source.tree)
-        return self._local_names
-
-    def frames(self, node: ast.AST) -> Frames:
-        """The call stack at `node`, innermost first; lines of files without a shown name are left out."""
-        if not self.source.file.name:
-            return self.call_frames
-        found = self._spans.get(node)
-        if found is None:
-            found = self._spans[node] = (self.source.location(node), *self.call_frames)
-        return found
-
-    def error(self, node: ast.AST, message: str, notes: Iterable[str] = ()) -> MspcError:
-        return MspcError(message, notes=notes, frames=self.frames(node))
-
-    def lookup(self, name: str) -> Any:
-        """The value of a name as this function sees it: its own, then those of the functions around it, then the
-        module's and Python's. `UNSET` for an own name without a value yet, `MISSING` where there is none."""
-        found = self.locals.get(name, MISSING)
-        if found is not MISSING:
-            return found
-        if name in self.local_names:
-            return UNSET
-        if self.enclosing is not None:
-            found = self.enclosing(name)
-            if found is not MISSING:
-                return found
-        found = self.globals.get(name, MISSING)
-        return vars(builtins).get(name, MISSING) if found is MISSING else found
-
-    def known_names(self) -> list[str]:
-        """Names that could have been meant, for messages."""
-        return [*self.locals, *self.globals, *vars(builtins)]
 
 
 class Tracer:
@@ -172,10 +56,11 @@ class Tracer:
         self.call: Callable[..., Any] = _not_wired
         self.run: Callable[[Frame], Any] = _not_wired
         self.tensor_names: dict[int, str] = {}
+        self._kept: list[Any] = []
         self._weights: dict[int, Parameter] = {}
         self._tensors: dict[int, tuple[Any, Value]] = {}
 
-    # Where the program stands -------------------------------------------------------------------------------------
+    # Where the program stands -----------------------------------------------------------------------------
 
     def at(self, frame: Frame, node: ast.AST) -> None:
         """What is emitted next comes from `node`."""
@@ -202,12 +87,16 @@ class Tracer:
         if text not in self.warnings:
             self.warnings.append(text)
 
+    def keep(self, value: Any) -> None:
+        """Let an object live as long as the trace, which knows it by its identity."""
+        self._kept.append(value)
+
     def own(self, value: Any) -> Any:
         """Mark a list or dict as made by the traced program, which may change it."""
         self.owned[id(value)] = value
         return value
 
-    # Values -------------------------------------------------------------------------------------------------------
+    # Values -----------------------------------------------------------------------------------------------
 
     def is_tensor(self, value: Any) -> bool:
         """Whether `value` stands for a tensor in the graph (constant tensors of the script included)."""
@@ -216,7 +105,8 @@ class Tracer:
     def value(self, value: Any, like: DType | None = None) -> Value:
         """`value` as an operand: tensors, Parameters, arrays, numbers.
 
-        like: the element type of the tensors beside a number, which takes it unless it is a float beside integers.
+        like: the element type of the tensors beside a number, which takes it unless it is a float beside
+        integers.
 
         Raises:
             MspcError: it is something else.
@@ -292,7 +182,7 @@ class Tracer:
             name = f"{wanted}_{count}"
         return name
 
-    # Nodes --------------------------------------------------------------------------------------------------------
+    # Nodes ------------------------------------------------------------------------------------------------
 
     def emit(self, op: Op, *operands: Any, name: str = "", instance: str = "") -> Any:
         """Append `op`; numbers become constants, element types are brought together as the operator wants it.
@@ -356,8 +246,8 @@ def _is_numeric(value: Any) -> bool:
 
 
 def number_dtype(value: Any, like: DType | None) -> DType:
-    """Element type of a Python number beside tensors of type `like`: theirs, but a float makes integers Float32 and an
-    int makes Bool Int64; alone a float is Float32, an int Int64."""
+    """Element type of a Python number beside tensors of type `like`: theirs, but a float makes integers
+    Float32 and an int makes Bool Int64; alone a float is Float32, an int Int64."""
     if isinstance(value, np.generic) and like is None:
         return dtype_of(value.dtype)
     is_float = isinstance(value, float | np.floating)
@@ -369,44 +259,3 @@ def number_dtype(value: Any, like: DType | None) -> DType:
     if not is_bool and like == BOOL:
         return INT64
     return like
-
-
-def describe(value: Any) -> str:
-    """A short text of a value for messages, without addresses."""
-    if isinstance(value, Value):
-        return f"a tensor {value.type}"
-    if value is None or isinstance(value, bool | int | float | str):
-        return repr(value)
-    if isinstance(value, Tensor | np.ndarray):
-        return f"a {type(value).__name__} of shape {tuple(value.shape)}"
-    if isinstance(value, Closure | type) or hasattr(value, "__name__"):
-        return f"'{getattr(value, 'name', None) or getattr(value, '__name__', '')}'"
-    return f"a {type(value).__name__}"
-
-
-def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """A note that guesses what was meant."""
-    close = difflib.get_close_matches(name, list(known), 1)
-    return [f"did you mean '{close[0]}'?"] if close else []
-
-
-def contains_tensor(value: Any) -> bool:
-    """Whether a graph value stands anywhere in `value`."""
-    if isinstance(value, Value | TensorMethod):
-        return True
-    if isinstance(value, tuple | list):
-        return any(map(contains_tensor, value))
-    if isinstance(value, dict):
-        return any(map(contains_tensor, value.values()))
-    return isinstance(value, slice) and any(map(contains_tensor, (value.start, value.stop, value.step)))
-
-
-def tensors_in(value: Any) -> list[Value]:
-    """All graph values in nested tuples, lists and dicts, in order."""
-    if isinstance(value, Value):
-        return [value]
-    if isinstance(value, tuple | list):
-        return [v for item in value for v in tensors_in(item)]
-    if isinstance(value, dict):
-        return [v for item in value.values() for v in tensors_in(item)]
-    return []

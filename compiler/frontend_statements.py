@@ -1,7 +1,8 @@
 """Statements of the parsed program, and the run of a function's body.
 
-A mistake in one statement is noted, what the statement would have assigned is poisoned, and the next statement is read:
-so independent mistakes are reported together, and none is reported that only follows from another.
+A mistake in one statement is noted, what the statement would have assigned is poisoned, and the next
+statement is read: so independent mistakes are reported together, and none is reported that only follows
+from another.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 from mspc.compiler.frontend_expressions import assign, closure, evaluate
 from mspc.compiler.frontend_index import unpacked
 from mspc.compiler.frontend_operators import binary, truth
-from mspc.compiler.frontend_state import POISON, Frame, Poisoned, Tracer, describe
+from mspc.compiler.frontend_state import Tracer
+from mspc.compiler.frontend_values import POISON, Frame, Poisoned, describe
 from mspc.compiler.source import assigned_names
 from mspc.ir.diagnostics import MspcError
 from mspc.session.gradient import jit
@@ -36,7 +38,8 @@ CONTINUE = object()
 
 
 def run(tracer: Tracer, frame: Frame) -> Any:
-    """The result of a function whose arguments are bound; `POISON` where a mistake, already noted, left it without."""
+    """The result of a function whose arguments are bound; `POISON` where a mistake, already noted,
+    left it without."""
     tree = frame.source.tree
     if isinstance(tree, ast.Lambda):
         return evaluate(tracer, frame, tree.body)
@@ -70,7 +73,8 @@ def _refusal(frame: Frame, statement: ast.stmt) -> MspcError:
 
 
 def _poison(frame: Frame, statement: ast.stmt) -> Any:
-    """Leave the names of a statement without value; where it might have left the function or loop, so does this."""
+    """Leave the names of a statement without value; where it might have left the function or loop, so
+    does this."""
     for name in sorted(assigned_names(statement)):
         frame.locals[name] = POISON
     leaves = _leaving(statement)
@@ -203,7 +207,8 @@ def _continue(tracer: Tracer, frame: Frame, node: ast.Continue) -> Any:
 
 STATEMENTS: dict[type[ast.stmt], Callable[..., Any]] = {
     ast.Expr: _expression, ast.Assign: _assign, ast.AnnAssign: _annotated, ast.AugAssign: _augmented,
-    ast.Return: _return, ast.If: _if, ast.For: _for, ast.While: _while, ast.Assert: _assert, ast.Raise: _raise,
+    ast.Return: _return, ast.If: _if, ast.For: _for, ast.While: _while, ast.Assert: _assert,
+    ast.Raise: _raise,
     ast.FunctionDef: _function, ast.Pass: _nothing, ast.Break: _break, ast.Continue: _continue,
 }  # fmt: skip
 

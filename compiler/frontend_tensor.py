@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mspc.compiler.frontend_operators import matmul, reshape
-from mspc.compiler.frontend_state import TensorMethod, Tracer, describe, nearest
+from mspc.compiler.frontend_state import Tracer
+from mspc.compiler.frontend_values import TensorMethod, describe, nearest
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, FLOAT16, FLOAT32, INT32, INT64, DType, dtype_of
@@ -204,7 +205,8 @@ def split(t: Tracer, x: Value, split_size_or_sections: Any, axis: int = 0) -> An
         )
     if sum(sections) != size:
         raise t.error(
-            f"Tensor.split(): the parts {tuple(sections)} do not add up to {size}, the size of dimension {dim}"
+            f"Tensor.split(): the parts {tuple(sections)} do not add up to {size}, the size "
+            f"of dimension {dim}"
         )
     parts: list[Any] = []
     start = 0
@@ -289,24 +291,30 @@ METHODS: dict[str, Callable[..., Any]] = {
     "expand_dims": expand_dims, "unsqueeze": lambda t, x, dim: expand_dims(t, x, dim), "squeeze": squeeze,
     "broadcast_to": broadcast_to, "expand": broadcast_to, "expand_as": expand_as, "tile": tile,
     "split": split, "chunk": chunk,
-    "astype": astype, "to": astype, "type": astype, "type_as": type_as, "float": _to(FLOAT32), "int": _to(INT32),
+    "astype": astype, "to": astype, "type": astype, "type_as": type_as, "float": _to(FLOAT32),
+    "int": _to(INT32),
     "long": _to(INT64), "half": _to(FLOAT16), "bool": _to(BOOL),
     "sum": _sum, "mean": _reduction("ReduceMean"), "prod": _reduction("ReduceProd"),
     "max": _reduction("ReduceMax"), "min": _reduction("ReduceMin"), "amax": _reduction("ReduceMax"),
     "amin": _reduction("ReduceMin"), "all": _reduction("ReduceAll"), "any": _reduction("ReduceAny"),
     "var": variance, "std": deviation, "argmax": _arg("Argmax"), "argmin": _arg("Argmin"),
     "abs": _unary("Abs"), "exp": _unary("Exp"), "log": _unary("Log"), "sqrt": _unary("Sqrt"),
-    "rsqrt": _unary("Rsqrt"), "square": _unary("Square"), "tanh": _unary("Tanh"), "sigmoid": _unary("Sigmoid"),
+    "rsqrt": _unary("Rsqrt"), "square": _unary("Square"), "tanh": _unary("Tanh"),
+    "sigmoid": _unary("Sigmoid"),
     "relu": _unary("ReLU"), "round": _unary("Round"), "floor": _unary("Floor"), "ceil": _unary("Ceil"),
-    "sign": _unary("Sign"), "neg": _unary("Neg"), "sin": _unary("Sin"), "cos": _unary("Cos"), "erf": _unary("Erf"),
+    "sign": _unary("Sign"), "neg": _unary("Neg"), "sin": _unary("Sin"), "cos": _unary("Cos"),
+    "erf": _unary("Erf"),
     "reciprocal": _unary("Reciprocal"), "isnan": _unary("IsNan"), "isinf": _unary("IsInf"),
     "isfinite": _unary("IsFinite"), "logical_not": _unary("LogicalNot"),
     "clip": clip, "clamp": clip, "masked_fill": masked_fill,
     "add": _binary("Add"), "sub": _binary("Sub"), "subtract": _binary("Sub"), "mul": _binary("Mul"),
-    "multiply": _binary("Mul"), "div": _binary("Div"), "divide": _binary("Div"), "true_divide": _binary("Div"),
+    "multiply": _binary("Mul"), "div": _binary("Div"), "divide": _binary("Div"),
+    "true_divide": _binary("Div"),
     "floor_divide": _binary("FloorDiv"), "pow": power, "maximum": _binary("Maximum"),
-    "minimum": _binary("Minimum"), "equal": _binary("Equal"), "eq": _binary("Equal"), "ne": _binary("NotEqual"),
-    "not_equal": _binary("NotEqual"), "lt": _binary("Less"), "less": _binary("Less"), "gt": _binary("Greater"),
+    "minimum": _binary("Minimum"), "equal": _binary("Equal"), "eq": _binary("Equal"),
+    "ne": _binary("NotEqual"),
+    "not_equal": _binary("NotEqual"), "lt": _binary("Less"), "less": _binary("Less"),
+    "gt": _binary("Greater"),
     "greater": _binary("Greater"), "le": _binary("LessEqual"), "ge": _binary("GreaterEqual"),
     "logical_and": _binary("LogicalAnd"), "logical_or": _binary("LogicalOr"),
     "matmul": lambda t, x, tensor2: matmul(t, x, tensor2), "mm": lambda t, x, mat2: matmul(t, x, mat2),

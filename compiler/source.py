@@ -1,7 +1,7 @@
 """Source of functions as syntax trees with true positions: what the front end reads instead of running.
 
-Only the lines of one function are parsed, not its whole file, and each function once per trace. May be imported by the
-compiler only.
+Only the lines of one function are parsed, not its whole file, and each function once per trace. May be
+imported by the compiler only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class SourceFile:
     """One Python file.
 
     name: as dumps and messages show it, "" for libraries, whose lines are left out of call stacks.
-    is_traced: whether functions of this file are read; those of libraries and of mspc's own machinery are called.
+    is_traced: whether functions of this file are read; those of libraries and of mspc's own machinery
+    are called.
     """
 
     def __init__(self, path: str, script_folder: str) -> None:
@@ -57,6 +58,7 @@ class SourceFile:
         elif not is_library:
             self.name = os.path.relpath(full, script_folder or os.getcwd()).replace(os.sep, "/")
         self.lines: list[str] = []
+        self._functions: list[FunctionTree] | None = None
 
     def load(self) -> None:
         """Read the lines, once. They stay empty where there is no file."""
@@ -65,8 +67,10 @@ class SourceFile:
 
     def functions(self) -> list[FunctionTree]:
         """All functions of the file. Raises SyntaxError for a file that changed since it was imported."""
-        tree = ast.parse("".join(self.lines))
-        return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda)]
+        if self._functions is None:
+            tree = ast.parse("".join(self.lines))
+            self._functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.Lambda)]
+        return self._functions
 
 
 class FunctionSource:
@@ -84,7 +88,8 @@ class FunctionSource:
         self._locations: dict[ast.AST, Location] = {}
 
     def location(self, node: ast.AST) -> Location:
-        """The span of `node`, an expression or a statement; up to the line's end when it spans several lines."""
+        """The span of `node`, an expression or a statement; up to the line's end when it spans
+        several lines."""
         found = self._locations.get(node)
         if found is None:
             found = self._locations[node] = self._span(node)
@@ -167,7 +172,8 @@ def _parse_lines(file: SourceFile, code: types.CodeType) -> FunctionSource | Non
         return None
     head = lines[first - 1]
     indent = len(head) - len(head.lstrip())
-    # Code that can never run leaves no trace in the bytecode, so the block goes on while lines are indented deeper.
+    # Code that can never run leaves no trace in the bytecode, so the block goes on while lines are
+    # indented deeper.
     while last < len(lines):
         line = lines[last]
         if line.strip() and len(line) - len(line.lstrip()) <= indent:

@@ -1,7 +1,7 @@
 """Data sets as pipelines: a source of rows, and what is done to them one step after another, all in Python.
 
-A row is a tuple of NumPy arrays, one per column. Every pass over a data set is an epoch; shuffling draws a new order
-for each, from the seed of `set_seed`, equal on all ranks.
+A row is a tuple of NumPy arrays, one per column. Every pass over a data set is an epoch; shuffling
+draws a new order for each, from the seed of `set_seed`, equal on all ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Dataset:
         """Number of rows of a pass."""
         return sum(1 for _ in self.rows(0))
 
-    # Looking at it --------------------------------------------------------------------------------------------------
+    # Looking at it --------------------------------------------------------------------------------
 
     def get_dataset_size(self) -> int:
         """Number of rows (after `batch`: of batches) of an epoch."""
@@ -64,7 +64,7 @@ class Dataset:
         """NumPy element types of the columns of the first row."""
         return [column.dtype for column in next(self.rows(0))]
 
-    # Reading --------------------------------------------------------------------------------------------------------
+    # Reading --------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[list[Any]]:
         return (list(row) for row in self.create_tuple_iterator())
@@ -73,8 +73,8 @@ class Dataset:
         self, columns: Sequence[str] | None = None, num_epochs: int = -1, output_numpy: bool = False,
         do_copy: bool = True,
     ) -> Iterator[tuple[Any, ...]]:  # fmt: skip
-        """The rows of one epoch as tuples of Tensors, or of arrays with `output_numpy`. Raises ValueError for an
-        unknown column."""
+        """The rows of one epoch as tuples of Tensors, or of arrays with `output_numpy`. Raises
+        ValueError for an unknown column."""
         places = None if columns is None else [self.place(name) for name in columns]
         return self._read(places, output_numpy)
 
@@ -94,10 +94,12 @@ class Dataset:
     def place(self, column: str) -> int:
         """Index of a column. Raises ValueError for an unknown one."""
         if column not in self.column_names:
-            raise ApiValueError(f"there is no column {column!r}; there are {', '.join(map(repr, self.column_names))}")
+            raise ApiValueError(
+                f"there is no column {column!r}; there are {', '.join(map(repr, self.column_names))}"
+            )
         return self.column_names.index(column)
 
-    # Steps ----------------------------------------------------------------------------------------------------------
+    # Steps ----------------------------------------------------------------------------------------
 
     def batch(
         self, batch_size: int, drop_remainder: bool = False, num_parallel_workers: Any = None, **kwargs: Any
@@ -108,10 +110,13 @@ class Dataset:
         return Batched(self, whole("batch", "batch_size", batch_size), drop_remainder)
 
     def map(
-        self, operations: Any, input_columns: Any = None, output_columns: Any = None, column_order: Any = None,
+        self, operations: Any, input_columns: Any = None, output_columns: Any = None,
+        column_order: Any = None,
         num_parallel_workers: Any = None, **_: Any,
     ) -> Dataset:  # fmt: skip
-        """Columns changed by one operation after another; each takes the input columns and returns the output columns."""
+        """Columns changed by one operation after another; each takes the input columns and returns
+        the output columns.
+        """
         return Mapped(self, operations, _names(input_columns), _names(output_columns))
 
     def shuffle(self, buffer_size: int) -> Dataset:
@@ -121,7 +126,9 @@ class Dataset:
     def repeat(self, count: int | None = None) -> Dataset:
         """The rows `count` times over in one epoch."""
         if count in (None, -1):
-            raise ApiValueError("repeat without a count is not supported; give the number of passes to Model.train")
+            raise ApiValueError(
+                "repeat without a count is not supported; give the number of passes to Model.train"
+            )
         return Repeated(self, whole("repeat", "count", count))
 
     def take(self, count: int = -1) -> Dataset:
@@ -214,7 +221,9 @@ class Batched(_Step):
 class Mapped(_Step):
     """Columns changed."""
 
-    def __init__(self, source: Dataset, operations: Any, inputs: list[str] | None, outputs: list[str] | None) -> None:
+    def __init__(
+        self, source: Dataset, operations: Any, inputs: list[str] | None, outputs: list[str] | None
+    ) -> None:
         self.operations = list(operations) if isinstance(operations, (list, tuple)) else [operations]
         for operation in self.operations:
             if not callable(operation):
@@ -235,10 +244,18 @@ class Mapped(_Step):
                 values = operation(*values)
                 values = values if isinstance(values, tuple) else (values,)
             if len(values) != len(self.outputs):
-                raise ApiValueError(f"map: the operations return {len(values)} columns, not {', '.join(self.outputs)}")
+                raise ApiValueError(
+                    f"map: the operations return {len(values)} columns, not {', '.join(self.outputs)}"
+                )
             made: list[np.ndarray] = []
             for i, column in enumerate(row):
-                made += [as_column(v) for v in values] if i == self.taken[0] else [] if i in self.taken else [column]
+                made += (
+                    [as_column(v) for v in values]
+                    if i == self.taken[0]
+                    else []
+                    if i in self.taken
+                    else [column]
+                )
             yield tuple(made)
 
 
@@ -364,7 +381,9 @@ def as_column(value: Any) -> np.ndarray:
 
 
 def next_shuffle() -> int:
-    """A number for a data set that draws random orders; ranks that build the same data sets get the same numbers."""
+    """A number for a data set that draws random orders; ranks that build the same data sets get
+    the same numbers.
+    """
     session = state.current()
     session.shuffles += 1
     return session.shuffles

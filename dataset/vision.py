@@ -133,7 +133,8 @@ class RandomHorizontalFlip:
 class RandomCrop:
     """A piece of `size` of the padded image, its place drawn from NumPy's global generator.
 
-    Args: size: an integer or (height, width). padding: on all sides, or (left, top, right, bottom), filled with 0.
+    Args: size: an integer or (height, width). padding: on all sides, or (left, top, right, bottom),
+    filled with 0.
     """
 
     def __init__(self, size: Any, padding: Any = None, **_: Any) -> None:

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from mspc.ir.types import DType
-
 Check = Callable[[Any], bool]
 
 
@@ -51,7 +49,7 @@ def check_of(annotation: Any) -> Check:
         return lambda value: any(check(value) for check in checks)
     if origin is typing.Literal:
         return lambda value: value in args
-    if isinstance(annotation, type) and (annotation in (bool, str, DType) or dataclasses.is_dataclass(annotation)):
+    if annotation in (bool, str) or (isinstance(annotation, type) and dataclasses.is_dataclass(annotation)):
         return lambda value: isinstance(value, annotation)
     return lambda value: True
 
@@ -61,6 +59,10 @@ def _tuple_check(args: tuple[Any, ...]) -> Check:
         check = check_of(args[0])
         return lambda value: isinstance(value, tuple) and all(map(check, value))
     checks = [check_of(arg) for arg in args if arg != ()]
-    return lambda value: (
-        isinstance(value, tuple) and len(value) == len(checks) and all(c(v) for c, v in zip(checks, value, strict=True))
-    )
+
+    def fits(value: Any) -> bool:
+        if not isinstance(value, tuple) or len(value) != len(checks):
+            return False
+        return all(check(v) for check, v in zip(checks, value, strict=True))
+
+    return fits

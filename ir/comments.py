@@ -1,4 +1,4 @@
-"""What the comment lines of a file say: header facts, scope and source spans. Used by `mspc.ir.parser` alone."""
+"""What the comment lines of a file say: header facts, scope, source spans. Used by `mspc.ir.parser`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 from mspc.ir.location import Frames, Location
+from mspc.ir.pieces import name_of
 
 _OWN_FRAME = re.compile(r"# In file (.*?)\((\d{1,15})\)/(.*)/(?: (\d{1,15})~(\d{1,15}))?\Z")
 _FOREIGN_FRAME = re.compile(r"# In file (.*?):(\d{1,15})(?:~\d{1,15})?, (\d{1,15})~(\d{1,15})/(.*)/\Z")
@@ -33,7 +34,7 @@ def read_trailer(text: str, with_frames: bool) -> tuple[str, Frames]:
         elif line.startswith(_OTHER_NODES):
             break
         elif not scope and (match := _SCOPE.match(line.rstrip())):
-            scope = match.group(1)
+            scope = name_of(match.group(1))
     return scope, (*own, *reversed(foreign))
 
 

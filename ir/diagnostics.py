@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 from mspc.ir.location import Frames, Location
 
+OWN_FILES = "mspc/"
+"""How the names of mspc's own files begin in call stacks."""
+
 
 class MspcError(Exception):
     """A mistake in the user's program, command or file.
@@ -14,7 +17,7 @@ class MspcError(Exception):
         message: what is wrong: operator, instance name, input, dimension, value.
         location: the user's source span, when there is one.
         notes: what would be right, and further places; one line each.
-        frames: the call stack, innermost first; `location` defaults to its first entry.
+        frames: the call stack, innermost first; `location` defaults to its first entry in a user's file.
     """
 
     exit_status = 2
@@ -28,7 +31,8 @@ class MspcError(Exception):
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.location = location or (frames[0] if frames else None)
+        user = next((f for f in frames if not f.file.startswith(OWN_FILES)), frames[0] if frames else None)
+        self.location = location or user
         self.notes = tuple(notes)
         self.frames = frames
 
@@ -46,7 +50,9 @@ class MspcError(Exception):
                 width = max(1, min(where.end_column or where.column + 1, len(where.text) + 1) - where.column)
                 pad = "".join("\t" if c == "\t" else " " for c in where.text[: where.column - 1])
                 lines.append(f"    {pad}{'^' * width}")
-        lines += [f"  called from {frame}: {frame.text.strip()}" for frame in self.frames[1:]]
+        place = self.frames.index(where) if where in self.frames else 0
+        lines += [f"  in {frame}: {frame.text.strip()}" for frame in reversed(self.frames[:place])]
+        lines += [f"  called from {frame}: {frame.text.strip()}" for frame in self.frames[place + 1 :]]
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 

@@ -52,10 +52,14 @@ class Literal(Value):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The name of a graph (`@graph`), or of a value that belongs to another graph (`$(@graph:value)`)."""
+    """The name of a graph (`@graph`), or of a value that belongs to another graph (`$(@graph:value)`).
+
+    at: the character of the file where it stands, for messages.
+    """
 
     graph: str
     value: str = ""
+    at: int = field(default=0, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"$(@{self.graph}:{self.value})" if self.value else f"@{self.graph}"

@@ -97,11 +97,11 @@ class _Actions:
         return tuple(range(start, stop, step))
 
     def graph_name(self, items: list[Any]) -> Reference:
-        return Reference(name_of(items[0][1:]))
+        return Reference(name_of(items[0][1:]), at=items[0].start_pos)
 
     def other_graph(self, items: list[Any]) -> Reference:
         graph, _, value = items[0][3:-1].partition(":")
-        return Reference(graph, value)
+        return Reference(graph, value, items[0].start_pos)
 
     def layout_value(self, items: list[Any]) -> Layout:
         return _at(items[0], read_layouts, str(items[0][6:]))[0]

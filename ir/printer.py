@@ -146,7 +146,7 @@ def _frame_lines(frames: Frames) -> list[str]:
     lines: list[str] = []
     for frame in frames:
         text = frame.text.replace("\n", " ").replace("\r", " ")
-        place = f" {frame.column}~{frame.end_column}" if frame.column else ""
+        place = f" {frame.column}~{frame.end_column}" if frame.column or frame.end_column else ""
         lines.append(f"{_INDENT}# In file {frame.file}({frame.line})/{text}/{place}")
     return lines
 

@@ -124,7 +124,8 @@ class Identity(Cell):
 
 
 _BY_NAME = {
-    "relu": ReLU, "relu6": ReLU6, "gelu": GELU, "fast_gelu": GELU, "sigmoid": Sigmoid, "tanh": Tanh, "silu": SiLU,
+    "relu": ReLU, "relu6": ReLU6, "gelu": GELU, "fast_gelu": GELU, "sigmoid": Sigmoid, "tanh": Tanh,
+    "silu": SiLU,
     "swish": SiLU, "leakyrelu": LeakyReLU, "softmax": Softmax, "logsoftmax": LogSoftmax,
 }  # fmt: skip
 

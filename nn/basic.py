@@ -39,7 +39,8 @@ class Dense(Cell):
     """x @ weight.T + bias, then the activation; weight is [out_channels, in_channels].
 
     Args:
-        weight_init, bias_init: an initializer, its name, a number or a Tensor; None draws both uniformly as in
+        weight_init, bias_init: an initializer, its name, a number or a Tensor; None draws both
+            uniformly as in
             He et al. 2015 with slope sqrt(5).
         activation: a Cell, a Primitive, a name, or None.
     """
@@ -79,7 +80,8 @@ class Dense(Cell):
         return x
 
     def extend_repr(self) -> str:
-        return f"input_channels={self.in_channels}, output_channels={self.out_channels}, has_bias={self.has_bias}"
+        sizes = f"input_channels={self.in_channels}, output_channels={self.out_channels}"
+        return f"{sizes}, has_bias={self.has_bias}"
 
 
 class Flatten(Cell):
@@ -103,7 +105,8 @@ class Embedding(Cell):
     """
 
     def __init__(
-        self, vocab_size: int, embedding_size: int, use_one_hot: bool = False, embedding_table: Any = "normal",
+        self, vocab_size: int, embedding_size: int, use_one_hot: bool = False,
+        embedding_table: Any = "normal",
         dtype: Any = FLOAT32, padding_idx: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -113,7 +116,9 @@ class Embedding(Cell):
         table = embedding_table
         if padding_idx is not None:
             if not 0 <= padding_idx < vocab_size:
-                raise ApiValueError(f"Embedding: padding_idx {padding_idx} is not below vocab_size {vocab_size}")
+                raise ApiValueError(
+                    f"Embedding: padding_idx {padding_idx} is not below vocab_size {vocab_size}"
+                )
             rows = parameter(table, (vocab_size, embedding_size), dtype, "embedding_table").asnumpy()
             rows[padding_idx] = 0
             table = Tensor(rows)
@@ -168,12 +173,15 @@ class LayerNorm(Cell):
     """
 
     def __init__(
-        self, normalized_shape: Any, begin_norm_axis: int = -1, begin_params_axis: int = -1, gamma_init: Any = "ones",
+        self, normalized_shape: Any, begin_norm_axis: int = -1, begin_params_axis: int = -1,
+        gamma_init: Any = "ones",
         beta_init: Any = "zeros", epsilon: float = 1e-7, dtype: Any = FLOAT32,
     ) -> None:  # fmt: skip
         super().__init__()
         if not isinstance(normalized_shape, (tuple, list)):
-            raise ApiTypeError(f"LayerNorm: normalized_shape must be a tuple of integers, not {normalized_shape!r}")
+            raise ApiTypeError(
+                f"LayerNorm: normalized_shape must be a tuple of integers, not {normalized_shape!r}"
+            )
         shape = tuple(positive("LayerNorm", "normalized_shape", n) for n in normalized_shape)
         self.normalized_shape = shape
         self.gamma = parameter(gamma_init, shape, dtype, "gamma")

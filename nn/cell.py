@@ -1,4 +1,6 @@
-"""`Cell`: the building block of networks. Its attributes are collected here; its `construct` is parsed, never run."""
+"""`Cell`: the building block of networks. Its attributes are collected here; its `construct` is
+parsed, never run.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,11 @@ from mspc.session.parameter import UNNAMED, Parameter
 
 
 class Cell:
-    """A part of a network: parameters, operators and further cells as attributes, and `construct` for what it computes.
+    """A part of a network: parameters, operators and further cells as attributes, and `construct` for
+    what it computes.
 
-    Calling a cell in a script compiles and runs it; inside another cell's `construct` it becomes part of that graph.
+    Calling a cell in a script compiles and runs it; inside another cell's `construct` it becomes part
+    of that graph.
 
     Args:
         auto_prefix: attribute names of this cell become part of the names of the parameters below it.
@@ -47,7 +51,7 @@ class Cell:
             args = _positional(self.construct, args, kwargs)
         return launch.launcher().launch(self, args)
 
-    # Attributes -----------------------------------------------------------------------------------------------------
+    # Attributes -----------------------------------------------------------------------------------
 
     def __setattr__(self, name: str, value: Any) -> None:
         members = self.__dict__.get("_members", ())
@@ -74,7 +78,7 @@ class Cell:
             self._adopt(name, value)
         elif isinstance(value, Primitive):
             value.instance_name = name
-        else:
+        elif isinstance(value, (list, tuple)):
             self._register_items(name, value)
 
     def _register_items(self, name: str, items: Iterable[Any]) -> None:
@@ -158,7 +162,7 @@ class Cell:
         for name, cell in self._cells.items():
             yield from cell._paths(f"{path}{name}." if self._auto_prefix else path)
 
-    # Looking around -------------------------------------------------------------------------------------------------
+    # Looking around -------------------------------------------------------------------------------
 
     def name_cells(self) -> OrderedDict[str, Cell]:
         """The cells directly below, by attribute."""
@@ -178,7 +182,9 @@ class Cell:
         for name, cell in self._cells.items():
             yield from cell.cells_and_names(seen, f"{name_prefix}.{name}" if name_prefix else name)
 
-    def parameters_and_names(self, name_prefix: str = "", expand: bool = True) -> Iterator[tuple[str, Parameter]]:
+    def parameters_and_names(
+        self, name_prefix: str = "", expand: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
         """(attribute path, parameter) of this cell and, with `expand`, all below; each parameter once."""
         seen: set[int] = set()
         cells = self.cells_and_names(name_prefix=name_prefix) if expand else [(name_prefix, self)]
@@ -223,7 +229,7 @@ class Cell:
     def auto_prefix(self) -> bool:
         return self._auto_prefix
 
-    # Settings -------------------------------------------------------------------------------------------------------
+    # Settings -------------------------------------------------------------------------------------
 
     def set_train(self, mode: bool = True) -> Cell:
         """Training or evaluation, for this cell and all below: it decides what Dropout does."""
@@ -239,10 +245,15 @@ class Cell:
         return self
 
     def shard(
-        self, in_strategy: Any, out_strategy: Any = None, parameter_plan: Any = None, device: str = "", level: int = 0
+        self,
+        in_strategy: Any,
+        out_strategy: Any = None,
+        parameter_plan: Any = None,
+        device: str = "",
+        level: int = 0,
     ) -> Cell:
-        """Say how the inputs of this cell are cut and return the cell; `parameter_plan` maps names of parameters to
-        cuts. Raises TypeError or ValueError for what is no strategy."""
+        """Say how the inputs of this cell are cut and return the cell; `parameter_plan` maps names of
+        parameters to cuts. Raises TypeError or ValueError for what is no strategy."""
         label = f"{type(self).__name__}.shard"
         self.in_strategy = check_strategy(in_strategy, f"{label}: in_strategy")
         self.out_strategy = check_strategy(out_strategy, f"{label}: out_strategy")
@@ -280,7 +291,9 @@ class Cell:
         """Accepted; shapes come from the tensors of each call."""
 
     def init_parameters_data(self, auto_parallel_mode: bool = False) -> dict[Parameter, Parameter]:
-        """Accepted; initial values are drawn when they are needed. Returns every parameter mapped to itself."""
+        """Accepted; initial values are drawn when they are needed. Returns every parameter mapped
+        to itself.
+        """
         return {parameter: parameter for parameter in self.get_parameters()}
 
     def extend_repr(self) -> str:
@@ -302,5 +315,7 @@ def _positional(construct: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         raise ApiTypeError(f"construct(): {error}") from None
     bound.apply_defaults()
     if bound.kwargs:
-        raise ApiTypeError(f"construct(): keyword-only arguments {', '.join(bound.kwargs)} cannot be launched")
+        raise ApiTypeError(
+            f"construct(): keyword-only arguments {', '.join(bound.kwargs)} cannot be launched"
+        )
     return bound.args

@@ -9,9 +9,13 @@ from mspc.session.errors import ApiValueError
 
 
 def piecewise_constant_lr(milestone: Sequence[int], learning_rates: Sequence[float]) -> list[float]:
-    """learning_rates[i] until step milestone[i]. Raises ValueError where the lists do not fit or milestones fall."""
+    """learning_rates[i] until step milestone[i]. Raises ValueError where the lists do not fit or
+    milestones fall.
+    """
     if len(milestone) != len(learning_rates):
-        raise ApiValueError(f"piecewise_constant_lr: {len(milestone)} milestones, {len(learning_rates)} learning rates")
+        raise ApiValueError(
+            f"piecewise_constant_lr: {len(milestone)} milestones, {len(learning_rates)} learning rates"
+        )
     rates: list[float] = []
     for end, rate in zip(milestone, learning_rates, strict=True):
         if end <= len(rates):
@@ -55,7 +59,10 @@ def polynomial_decay_lr(
     if update_decay_epoch:
         raise ApiValueError("polynomial_decay_lr: update_decay_epoch is not supported")
     epochs = [min(step // step_per_epoch, decay_epoch) for step in range(total_step)]
-    return [(learning_rate - end_learning_rate) * (1 - e / decay_epoch) ** power + end_learning_rate for e in epochs]
+    return [
+        (learning_rate - end_learning_rate) * (1 - e / decay_epoch) ** power + end_learning_rate
+        for e in epochs
+    ]
 
 
 def warmup_lr(learning_rate: float, total_step: int, step_per_epoch: int, warmup_epoch: int) -> list[float]:

@@ -20,7 +20,9 @@ class LearningRateSchedule(Cell):
 class ExponentialDecayLR(LearningRateSchedule):
     """learning_rate * decay_rate^(step / decay_steps), the exponent whole when `is_stair`."""
 
-    def __init__(self, learning_rate: float, decay_rate: float, decay_steps: int, is_stair: bool = False) -> None:
+    def __init__(
+        self, learning_rate: float, decay_rate: float, decay_steps: int, is_stair: bool = False
+    ) -> None:
         super().__init__()
         self.learning_rate = learning_rate
         self.decay_rate = decay_rate
@@ -63,7 +65,9 @@ class WarmUpLR(LearningRateSchedule):
 class PolynomialDecayLR(LearningRateSchedule):
     """(learning_rate - end) * (1 - step / decay_steps)^power + end."""
 
-    def __init__(self, learning_rate: float, end_learning_rate: float, decay_steps: int, power: float) -> None:
+    def __init__(
+        self, learning_rate: float, end_learning_rate: float, decay_steps: int, power: float
+    ) -> None:
         super().__init__()
         self.learning_rate = learning_rate
         self.end_learning_rate = end_learning_rate

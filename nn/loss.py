@@ -15,7 +15,9 @@ class LossBase(Cell):
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
         if reduction not in ("mean", "sum", "none"):
-            raise ApiValueError(f"{type(self).__name__}: reduction {reduction!r} is not 'mean', 'sum' or 'none'")
+            raise ApiValueError(
+                f"{type(self).__name__}: reduction {reduction!r} is not 'mean', 'sum' or 'none'"
+            )
         self.reduction = reduction
         self.reduce_mean = ops.ReduceMean()
         self.reduce_sum = ops.ReduceSum()
@@ -79,7 +81,9 @@ class SmoothL1Loss(LossBase):
 
 
 class SoftmaxCrossEntropyWithLogits(LossBase):
-    """Cross entropy between softmax(logits) [n, classes] and labels: [n, classes], or class numbers [n] if sparse."""
+    """Cross entropy between softmax(logits) [n, classes] and labels: [n, classes], or class
+    numbers [n] if sparse.
+    """
 
     def __init__(self, sparse: bool = False, reduction: str = "none") -> None:
         super().__init__(reduction)
@@ -103,7 +107,11 @@ class CrossEntropyLoss(LossBase):
     """
 
     def __init__(
-        self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0
+        self,
+        weight: Any = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(reduction)
         if weight is not None:

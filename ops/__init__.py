@@ -1,7 +1,7 @@
 """What users call `ops`: a Primitive class for every operator, and the functions over them.
 
-Names are looked up on first use: operators in the registry, functions in `mspc.ops.functional`, and what belongs to
-other layers by the table below. Code inside mspc imports the operators' modules instead.
+Names are looked up on first use: operators in the registry, functions in `mspc.ops.functional`, and
+what belongs to other layers by the table below. Code inside mspc imports the operators' modules instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _FUNCTIONS = "mspc.ops.functional"
 
 
 class _Facade(types.ModuleType):
-    """Keeps functions such as `ops.matmul` and `ops.cast` from being hidden by the files of the same names."""
+    """Keeps functions such as `ops.matmul` and `ops.cast` from being hidden by the files of the
+    same names.
+    """
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (isinstance(value, types.ModuleType) and value.__name__ == f"{__name__}.{name}"):
@@ -40,7 +42,8 @@ def __getattr__(name: str) -> Any:
         module = importlib.import_module(_ELSEWHERE[name])
         return module if name == "functional" else getattr(module, name)
     if name[0].isupper():
-        return _operator(name)
+        globals()[name] = _operator(name)
+        return globals()[name]
     functional = importlib.import_module(_FUNCTIONS)
     if name in functional.OPERATORS:
         globals()[name] = _operator(functional.OPERATORS[name])()
@@ -66,4 +69,5 @@ def _operator(name: str) -> Any:
     return primitive_class(op)
 
 
-_SPELLINGS = {"GeLU": "GeLU", "Gelu": "GeLU", "TensorAdd": "Add", "GatherV2": "Gather"}
+_SPELLINGS = {"Gelu": "GeLU", "TensorAdd": "Add", "GatherV2": "Gather", "Acos": "ACos", "ArgMax": "Argmax"}
+"""Older names of operators."""

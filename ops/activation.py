@@ -10,7 +10,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.arithmetic import Add, Mul, Sub
+from mspc.ops.arithmetic import Mul, Sub
 from mspc.ops.bases import Binary, Elementwise, Unary
 from mspc.ops.broadcast import sum_to_shape
 from mspc.ops.comparison import Greater, Select
@@ -24,7 +24,9 @@ _PAIR = (sample((8, 16), (8, 16)), sample((), ()))
 _TRIPLE = (sample((8, 16), (8, 16), (8, 16), gradient=False),)
 
 
-class _Activation(Unary, abstract=True):
+class Activation(Unary, abstract=True):
+    """A function of floating-point numbers."""
+
     float_only: ClassVar[bool] = True
 
 
@@ -69,24 +71,6 @@ class ReluGrad(_Gradient):
         return kernel
 
 
-class ReLU6(_Activation):
-    """min(max(x, 0), 6)."""
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        inside = b.emit(Select(), b.emit(Greater(), constant(b, 6, x), x), dout, constant(b, 0, x))
-        return (b.emit(ReluGrad(), inside, x),)
-
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        clip = be.xp.clip
-
-        def kernel(x: Any) -> Any:
-            return clip(x, 0, 6)
-
-        return kernel
-
-    samples: ClassVar[Any] = (sample((8, 16), low=-8, high=8),)
-
-
 class PReLU(Elementwise):
     """x where it is positive, weight * x elsewhere; one weight, or one per channel (dimension 1)."""
 
@@ -111,7 +95,7 @@ class PReLU(Elementwise):
     samples: ClassVar[Any] = (sample((8, 16), (16,)), sample((8, 4, 2, 2), (4,)), sample((8, 16), (1,)))
 
 
-class Sigmoid(_Activation):
+class Sigmoid(Activation):
     """1 / (1 + exp(-x)), without overflow."""
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -149,7 +133,7 @@ class SigmoidGrad(_Gradient):
         return dy * y * (1 - y)
 
 
-class Tanh(_Activation):
+class Tanh(Activation):
     """Hyperbolic tangent."""
 
     array_function: ClassVar[str] = "tanh"
@@ -179,7 +163,7 @@ _GELU_SCALE = math.sqrt(2 / math.pi)
 _GELU_CUBE = 0.044715
 
 
-class GeLU(_Activation):
+class GeLU(Activation):
     """x * P(X <= x) for a normal X, by the tanh formula: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
 
     Hendrycks and Gimpel, arXiv 1606.08415.
@@ -215,7 +199,7 @@ class GeLUGrad(Elementwise):
         return dy * ((1 + tanh) * 0.5 + (1 - tanh * tanh) * slope)
 
 
-class SiLU(_Activation):
+class SiLU(Activation):
     """x * sigmoid(x)."""
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -241,7 +225,7 @@ class SiLUGrad(_Gradient):
         return dy * (s * (1 + x * (1 - s)))
 
 
-class Softplus(_Activation):
+class Softplus(Activation):
     """log(1 + exp(x)), without overflow."""
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -252,23 +236,6 @@ class Softplus(_Activation):
         return be.xp.log1p(be.xp.exp(-be.xp.abs(x))) + be.xp.maximum(x, 0)
 
     samples: ClassVar[Any] = UNARY_SAMPLES
-
-
-class Elu(_Activation):
-    """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
-
-    alpha: float = 1.0
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        slope = b.emit(Add(), out, constant(b, self.alpha, x))
-        positive = b.emit(Greater(), x, constant(b, 0, x))
-        return (b.emit(Select(), positive, dout, b.emit(Mul(), dout, slope)),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
-        return be.xp.where(x > 0, x, be.xp.expm1(be.xp.minimum(x, 0)) * self.alpha)
-
-    samples: ClassVar[Any] = (*UNARY_SAMPLES, sample((8, 16), alpha=0.5))
 
 
 def prelu_rule(x: TensorType, weight: TensorType) -> str:

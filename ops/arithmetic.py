@@ -15,7 +15,7 @@ from mspc.ops.bases import Binary, Elementwise, Unary
 from mspc.ops.broadcast import sum_to_shape
 from mspc.ops.comparison import GreaterEqual, Select
 from mspc.ops.op import ArrayBackend, Op, sample
-from mspc.ops.rules import same_rule
+from mspc.ops.rules import broadcast_rule, same_rule
 
 BINARY_SAMPLES = (
     sample((8, 16), (8, 16)),
@@ -261,3 +261,34 @@ class AddN(Elementwise):
         return add_n
 
     samples: ClassVar[Any] = (sample((8, 16), (8, 16), (8, 16)), sample((8,)), sample((), ()))
+
+
+class Lerp(Elementwise):
+    """start + weight * (end - start), all broadcast against each other."""
+
+    float_only: ClassVar[bool] = True
+    promotes: ClassVar[str] = "common"
+
+    def rule(self, start: TensorType, end: TensorType, weight: TensorType) -> str:
+        return broadcast_rule((start.shape, end.shape, weight.shape))
+
+    def bprop(
+        self, b: Builder, start: Value, end: Value, weight: Value, out: Value, dout: Value
+    ) -> Sequence[Value | None]:
+        dend = b.emit(Mul(), dout, weight)
+        dstart = b.emit(Sub(), dout, dend)
+        dweight = b.emit(Mul(), dout, b.emit(Sub(), end, start))
+        return (
+            sum_to_shape(b, dstart, start.shape),
+            sum_to_shape(b, dend, end.shape),
+            sum_to_shape(b, dweight, weight.shape),
+        )
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        start, end, weight = inputs
+        return start + weight * (end - start)
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8, 16), (8, 16)),
+        sample((8, 16), (16,), ()),
+    )

@@ -9,7 +9,7 @@ second form; its ranks are filled in by `with_ranks`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Self, cast
 
@@ -34,15 +34,14 @@ class Collective(Op, abstract=True):
     """What all collectives share. A subclass has the fields `group` and `rank_list`, and those that
     the compiler inserts have `mesh` and `axes`.
 
-    On a rank a collective must run even if nobody there reads the result: the other ranks wait for it.
+    A collective must run even if nobody on a rank reads the result: the other ranks wait for it.
     """
 
+    has_side_effect: ClassVar[bool] = True
     ordered: ClassVar[bool] = True
     """Whether the order of the ranks matters to the result."""
-
-    @property
-    def has_side_effect(self) -> bool:  # type: ignore[override]  # depends on the form here
-        return not self._mesh
+    omitted: ClassVar[tuple[str, ...]] = ("group", "mesh", "axes", "rank_list")
+    """The text of one form leaves out the fields of the other."""
 
     @property
     def _mesh(self) -> tuple[int, ...]:
@@ -73,10 +72,6 @@ class Collective(Op, abstract=True):
         changes: dict[str, Any] = {name: () for name in ("mesh", "axes") if hasattr(self, name)}
         changes["rank_list"] = listed
         return replace(self, group=group or group_name(listed), **changes)
-
-    def attributes(self) -> dict[str, Any]:
-        """All fields but those of the other form."""
-        return _without_defaults(self, ("mesh", "axes", "rank_list", "group"))
 
     def rule(self, *types: TensorType) -> str:
         raise MspcError(
@@ -252,9 +247,7 @@ class NeighborExchange(Collective):
     recv_type: DType = FLOAT32
     group: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
-
-    def attributes(self) -> dict[str, Any]:
-        return _without_defaults(self, ("send_shapes", "rank_list"))
+    omitted: ClassVar[tuple[str, ...]] = ("send_shapes", "group", "rank_list")
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         return self, _spread(args)
@@ -342,10 +335,3 @@ def _resized(op: Op, shape: tuple[int, ...], dim: int, times: int, parts: int) -
     if shape[dim] % parts:
         raise MspcError(f"{op.name}: dimension {dim} is {shape[dim]}, which does not divide by {parts} ranks")
     return (*shape[:dim], shape[dim] * times // parts, *shape[dim + 1 :])
-
-
-def _without_defaults(op: Op, names: tuple[str, ...]) -> dict[str, Any]:
-    """Attributes of `op`, of `names` only those that differ from the default."""
-    defaults = {f.name: f.default for f in fields(op) if f.default is not MISSING}  # type: ignore[arg-type]  # an Op is a dataclass
-    found = {f.name: getattr(op, f.name) for f in fields(op)}  # type: ignore[arg-type]  # an Op is a dataclass
-    return {name: value for name, value in found.items() if name not in names or value != defaults.get(name)}

@@ -227,3 +227,45 @@ class Eye(_Made):
             m=columns.stop - columns.start,
             k=self.k + rows.start - columns.start,
         )
+
+
+class LinSpace(_Made):
+    """num numbers from start to stop, both included. Called as `LinSpace()(start, stop, num)`.
+
+    first, count: the part that this rank makes; count -1 is all of it.
+    """
+
+    start: float = 0.0
+    stop: float = 0.0
+    num: int = 1
+    first: int = 0
+    count: int = -1
+    samples: ClassVar[Any] = (sample(start=1.0, stop=4.0, num=16), sample(start=2.0, stop=-2.0, num=8))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 0, ("start", "stop", "num"))
+        made = replace(
+            self,
+            start=float(number_of(self.name, "start", found["start"])),
+            stop=float(number_of(self.name, "stop", found["stop"])),
+            num=int_of(self.name, "num", found["num"]),
+        )
+        return made, tensors
+
+    def rule(self) -> str:
+        if self.num < 1:
+            raise MspcError(f"LinSpace: num is {self.num}, not at least 1")
+        return shape_rule((self.num if self.count < 0 else self.count,))
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return FLOAT32
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        count = self.num if self.count < 0 else self.count
+        places = be.xp.arange(self.first, self.first + count)
+        step = (self.stop - self.start) / max(1, self.num - 1)
+        return (places * step + self.start).astype(self.result_dtype().numpy)
+
+    def localize(self, placement: Placement) -> Op:
+        (here,) = placement.out_layouts[0].slices_for(placement.rank, (self.num,))
+        return replace(self, first=here.start, count=here.stop - here.start)

@@ -219,3 +219,17 @@ class Trunc(_Step):
     float_only: ClassVar[bool] = True
     array_function: ClassVar[str] = "trunc"
     samples: ClassVar[Any] = (sample((8, 16)),)
+
+
+class Identity(Unary):
+    """x itself."""
+
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (dout,)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return inputs[0]
+
+    samples: ClassVar[Any] = UNARY_SAMPLES

@@ -1,5 +1,5 @@
-"""Functions over operators: `ops.relu(x)`. They are parsed when a compiled function calls them, so they keep to the part
-of Python that mspc compiles; called by a script they run at once.
+"""Functions over operators: `ops.relu(x)`. They are parsed when a compiled function calls them, so
+they keep to the part of Python that mspc compiles; called by a script they run at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ OPERATORS = {
     "gt": "Greater", "isfinite": "IsFinite", "isinf": "IsInf", "isnan": "IsNan", "le": "LessEqual",
     "less": "Less", "less_equal": "LessEqual", "log": "Log", "log1p": "Log1p", "logical_and": "LogicalAnd",
     "logical_not": "LogicalNot", "logical_or": "LogicalOr", "logical_xor": "LogicalXor", "lt": "Less",
-    "maximum": "Maximum", "minimum": "Minimum", "masked_fill": "MaskedFill", "mm": "MatMul", "mul": "Mul", "multiply": "Mul",
+    "maximum": "Maximum", "minimum": "Minimum", "masked_fill": "MaskedFill", "mm": "MatMul",
+    "mul": "Mul", "multiply": "Mul",
     "ne": "NotEqual", "neg": "Neg", "negative": "Neg", "not_equal": "NotEqual", "permute": "Transpose",
     "pow": "Pow", "reciprocal": "Reciprocal", "relu": "ReLU", "relu6": "ReLU6", "reshape": "Reshape",
     "round": "Round", "rsqrt": "Rsqrt", "select": "Select", "sigmoid": "Sigmoid", "sign": "Sign",
@@ -52,7 +53,7 @@ def dtype(input_x: Any) -> Any:
     return input_x.dtype
 
 
-# Shape ----------------------------------------------------------------------------------------------------------------
+# Shape --------------------------------------------------------------------------------------------
 
 
 def flatten(input: Any, order: str = "C", *, start_dim: int = 1, end_dim: int = -1) -> Any:
@@ -107,7 +108,8 @@ def broadcast_to(input: Any, shape: Any) -> Any:
 
 
 def strided_slice(
-    input_x: Any, begin: Any, end: Any, strides: Any, begin_mask: int = 0, end_mask: int = 0, ellipsis_mask: int = 0,
+    input_x: Any, begin: Any, end: Any, strides: Any, begin_mask: int = 0, end_mask: int = 0,
+    ellipsis_mask: int = 0,
     new_axis_mask: int = 0, shrink_axis_mask: int = 0,
 ) -> Any:  # fmt: skip
     """begin[d]:end[d]:strides[d] of every dimension d."""
@@ -206,7 +208,7 @@ def flip(input: Any, dims: Any) -> Any:
     return ops.ReverseV2(dims)(input)
 
 
-# Products ---------------------------------------------------------------------------------------------------------------
+# Products -----------------------------------------------------------------------------------------
 
 
 def matmul(input: Any, other: Any) -> Any:
@@ -224,7 +226,7 @@ def dense(input: Any, weight: Any, bias: Any = None) -> Any:
     return ops.BiasAdd()(out, bias)
 
 
-# Losses and normalisation -----------------------------------------------------------------------------------------------
+# Losses and normalisation -------------------------------------------------------------------------
 
 
 def softmax(input: Any, axis: int = -1) -> Any:
@@ -294,7 +296,7 @@ def _reduced(x: Any, reduction: str) -> Any:
     return x
 
 
-# Reductions -------------------------------------------------------------------------------------------------------------
+# Reductions ---------------------------------------------------------------------------------------
 
 
 def reduce_sum(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
@@ -356,5 +358,3 @@ def clip_by_global_norm(x: Any, clip_norm: float = 1.0) -> Any:
     total = ops.AddN()([ops.ReduceSum()(ops.Square()(t)) for t in x])
     scale = clip_norm / ops.Maximum()(ops.Sqrt()(total), clip_norm)
     return tuple([t * scale for t in x])
-
-

@@ -14,7 +14,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import TensorType
 from mspc.ops.activation import Sigmoid
-from mspc.ops.arithmetic import Mul, Neg, Sub
+from mspc.ops.arithmetic import Div, Maximum, Mul, Neg, Sub
 from mspc.ops.bases import Binary, require_float, require_same
 from mspc.ops.comparison import Greater, Select
 from mspc.ops.elementwise import Abs, Sign, constant, scaled
@@ -38,7 +38,7 @@ class SoftmaxCrossEntropyWithLogits(Op):
     """Cross entropy of every row of logits[n, c] with labels[n, c], and its derivative in the logits:
     (loss[n], [n, c]).
 
-    The class dimension must stay whole. Labels get no gradient, as in MindSpore.
+    The class dimension must stay whole. The labels of a row sum to 1 and get no gradient, as in MindSpore.
     """
 
     samples: ClassVar[Any] = (sample((8, 16), (8, 16), low=0.05, high=1.0, gradient=False),)
@@ -142,11 +142,36 @@ class L2Loss(Op):
         return (be.xp.sum(x * x) * 0.5).astype(x.dtype)
 
 
-class SmoothL1Loss(Op):
-    """0.5 d^2 / beta where |d| < beta, |d| - 0.5 beta elsewhere, d = prediction - target.
+class _ElementLoss(Op, abstract=True):
+    """A loss per element, combined by the field `reduction`: "none", "mean" or "sum" over all elements."""
 
-    reduction: "none", "mean" or "sum" over all elements.
-    """
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_float(self.name, *types)
+        require_same(self.name, *types)
+        return inferred
+
+    def rule(self, *types: TensorType) -> str:
+        if self.reduction not in ("none", "mean", "sum"):
+            raise MspcError(f"{self.name}: reduction is {self.reduction!r}, not 'none', 'mean' or 'sum'")
+        if not 2 <= len(types) <= 3:
+            raise MspcError(f"{self.name} takes 2 or 3 tensors, not {len(types)}")
+        names = " ".join(factor_names(len(types[0].shape)))
+        out = names if self.reduction == "none" else ""
+        return f"{', '.join([names] * len(types))} -> {out}"
+
+    def combine(self, xp: Any, losses: Any) -> Any:
+        if self.reduction == "none":
+            return losses
+        return xp.mean(losses) if self.reduction == "mean" else xp.sum(losses)
+
+    def share(self, b: Builder, x: Value, dout: Value) -> Value:
+        """The gradient of the loss of one element."""
+        return scaled(b, 1 / math.prod(x.shape), dout) if self.reduction == "mean" else dout
+
+
+class SmoothL1Loss(_ElementLoss):
+    """0.5 d^2 / beta where |d| < beta, |d| - 0.5 beta elsewhere, d = prediction - target."""
 
     beta: float = 1.0
     reduction: str = "none"  # type: ignore[misc]  # MindSpore's argument; "none" leaves nothing to combine
@@ -156,32 +181,66 @@ class SmoothL1Loss(Op):
         sample((16,), (16,), reduction="sum"),
     )
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_float(self.name, *types)
-        require_same(self.name, *types)
-        return inferred
-
-    def rule(self, prediction: TensorType, target: TensorType) -> str:
-        if self.reduction not in ("none", "mean", "sum"):
-            raise MspcError(f"SmoothL1Loss: reduction is {self.reduction!r}, not 'none', 'mean' or 'sum'")
-        names = " ".join(factor_names(len(prediction.shape)))
-        return f"{names}, {names} -> {names if self.reduction == 'none' else ''}"
-
     def bprop(self, b: Builder, prediction: Value, target: Value, out: Value, dout: Value) -> Gradients:
         d = b.emit(Sub(), prediction, target)
         near = b.emit(Greater(), constant(b, self.beta, d), b.emit(Abs(), d))
         slope = b.emit(Select(), near, scaled(b, 1 / self.beta, d), b.emit(Sign(), d))
-        if self.reduction == "mean":
-            dout = scaled(b, 1 / math.prod(d.shape), dout)
-        dx = b.emit(Mul(), slope, dout)
+        dx = b.emit(Mul(), slope, self.share(b, d, dout))
         return dx, b.emit(Neg(), dx)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp
         prediction, target = inputs
         d = xp.abs(prediction - target)
-        loss = xp.where(d < self.beta, d * d * (0.5 / self.beta), d - 0.5 * self.beta)
-        if self.reduction == "none":
-            return loss
-        return xp.mean(loss) if self.reduction == "mean" else xp.sum(loss)
+        return self.combine(xp, xp.where(d < self.beta, d * d * (0.5 / self.beta), d - 0.5 * self.beta))
+
+
+class BinaryCrossEntropy(_ElementLoss):
+    """-(y log(x) + (1 - y) log(1 - x)) for probabilities x and labels y, times an optional weight.
+
+    Logarithms are not below -100. Labels and weights get no gradient.
+    """
+
+    reduction: str = "mean"  # type: ignore[misc]  # MindSpore's argument
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8, 16), low=0.1, high=0.9, gradient=False),
+        sample((8, 16), (8, 16), (8, 16), low=0.1, high=0.9, reduction="sum", gradient=False),
+        sample((16,), (16,), low=0.1, high=0.9, reduction="none", gradient=False),
+    )
+
+    def bprop(self, b: Builder, x: Value, y: Value, *rest: Any) -> Gradients:
+        *weights, _, dout = rest
+        one = constant(b, 1, x)
+        spread = b.emit(Mul(), x, b.emit(Sub(), one, x))
+        slope: Value = b.emit(Div(), b.emit(Sub(), x, y), b.emit(Maximum(), spread, constant(b, 1e-12, x)))
+        if weights:
+            slope = b.emit(Mul(), slope, weights[0])
+        return b.emit(Mul(), slope, self.share(b, x, dout)), None, *[None] * len(weights)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        x, y, *weights = inputs
+        tiny = xp.finfo(x.dtype).tiny
+        yes = xp.maximum(xp.log(xp.maximum(x, tiny)), -100)
+        no = xp.maximum(xp.log(xp.maximum(1 - x, tiny)), -100)
+        losses = -(y * yes + (1 - y) * no)
+        return self.combine(xp, losses * weights[0] if weights else losses)
+
+
+class KLDivLoss(_ElementLoss):
+    """y (log(y) - x) for logarithms x and probabilities y; 0 where y is 0. Labels get no gradient."""
+
+    reduction: str = "mean"  # type: ignore[misc]  # MindSpore's argument
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8, 16), low=0.1, high=0.9, gradient=False),
+        sample((8, 16), (8, 16), low=0.1, high=0.9, reduction="none", gradient=False),
+        sample((16,), (16,), low=0.1, high=0.9, reduction="sum", gradient=False),
+    )
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
+        return b.emit(Neg(), b.emit(Mul(), y, self.share(b, x, dout))), None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        x, y = inputs
+        return self.combine(xp, y * (xp.log(xp.where(y > 0, y, xp.ones_like(y))) - x))

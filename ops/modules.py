@@ -7,9 +7,10 @@ from importlib import import_module
 from mspc.ops.op import REGISTRY, Op
 
 MODULES = (
-    "structural", "cast", "reshape", "broadcast", "comparison", "arithmetic", "elementwise", "reduce",
-    "matmul", "slicing", "shape", "activation", "softmax", "norm", "embedding", "masking", "creation",
-    "random", "selection", "loss", "optimizer", "comm", "exchange", "point_to_point",
+    "structural", "cast", "reshape", "broadcast", "comparison", "arithmetic", "elementwise",
+    "trigonometry", "special", "integer", "reduce", "matmul", "slicing", "shape", "activation", "piecewise",
+    "softmax", "norm", "embedding", "scatter", "masking", "creation", "random", "selection", "loss",
+    "optimizer", "comm", "exchange", "point_to_point",
 )  # fmt: skip
 """Modules of `mspc.ops` that define operators, in the order in which they build on each other."""
 

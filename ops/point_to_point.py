@@ -18,6 +18,7 @@ class Send(Collective):
     dest_rank: int = 0
     group: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
+    omitted: ClassVar[tuple[str, ...]] = ("group", "rank_list")
     bprop: ClassVar[Any] = NotDifferentiable("a tensor sent by hand leaves the graph of this rank")
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
@@ -39,6 +40,7 @@ class Receive(Collective):
     dtype: DType = FLOAT32
     group: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
+    omitted: ClassVar[tuple[str, ...]] = ("group", "rank_list")
     bprop: ClassVar[Any] = NotDifferentiable("it has no operand on this rank")
 
     def infer(self, *types: Type) -> Type:
@@ -60,6 +62,7 @@ class Barrier(Collective):
 
     group: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
+    omitted: ClassVar[tuple[str, ...]] = ("group", "rank_list")
     bprop: ClassVar[Any] = NotDifferentiable("it orders ranks and computes nothing")
 
     def infer(self, *types: Type) -> Type:

@@ -1,7 +1,7 @@
 """`Primitive`: an operator as users hold it, with a strategy and an instance name around the frozen Op.
 
-`ops.MatMul` is a subclass of Primitive made for the Op of that name. Inside `construct` the front end reads the
-primitive; called anywhere else it runs at once with NumPy.
+`ops.MatMul` is a subclass of Primitive made for the Op of that name. Inside `construct` the front end
+reads the primitive; called anywhere else it runs at once with NumPy.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from dataclasses import fields
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, cast
 
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.location import Location
 from mspc.ir.named_layout import NamedLayout
 from mspc.ops.comm import Collective
 from mspc.ops.op import Op
@@ -35,7 +36,8 @@ class Primitive:
     """An operator of a network.
 
     op: the operator with its attributes.
-    in_strategy, out_strategy: what `shard()` asked for: a tuple with one tuple of ints, or one NamedLayout, per tensor.
+    in_strategy, out_strategy: what `shard()` asked for: a tuple with one tuple of ints, or one
+        NamedLayout, per tensor.
     instance_name: the attribute of the cell that holds it.
     attrs: facts set with `add_prim_attr`.
     """
@@ -45,7 +47,9 @@ class Primitive:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         cls = type(self).op_class
         if cls is None:
-            raise PrimitiveTypeError("Primitive has no operator; write ops.MatMul() or another operator's name")
+            raise PrimitiveTypeError(
+                "Primitive has no operator; write ops.MatMul() or another operator's name"
+            )
         self.op: Op = _make(cls, args, kwargs)
         self._start()
 
@@ -71,7 +75,8 @@ class Primitive:
         """Say how the inputs (and outputs) are cut, and return the primitive.
 
         Args:
-            in_strategy: a tuple with one entry per tensor input: a tuple with the number of cuts of every dimension,
+            in_strategy: a tuple with one entry per tensor input: a tuple with the number of cuts of
+                every dimension,
                 or a Layout called with axis names. `((2, 4), (4, 1))`.
             out_strategy: the same for the outputs.
 
@@ -109,7 +114,8 @@ class Primitive:
         return self.add_prim_attr("stage", stage)
 
     def __getattr__(self, name: str) -> Any:
-        # Attributes of the operator (`matmul.transpose_b`); reached only when the primitive has none of this name.
+        # Attributes of the operator (`matmul.transpose_b`); reached only when the primitive has
+        # none of this name.
         if name.startswith("_") or name == "op":
             raise AttributeError(name)
         try:
@@ -139,8 +145,8 @@ def _make(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Op:
     try:
         op = cls(*map(_frozen, args), **{key: _frozen(value) for key, value in kwargs.items()})
         group = getattr(op, "group", None)
-        if isinstance(op, Collective) and isinstance(group, str) and _Session.group_ranks is not None:
-            return op.with_ranks(_Session.group_ranks(group), group)
+        if isinstance(op, Collective) and isinstance(group, str) and _session.group_ranks is not None:
+            return op.with_ranks(_session.group_ranks(group), group)
         return op
     except TypeError as error:
         text = re.sub(r"^\w+\.__init__\(\)", cls.__name__, str(error))
@@ -154,43 +160,47 @@ def _frozen(value: Any) -> Any:
     return value
 
 
+_EXAMPLE = "write one tuple per tensor, for example ((2, 4), (4, 1))"
+
+
 def check_strategy(strategy: Any, what: str) -> Strategies:
-    """A strategy in its stored form.
+    """A strategy in its stored form: entries are tuples of ints, tuples of these (for an input that is a tuple of
+    tensors), or NamedLayouts.
 
     Raises:
         TypeError: no tuple of tuples (or layouts). ValueError: cuts below 1, tuples and layouts mixed.
     """
     if strategy is None:
         return None
-    where = _caller()
-    example = "write one tuple per tensor, for example ((2, 4), (4, 1))"
-    if isinstance(strategy, (NamedLayout, str)) or not isinstance(strategy, (tuple, list)):
-        raise PrimitiveTypeError(f"{what} must be a tuple of tuples or of Layouts, not {strategy!r}", where, [example])
-    named = [isinstance(entry, NamedLayout) for entry in strategy if entry != ()]
+    if not isinstance(strategy, (tuple, list)):
+        message = f"{what} must be a tuple of tuples or of Layouts, not {strategy!r}"
+        raise PrimitiveTypeError(message, _caller(), [_EXAMPLE])
+    entries: list[Any] = list(cast("tuple[Any, ...] | list[Any]", strategy))
+    named = [isinstance(entry, NamedLayout) for entry in entries if entry != ()]
     if any(named) and not all(named):
-        raise PrimitiveValueError(f"{what} mixes tuples and Layouts: {_shown(strategy)}", where, ["use one kind"])
-    found: list[Any] = []
-    for i, entry in enumerate(strategy):
-        if isinstance(entry, NamedLayout):
-            found.append(entry)
-            continue
-        if not isinstance(entry, (tuple, list)):
-            note = f"write (({', '.join(map(str, strategy))}),)" if all(isinstance(e, int) for e in strategy) else example
-            raise PrimitiveTypeError(
-                f"{what}: entry {i} is {_shown(entry)}, not a tuple of ints or a Layout", where, [note]
-            )
-        for cut in entry:
-            if isinstance(cut, (tuple, list)):
-                found_entry = check_strategy(entry, f"{what}: entry {i}")
-                break
-            if isinstance(cut, bool) or not isinstance(cut, (int, np.integer)):
-                raise PrimitiveTypeError(f"{what}: entry {i} holds {cut!r}, not a number of cuts", where, [example])
-            if cut < 1:
-                raise PrimitiveValueError(f"{what}: entry {i} cuts a dimension {cut} ways; 1 is the least", where)
-        else:
-            found_entry = tuple(int(cut) for cut in entry)
-        found.append(found_entry)
-    return tuple(found)
+        message = f"{what} mixes tuples and Layouts: {_shown(entries)}"
+        raise PrimitiveValueError(message, _caller(), ["use one kind"])
+    if entries and all(isinstance(entry, int) for entry in entries):
+        message = f"{what}: entry 0 is {entries[0]}, not a tuple of ints or a Layout"
+        raise PrimitiveTypeError(message, _caller(), [f"write ({_shown(entries)},)"])
+    return tuple(_checked_entry(entry, f"{what}: entry {i}") for i, entry in enumerate(entries))
+
+
+def _checked_entry(entry: Any, what: str) -> Any:
+    if isinstance(entry, NamedLayout):
+        return entry
+    if not isinstance(entry, (tuple, list)):
+        message = f"{what} is {entry!r}, not a tuple of ints or a Layout"
+        raise PrimitiveTypeError(message, _caller(), [_EXAMPLE])
+    cuts: list[Any] = list(cast("tuple[Any, ...] | list[Any]", entry))
+    if any(isinstance(cut, (tuple, list)) for cut in cuts):
+        return check_strategy(entry, what)
+    for cut in cuts:
+        if isinstance(cut, bool) or not isinstance(cut, (int, np.integer)):
+            raise PrimitiveTypeError(f"{what} holds {cut!r}, not a number of cuts", _caller(), [_EXAMPLE])
+        if cut < 1:
+            raise PrimitiveValueError(f"{what} cuts a dimension {cut} ways; 1 is the least", _caller())
+    return tuple(int(cut) for cut in cuts)
 
 
 def _shown(value: Any) -> str:
@@ -199,22 +209,31 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _caller() -> Any:
-    return _Session.caller() if _Session.caller else None
+def _caller() -> Location | None:
+    return _session.caller() if _session.caller else None
 
 
+@dataclass
 class _Session:
-    """What the session tells this layer, which cannot import it: the class of eager results (it has `from_array` and
-    `value`), where the user's program stands, and which ranks are in a group."""
+    """What the session tells this layer, which cannot import it.
+
+    tensor: the class of eager results; it has `from_array` and `value`. caller: where the user's program
+    stands. group_ranks: the ranks of a group.
+    """
 
     tensor: Any = None
-    caller: Callable[[], Any] | None = None
+    caller: Callable[[], Location | None] | None = None
     group_ranks: Callable[[str], tuple[int, ...]] | None = None
 
 
-def register_session(tensor: Any, caller: Callable[[], Any], group_ranks: Callable[[str], tuple[int, ...]]) -> None:
+_session = _Session()
+
+
+def register_session(
+    tensor: Any, caller: Callable[[], Location | None], group_ranks: Callable[[str], tuple[int, ...]]
+) -> None:
     """Told once, when the session is imported."""
-    _Session.tensor, _Session.caller, _Session.group_ranks = tensor, staticmethod(caller), staticmethod(group_ranks)
+    _session.tensor, _session.caller, _session.group_ranks = tensor, caller, group_ranks
 
 
 class EagerBackend:
@@ -292,4 +311,4 @@ def _operand(value: Any, like: Any) -> Any:
 
 
 def _tensor(array: Any) -> Any:
-    return _Session.tensor.from_array(array)
+    return _session.tensor.from_array(array)

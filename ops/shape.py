@@ -18,7 +18,17 @@ from mspc.ops.reshape import Reshape
 from mspc.ops.rules import factor_names
 from mspc.ops.slicing import StridedSlice, StridedSliceGrad, take_part
 
-__all__ = ["Concat", "Split", "Stack", "StridedSlice", "StridedSliceGrad", "Tile", "Transpose", "Unstack"]
+__all__ = [
+    "Concat",
+    "Pad",
+    "Split",
+    "Stack",
+    "StridedSlice",
+    "StridedSliceGrad",
+    "Tile",
+    "Transpose",
+    "Unstack",
+]
 
 Gradients = Sequence[Value | None]
 
@@ -300,6 +310,42 @@ class Tile(Op):
         sample((4,), multiples=(8, 2)),
         sample((1, 8), multiples=(8, 1)),
         sample((2, 8), multiples=(2,)),
+    )
+
+
+class Pad(Op):
+    """x with zeros around it: paddings[d] = (before, after) in dimension d; those stay whole."""
+
+    paddings: tuple[tuple[int, int], ...] = ()
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+
+    def rule(self, x: TensorType) -> str:
+        rank = len(x.shape)
+        if len(self.paddings) != rank or any(len(pair) != 2 or min(pair) < 0 for pair in self.paddings):
+            raise MspcError(
+                f"Pad: paddings {self.paddings} must be {rank} pairs of numbers not below 0, "
+                f"one for each dimension of input 0"
+            )
+        names, wide = factor_names(rank), factor_names(rank, rank)
+        ins: list[str] = []
+        outs: list[str] = []
+        for name, new, n, (before, after) in zip(names, wide, x.shape, self.paddings, strict=True):
+            ins.append(f"{name}!" if before or after else name)
+            outs.append(f"{new}={before + n + after}!" if before or after else name)
+        return f"{' '.join(ins)} -> {' '.join(outs)}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        grad: Value = dout
+        for axis, (before, _) in enumerate(self.paddings):
+            grad = take_part(b, grad, axis, before, before + x.shape[axis])
+        return (grad,)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.pad(inputs[0], self.paddings)
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), paddings=((0, 0), (2, 1))),
+        sample((8, 4, 8), paddings=((0, 0), (1, 0), (0, 0))),
     )
 
 

@@ -230,6 +230,49 @@ class StridedSliceGrad(_Strided):
     )  # fmt: skip
 
 
+class Slice(Op):
+    """x[begin : begin + size] in every dimension; a size of -1 takes the rest. `Slice()(x, begin, size)`."""
+
+    begin: tuple[int, ...] = ()
+    size: tuple[int, ...] = ()
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("begin", "size"))
+        return replace(self, **{key: ints_of(self.name, key, value) for key, value in found.items()}), tensors
+
+    def strided(self, shape: Sequence[int]) -> StridedSlice:
+        """The same slice with ends. Raises MspcError where it leaves the tensor."""
+        if not len(self.begin) == len(self.size) == len(shape):
+            raise MspcError(
+                f"Slice: begin {self.begin} and size {self.size} must name all dimensions of {tuple(shape)}"
+            )
+        ends: list[int] = []
+        for d, (start, count, n) in enumerate(zip(self.begin, self.size, shape, strict=True)):
+            end = n if count == -1 else start + count
+            if not 0 <= start < end <= n:
+                raise MspcError(f"Slice: begin {start} and size {count} leave dimension {d} of size {n}")
+            ends.append(end)
+        return StridedSlice(begin=self.begin, end=tuple(ends), strides=(1,) * len(ends))
+
+    def rule(self, x: TensorType) -> str:
+        return self.strided(x.shape).rule(x)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return self.strided(x.shape).bprop(b, x, out, dout)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.strided(inputs[0].shape).run(be, *inputs)
+
+    def localize(self, placement: Placement) -> Op:
+        return self.strided(placement.in_types[0].shape).localize(placement)
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), begin=(0, 4), size=(8, 8)),
+        sample((8, 4, 16), begin=(2, 0, 0), size=(-1, 4, 16)),
+    )
+
+
 def take_part(b: Builder, value: Value, axis: int, begin: int, end: int) -> Value:
     """value[..., begin:end, ...] along one axis."""
     if begin == 0 and end == value.shape[axis]:

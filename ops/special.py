@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
@@ -24,13 +23,6 @@ class Erf(Smooth):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return erf(be.xp, inputs[0])
-
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-
-        def kernel(x: Any) -> Any:
-            return erf(be.xp, x)
-
-        return kernel
 
     samples: ClassVar[Any] = (*UNARY_SAMPLES, sample((8, 16), low=-7, high=7))
 
@@ -63,12 +55,6 @@ class Erfc(Smooth):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return (1 - erf(be.xp, inputs[0].astype(be.xp.float64))).astype(inputs[0].dtype)
-
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        def kernel(x: Any) -> Any:
-            return self.run(be, x)
-
-        return kernel
 
     samples: ClassVar[Any] = UNARY_SAMPLES
 
@@ -105,12 +91,6 @@ class Xlogy(_WithZero):
         x, y = inputs
         return x * xp.log(xp.where(x == 0, xp.ones_like(y), y))
 
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        def kernel(x: Any, y: Any) -> Any:
-            return self.run(be, x, y)
-
-        return kernel
-
 
 class Xdivy(_WithZero):
     """x / y, and 0 where x is 0."""
@@ -127,12 +107,6 @@ class Xdivy(_WithZero):
         x, y = inputs
         return x / xp.where(x == 0, xp.ones_like(y), y)
 
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        def kernel(x: Any, y: Any) -> Any:
-            return self.run(be, x, y)
-
-        return kernel
-
 
 class MulNoNan(Binary):
     """x * y, and 0 where y is 0, even when x is infinite or not a number."""
@@ -145,11 +119,5 @@ class MulNoNan(Binary):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, y = inputs
         return be.xp.where(y == 0, be.xp.zeros_like(x), x) * y
-
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        def kernel(x: Any, y: Any) -> Any:
-            return self.run(be, x, y)
-
-        return kernel
 
     samples: ClassVar[Any] = (sample((8, 16), (8, 16)), sample((8, 16), (16,)))

@@ -5,4 +5,3 @@ from mspc.parallel.layout import Layout
 from mspc.parallel.shard import shard
 
 __all__ = ["AutoParallel", "Layout", "shard"]
-

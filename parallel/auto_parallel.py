@@ -32,9 +32,13 @@ class AutoParallel(Cell):
         super().__init__(auto_prefix=False)
         require_init("AutoParallel")
         if not isinstance(network, Cell) and not callable(network):
-            raise ApiTypeError(f"AutoParallel: network must be a Cell or a function, not {type(network).__name__}")
+            raise ApiTypeError(
+                f"AutoParallel: network must be a Cell or a function, not {type(network).__name__}"
+            )
         if parallel_mode not in _MODES:
-            raise ApiValueError(f"AutoParallel: parallel_mode {parallel_mode!r} is not one of {', '.join(_MODES)}")
+            raise ApiValueError(
+                f"AutoParallel: parallel_mode {parallel_mode!r} is not one of {', '.join(_MODES)}"
+            )
         self.network = network.fn if isinstance(network, JitFunction) else network
         mode, search = _MODES[parallel_mode]
         self.parallel_settings: dict[str, Any] = {
@@ -69,12 +73,18 @@ class AutoParallel(Cell):
             shard_size: number of ranks that share, -1 for all. threshold: smallest parameter in KiB.
             optimizer_level: "level1" is supported.
         """
-        if isinstance(shard_size, bool) or not isinstance(shard_size, int) or (shard_size < 1 and shard_size != -1):
+        if (
+            isinstance(shard_size, bool)
+            or not isinstance(shard_size, int)
+            or (shard_size < 1 and shard_size != -1)
+        ):
             raise ApiValueError(f"hsdp: shard_size {shard_size!r} must be -1 or a positive integer")
         if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0:
             raise ApiValueError(f"hsdp: threshold {threshold!r} must be an integer, 0 or more")
         if optimizer_level not in ("level1", "level2", "level3"):
-            raise ApiValueError(f"hsdp: optimizer_level {optimizer_level!r} is not 'level1', 'level2' or 'level3'")
+            raise ApiValueError(
+                f"hsdp: optimizer_level {optimizer_level!r} is not 'level1', 'level2' or 'level3'"
+            )
         self.parallel_settings |= {
             "enable_parallel_optimizer": True,
             "optimizer_shard_size": shard_size,

@@ -15,15 +15,16 @@ WHOLE = "None"
 class Layout:
     """A mesh of ranks, row-major, every axis with a name.
 
-    `layout("dp", ("sp", "mp"), "None")` is the placement of a tensor of three dimensions: the first cut by axis "dp",
-    the second by "sp" (the coarser cut) and "mp", the third whole.
+    `layout("dp", ("sp", "mp"), "None")` is the placement of a tensor of three dimensions: the first
+    cut by axis "dp", the second by "sp" (the coarser cut) and "mp", the third whole.
 
     Args:
         device_matrix: sizes of the axes. alias_name: their names, all different.
         rank_list: only the ranks 0 to their number less one are supported.
 
     Raises:
-        TypeError: an argument is no tuple, a size no integer, a name no string. ValueError: sizes and names do not fit,
+        TypeError: an argument is no tuple, a size no integer, a name no string. ValueError: sizes and
+        names do not fit,
             a name is empty, "None" or stands twice.
     """
 
@@ -47,7 +48,8 @@ class Layout:
                 raise ApiValueError(f"Layout: {alias!r} cannot name an axis")
         if len(device_matrix) != len(alias_name) or not device_matrix:
             raise ApiValueError(
-                f"Layout: device_matrix {device_matrix} has {len(device_matrix)} axes, alias_name {len(alias_name)} names"
+                f"Layout: device_matrix {device_matrix} has {len(device_matrix)} axes, "
+                f"alias_name {len(alias_name)} names"
             )
         if len(set(alias_name)) != len(alias_name):
             raise ApiValueError(f"Layout: alias_name {alias_name} holds a name twice")
@@ -68,7 +70,9 @@ class Layout:
         for dimension, entry in enumerate(tensor_map):
             if isinstance(entry, tuple):
                 if not entry:
-                    raise ApiValueError(f"Layout: dimension {dimension} names no axis; write \"None\" to keep it whole")
+                    raise ApiValueError(
+                        f'Layout: dimension {dimension} names no axis; write "None" to keep it whole'
+                    )
                 entries.append(tuple(self._axis(alias, dimension, used) for alias in entry))
             else:
                 entries.append(-1 if entry == WHOLE else self._axis(entry, dimension, used))
@@ -76,14 +80,18 @@ class Layout:
 
     def _axis(self, alias: Any, dimension: int, used: list[str]) -> int:
         if not isinstance(alias, str):
-            raise ApiTypeError(f"Layout: dimension {dimension} is {alias!r}, not the name of an axis or a tuple of them")
+            raise ApiTypeError(
+                f"Layout: dimension {dimension} is {alias!r}, not the name of an axis or a tuple of them"
+            )
         if alias not in self.alias_name:
             raise ApiValueError(
                 f"Layout: dimension {dimension} names the unknown axis {alias!r}",
                 [f'the axes are {", ".join(map(repr, self.alias_name))}; "None" keeps a dimension whole'],
             )
         if alias in used:
-            raise ApiValueError(f"Layout: axis {alias!r} is used twice, the second time for dimension {dimension}")
+            raise ApiValueError(
+                f"Layout: axis {alias!r} is used twice, the second time for dimension {dimension}"
+            )
         used.append(alias)
         return len(self.alias_name) - 1 - self.alias_name.index(alias)
 

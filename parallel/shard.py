@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from mspc.ir.named_layout import NamedLayout
 from mspc.nn.cell import Cell
 from mspc.ops.primitive import check_strategy
-from mspc.session import launch
 from mspc.session.errors import ApiTypeError
-
-
-@dataclass(frozen=True)
-class ShardedFunction:
-    """`fn` with strategies: in_strategy per input, out_strategy per output, parameter_plan by parameter name."""
-
-    fn: Callable[..., Any]
-    in_strategy: tuple[Any, ...] | None
-    out_strategy: tuple[Any, ...] | None = None
-    parameter_plan: tuple[tuple[str, Any], ...] = ()
-
-    def __call__(self, *args: Any) -> Any:
-        return launch.launcher().launch(self, args)
+from mspc.session.sharded import ShardedFunction
 
 
 def shard(fn: Any, in_strategy: Any, out_strategy: Any = None, parameter_plan: Any = None) -> ShardedFunction:
@@ -42,7 +27,9 @@ def shard(fn: Any, in_strategy: Any, out_strategy: Any = None, parameter_plan: A
     plan: list[tuple[str, Any]] = []
     for name, strategy in (parameter_plan or {}).items():
         if not isinstance(name, str) or not isinstance(strategy, (tuple, NamedLayout)):
-            raise ApiTypeError(f"shard: parameter_plan maps names to tuples or Layouts, not {name!r} to {strategy!r}")
+            raise ApiTypeError(
+                f"shard: parameter_plan maps names to tuples or Layouts, not {name!r} to {strategy!r}"
+            )
         plan.append((name.removeprefix("self."), strategy))
     return ShardedFunction(
         fn,

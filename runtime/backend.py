@@ -10,9 +10,11 @@ import numpy
 from mspc.runtime.comm import Communicator
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NumPyBackend:
-    """Kernels on the CPU: `xp` is NumPy, `comm` connects this rank with the others."""
+    """Kernels on the CPU: `xp` is NumPy, `comm` connects this rank with the others, `step` counts the runs (random
+    masks depend on it)."""
 
     comm: Communicator
     xp: Any = numpy
+    step: int = 0

@@ -71,11 +71,10 @@ def load_batches(path: Path, inputs: Sequence[Parameter], rank: int) -> Batches:
         MspcError: the file is missing, damaged, or does not fit.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise MspcError(
-                    f"{path} is not an npz file; write it with numpy.savez(path, name=array, ...)"
-                )
+        content = np.load(path, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            raise MspcError(f"{path} is not an npz file; write it with numpy.savez(path, name=array, ...)")
+        with content as file:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise MspcError(f"there is no file {path}") from None

@@ -77,6 +77,7 @@ class Executor:
         """
         slots = self.slots
         self.step += 1
+        self.backend.step = self.step
         if len(inputs) != len(self._input_slots):
             raise MspcError(f"the graph takes {len(self._input_slots)} inputs, {len(inputs)} were given")
         for parameter, slot, array in zip(self.inputs, self._input_slots, inputs, strict=True):

@@ -26,6 +26,7 @@ MODULES: dict[str, str] = {
     "communication.comm_func": "mspc.communication",
     "context": "mspc.session.context",
     "dataset": "mspc.dataset",
+    "dataset.config": "mspc.dataset.config",
     "dataset.transforms": "mspc.dataset.transforms",
     "dataset.transforms.c_transforms": "mspc.dataset.transforms",
     "dataset.transforms.py_transforms": "mspc.dataset.transforms",
@@ -127,7 +128,9 @@ class _Alias(ModuleType):
 
 
 def install() -> None:
-    """Make `import mindspore` mean mspc, before any installed package of that name. Calling it again changes nothing."""
+    """Make `import mindspore` mean mspc, before any installed package of that name. Calling it
+    again changes nothing.
+    """
     if not any(isinstance(finder, AliasFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, AliasFinder())
 

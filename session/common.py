@@ -10,5 +10,6 @@ from mspc.session.seed import get_seed, set_seed
 from mspc.session.tensor import Tensor
 
 __all__ = [
-    "Parameter", "ParameterTuple", "Tensor", "dtype", "get_seed", "initializer", "parameter", "set_seed", "tensor",
+    "Parameter", "ParameterTuple", "Tensor", "dtype", "get_seed", "initializer", "parameter",
+    "set_seed", "tensor",
 ]  # fmt: skip

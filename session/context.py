@@ -1,4 +1,6 @@
-"""`set_context` and `set_auto_parallel_context`: what a script asks of the compiler, frozen when a graph is launched."""
+"""`set_context` and `set_auto_parallel_context`: what a script asks of the compiler, frozen when a
+graph is launched.
+"""
 
 from __future__ import annotations
 
@@ -89,11 +91,13 @@ def _save_graphs(key: str, value: Any) -> int:
 
 
 def check_dataset_strategy(key: str, value: Any) -> str | tuple[Any, ...]:
-    """"data_parallel", "full_batch", or one tuple of ints (or layout) for every input of the network."""
+    """ "data_parallel", "full_batch", or one tuple of ints (or layout) for every input of the network."""
     if isinstance(value, str):
         return _one_of("data_parallel", "full_batch")(key, value)
     if not isinstance(value, tuple):
-        raise ApiTypeError(f"{key} must be a string or a tuple with one tuple or Layout per input, not {value!r}")
+        raise ApiTypeError(
+            f"{key} must be a string or a tuple with one tuple or Layout per input, not {value!r}"
+        )
     for entry in value:
         if isinstance(entry, NamedLayout):
             continue
@@ -150,7 +154,9 @@ CONTEXT: dict[str, tuple[Any, Check]] = {
     "ascend_config": ({}, _mapping),
     "gpu_config": ({}, _mapping),
 }
-"""Keys of `set_context`: default and check. Those that tune a device are taken and have no effect on the CPU."""
+"""Keys of `set_context`: default and check. Those that tune a device are taken and have no effect
+on the CPU.
+"""
 
 PARALLEL: dict[str, tuple[Any, Check]] = {
     "device_num": (0, _integer(1, 65536)),
@@ -259,7 +265,8 @@ def _nearest(key: str, table: Mapping[str, Any]) -> str:
 
 
 def set_context(**values: Any) -> None:
-    """Set general options: `mode`, `device_target`, `save_graphs` (False, True or 0 to 3), `save_graphs_path`, ...
+    """Set general options: `mode`, `device_target`, `save_graphs` (False, True or 0 to 3),
+    `save_graphs_path`, ...
 
     Raises:
         ValueError: a key or a value is not known. TypeError: a value has the wrong type.
@@ -294,7 +301,8 @@ def set_auto_parallel_context(**values: Any) -> None:
 
 
 def get_auto_parallel_context(key: str) -> Any:
-    """The value of one option of `set_auto_parallel_context`; device_num and global_rank as the launcher has them.
+    """The value of one option of `set_auto_parallel_context`; device_num and global_rank as the
+    launcher has them.
 
     Raises:
         ValueError: the key is not known.
@@ -332,7 +340,11 @@ def freeze(target: Any = None) -> FrozenContext:
     shard_size = optimizer.get("optimizer_weight_shard_size", parallel["optimizer_weight_shard_size"])
     same = {f.name for f in fields(FrozenContext)}
     frozen = FrozenContext(
-        **{key: value for key, value in parallel.items() if key in same - {"comm_fusion", "all_reduce_fusion_config"}},
+        **{
+            key: value
+            for key, value in parallel.items()
+            if key in same - {"comm_fusion", "all_reduce_fusion_config"}
+        },
         optimizer_threshold=optimizer.get("parallel_optimizer_threshold", 64),
         optimizer_shard_size=shard_size,
         comm_fusion=_frozen_items(parallel["comm_fusion"]),
@@ -345,4 +357,6 @@ def freeze(target: Any = None) -> FrozenContext:
 
 
 def _frozen_items(value: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple((key, _frozen_items(item) if isinstance(item, Mapping) else item) for key, item in value.items())
+    return tuple(
+        (key, _frozen_items(item) if isinstance(item, Mapping) else item) for key, item in value.items()
+    )

@@ -1,4 +1,6 @@
-"""What `mindspore.runtime` offers: settings of device memory. Taken, checked, and without effect on the CPU."""
+"""What `mindspore.runtime` offers: settings of device memory. Taken, checked, and without effect
+on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def set_memory(
 
 
 def set_device(device_target: str, device_id: int = 0) -> None:
-    """Choose a device, as `set_context(device_target=..., device_id=...)`. Raises ValueError for an unknown one."""
+    """Choose a device, as `set_context(device_target=..., device_id=...)`. Raises ValueError for
+    an unknown one.
+    """
     from mspc.session.context import set_context
 
     set_context(device_target=device_target, device_id=device_id)

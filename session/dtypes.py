@@ -45,8 +45,8 @@ def dtype_to_pytype(type_: DType) -> type:
 
 
 def promoted_scalar(dtype: DType, scalar: Any) -> DType:
-    """The element type of an operation on a tensor and a Python number: the tensor's, unless the number is of a
-    higher kind."""
+    """The element type of an operation on a tensor and a Python number: the tensor's, unless the
+    number is of a higher kind."""
     if isinstance(scalar, bool):
         return dtype
     if isinstance(scalar, int):

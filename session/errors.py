@@ -1,4 +1,6 @@
-"""Errors of the Python API: members of the one family that are also the built-in exception a script expects."""
+"""Errors of the Python API: members of the one family that are also the built-in exception a
+script expects.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def is_library(file: str) -> bool:
 def _location(file: str, code: object, instruction: int, line: int) -> Location:
     text = linecache.getline(file, line).rstrip("\n")
     spans = list(code.co_positions())  # type: ignore[attr-defined]
-    first, last, start, end = spans[instruction // 2] if 0 <= instruction // 2 < len(spans) else (line, line, None, None)
+    first, last, start, end = (
+        spans[instruction // 2] if 0 <= instruction // 2 < len(spans) else (line, line, None, None)
+    )
     shown = os.path.relpath(file)
     shown = file if shown.startswith("..") else shown
     if first != line or start is None:

@@ -1,7 +1,7 @@
 """Requests for gradients as plain data: what `value_and_grad`, `grad` and `GradOperation` return.
 
-They hold what to differentiate and with respect to what; the front end turns them into a Gradient node when they are
-called inside a compiled function. Called by a script, they launch a graph themselves.
+They hold what to differentiate and with respect to what; the front end turns them into a Gradient node
+when they are called inside a compiled function. Called by a script, they launch a graph themselves.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ class GradientFunction:
 class GradOperation:
     """MindSpore's older way to ask for gradients: `GradOperation(get_by_list=True)(net, weights)(x)`.
 
-    get_all: gradients of all inputs, as a tuple. get_by_list: gradients of the weights given. sens_param: the last
-    argument of the call is the sensitivity. Without get_all and get_by_list: the gradient of the first input.
+    get_all: gradients of all inputs, as a tuple. get_by_list: gradients of the weights given.
+    sens_param: the last argument of the call is the sensitivity. Without get_all and get_by_list: the
+        gradient of the first input.
     """
 
     get_all: bool = False
@@ -62,7 +63,9 @@ class GradOperation:
     def __post_init__(self) -> None:
         for name in ("get_all", "get_by_list", "sens_param"):
             if not isinstance(getattr(self, name), bool):
-                raise ApiTypeError(f"GradOperation: {name} must be True or False, not {getattr(self, name)!r}")
+                raise ApiTypeError(
+                    f"GradOperation: {name} must be True or False, not {getattr(self, name)!r}"
+                )
 
     def __call__(self, fn: Any, weights: Any = None, grad_position: Any = None) -> GradientFunction:
         """What computes the gradients of `fn`.
@@ -123,7 +126,14 @@ def grad(
 
 
 def _request(
-    name: str, fn: Any, position: Any, weights: Any, has_aux: bool, return_ids: bool, sens_param: bool, value: bool
+    name: str,
+    fn: Any,
+    position: Any,
+    weights: Any,
+    has_aux: bool,
+    return_ids: bool,
+    sens_param: bool,
+    value: bool,
 ) -> GradientFunction:
     if not callable(fn):
         raise ApiTypeError(f"{name} takes a Cell or a function, not {type(fn).__name__}")
@@ -137,7 +147,9 @@ def _request(
     positions = () if position is None else position if isinstance(position, tuple) else (position,)
     for entry in positions:
         if isinstance(entry, bool) or not isinstance(entry, int):
-            raise ApiTypeError(f"{name}: grad_position must be an integer or a tuple of them, not {position!r}")
+            raise ApiTypeError(
+                f"{name}: grad_position must be an integer or a tuple of them, not {position!r}"
+            )
         if entry < 0:
             raise ApiValueError(f"{name}: grad_position {entry} is negative")
     return GradientFunction(
@@ -160,7 +172,9 @@ def _weights(weights: Any) -> tuple[tuple[Parameter, ...] | None, bool]:
 
 @dataclass(frozen=True)
 class JitFunction:
-    """A function marked with `jit`: called by a script it is compiled and run, inside a graph it is read through."""
+    """A function marked with `jit`: called by a script it is compiled and run, inside a graph it
+    is read through.
+    """
 
     fn: Callable[..., Any]
 
@@ -172,5 +186,7 @@ class JitFunction:
 
 
 def jit(fn: Any = None, **_: Any) -> Any:
-    """Mark a function to be compiled when it is called. Options (`mode`, `jit_config`, ...) have no effect."""
+    """Mark a function to be compiled when it is called. Options (`mode`, `jit_config`, ...) have
+    no effect.
+    """
     return jit if fn is None else JitFunction(fn)

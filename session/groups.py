@@ -11,7 +11,9 @@ def require_init(function: str) -> state.Session:
     """The session, for a function that needs communication. Raises RuntimeError before `init()`."""
     session = state.current()
     if not session.initialized:
-        raise ApiRuntimeError(f"{function}() was called before init()", ["call mindspore.communication.init() first"])
+        raise ApiRuntimeError(
+            f"{function}() was called before init()", ["call mindspore.communication.init() first"]
+        )
     return session
 
 

@@ -1,7 +1,7 @@
 """Initial values of parameters, drawn lazily: the same seed and counter give the same numbers on every rank.
 
-An `InitialValue` knows shape, dtype and how to draw; nothing is drawn before someone asks, and a rank may ask for its
-slice alone.
+An `InitialValue` knows shape, dtype and how to draw; nothing is drawn before someone asks, and a rank
+may ask for its slice alone.
 """
 
 from __future__ import annotations
@@ -124,7 +124,9 @@ class XavierNormal(Initializer):
 class HeUniform(Initializer):
     """Uniform in sqrt(3) * gain / sqrt(fan) (He et al. 2015)."""
 
-    def __init__(self, negative_slope: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
+    def __init__(
+        self, negative_slope: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+    ) -> None:
         self.negative_slope = negative_slope
         self.mode = mode
         self.nonlinearity = nonlinearity
@@ -136,7 +138,9 @@ class HeUniform(Initializer):
         fan_in, fan_out = fans(shape)
         fan = {"fan_in": fan_in, "fan_out": fan_out}.get(self.mode)
         if fan is None:
-            raise ApiValueError(f"{type(self).__name__}: mode {self.mode!r} is neither 'fan_in' nor 'fan_out'")
+            raise ApiValueError(
+                f"{type(self).__name__}: mode {self.mode!r} is neither 'fan_in' nor 'fan_out'"
+            )
         return gain(self.nonlinearity, self.negative_slope) / math.sqrt(fan)
 
 

@@ -1,4 +1,6 @@
-"""The hook through which a called cell reaches the compiler. Commands and `import mspc` decide what stands behind it."""
+"""The hook through which a called cell reaches the compiler. Commands and `import mspc` decide
+what stands behind it.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ from mspc.session.initializer import (
 from mspc.session.tensor import Tensor
 
 __all__ = [
-    "Constant", "HeNormal", "HeUniform", "Identity", "Initializer", "Normal", "One", "TruncatedNormal", "Uniform",
+    "Constant", "HeNormal", "HeUniform", "Identity", "Initializer", "Normal", "One", "TruncatedNormal",
+    "Uniform",
     "XavierNormal", "XavierUniform", "Zero", "initializer",
 ]  # fmt: skip
 

@@ -18,11 +18,13 @@ _FROM: dict[str, tuple[str, ...]] = {
     "mspc.session.seed": ("set_seed", "get_seed"),
     "mspc.session.gradient": ("value_and_grad", "grad", "jit", "GradOperation"),
     "mspc.session.context": (
-        "GRAPH_MODE", "PYNATIVE_MODE", "ParallelMode", "set_context", "get_context", "set_auto_parallel_context",
+        "GRAPH_MODE", "PYNATIVE_MODE", "ParallelMode", "set_context", "get_context",
+        "set_auto_parallel_context",
         "get_auto_parallel_context", "reset_auto_parallel_context",
     ),
     "mspc.session.dtypes": (
-        "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
+        "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
+        "bfloat16",
         "float32", "float64", "byte", "short", "half", "single", "double", "int_", "uint", "float_", "long",
         "dtype_to_nptype", "dtype_to_pytype", "pytype_to_dtype",
     ),

@@ -1,4 +1,6 @@
-"""`Parameter`: a tensor with a name that training changes. While a graph trains it, its values live in the runtime."""
+"""`Parameter`: a tensor with a name that training changes. While a graph trains it, its values
+live in the runtime.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,15 @@ class Parameter(Tensor):
     """A tensor that belongs to a network.
 
     Args:
-        default_input: Tensor, array, number or list; values of an `initializer` are drawn when they are needed.
+        default_input: Tensor, array, number or list; values of an `initializer` are drawn when they
+            are needed.
         name: None takes the name of the attribute that holds the parameter.
         requires_grad: whether training changes it.
         layerwise_parallel: kept out of the gradient reduction of data parallel modes.
         parallel_optimizer: may be cut over replicas by the parallel optimizer.
 
-    The full name of a parameter is the path of attributes of the cells that hold it, then its own name. `owned`:
-    a cell holds it already, so that an optimizer's list of it does not rename it.
+    The full name of a parameter is the path of attributes of the cells that hold it, then its own
+    name. `owned`: a cell holds it already, so that an optimizer's list of it does not rename it.
     """
 
     def __init__(
@@ -109,7 +112,9 @@ class Parameter(Tensor):
             data = Tensor(data).value
         array = as_array(data)
         if array.shape != self.shape:
-            raise ApiValueError(f"parameter '{self.name}' has shape {self.shape}, the new values {array.shape}")
+            raise ApiValueError(
+                f"parameter '{self.name}' has shape {self.shape}, the new values {array.shape}"
+            )
         kind = dtype_of(array.dtype)
         if kind != self.dtype and kind.is_float and not self.dtype.is_float:
             raise ApiTypeError(f"parameter '{self.name}' is {self.dtype}, the new values are {kind}")
@@ -139,7 +144,8 @@ class Parameter(Tensor):
         return self.store is None and self._array is None and self._lazy is not None
 
     def __repr__(self) -> str:
-        return f"Parameter(name={self.name}, shape={self.shape}, dtype={self.dtype}, requires_grad={self.requires_grad})"
+        facts = f"name={self.name}, shape={self.shape}, dtype={self.dtype}"
+        return f"Parameter({facts}, requires_grad={self.requires_grad})"
 
     __str__ = __repr__
 

@@ -39,14 +39,17 @@ def get_seed() -> int | None:
 
 
 def generator(*key: int) -> Any:
-    """A generator of random numbers that depends on the seed and on `key` alone."""
-    seed = state.current().seed
+    """A generator for data pipelines, which depends on the seed and on `key` alone."""
+    session = state.current()
+    seed = session.seed if session.dataset_seed is None else session.dataset_seed
     sequence = np.random.SeedSequence([DEFAULT_SEED if seed is None else seed, *key])
     return np.random.Generator(np.random.Philox(sequence))
 
 
 def new_dropout_seeds() -> tuple[int, int]:
-    """(the script's seed, a number of its own) for a new Dropout; the same on every rank that builds the same network."""
+    """(the script's seed, a number of its own) for a new Dropout; the same on every rank that
+    builds the same network.
+    """
     session = state.current()
     session.dropouts += 1
     return (DEFAULT_SEED if session.seed is None else session.seed), session.dropouts

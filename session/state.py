@@ -1,7 +1,7 @@
 """The state of one rank's session, and the one holder of the session that runs now.
 
-A process under mpirun has one session. A simulation has one per rank and puts the right one in place (`swap`) whenever
-the turn changes. This holder is the only global state of mspc.
+A process under mpirun has one session. A simulation has one per rank and puts the right one in place
+(`swap`) whenever the turn changes. This holder is the only global state of mspc.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ class Session:
     rank, size: of the whole job. local_rank, local_size: on this host.
     launched: rank and size were set by a launcher and win over the environment.
     initialized: `init()` was called.
-    seed: of `set_seed`, None before. initializers: how many initial values were asked for so far.
-    shuffles, dropouts: how many shuffled data sets and dropout layers were made so far.
+    seed: of `set_seed`, None before. dataset_seed: of `dataset.config.set_seed`, which wins for shuffling.
+    initializers: how many initial values were asked for so far. shuffles, dropouts: how many shuffled data
+        sets and dropout layers were made.
     groups: user-made groups of ranks by name.
     general, parallel: what `set_context` and `set_auto_parallel_context` have set.
     """
@@ -31,6 +32,7 @@ class Session:
     launched: bool = False
     initialized: bool = False
     seed: int | None = None
+    dataset_seed: int | None = None
     initializers: int = 0
     shuffles: int = 0
     dropouts: int = 0

@@ -1,4 +1,6 @@
-"""`Tensor`: an array with MindSpore's interface, for everything outside a compiled graph. NumPy does the work."""
+"""`Tensor`: an array with MindSpore's interface, for everything outside a compiled graph. NumPy
+does the work.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +23,30 @@ class Tensor(TensorMethods):
     """A tensor of one element type.
 
     Args:
-        input_data: array, number, (nested) list, or another Tensor. Python floats become Float32, ints Int64; NumPy
+        input_data: array, number, (nested) list, or another Tensor. Python floats become Float32, ints
+            Int64; NumPy
             arrays keep their element type.
         dtype: element type; None keeps the data's.
-        shape, init: instead of data: a shape (with dtype) and an initializer that draws the values when asked for.
+        shape, init: instead of data: a shape (with dtype) and an initializer that draws the values
+            when asked for.
 
     Raises:
-        TypeError: the data are no tensor. ValueError: data and shape are both given, or rows have different lengths.
+        TypeError: the data are no tensor. ValueError: data and shape are both given, or rows have
+        different lengths.
     """
 
     __array_priority__ = 100
 
-    def __init__(self, input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None) -> None:
+    def __init__(
+        self, input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None
+    ) -> None:
         self._array: np.ndarray | None = None
         self._lazy: InitialValue | None = None
         if input_data is None and shape is not None:
             kind = FLOAT32 if dtype is None else dtype_of(dtype)
-            self._lazy = InitialValue(as_initializer("zeros" if init is None else init), checked_shape(shape), kind)
+            self._lazy = InitialValue(
+                as_initializer("zeros" if init is None else init), checked_shape(shape), kind
+            )
             return
         if input_data is None or init is not None:
             raise ApiValueError("Tensor takes input_data, or shape (with dtype and init)")
@@ -50,7 +59,9 @@ class Tensor(TensorMethods):
             return
         self._array = as_array(input_data, dtype)
         if shape is not None and checked_shape(shape) != self._array.shape:
-            raise ApiValueError(f"Tensor: the data have shape {self._array.shape}, not {checked_shape(shape)}")
+            raise ApiValueError(
+                f"Tensor: the data have shape {self._array.shape}, not {checked_shape(shape)}"
+            )
 
     @staticmethod
     def from_array(array: Any) -> Tensor:
@@ -67,7 +78,7 @@ class Tensor(TensorMethods):
             raise ApiTypeError(f"from_numpy takes a NumPy array, not {type(array).__name__}")
         return Tensor.from_array(array)
 
-    # What it is ---------------------------------------------------------------------------------------------------
+    # What it is -----------------------------------------------------------------------------------
 
     @property
     def value(self) -> np.ndarray:
@@ -144,7 +155,7 @@ class Tensor(TensorMethods):
     def nbytes(self) -> int:
         return self.type.nbytes
 
-    # Python protocols ---------------------------------------------------------------------------------------------
+    # Python protocols -----------------------------------------------------------------------------
 
     def item(self, index: Any = None) -> Any:
         """One element as a Python number; without an index the tensor must have exactly one."""
@@ -228,7 +239,7 @@ class Tensor(TensorMethods):
         self.value = self.value.astype(dtype_of(dtype).numpy)
         return self
 
-    # Operators ----------------------------------------------------------------------------------------------------
+    # Operators ------------------------------------------------------------------------------------
 
     def _binary(self, other: Any, function: Callable[..., Any], swapped: bool, divide: bool = False) -> Any:
         left = self.value
@@ -237,7 +248,9 @@ class Tensor(TensorMethods):
             kind = promoted(dtype_of(left.dtype), dtype_of(right.dtype))
         elif isinstance(other, (bool, int, float, np.generic)):
             right = other
-            kind = promoted_scalar(dtype_of(left.dtype), other.item() if isinstance(other, np.generic) else other)
+            kind = promoted_scalar(
+                dtype_of(left.dtype), other.item() if isinstance(other, np.generic) else other
+            )
         else:
             return NotImplemented
         if divide and not kind.is_float:
@@ -323,7 +336,8 @@ for _name, (_function, _divide) in _ARITHMETIC.items():
     setattr(Tensor, f"__{_name}__", _binary_method(_function, False, _divide))
     setattr(Tensor, f"__r{_name}__", _binary_method(_function, True, _divide))
 for _name, _function in {
-    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
+    "ne": np.not_equal,
 }.items():  # fmt: skip
     setattr(Tensor, f"__{_name}__", _binary_method(_function, False))
 

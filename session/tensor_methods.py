@@ -24,7 +24,7 @@ class TensorMethods:
         dtype = self.value.dtype if like is None else like
         return self.from_array(np.asarray(array).astype(dtype, copy=False))
 
-    # Shape --------------------------------------------------------------------------------------------------------
+    # Shape ----------------------------------------------------------------------------------------
 
     def reshape(self, *shape: Any) -> Tensor:
         sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
@@ -95,7 +95,7 @@ class TensorMethods:
         cuts = range(sections, size, sections) if isinstance(sections, int) else np.cumsum(sections)[:-1]
         return tuple(self.from_array(part) for part in np.split(self.value, list(cuts), axis))
 
-    # Element type ---------------------------------------------------------------------------------------------------
+    # Element type ---------------------------------------------------------------------------------
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
         return self.from_array(self.value.astype(dtype_of(dtype).numpy, copy=copy))
@@ -121,7 +121,7 @@ class TensorMethods:
     def bool(self) -> Tensor:
         return self.astype(BOOL)
 
-    # Reductions -----------------------------------------------------------------------------------------------------
+    # Reductions -----------------------------------------------------------------------------------
 
     def sum(self, axis: Any = None, dtype: Any = None, keepdims: Any = False) -> Tensor:
         kind = None if dtype is None else dtype_of(dtype).numpy
@@ -162,7 +162,7 @@ class TensorMethods:
     def cumsum(self, axis: Any = None) -> Tensor:
         return self._made(self.value.cumsum(axis))
 
-    # Elementwise ----------------------------------------------------------------------------------------------------
+    # Elementwise ----------------------------------------------------------------------------------
 
     def abs(self) -> Tensor:
         return self._made(np.abs(self.value))
@@ -221,7 +221,7 @@ class TensorMethods:
     def isfinite(self) -> Tensor:
         return self.from_array(np.isfinite(self.value))
 
-    # Named operators ------------------------------------------------------------------------------------------------
+    # Named operators ------------------------------------------------------------------------------
 
     def add(self, other: Any) -> Tensor:
         return self + other

@@ -8,7 +8,8 @@ from typing import Any
 _MODULES = {
     "model": ("Model",),
     "callback": (
-        "Callback", "CheckpointConfig", "LearningRateScheduler", "LossMonitor", "ModelCheckpoint", "RunContext",
+        "Callback", "CheckpointConfig", "LearningRateScheduler", "LossMonitor", "ModelCheckpoint",
+        "RunContext",
         "TimeMonitor",
     ),
     "serialization": ("load_checkpoint", "load_param_into_net", "save_checkpoint"),

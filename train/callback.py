@@ -94,14 +94,17 @@ class Callback:
 
 
 class LossMonitor(Callback):
-    """Prints `epoch: 1 step: 1, loss is 0.25` at every `per_print_times`-th step, the shortest text of the number.
+    """Prints `epoch: 1 step: 1, loss is 0.25` at every `per_print_times`-th step, the shortest text of
+    the number.
 
     A loss that is NaN or infinite ends training with an ExecutionError.
     """
 
     def __init__(self, per_print_times: int = 1) -> None:
         if isinstance(per_print_times, bool) or not isinstance(per_print_times, int) or per_print_times < 0:
-            raise ApiValueError(f"LossMonitor: per_print_times {per_print_times!r} must be an integer, 0 or more")
+            raise ApiValueError(
+                f"LossMonitor: per_print_times {per_print_times!r} must be an integer, 0 or more"
+            )
         self._every = per_print_times
         self._last = 0
 
@@ -123,7 +126,9 @@ class LossMonitor(Callback):
 
 
 def loss_of(outputs: Any) -> Any:
-    """The loss among the outputs of a step, a NumPy number whose str is its shortest text; None without one."""
+    """The loss among the outputs of a step, a NumPy number whose str is its shortest text; None
+    without one.
+    """
     if isinstance(outputs, (tuple, list)):
         outputs = outputs[0] if outputs else None
     if isinstance(outputs, Tensor):
@@ -153,7 +158,8 @@ class CheckpointConfig:
     """When ModelCheckpoint saves.
 
     Args:
-        save_checkpoint_steps: every so many steps. save_checkpoint_seconds: or so many seconds, when steps is 0.
+        save_checkpoint_steps: every so many steps. save_checkpoint_seconds: or so many seconds, when
+            steps is 0.
         keep_checkpoint_max: older files are removed beyond that number, 0 keeps all.
         integrated_save: full parameters; the only kind there is.
         saved_network: its parameters are saved instead of the training network's.
@@ -164,7 +170,8 @@ class CheckpointConfig:
         self, save_checkpoint_steps: int = 1, save_checkpoint_seconds: int = 0, keep_checkpoint_max: int = 5,
         keep_checkpoint_per_n_minutes: int = 0, integrated_save: bool = True, async_save: Any = False,
         saved_network: Any = None, append_info: Any = None, enc_key: Any = None, enc_mode: str = "AES-GCM",
-        exception_save: bool = False, crc_check: bool = False, remove_redundancy: bool = False, format: str = "ckpt",
+        exception_save: bool = False, crc_check: bool = False, remove_redundancy: bool = False,
+        format: str = "ckpt",
         **_: Any,
     ) -> None:  # fmt: skip
         numbers = {
@@ -177,7 +184,9 @@ class CheckpointConfig:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
                 raise ApiValueError(f"CheckpointConfig: {name} {value!r} must be an integer, 0 or more")
         if not save_checkpoint_steps and not save_checkpoint_seconds:
-            raise ApiValueError("CheckpointConfig: save_checkpoint_steps or save_checkpoint_seconds must be given")
+            raise ApiValueError(
+                "CheckpointConfig: save_checkpoint_steps or save_checkpoint_seconds must be given"
+            )
         if enc_key is not None:
             raise ApiValueError("CheckpointConfig: encryption is not supported")
         self.save_checkpoint_steps = save_checkpoint_steps or 0
@@ -192,14 +201,19 @@ class CheckpointConfig:
 class ModelCheckpoint(Callback):
     """Saves parameters to `<directory>/<prefix>-<epoch>_<step>.safetensors`.
 
-    A sharded parameter is gathered first, so every rank writes full parameters, and all ranks must use this callback.
+    A sharded parameter is gathered first, so every rank writes full parameters, and all ranks must use
+    this callback.
     """
 
-    def __init__(self, prefix: str | Callable[..., str] = "CKP", directory: Any = None, config: Any = None) -> None:
+    def __init__(
+        self, prefix: str | Callable[..., str] = "CKP", directory: Any = None, config: Any = None
+    ) -> None:
         if not callable(prefix) and (not isinstance(prefix, str) or not prefix or "/" in prefix):
             raise ApiValueError(f"ModelCheckpoint: prefix {prefix!r} must be a string without '/'")
         if config is not None and not isinstance(config, CheckpointConfig):
-            raise ApiTypeError(f"ModelCheckpoint: config must be a CheckpointConfig, not {type(config).__name__}")
+            raise ApiTypeError(
+                f"ModelCheckpoint: config must be a CheckpointConfig, not {type(config).__name__}"
+            )
         self._prefix = prefix
         self._directory = Path(str(directory) if directory is not None else ".")
         self._config = config or CheckpointConfig()

@@ -20,8 +20,10 @@ class Model:
 
     Args:
         network: a Cell, or an AutoParallel around one. Without loss_fn it returns the loss itself.
-        loss_fn: a Cell or function of (output, label). optimizer: an Optimizer; without it `network` trains itself.
-        metrics: names or Metrics for `eval`. eval_network: used by `eval` instead of network and loss_fn; it returns
+        loss_fn: a Cell or function of (output, label). optimizer: an Optimizer; without it `network`
+            trains itself.
+        metrics: names or Metrics for `eval`. eval_network: used by `eval` instead of network and
+            loss_fn; it returns
             (loss, output, label).
         amp_level: only "O0" is supported.
 
@@ -30,7 +32,8 @@ class Model:
     """
 
     def __init__(
-        self, network: Any, loss_fn: Any = None, optimizer: Any = None, metrics: Any = None, eval_network: Any = None,
+        self, network: Any, loss_fn: Any = None, optimizer: Any = None, metrics: Any = None,
+        eval_network: Any = None,
         eval_indexes: Any = None, amp_level: str = "O0", boost_level: str = "O0", **kwargs: Any,
     ) -> None:  # fmt: skip
         if not isinstance(network, Cell):
@@ -79,25 +82,32 @@ class Model:
     ) -> None:  # fmt: skip
         """Train for `epoch` passes over the data.
 
-        `dataset_sink_mode` and `sink_size` change nothing but the count: with a sink_size an epoch is that many steps.
+        `dataset_sink_mode` and `sink_size` change nothing but the count: with a sink_size an epoch is
+        that many steps.
 
         Raises:
-            TypeError, ValueError: an argument is of the wrong kind. ExecutionError: a loss is NaN or infinite.
+            TypeError, ValueError: an argument is of the wrong kind. ExecutionError: a loss is NaN or
+            infinite.
         """
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
             raise ApiValueError(f"Model.train: epoch {epoch!r} must be a positive integer")
         if not isinstance(initial_epoch, int) or not 0 <= initial_epoch < epoch:
             raise ApiValueError(f"Model.train: initial_epoch {initial_epoch!r} must be from 0 to {epoch - 1}")
         if not isinstance(dataset_sink_mode, bool):
-            raise ApiTypeError(f"Model.train: dataset_sink_mode must be True or False, not {dataset_sink_mode!r}")
+            raise ApiTypeError(
+                f"Model.train: dataset_sink_mode must be True or False, not {dataset_sink_mode!r}"
+            )
         steps = train_dataset.get_dataset_size()
         limit = sink_size if dataset_sink_mode and sink_size > 0 else None
         if steps == 0:
-            raise ApiValueError("Model.train: the data set has no batch", ["check batch size and drop_remainder"])
+            raise ApiValueError(
+                "Model.train: the data set has no batch", ["check batch size and drop_remainder"]
+            )
         self._train_network.set_train(True)
         param = CallbackParam(
             train_network=self._train_network, network=self._network, optimizer=self._optimizer, mode="train",
-            epoch_num=epoch, batch_num=limit or steps, train_dataset=train_dataset, cur_step_num=initial_epoch * steps,
+            epoch_num=epoch, batch_num=limit or steps, train_dataset=train_dataset,
+            cur_step_num=initial_epoch * steps,
             parallel_mode=get_auto_parallel_context("parallel_mode"),
             device_number=get_auto_parallel_context("device_num"), dataset_sink_mode=dataset_sink_mode,
             metrics=self._metrics, eval_results={}, cur_epoch_num=initial_epoch,
@@ -116,7 +126,12 @@ class Model:
         _tell(listeners, "on_train_end", run)
 
     def _run_epoch(
-        self, dataset: Any, param: CallbackParam, run: RunContext, listeners: list[Callback], limit: int | None
+        self,
+        dataset: Any,
+        param: CallbackParam,
+        run: RunContext,
+        listeners: list[Callback],
+        limit: int | None,
     ) -> None:
         for step, row in enumerate(dataset.create_tuple_iterator(num_epochs=1)):
             if limit is not None and step >= limit:
@@ -132,14 +147,18 @@ class Model:
     def build(self, train_dataset: Any = None, valid_dataset: Any = None, **_: Any) -> None:
         """Accepted; a graph is compiled at its first step."""
 
-    def eval(self, valid_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False) -> dict[str, Any]:
+    def eval(
+        self, valid_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False
+    ) -> dict[str, Any]:
         """The metrics over a data set, by name.
 
         Raises:
             ValueError: the model has no metrics.
         """
         if not self._metrics:
-            raise ApiValueError("Model.eval: the model has no metrics", ["pass metrics={'accuracy'} to Model"])
+            raise ApiValueError(
+                "Model.eval: the model has no metrics", ["pass metrics={'accuracy'} to Model"]
+            )
         if self._eval_network is None:
             if self._loss_fn is None:
                 raise ApiValueError("Model.eval: the model has neither loss_fn nor eval_network")
@@ -148,7 +167,8 @@ class Model:
         network.set_train(False)
         param = CallbackParam(
             eval_network=network, network=self._network, mode="eval", valid_dataset=valid_dataset,
-            batch_num=valid_dataset.get_dataset_size(), cur_step_num=0, metrics=self._metrics, cur_epoch_num=0,
+            batch_num=valid_dataset.get_dataset_size(), cur_step_num=0, metrics=self._metrics,
+            cur_epoch_num=0,
         )  # fmt: skip
         run = RunContext(param)
         listeners = _callbacks(callbacks)
@@ -186,4 +206,3 @@ def _callbacks(callbacks: Any) -> list[Callback]:
 def _tell(listeners: list[Callback], event: str, run: RunContext) -> None:
     for listener in listeners:
         getattr(listener, event)(run)
-

@@ -20,8 +20,10 @@ SUFFIX = ".safetensors"
 
 
 def save_checkpoint(
-    save_obj: Any, ckpt_file_name: str, integrated_save: bool = True, async_save: Any = False, append_dict: Any = None,
-    enc_key: Any = None, enc_mode: str = "AES-GCM", choice_func: Callable[[str], bool] | None = None, **_: Any,
+    save_obj: Any, ckpt_file_name: str, integrated_save: bool = True, async_save: Any = False,
+    append_dict: Any = None,
+    enc_key: Any = None, enc_mode: str = "AES-GCM", choice_func: Callable[[str], bool] | None = None,
+    **_: Any,
 ) -> None:  # fmt: skip
     """Write parameters to a file; its folder is made, its name gets `.safetensors` when it has no suffix.
 
@@ -105,8 +107,8 @@ def load_param_into_net(
     """Give a network's parameters the values in a dict.
 
     Returns:
-        (names of the network that the dict lacks, names of the dict that the network lacks). When no name fits, a
-        prefix that all of the dict's names lack or share is tried.
+        (names of the network that the dict lacks, names of the dict that the network lacks). When no
+        name fits, a prefix that all of the dict's names lack or share is tried.
 
     Raises:
         TypeError: an argument is of the wrong kind. ValueError: a shape or element type does not fit; with
@@ -115,7 +117,9 @@ def load_param_into_net(
     if not isinstance(net, Cell):
         raise ApiTypeError(f"load_param_into_net: net must be a Cell, not {type(net).__name__}")
     if not isinstance(parameter_dict, Mapping):
-        raise ApiTypeError(f"load_param_into_net: parameter_dict must be a dict, not {type(parameter_dict).__name__}")
+        raise ApiTypeError(
+            f"load_param_into_net: parameter_dict must be a dict, not {type(parameter_dict).__name__}"
+        )
     wanted = {parameter.name: parameter for parameter in net.get_parameters()}
     given = dict(parameter_dict)
     if wanted and given and not wanted.keys() & given.keys():
@@ -127,7 +131,8 @@ def load_param_into_net(
         array = value.value if isinstance(value, Tensor) else np.asarray(value)
         if array.shape != parameter.shape and not (array.size == parameter.size == 1):
             raise ApiValueError(
-                f"load_param_into_net: parameter '{name}' has shape {parameter.shape}, the checkpoint {array.shape}"
+                f"load_param_into_net: parameter '{name}' has shape {parameter.shape}, "
+                f"the checkpoint {array.shape}"
             )
         kind = dtype_of(array.dtype)
         if kind != parameter.dtype and (strict_load or kind.kind != parameter.dtype.kind):

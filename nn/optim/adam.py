@@ -23,8 +23,10 @@ class Adam(Optimizer):
     """
 
     def __init__(
-        self, params: Any, learning_rate: Any = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
-        use_locking: bool = False, use_nesterov: bool = False, weight_decay: float = 0.0, loss_scale: float = 1.0,
+        self, params: Any, learning_rate: Any = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
+        eps: float = 1e-8,
+        use_locking: bool = False, use_nesterov: bool = False, weight_decay: float = 0.0,
+        loss_scale: float = 1.0,
         use_amsgrad: bool = False, **kwargs: Any,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, params, weight_decay, loss_scale)
@@ -62,7 +64,8 @@ class AdamWeightDecay(Optimizer):
     """
 
     def __init__(
-        self, params: Any, learning_rate: Any = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-6,
+        self, params: Any, learning_rate: Any = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
+        eps: float = 1e-6,
         weight_decay: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, params, weight_decay)
@@ -79,6 +82,7 @@ class AdamWeightDecay(Optimizer):
         return tuple([
             self.opt(parameter, m, v, rate, self.beta1, self.beta2, self.eps, decay, gradient)
             for parameter, m, v, rate, decay, gradient in zip(
-                self.parameters, self.moments1, self.moments2, rates, self.weight_decays, gradients, strict=True
+                self.parameters, self.moments1, self.moments2, rates, self.weight_decays, gradients,
+                strict=True
             )
         ])  # fmt: skip

@@ -10,13 +10,15 @@ from mspc.session.errors import ApiTypeError
 
 
 class Momentum(Optimizer):
-    """v = momentum * v + gradient; parameter -= lr * v, or lr * (gradient + momentum * v) with Nesterov's form.
+    """v = momentum * v + gradient; parameter -= lr * v, or lr * (gradient + momentum * v) with
+    Nesterov's form.
 
     The states v are the parameters `moments.NAME`.
     """
 
     def __init__(
-        self, params: Any, learning_rate: Any, momentum: float, weight_decay: float = 0.0, loss_scale: float = 1.0,
+        self, params: Any, learning_rate: Any, momentum: float, weight_decay: float = 0.0,
+        loss_scale: float = 1.0,
         use_nesterov: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, params, weight_decay, loss_scale)

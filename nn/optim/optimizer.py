@@ -1,4 +1,6 @@
-"""The base of optimizers: parameters and their groups, learning rates, weight decay, loss scale, the step counter."""
+"""The base of optimizers: parameters and their groups, learning rates, weight decay, loss scale,
+the step counter.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,13 @@ class Optimizer(Cell):
     """Changes `parameters` by their gradients when it is called with them.
 
     Args:
-        learning_rate: a number; a list, array or Tensor with one number per step (the last one holds on); or a
+        learning_rate: a number; a list, array or Tensor with one number per step (the last one holds
+            on); or a
             LearningRateSchedule.
-        parameters: Parameters, or dicts {"params": [...], "lr": ..., "weight_decay": ...} with settings of groups.
-        weight_decay: added to each gradient times the parameter; without groups not for parameters whose names hold
+        parameters: Parameters, or dicts {"params": [...], "lr": ..., "weight_decay": ...} with
+            settings of groups.
+        weight_decay: added to each gradient times the parameter; without groups not for parameters
+            whose names hold
             "beta" or "gamma".
         loss_scale: gradients are divided by it.
 
@@ -111,7 +116,9 @@ class Optimizer(Cell):
 
 
 def number(name: str, what: str, value: Any, least: float = 0.0, above: float | None = None) -> float:
-    """`value` as a float. Raises TypeError for no number, ValueError for one below `least` or not above `above`."""
+    """`value` as a float. Raises TypeError for no number, ValueError for one below `least` or not
+    above `above`.
+    """
     if isinstance(value, Tensor) and value.size == 1:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
@@ -131,11 +138,15 @@ def scalar(value: float, name: str) -> Parameter:
 def _rate(name: str, rate: Any, parameter: str) -> Any:
     if isinstance(rate, LearningRateSchedule):
         return rate
-    if isinstance(rate, (list, tuple, np.ndarray)) or (isinstance(rate, Iterable) and not isinstance(rate, Tensor)):
+    if isinstance(rate, (list, tuple, np.ndarray)) or (
+        isinstance(rate, Iterable) and not isinstance(rate, Tensor)
+    ):
         rate = Tensor(np.asarray(list(rate), np.float32))
     if isinstance(rate, Tensor):
         if rate.ndim > 1 or rate.size == 0:
-            raise ApiValueError(f"{name}: learning rates must be a list of numbers, not of shape {rate.shape}")
+            raise ApiValueError(
+                f"{name}: learning rates must be a list of numbers, not of shape {rate.shape}"
+            )
         return Parameter(Tensor(rate, FLOAT32), parameter, requires_grad=False)
     return scalar(number(name, "learning_rate", rate), parameter)
 

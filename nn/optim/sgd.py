@@ -12,8 +12,8 @@ from mspc.session.errors import ApiValueError
 class SGD(Optimizer):
     """v = momentum * v + (1 - dampening) * gradient (v = gradient at the first step); parameter -= lr * v.
 
-    With Nesterov's form parameter -= lr * (gradient + momentum * v). The states are the parameters `accum.NAME` and
-    `stat.NAME` (1 until the first step is done).
+    With Nesterov's form parameter -= lr * (gradient + momentum * v). The states are the parameters
+    `accum.NAME` and `stat.NAME` (1 until the first step is done).
     """
 
     def __init__(

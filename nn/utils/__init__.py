@@ -10,7 +10,7 @@ from contextlib import contextmanager
 def no_init_parameters() -> Iterator[None]:
     """Parameters made inside are drawn later, by each rank its own slice.
 
-    mspc draws every parameter made by an initializer like that, inside this context and outside, and a slice holds the
-    same numbers as the same part of the whole tensor.
+    mspc draws every parameter made by an initializer like that, inside this context and outside, and a
+    slice holds the same numbers as the same part of the whole tensor.
     """
     yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -128,3 +129,25 @@ def test_operators_as_json() -> None:
     assert row["rule"] == "m k, k n -> m n"
     assert row["attributes"] == ["transpose_a", "transpose_b"]
     assert row["gradient"] == "yes"
+
+
+def test_interrupt_ends_quietly(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import time\nprint('running', flush=True)\ntime.sleep(60)\n")
+    command = [sys.executable, "-m", "mspc", "compile", "slow.py"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+    ) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "running\n"
+        job.send_signal(signal.SIGINT)
+        _, complaint = job.communicate(timeout=10)
+    assert (job.returncode, complaint) == (130, "")
+
+
+def test_closed_pipe_is_no_error() -> None:
+    command = [sys.executable, "-m", "mspc", "ops"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        job.stdout.close()
+        assert job.stderr is not None
+        assert "Traceback" not in job.stderr.read()

@@ -48,7 +48,10 @@ class Net(nn.Cell):
 net = Net()
 out = net(Tensor(np.ones((4, 8)), ms.float32))
 """
-SEMI_4 = 'ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=4, dataset_strategy="full_batch")'
+SEMI_4 = (
+    "ms.set_auto_parallel_context(parallel_mode='semi_auto_parallel', device_num=4, "
+    "dataset_strategy='full_batch')"
+)
 
 
 def compile_(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -218,6 +221,9 @@ def test_table_as_json(tmp_path: Path) -> None:
     assert (w["shape"], w["slice"], w["bytes"]) == ([8, 4], [8, 2], 64)
     assert sum(c["bytes"] for c in table["collectives"]) == table["totals"]["bytes_sent"]
     assert all(c["reason"] for c in table["collectives"])
+    (cut,) = table["slices"]
+    assert (cut["shape"], cut["slice"]) == ([4, 8], [2, 8])
+    assert cut["reason"].startswith("input x is whole")
 
 
 def test_ranks_flag_replaces_device_num(tmp_path: Path) -> None:

@@ -131,7 +131,10 @@ print(own.count, step.training)
 
 
 def test_the_script_sees_what_it_sees_under_python(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = "import os, sys\nprint(__name__, sys.argv, os.getcwd() == sys.path[0], sys.modules['__main__'].__file__)\n"
+    text = (
+        "import os, sys\n"
+        "print(__name__, sys.argv, os.getcwd() == sys.path[0], sys.modules['__main__'].__file__)\n"
+    )
     before = list(sys.argv), list(sys.path), sys.modules["__main__"]
     simulated(script, text, arguments=("--fast", "3"))
     assert capsys.readouterr().out == f"__main__ ['{script}', '--fast', '3'] True {script}\n" * 2

@@ -1,6 +1,6 @@
 """What the front end refuses: the exact message, and the exact text under the carets."""
 
-# ruff: noqa: B018, F821, F841, RUF005 - wrong programs are the subject
+# ruff: noqa: F821, F841, RUF059 - wrong programs are the subject
 from __future__ import annotations
 
 import asyncio
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from mspc import nn, ops
 from mspc.compiler.frontend import trace
 from mspc.ir.diagnostics import ErrorGroup, MspcError
@@ -73,7 +74,8 @@ def contents_of_a_tensor(x):
 
 @wrong(
     "x.sum() > 0",
-    "the condition of 'if' depends on the contents of a tensor <Tensor[Bool], ()>, which are not known at compile time",
+    "the condition of 'if' depends on the contents of a tensor <Tensor[Bool], ()>, which are "
+    "not known at compile time",
 )
 def if_on_a_tensor(x):
     if x.sum() > 0:
@@ -83,7 +85,8 @@ def if_on_a_tensor(x):
 
 @wrong(
     "x",
-    "the condition depends on the contents of a tensor <Tensor[Float32], (2, 4)>, which are not known at compile time",
+    "the condition depends on the contents of a tensor <Tensor[Float32], (2, 4)>, which are "
+    "not known at compile time",
 )
 def conditional_on_a_tensor(x):
     return 1 if x else 2
@@ -91,7 +94,8 @@ def conditional_on_a_tensor(x):
 
 @wrong(
     "x.sum() < 3",
-    "the condition of 'while' depends on the contents of a tensor <Tensor[Bool], ()>, which are not known at compile time",
+    "the condition of 'while' depends on the contents of a tensor <Tensor[Bool], ()>, which "
+    "are not known at compile time",
 )
 def while_on_a_tensor(x):
     while x.sum() < 3:
@@ -99,7 +103,10 @@ def while_on_a_tensor(x):
     return x
 
 
-@wrong("x > 0", "'and' depends on the contents of a tensor <Tensor[Bool], (2, 4)>, which are not known at compile time")
+@wrong(
+    "x > 0",
+    "'and' depends on the contents of a tensor <Tensor[Bool], (2, 4)>, which are not known at compile time",
+)
 def and_on_tensors(x):
     return x > 0 and x < 1
 
@@ -126,9 +133,9 @@ def try_statement(x):
         return -x
 
 
-@wrong("with open('f') as f:", "'with' is not supported inside a compiled function")
+@wrong('with open("f") as f:', "'with' is not supported inside a compiled function")
 def with_statement(x):
-    with open('f') as f:
+    with open("f") as f:
         return x
 
 
@@ -206,14 +213,14 @@ def shapes_that_do_not_broadcast(x):
     return x + y
 
 
-@wrong("x + 'a'", "operator +: the right operand is 'a', not a tensor or a number")
+@wrong('x + "a"', "operator +: the right operand is 'a', not a tensor or a number")
 def tensor_plus_text(x):
-    return x + 'a'
+    return x + "a"
 
 
-@wrong("1 + 'a'", "operator +: unsupported operand type(s) for +: 'int' and 'str'")
+@wrong('1 + "a"', "operator +: unsupported operand type(s) for +: 'int' and 'str'")
 def number_plus_text(x):
-    return x * (1 + 'a')
+    return x * (1 + "a")
 
 
 @wrong("1 / 0", "operator /: division by zero")
@@ -246,9 +253,9 @@ def empty_slice(x):
     return x[3:]
 
 
-@wrong("x['a']", "the index of dimension 0 is 'a', not an integer")
+@wrong('x["a"]', "the index of dimension 0 is 'a', not an integer")
 def text_index(x):
-    return x['a']
+    return x["a"]
 
 
 @wrong("x[x > 0]", "a tensor of Bool cannot be an index; rows are picked by integers")
@@ -273,9 +280,7 @@ def changing_what_is_outside(x):
     return x
 
 
-@wrong(
-    "OUTSIDE.append(x)", "append() would change a list that lives outside of the compiled function"
-)
+@wrong("OUTSIDE.append(x)", "append() would change a list that lives outside of the compiled function")
 def appending_to_what_is_outside(x):
     OUTSIDE.append(x)
     return x
@@ -311,9 +316,9 @@ def numpy_on_tensors(x):
     return np.dot(x, x)
 
 
-@wrong("open('f')", "open() is not supported inside a compiled function")
+@wrong('open("f")', "open() is not supported inside a compiled function")
 def refused_builtin(x):
-    open('f')
+    open("f")
     return x
 
 
@@ -371,12 +376,14 @@ def endless_loop(x):
         pass
 
 
-@wrong("Parameter(1.0, 'w')", "a Parameter must be made in __init__, not inside a compiled function")
+@wrong('Parameter(1.0, "w")', "a Parameter must be made in __init__, not inside a compiled function")
 def parameter_inside(x):
-    return x * Parameter(1.0, 'w')
+    return x * Parameter(1.0, "w")
 
 
-@wrong("nn.Dense(4, 2)", "Dense holds parameters: it must be made in __init__, not inside a compiled function")
+@wrong(
+    "nn.Dense(4, 2)", "Dense holds parameters: it must be made in __init__, not inside a compiled function"
+)
 def cell_inside(x):
     return nn.Dense(4, 2)(x)
 
@@ -416,7 +423,8 @@ def gradient_of_a_number(x):
 
 @wrong(
     "value_and_grad(helper, has_aux=True)(x)",
-    "has_aux=True needs a function that returns (loss, further results), not a tensor <Tensor[Float32], (2, 4)>",
+    "has_aux=True needs a function that returns (loss, further results), not a tensor "
+    "<Tensor[Float32], (2, 4)>",
 )
 def gradient_without_aux(x):
     return value_and_grad(helper, has_aux=True)(x)
@@ -424,8 +432,10 @@ def gradient_without_aux(x):
 
 @wrong("x +", "operator +: the right operand is 'a', not a tensor or a number")
 def over_several_lines(x):
+    # fmt: off
     return 2 * (x +
-                'a')
+                "a")
+    # fmt: on
 
 
 @wrong('"ä" + x', "operator +: the left operand is 'ä', not a tensor or a number")

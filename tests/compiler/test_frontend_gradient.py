@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from interpret import run_whole
+
 from mspc import nn, ops
 from mspc.compiler.frontend import trace
 from mspc.ir.diagnostics import MspcError
@@ -151,7 +152,10 @@ def test_second_derivative() -> None:
 
 
 def test_unused_weight_has_a_gradient_of_zeros() -> None:
-    close(result(lambda x, y: grad(lambda a: a.sum(), None, NET.trainable_params())(x), X, Y), (0 * W, np.zeros(2)))
+    close(
+        result(lambda x, y: grad(lambda a: a.sum(), None, NET.trainable_params())(x), X, Y),
+        (0 * W, np.zeros(2)),
+    )
 
 
 def test_integer_inputs_are_left_out_of_all() -> None:

@@ -1,4 +1,5 @@
-"""Every function here is read by the front end and run as a graph, and called by Python on eager tensors: both must agree."""
+"""Every function here is read by the front end and run as a graph, and called by Python on eager
+tensors: both must agree."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from interpret import run_whole
+
 from mspc import ops
 from mspc.compiler.frontend import trace
 from mspc.ir.types import FLOAT32, INT32
@@ -178,7 +180,13 @@ def comprehensions(x, y):
 def calls(x, y):
     values = (x, y)
     named = {"shift": 2.0}
-    return double(x), double(x, 3.0), double(y, shift=1.0), double(*values[:1], **named), sum_all(x, y, start=1.0)
+    return (
+        double(x),
+        double(x, 3.0),
+        double(y, shift=1.0),
+        double(*values[:1], **named),
+        sum_all(x, y, start=1.0),
+    )
 
 
 @case
@@ -224,8 +232,14 @@ def constants(x, y):
 @case
 def builtins_on_constants(x, y):
     ranked = sorted((3, 1, 2), key=lambda n: -n)
-    zipped = [a * b for a, b in zip((1, 2), (3, 4))]
-    kinds = isinstance(x, Tensor), isinstance(SCALE, int), callable(double), hasattr(x, "shape"), hasattr(SCALER, "no")
+    zipped = [a * b for a, b in zip((1, 2), (3, 4), strict=True)]
+    kinds = (
+        isinstance(x, Tensor),
+        isinstance(SCALE, int),
+        callable(double),
+        hasattr(x, "shape"),
+        hasattr(SCALER, "no"),
+    )
     number = max(1, 5, 3) + min([4, 2]) + abs(-3) + round(2.6) + sum(zipped) + ranked[0] + kinds.count(True)
     return x * number + any([0, 1]) + all((1, 0)) + bool(2) + getattr(SCALER, "missing", 7) + pow(2, 3)
 
@@ -275,7 +289,20 @@ def walrus(x, y):
 
 @case
 def slices(x, y):
-    return x[0], x[-1], x[:, 1], x[0:1], x[:, ::2], x[..., 1:3], x[:, -2:], x[None], x[:, None, 1], x[0, 1], x[:], x[1, ...]
+    return (
+        x[0],
+        x[-1],
+        x[:, 1],
+        x[0:1],
+        x[:, ::2],
+        x[..., 1:3],
+        x[:, -2:],
+        x[None],
+        x[:, None, 1],
+        x[0, 1],
+        x[:],
+        x[1, ...],
+    )
 
 
 @case
@@ -311,7 +338,8 @@ def shape_methods(x, y):
 @case
 def reductions(x, y):
     return (
-        x.sum(), x.sum(1), x.sum(axis=0, keepdims=True), x.mean(), x.mean(-1), x.mean((0, 1), True), x.max(), x.max(1),
+        x.sum(), x.sum(1), x.sum(axis=0, keepdims=True), x.mean(), x.mean(-1), x.mean((0, 1), True),
+        x.max(), x.max(1),
         x.min(axis=0), x.prod(1), (x > 0).all(), (x > 0).any(1), x.var(), x.std(1), x.var(axis=1, ddof=1),
     )  # fmt: skip
 
@@ -319,8 +347,10 @@ def reductions(x, y):
 @case
 def elementwise_methods(x, y):
     return (
-        x.abs(), x.exp(), x.abs().log(), x.abs().sqrt(), x.square(), x.tanh(), x.sigmoid(), x.relu(), x.clip(0.1, 0.5),
-        x.astype(INT32), x.astype("float64"), x.to(INT32), x.pow(2), x.add(y), x.sub(1), x.matmul(y.T), x.sign(), x.floor(), x.round(),
+        x.abs(), x.exp(), x.abs().log(), x.abs().sqrt(), x.square(), x.tanh(), x.sigmoid(), x.relu(),
+        x.clip(0.1, 0.5),
+        x.astype(INT32), x.astype("float64"), x.to(INT32), x.pow(2), x.add(y), x.sub(1), x.matmul(y.T),
+        x.sign(), x.floor(), x.round(),
     )  # fmt: skip
 
 
@@ -338,7 +368,14 @@ def masked(x, y):
 
 @case
 def functional_operators(x, y):
-    return ops.relu(x), ops.add(x, y), ops.concat((x, y), 1), ops.stack([x, y]), ops.reshape(x, (4, 2)), ops.square(x)
+    return (
+        ops.relu(x),
+        ops.add(x, y),
+        ops.concat((x, y), 1),
+        ops.stack([x, y]),
+        ops.reshape(x, (4, 2)),
+        ops.square(x),
+    )
 
 
 @case

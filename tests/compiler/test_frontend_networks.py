@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 from interpret import run_whole
+
 from mspc import nn, ops
 from mspc.communication import init
 from mspc.compiler.frontend import Leaf, Traced, trace
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node
 from mspc.ir.printer import print_graph
 from mspc.ir.types import FLOAT16, FLOAT32, INT32, TensorType
 from mspc.ops.op import REGISTRY
 from mspc.parallel.auto_parallel import AutoParallel
 from mspc.parallel.layout import Layout
+from mspc.parallel.shard import shard
 from mspc.session import state
 from mspc.session.gradient import jit, value_and_grad
 from mspc.session.parameter import Parameter
@@ -85,7 +88,11 @@ def test_nodes_carry_the_call_stack() -> None:
     traced = made(WithLoss(Net()), X, X)
     matmul, square = traced.graph.nodes[0], traced.graph.nodes[4]
     assert [(f.file, f.line, f.text[f.column - 1 : f.end_column - 1]) for f in matmul.frames] == [
-        ("test_frontend_networks.py", line_of("        out = self.matmul(x, self.w)"), "self.matmul(x, self.w)"),
+        (
+            "test_frontend_networks.py",
+            line_of("        out = self.matmul(x, self.w)"),
+            "self.matmul(x, self.w)",
+        ),
         ("test_frontend_networks.py", line_of("        return self.loss(self.net(x), y)"), "self.net(x)"),
     ]
     # Lines of the functional operators are left out, those of cells stand under mspc's name.
@@ -96,7 +103,8 @@ def test_nodes_carry_the_call_stack() -> None:
 def test_parameters_come_after_the_inputs_in_the_order_of_use() -> None:
     traced = made(WithLoss(Net()), X, X)
     assert [(p.name, p.kind, p.trainable) for p in traced.graph.parameters] == [
-        ("x", "input", False), ("y", "input", False), ("net.w", "parameter", True), ("net.bias", "parameter", True),
+        ("x", "input", False), ("y", "input", False), ("net.w", "parameter", True), ("net.bias",
+        "parameter", True),
     ]  # fmt: skip
     assert list(traced.parameters) == ["net.w", "net.bias"]
 
@@ -124,7 +132,10 @@ def test_input_with_the_name_of_a_parameter_keeps_both() -> None:
     def network(x):
         return x * w
 
-    assert [(p.name, p.kind) for p in made(network).graph.parameters] == [("x_input", "input"), ("x", "parameter")]
+    assert [(p.name, p.kind) for p in made(network).graph.parameters] == [
+        ("x_input", "input"),
+        ("x", "parameter"),
+    ]
 
 
 def test_strategies_stand_on_their_node() -> None:
@@ -166,7 +177,8 @@ class Stack(nn.Cell):
 def test_lists_of_cells_show_in_scopes_and_parameter_names() -> None:
     traced = made(Stack())
     assert [n.scope for n in traced.graph.nodes if n.op.name == "MatMul"] == [
-        "Default/blocks-CellList/0-Net", "Default/blocks-CellList/1-Net", "Default/tail-SequentialCell/1-Dense",
+        "Default/blocks-CellList/0-Net", "Default/blocks-CellList/1-Net",
+        "Default/tail-SequentialCell/1-Dense",
     ]  # fmt: skip
     assert [p.name for p in traced.graph.parameters] == [
         "x", "blocks.0.w", "blocks.0.bias", "blocks.1.w", "blocks.1.bias", "tail.1.weight", "tail.1.bias",
@@ -232,7 +244,36 @@ def test_print_is_ignored_with_a_warning() -> None:
 
     (warning,) = made(network).warnings
     line = line_of('        print("shape", x.shape)')
-    assert warning == f"test_frontend_networks.py:{line}:9: warning: print() inside a compiled function is ignored"
+    assert (
+        warning
+        == f"test_frontend_networks.py:{line}:9: warning: print() inside a compiled function is ignored"
+    )
+
+
+def test_strategies_of_a_whole_cell_cut_its_inputs_and_outputs() -> None:
+    net = WithLoss(Net())
+    net.net.shard(((4, 1),), ((1, 2),))
+    traced = made(net, X, X)
+    marks = [(i, n.in_strategy) for i, n in enumerate(traced.graph.nodes) if n.instance == "shard"]
+    assert marks == [(0, ((4, 1),)), (4, ((1, 2),))]
+    unsharded = made(net, X, X, sharded=False)
+    assert "Cast" not in operators(unsharded)
+    assert unsharded.ignored_strategies == 3
+
+
+def test_strategies_of_a_function() -> None:
+    layout = Layout((2, 4), ("dp", "mp"))
+    function = shard(lambda a, b: a + b, (layout("dp", "mp"), layout("dp", "None")))
+    traced = made(lambda x: function(x, x))
+    assert operators(traced) == ["Cast", "Cast", "Add"]
+    assert [n.in_strategy[0].strategy for n in traced.graph.nodes[:2] if n.in_strategy] == [(2, 4), (2, 1)]
+    assert [p.name for p in made(function, X, X).graph.parameters] == ["a", "b"]
+
+
+def test_strategies_for_tensors_that_are_not_there_are_refused() -> None:
+    function = shard(lambda a: a, ((4, 1), (4, 1)))
+    with pytest.raises(MspcError, match="in_strategy has 2 entries, but there are 1 tensors"):
+        made(lambda x: function(x))
 
 
 def test_assigning_a_parameter_is_an_update() -> None:
@@ -374,3 +415,24 @@ def test_text_of_the_graph_reads_back(target: nn.Cell) -> None:
 
 def test_same_network_gives_the_same_text() -> None:
     assert print_graph(made(Stack()).graph) == print_graph(made(Stack()).graph)
+
+
+class WrongLoss(WithLoss):
+    def construct(self, x, y):
+        return self.loss(self.net(x), y[:, 1:])
+
+
+def test_mistake_below_the_user_is_shown_at_the_users_line() -> None:
+    with pytest.raises(MspcError) as caught:
+        made(WrongLoss(Net()), X, X)
+    line = line_of("        return self.loss(self.net(x), y[:, 1:])")
+    inner = (Path(nn.__file__).parent / "loss.py").read_text().splitlines()
+    called = inner.index("        return self.get_loss(ops.square(logits - labels))") + 1
+    assert caught.value.render() == (
+        f"test_frontend_networks.py:{line}:16: error: "
+        "Sub: dimension 1 of input 1 is 7, but dimension 1 of input 0 says 8\n"
+        "            return self.loss(self.net(x), y[:, 1:])\n"
+        "                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+        f"  in mspc/nn/loss.py:{called}:41: return self.get_loss(ops.square(logits - labels))\n"
+        "  note: the shapes are (4, 8), (4, 7)"
+    )

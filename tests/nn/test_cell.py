@@ -37,7 +37,12 @@ def test_names_are_attribute_path_and_given_name():
     assert names(net) == ["w", "other", "dense.weight", "dense.bias"]
     outer = Holder(net)
     assert names(outer) == ["net.w", "net.other", "net.dense.weight", "net.dense.bias"]
-    assert names(Holder(outer)) == ["net.net.w", "net.net.other", "net.net.dense.weight", "net.net.dense.bias"]
+    assert names(Holder(outer)) == [
+        "net.net.w",
+        "net.net.other",
+        "net.net.dense.weight",
+        "net.net.dense.bias",
+    ]
 
 
 def test_cells_in_lists_are_named_by_number():
@@ -59,7 +64,8 @@ def test_optimizer_states_are_named_before_wrapping():
     optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
     step = nn.TrainOneStepCell(Holder(net), optimizer)
     assert names(step) == [
-        "net.w", "net.other", "net.dense.weight", "net.dense.bias", "global_step", "learning_rate", "momentum",
+        "net.w", "net.other", "net.dense.weight", "net.dense.bias", "global_step", "learning_rate",
+        "momentum",
         "moments.w", "moments.other", "moments.dense.weight", "moments.dense.bias",
     ]  # fmt: skip
 
@@ -155,7 +161,7 @@ def test_flags():
     net.to_float(ms.float16)
     assert net.net.get_flags() == {"recompute": True, "to_float": ms.float16}
     assert net.shard(((2, 4),), parameter_plan={"w": (2,)}).in_strategy == ((2, 4),)
-    with pytest.raises(TypeError, match="Holder.shard: in_strategy"):
+    with pytest.raises(TypeError, match=r"Holder\.shard: in_strategy"):
         net.shard("x")
 
 
@@ -168,7 +174,9 @@ def test_missing_super_init_is_named():
         def __init__(self):
             pass
 
-    with pytest.raises(RuntimeError, match=r"Wrong: call super\(\).__init__\(\) before setting attribute 'w'"):
+    with pytest.raises(
+        RuntimeError, match=r"Wrong: call super\(\).__init__\(\) before setting attribute 'w'"
+    ):
         Wrong()
     with pytest.raises(RuntimeError, match=r"Late does not call super\(\).__init__\(\)"):
         Holder(Late())

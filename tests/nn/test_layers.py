@@ -111,7 +111,8 @@ def test_cross_entropies():
     p = 1 / (1 + np.exp(-X))
     target = (Y > 0).astype(np.float32)
     close(
-        nn.BCELoss().construct(Tensor(p), Tensor(target)), -(target * np.log(p) + (1 - target) * np.log(1 - p)).mean()
+        nn.BCELoss().construct(Tensor(p), Tensor(target)),
+        -(target * np.log(p) + (1 - target) * np.log(1 - p)).mean(),
     )
 
 
@@ -121,11 +122,23 @@ def test_cross_entropies():
         (lambda: nn.Dense(0, 3), ValueError, "Dense: in_channels 0 must be at least 1"),
         (lambda: nn.Dense(3, 2.0), TypeError, "Dense: out_channels must be an integer, not 2.0"),
         (lambda: nn.Dense(2, 2, activation="rel"), ValueError, "unknown activation 'rel'; known are relu, "),
-        (lambda: nn.Dense(2, 2, Tensor([1.0])), ValueError, "weight: the initial tensor has shape (1,), not (2, 2)"),
+        (
+            lambda: nn.Dense(2, 2, Tensor([1.0])),
+            ValueError,
+            "weight: the initial tensor has shape (1,), not (2, 2)",
+        ),
         (lambda: nn.MSELoss("avg"), ValueError, "MSELoss: reduction 'avg' is not 'mean', 'sum' or 'none'"),
         (lambda: nn.Dropout(p=1.0), ValueError, "Dropout: p 1.0 must be at least 0 and below 1"),
-        (lambda: nn.LayerNorm(6), TypeError, "LayerNorm: normalized_shape must be a tuple of integers, not 6"),
-        (lambda: nn.Embedding(3, 4, padding_idx=3), ValueError, "Embedding: padding_idx 3 is not below vocab_size 3"),
+        (
+            lambda: nn.LayerNorm(6),
+            TypeError,
+            "LayerNorm: normalized_shape must be a tuple of integers, not 6",
+        ),
+        (
+            lambda: nn.Embedding(3, 4, padding_idx=3),
+            ValueError,
+            "Embedding: padding_idx 3 is not below vocab_size 3",
+        ),
         (lambda: nn.CrossEntropyLoss(Tensor([1.0])), ValueError, "CrossEntropyLoss: weight is not supported"),
     ],
 )

@@ -1,4 +1,6 @@
-"""Optimizers against their formulas. `construct` runs at once here: the same operators as in a graph, with NumPy."""
+"""Optimizers against their formulas. `construct` runs at once here: the same operators as in a
+graph, with NumPy.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ def test_decay_spares_beta_and_gamma():
 
 
 @pytest.mark.parametrize(
-    ("momentum", "dampening", "nesterov"), [(0.0, 0.0, False), (0.9, 0.0, False), (0.9, 0.5, False), (0.9, 0.0, True)]
+    ("momentum", "dampening", "nesterov"),
+    [(0.0, 0.0, False), (0.9, 0.0, False), (0.9, 0.5, False), (0.9, 0.0, True)],
 )
 def test_sgd(momentum, dampening, nesterov):
     found, _ = run(lambda p: nn.SGD(p, 0.1, momentum, dampening, 0.01, nesterov))
@@ -114,7 +117,10 @@ def test_groups_have_their_own_rate_and_decay():
     a, b = Parameter(Tensor([1.0]), "a"), Parameter(Tensor([1.0]), "b")
     groups = [{"params": [a], "lr": 0.5, "weight_decay": 0.1}, {"params": [b]}, {"order_params": [a, b]}]
     optimizer = nn.SGD(groups, 0.1)
-    assert [rate.name for rate in optimizer.learning_rate] == ["learning_rate_group_0", "learning_rate_group_1"]
+    assert [rate.name for rate in optimizer.learning_rate] == [
+        "learning_rate_group_0",
+        "learning_rate_group_1",
+    ]
     optimizer.construct((Tensor([1.0]), Tensor([1.0])))
     assert (a.item(), b.item()) == (pytest.approx(1 - 0.5 * 1.1), pytest.approx(0.9))
 
@@ -131,13 +137,37 @@ def test_dynamic_rates():
     ("make", "error", "message"),
     [
         (lambda w: nn.Momentum([], 0.1, 0.9), ValueError, "Momentum: the list of parameters is empty"),
-        (lambda w: nn.Momentum(w, 0.1, 0.9), TypeError, "Momentum: params must be a list of Parameters, not Parameter"),
-        (lambda w: nn.Momentum([w], -0.1, 0.9), ValueError, "Momentum: learning_rate -0.1 must be at least 0"),
+        (
+            lambda w: nn.Momentum(w, 0.1, 0.9),
+            TypeError,
+            "Momentum: params must be a list of Parameters, not Parameter",
+        ),
+        (
+            lambda w: nn.Momentum([w], -0.1, 0.9),
+            ValueError,
+            "Momentum: learning_rate -0.1 must be at least 0",
+        ),
         (lambda w: nn.Momentum([w], 0.1, "x"), TypeError, "Momentum: momentum must be a number, not 'x'"),
-        (lambda w: nn.Momentum([w, w], 0.1, 0.9), ValueError, "Momentum: a parameter stands twice in the list"),
-        (lambda w: nn.Momentum([w], 0.1, 0.9, loss_scale=0), ValueError, "Momentum: loss_scale 0 must be above 0"),
-        (lambda w: nn.SGD([w], nesterov=True), ValueError, "SGD: nesterov needs a momentum above 0 and no dampening"),
-        (lambda w: nn.SGD([{"parms": [w]}]), ValueError, "SGD: a group has no entry 'parms'; it takes params, lr, "),
+        (
+            lambda w: nn.Momentum([w, w], 0.1, 0.9),
+            ValueError,
+            "Momentum: a parameter stands twice in the list",
+        ),
+        (
+            lambda w: nn.Momentum([w], 0.1, 0.9, loss_scale=0),
+            ValueError,
+            "Momentum: loss_scale 0 must be above 0",
+        ),
+        (
+            lambda w: nn.SGD([w], nesterov=True),
+            ValueError,
+            "SGD: nesterov needs a momentum above 0 and no dampening",
+        ),
+        (
+            lambda w: nn.SGD([{"parms": [w]}]),
+            ValueError,
+            "SGD: a group has no entry 'parms'; it takes params, lr, ",
+        ),
         (lambda w: nn.SGD([w, {"params": []}]), TypeError, "SGD: params mixes Parameters and groups"),
         (lambda w: nn.Adam([w], beta1=1.0), ValueError, "Adam: beta1 1.0 must be between 0 and 1"),
         (lambda w: nn.Adam([w], use_amsgrad=True), ValueError, "Adam: use_amsgrad is not supported"),

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from mspc.ir.builder import Builder
+from mspc.ir.compare import difference
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
+from mspc.ir.parser import parse
+from mspc.ir.printer import print_graph
 from mspc.ir.types import FLOAT32, FLOAT64, TensorType, TupleType
 from mspc.ops.comm import (
     AllGather,
@@ -25,6 +28,7 @@ from mspc.ops.comm import (
 )
 from mspc.ops.exchange import Exchange, PasteSlices
 from mspc.ops.groups import group_name, string_hash
+from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op, Placement
 from mspc.ops.point_to_point import Barrier, Receive, Send
 from mspc.runtime.backend import NumPyBackend
@@ -91,12 +95,27 @@ def test_each_form_prints_its_own_fields() -> None:
     }
 
 
-def test_a_collective_on_a_rank_is_never_dead() -> None:
-    """Other ranks wait for it; over mesh axes it is like any other operator."""
-    op = AllReduce(mesh=(2,), axes=(0,))
-    assert not op.has_side_effect
-    assert op.with_ranks((0, 1)).has_side_effect
-    assert NeighborExchange().has_side_effect
+def test_both_forms_read_back_from_text() -> None:
+    """Over mesh axes, and on ranks that only send or only receive; long lists of ranks included."""
+    graph = Graph("main")
+    x = Parameter("x", X)
+    graph.parameters.append(x)
+    b = Builder(graph)
+    b.emit(AllGather(axis=1, mesh=(2, 4), axes=(1,)), x)
+    b.emit(LocalSlice(Layout.of((2, 4), [(0,), ()], (1,)), Layout.of((2, 4), [(0,), (1,)])), x)
+    b.emit(ReduceScatter("max", axis=1).with_ranks((2, 0)), x)
+    b.emit(AllReduce().with_ranks(range(128)), x)
+    b.emit(NeighborExchange((1,)).with_ranks((0, 1)), x)
+    b.emit(NeighborExchange((), (1,), ((3, 4),)).with_ranks((0, 1)))
+    back = parse(print_graph(graph), load_operators()).graphs[0]
+    assert difference(back, graph) == ""
+    assert [node.op for node in back.nodes] == [node.op for node in graph.nodes]
+
+
+@pytest.mark.parametrize("op", [AllReduce(), AllGather(), AlltoAll(), NeighborExchange(), Send(), Barrier()])
+def test_a_collective_is_never_dead(op: Op) -> None:
+    """Other ranks wait for it, even where nobody reads what this rank gets."""
+    assert op.has_side_effect
 
 
 def test_over_mesh_axes_type_and_value_stay() -> None:

@@ -13,8 +13,14 @@ from mspc.ir.types import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, 
 from mspc.ops.activation import GeLU, Sigmoid
 from mspc.ops.arithmetic import Add, Div, Maximum, Mul
 from mspc.ops.comparison import Select
-from mspc.ops.elementwise import Erf, Sqrt
+from mspc.ops.elementwise import Sqrt
 from mspc.ops.embedding import Gather, GatherGrad
+from mspc.ops.loss import (
+    BinaryCrossEntropy,
+    KLDivLoss,
+    SoftmaxCrossEntropyWithLogits,
+    SparseSoftmaxCrossEntropyWithLogits,
+)
 from mspc.ops.matmul import MatMul
 from mspc.ops.op import Op, Placement
 from mspc.ops.optimizer import SGD, Adam, AdamWeightDecay, ApplyMomentum
@@ -24,6 +30,7 @@ from mspc.ops.reduce import ReduceMax, ReduceMean, ReduceProd
 from mspc.ops.reshape import Reshape
 from mspc.ops.rules import broadcast_rule, reshape_rule
 from mspc.ops.slicing import StridedSlice
+from mspc.ops.special import Erf
 
 
 def tensor(*shape: int, dtype: Any = FLOAT32) -> TensorType:
@@ -320,3 +327,42 @@ def test_scalars_keep_their_element_type() -> None:
         assert out.dtype == np.float32
     for unary in (Sigmoid(), GeLU(), Sqrt(), Erf()):
         assert results_of(unary, [one])[0].dtype == np.float32
+
+
+# Losses whose labels get no gradient --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        BinaryCrossEntropy(),
+        BinaryCrossEntropy("sum"),
+        BinaryCrossEntropy("none"),
+        KLDivLoss("mean"),
+        KLDivLoss("sum"),
+        SoftmaxCrossEntropyWithLogits(),
+    ],
+)
+def test_loss_gradient_in_the_first_operand(op: Op) -> None:
+    random = np.random.default_rng(2)
+    x, y = random.uniform(0.1, 0.9, (2, 4, 5))
+    y /= y.sum(axis=1, keepdims=True)
+    outs = results_of(op, [x, y])[:1]
+    sens = [random.uniform(0.5, 1.5, np.shape(out)) for out in outs]
+    dx, dy = gradients_of(op, [x, y], sens)
+    assert dy is None
+    direction = random.standard_normal(x.shape)
+    ends = [results_of(op, [x + s * 1e-6 * direction, y])[0] for s in (1, -1)]
+    numeric = float(np.sum((ends[0] - ends[1]) * sens[0])) / 2e-6
+    assert float(np.sum(dx * direction)) == pytest.approx(numeric, rel=1e-6)
+
+
+def test_softmax_cross_entropy_by_hand() -> None:
+    logits = np.array([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]])
+    labels = np.array([[0.0, 0.0, 1.0], [0.5, 0.5, 0.0]])
+    loss, slope = SoftmaxCrossEntropyWithLogits().run(BACKEND, logits, labels)
+    power = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(loss, [-np.log(power[0, 2]), np.log(3)], rtol=1e-14)
+    np.testing.assert_allclose(slope, power - labels, rtol=1e-13)
+    sparse = SparseSoftmaxCrossEntropyWithLogits().run(BACKEND, logits, np.array([2, 0]))
+    assert float(sparse) == pytest.approx((-np.log(power[0, 2]) + np.log(3)) / 2, rel=1e-14)

@@ -18,6 +18,11 @@ from simulate import (
     wants_gradient,
 )
 
+from mspc.ir.builder import Builder
+from mspc.ir.compare import difference
+from mspc.ir.graph import Graph, Parameter
+from mspc.ir.parser import parse
+from mspc.ir.printer import print_graph
 from mspc.ir.types import BOOL, TensorType, dtype_of
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, sample
@@ -109,6 +114,18 @@ def _assert_sum(op: Op, parts: list[list[Any]], whole: tuple[Any, ...]) -> None:
     for one, other, both in zip(first, second, whole, strict=True):
         tolerance = 1e-6 if both.dtype == np.float32 else 1e-10
         np.testing.assert_allclose(one + other, both, rtol=tolerance, atol=tolerance, err_msg=str(op))
+
+
+@pytest.mark.parametrize(("name", "index"), CASES)
+def test_text_reads_back_equal(name: str, index: int) -> None:
+    op, spec = operator_of(name, index)
+    graph = Graph("sample")
+    graph.parameters = [Parameter(f"x{i}", t) for i, t in enumerate(types_of(spec, "Float32"))]
+    graph.results = [Builder(graph).emit(op, *graph.parameters)]
+    text = print_graph(graph)
+    again = parse(text, REGISTRY).main
+    assert difference(graph, again) == ""
+    assert print_graph(again) == text
 
 
 def test_wrong_rule_is_caught() -> None:

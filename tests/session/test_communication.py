@@ -21,7 +21,12 @@ def eight() -> Session:
 
 
 def test_ranks_and_groups(eight):
-    assert (comm.get_rank(), comm.get_group_size(), comm.get_local_rank(), comm.get_local_rank_size()) == (5, 8, 5, 8)
+    assert (comm.get_rank(), comm.get_group_size(), comm.get_local_rank(), comm.get_local_rank_size()) == (
+        5,
+        8,
+        5,
+        8,
+    )
     comm.create_group("odd", [7, 1, 3, 5])
     assert comm.get_process_group_ranks("odd") == [1, 3, 5, 7]
     assert (comm.get_rank("odd"), comm.get_group_size("odd")) == (2, 4)
@@ -52,9 +57,15 @@ def test_release_ends_it(eight):
     ("call", "message"),
     [
         (lambda: comm.init("mpi"), "init: backend_name 'mpi' is not 'hccl', 'nccl' or 'mccl'"),
-        (lambda: comm.create_group("g", [0, 0]), "create_group: rank_ids [0, 0] must be different ranks, at least one"),
+        (
+            lambda: comm.create_group("g", [0, 0]),
+            "create_group: rank_ids [0, 0] must be different ranks, at least one",
+        ),
         (lambda: comm.create_group("g", [8]), "create_group: 8 is no rank of a job of 8"),
-        (lambda: comm.destroy_group("nccl_world_group"), "destroy_group: the group of all ranks cannot be destroyed"),
+        (
+            lambda: comm.destroy_group("nccl_world_group"),
+            "destroy_group: the group of all ranks cannot be destroyed",
+        ),
         (lambda: comm.get_group_size("x"), "there is no group 'x'; known are "),
     ],
 )

@@ -29,7 +29,11 @@ def test_values_reach_the_compiler():
         all_reduce_fusion_config=[2, 4],
     )
     frozen = freeze()
-    assert (frozen.parallel_mode, frozen.search_mode, frozen.device_num) == ("auto_parallel", "sharding_propagation", 8)
+    assert (frozen.parallel_mode, frozen.search_mode, frozen.device_num) == (
+        "auto_parallel",
+        "sharding_propagation",
+        8,
+    )
     assert (frozen.save_graphs, frozen.save_graphs_path, frozen.device_target) == (2, "g", "GPU")
     assert (frozen.optimizer_threshold, frozen.optimizer_shard_size) == (0, 2)
     assert frozen.comm_fusion == (("allreduce", (("mode", "size"), ("config", 32))),)
@@ -82,8 +86,18 @@ def test_older_names_of_the_search_mode():
             "'semi_auto_parallel', 'auto_parallel'",
         ),
         (ms.set_auto_parallel_context, {"device_num": 0}, ValueError, "device_num=0 must be from 1 to 65536"),
-        (ms.set_auto_parallel_context, {"device_num": "8"}, TypeError, "device_num must be an integer, not '8'"),
-        (ms.set_auto_parallel_context, {"gradients_mean": 1}, TypeError, "gradients_mean must be True or False, not 1"),
+        (
+            ms.set_auto_parallel_context,
+            {"device_num": "8"},
+            TypeError,
+            "device_num must be an integer, not '8'",
+        ),
+        (
+            ms.set_auto_parallel_context,
+            {"gradients_mean": 1},
+            TypeError,
+            "gradients_mean must be True or False, not 1",
+        ),
         (
             ms.set_auto_parallel_context,
             {"dataset_strategy": "half"},
@@ -106,7 +120,12 @@ def test_older_names_of_the_search_mode():
         (ms.set_context, {"save_graphs": 4}, ValueError, "save_graphs=4 must be from 0 to 3"),
         (ms.set_context, {"mode": 2}, ValueError, "mode=2 is not one of 0, 1"),
         (ms.set_context, {"device": "GPU"}, ValueError, "set_context has no key 'device'"),
-        (ms.set_context, {"device_target": "TPU"}, ValueError, "device_target='TPU' is not one of 'CPU', 'GPU', 'Ascend'"),
+        (
+            ms.set_context,
+            {"device_target": "TPU"},
+            ValueError,
+            "device_target='TPU' is not one of 'CPU', 'GPU', 'Ascend'",
+        ),
     ],
 )
 def test_wrong_options_are_named_with_the_users_line(function, values, error, message):

@@ -40,18 +40,34 @@ def test_to_dict():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: Layout([2], ("a",)), TypeError, "Layout: device_matrix must be a tuple of integers, not [2]"),
+        (
+            lambda: Layout([2], ("a",)),
+            TypeError,
+            "Layout: device_matrix must be a tuple of integers, not [2]",
+        ),
         (lambda: Layout((2,), "a"), TypeError, "Layout: alias_name must be a tuple of strings, not 'a'"),
         (lambda: Layout((2.0,), ("a",)), TypeError, "Layout: device_matrix holds 2.0, not an integer"),
         (lambda: Layout((0,), ("a",)), ValueError, "Layout: device_matrix (0,) has an axis of size 0"),
         (lambda: Layout((2,), (1,)), TypeError, "Layout: alias_name holds 1, not a string"),
         (lambda: Layout((2,), ("",)), ValueError, "Layout: '' cannot name an axis"),
         (lambda: Layout((2,), ("None",)), ValueError, "Layout: 'None' cannot name an axis"),
-        (lambda: Layout((2, 4), ("a",)), ValueError, "Layout: device_matrix (2, 4) has 2 axes, alias_name 1 names"),
+        (
+            lambda: Layout((2, 4), ("a",)),
+            ValueError,
+            "Layout: device_matrix (2, 4) has 2 axes, alias_name 1 names",
+        ),
         (lambda: Layout((2, 4), ("a", "a")), ValueError, "Layout: alias_name ('a', 'a') holds a name twice"),
         (lambda: layout("dp", "tp"), ValueError, "Layout: dimension 1 names the unknown axis 'tp'"),
-        (lambda: layout("dp", ("sp", "dp")), ValueError, "Layout: axis 'dp' is used twice, the second time for dimension 1"),
-        (lambda: layout(1), TypeError, "Layout: dimension 0 is 1, not the name of an axis or a tuple of them"),
+        (
+            lambda: layout("dp", ("sp", "dp")),
+            ValueError,
+            "Layout: axis 'dp' is used twice, the second time for dimension 1",
+        ),
+        (
+            lambda: layout(1),
+            TypeError,
+            "Layout: dimension 0 is 1, not the name of an axis or a tuple of them",
+        ),
         (lambda: layout(()), ValueError, 'Layout: dimension 0 names no axis; write "None" to keep it whole'),
     ],
 )
@@ -72,13 +88,21 @@ def test_auto_parallel_brings_its_own_settings():
     ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
     net = AutoParallel(nn.ReLU())
     frozen = freeze(net)
-    assert (frozen.parallel_mode, frozen.search_mode, frozen.gradients_mean) == ("semi_auto_parallel", "", False)
+    assert (frozen.parallel_mode, frozen.search_mode, frozen.gradients_mean) == (
+        "semi_auto_parallel",
+        "",
+        False,
+    )
     net.dataset_strategy("full_batch")
     net.hsdp(2, 0)
     net.comm_fusion({"allreduce": {"mode": "auto", "config": None}})
     net.enable_gradients_mean()
     frozen = freeze(net)
-    assert (frozen.dataset_strategy, frozen.optimizer_shard_size, frozen.optimizer_threshold) == ("full_batch", 2, 0)
+    assert (frozen.dataset_strategy, frozen.optimizer_shard_size, frozen.optimizer_threshold) == (
+        "full_batch",
+        2,
+        0,
+    )
     assert frozen.enable_parallel_optimizer
     assert frozen.gradients_mean
     assert freeze(AutoParallel(nn.ReLU(), "sharding_propagation")).search_mode == "sharding_propagation"

@@ -61,8 +61,16 @@ def test_set_data_checks_shape_and_kind():
         (lambda: ParameterTuple([Tensor(1)]), TypeError, "ParameterTuple takes Parameters, not Tensor"),
         (lambda: initializer("nrmal", [2]), ValueError, "unknown initializer 'nrmal'; known are "),
         (lambda: initializer("normal", [2, -1]), ValueError, "shape (2, -1) has a negative size"),
-        (lambda: initializer(XavierUniform(), [2]).asnumpy(), ValueError, "needs at least 2 dimensions, not shape (2,)"),
-        (lambda: initializer([1], [2]), TypeError, "an initializer is a name, a number or an Initializer, not list"),
+        (
+            lambda: initializer(XavierUniform(), [2]).asnumpy(),
+            ValueError,
+            "needs at least 2 dimensions, not shape (2,)",
+        ),
+        (
+            lambda: initializer([1], [2]),
+            TypeError,
+            "an initializer is a name, a number or an Initializer, not list",
+        ),
     ],
 )
 def test_bad_arguments_are_named(make, error, message):
@@ -81,7 +89,9 @@ def test_clone_of_a_tuple_names_and_fills():
     assert same is not w
 
 
-@pytest.mark.parametrize("init", ["normal", "uniform", "truncatedNormal", "XavierUniform", "HeNormal", 0.5, "ones"])
+@pytest.mark.parametrize(
+    "init", ["normal", "uniform", "truncatedNormal", "XavierUniform", "HeNormal", 0.5, "ones"]
+)
 def test_slices_are_parts_of_the_whole(init):
     value = initial_value(init, (8, 6), ms.float32)
     whole = value.fill()

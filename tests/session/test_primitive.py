@@ -39,7 +39,12 @@ def test_shard_keeps_tuples_and_layouts():
 @pytest.mark.parametrize(
     ("strategy", "error", "message", "note"),
     [
-        ((2, 4), TypeError, "MatMul.shard: in_strategy: entry 0 is 2, not a tuple of ints or a Layout", "write ((2, 4),)"),
+        (
+            (2, 4),
+            TypeError,
+            "MatMul.shard: in_strategy: entry 0 is 2, not a tuple of ints or a Layout",
+            "write ((2, 4),)",
+        ),
         (
             "data",
             TypeError,
@@ -61,8 +66,8 @@ def test_shard_keeps_tuples_and_layouts():
         (
             ((2, 4), layout("dp", "sp")),
             ValueError,
-            "MatMul.shard: in_strategy mixes tuples and Layouts: ((2, 4), {device_matrix: (2, 2, 2), tensor_map: (2, 1), "
-            "alias_name: (dp, sp, mp)})",
+            "MatMul.shard: in_strategy mixes tuples and Layouts: ((2, 4), {device_matrix: (2, 2, 2), "
+            "tensor_map: (2, 1), alias_name: (dp, sp, mp)})",
             "use one kind",
         ),
     ],
@@ -81,7 +86,9 @@ def test_out_strategy_needs_in_strategy():
 
 
 def test_unknown_attributes_and_operators_are_named():
-    with pytest.raises(TypeError, match=re.escape("MatMul got an unexpected keyword argument 'transpose'")) as caught:
+    with pytest.raises(
+        TypeError, match=re.escape("MatMul got an unexpected keyword argument 'transpose'")
+    ) as caught:
         ops.MatMul(transpose=True)
     assert caught.value.notes == ("MatMul takes transpose_a, transpose_b",)
     with pytest.raises(AttributeError, match="ops has no operator 'MatMull'"):

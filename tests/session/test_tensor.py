@@ -117,7 +117,13 @@ def test_reductions_keep_the_element_type():
 
 def test_item_and_python_numbers():
     x = Tensor([[2.5]])
-    assert (x.item(), float(x), int(Tensor(3)), bool(Tensor(0)), [1, 2, 3][Tensor(1)]) == (2.5, 2.5, 3, False, 2)
+    assert (x.item(), float(x), int(Tensor(3)), bool(Tensor(0)), [1, 2, 3][Tensor(1)]) == (
+        2.5,
+        2.5,
+        3,
+        False,
+        2,
+    )
 
 
 def test_lazy_tensor_draws_when_asked():
@@ -134,9 +140,17 @@ def test_lazy_tensor_draws_when_asked():
         (lambda: Tensor("ab"), ApiTypeError, "a tensor is made of numbers, lists and arrays, not of str"),
         (lambda: Tensor([[1], [1, 2]]), ApiValueError, "the rows of the list have different lengths"),
         (lambda: Tensor(), ApiValueError, "Tensor takes input_data, or shape (with dtype and init)"),
-        (lambda: Tensor([1, 2]).item(), ApiValueError, "item() needs a tensor with one element, not shape (2,)"),
+        (
+            lambda: Tensor([1, 2]).item(),
+            ApiValueError,
+            "item() needs a tensor with one element, not shape (2,)",
+        ),
         (lambda: Tensor([1, 2]).reshape(3), ApiValueError, "cannot reshape (2,) to (3,)"),
-        (lambda: bool(Tensor([1, 2])), ApiValueError, "bool() needs a tensor with one element, not shape (2,)"),
+        (
+            lambda: bool(Tensor([1, 2])),
+            ApiValueError,
+            "bool() needs a tensor with one element, not shape (2,)",
+        ),
         (lambda: len(Tensor(1)), ApiTypeError, "a tensor without dimensions has no len()"),
     ],
 )

@@ -1,0 +1,201 @@
+"""`mspc verify`: one step on one device and the same step on N simulated ranks must give the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mspc.commands.capture import Launch
+from mspc.commands.compile import CompileOptions, find_launch
+from mspc.commands.table import Table, print_table, write_json
+from mspc.compiler.call import call_types, describe_call
+from mspc.compiler.config import Config, feed
+from mspc.compiler.driver import Compiled, Stage, compile_launch
+from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.layout import Layout
+from mspc.ir.types import TensorType
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm_local import LocalComm, World
+from mspc.runtime.observe import join, observe
+from mspc.runtime.slices import cut_parameter
+from mspc.session.tensor import Tensor
+
+Array = Any
+MARK = "verify"
+"""Attribute that numbers the operators before sharding, so that both compiles' values can be matched."""
+TOLERANCES = {"Float64": 1e-12, "Float32": 1e-5, "Float16": 1e-2, "BFloat16": 5e-2}
+"""Largest difference relative to the largest magnitude of the tensor, per element type."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One compared value. difference: the largest, relative to the largest magnitude on one device."""
+
+    kind: str
+    name: str
+    shape: tuple[int, ...]
+    difference: float
+    tolerance: float
+
+    @property
+    def same(self) -> bool:
+        return self.difference <= self.tolerance
+
+
+def verify_target(target: str, options: CompileOptions, seed: int) -> None:
+    """Compare, print the table, fail where anything differs by more than its tolerance.
+
+    Raises:
+        MspcError: the program cannot be compiled. ExecutionError: a value differs.
+    """
+    launch, ranks = find_launch(target, options)
+    config = Config.from_context(launch.context, ranks, str(Path(launch.script).parent))
+    call = describe_call(launch.args, [])
+    fed = feed(config, list(call_types(call)), launch.whole)
+    many = _compiled(launch, config)
+    one = _compiled(_whole(launch, [f.global_type for f in fed]), replace(config, ranks=1, mode="stand_alone"))
+    data = _data([f.global_type for f in fed], launch, seed)
+    weights = _weights(one)
+    expected = _on_one(one, data, weights)
+    found = _on_ranks(many, data, weights)
+    factor = float(ranks) if config.mode == "data_parallel" and not config.gradients_mean else 1.0
+    rows, first = _compare(one, many, expected, found, factor)
+    _show(rows, ranks, seed, factor)
+    if options.json is not None:
+        write_json([row.__dict__ | {"shape": list(row.shape), "same": row.same} for row in rows], options.json)
+    wrong = [row for row in rows if not row.same]
+    if wrong:
+        raise ExecutionError(
+            f"{len(wrong)} of {len(rows)} values differ between one device and {ranks} ranks",
+            notes=[f"the first operator where they part is {first.label}"] if first is not None else (),
+            frames=first.frames if first is not None else (),
+        )
+
+
+def _whole(launch: Launch, types: Sequence[TensorType]) -> Launch:
+    """The launch with global types in the places of its tensors."""
+    rest = iter(types)
+
+    def place(arg: Any) -> Any:
+        if isinstance(arg, Tensor | TensorType | np.ndarray):
+            return next(rest)
+        return tuple(map(place, arg)) if isinstance(arg, tuple | list) else arg
+
+    return replace(launch, args=tuple(map(place, launch.args)), whole=True)
+
+
+def _compiled(launch: Launch, config: Config) -> Compiled:
+    def mark(stage: Stage) -> None:
+        if stage.name == "simplify":
+            for number, node in enumerate(stage.graph.nodes):
+                node.attrs[MARK] = number
+
+    return compile_launch(launch.target, launch.args, config, mark, launch.whole)
+
+
+def _data(types: Sequence[TensorType], launch: Launch, seed: int) -> list[Array]:
+    """Global inputs: floats uniform in [0, 1), integers drawn from those that the script feeds."""
+    generator = np.random.default_rng(seed)
+    tensors: list[Tensor] = []
+    describe_call(launch.args, tensors)
+    found: list[Array] = []
+    for i, type in enumerate(types):
+        if type.dtype.is_float:
+            found.append(generator.random(type.shape).astype(type.dtype.numpy))
+            continue
+        known = np.unique(tensors[i].asnumpy()) if i < len(tensors) else np.zeros(1)
+        found.append(generator.choice(known, type.shape).astype(type.dtype.numpy))
+    return found
+
+
+def _weights(compiled: Compiled) -> dict[str, Array]:
+    values = {name: np.array(p.value) for name, p in compiled.traced.parameters.items()}
+    return values | dict(compiled.traced.constants)
+
+
+def _values(graph: Graph, rank: int, data: Sequence[Array], weights: dict[str, Array]) -> dict[Parameter, Array]:
+    inputs = iter(data)
+    return {
+        p: np.array(cut_parameter(p, next(inputs) if p.kind == "input" else weights[p.name], rank, p.kind))
+        for p in graph.parameters
+    }
+
+
+def _on_one(compiled: Compiled, data: Sequence[Array], weights: dict[str, Array]) -> list[dict[Any, Array]]:
+    return _on_ranks(compiled, data, weights)
+
+
+def _on_ranks(compiled: Compiled, data: Sequence[Array], weights: dict[str, Array]) -> list[dict[Any, Array]]:
+    """What every rank computed: operators by their number, parameters by name, results by position."""
+
+    def main(comm: LocalComm) -> dict[Any, Array]:
+        graph = compiled.rank_graph(comm.rank)
+        values = _values(graph, comm.rank, data, weights)
+        return observe(graph, NumPyBackend(comm), values, MARK)
+
+    return World(compiled.config.ranks).run(main)
+
+
+def _compare(
+    one: Compiled, many: Compiled, expected: list[dict[Any, Array]], found: list[dict[Any, Array]], factor: float
+) -> tuple[list[Row], Node | None]:
+    """Rows for results, gradients and parameters, and the first operator whose value differs."""
+    rows: list[Row] = []
+    own_data = many.config.mode == "data_parallel"
+    for i, value in enumerate(many.graph.results):
+        whole = join(found, ("result", i), _layout(value, many))
+        if own_data:
+            whole = np.mean([rank["result", i] for rank in found], axis=0)
+        rows.append(_row("output", str(i), expected[0]["result", i], whole))
+    numbers = {node.attrs[MARK]: node for node in many.graph.nodes if MARK in node.attrs}
+    first: Node | None = None
+    for node in one.graph.nodes:
+        number = node.attrs.get(MARK)
+        other = numbers.get(number)
+        if other is None or number not in expected[0] or number not in found[0] or own_data:
+            continue
+        row = _row("operator", node.label, expected[0][number], join(found, number, _layout(other, many)))
+        if not row.same and first is None:
+            first = node
+        for name in filter(None, str(node.attrs.get("gradient_for", "")).split(",")):
+            rows.append(replace(row, kind="gradient", name=name))
+    for parameter in one.graph.parameters:
+        if parameter.kind == "parameter" and factor == 1.0:
+            mine = many.graph.parameter(parameter.name)
+            whole = join(found, parameter.name, _layout(mine, many))
+            rows.append(_row("parameter", parameter.name, expected[0][parameter.name], whole))
+    return rows, first
+
+
+def _layout(value: Any, compiled: Compiled) -> Layout:
+    if isinstance(value.layout, Layout):
+        return value.layout
+    return Layout.replicated(compiled.config.ranks, len(value.shape))
+
+
+def _row(kind: str, name: str, expected: Array, found: Array) -> Row:
+    wide = np.result_type(expected.dtype, np.float64)
+    size = float(np.max(np.abs(expected.astype(wide)), initial=0.0))
+    apart = float(np.max(np.abs(expected.astype(wide) - found.astype(wide)), initial=0.0))
+    if np.isnan(found.astype(wide)).any() != np.isnan(expected.astype(wide)).any():
+        apart = float("inf")
+    names = {dtype.lower(): value for dtype, value in TOLERANCES.items()}
+    return Row(kind, name, expected.shape, apart / size if size else apart, names.get(expected.dtype.name, 0.0))
+
+
+def _show(rows: list[Row], ranks: int, seed: int, factor: float) -> None:
+    shown = [
+        (row.kind, row.name, str(row.shape), f"{row.difference:.1e}", f"{row.tolerance:.0e}", "" if row.same else "differs")
+        for row in rows
+    ]
+    title = f"one device beside {ranks} ranks: one step, inputs uniform [0, 1) from seed {seed}"
+    print_table(Table(title, ("value", "name", "shape", "difference", "tolerance", ""), shown, (3, 4)))
+    if factor != 1.0:
+        print(f"gradients are sums over {int(factor)} ranks here (gradients_mean is off), so updates are not compared")
+
+

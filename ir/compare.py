@@ -1,0 +1,108 @@
+"""Are two graphs equal? Used to prove that a text reads back to what was printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.opaque import Literal, Module
+
+_NODE_FIELDS = (
+    "type", "name", "instance", "scope", "phase", "in_strategy", "out_strategy", "strategy", "in_layouts",
+    "layout", "attrs", "frames",
+)  # fmt: skip
+_PARAMETER_FIELDS = ("name", "kind", "type", "trainable", "layout", "global_type", "attrs")
+
+
+def difference(a: Graph, b: Graph) -> str:
+    """The first difference in words, "" for equal graphs. A `forward` outside the graph counts as none."""
+    return next(_differences(a, b), "")
+
+
+def module_difference(a: Module, b: Module) -> str:
+    """The first difference of two files in words, "" when they are equal."""
+    if (a.entry, a.dialect) != (b.entry, b.dialect):
+        return f"the entries are @{a.entry} and @{b.entry}, the dialects {a.dialect!r} and {b.dialect!r}"
+    if len(a.graphs) != len(b.graphs):
+        return f"{len(a.graphs)} and {len(b.graphs)} graphs"
+    found = (difference(left, right) for left, right in zip(a.graphs, b.graphs, strict=True))
+    return next((text for text in found if text), "")
+
+
+def _differences(a: Graph, b: Graph) -> Iterator[str]:
+    if a.name != b.name:
+        yield f"the names are {a.name} and {b.name}"
+    if not _same(a.attrs, b.attrs):
+        yield f"the attributes are {a.attrs} and {b.attrs}"
+    for what in ("parameters", "nodes", "results"):
+        if len(getattr(a, what)) != len(getattr(b, what)):
+            yield f"{len(getattr(a, what))} and {len(getattr(b, what))} {what}"
+            return
+    places: dict[Value, str] = {}
+    for graph in (a, b):
+        places |= {p: f"parameter {i}" for i, p in enumerate(graph.parameters)}
+        places |= {n: f"%{i}" for i, n in enumerate(graph.nodes)}
+    for left, right in zip(a.parameters, b.parameters, strict=True):
+        yield from _fields(f"parameter {left.name}", left, right, _PARAMETER_FIELDS)
+    for i, (left, right) in enumerate(zip(a.nodes, b.nodes, strict=True)):
+        yield from _nodes(f"%{i} {left.label}", left, right, places)
+    for i, (left, right) in enumerate(zip(a.results, b.results, strict=True)):
+        yield from _operands(f"result {i}", left, right, places)
+    if a.returns_tuple != b.returns_tuple:
+        yield f"returns_tuple is {a.returns_tuple} and {b.returns_tuple}"
+
+
+def _nodes(where: str, left: Node, right: Node, places: dict[Value, str]) -> Iterator[str]:
+    if left.op.name != right.op.name:
+        yield f"{where}: the operators are {left.op.name} and {right.op.name}"
+    attributes = left.op.attributes(), right.op.attributes()
+    if not _same(*map(dict, attributes)):
+        yield f"{where}: the operators' attributes are {dict(attributes[0])} and {dict(attributes[1])}"
+    if type(left.op) is not type(right.op):
+        yield f"{where}: the operators' classes are {type(left.op).__name__} and {type(right.op).__name__}"
+    if len(left.inputs) != len(right.inputs):
+        yield f"{where}: {len(left.inputs)} and {len(right.inputs)} operands"
+        return
+    for i, pair in enumerate(zip(left.inputs, right.inputs, strict=True)):
+        yield from _operands(f"{where}: operand {i}", *pair, places)
+    yield from _fields(where, left, right, _NODE_FIELDS)
+    forwards = [
+        (places[node.forward], node.forward_input) if node.forward in places else None
+        for node in (left, right)
+    ]
+    if forwards[0] != forwards[1]:
+        yield f"{where}: gradient of {forwards[0]} and {forwards[1]}"
+
+
+def _fields(where: str, left: Node | Parameter, right: Any, names: tuple[str, ...]) -> Iterator[str]:
+    for name in names:
+        values = getattr(left, name), getattr(right, name)
+        if not _same(*values):
+            yield f"{where}: {name} is {values[0]} and {values[1]}"
+
+
+def _operands(where: str, left: Value, right: Value, places: dict[Value, str]) -> Iterator[str]:
+    if isinstance(left, Constant) and isinstance(right, Constant):
+        if left.type != right.type or left.value.tobytes() != right.value.tobytes():
+            yield f"{where}: {left.type} {left.value} and {right.type} {right.value}"
+    elif isinstance(left, Literal) and isinstance(right, Literal):
+        if left.type != right.type or not _same(left.value, right.value):
+            yield f"{where}: {left.type} {left.value} and {right.type} {right.value}"
+    elif places.get(left, "outside") != places.get(right, "elsewhere"):
+        yield f"{where}: {places.get(left, left)} and {places.get(right, right)}"
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Equality in which NaN equals itself, True is not 1 and 1 is not 1.0."""
+    if isinstance(left, Constant) and isinstance(right, Constant):
+        return left.type == right.type and left.value.tobytes() == right.value.tobytes()
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(_same, left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return list(left) == list(right) and all(_same(left[key], right[key]) for key in left)
+    if isinstance(left, float) and isinstance(right, float):
+        return left.hex() == right.hex()
+    if isinstance(left, bool | int | float) or isinstance(right, bool | int | float):
+        return type(left) is type(right) and left == right
+    return left == right

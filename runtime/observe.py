@@ -1,0 +1,59 @@
+"""Runs a rank's graph and keeps what it computes, to compare runs operator by operator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.graph import Constant, Graph, Parameter
+from mspc.ir.layout import Layout
+from mspc.ir.types import TensorType
+from mspc.runtime.backend import NumPyBackend
+
+Array = Any
+COMBINE = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply,
+           "all": np.logical_and, "any": np.logical_or}  # fmt: skip
+
+
+def observe(
+    graph: Graph, backend: NumPyBackend, parameters: Mapping[Parameter, Array], mark: str
+) -> dict[Any, Array]:
+    """One step: values of the nodes that carry the attribute `mark` under its value, results under ("result", i),
+    parameters after the step under their names."""
+    values: dict[Any, Array] = dict(parameters)
+    kept: dict[Any, Array] = {}
+    with np.errstate(all="ignore"):
+        for node in graph.nodes:
+            inputs = [v.value if isinstance(v, Constant) else values[v] for v in node.inputs]
+            result = values[node] = node.op.kernel(backend)(*inputs)  # type: ignore[attr-defined]  # operators have kernels
+            if mark in node.attrs and isinstance(node.type, TensorType):
+                kept[node.attrs[mark]] = np.array(result)
+    for i, value in enumerate(graph.results):
+        kept["result", i] = np.array(value.value if isinstance(value, Constant) else values[value])
+    for parameter in graph.parameters:
+        kept[parameter.name] = np.array(values[parameter])
+    return kept
+
+
+def join(ranks: Sequence[Mapping[Any, Array]], key: Any, layout: Layout) -> Array:
+    """The whole value from every rank's slice: parts combined, of replicas the lowest rank's."""
+    first = np.asarray(ranks[0][key])
+    cut = layout.strategy
+    whole = np.empty(tuple(n * c for n, c in zip(first.shape, cut, strict=True)), first.dtype)
+    seen: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+    for rank, values in enumerate(ranks):
+        place = layout.coordinates(rank)
+        index, part = layout.slice_index(rank), tuple(place[a] for a in layout.partial)
+        parts = seen.setdefault(index, set())
+        if part in parts:
+            continue
+        slices = layout.slices_for(rank, whole.shape)
+        mine = np.asarray(values[key])
+        whole[slices] = COMBINE[layout.reduction](whole[slices], mine) if parts else mine
+        parts.add(part)
+    if layout.reduction == "mean":
+        whole = (whole / math.prod(layout.mesh[a] for a in layout.partial)).astype(first.dtype)
+    return whole

@@ -1,0 +1,141 @@
+"""MindSpore's own dumps are read, and what is printed of them is read back equal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mspc.ir.compare import module_difference
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.opaque import Literal, Module, OpaqueOp, Reference, Symbol
+from mspc.ir.parser import parse
+from mspc.ir.printer import print_module
+from mspc.ir.types import FLOAT32, TensorType
+from mspc.ops.modules import load_operators
+
+DUMP = """\
+# IR entry: @2_main_7
+# Total subgraphs: 2
+
+jit config {
+jit_level: 
+}
+
+# Attrs:
+training: 1
+compile_phase: train.17.0
+
+# Total params: 2
+# Params:
+%para1_x: <Tensor[Float32], (2, 32)> : [16, 32]
+%para2_net.w: <Ref[Tensor[Float32]], (8, 16), ref_key=net.w, is_parameter, is_inplace>  :  has_default
+
+Node counting information:
+Total number of nodes: 3
+
+subgraph attr:
+defer_inline: 1
+subgraph instance: 1_Net_5 : 0x56008aaa0cc0
+# Parameters: 2, (<Tensor[Float32], (2, 32)>, <UMonad, NoShape>)
+# In file net.py:32~33, 4~40/    def construct(self, x, y):/
+subgraph @1_Net_5 parent: [subgraph @2_main_7](%para3_x, %para4_u) {
+  %0(CNode_1) = Load($(@2_main_7:para2_net.w), %para4_u)
+      : (<Ref[Tensor[Float32]], (8, 16), ref_key=net.w>, <UMonad, NoShape>) -> (<Tensor[Float32], (8, 16)>)
+  %1(out) = PrimFunc_MatMul(%para3_x, %0, Bool(0), (I64(1), I64(8)), UMonad[U]) {instance name: matmul} \
+primitive_attrs: {in_strategy: ((2, 4), (4, 1)), op: sum} cnode_primal_attrs: {id: "7"} {in_strategy: ((2, 4), (4, 1))}
+      : (<Tensor[Float32], (2, 32)>, <Tensor[Float32], (8, 16)>, <Bool, NoShape>, <Tuple[Int64*2], \
+TupleShape(NoShape, NoShape)>, <UMonad, NoShape>) -> (<Tensor[Float32], (2, 16)>)
+      # Fullname with scope: (Default/net-Net/MatMul-op0)
+      # In file net.py:19~23, 4~18/    def construct(self, x):/
+      # In file net.py:20, 14~36/        out = self.matmul(x, self.w)/<~~This line of code can be shared by \
+multiple nodes, and may be duplicated./
+  Return(%1) cnode_attrs: {checkpoint: Bool(1)}
+      : (<Tensor[Float32], (2, 16)>)
+}
+subgraph instance: 2_main_7 : 0x56008aaa0cc1
+subgraph @2_main_7() {
+  %0(loss) = call @1_Net_5(%para1_x, UMonad[U])
+      : (<Tensor[Float32], (2, 32)>, <UMonad, NoShape>) -> (<Tensor[Float32], (2, 16)>)
+  %1(s) = Add(%0, Tensor(shape=[2, 16], dtype=Float32, value=
+[[ 1.0e+0  1.0e+0 ...]]))
+      : (<Tensor[Float32], (2, 16)>, <Tensor[Float32], (2, 16), value=...>) -> (<Tensor[Float32], (2, 16)>)
+  Return(%1)
+      : (<Tensor[Float32], (2, 16)>)
+}
+"""
+
+
+@pytest.fixture
+def module() -> Module:
+    return parse(DUMP, load_operators(), "dump.ir")
+
+
+def test_dump_becomes_graphs(module: Module) -> None:
+    assert (module.entry, module.dialect) == ("2_main_7", "mindspore")
+    assert [graph.name for graph in module.graphs] == ["1_Net_5", "2_main_7"]
+    assert module.attrs == {"training": 1, "compile_phase": "train.17.0"}
+    assert module.graphs[0].attrs == {"defer_inline": 1}
+    assert [(p.name, p.kind, p.attrs) for p in module.main.parameters] == [
+        ("x", "input", {}),
+        ("net.w", "parameter", {"is_inplace": True}),
+    ]
+    assert [p.name for p in module.graphs[0].parameters] == ["x", "u"]
+
+
+def test_dump_operators_stay_opaque_with_their_facts(module: Module) -> None:
+    load, product = module.graphs[0].nodes
+    assert load.op == OpaqueOp("Load")
+    assert product.op == OpaqueOp("MatMul", {"op": Symbol("sum")})
+    assert product.type == TensorType(FLOAT32, (2, 16))
+    assert (product.name, product.instance, product.scope) == ("out", "matmul", "Default/net-Net/MatMul-op0")
+    assert product.in_strategy == product.strategy == ((2, 4), (4, 1))
+    assert product.attrs == {"id": "7"}
+    literals = [value.value for value in product.inputs[2:] if isinstance(value, Literal)]
+    assert literals == [False, (1, 8), Symbol("UMonad[U]")]
+    assert [(str(frame), frame.text) for frame in product.frames] == [
+        ("net.py:20:15", "        out = self.matmul(x, self.w)"),
+        ("net.py:19:5", "    def construct(self, x):"),
+    ]
+
+
+def test_dump_calls_and_references_are_kept(module: Module) -> None:
+    call, add = module.main.nodes
+    assert call.op.name == "call"
+    (callee, *_), (first, *_) = call.inputs, module.graphs[0].nodes[0].inputs
+    assert isinstance(callee, Literal)
+    assert callee.value == Reference("1_Net_5")
+    assert isinstance(first, Literal)
+    assert first.value == Reference("2_main_7", "para2_net.w")
+    assert isinstance(add.inputs[1], Literal)
+
+
+def test_printed_dump_reads_back_equal(module: Module) -> None:
+    text = print_module(module)
+    again = parse(text, load_operators())
+    assert module_difference(module, again) == ""
+    assert print_module(again) == text
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "message"),
+    [
+        ("call @1_Net_5", "call @1_Net_6", "dump.ir:44:14: error: unknown graph @1_Net_6"),
+        ("para2_net.w)", "para2_net.v)", "dump.ir:27:22: error: the graph @2_main_7 has no value para2_net.v"),
+        ("(%para3_x, %0, ", "(%para3_x, %9, ", "dump.ir:29:41: error: unknown value %9"),
+    ],
+)
+def test_damaged_dump_is_refused(good: str, bad: str, message: str) -> None:
+    with pytest.raises(MspcError) as caught:
+        parse(DUMP.replace(good, bad), {}, "dump.ir")
+    assert str(caught.value).split("\n")[0] == message
+
+
+def test_all_conformance_dumps_read_back_equal(conformance: Path) -> None:
+    files = sorted((conformance / "dumps").glob("*.ir"))
+    assert len(files) > 80
+    registry = load_operators()
+    for file in files:
+        module = parse(file.read_text("utf-8"), registry, file.name)
+        assert all(isinstance(node.op, OpaqueOp) for graph in module.graphs for node in graph.nodes)
+        assert module_difference(module, parse(print_module(module), registry)) == "", file.name

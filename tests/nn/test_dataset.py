@@ -1,0 +1,264 @@
+"""Data sets as pipelines."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import dataset as ds
+from mspc.ir.diagnostics import MspcError
+
+
+class Items:
+    def __getitem__(self, i):
+        return np.float32(i), np.array([i, -i])
+
+    def __len__(self):
+        return 6
+
+
+def first(dataset):
+    """The first column of every row."""
+    return [row[0].tolist() for row in dataset.create_tuple_iterator(output_numpy=True)]
+
+
+def numbers(n=6):
+    return ds.GeneratorDataset(lambda: ((i,) for i in range(n)), ["x"])
+
+
+def test_sources():
+    assert first(numbers(3)) == [0, 1, 2]
+    assert first(ds.GeneratorDataset([10, 20], "x", shuffle=False)) == [10, 20]
+    assert first(ds.GeneratorDataset(iter([(1,), (2,)]), ["x"])) == [1, 2]
+    assert first(ds.GeneratorDataset(Items(), ["a", "b"], shuffle=False)) == [0, 1, 2, 3, 4, 5]
+    assert first(ds.GeneratorDataset(Items(), ["a", "b"], sampler=[3, 1])) == [3, 1]
+    assert first(ds.NumpySlicesDataset(np.arange(3), "x", shuffle=False)) == [0, 1, 2]
+    by_name = ds.NumpySlicesDataset({"a": [1, 2], "b": [3.0, 4.0]}, shuffle=False)
+    assert list(by_name.create_dict_iterator(output_numpy=True))[1] == {"a": 2, "b": 4.0}
+
+
+def test_rows_are_tensors_and_generators_start_anew():
+    dataset = numbers(2)
+    for _ in range(2):
+        (a,), (b,) = list(dataset)
+        assert isinstance(a, ms.Tensor)
+        assert (a.item(), b.item()) == (0, 1)
+    assert [row["x"].item() for row in dataset.create_dict_iterator()] == [0, 1]
+
+
+def test_column_types_convert():
+    dataset = ds.GeneratorDataset(Items(), ["a", "b"], [ms.float16, ms.int32], shuffle=False)
+    assert dataset.output_types() == [np.float16, np.int32]
+    assert dataset.output_shapes() == [[], [2]]
+
+
+def test_map_style_sources_are_shuffled_anew_each_epoch_and_alike_everywhere():
+    def epochs():
+        ms.set_seed(4)
+        dataset = ds.GeneratorDataset(Items(), ["a", "b"])
+        return first(dataset), first(dataset)
+
+    one, two = epochs()
+    assert sorted(one) == sorted(two) == [0, 1, 2, 3, 4, 5]
+    assert one != two
+    assert epochs() == (one, two)
+
+
+def test_shards_divide_the_rows():
+    shards = [
+        ds.GeneratorDataset(Items(), ["a", "b"], shuffle=False, num_shards=4, shard_id=i) for i in range(4)
+    ]
+    assert [first(s) for s in shards] == [[0, 4], [1, 5], [2, 0], [3, 1]]
+    ms.set_seed(1)
+    mixed = [ds.NumpySlicesDataset(np.arange(8), "x", num_shards=2, shard_id=i) for i in range(2)]
+    for shard in mixed:
+        shard.key = 1
+    assert sorted(first(mixed[0]) + first(mixed[1])) == list(range(8))
+    streamed = ds.GeneratorDataset(lambda: range(5), ["x"], num_shards=2, shard_id=1)
+    assert (first(streamed), streamed.get_dataset_size()) == ([1, 3], 2)
+
+
+def test_batches():
+    assert first(numbers(5).batch(2)) == [[0, 1], [2, 3], [4]]
+    dropped = numbers(5).batch(2, drop_remainder=True)
+    assert first(dropped) == [[0, 1], [2, 3]]
+    assert (dropped.get_dataset_size(), len(numbers(5).batch(2)), dropped.get_batch_size()) == (2, 3, 2)
+
+
+def test_steps_compose():
+    dataset = numbers(6).map(lambda x: x * 2, "x").filter(lambda x: x > 2).skip(1).take(2).repeat(2)
+    assert first(dataset) == [6, 8, 6, 8]
+    assert dataset.get_dataset_size() == 4
+    assert dataset.get_repeat_count() == 2
+    assert first(numbers(2) + numbers(1)) == [0, 1, 0]
+
+
+def test_map_takes_and_gives_columns():
+    dataset = ds.GeneratorDataset(Items(), ["a", "b"], shuffle=False).take(1)
+    summed = dataset.map([lambda a, b: (a + b[0], b), lambda s, b: s], ["a", "b"], ["sum"])
+    assert (summed.get_col_names(), first(summed)) == (["sum"], [0.0])
+    split = dataset.map(lambda b: (b[0], b[1]), ["b"], ["b0", "b1"])
+    assert split.column_names == ["a", "b0", "b1"]
+    positional = dataset.map(ds.transforms.TypeCast(ms.int32), "a")
+    assert positional.output_types()[0] == np.int32
+    chosen = dataset.project(["b", "a"]).rename("b", "label")
+    assert chosen.column_names == ["label", "a"]
+
+
+def test_shuffle_draws_from_its_window():
+    ms.set_seed(2)
+    dataset = numbers(20).shuffle(4)
+    one, two = first(dataset), first(dataset)
+    assert sorted(one) == list(range(20))
+    assert one != two != list(range(20))
+    assert all(value <= place + 4 for place, value in enumerate(one))
+
+
+def test_columns_can_be_chosen_when_read():
+    rows = ds.GeneratorDataset(Items(), ["a", "b"], shuffle=False).create_tuple_iterator(columns=["b"])
+    assert next(rows)[0].shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: ds.GeneratorDataset(3, ["x"]), TypeError, "GeneratorDataset: source int gives no rows"),
+        (lambda: ds.GeneratorDataset([1]), ValueError, "GeneratorDataset: column_names is missing"),
+        (
+            lambda: first(ds.GeneratorDataset([(1, 2)], ["x"])),
+            ValueError,
+            "GeneratorDataset: a row has 2 columns, column_names has 1",
+        ),
+        (lambda: numbers().batch(0), ValueError, "batch: batch_size 0 must be at least 1"),
+        (lambda: numbers().map(3), TypeError, "map: 3 is no operation"),
+        (lambda: numbers().map(len, "y"), ValueError, "there is no column 'y'; there are 'x'"),
+        (lambda: numbers().repeat(), ValueError, "repeat without a count is not supported"),
+        (
+            lambda: first(ds.GeneratorDataset(lambda: iter([np.ones(1), np.ones(2)]), ["x"]).batch(2)),
+            ValueError,
+            "batch: rows of column 'x' have different shapes: (1,), (2,)",
+        ),
+        (
+            lambda: ds.NumpySlicesDataset(([1], [1, 2])),
+            ValueError,
+            "NumpySlicesDataset: the columns have different lengths",
+        ),
+        (
+            lambda: ds.GeneratorDataset([1], "x", num_shards=2, shard_id=2),
+            ValueError,
+            "shard_id 2 must be below num_shards 2",
+        ),
+        (
+            lambda: ds.MnistDataset("none", "training"),
+            ValueError,
+            "MnistDataset: usage 'training' is not 'train', ",
+        ),
+        (lambda: ds.vision.Normalize((0.1,), (0.0,)), ValueError, "Normalize: std (0.0,) must be positive"),
+    ],
+)
+def test_wrong_arguments_are_named(call, error, message):
+    with pytest.raises(error) as caught:
+        call()
+    assert caught.value.message.startswith(message)
+
+
+def write_idx(path, array, compressed=False):
+    header = bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape)
+    raw = header + array.astype(np.uint8).tobytes()
+    path.write_bytes(gzip.compress(raw) if compressed else raw)
+
+
+def test_mnist_reads_idx_files(tmp_path):
+    images = np.arange(3 * 4 * 5).reshape(3, 4, 5)
+    write_idx(tmp_path / "train-images-idx3-ubyte", images)
+    write_idx(tmp_path / "train-labels-idx1-ubyte", np.array([3, 1, 2]))
+    write_idx(tmp_path / "t10k-images-idx3-ubyte.gz", images[:1], True)
+    write_idx(tmp_path / "t10k-labels-idx1-ubyte.gz", np.array([7]), True)
+    train = ds.MnistDataset(str(tmp_path), "train", shuffle=False)
+    rows = list(train.create_dict_iterator(output_numpy=True))
+    assert [int(row["label"]) for row in rows] == [3, 1, 2]
+    assert rows[1]["image"].shape == (4, 5, 1)
+    assert np.array_equal(rows[1]["image"][..., 0], images[1])
+    assert (rows[0]["image"].dtype, rows[0]["label"].dtype) == (np.uint8, np.uint32)
+    assert [r[1].item() for r in ds.MnistDataset(str(tmp_path), "test")] == [7]
+    assert ds.MnistDataset(str(tmp_path)).get_dataset_size() == 4
+    assert first(ds.MnistDataset(str(tmp_path), "train", num_samples=2, shuffle=False).project("label")) == [
+        3,
+        1,
+    ]
+
+
+def test_damaged_idx_files_are_named(tmp_path):
+    with pytest.raises(MspcError, match="there is no file 'train-images-idx3-ubyte'"):
+        ds.MnistDataset(str(tmp_path), "train")
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(b"\0\0\10\1" + b"\0" * 20)
+    with pytest.raises(MspcError, match="is no idx file of bytes with 3 dimensions"):
+        ds.MnistDataset(str(tmp_path), "train")
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(
+        bytes((0, 0, 8, 3)) + struct.pack(">3I", 2, 4, 4) + b"\0"
+    )
+    with pytest.raises(MspcError, match=r"holds 1 bytes for shape \(2, 4, 4\): it is damaged"):
+        ds.MnistDataset(str(tmp_path), "train")
+
+
+def test_the_tutorials_image_pipeline(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (5, 28, 28))
+    write_idx(tmp_path / "train-images-idx3-ubyte", images)
+    write_idx(tmp_path / "train-labels-idx1-ubyte", np.arange(5))
+    dataset = ds.MnistDataset(str(tmp_path), shuffle=False)
+    transforms = [
+        ds.vision.Rescale(1.0 / 255.0, 0),
+        ds.vision.Normalize(mean=(0.1307,), std=(0.3081,)),
+        ds.vision.HWC2CHW(),
+    ]
+    dataset = dataset.map(transforms, "image").map(ds.transforms.TypeCast(ms.int32), "label").batch(2)
+    image, label = next(iter(dataset))
+    assert (image.shape, image.dtype, label.dtype) == ((2, 1, 28, 28), ms.float32, ms.int32)
+    expected = (images[0] / 255 - 0.1307) / 0.3081
+    np.testing.assert_allclose(image.value[0, 0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_image_operations():
+    image = np.arange(16, dtype=np.uint8).reshape(4, 4, 1)
+    assert ds.vision.Resize((2, 2))(image)[..., 0].tolist() == [[2, 4], [10, 12]]
+    assert ds.vision.Resize((8, 8), ds.vision.Inter.NEAREST)(image).shape == (8, 8, 1)
+    assert ds.vision.Resize(2)(np.zeros((4, 8, 3), np.uint8)).shape == (2, 4, 3)
+    assert np.array_equal(ds.vision.RandomHorizontalFlip(1.0)(image), image[:, ::-1])
+    assert np.array_equal(ds.vision.RandomHorizontalFlip(0.0)(image), image)
+    assert ds.vision.RandomCrop((3, 3), 1)(image).shape == (3, 3, 1)
+    assert ds.vision.ToTensor()(image).shape == (1, 4, 4)
+    assert ds.transforms.OneHot(3)(1).tolist() == [0, 1, 0]
+    assert ds.transforms.Compose([lambda x: x + 1, lambda x: (x, x)])(1) == (2, 2)
+
+
+def test_cifar10_reads_binary_files(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 3, 32, 32)).astype(np.uint8)
+    labels = np.array([[4], [0], [9]], np.uint8)
+    records = np.concatenate([labels, pixels.reshape(3, -1)], 1)
+    (tmp_path / "data_batch_1.bin").write_bytes(records[:2].tobytes())
+    (tmp_path / "test_batch.bin").write_bytes(records[2:].tobytes())
+    train = list(ds.Cifar10Dataset(str(tmp_path), "train", shuffle=False))
+    assert [label.item() for _, label in train] == [4, 0]
+    assert np.array_equal(train[0][0].value, pixels[0].transpose(1, 2, 0))
+    assert ds.Cifar10Dataset(str(tmp_path)).get_dataset_size() == 3
+    (tmp_path / "test_batch.bin").write_bytes(b"123")
+    with pytest.raises(MspcError, match="holds 3 bytes, no multiple of 3073: it is damaged"):
+        ds.Cifar10Dataset(str(tmp_path), "test")
+    with pytest.raises(MspcError, match=r"there is no file 'test_batch\.bin'"):
+        ds.Cifar10Dataset(str(tmp_path / "none"), "test")
+
+
+def test_the_pipelines_own_seed_wins():
+    def order(seed):
+        ms.set_seed(1)
+        ds.config.set_seed(seed)
+        return first(numbers(20).shuffle(20))
+
+    assert order(5) == order(5) != order(6)
+    assert ds.config.get_seed() == 6
+    with pytest.raises(ValueError, match=r"dataset\.config\.set_seed\(-1\)"):
+        ds.config.set_seed(-1)

@@ -1,0 +1,135 @@
+"""Cutting full tensors, gathering slices, feeding data, and what ranks settle before they start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Parameter
+from mspc.ir.layout import Layout
+from mspc.ir.types import FLOAT32, INT32, DType, TensorType
+from mspc.runtime.agreement import agree, stop_together
+from mspc.runtime.comm_local import LocalComm, World
+from mspc.runtime.data import Batches, load_batches, synthetic_batches
+from mspc.runtime.failure import StoppedByOther
+from mspc.runtime.slices import cut, cut_parameter, gather
+
+WHOLE = np.arange(48, dtype=np.float32).reshape(4, 12)
+LAYOUTS = [
+    Layout.replicated(6, 2),
+    Layout.from_strategy((2, 3), 6),
+    Layout.from_strategy((2, 1), 6),
+    Layout.from_strategy((1, 6), 6),
+    Layout.of((2, 3), [(), (1, 0)]),
+    Layout.of((3, 2), [(1,), ()]),
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_gathering_undoes_cutting(layout: Layout) -> None:
+    def main(comm: LocalComm) -> Any:
+        local = cut(WHOLE, layout, comm.rank)
+        assert local.shape == layout.local_shape(WHOLE.shape)
+        assert not np.shares_memory(local, WHOLE)
+        return gather(local, layout, WHOLE.shape, comm)
+
+    for found in World(6).run(main):
+        np.testing.assert_array_equal(found, WHOLE)
+
+
+def fed(name: str, shape: tuple[int, ...], layout: Layout, dtype: DType = FLOAT32) -> Parameter:
+    local = TensorType(dtype, layout.local_shape(shape))
+    return Parameter(name, local, layout=layout, global_type=TensorType(dtype, shape))
+
+
+def test_values_that_do_not_fit_are_refused() -> None:
+    parameter = fed("w", (4, 12), LAYOUTS[1])
+    assert cut_parameter(parameter, WHOLE.astype(np.float64), 0, "array").dtype == np.float32
+    with pytest.raises(MspcError) as caught:
+        cut_parameter(parameter, WHOLE[:2], 0, "array")
+    assert caught.value.message == "array 'w' has shape (2, 12); the program takes (4, 12)"
+    with pytest.raises(MspcError) as caught:
+        cut_parameter(fed("i", (4, 12), LAYOUTS[1], INT32), WHOLE, 0, "array")
+    assert caught.value.message == "array 'i' is float32; the program takes int32"
+
+
+BATCH = fed("x", (4, 12), Layout.from_strategy((2, 1), 2))
+
+
+def test_steps_lie_one_after_the_other_and_begin_again() -> None:
+    data = np.arange(96, dtype=np.float32).reshape(8, 12)
+    batches = Batches([BATCH], {"x": data}, 1, "data.npz")
+    assert batches.count == 2
+    for step in range(4):
+        (found,) = batches.step(step)
+        first = 4 * (step % 2)
+        np.testing.assert_array_equal(found, data[first + 2 : first + 4])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({}, "data.npz has no array 'x'"),
+        ({"x": WHOLE, "y": WHOLE}, "data.npz has an array 'y' that the network does not take"),
+        (
+            {"x": WHOLE[:3]},
+            "data.npz: array 'x' has shape (3, 12); the program takes (4, 12) or (steps x 4, 12)",
+        ),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(arrays: dict[str, Any], message: str) -> None:
+    with pytest.raises(MspcError) as caught:
+        Batches([BATCH], arrays, 0, "data.npz")
+    assert caught.value.message == message
+
+
+def test_npz_files(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, x=WHOLE)
+    np.testing.assert_array_equal(load_batches(path, [BATCH], 0).step(0)[0], WHOLE[:2])
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(MspcError, match=r"cannot read .*data\.npz"):
+        load_batches(path, [BATCH], 0)
+    np.save(tmp_path / "one.npy", WHOLE)
+    with pytest.raises(MspcError, match=r"one\.npy is not an npz file"):
+        load_batches(tmp_path / "one.npy", [BATCH], 0)
+    np.savez(path, x=np.array([{}], dtype=object))
+    with pytest.raises(MspcError, match="cannot read"):
+        load_batches(path, [BATCH], 0)
+
+
+def test_synthetic_data_are_slices_of_the_same_arrays() -> None:
+    inputs = [BATCH, fed("i", (4,), Layout.from_strategy((2,), 2), INT32)]
+    parts = [synthetic_batches(inputs, rank).step(0) for rank in (0, 1)]
+    expected = np.random.default_rng(0).random((4, 12)).astype(np.float32)
+    np.testing.assert_array_equal(np.concatenate([part[0] for part in parts]), expected)
+    assert [part[1].tolist() for part in parts] == [[0, 0], [0, 0]]
+
+
+def test_ranks_that_hold_different_compiles_do_not_start() -> None:
+    World(3).run(lambda comm: agree(comm, "same"))
+    with pytest.raises(MspcError) as caught:
+        World(3).run(lambda comm: agree(comm, "other" if comm.rank == 2 else "same"))
+    assert caught.value.exit_status == 2
+    assert caught.value.message == (
+        "the ranks hold graphs of different compiles: rank 2 and rank 0 differ; rank 0 holds same"
+    )
+
+
+def test_one_rank_that_cannot_start_stops_all_with_its_own_message() -> None:
+    quiet: list[int] = []
+
+    def main(comm: LocalComm) -> None:
+        try:
+            stop_together(comm, MspcError("mine") if comm.rank == 1 else None)
+        except StoppedByOther:
+            quiet.append(comm.rank)
+            raise
+
+    with pytest.raises(MspcError, match="mine"):
+        World(3).run(main)
+    assert quiet == [0]
