@@ -190,12 +190,17 @@ def _row(kind: str, name: str, expected: Array, found: Array) -> Row:
 
 def _show(rows: list[Row], ranks: int, seed: int, factor: float) -> None:
     shown = [
-        (row.kind, row.name, str(row.shape), f"{row.difference:.1e}", f"{row.tolerance:.0e}", "" if row.same else "differs")
+        (
+            row.kind,
+            row.name,
+            str(row.shape),
+            f"{row.difference:.1e}",
+            f"{row.tolerance:.0e}",
+            "" if row.same else "differs",
+        )
         for row in rows
     ]
     title = f"one device beside {ranks} ranks: one step, inputs uniform [0, 1) from seed {seed}"
     print_table(Table(title, ("value", "name", "shape", "difference", "tolerance", ""), shown, (3, 4)))
     if factor != 1.0:
         print(f"gradients are sums over {int(factor)} ranks here (gradients_mean is off), so updates are not compared")
-
-

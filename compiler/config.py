@@ -19,11 +19,13 @@ class Config:
     """Settings of one compile.
 
     ranks: number of ranks. mode: a ParallelMode. search_mode: how auto_parallel decides.
-    dataset_strategy: "data_parallel" (every rank feeds its own rows), "full_batch" (every rank feeds the whole batch), or
+    dataset_strategy: "data_parallel" (every rank feeds its own rows), "full_batch" (every rank feeds the whole
+        batch), or
         one strategy per input (tuples of ints or NamedLayouts).
     gradients_mean: data parallel mode divides summed gradients by the number of ranks.
     script_folder: file names in the text are relative to it.
-    parallel_optimizer, parallel_optimizer_threshold (KB), optimizer_weight_shard_size: replicas of a parameter share its
+    parallel_optimizer, parallel_optimizer_threshold (KB), optimizer_weight_shard_size: replicas of a parameter
+    share its
         update (`enable_parallel_optimizer`).
     """
 
@@ -84,7 +86,7 @@ def feed(config: Config, types: list[TensorType], whole: bool = False) -> list[F
     if isinstance(strategy, tuple) and config.sharded and len(strategy) != len(types):
         raise MspcError(
             f"dataset_strategy has {len(strategy)} entries, but the network is called with {len(types)} tensors",
-            notes=["give one strategy per input, or \"data_parallel\" or \"full_batch\""],
+            notes=['give one strategy per input, or "data_parallel" or "full_batch"'],
         )
     return [_feed_one(config, type, i, whole) for i, type in enumerate(types)]
 
@@ -93,7 +95,7 @@ def _feed_one(config: Config, type: TensorType, index: int, whole: bool) -> Fed:
     n = config.ranks
     replicated = Layout.replicated(n, type.rank)
     strategy = config.dataset_strategy
-    if not type.shape or config.mode == "stand_alone" or strategy == "full_batch" and config.sharded or n == 1:
+    if not type.shape or config.mode == "stand_alone" or (strategy == "full_batch" and config.sharded) or n == 1:
         return Fed(type, type, replicated)
     if isinstance(strategy, tuple) and config.sharded:
         layout = _entry_layout(strategy[index], type, index, n)
@@ -111,13 +113,17 @@ def _entry_layout(entry: Any, type: TensorType, index: int, ranks: int) -> Layou
     if isinstance(entry, NamedLayout):
         layout = entry.to_layout()
         if entry.ranks != ranks:
-            raise MspcError(f"dataset_strategy of input {index} is laid out on {entry.ranks} ranks, but there are {ranks}")
+            raise MspcError(
+                f"dataset_strategy of input {index} is laid out on {entry.ranks} ranks, but there are {ranks}"
+            )
     else:
         cut = 1
         for n in entry:
             cut *= n
         if cut < 1 or ranks % cut:
-            raise MspcError(f"dataset_strategy of input {index} is {entry}, whose product does not divide {ranks} ranks")
+            raise MspcError(
+                f"dataset_strategy of input {index} is {entry}, whose product does not divide {ranks} ranks"
+            )
         layout = Layout.from_strategy(entry, ranks)
     if len(layout.dims) != type.rank:
         raise MspcError(f"dataset_strategy of input {index} has {len(layout.dims)} entries for {type.rank} dimensions")

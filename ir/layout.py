@@ -8,6 +8,7 @@ that always go together merged), so two layouts that place the same slices on th
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -182,7 +183,7 @@ def common_mesh(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...
     """The coarsest mesh that refines both, or None where their axes cross (for example (3, 4) and (4, 3))."""
     cuts = sorted(_cuts(left) | _cuts(right))
     sizes: list[int] = []
-    for small, large in zip(cuts, cuts[1:], strict=False):
+    for small, large in itertools.pairwise(cuts):
         if large % small:
             return None
         sizes.append(large // small)

@@ -1,4 +1,5 @@
-"""The layout that a user writes with axis names (`Layout((2, 4), ("dp", "mp"))("dp", "mp")`), as a strategy of one tensor."""
+"""The layout that a user writes with axis names (`Layout((2, 4), ("dp", "mp"))("dp", "mp")`), as a strategy of
+one tensor."""
 
 from __future__ import annotations
 
@@ -42,9 +43,7 @@ class NamedLayout:
 
     def __str__(self) -> str:
         matrix = ", ".join(map(str, self.device_matrix))
-        entries = ", ".join(
-            f"({', '.join(map(str, e))})" if isinstance(e, tuple) else str(e) for e in self.tensor_map
-        )
+        entries = ", ".join(f"({', '.join(map(str, e))})" if isinstance(e, tuple) else str(e) for e in self.tensor_map)
         return f"{{device_matrix: ({matrix}), tensor_map: ({entries}), alias_name: ({', '.join(self.alias_name)})}}"
 
 

@@ -129,13 +129,14 @@ class _Reader:
         """Check what only the whole file can tell; resolve references that may point forward."""
         main = next((graph for graph in self.graphs if graph.name == module.entry), None)
         if main is None:
-            self.fail(f"the entry is @{module.entry}, but there is no such graph", 0)
+            self.fail(f"the entry is @{module.entry}, but there is no such graph", self.text.find("IR entry"))
         main.attrs = self.attrs
         main.parameters = self.header
         for fact, count in (("Total subgraph", len(self.graphs)), ("Total params", len(self.header))):
             told = self.facts.get(fact, str(count))
             if told != str(count):
-                self.fail(f"the header says '{fact}: {told}', but the file has {count}", 0)
+                message = f"the header says '{fact}: {told}', but the file has {count}"
+                self.fail(message, self.text.find(fact))
         for reference in self.references:
             graph, value = reference.graph, reference.value
             if graph not in self.names:

@@ -29,6 +29,11 @@ _OWN_TYPE = re.compile(r"<(?:Ref\[|Tensor\[|Tuple\[Tensor\[)")
 _TYPED_NUMBER = re.compile(r"(Bool|BF16|[IUF]\d+)\((.*)\)\Z")
 _TENSOR = re.compile(r"Tensor\(shape=\[(.*?)\], ?dtype=(\w+), ?value=(.*)\)\Z", re.DOTALL)
 _WORDS: dict[str, Any] = {"true": True, "false": False, "None": None, **DTYPES}
+_PUNCTUATION = {
+    "COMMA": "','", "COLON": "':'", "SEMICOLON": "';'", "LPAR": "'('", "RPAR": "')'", "LBRACE": "'{'",
+    "RBRACE": "'}'", "LSQB": "'['", "RSQB": "']'", "LESSTHAN": "'<'", "MORETHAN": "'>'", "STAR": "'*'",
+    "NONE": "'none'", "TENSOR": "a constant", "$END": "the end",
+}  # fmt: skip
 _NAMED_LAYOUT_KEYS = ("device_matrix", "tensor_map", "alias_name")
 _ELEMENT = re.compile(r"(?:nan:[0-9a-f]+|-?(?:inf|nan|\d+(?:\.\d*)?(?:e[+-]?\d+)?)|true|false)\Z")
 
@@ -113,14 +118,14 @@ class _Actions:
         return _at(items[0], read_type, str(items[0]))
 
     def tuple(self, items: list[Any]) -> tuple[Any, ...]:
-        return () if items == [None] else tuple(items)
+        return tuple(items)
 
     def pair(self, items: list[Any]) -> tuple[str, Any]:
         return name_of(items[0].strip("'")), items[1]
 
     def attributes(self, items: list[Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for key, value in () if items == [None] else items:
+        for key, value in items:
             if key in found:
                 raise Malformed(f"the attribute '{key}' stands twice")
             found[key] = value
@@ -153,7 +158,7 @@ class _Actions:
     def layout(self, items: list[Any]) -> Layout:
         mesh = items[0]
         reduction, partial = (items[-2], items[-1]) if items[-1] is not None else (None, ())
-        dims = [() if d == "-" else tuple(map(int, d.split("."))) for d in items[1:-2] if d is not None]
+        dims = [() if d == "-" else tuple(map(int, d.split("."))) for d in items[1:-2]]
         used = [a for axes in dims for a in axes] + list(partial)
         if 0 in mesh:
             raise Malformed(f"the mesh {mesh} has an axis of size 0")
@@ -169,13 +174,13 @@ class _Actions:
         return None
 
     def layouts(self, items: list[Any]) -> tuple[Any, ...]:
-        return () if items == [None] else tuple(items)
+        return tuple(items)
 
     def nested_layouts(self, items: list[Any]) -> tuple[Any, ...]:
         return items[0]
 
     def operands(self, items: list[Any]) -> list[Any]:
-        return [] if items == [None] else items
+        return items
 
     def subgraph(self, items: list[Any]) -> list[Any]:
         return items
@@ -183,7 +188,7 @@ class _Actions:
     node = single_result = tuple_result = parameter = subgraph
 
     def shape(self, items: list[Any]) -> tuple[int, ...]:
-        sizes = () if items == [None] else tuple(map(int, items))
+        sizes = tuple(map(int, items))
         if any(n < 0 for n in sizes):
             raise Malformed(f"the shape {sizes} has a negative dimension")
         return sizes
@@ -195,7 +200,6 @@ class _Actions:
         return _dtype(items[0]), 1 if items[1] is None else int(items[1])
 
     def tuple_type(self, items: list[Any]) -> TupleType:
-        items = [item for item in items if item is not None]
         runs = [item for item in items if item and isinstance(item[0], DType)]
         shapes = [item for item in items if not (item and isinstance(item[0], DType))]
         if sum(times for _, times in runs) != len(shapes):
@@ -252,7 +256,8 @@ def unexpected(error: UnexpectedInput, text: str) -> str:
 def expected(error: UnexpectedInput) -> tuple[str, ...]:
     """Names of what the grammar allows, as words."""
     names = getattr(error, "allowed", None) or getattr(error, "accepts", None) or ()
-    return tuple(sorted(name.lower().replace("_", " ") for name in names if not name.startswith("__")))
+    words = [_PUNCTUATION.get(name, name.lower().replace("_", " ")) for name in names]
+    return tuple(sorted(word for word in words if not word.startswith(" ")))
 
 
 @lru_cache(maxsize=16384)

@@ -1,8 +1,8 @@
 """Factor rules: one string says how the dimensions of an operator's tensors belong together.
 
 `"m k, k n -> m n"` is a matrix product: `k` is in the inputs and in no output, so cutting it leaves partial results
-(`reduction` says how they combine). The same rule gives shape inference, the legal strategies and propagation, and knows
-no operator by name.
+(`reduction` says how they combine). The same rule gives shape inference, the legal strategies and propagation,
+and knows no operator by name.
 
     name      a factor; the same name means the same size and the same cut
     name!     a factor that must stay whole (softmax axis)
@@ -160,9 +160,7 @@ def _parse_rule(
     where: dict[str, str] = {}
     for i, (dims, shape) in enumerate(zip(ins, input_shapes, strict=True)):
         if len(dims) != len(shape):
-            raise MspcError(
-                f"{operator} needs {len(dims)} dimensions in input {i}, whose shape is {tuple(shape)}"
-            )
+            raise MspcError(f"{operator} needs {len(dims)} dimensions in input {i}, whose shape is {tuple(shape)}")
         for d, (names, n) in enumerate(zip(dims, shape, strict=True)):
             unknown = [name for name in names if name not in sizes]
             known = math.prod(sizes[name] for name in names if name in sizes)

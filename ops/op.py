@@ -224,5 +224,3 @@ def _operand_count(cls: type[Op]) -> int | None:
 def tensor_types(values: Iterable[Value]) -> tuple[TensorType, ...]:
     """Types of operands that must all be tensors."""
     return tuple(v.tensor_type for v in values)
-
-

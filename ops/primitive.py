@@ -156,7 +156,7 @@ def _make(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Op:
 
 def _frozen(value: Any) -> Any:
     if isinstance(value, list):
-        return tuple(_frozen(item) for item in value)
+        return tuple(_frozen(item) for item in cast("list[Any]", value))
     return value
 
 
@@ -164,8 +164,8 @@ _EXAMPLE = "write one tuple per tensor, for example ((2, 4), (4, 1))"
 
 
 def check_strategy(strategy: Any, what: str) -> Strategies:
-    """A strategy in its stored form: entries are tuples of ints, tuples of these (for an input that is a tuple of
-    tensors), or NamedLayouts.
+    """A strategy in its stored form: entries are tuples of ints, tuples of these (for an input that is a
+    tuple of tensors), or NamedLayouts.
 
     Raises:
         TypeError: no tuple of tuples (or layouts). ValueError: cuts below 1, tuples and layouts mixed.
@@ -205,7 +205,7 @@ def _checked_entry(entry: Any, what: str) -> Any:
 
 def _shown(value: Any) -> str:
     if isinstance(value, (tuple, list)):
-        return f"({', '.join(map(_shown, value))})"
+        return f"({', '.join(map(_shown, cast('tuple[Any, ...]', value)))})"
     return str(value)
 
 
@@ -289,7 +289,7 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
             raise type(error)(error.message, _caller(), error.notes) from None
         raise
     if isinstance(result, tuple):
-        return tuple(_tensor(array) for array in result)
+        return tuple(_tensor(array) for array in cast("tuple[Any, ...]", result))
     return _tensor(result)
 
 

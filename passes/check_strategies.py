@@ -3,8 +3,8 @@
 Input:  `MatMul(%x, %w) {instance name: matmul} primitive_attrs: {in_strategy: ((2, 4), (4, 1))}`
 Output: the same node with `{in_layouts: (2, 4) [0, 1]; (2, 4) [1, -]} {layout: (2, 4) [0, -] sum[1]}`.
 
-The mesh of an operator is the list of its factors' cuts, in the order of the operator's largest input, and the left-over
-ranks as last axis (MindSpore's repeated calculation). All mistakes are reported together.
+The mesh of an operator is the list of its factors' cuts, in the order of the operator's largest input, and the
+left-over ranks as last axis (MindSpore's repeated calculation). All mistakes are reported together.
 """
 
 from __future__ import annotations
@@ -126,7 +126,11 @@ def _from_tuples(
     order = _mesh_order(rule)
     used = math.prod(cuts.values())
     if used > ranks or ranks % used:
-        problem = f"needs {used} ranks, but there are {ranks}" if used > ranks else f"uses {used} ranks, which does not divide {ranks}"
+        problem = (
+            f"needs {used} ranks, but there are {ranks}"
+            if used > ranks
+            else f"uses {used} ranks, which does not divide {ranks}"
+        )
         raise node.error(
             f"{node.label}: the strategy {_text(strategy)} {problem}",
             notes=[f"the product of its cuts must divide {ranks}"],
@@ -165,7 +169,12 @@ def _mesh_order(rule: Rule) -> list[int]:
 
 
 def _from_layouts(
-    node: Node, rule: Rule, dims: tuple[tuple[Dim, ...], ...], strategy: Sequence[object], mesh: tuple[int, ...], ranks: int
+    node: Node,
+    rule: Rule,
+    dims: tuple[tuple[Dim, ...], ...],
+    strategy: Sequence[object],
+    mesh: tuple[int, ...],
+    ranks: int,
 ) -> tuple[tuple[int, ...], list[Axes]]:
     if math.prod(mesh) != ranks:
         raise node.error(
@@ -178,12 +187,15 @@ def _from_layouts(
         if not isinstance(entry, NamedLayout):
             if entry == () and not tensor:
                 continue
-            raise node.error(f"{node.label}: the strategy mixes layouts and tuples", notes=["use one kind for all inputs"])
+            raise node.error(
+                f"{node.label}: the strategy mixes layouts and tuples", notes=["use one kind for all inputs"]
+            )
         if entry.device_matrix != mesh:
             raise node.error(f"{node.label}: input {i} is laid out on {entry.device_matrix}, input 0 on {mesh}")
         if len(entry.axes) != len(tensor):
             raise node.error(
-                f"{node.label}: the layout of input {i} names {len(entry.axes)} dimensions, but the input has {len(tensor)}"
+                f"{node.label}: the layout of input {i} names {len(entry.axes)} dimensions, "
+                f"but the input has {len(tensor)}"
             )
         for d, (factors, wanted) in enumerate(zip(tensor, entry.axes, strict=True)):
             where = f"dimension {d} of input {i}"
@@ -213,11 +225,15 @@ def _out_layout(node: Node, ranks: int) -> Layout:
     entry = entries[0]
     if isinstance(entry, NamedLayout):
         if entry.ranks != ranks:
-            raise node.error(f"{node.label}: the out layout's device matrix {entry.device_matrix} needs {entry.ranks} ranks")
+            raise node.error(
+                f"{node.label}: the out layout's device matrix {entry.device_matrix} needs {entry.ranks} ranks"
+            )
         return _checked(node, entry.to_layout())
     wanted = tuple(entry)
     if len(wanted) != len(node.shape):
-        raise node.error(f"{node.label}: the out_strategy {wanted} has {len(wanted)} numbers for {len(node.shape)} dimensions")
+        raise node.error(
+            f"{node.label}: the out_strategy {wanted} has {len(wanted)} numbers for {len(node.shape)} dimensions"
+        )
     if wanted == natural.strategy:
         return natural
     dims: list[Axes] = []
@@ -227,19 +243,22 @@ def _out_layout(node: Node, ranks: int) -> Layout:
         while node.layout.size_of(axes) < cut and free:
             axes.append(free.pop(0))
         if node.layout.size_of(axes) != cut:
+            legal = f"the result is cut {natural.strategy}"
+            if node.layout.partial:
+                parts = node.layout.size_of(node.layout.partial)
+                legal += f", or one dimension {parts} times more, its {parts} partial sums scattered"
             raise node.error(
-                f"{node.label}: the out_strategy {wanted} does not follow from the in_strategy",
-                notes=[f"the result is cut {natural.strategy}"
-                       + (f", or its partial sums are scattered over one more dimension by {node.layout.size_of(node.layout.partial)}"
-                          if node.layout.partial else "")],
-            )  # fmt: skip
+                f"{node.label}: the out_strategy {wanted} does not follow from the in_strategy", notes=[legal]
+            )
         dims.append(tuple(axes))
     return _checked(node, Layout.of(node.layout.mesh, dims))
 
 
 def _checked(node: Node, layout: Layout) -> Layout:
     if len(layout.dims) != len(node.shape) or not layout.divides(node.shape):
-        raise node.error(f"{node.label}: the out_strategy cuts the result {layout.strategy}, which does not divide {node.shape}")
+        raise node.error(
+            f"{node.label}: the out_strategy cuts the result {layout.strategy}, which does not divide {node.shape}"
+        )
     return layout
 
 

@@ -14,8 +14,8 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.arithmetic import AddN
-from mspc.ops.op import Op
 from mspc.ops.broadcast import BroadcastTo
+from mspc.ops.op import Op
 from mspc.ops.structural import Gradient, MakeTuple, TupleGetItem
 from mspc.passes.base import Pass
 

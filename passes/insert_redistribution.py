@@ -21,7 +21,8 @@ from mspc.passes.propagate_sharding import result_layouts
 from mspc.passes.traffic import cheapest_source
 
 REDUCTION_WORDS = {
-    "sum": "sums", "mean": "means", "max": "maxima", "min": "minima", "prod": "products", "all": "truths", "any": "truths",
+    "sum": "sums", "mean": "means", "max": "maxima", "min": "minima", "prod": "products",
+    "all": "truths", "any": "truths",
 }  # fmt: skip
 
 

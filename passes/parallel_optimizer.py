@@ -1,7 +1,7 @@
 """Optimizer parallel: parameters that replicas would update alike are cut once more, so that each updates a part.
 
-The additional cut is on dimension 0, over the ranks that hold the same slice. Reading the parameter then gathers it, and
-its gradient is scattered to the parts; optimizer states follow the parameter. Facts: MindSpore's
+The additional cut is on dimension 0, over the ranks that hold the same slice. Reading the parameter then
+gathers it, and its gradient is scattered to the parts; optimizer states follow the parameter. Facts: MindSpore's
 `enable_parallel_optimizer` with `parallel_optimizer_threshold` (KB, default 64) and `optimizer_weight_shard_size`.
 """
 

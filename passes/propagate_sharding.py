@@ -2,7 +2,8 @@
 
 Semi-automatic mode: forward operators without a strategy are cut along the batch (operators that only move data follow
 their neighbours). Automatic mode (sharding propagation): shardings spread from the configured operators and the data to
-their neighbours, downstream first, each operator taking what costs the fewest bytes. In both modes a parameter is stored
+their neighbours, downstream first, each operator taking what costs the fewest bytes. In both modes a parameter
+is stored
 as its first reader needs it, configured readers first; backward operators follow their operands, updates follow their
 parameter. Then backward operators are revisited for as long as that saves bytes and costs no matrix work.
 
@@ -351,7 +352,11 @@ def batch_choice(node: Node, rule: Rule, ranks: int) -> Choice:
     """
     order = sorted(
         range(len(rule.inputs)),
-        key=lambda i: (isinstance(node.inputs[i], Parameter | Constant) and _is_state(node.inputs[i]), -len(rule.inputs[i]), i),
+        key=lambda i: (
+            isinstance(node.inputs[i], Parameter | Constant) and _is_state(node.inputs[i]),
+            -len(rule.inputs[i]),
+            i,
+        ),
     )
     axes: list[Axes] = [()] * len(rule.names)
     cut = 1
@@ -392,7 +397,10 @@ def work_of(node: Node, rule: Rule | None) -> float:
     if rule is None or node.in_layouts is None:
         return 0.0
     cuts: dict[int, int] = {}
-    for dims, layout in (*zip(rule.inputs, node.in_layouts, strict=True), *zip(rule.outputs, element_layouts(node.layout), strict=True)):
+    for dims, layout in (
+        *zip(rule.inputs, node.in_layouts, strict=True),
+        *zip(rule.outputs, element_layouts(node.layout), strict=True),
+    ):
         assert layout is not None
         for dim, cut in zip(dims, layout.strategy, strict=True):
             for f in dim:

@@ -1,7 +1,7 @@
 """Shared by the sharding passes: how one operator can be cut, and how a cut follows from layouts around it.
 
-An operator's cut gives every factor of its rule some axes of a mesh. From it follow the layouts that the inputs need and
-the layouts of the results, partial ones included. Nothing here knows an operator by name.
+An operator's cut gives every factor of its rule some axes of a mesh. From it follow the layouts that the
+inputs need and the layouts of the results, partial ones included. Nothing here knows an operator by name.
 """
 
 from __future__ import annotations
@@ -44,7 +44,12 @@ def rule_of(node: Node) -> Rule | None:
 
 
 def make_choice(
-    rule: Rule, mesh: tuple[int, ...], axes: Sequence[Axes], passing: int = -1, passed: Axes = (), reduction: str = "sum"
+    rule: Rule,
+    mesh: tuple[int, ...],
+    axes: Sequence[Axes],
+    passing: int = -1,
+    passed: Axes = (),
+    reduction: str = "sum",
 ) -> Choice:
     """The choice that cuts factor f by `axes[f]`.
 
@@ -209,7 +214,9 @@ def _passing(
     op: Op, rule: Rule, mesh: tuple[int, ...], axes: tuple[Axes, ...], operands: Sequence[Layout | None]
 ) -> Iterable[Choice]:
     """Variants in which partial sums go through a linear operator."""
-    partial = [(i, o) for i, o in enumerate(operands) if o is not None and o.is_partial and o.reduction in ("sum", "mean")]
+    partial = [
+        (i, o) for i, o in enumerate(operands) if o is not None and o.is_partial and o.reduction in ("sum", "mean")
+    ]
     if not partial:
         return
     if op.additive:

@@ -90,7 +90,12 @@ def _simpler(node: Node) -> Value | None:
         return node.inputs[0]
     if isinstance(op, Mul):
         for one, other in (node.inputs, node.inputs[::-1]):
-            if isinstance(one, Constant) and other.type == node.type and one.value.size == 1 and one.value.item() == 1.0:
+            if (
+                isinstance(one, Constant)
+                and other.type == node.type
+                and one.value.size == 1
+                and one.value.item() == 1.0
+            ):
                 return other
     return _folded(node)
 
@@ -123,5 +128,3 @@ def remove_dead(graph: Graph) -> bool:
         if node.forward is not None and node.forward not in live:
             node.forward = None
     return removed
-
-

@@ -113,6 +113,8 @@ def local_type(type: Type, value: Value) -> Type:
         return type.with_shape(value.layout.local_shape(type.shape))
     if isinstance(type, TupleType) and isinstance(value.layout, tuple):
         return TupleType(
-            tuple(t.with_shape(layout.local_shape(t.shape)) for t, layout in zip(type.elements, value.layout, strict=True))
+            tuple(
+                t.with_shape(layout.local_shape(t.shape)) for t, layout in zip(type.elements, value.layout, strict=True)
+            )
         )
     return type

@@ -65,5 +65,3 @@ def _forward(value: Value) -> bool:
 
 def _seen(mapping: dict[Value, Value], value: Value) -> Value:
     return mapping.get(value, value)
-
-

@@ -1,7 +1,7 @@
 """What a placement costs: bytes that the redistributions between operators make a rank send.
 
-The same accounting serves the pass that chooses layouts and the one that inserts redistributions: every value is brought
-once to each layout that somebody needs, from the cheapest copy that exists by then.
+The same accounting serves the pass that chooses layouts and the one that inserts redistributions: every value
+is brought once to each layout that somebody needs, from the cheapest copy that exists by then.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def _added_first(node: Node, value: Value) -> bool:
 
 
 def bytes_between(source: Layout, target: Layout, type: TensorType) -> float:
-    """Mean bytes that a rank sends, with a trifle per message and collective so that of equal ways the shorter wins; infinite where
-    there is no way (a final value does not become partial again)."""
+    """Mean bytes that a rank sends, with a trifle per message and collective so that of equal ways the shorter
+    wins; infinite where there is no way (a final value does not become partial again)."""
     if source == target:
         return 0.0
     try:

@@ -18,9 +18,7 @@ COMBINE = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, 
            "all": np.logical_and, "any": np.logical_or}  # fmt: skip
 
 
-def observe(
-    graph: Graph, backend: NumPyBackend, parameters: Mapping[Parameter, Array], mark: str
-) -> dict[Any, Array]:
+def observe(graph: Graph, backend: NumPyBackend, parameters: Mapping[Parameter, Array], mark: str) -> dict[Any, Array]:
     """One step: values of the nodes that carry the attribute `mark` under its value, results under ("result", i),
     parameters after the step under their names."""
     values: dict[Any, Array] = dict(parameters)

@@ -73,7 +73,9 @@ class RandomNetwork:
     def grow(self, values: list[Value]) -> Value:
         rng, x = self.rng, values[-1]
         rows, columns = x.shape
-        kind = rng.choice(["matmul", "matmul", "bias", "unary", "branch", "reshape", "transpose", "gate", "shared", "split"])
+        kind = rng.choice(
+            ["matmul", "matmul", "bias", "unary", "branch", "reshape", "transpose", "gate", "shared", "split"]
+        )
         if kind == "matmul":
             transpose = rng.random() < 0.5
             n = rng.choice([columns, rows])
@@ -87,7 +89,9 @@ class RandomNetwork:
             others = [v for v in values if v.shape == x.shape]
             return self.emit(REGISTRY[rng.choice(["Add", "Sub", "Mul"])](), x, rng.choice(others))
         if kind == "gate":
-            mean = self.emit(REGISTRY[rng.choice(["ReduceMean", "ReduceSum"])](keep_dims=True, axis=(rng.choice([0, 1]),)), x)
+            mean = self.emit(
+                REGISTRY[rng.choice(["ReduceMean", "ReduceSum"])](keep_dims=True, axis=(rng.choice([0, 1]),)), x
+            )
             return self.emit(REGISTRY["Sub"](), x, mean)
         if kind == "reshape":
             shape = rng.choice([(rows // 2, columns * 2), (rows * 2, columns // 2), (columns, rows)])

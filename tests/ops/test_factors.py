@@ -37,7 +37,11 @@ def test_equal_rules_are_one_object() -> None:
 @pytest.mark.parametrize(
     ("text", "shapes", "message"),
     [
-        ("m k, k n -> m n", [(16, 32), (31, 16)], "MatMul: dimension 0 of input 1 is 31, but dimension 1 of input 0 says 32"),
+        (
+            "m k, k n -> m n",
+            [(16, 32), (31, 16)],
+            "MatMul: dimension 0 of input 1 is 31, but dimension 1 of input 0 says 32",
+        ),
         ("m k, k n -> m n", [(16, 32)], "MatMul takes 2 tensors, not 1"),
         ("m k, k n -> m n", [(16, 32), (32,)], "MatMul needs 2 dimensions in input 1, whose shape is (32,)"),
     ],

@@ -14,7 +14,7 @@ from mspc.ir.location import Location
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.modules import load_operators
-from mspc.ops.op import NotDifferentiable, Op, REGISTRY
+from mspc.ops.op import REGISTRY, NotDifferentiable, Op
 from mspc.passes.check_strategies import CheckStrategies
 
 load_operators()
@@ -59,10 +59,10 @@ SOURCE = "\n    out = op(x)\n        ^^^^^"
         (((3, 1), (1, 1)), "dimension 0 of input 0 is 16, which 3 does not divide", "cut it 1, 2, 4, 8 or 16 ways"),
         (((2, 4),), "the strategy has 1 entries, but the operator has 2 tensor inputs",
          "give one tuple per input, for example ((1, 1), (1, 1))"),
-        (((2, 4, 1), (4, 1)), "the strategy of input 0 is (2, 4, 1), which has 3 numbers for 2 dimensions, whose shape is "
-         "(16, 32)", "give one number per dimension, for example (1, 1)"),
-        (((2, 4), (2, 1)), "dimension 0 of input 1 is cut 2 ways, but dimension 1 of input 0 is cut 4 ways, and both are "
-         "the same dimension of the operator", "cut both 4 ways, or both 2 ways"),
+        (((2, 4, 1), (4, 1)), "the strategy of input 0 is (2, 4, 1), which has 3 numbers for 2 dimensions, whose "
+         "shape is (16, 32)", "give one number per dimension, for example (1, 1)"),
+        (((2, 4), (2, 1)), "dimension 0 of input 1 is cut 2 ways, but dimension 1 of input 0 is cut 4 ways, "
+         "and both are the same dimension of the operator", "cut both 4 ways, or both 2 ways"),
         (((4, 4), (4, 1)), "the strategy ((4, 4), (4, 1)) needs 16 ranks, but there are 8",
          "the product of its cuts must divide 8"),
         (((0, 1), (1, 1)), "dimension 0 of input 0 is cut 0 ways; give an integer of at least 1", ""),

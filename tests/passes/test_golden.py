@@ -1,6 +1,7 @@
 """Golden tests: `tests/passes/PASS/CASE.ir` goes through the passes on its `# RUN:` line and must give `CASE.out.ir`.
 
-`pytest tests/passes --update-goldens` rewrites the files that differ. A rewritten golden is still checked: the text reads
+`pytest tests/passes --update-goldens` rewrites the files that differ. A rewritten golden is still checked: the
+text reads
 back equal, both graphs are run and give the same numbers, and the `# COLLECTIVES:` line, where there is one, holds.
 A case with a `CASE.err` must fail with exactly that message.
 """
