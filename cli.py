@@ -1,4 +1,4 @@
-"""The command line: `mspc compile | run | opt | ops`. Every command imports its work when it is called.
+"""The command line: `mspc compile | run | verify | opt | ops`. Every command imports its work when it is called.
 
 Nothing here may import NumPy or networkx: `mspc --help` answers at once.
 """
@@ -49,6 +49,11 @@ ScriptArguments = Annotated[
     list[str] | None,
     typer.Argument(metavar="[-- ARGS]", show_default=False, help="The script's own arguments."),
 ]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="SPEC", help="An input of a named network: 'float32[16,32]', global shape."),
+]
+JsonFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as JSON; - is stdout.")]
 
 
 def _show_version(wanted: bool) -> None:
@@ -66,7 +71,7 @@ def _mspc(
     """Options before the command."""
 
 
-@app.command("compile")
+@app.command("compile", short_help="Compile for all ranks; run nothing.")
 def compile_(
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="A script, or a network in a file: 'net.py:Net(32, 16)'.")
@@ -89,15 +94,8 @@ def compile_(
         list[int] | None,
         typer.Option(metavar="R", help="Write this rank only; may be repeated.", show_default=False),
     ] = None,
-    input_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input", metavar="SPEC", help="An input of a named network: 'float32[16,32]', global shape."
-        ),
-    ] = None,
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the table as JSON; - is stdout.")
-    ] = None,
+    input_: Inputs = None,
+    json: JsonFile = None,
 ) -> None:
     """Compile the first graph that a script launches, for all ranks; run nothing, need no MPI, no device."""
     from mspc.commands.compile import CompileOptions, compile_target
@@ -116,7 +114,7 @@ def compile_(
     )
 
 
-@app.command()
+@app.command(short_help="Train a script, or run a compile, on all ranks.")
 def run(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="A script, or the folder of a compile.")],
     script_arguments: ScriptArguments = None,
@@ -175,7 +173,29 @@ def run(
     )
 
 
-@app.command()
+@app.command(short_help="Compare a step on N ranks with one device.")
+def verify(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="As for compile.")],
+    script_arguments: ScriptArguments = None,
+    ranks: Ranks = None,
+    input_: Inputs = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the data and weights that are compared.")] = 0,
+    json: JsonFile = None,
+) -> None:
+    """Run one step on one device and on N simulated ranks and compare every output, gradient and parameter."""
+    from mspc.commands.compile import CompileOptions
+    from mspc.commands.verify import verify_target
+
+    options = CompileOptions(
+        ranks=ranks,
+        inputs=tuple(input_ or ()),
+        json=json,
+        script_arguments=tuple(script_arguments or ()),
+    )
+    verify_target(target, options, seed)
+
+
+@app.command(short_help="Read a text graph, run passes, print it.")
 def opt(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An .ir file, MindSpore's too; - is stdin.")],
     passes: Annotated[
@@ -189,15 +209,13 @@ def opt(
     print(optimize(file, passes), end="")
 
 
-@app.command()
+@app.command(short_help="List the operators and their rules.")
 def ops(
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="[NAME]...", help="Only these operators.", show_default=False),
     ] = None,
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the table as JSON; - is stdout.")
-    ] = None,
+    json: JsonFile = None,
 ) -> None:
     """List the operators: their sharding rules, attributes and gradients."""
     from mspc.commands.ops import list_operators

@@ -45,20 +45,16 @@ def compile_target(target: str, options: CompileOptions) -> None:
     Raises:
         MspcError: every mistake of the command, the script or the network.
     """
-    found = parse_target(target)
-    outside = Session.from_environment()
-    if outside.rank > 0:
+    if Session.from_environment().rank > 0:
         return  # started by mpirun: its first rank compiles for all
-    first_rank = min(options.only_ranks, default=0)
-    session = _session(options, outside, first_rank)
-    launch = _launch(found, options, session)
-    ranks = _ranks(options, session, launch)
+    found = _find(target, options)
+    launch, ranks, session = found.launch, found.ranks, found.session
     wanted = _wanted(options, ranks)
     level = max(options.level, launch.context.save_graphs)
     folder = options.out or Path(launch.context.save_graphs_path or DEFAULT_FOLDER)
 
     def rerun(rank: int) -> Launch:
-        return _rerun(found, options, session, rank)
+        return _rerun(found.target, options, session, rank)
 
     with Progress() as progress, OutputFolder(folder) as output:
         progress.show(f"compiling {launch.script} for {ranks} rank{'s' if ranks > 1 else ''}")
@@ -74,6 +70,33 @@ def compile_target(target: str, options: CompileOptions) -> None:
         write_json(report.as_dict(), options.json)
     if options.json != Path("-"):
         print_report(report, folder)
+
+
+def find_launch(target: str, options: CompileOptions) -> tuple[Launch, int]:
+    """What a script launches first, or the network that `target` names, and the number of ranks.
+
+    Raises:
+        MspcError: mistakes of the command or the script.
+    """
+    found = _find(target, options)
+    return found.launch, found.ranks
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A launch, what it was found by, and the session in which it was."""
+
+    target: NamedTarget | Path
+    session: ObservedSession
+    launch: Launch
+    ranks: int
+
+
+def _find(target: str, options: CompileOptions) -> _Found:
+    parsed = parse_target(target)
+    session = _session(options, Session.from_environment(), min(options.only_ranks, default=0))
+    launch = _launch(parsed, options, session)
+    return _Found(parsed, session, launch, _ranks(options, session, launch))
 
 
 def _write(

@@ -49,9 +49,7 @@ class RanksWanted(BaseException):
 class Launched:
     """One compiled target on this rank: its executor and how its arguments arrive."""
 
-    def __init__(
-        self, number: int, compiled: Compiled, job: Job, parameters: dict[str, Any], store: ParameterStore
-    ):
+    def __init__(self, number: int, compiled: Compiled, job: Job, parameters: dict[str, Any], store: ParameterStore):
         self.number = number
         self.compiled = compiled
         self.job = job
@@ -94,6 +92,7 @@ class Launcher:
         self.on_first_compile: Callable[[], None] = _nothing
         self._known: dict[Any, Launched] = {}
         self._kept: list[Any] = []
+        self._said: set[str] = set()
 
     def launch(self, target: Any, args: tuple[Any, ...]) -> Any:
         """Run `target(*args)`: a Tensor, or a (nested) tuple of them.
@@ -134,11 +133,25 @@ class Launcher:
             assert built is not None
             compiled, parameters = built
             agree(self.job.comm, compiled.compile_id)
+        self._warn(compiled)
         launched = Launched(len(self.launched), compiled, self.job, parameters, self.store)
         self.launched.append(launched)
         if self.job.watch is not None:
             self.job.watch.describe = self.describe
         return launched
+
+    def _warn(self, compiled: Compiled) -> None:
+        """Rank 0 says once what the front end noticed, and that strategies do not count in this mode."""
+        if self.job.rank:
+            return
+        said = list(compiled.traced.warnings)
+        ignored, mode = compiled.traced.ignored_strategies, compiled.config.mode
+        if ignored:
+            said.append(f"{ignored} strategies set with shard() do not count in mode {mode}")
+        for text in said:
+            if text not in self._said:
+                self._said.add(text)
+                print(f"warning: {text}", file=sys.stderr, flush=True)
 
     def build(self, target: Any, call: Call, config: Config) -> tuple[Compiled, dict[str, Any]]:
         """The compiled target, and the script's Parameter of every parameter name."""
@@ -164,9 +177,7 @@ class Launcher:
             raise RanksWanted(wanted)
         raise MspcError(
             f"the script sets device_num={wanted}, but mpirun started {self.job.size} ranks",
-            notes=[
-                f"start it with mpirun -n {wanted}, or give --ranks {self.job.size} to overrule the script"
-            ],
+            notes=[f"start it with mpirun -n {wanted}, or give --ranks {self.job.size} to overrule the script"],
         )
 
     def describe(self, rank: int, number: int, index: int) -> ExecutionError:
@@ -193,9 +204,7 @@ def default_launcher() -> Launcher:
         if isinstance(error, RanksWanted):
             error = MspcError(
                 f"the script sets device_num={error.ranks}, but runs on one rank",
-                notes=[
-                    f"start it with mspc run SCRIPT --ranks {error.ranks}, or under mpirun -n {error.ranks}"
-                ],
+                notes=[f"start it with mspc run SCRIPT --ranks {error.ranks}, or under mpirun -n {error.ranks}"],
             )
         if isinstance(error, MspcError):
             print(explain(error)[0], file=sys.stderr)

@@ -11,7 +11,6 @@ import numpy as np
 
 from mspc.commands.job import Job
 from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.ir.graph import Graph
 from mspc.ir.layout import Layout
 from mspc.runtime.agreement import agree, stop_together
 from mspc.runtime.backend import NumPyBackend
@@ -87,6 +86,7 @@ class _Prepared:
     executor: Executor
     batches: Batches
     steps: int
+    layouts: list[Layout | None]
 
 
 def run_rank(options: Options, job: Job, program: Program) -> None:
@@ -114,8 +114,8 @@ def run_rank(options: Options, job: Job, program: Program) -> None:
             job.step(0, step + 1)
             results = executor.run(prepared.batches.step(step))
             if options.save_outputs is not None:
-                outputs.append(_whole(graph, results, job))
-            _show(step + 1, graph, executor, results, job)
+                outputs.append(_whole(prepared.layouts, results, job))
+            _show(step + 1, prepared, results, job)
             job.step_done()
     except NodeFailure as failure:
         raise _with_frames(failure, program, job) from failure
@@ -141,16 +141,21 @@ def _prepare(options: Options, job: Job, program: Program) -> _Prepared:
         batches = load_batches(options.data, executor.inputs, job.rank)
     else:
         batches = synthetic_batches(executor.inputs, job.rank)
-    return _Prepared(executor, batches, options.steps or batches.count)
+    layouts = program.output_layouts()
+    if len(layouts) != len(graph.results):
+        raise MspcError(
+            f"{program.folder} has {len(layouts)} outputs, but the graph of rank {job.rank} {len(graph.results)}"
+        )
+    return _Prepared(executor, batches, options.steps or batches.count, layouts)
 
 
-def _show(step: int, graph: Graph, executor: Executor, results: list[Array], job: Job) -> None:
+def _show(step: int, prepared: _Prepared, results: list[Array], job: Job) -> None:
     """Rank 0 says what came out: the loss of a training step, a summary of each output otherwise."""
-    if executor.trains and results:
+    if prepared.executor.trains and results:
         if job.rank == 0:
             print(f"step: {step}, loss is {number(results[0])}", flush=True)
         return
-    for index, array in enumerate(_whole(graph, results, job)):
+    for index, array in enumerate(_whole(prepared.layouts, results, job)):
         if job.rank == 0:
             wide = np.asarray(array, dtype=np.float64) if array.size else np.zeros(1)
             print(
@@ -166,13 +171,12 @@ def number(array: Array) -> str:
     return str(array.reshape(())[()]) if array.size == 1 else str(array)
 
 
-def _whole(graph: Graph, results: list[Array], job: Job) -> list[Array]:
+def _whole(layouts: list[Layout | None], results: list[Array], job: Job) -> list[Array]:
     """The full outputs, gathered where the ranks hold slices of them."""
     whole: list[Array] = []
-    for value, array in zip(graph.results, results, strict=True):
+    for layout, array in zip(layouts, results, strict=True):
         array = np.asarray(array)
-        layout = value.layout
-        if isinstance(layout, Layout) and not layout.is_partial and not layout.is_replicated:
+        if layout is not None and not layout.is_partial and not layout.is_replicated:
             shape = tuple(n * cut for n, cut in zip(array.shape, layout.strategy, strict=True))
             array = gather(array, layout, shape, job.comm)
         whole.append(array)
@@ -190,7 +194,7 @@ def _save_parameters(path: Path, executor: Executor, job: Job) -> None:
 
         _write(
             path,
-            lambda file: file.write(save({n: np.ascontiguousarray(a) for n, a in sorted(tensors.items())})),
+            lambda file: file.write(save({n: np.array(a, order="C") for n, a in sorted(tensors.items())})),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,9 +72,7 @@ class SimulatedLauncher(Launcher):
         return compiled, traced.parameters
 
 
-def simulate_script(
-    path: Path, ranks: int, ranks_given: bool, only_rank: int | None, arguments: Sequence[str]
-) -> None:
+def simulate_script(path: Path, ranks: int, ranks_given: bool, only_rank: int | None, arguments: Sequence[str]) -> None:
     """Run a script on `ranks` simulated ranks.
 
     Raises:
@@ -83,10 +82,11 @@ def simulate_script(
     """
     shared = SharedCompiles()
     users: list[UserState] = []
+    modules = frozenset(sys.modules)
 
     def main(comm: LocalComm) -> None:
         session = state.Session.of_rank(comm.rank, ranks)
-        user = UserState(session, None, only_rank is None or only_rank == comm.rank)
+        user = UserState(session, None, only_rank is None or only_rank == comm.rank, modules)
         users.append(user)
         job = SimulatedJob(comm, user)
         user.launcher = SimulatedLauncher(job, ranks_given, str(path.resolve().parent), shared)

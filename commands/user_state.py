@@ -22,15 +22,19 @@ class UserState:
 
     Args:
         session: of the rank. launcher: that its cells call. shown: whether its output is printed.
+        shared_modules: names of modules that were there before any rank ran.
     """
 
-    def __init__(self, session: state.Session, launcher: launch.Launcher | None, shown: bool) -> None:
+    def __init__(
+        self, session: state.Session, launcher: launch.Launcher | None, shown: bool, shared_modules: frozenset[str]
+    ) -> None:
         self._session = session
         self.launcher = launcher
         # Unseeded ranks differ, as processes do, but equally in every run.
         self._bits: Any = np.random.MT19937(np.random.SeedSequence((0x72616E6B, session.rank)))
         self._random = random.Random(session.rank).getstate()
         self._modules: dict[str, ModuleType] = {}
+        self._shared = shared_modules
         self._arguments = list(sys.argv)
         self._path = list(sys.path)
         self._folder = os.getcwd()
@@ -57,7 +61,11 @@ class UserState:
         self._random = random.getstate()
         self._arguments, self._path, self._output = sys.argv, sys.path, sys.stdout
         self._folder = os.getcwd()
-        own = [name for name, module in list(sys.modules.items()) if name == "__main__" or _is_users(module)]
+        own = [
+            name
+            for name, module in list(sys.modules.items())
+            if name == "__main__" or (name not in self._shared and _is_users(module))
+        ]
         self._modules = {name: sys.modules.pop(name) for name in own}
         sys.modules["__main__"] = self._main
         session, launcher, bits, numbers, sys.argv, sys.path, sys.stdout = self._before

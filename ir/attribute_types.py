@@ -7,7 +7,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 Check = Callable[[Any], bool]
 
@@ -57,12 +57,13 @@ def check_of(annotation: Any) -> Check:
 def _tuple_check(args: tuple[Any, ...]) -> Check:
     if len(args) == 2 and args[1] is Ellipsis:
         check = check_of(args[0])
-        return lambda value: isinstance(value, tuple) and all(map(check, value))
+        return lambda value: isinstance(value, tuple) and all(map(check, cast("tuple[Any, ...]", value)))
     checks = [check_of(arg) for arg in args if arg != ()]
 
     def fits(value: Any) -> bool:
-        if not isinstance(value, tuple) or len(value) != len(checks):
+        members = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else None
+        if members is None or len(members) != len(checks):
             return False
-        return all(check(v) for check, v in zip(checks, value, strict=True))
+        return all(check(member) for check, member in zip(checks, members, strict=True))
 
     return fits

@@ -98,11 +98,23 @@ def _same(left: Any, right: Any) -> bool:
     if isinstance(left, Constant) and isinstance(right, Constant):
         return left.type == right.type and left.value.tobytes() == right.value.tobytes()
     if isinstance(left, list | tuple) and isinstance(right, list | tuple):
-        return len(left) == len(right) and all(map(_same, left, right))
+        return _same_members(left, right)
     if isinstance(left, dict) and isinstance(right, dict):
-        return list(left) == list(right) and all(_same(left[key], right[key]) for key in left)
+        return _same_members([*_items(left)], [*_items(right)])
     if isinstance(left, float) and isinstance(right, float):
         return left.hex() == right.hex()
-    if isinstance(left, bool | int | float) or isinstance(right, bool | int | float):
-        return type(left) is type(right) and left == right
-    return left == right
+    if isinstance(left, int | float) or isinstance(right, int | float):
+        return _kind(left) is _kind(right) and left == right
+    return bool(left == right)
+
+
+def _same_members(left: Any, right: Any) -> bool:
+    return len(left) == len(right) and all(map(_same, left, right))
+
+
+def _items(mapping: Any) -> Any:
+    return mapping.items()
+
+
+def _kind(value: Any) -> Any:
+    return value.__class__

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import TensorType
@@ -48,7 +48,8 @@ def find_cycle(graph: Graph) -> list[Value]:
     import networkx
 
     try:
-        return [edge[0] for edge in networkx.find_cycle(to_networkx(graph))]
+        edges = cast(Any, networkx).find_cycle(to_networkx(graph))
+        return [edge[0] for edge in edges]
     except networkx.NetworkXNoCycle:
         return []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from mspc.ir.attribute_types import fields_of
 from mspc.ir.diagnostics import MspcError
@@ -62,8 +62,13 @@ class OperatorReader:
 def _take_strategy(attributes: dict[str, Any], side: str) -> Any:
     """The user's strategy of one side, removed from the attributes; None where there is none."""
     for kind in ("strategy", "layout"):
-        value = attributes.get(f"{side}_{kind}")
-        if isinstance(value, tuple) and all(isinstance(v, tuple | NamedLayout | None) for v in value):
-            del attributes[f"{side}_{kind}"]
-            return value
+        value: Any = attributes.get(f"{side}_{kind}")
+        if _is_strategy(value):
+            return attributes.pop(f"{side}_{kind}")
     return None
+
+
+def _is_strategy(value: Any) -> bool:
+    if not isinstance(value, tuple):
+        return False
+    return all(isinstance(entry, tuple | NamedLayout | None) for entry in cast("tuple[Any, ...]", value))

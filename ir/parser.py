@@ -6,7 +6,7 @@ Nothing of a file is evaluated or imported: operators are looked up in the regis
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, cast
 
 from lark import Token, Tree
 from lark.exceptions import UnexpectedInput, VisitError
@@ -18,8 +18,8 @@ from mspc.ir.operator_reader import OperatorReader, Registry
 from mspc.ir.pieces import (
     Malformed,
     expected,
-    grammar,
     name_of,
+    parse_text,
     read_attributes,
     read_foreign_type,
     read_layouts,
@@ -94,7 +94,7 @@ class _Reader:
             if isinstance(item, Token):
                 self.read_comments(item)
             elif isinstance(item, Tree):
-                self.read_attribute_line(item)
+                self.read_attribute_line(cast("Tree[Token]", item))
             elif item[0].type == "PARAMETER_HEAD":
                 self.read_header_parameter(item)
             else:
@@ -110,7 +110,7 @@ class _Reader:
 
     def items(self) -> list[Any]:
         try:
-            tree = grammar().parse(self.text, start="module")
+            tree = parse_text(self.text, "module")
         except UnexpectedInput as error:
             at = error.pos_in_stream if error.pos_in_stream is not None else len(self.text)
             notes = expectation(expected(error))
@@ -166,10 +166,11 @@ class _Reader:
         assert isinstance(token, Token)
         match = re.match(rf"({_QUOTED}|[^:\n]*?)\s*:[ ]*(.*)", token)
         assert match is not None
-        key, text = name_of(match.group(1)), match.group(2).rstrip()
-        if key == "subgraph attr":
+        word, text = match.group(1), match.group(2).rstrip()
+        key = name_of(word)
+        if word == "subgraph attr":
             self.graph_attrs = {}
-        elif key not in _NO_ATTRIBUTES:
+        elif word not in _NO_ATTRIBUTES:
             at = (token.start_pos or 0) + match.start(2)
             attrs = self.attrs if self.graph_attrs is None else self.graph_attrs
             if key in attrs:
@@ -282,9 +283,10 @@ class _Reader:
         scope, frames = read_trailer(str(comments), self.frames) if comments is not None else ("", ())
         node = Node(_NO_OP, inputs, outs[0], name_of(name) if name else "", "", scope, frames)
         attributes, attributes_at = "{}", at
-        for group in _GROUP.finditer(groups) if groups is not None else ():
+        groups_at = groups.start_pos if groups is not None else at
+        for group in _GROUP.finditer(groups or ""):
             label, text = group.groups()
-            place = groups.start_pos + group.start(2)
+            place = groups_at + group.start(2)
             if label == "primitive_attrs: ":
                 attributes, attributes_at = text, place
             else:

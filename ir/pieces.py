@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib import resources
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from lark import Lark, Token
@@ -137,18 +137,16 @@ class _Actions:
         if missing:
             raise Malformed(f"a layout needs {', '.join(_NAMED_LAYOUT_KEYS)}; there is no {missing[0]}")
         matrix, places, names = (fields[key] for key in _NAMED_LAYOUT_KEYS)
-        if not _integers(matrix) or min(matrix, default=0) < 1:
+        if not _are_integers(matrix) or min(matrix, default=0) < 1:
             raise Malformed(f"device_matrix is {matrix}; it must be a tuple of positive integers")
-        entries = places if isinstance(places, tuple) else ((None,),)
-        axes = [a for entry in entries for a in (entry if isinstance(entry, tuple) else (entry,))]
-        if not _integers(tuple(axes)) or any(not -1 <= a < len(matrix) for a in axes):
+        axes = [a for entry in _entries(places) for a in _entries(entry)]
+        fit = isinstance(places, tuple) and _are_integers(tuple(axes))
+        if not fit or any(not -1 <= a < len(matrix) for a in axes):
             raise Malformed(f"tensor_map is {places}; it must hold axes of the device_matrix, or -1")
-        if not isinstance(names, tuple) or len(names) != len(matrix):
+        aliases = tuple(name.text if isinstance(name, Symbol) else name for name in _entries(names))
+        if len(aliases) != len(matrix) or not all(isinstance(name, str) for name in aliases):
             raise Malformed(f"alias_name is {names}; it must name every axis of the device_matrix")
-        aliases = tuple(name.text if isinstance(name, Symbol) else name for name in names)
-        if not all(isinstance(name, str) for name in aliases):
-            raise Malformed(f"alias_name is {names}; it must be names")
-        return NamedLayout(matrix, aliases, entries)
+        return NamedLayout(matrix, aliases, cast(Any, places))
 
     def axes(self, items: list[Any]) -> tuple[int, ...]:
         if any("." in item for item in items):
@@ -215,8 +213,13 @@ def _at(token: Token, read: Callable[[str], Any], text: str) -> Any:
         raise Malformed(error.message, token.start_pos or 0) from None
 
 
-def _integers(value: Any) -> bool:
-    return isinstance(value, tuple) and all(type(v) is int for v in value)
+def _entries(value: Any) -> tuple[Any, ...]:
+    """The members of a tuple; anything else is its own only member."""
+    return cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+
+
+def _are_integers(value: Any) -> bool:
+    return isinstance(value, tuple) and all(type(v) is int for v in _entries(value))
 
 
 def _dtype(name: str) -> DType:
@@ -235,9 +238,14 @@ def grammar() -> Lark:
     )
 
 
+def parse_text(text: str, start: str) -> Any:
+    """The result of a start rule of the grammar. Raises lark's UnexpectedInput, Malformed, VisitError."""
+    return cast(Any, grammar()).parse(text, start=start)
+
+
 def _read(text: str, start: str) -> Any:
     try:
-        return grammar().parse(text, start=start)
+        return parse_text(text, start)
     except VisitError as error:
         raise error.orig_exc from None
     except UnexpectedInput as error:
@@ -255,7 +263,7 @@ def unexpected(error: UnexpectedInput, text: str) -> str:
 
 def expected(error: UnexpectedInput) -> tuple[str, ...]:
     """Names of what the grammar allows, as words."""
-    names = getattr(error, "allowed", None) or getattr(error, "accepts", None) or ()
+    names: Iterable[str] = getattr(error, "allowed", None) or getattr(error, "accepts", None) or ()
     words = [_PUNCTUATION.get(name, name.lower().replace("_", " ")) for name in names]
     return tuple(sorted(word for word in words if not word.startswith(" ")))
 

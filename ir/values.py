@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -54,7 +54,7 @@ def value_text(value: Any) -> str:
     Raises:
         TypeError: the value is of a kind that has no text.
     """
-    writer = _WRITERS.get(type(value))
+    writer = _WRITERS.get(cast("type[Any]", type(value)))
     if writer is not None:
         return writer(value)
     if isinstance(value, np.generic):
@@ -146,9 +146,8 @@ def layouts_text(layouts: Any) -> str:
     """One layout, or several separated by `;`; a tuple inside stands in parentheses."""
     if not isinstance(layouts, tuple):
         return layout_text(layouts)
-    return "; ".join(
-        f"({layouts_text(entry)})" if isinstance(entry, tuple) else layout_text(entry) for entry in layouts
-    )
+    entries = cast("tuple[Any, ...]", layouts)
+    return "; ".join(f"({layouts_text(e)})" if isinstance(e, tuple) else layout_text(e) for e in entries)
 
 
 @lru_cache(maxsize=65536)

@@ -15,6 +15,7 @@ cheapest is taken.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,8 +26,11 @@ from mspc.ops.comm import AllGather, AllReduce, AlltoAll, LocalSlice, ReduceScat
 from mspc.ops.exchange import Exchange
 from mspc.ops.op import Op
 from mspc.ops.pieces import missing_elements
+from mspc.ops.regroup import Regroup, regrouping
 
 Dims = tuple[Axes, ...]
+FEW = 32
+"""Messages up to which an exchange of pieces is taken before two collectives and a transposition."""
 _COMBINE = {**{op: op for op in ("sum", "max", "min", "prod")}, "mean": "sum", "all": "min", "any": "max"}
 """How a collective combines the parts of a reduction; a mean is scaled after it, bools combine as numbers."""
 
@@ -116,6 +120,10 @@ def _move(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int)
     if not missing:
         return [Step(LocalSlice(source=source, target=target), target)]
     nbytes = missing * itemsize / source.ranks
+    way = regrouping(source, target) if messages > FEW else None
+    if way is not None:
+        moved, gathered = (math.prod(way.mesh[a] for a in axes) for axes in (way.moved, way.gathered))
+        return [Step(Regroup(source=source, target=target), target, nbytes, moved + gathered - 2)]
     return [Step(Exchange(source=source, target=target), target, nbytes, messages)]
 
 
@@ -215,13 +223,15 @@ def _reduce(
     shape: tuple[int, ...],
     itemsize: int,
 ) -> Plan:
-    """The cheapest of the ways to reduce `parts`, each followed by the movement that it leaves."""
-    best: tuple[tuple[float, int, int], Plan] | None = None
+    """The cheapest of the ways to reduce `parts`, each followed by the movement that it leaves; one that ends in
+    hundreds of small pieces only where there is no other."""
+    best: tuple[tuple[bool, float, int, int], Plan] | None = None
     for way in _ways(source, target, mesh, parts, shape):
         steps = _reducing_steps(source, mesh, way, parts, kept, shape, itemsize)
         moves = plan(steps[-1].layout, target, shape, itemsize)
         found = _total((*steps, *moves.steps))
-        key = (round(found.nbytes, 3), found.messages, found.collectives)
+        scattered = any(isinstance(step.op, Exchange) and step.messages > FEW for step in found.steps)
+        key = (scattered, round(found.nbytes, 3), found.messages, found.collectives)
         if best is None or key < best[0]:
             best = key, found
     assert best is not None, f"no way to reduce {source}"

@@ -14,6 +14,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layou
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.op import Op, Placement
+from mspc.ops.structural import TupleGetItem
 from mspc.passes.base import Pass
 
 
@@ -71,7 +72,8 @@ def _place(b: Builder, node: Node, rank: int, ranks: int, mapping: dict[Value, V
         expanded = op.expand(b, placement, inputs)
         if expanded is not None:
             for made in b.nodes[start:]:
-                made.attrs.update(node.attrs)
+                if not isinstance(made.op, TupleGetItem):
+                    made.attrs.update(node.attrs)
             return expanded
         op = op.localize(placement)
     copy = Node(op, inputs, local_type(node.type, node), node.name, node.instance, node.scope, node.frames, node.phase)

@@ -157,9 +157,7 @@ class World:
         waiting = self.ranks[number].waiting
         return ExecutionError(f"rank {number} would wait for ever in {waiting}", notes=notes)
 
-    def meet(
-        self, number: int, channel: int, kind: str, ranks: Ranks, brought: Any, compute: _Compute
-    ) -> Any:
+    def meet(self, number: int, channel: int, kind: str, ranks: Ranks, brought: Any, compute: _Compute) -> Any:
         """Bring `brought` to the next meeting of `ranks`; `compute` turns what all brought, in the order
         of `ranks`, into what each takes away.
 

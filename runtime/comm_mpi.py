@@ -68,9 +68,7 @@ class MpiComm:
     def all_to_all(self, array: Array, ranks: Ranks, split_dim: int, concat_dim: int) -> Array:
         if len(ranks) == 1:
             return np.array(array)
-        return np.concatenate(
-            list(self._swap(np.stack(pieces(array, len(ranks), split_dim)), ranks)), concat_dim
-        )
+        return np.concatenate(list(self._swap(np.stack(pieces(array, len(ranks), split_dim)), ranks)), concat_dim)
 
     def exchange(
         self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, tuple[int, ...], Any]]
@@ -83,8 +81,7 @@ class MpiComm:
         ]
         kept = [np.ascontiguousarray(array) for _, array in sends]
         requests += [
-            comm.Isend(_bytes(array), target, _EXCHANGE_TAG)
-            for (target, _), array in zip(sends, kept, strict=True)
+            comm.Isend(_bytes(array), target, _EXCHANGE_TAG) for (target, _), array in zip(sends, kept, strict=True)
         ]
         with self._waiting(tuple(source for source, _, _ in receives), False):
             MPI.Request.Waitall(requests)

@@ -35,12 +35,8 @@ class Batches:
                 raise MspcError(f"{source} has no array {name!r}", notes=[takes])
         for name in arrays:
             if name not in names:
-                raise MspcError(
-                    f"{source} has an array {name!r} that the network does not take", notes=[takes]
-                )
-        self._steps: list[list[Array]] = [
-            _steps(parameter, arrays[parameter.name], source) for parameter in inputs
-        ]
+                raise MspcError(f"{source} has an array {name!r} that the network does not take", notes=[takes])
+        self._steps: list[list[Array]] = [_steps(parameter, arrays[parameter.name], source) for parameter in inputs]
         self._inputs = list(inputs)
         self._rank = rank
         self._source = source
@@ -108,6 +104,4 @@ def _steps(parameter: Parameter, array: Array, source: str) -> list[Array]:
         if array.shape[0] % batch == 0:
             return [array[i : i + batch] for i in range(0, array.shape[0], batch)]
     steps = f" or (steps x {shape[0]}{''.join(f', {n}' for n in shape[1:])})" if shape else ""
-    raise MspcError(
-        f"{source}: array {parameter.name!r} has shape {array.shape}; the program takes {shape}{steps}"
-    )
+    raise MspcError(f"{source}: array {parameter.name!r} has shape {array.shape}; the program takes {shape}{steps}")

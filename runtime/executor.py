@@ -34,9 +34,7 @@ class Executor:
         MspcError: a value is missing or has another shape or element type, or an operator has no kernel.
     """
 
-    def __init__(
-        self, graph: Graph, backend: NumPyBackend, values: Mapping[str, Array], cursor: Any = None
-    ) -> None:
+    def __init__(self, graph: Graph, backend: NumPyBackend, values: Mapping[str, Array], cursor: Any = None) -> None:
         self.graph = graph
         self.backend = backend
         self.rank = backend.comm.rank

@@ -12,7 +12,9 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
+from mspc.ir.layout import Layout
 from mspc.ir.parser import parse
+from mspc.ir.pieces import Malformed, read_layouts
 from mspc.runtime.slices import cut_parameter
 
 FORMAT = 1
@@ -36,6 +38,7 @@ class Program:
     execute: Mapping[int, str]
     digests: Mapping[str, str]
     inputs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    outputs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     parameters: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def text(self, rank: int) -> str:
@@ -77,18 +80,26 @@ class Program:
         path = self.execute[rank]
         module = parse(text, REGISTRY, str(self.folder / path), frames=frames)
         if len(module.graphs) != 1:
-            raise MspcError(
-                f"{self.folder / path}: a rank runs one flat graph; this file has {len(module.graphs)}"
-            )
+            raise MspcError(f"{self.folder / path}: a rank runs one flat graph; this file has {len(module.graphs)}")
         graph = module.graphs[0]
         attrs = {**module.attrs, **graph.attrs}
         for key, wanted in (("ranks", self.ranks), ("rank", rank)):
             if attrs.get(key, wanted) != wanted:
-                raise MspcError(
-                    f"{self.folder / path} says {key} {attrs[key]}; {PROGRAM} has {wanted} for it"
-                )
+                raise MspcError(f"{self.folder / path} says {key} {attrs[key]}; {PROGRAM} has {wanted} for it")
         graph.attrs = attrs
         return graph
+
+    def output_layouts(self) -> list[Layout | None]:
+        """How the ranks hold each output; None where the files do not say.
+
+        Raises:
+            MspcError: a layout cannot be read.
+        """
+        texts = [str(entry.get("layout", "")) for entry in self.outputs]
+        try:
+            return [read_layouts(text)[0] if text else None for text in texts]
+        except Malformed as error:
+            raise MspcError(f"{self.folder / PROGRAM} is damaged: a layout of its outputs: {error}") from None
 
     def missing(self, ranks: int) -> list[int]:
         """The ranks below `ranks` that have no graph here."""
@@ -103,9 +114,7 @@ def load_program(folder: Path) -> Program:
     """
     path = folder / PROGRAM
     if not path.is_file():
-        raise MspcError(
-            f"{folder} holds no compiled program: {PROGRAM} is missing", notes=["mspc compile makes one"]
-        )
+        raise MspcError(f"{folder} holds no compiled program: {PROGRAM} is missing", notes=["mspc compile makes one"])
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
@@ -124,6 +133,7 @@ def load_program(folder: Path) -> Program:
             execute={int(rank): str(file) for rank, file in _typed(content, "execute", dict).items()},
             digests={str(file): str(digest) for file, digest in _typed(content, "digests", dict).items()},
             inputs=_typed(content, "inputs", list),
+            outputs=_typed(content, "outputs", list),
             parameters=_typed(content, "parameters", list),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -166,6 +176,8 @@ def _typed(content: dict[str, Any], key: str, kind: type) -> Any:
         raise KeyError(f"{key} is missing")
     if not isinstance(content[key], kind):
         raise TypeError(f"{key} is {type(content[key]).__name__}, not {kind.__name__}")
+    if kind is list and not all(isinstance(entry, dict) for entry in content[key]):
+        raise TypeError(f"{key} holds something else than objects")
     return content[key]
 
 

@@ -37,9 +37,7 @@ def cut_parameter(parameter: Parameter, array: Array, rank: int, what: str) -> A
     """
     type = full_type(parameter)
     if tuple(array.shape) != type.shape:
-        raise MspcError(
-            f"{what} {parameter.name!r} has shape {tuple(array.shape)}; the program takes {type.shape}"
-        )
+        raise MspcError(f"{what} {parameter.name!r} has shape {tuple(array.shape)}; the program takes {type.shape}")
     wanted = type.dtype.numpy
     if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "same_kind"):
         raise MspcError(f"{what} {parameter.name!r} is {array.dtype.name}; the program takes {wanted.name}")

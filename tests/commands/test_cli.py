@@ -60,7 +60,7 @@ def test_help_imports_nothing_heavy(arguments: Sequence[str]) -> None:
 
 def test_help_names_every_command() -> None:
     done = mspc_command("--help")
-    for command in ("compile", "run", "opt", "ops"):
+    for command in ("compile", "run", "verify", "opt", "ops"):
         assert f"\n  {command} " in done.stdout
 
 

@@ -77,9 +77,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "train.py"
 
 
-def simulated(
-    script: Path, text: str, ranks: int | None = 2, arguments: Sequence[str] = (), **options: int
-) -> None:
+def simulated(script: Path, text: str, ranks: int | None = 2, arguments: Sequence[str] = (), **options: int) -> None:
     script.write_text(text)
     run_script(script, ranks, simulate=True, script_arguments=arguments, **options)  # type: ignore[arg-type]
 
@@ -88,9 +86,7 @@ def losses(out: str) -> list[float]:
     return [float(line.split("loss ")[1]) for line in out.splitlines() if "loss" in line]
 
 
-def test_losses_equal_one_ranks_and_lines_come_in_rank_order(
-    script: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_losses_equal_one_ranks_and_lines_come_in_rank_order(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     simulated(script, TRAIN, ranks=4)
     out = capsys.readouterr().out
     assert [line.split(" loss")[0] for line in out.splitlines()] == [
@@ -104,9 +100,7 @@ def test_losses_equal_one_ranks_and_lines_come_in_rank_order(
     assert alone[2] < alone[0]
 
 
-def test_ranks_have_their_own_modules_and_random_numbers(
-    script: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranks_have_their_own_modules_and_random_numbers(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (script.parent / "own.py").write_text("count = 0\n")
     simulated(
         script,
@@ -128,13 +122,11 @@ print(own.count, step.training)
     )
     assert capsys.readouterr().out == "2 True\n" * 2
     assert "own" not in sys.modules
+    assert __name__ in sys.modules
 
 
 def test_the_script_sees_what_it_sees_under_python(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (
-        "import os, sys\n"
-        "print(__name__, sys.argv, os.getcwd() == sys.path[0], sys.modules['__main__'].__file__)\n"
-    )
+    text = "import os, sys\nprint(__name__, sys.argv, os.getcwd() == sys.path[0], sys.modules['__main__'].__file__)\n"
     before = list(sys.argv), list(sys.path), sys.modules["__main__"]
     simulated(script, text, arguments=("--fast", "3"))
     assert capsys.readouterr().out == f"__main__ ['{script}', '--fast', '3'] True {script}\n" * 2
@@ -143,16 +135,12 @@ def test_the_script_sees_what_it_sees_under_python(script: Path, capsys: pytest.
 
 def test_only_one_ranks_output(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     simulated(script, TRAIN, only_rank=1)
-    assert [line[:13] for line in capsys.readouterr().out.splitlines()] == [
-        f"rank 1 step {i}" for i in range(3)
-    ]
+    assert [line[:13] for line in capsys.readouterr().out.splitlines()] == [f"rank 1 step {i}" for i in range(3)]
     with pytest.raises(MspcError, match="--only-rank 2: the ranks are 0 to 1"):
         simulated(script, TRAIN, only_rank=2)
 
 
-def test_a_parameter_is_read_whole_and_may_be_replaced(
-    script: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_parameter_is_read_whole_and_may_be_replaced(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     simulated(
         script,
         NETWORK
@@ -235,9 +223,7 @@ step(Tensor(np.full(x.shape, np.inf, np.float32)) if rank == 1 else x, y)
     assert caught.value.location is not None
 
 
-def test_device_num_counts_where_ranks_are_not_given(
-    script: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_device_num_counts_where_ranks_are_not_given(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = TRAIN.replace("dataset_strategy=", "device_num=2, dataset_strategy=").replace(
         "init()\n", "init()\nprint('once per rank')\n", 1
     )
@@ -245,6 +231,14 @@ def test_device_num_counts_where_ranks_are_not_given(
     out = capsys.readouterr().out
     assert len(losses(out)) == 6
     assert out.count("once per rank") == 2
+
+
+def test_strategies_that_do_not_count_are_named_once(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = TRAIN.replace("semi_auto_parallel", "data_parallel")
+    simulated(script, text)
+    said = capsys.readouterr()
+    assert said.err == "warning: 1 strategies set with shard() do not count in mode data_parallel\n"
+    assert len(losses(said.out)) == 6
 
 
 def test_a_missing_script() -> None:

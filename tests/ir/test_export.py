@@ -44,7 +44,8 @@ def test_dot_shows_operators_shapes_and_collectives() -> None:
         'digraph "net" {\n'
         "  rankdir=TB;\n"
         '  node [fontname="monospace"];\n'
-        '  para1 [label="x\\nFloat32 (8, 32)\\n(2, 4) [0, -]", shape=box, style=filled, fillcolor="#f0f0f0"];\n'
+        '  para1 [label="x\\nFloat32 (8, 32)\\n(2, 4) [0, -]", '
+        'shape=box, style=filled, fillcolor="#f0f0f0"];\n'
         '  para2 [label="net.w\\nFloat32 (32, 16)", shape=box, style=filled, fillcolor="#f0f0f0"];\n'
         '  n0 [label="%0 Product matmul\\nFloat32 (8, 16)\\n(2, 4) [0, -] sum[1]", '
         'shape=ellipse, style=filled, fillcolor="#ffffff"];\n'

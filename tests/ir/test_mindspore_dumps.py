@@ -43,7 +43,8 @@ subgraph @1_Net_5 parent: [subgraph @2_main_7](%para3_x, %para4_u) {
   %0(CNode_1) = Load($(@2_main_7:para2_net.w), %para4_u)
       : (<Ref[Tensor[Float32]], (8, 16), ref_key=net.w>, <UMonad, NoShape>) -> (<Tensor[Float32], (8, 16)>)
   %1(out) = PrimFunc_MatMul(%para3_x, %0, Bool(0), (I64(1), I64(8)), UMonad[U]) {instance name: matmul} \
-primitive_attrs: {in_strategy: ((2, 4), (4, 1)), op: sum} cnode_primal_attrs: {id: "7"} {in_strategy: ((2, 4), (4, 1))}
+primitive_attrs: {in_strategy: ((2, 4), (4, 1)), op: sum} cnode_primal_attrs: {id: "7"} \
+{in_strategy: ((2, 4), (4, 1))}
       : (<Tensor[Float32], (2, 32)>, <Tensor[Float32], (8, 16)>, <Bool, NoShape>, <Tuple[Int64*2], \
 TupleShape(NoShape, NoShape)>, <UMonad, NoShape>) -> (<Tensor[Float32], (2, 16)>)
       # Fullname with scope: (Default/net-Net/MatMul-op0)
@@ -120,9 +121,9 @@ def test_printed_dump_reads_back_equal(module: Module) -> None:
 @pytest.mark.parametrize(
     ("good", "bad", "message"),
     [
-        ("call @1_Net_5", "call @1_Net_6", "dump.ir:44:14: error: unknown graph @1_Net_6"),
-        ("para2_net.w)", "para2_net.v)", "dump.ir:27:22: error: the graph @2_main_7 has no value para2_net.v"),
-        ("(%para3_x, %0, ", "(%para3_x, %9, ", "dump.ir:29:41: error: unknown value %9"),
+        ("call @1_Net_5", "call @1_Net_6", "dump.ir:38:14: error: unknown graph @1_Net_6"),
+        ("para2_net.w)", "para2_v)", "dump.ir:26:22: error: the graph @2_main_7 has no value para2_v"),
+        ("(%para3_x, %0, ", "(%para3_x, %9, ", "dump.ir:28:39: error: unknown value %9"),
     ],
 )
 def test_damaged_dump_is_refused(good: str, bad: str, message: str) -> None:

@@ -17,102 +17,102 @@ EXPECTED = [
     (
         "%para2_net.w)",
         "%99)",
-        "net.ir:15:22: error: unknown value %99",
+        "net.ir:14:31: error: unknown value %99",
     ),
     (
         "  %1 = Pair",
         "  %0 = Pair",
-        "net.ir:20:3: error: %0 stands twice",
+        "net.ir:19:3: error: %0 stands twice",
     ),
     (
         ": (<Tensor[Float32], (8, 32)>, ",
         ": (<Tensor[Float32], (8, 33)>, ",
-        "net.ir:16:7: error: input 0 of Product 'matmul' is <Tensor[Float32], (8, 32)>, but the line of types says "
-        "<Tensor[Float32], (8, 33)>",
+        "net.ir:15:7: error: input 0 of Product 'matmul' is <Tensor[Float32], (8, 32)>, "
+        "but the line of types says <Tensor[Float32], (8, 33)>",
     ),
     (
         ": (<Tensor[Float32], (8, 32)>, ",
         ": (<Tensor[Float31], (8, 32)>, ",
-        "net.ir:16:10: error: unknown element type Float31; known are Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, "
-        "UInt32, UInt64, Float16, BFloat16, Float32, Float64",
+        "net.ir:15:10: error: unknown element type Float31; known are Bool, Int8, Int16, Int32, Int64, "
+        "UInt8, UInt16, UInt32, UInt64, Float16, BFloat16, Float32, Float64",
     ),
     (
         "transpose_a: false, ",
         "",
-        "net.ir:15:77: error: Product lacks the attribute 'transpose_a'\n"
+        "net.ir:14:86: error: Product lacks the attribute 'transpose_a'\n"
         "  note: its attributes are: transpose_a, transpose_b",
     ),
     (
         "transpose_a: false",
         "transpose_a: 0",
-        "net.ir:15:77: error: Product: attribute 'transpose_a' is 0, not bool",
+        "net.ir:14:86: error: Product: attribute 'transpose_a' is 0, not bool",
     ),
     (
         "transpose_a: false",
         "transposed: true, transpose_a: false",
-        "net.ir:15:77: error: Product has no attribute 'transposed'\n"
+        "net.ir:14:86: error: Product has no attribute 'transposed'\n"
         "  note: its attributes are: transpose_a, transpose_b",
     ),
     (
         'mode: "sum"',
         'mode: "median"',
-        "net.ir:25:34: error: Total cannot have these attributes: mode median",
+        "net.ir:24:35: error: Total cannot have these attributes: mode median",
     ),
     (
         "axis: (0, 1)",
         "axis: (0, 1",
-        "net.ir:25:46: error: unexpected ':'\n"
-        "  note: expected one of",
+        "net.ir:24:56: error: unexpected ': 1e-05, dtype: Float32,'\n  note: expected one of ')', ','",
     ),
     (
         "(2, 4) [0, -] sum[1]}\n",
         "(2, 4) [0, 2]}\n",
-        "net.ir:15:240: error: the mesh (2, 4) has no axis 2",
+        "net.ir:14:242: error: the mesh (2, 4) has no axis 2",
     ),
     (
         "(2, 4) [0, -] sum[1]}\n",
         "(2, 4) [0]}\n",
-        "net.ir:15:240: error: the layout (2, 4) [0] has 1 dimensions, the tensor 2",
+        "net.ir:14:242: error: the layout (2, 4) [0] has 1 dimensions, the tensor 2",
     ),
     (
         "{gradient_of: %0.0}",
         "{gradient_of: %7.0}",
-        "net.ir:25:193: error: unknown node %7",
+        "net.ir:24:207: error: unknown node %7",
     ),
     (
         "%para3_table",
         "%para4_table",
-        "net.ir:12:1: error: %para4_table should be %para3_table: parameters are numbered in order",
+        "net.ir:11:1: error: %para4_table should be %para3_table: parameters are numbered in order",
     ),
     (
         "#Total params  : 3",
         "#Total params  : 4",
-        "net.ir:1:1: error: the header says 'Total params: 4', but the file has 3",
+        "net.ir:7:2: error: the header says 'Total params: 4', but the file has 3",
     ),
     (
         "#IR entry      : @net",
         "#IR entry      : @nets",
-        "net.ir:1:1: error: the entry is @nets, but there is no such graph",
+        "net.ir:1:2: error: the entry is @nets, but there is no such graph",
     ),
     (
         "value=0.5",
         "value=half",
-        "net.ir:20:17: error: half is no value of a constant",
+        "net.ir:19:17: error: half is no value of a constant",
     ),
     (
         "shape=[], dtype",
         "shape=[9999999999999], dtype",
-        "net.ir:20:17: error: a constant of shape (9999999999999,) is too large to stand in a file",
+        "net.ir:19:17: error: a constant of shape (9999999999999,) is too large to stand in a file",
     ),
     (
         "\n  Return",
         "\n  Retrun",
-        "net.ir:27:3: error: unexpected 'Retrun((%1, %2))'",
+        "net.ir:26:3: error: unexpected 'Retrun((%1, %2))'\n"
+        "  note: expected one of comments, node head, return, return tuple",
     ),
     (
         "ranks : 8",
         "ranks : 8 9",
-        "net.ir:6:11: error: unexpected '9'",
+        "net.ir:6:11: error: unexpected '9'\n  note: expected the end",
     ),
 ]
 
@@ -123,7 +123,7 @@ def test_message_names_place_and_mistake(good: str, bad: str, message: str) -> N
     with pytest.raises(MspcError) as caught:
         parse(SMALL_TEXT.replace(good, bad, 1), OPERATORS, "net.ir")
     shown = [line for line in str(caught.value).split("\n") if not line.startswith("    ")]
-    assert "\n".join(shown).startswith(message)
+    assert "\n".join(shown) == message
 
 
 def test_message_shows_the_line_and_a_caret() -> None:
@@ -139,16 +139,19 @@ def test_file_without_a_graph_is_refused(text: str) -> None:
 
 
 def survives(text: str) -> bool:
-    """Whether damaged text is still a module, which then reads back equal; else it must be refused with its line."""
+    """Whether damaged text is still a module, which reads back equal; else it is refused with its line."""
+    refusal = None
     try:
         module = parse(text, OPERATORS, "damaged.ir")
     except MspcError as error:
-        assert error.location is not None
-        assert 1 <= error.location.line <= text.count("\n") + 1
-        assert str(error).startswith(f"damaged.ir:{error.location.line}:")
-        return False
-    assert module_difference(module, parse(print_module(module), OPERATORS)) == ""
-    return True
+        refusal = error
+    if refusal is None:
+        assert module_difference(module, parse(print_module(module), OPERATORS)) == ""
+        return True
+    assert refusal.location is not None
+    assert 1 <= refusal.location.line <= text.count("\n") + 1
+    assert str(refusal).startswith(f"damaged.ir:{refusal.location.line}:")
+    return False
 
 
 def test_cut_file_is_refused() -> None:
@@ -163,9 +166,9 @@ def test_mutated_text_is_refused_or_sound(seed: int) -> None:
     assert outcomes.count(False) > 50
 
 
-@pytest.mark.parametrize("name", ["quickstart_semi.execute.ir", "layout_mlp.begin.ir", "conv_auto.execute.ir"])
+@pytest.mark.parametrize("name", ["quickstart_semi.execute", "layout_mlp.begin", "conv_auto.execute"])
 def test_mutated_dump_is_refused_or_sound(conformance: Path, name: str) -> None:
-    text = (conformance / "dumps" / name).read_text("utf-8")
+    text = (conformance / "dumps" / f"{name}.ir").read_text("utf-8")
     made = random.Random(name)
     outcomes = [survives(mutated(text, made)) for _ in range(60)]
     assert outcomes.count(False) > 5

@@ -136,8 +136,8 @@ def test_comments_may_stand_anywhere_between_lines() -> None:
 
 
 def test_header_may_be_left_out() -> None:
-    text = "subgraph @f() {\n  %5 = Pair() \n : () -> (<Tuple[], TupleShape()>)\n Return(%5) : (<Tuple[], TupleShape()>)\n}"
-    module = parse(text, OPERATORS)
+    empty = "<Tuple[], TupleShape()>"
+    module = parse(f"subgraph @f() {{\n  %5 = Pair()\n : () -> ({empty})\nReturn(%5) : ({empty})\n}}", OPERATORS)
     assert module.entry == "f"
     assert [node.op.name for node in module.main.nodes] == ["Pair"]
 
@@ -149,9 +149,8 @@ def test_text_does_not_depend_on_the_hash_seed(root: Path) -> None:
     )
     for seed in ("1", "2"):
         environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": str(root)}
-        done = subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, cwd=root
-        )
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=root)
         assert done.stdout == SMALL_TEXT
 
 
