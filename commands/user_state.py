@@ -22,11 +22,15 @@ class UserState:
 
     Args:
         session: of the rank. launcher: that its cells call. shown: whether its output is printed.
-        shared_modules: names of modules that were there before any rank ran.
+        shared_modules: names of modules that are no rank's own; those that are there now when None.
     """
 
     def __init__(
-        self, session: state.Session, launcher: launch.Launcher | None, shown: bool, shared_modules: frozenset[str]
+        self,
+        session: state.Session,
+        launcher: launch.Launcher | None,
+        shown: bool,
+        shared_modules: frozenset[str] | None = None,
     ) -> None:
         self._session = session
         self.launcher = launcher
@@ -34,7 +38,7 @@ class UserState:
         self._bits: Any = np.random.MT19937(np.random.SeedSequence((0x72616E6B, session.rank)))
         self._random = random.Random(session.rank).getstate()
         self._modules: dict[str, ModuleType] = {}
-        self._shared = shared_modules
+        self._shared = frozenset(sys.modules) if shared_modules is None else shared_modules
         self._arguments = list(sys.argv)
         self._path = list(sys.path)
         self._folder = os.getcwd()

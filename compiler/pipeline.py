@@ -14,8 +14,9 @@ SHARDED = (
     "step_parallel_begin",
     "insert_redistribution",
     "lower_redistribution",
+    "fuse_gradients",
 )
-DATA_PARALLEL = ("grad", "simplify", "step_parallel_begin", "reduce_gradients")
+DATA_PARALLEL = ("grad", "simplify", "step_parallel_begin", "reduce_gradients", "fuse_gradients")
 WITHOUT_COMMUNICATION = ("grad", "simplify", "step_parallel_begin")
 PER_RANK = ("slice_to_rank", "execute")
 

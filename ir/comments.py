@@ -27,7 +27,7 @@ def read_trailer(text: str, with_frames: bool) -> tuple[str, Frames]:
     own: list[Location] = []
     foreign: list[Location] = []
     for raw in text.split("\n"):
-        line = raw.lstrip()
+        line = raw.lstrip().rstrip("\r")
         if line.startswith("# In file "):
             if with_frames:
                 _read_frame(line, own, foreign)

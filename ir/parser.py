@@ -40,7 +40,7 @@ _OPERAND = re.compile(rf"%(?:para\d+_{_QUOTED}|[\w.\-/\[\]$]+)")
 _TYPE = re.compile(r"<[^<>\n]*>")
 _REF_KEY = re.compile(rf", ref_key=({_QUOTED}|[^,>]*)(.*)>\Z")
 _FORWARD = re.compile(r"\{gradient_of: (%\d+)(?:\.(\d{1,9}))?\}\Z")
-_FOREIGN_HEADER = re.compile(r"^# IR entry:", re.MULTILINE)
+_FOREIGN_HEADER = re.compile(r"^(?:# IR entry:|subgraph instance: )", re.MULTILINE)
 _NO_ATTRIBUTES = (
     "Total number of nodes", "Total number of cnodes", "Node counting information", "subgraph instance",
 )  # fmt: skip

@@ -112,7 +112,10 @@ class Collective(Op, abstract=True):
 
 
 class AllReduce(Collective):
-    """The group's tensors combined by `op` ("sum", "max", "min" or "prod"); the same on every rank."""
+    """The group's tensors combined by `op` ("sum", "max", "min" or "prod"); the same on every rank.
+
+    Several operands of one element type travel together, and the result is a tuple.
+    """
 
     op: str = "sum"
     group: str = WORLD_GROUPS[0]
@@ -131,8 +134,33 @@ class AllReduce(Collective):
         chosen = b.emit(Cast(x.tensor_type.dtype), b.emit(Equal(), x, out))
         return (b.emit(Mul(), b.emit(summed, dout), chosen),)
 
+    def infer(self, *types: Type) -> Type:
+        tensors = [t for t in types if isinstance(t, TensorType)]
+        if len(tensors) < 2 or len(tensors) < len(types):
+            return super().infer(*types)
+        if any(t.dtype != tensors[0].dtype for t in tensors):
+            raise MspcError(f"AllReduce: {', '.join(str(t.dtype) for t in tensors)} cannot travel together")
+        return TupleType(tuple(tensors))
+
     def bind(self, comm: Any) -> Callable[..., Any]:
         return partial(comm.all_reduce, op=self.op, ranks=self.ranks)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        one = super().kernel(be)
+        xp = be.xp
+
+        def several(*arrays: Any) -> Any:
+            if len(arrays) == 1:
+                return one(arrays[0])
+            found = one(xp.concatenate([array.ravel() for array in arrays]))
+            parts: list[Any] = []
+            start = 0
+            for array in arrays:
+                parts.append(found[start : start + array.size].reshape(array.shape))
+                start += array.size
+            return tuple(parts)
+
+        return several
 
 
 class AllGather(Collective):

@@ -23,23 +23,33 @@ class ReduceGradients(Pass):
         ranks = int(graph.attrs.get("ranks", 1))
         if ranks == 1:
             return False
-        nodes: list[Node] = []
-        builder = Builder(graph, nodes)
+        gradients = [node for node in graph.nodes if node.attrs.get("gradient_for")]
         reduced: dict[Value, Value] = {}
+        nodes: list[Node] = []
         for node in graph.nodes:
             if node.phase == "update":
+                if not reduced and gradients:
+                    reduced = _reduce(Builder(graph, nodes), gradients, ranks)
                 node.inputs = [reduced.get(v, v) for v in node.inputs]
             nodes.append(node)
-            name = node.attrs.get("gradient_for")
-            if not name:
-                continue
-            builder.like(node).phase = node.phase
-            total = builder.emit(AllReduce(op="sum", mesh=(ranks,), axes=(0,)), node, name=node.name)
-            total.attrs["mirror_user_id"] = name
-            total.attrs["reason"] = f"data parallel: the gradient of {name} is the sum over all ranks' batches"
-            reduced[node] = total
-            if graph.attrs.get("gradients_mean"):
-                factor = builder.constant(1.0 / ranks, node.tensor_type.dtype)
-                reduced[node] = builder.emit(Mul(), total, factor, name=node.name)
         graph.nodes = nodes
         return bool(reduced)
+
+
+def _reduce(b: Builder, gradients: list[Node], ranks: int) -> dict[Value, Value]:
+    """Emit the reductions of all gradients, side by side so that they can share buckets, and then the means."""
+    totals: dict[Value, Node] = {}
+    for node in gradients:
+        name = node.attrs["gradient_for"]
+        b.like(node).phase = "backward"
+        total = b.emit(AllReduce(op="sum", mesh=(ranks,), axes=(0,)), node, name=node.name)
+        total.attrs["mirror_user_id"] = name
+        total.attrs["reason"] = f"data parallel: the gradient of {name} is the sum over all ranks' batches"
+        totals[node] = total
+    if not b.graph.attrs.get("gradients_mean"):
+        return dict(totals)
+    means: dict[Value, Value] = {}
+    for node, total in totals.items():
+        b.like(total)
+        means[node] = b.emit(Mul(), total, b.constant(1.0 / ranks, total.tensor_type.dtype), name=total.name)
+    return means

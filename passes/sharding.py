@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, element_types
 from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
 from mspc.ir.types import TensorType
@@ -40,7 +41,12 @@ def rule_of(node: Node) -> Rule | None:
     op = node.op
     if not isinstance(op, Op) or type(op).rule is Op.rule:
         return None
-    return op.parsed_rule(*(t for value in node.inputs for t in element_types(value.type)))
+    try:
+        return op.parsed_rule(*(t for value in node.inputs for t in element_types(value.type)))
+    except MspcError as error:
+        if error.location is not None:
+            raise
+        raise node.error(error.message, error.notes) from None
 
 
 def make_choice(

@@ -67,6 +67,34 @@ subgraph @2_main_7() {
 """
 
 
+OLDER_DUMP = """\
+#IR entry      : @7_construct.24
+#Total subgraph: 1
+
+#attrs         :
+training : 1
+#Total params  : 2
+
+%para1_x : <Tensor[Float32], (16, 32)>
+%para2_w : <Ref[Tensor[Float32]], (8, 16), ref_key=:w>  :  has_default
+
+subgraph instance: 7_construct.24 : 0x55d7
+subgraph @7_construct.24() {
+  %1([CNode]520) = Load(%para2_w, U) cnode_attrs: {checkpoint: true}
+      : (<Ref[Tensor[Float32]], (8, 16), ref_key=:w>, <UMonad>) -> (<Tensor[Float32], (8, 16)>)
+  %2(equivout) = MatMul(%para1_x, %1) {instance name: matmul} primitive_attrs: {input_names: [x1, x2], \
+transpose_b: false, group: 4-6301-8, fusion: 0} {in_strategy: ((2, 4), (4, 1))}
+      : (<Tensor[Float32], (16, 32)>, <Tensor[Float32], (8, 16)>) -> (<Tensor[Float32], (16, 16)>)
+      # scope: (Default/network-Net)
+      # In file net.py(45)/        out = self.matmul(x, self.w)/
+  Return(%2)
+      : (<Tensor[Float32], (16, 16)>)
+}
+# order:
+#   1: @7_construct.24:[CNode]520{[0]: ValueNode <PrimitivePy> Load, [1]: w}
+"""
+
+
 @pytest.fixture
 def module() -> Module:
     return parse(DUMP, load_operators(), "dump.ir")
@@ -109,6 +137,22 @@ def test_dump_calls_and_references_are_kept(module: Module) -> None:
     assert isinstance(first, Literal)
     assert first.value == Reference("2_main_7", "para2_net.w")
     assert isinstance(add.inputs[1], Literal)
+
+
+def test_older_dump_is_read() -> None:
+    module = parse(OLDER_DUMP, load_operators(), "dump.ir")
+    load, product = module.main.nodes
+    assert module.attrs == {"training": 1}
+    assert (load.name, product.name) == ("[CNode]520", "equivout")
+    names = (Symbol("x1"), Symbol("x2"))
+    attributes = {"input_names": names, "transpose_b": False, "group": Symbol("4-6301-8"), "fusion": 0}
+    assert product.op == OpaqueOp("MatMul", attributes)
+    assert [str(frame) for frame in product.frames] == ["net.py:45"]
+    assert module_difference(module, parse(print_module(module), {})) == ""
+
+
+def test_windows_line_ends_change_nothing() -> None:
+    assert module_difference(parse(DUMP.replace("\n", "\r\n"), {}), parse(DUMP, {})) == ""
 
 
 def test_printed_dump_reads_back_equal(module: Module) -> None:

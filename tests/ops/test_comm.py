@@ -15,7 +15,7 @@ from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ir.parser import parse
 from mspc.ir.printer import print_graph
-from mspc.ir.types import FLOAT32, FLOAT64, TensorType, TupleType
+from mspc.ir.types import FLOAT32, FLOAT64, INT32, TensorType, TupleType
 from mspc.ops.comm import (
     AllGather,
     AllReduce,
@@ -180,8 +180,16 @@ def test_a_group_without_ranks_is_refused() -> None:
 
 def test_two_operands_are_refused() -> None:
     with pytest.raises(MspcError) as raised:
-        AllReduce().with_ranks((0, 1)).infer(X, X)
-    assert raised.value.message == f"AllReduce takes one tensor, not {X}, {X}"
+        AllGather().with_ranks((0, 1)).infer(X, X)
+    assert raised.value.message == f"AllGather takes one tensor, not {X}, {X}"
+
+
+def test_an_allreduce_of_several_tensors_wants_one_element_type() -> None:
+    op = AllReduce().with_ranks((0, 1))
+    assert op.infer(X, X) == TupleType((X, X))
+    with pytest.raises(MspcError) as raised:
+        op.infer(X, TensorType(INT32, (4,)))
+    assert raised.value.message == f"AllReduce: {X.dtype}, Int32 cannot travel together"
 
 
 @pytest.mark.parametrize("op", [AllReduce(), Redistribute(), PasteSlices()])
