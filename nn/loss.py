@@ -83,6 +83,8 @@ class SmoothL1Loss(LossBase):
 class SoftmaxCrossEntropyWithLogits(LossBase):
     """Cross entropy between softmax(logits) [n, classes] and labels: [n, classes], or class
     numbers [n] if sparse.
+
+    The operators have MindSpore's names, so that they can be sharded: `loss.one_hot`, `loss.softmax_cross_entropy`.
     """
 
     def __init__(self, sparse: bool = False, reduction: str = "none") -> None:
@@ -90,11 +92,16 @@ class SoftmaxCrossEntropyWithLogits(LossBase):
         if not isinstance(sparse, bool):
             raise ApiTypeError(f"SoftmaxCrossEntropyWithLogits: sparse must be True or False, not {sparse!r}")
         self.sparse = sparse
+        self.one_hot = ops.OneHot()
+        self.softmax_cross_entropy = ops.SoftmaxCrossEntropyWithLogits()
+        self.sparse_softmax_cross_entropy = ops.SparseSoftmaxCrossEntropyWithLogits()
 
     def construct(self, logits: Any, labels: Any) -> Any:
         if self.sparse:
-            labels = ops.one_hot(labels, logits.shape[-1], 1.0, 0.0)
-        return self.get_loss(ops.neg(ops.reduce_sum(ops.log_softmax(logits, -1) * labels, -1)))
+            if self.reduction == "mean":
+                return self.sparse_softmax_cross_entropy(logits, labels)
+            labels = self.one_hot(labels, logits.shape[-1], 1.0, 0.0)
+        return self.get_loss(self.softmax_cross_entropy(logits, labels)[0])
 
 
 class CrossEntropyLoss(LossBase):

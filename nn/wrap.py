@@ -104,6 +104,17 @@ class ForwardValueAndGrad(Cell):
         return loss, grads
 
 
+class _VirtualDatasetCell(Cell):  # MindSpore's name
+    """Passes its inputs on: the inputs of a launch are cut by the dataset strategy in any case."""
+
+    def __init__(self, backbone: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self._backbone = backbone
+
+    def construct(self, *inputs: Any) -> Any:
+        return self._backbone(*inputs)
+
+
 class ParameterUpdate(Cell):
     """Gives a parameter a new value."""
 

@@ -6,6 +6,7 @@ what belongs to other layers by the table below. Code inside mspc imports the op
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import types
@@ -20,6 +21,8 @@ _ELSEWHERE = {
     "functional": "mspc.ops.functional",
 }
 _FUNCTIONS = "mspc.ops.functional"
+_FUNCTION_CLASSES = {"Shape": "shape", "Rank": "rank"}
+"""Classes of MindSpore whose objects answer at compile time: calling one gives the function."""
 
 
 class _Facade(types.ModuleType):
@@ -41,6 +44,8 @@ def __getattr__(name: str) -> Any:
     if name in _ELSEWHERE:
         module = importlib.import_module(_ELSEWHERE[name])
         return module if name == "functional" else getattr(module, name)
+    if name in _FUNCTION_CLASSES:
+        return functools.partial(getattr, importlib.import_module(_FUNCTIONS), _FUNCTION_CLASSES[name])
     if name[0].isupper():
         globals()[name] = _operator(name)
         return globals()[name]

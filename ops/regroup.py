@@ -1,7 +1,7 @@
 """An all-to-all and a gather whose data arrive out of order, put in order by each rank on its own.
 
-Where one dimension loses axes and only some of them, not the minor ones, cut another dimension afterwards, no sequence of
-ordered collectives reaches the floor. An exchange of pieces does, with a message for every rank that holds a piece:
+Where one dimension loses axes and only some of them, not the minor ones, cut another dimension afterwards, no sequence
+of ordered collectives reaches the floor. An exchange of pieces does, with a message for every rank that holds a piece:
 thousands on thousands of ranks. Two collectives and a local transposition send the same bytes in far fewer messages.
 """
 

@@ -7,8 +7,11 @@ from typing import Any
 from mspc.ir.named_layout import NamedLayout
 from mspc.nn.cell import Cell
 from mspc.ops.primitive import check_strategy
+from mspc.parallel.layout import Layout
 from mspc.session.errors import ApiTypeError
 from mspc.session.sharded import ShardedFunction
+
+__all__ = ["Layout", "shard"]
 
 
 def shard(fn: Any, in_strategy: Any, out_strategy: Any = None, parameter_plan: Any = None) -> ShardedFunction:

@@ -3,8 +3,8 @@
 Input:  `%5 = AllReduce(%3) {mirror_user_id: "w"}`, `%7 = AllReduce(%4) {mirror_user_id: "b"}` over the same axes
 Output: `%5 = AllReduce(%3, %4)` where the last of them is ready, and `TupleGetItem`s in the place of the others.
 
-The bytes stay the same, the messages are fewer. A bucket holds at most `gradient_bucket` bytes of a rank's slices (header
-attribute; MindSpore's default of 64 MB; 0 turns this off).
+The bytes stay the same, the messages are fewer. A bucket holds at most `gradient_bucket` bytes of a rank's
+slices (header attribute; MindSpore's default of 64 MB; 0 turns this off).
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, element_types
 from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
 from mspc.ir.types import TensorType
+from mspc.ops.comm import LayoutChange
 from mspc.ops.factors import Dim, Rule
 from mspc.ops.op import Op
 
@@ -37,9 +38,9 @@ class Choice:
 
 
 def rule_of(node: Node) -> Rule | None:
-    """The node's rule, or None for structural operators, which have none."""
+    """The node's rule, or None for structural operators and changes of layout, which have none."""
     op = node.op
-    if not isinstance(op, Op) or type(op).rule is Op.rule:
+    if not isinstance(op, Op) or type(op).rule is Op.rule or isinstance(op, LayoutChange):
         return None
     try:
         return op.parsed_rule(*(t for value in node.inputs for t in element_types(value.type)))

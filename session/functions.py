@@ -22,3 +22,8 @@ def jit_class(cls: type) -> type:
 
 
 ms_class = jit_class
+
+
+def lazy_inline(fn: Any = None, attrs: Any = None, policy: Any = None) -> Any:
+    """Accepted as a decorator of `__init__`, bare or with arguments; cells are always inlined."""
+    return fn if callable(fn) else lambda decorated: decorated

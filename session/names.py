@@ -7,7 +7,7 @@ from typing import Any
 
 MODULES = {
     "nn": "mspc.nn", "ops": "mspc.ops", "train": "mspc.train", "dataset": "mspc.dataset",
-    "communication": "mspc.communication", "parallel": "mspc.parallel", "context": "mspc.session.context",
+    "dtype": "mspc.session.dtypes", "communication": "mspc.communication", "parallel": "mspc.parallel", "context": "mspc.session.context",
     "runtime": "mspc.session.device", "device": "mspc.session.device", "common": "mspc.session.common",
 }  # fmt: skip
 """Modules among the public names."""
@@ -31,7 +31,7 @@ _FROM: dict[str, tuple[str, ...]] = {
     "mspc.ir.types": ("DType",),
     "mspc.ir.diagnostics": ("MspcError",),
     "mspc.nn.cell": ("Cell",),
-    "mspc.session.functions": ("from_numpy", "tensor", "ms_function", "ms_class", "jit_class"),
+    "mspc.session.functions": ("from_numpy", "tensor", "ms_function", "ms_class", "jit_class", "lazy_inline"),
     "mspc.train.model": ("Model",),
     "mspc.train.serialization": ("load_checkpoint", "load_param_into_net", "save_checkpoint"),
     "mspc.train.callback": (
@@ -40,6 +40,7 @@ _FROM: dict[str, tuple[str, ...]] = {
     "mspc.parallel.layout": ("Layout",),
     "mspc.parallel.shard": ("shard",),
     "mspc.parallel.auto_parallel": ("AutoParallel",),
+    "mspc.parallel.algo_parameters": ("get_algo_parameters", "reset_algo_parameters", "set_algo_parameters"),
 }  # fmt: skip
 HOME = {name: module for module, names in _FROM.items() for name in names}
 

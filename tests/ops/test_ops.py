@@ -28,7 +28,7 @@ from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, sample
 
 load_operators()
-ELSEWHERE = ("structural", "comm", "exchange", "point_to_point")
+ELSEWHERE = ("structural", "comm", "exchange", "regroup", "point_to_point")
 """Modules whose operators have tests of their own: they need other ranks or have no kernel."""
 CASES = list(samples_of(ELSEWHERE))
 DIFFERENTIABLE = [(name, index) for name, index in CASES if wants_gradient(name, index)]
