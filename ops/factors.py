@@ -121,7 +121,8 @@ def _parse(text: str) -> tuple[list[list[list[str]]], list[list[list[str]]], lis
         return dims
 
     left, _, right = text.partition("->")
-    ins = [dims_of(t) for t in left.split(",")] if left.strip() or "," in left else [[]]
+    nothing: list[list[list[str]]] = [[]]
+    ins = [dims_of(t) for t in left.split(",")] if left.strip() or "," in left else nothing
     outs = [dims_of(t) for t in right.split(",")]
     return ins, outs, order, sizes, frozenset(frozen)
 

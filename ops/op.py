@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, dataclass_transform
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
@@ -189,8 +189,7 @@ class Op:
         expected = _operand_count(type(self))
         if expected is not None and len(types) != expected:
             raise MspcError(f"{self.name} takes {expected} tensor{'s' * (expected != 1)}, not {len(types)}")
-        operands: tuple[Type, ...] = types
-        for index, operand in enumerate(operands):
+        for index, operand in enumerate(cast(tuple[Type, ...], types)):  # a tuple here is the user's mistake
             if not isinstance(operand, TensorType):
                 raise MspcError(f"{self.name}: input {index} is {operand}, not a tensor")
         rule = self.rule(*types)

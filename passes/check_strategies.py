@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError, raise_all
@@ -72,7 +72,7 @@ def _check_ruleless(node: Node) -> None:
 def _attach(node: Node, rule: Rule, ranks: int) -> None:
     op = cast(Op, node.op)
     dims = op.strategy_dims(rule)
-    strategy = list(node.in_strategy or ())
+    strategy: list[Any] = list(node.in_strategy or ())
     while len(strategy) < len(dims) and not dims[len(strategy)]:
         strategy.append(())
     if len(strategy) != len(dims):
@@ -89,7 +89,7 @@ def _attach(node: Node, rule: Rule, ranks: int) -> None:
         raise node.error(f"{node.label}: the strategy {_text(strategy)} does not cut the result into contiguous slices")
     choice = make_choice(rule, mesh, axes)
     node.in_layouts = choice.inputs
-    node.layout = choice.outputs if len(choice.outputs) > 1 else choice.outputs[0]
+    node.layout = choice.layout
 
 
 def _from_tuples(

@@ -163,7 +163,7 @@ class _Propagation:
             return 0.0
         before = (node.in_layouts, node.layout)
         node.in_layouts = option.inputs
-        node.layout = option.outputs if len(option.outputs) > 1 else option.outputs[0]
+        node.layout = option.layout
         total = 0.0
         for user in dict.fromkeys(user for user, _ in self.traffic.users.get(node, ())):
             rule = self.rules[user]
@@ -194,7 +194,7 @@ class _Propagation:
 
     def take(self, node: Node, option: Choice, source: str) -> None:
         node.in_layouts = option.inputs
-        node.layout = option.outputs if len(option.outputs) > 1 else option.outputs[0]
+        node.layout = option.layout
         if node.phase == "forward":
             node.attrs["strategy_from"] = source
 

@@ -36,6 +36,12 @@ class Choice:
     outputs: tuple[Layout, ...]
     work: float
 
+    @property
+    def layout(self) -> Layout | tuple[Layout, ...]:
+        """The placement of the result: one layout, or one for every element of a tuple."""
+        first, *others = self.outputs
+        return self.outputs if others else first
+
 
 def rule_of(node: Node) -> Rule | None:
     """The node's rule, or None for structural operators and changes of layout, which have none."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,15 @@ from mspc.passes.base import Pass
 
 LARGEST_FOLDED = 16
 """Elements up to which the result of a constant operator is computed at compile time."""
+
+
+@dataclass
+class _Compiling:
+    """The backend on which constants are computed at compile time."""
+
+    xp: Any = np
+    comm: Any = None
+    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,8 +115,7 @@ def _folded(node: Node) -> Constant | None:
         return None
     if node.layout is not None or math.prod(node.type.shape) != node.type.size:
         return None
-    backend = SimpleNamespace(xp=np, comm=None)
-    result = node.op.run(backend, *(v.value for v in node.inputs if isinstance(v, Constant)))
+    result = node.op.run(_Compiling(), *(v.value for v in node.inputs if isinstance(v, Constant)))
     return Constant(np.asarray(result), node.type.dtype)
 
 
