@@ -92,9 +92,11 @@ def run_directory(
     options = Options(folder, data, synthetic, steps, save, save_outputs)
     if mpi_size() > 1:
         from mspc.commands.job import join_job
+        from mspc.commands.run_program import read_ahead
 
+        ahead = read_ahead(folder, mpi_rank())
         job = join_job()
-        _exit(job.guard(lambda: run_rank(options, job, check_program(options, job.size))))
+        _exit(job.guard(lambda: run_rank(options, job, check_program(options, job.size), ahead)))
         return
     program = check_program(options, ranks)
     if program.ranks == 1:

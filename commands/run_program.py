@@ -11,6 +11,7 @@ import numpy as np
 
 from mspc.commands.job import Job
 from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.graph import Graph
 from mspc.ir.layout import Layout
 from mspc.runtime.agreement import agree, stop_together
 from mspc.runtime.backend import NumPyBackend
@@ -89,7 +90,25 @@ class _Prepared:
     layouts: list[Layout | None]
 
 
-def run_rank(options: Options, job: Job, program: Program) -> None:
+@dataclass(frozen=True)
+class ReadAhead:
+    """A rank's graph, read while the other ranks were coming up, and the text that it was read from."""
+
+    text: str
+    graph: Graph
+
+
+def read_ahead(folder: Path, rank: int) -> ReadAhead | None:
+    """Read a rank's graph before MPI is up; None where that fails, which the run itself then reports."""
+    try:
+        program = load_program(folder)
+        text = program.text(rank)
+        return ReadAhead(text, program.graph(rank, text))
+    except MspcError:
+        return None
+
+
+def run_rank(options: Options, job: Job, program: Program, ahead: ReadAhead | None = None) -> None:
     """This rank's part: read its graph and slices, agree with the others, run the steps.
 
     Raises:
@@ -98,7 +117,7 @@ def run_rank(options: Options, job: Job, program: Program) -> None:
     error: MspcError | None = None
     prepared: _Prepared | None = None
     try:
-        prepared = _prepare(options, job, program)
+        prepared = _prepare(options, job, program, ahead)
     except MspcError as found:
         error = found
     stop_together(job.comm, error)
@@ -129,12 +148,12 @@ def run_rank(options: Options, job: Job, program: Program) -> None:
         _write(options.save_outputs, lambda file: np.savez(file, **stacked))
 
 
-def _prepare(options: Options, job: Job, program: Program) -> _Prepared:
+def _prepare(options: Options, job: Job, program: Program, ahead: ReadAhead | None) -> _Prepared:
     text = program.text(job.rank)
     if program.edited(job.rank, text):
         name = program.folder / program.execute[job.rank]
         print(f"warning: {name} has been edited since it was compiled", file=sys.stderr, flush=True)
-    graph = program.graph(job.rank, text)
+    graph = ahead.graph if ahead is not None and ahead.text == text else program.graph(job.rank, text)
     values = load_slices(program, graph, job.rank)
     executor = Executor(graph, NumPyBackend(job.comm), values, job.cursor)
     if options.data is not None:

@@ -6,8 +6,14 @@ from typing import Any
 
 from mspc import ops
 from mspc.nn.cell import Cell
+from mspc.nn.virtual_dataset import VirtualDatasetCell as _VirtualDatasetCell
 from mspc.session.errors import ApiTypeError
 from mspc.session.parameter import ParameterTuple
+
+__all__ = [
+    "ForwardValueAndGrad", "ParameterUpdate", "TrainOneStepCell", "WithEvalCell", "WithLossCell",
+    "_VirtualDatasetCell",
+]  # fmt: skip
 
 
 class WithLossCell(Cell):
@@ -102,17 +108,6 @@ class ForwardValueAndGrad(Cell):
             loss = self.network(*inputs)
         grads = self.grad(self.network, self.weights)(*inputs)
         return loss, grads
-
-
-class _VirtualDatasetCell(Cell):  # MindSpore's name
-    """Passes its inputs on: the inputs of a launch are cut by the dataset strategy in any case."""
-
-    def __init__(self, backbone: Any) -> None:
-        super().__init__(auto_prefix=False)
-        self._backbone = backbone
-
-    def construct(self, *inputs: Any) -> Any:
-        return self._backbone(*inputs)
 
 
 class ParameterUpdate(Cell):

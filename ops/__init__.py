@@ -19,6 +19,7 @@ _ELSEWHERE = {
     "Primitive": "mspc.ops.primitive",
     "ReduceOp": "mspc.communication.group",
     "functional": "mspc.ops.functional",
+    "_VirtualDataset": "mspc.nn.virtual_dataset",
 }
 _FUNCTIONS = "mspc.ops.functional"
 _FUNCTION_CLASSES = {"Shape": "shape", "Rank": "rank"}
@@ -43,7 +44,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     if name in _ELSEWHERE:
         module = importlib.import_module(_ELSEWHERE[name])
-        return module if name == "functional" else getattr(module, name)
+        return module if name == "functional" else getattr(module, name.lstrip("_"))
     if name in _FUNCTION_CLASSES:
         return functools.partial(getattr, importlib.import_module(_FUNCTIONS), _FUNCTION_CLASSES[name])
     if name[0].isupper():

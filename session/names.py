@@ -7,7 +7,8 @@ from typing import Any
 
 MODULES = {
     "nn": "mspc.nn", "ops": "mspc.ops", "train": "mspc.train", "dataset": "mspc.dataset",
-    "dtype": "mspc.session.dtypes", "communication": "mspc.communication", "parallel": "mspc.parallel", "context": "mspc.session.context",
+    "dtype": "mspc.session.dtypes",
+    "communication": "mspc.communication", "parallel": "mspc.parallel", "context": "mspc.session.context",
     "runtime": "mspc.session.device", "device": "mspc.session.device", "common": "mspc.session.common",
 }  # fmt: skip
 """Modules among the public names."""

@@ -2,11 +2,13 @@
 
     mspc compile net.py --ranks 8 --save-graphs     # what every rank will do, as text
     mspc run net.py --ranks 8                       # train under mpirun; --simulate: without MPI
+    mspc run net.py --ranks 8 -- --epochs 20        # what follows -- goes to the script
 
 Neighbouring operators are cut differently on purpose: the compiler puts the layout changes between them.
 `net_layout.py` trains the same network with strategies that name the axes of the device mesh.
 """
 
+import argparse
 import os
 from pathlib import Path
 
@@ -21,7 +23,6 @@ from mindspore.parallel.auto_parallel import AutoParallel
 # Any folder with MNIST's four idx files will do.
 DATA_PATH = os.getenv("DATA_PATH", str(Path(__file__).parent / "data"))
 BATCH = 32
-EPOCHS = 10
 
 
 class Network(nn.Cell):
@@ -66,6 +67,10 @@ def create_dataset(usage, batch_size):
 
 def train(network_class):
     """Train on all ranks, then say how many of the test images are recognised."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=10)
+    epochs = parser.parse_args().epochs
+
     ms.set_context(mode=ms.GRAPH_MODE)
     init()
     ms.set_seed(1)
@@ -93,7 +98,7 @@ def train(network_class):
     parallel_step.dataset_strategy("full_batch")
 
     dataset = create_dataset("train", BATCH)
-    for epoch in range(EPOCHS):
+    for epoch in range(epochs):
         for step, (image, label) in enumerate(dataset):
             loss = parallel_step(image, label)
             if step % 5 == 0:

@@ -187,6 +187,6 @@ tensor = math.gcd(get_group_size(), HEADS)
 data = get_group_size() // tensor
 
 net = LanguageModel(data, tensor)
-model = Model(net, NextCharacterLoss(), nn.Adam(net.trainable_params(), 3e-3, eps=1e-6))
+model = Model(net, NextCharacterLoss(), nn.Adam(net.trainable_params(), 3e-3))
 dataset = ds.GeneratorDataset(windows(options.steps), ["characters", "labels"])
 model.train(1, dataset, callbacks=LossMonitor(options.every), dataset_sink_mode=False)

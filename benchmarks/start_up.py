@@ -1,0 +1,64 @@
+"""Time from the ranks being up (MPI initialised) to the first step of `mspc run DIR`.
+
+    python benchmarks/start_up.py [--ranks N] [--script FILE]
+
+Compiles the script, starts the compiled program under mpirun with made-up inputs, and prints the slowest rank's time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from mspc.commands.mpirun import find_mpirun, mpirun_environment
+
+QUICK_START = Path(__file__).resolve().parent.parent / "samples" / "quickstart" / "net.py"
+RANK = """
+import sys, time
+start = time.perf_counter()
+from mspc.commands import job
+from mspc.runtime.executor import Executor
+join, run, up = job.join_job, Executor.run, []
+def joined():
+    found = join()
+    up.append(time.perf_counter())
+    return found
+def timed(self, inputs):
+    if self.step == 0:
+        now = time.perf_counter()
+        print(f"first step {now - up[0]:.3f} {now - start:.3f}", file=sys.stderr, flush=True)
+    return run(self, inputs)
+job.join_job, Executor.run = joined, timed
+from mspc.cli import main
+main()
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--script", type=Path, default=QUICK_START)
+    options = parser.parse_args()
+    ranks = str(options.ranks)
+    with tempfile.TemporaryDirectory() as folder:
+        out = str(Path(folder) / "out")
+        command = [sys.executable, "-m", "mspc", "compile", str(options.script), "--ranks", ranks, "--out", out]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        rank = [sys.executable, "-c", RANK, "run", out, "--synthetic", "--steps", "1"]
+        started = subprocess.run(
+            [find_mpirun(), "-n", ranks, "--oversubscribe", "--bind-to", "none", *rank],
+            env=mpirun_environment(), capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    lines = [line.split() for line in started.stderr.splitlines() if line.startswith("first step")]
+    after_mpi, after_python = (max(float(line[i]) for line in lines) for i in (2, 3))
+    print(
+        f"{options.script.name}, {ranks} ranks, the slowest: first step {after_mpi:.2f} s after MPI is up, "
+        f"{after_python:.2f} s after Python started"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,409 @@
+"""Operators as `mindspore.mint` has them: the arguments of known operators in another order, given at the call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Node, Value, element_types
+from mspc.ir.types import BOOL, INT64, DType, TensorType, TupleType
+from mspc.ops.activation import Activation, Sigmoid
+from mspc.ops.arguments import axis_in, int_of, ints_of, sequence_of, split_call
+from mspc.ops.arithmetic import FloorMod, Mul
+from mspc.ops.bases import Binary
+from mspc.ops.broadcast import REDUCE_SAMPLES, ReduceSum
+from mspc.ops.comparison import Greater, Select
+from mspc.ops.creation import number_of
+from mspc.ops.elementwise import UNARY_SAMPLES, constant, scaled
+from mspc.ops.embedding import Gather
+from mspc.ops.integer import TruncateMod
+from mspc.ops.norm import items
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.piecewise import Elu
+from mspc.ops.reduce import ReduceMax, ReduceMean, ReduceMin
+from mspc.ops.reshape import Reshape
+from mspc.ops.rules import factor_names
+from mspc.ops.selection import CumSum, GatherDGrad, along
+from mspc.ops.shape import Stack
+
+Gradients = Sequence[Value | None]
+
+
+def _reduction(op: Any, args: Sequence[Any]) -> tuple[Op, tuple[Any, ...]]:
+    """(operator, operands) of a call `op(input, dim, keepdim, dtype)`; no dim means all."""
+    tensors, found = split_call(op.name, args, 1, ("dim", "keepdim", "dtype"), optional=3)
+    dtype = found.get("dtype")
+    if dtype is not None and dtype != getattr(tensors[0], "dtype", dtype):
+        raise MspcError(f"{op.name}: dtype {dtype} is not supported", notes=["cast the result"])
+    axis = found.get("dim")
+    keep = bool(found.get("keepdim", False))
+    return replace(op, keep_dims=keep, axis=() if axis is None else ints_of(op.name, "dim", axis)), tensors
+
+
+class SumExt(ReduceSum):
+    """Sum along dimensions. Called as `SumExt()(input, dim, keepdim)`."""
+
+    samples: ClassVar[Any] = REDUCE_SAMPLES
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        return _reduction(self, args)
+
+
+class MeanExt(ReduceMean):
+    """Mean along dimensions. Called as `MeanExt()(input, dim, keepdim)`."""
+
+    samples: ClassVar[Any] = REDUCE_SAMPLES
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        return _reduction(self, args)
+
+
+class Max(ReduceMax):
+    """Maximum of all elements; its gradient is shared equally among equal maxima."""
+
+    samples: ClassVar[Any] = (sample((8, 16)), sample((4,)))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        return self, split_call(self.name, args, 1, ())[0]
+
+
+class Min(ReduceMin):
+    """Minimum of all elements; its gradient is shared equally among equal minima."""
+
+    samples: ClassVar[Any] = (sample((8, 16)), sample((4,)))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        return self, split_call(self.name, args, 1, ())[0]
+
+
+class _Ordered(Op, abstract=True):
+    """Values chosen along `dim`, which must stay whole, and their places: a tuple of two."""
+
+    def pair(self, x: TensorType, names: Sequence[str], axis: int, size: int) -> str:
+        """The rule where `size` elements are kept; 0 drops the dimension."""
+        new = [f"{factor_names(1, len(names))[0]}={size}!"] if size > 1 else ["1"] if size else []
+        return f"{' '.join(names)} -> {', '.join([' '.join((*names[:axis], *new, *names[axis + 1 :]))] * 2)}"
+
+    def infer(self, *types: Any) -> Any:
+        value, _ = element_types(super().infer(*types))
+        return TupleType((value, TensorType(INT64, value.shape)))
+
+    def spread(self, b: Builder, x: Value, dim: int, out: Node, dout: Any) -> Gradients:
+        """The gradient: that of the values, put to their places."""
+        if dout[0] is None:
+            return (None,)
+        axis = axis_in(self.name, dim, len(x.shape))
+        place, grad = items(b, out, 2)[1], dout[0]
+        if len(grad.shape) < len(x.shape):
+            kept = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+            place, grad = b.emit(Reshape(kept), place), b.emit(Reshape(kept), grad)
+        return (b.emit(GatherDGrad(axis, x.shape[axis]), place, grad),)
+
+
+class _ExtremumDim(_Ordered, abstract=True):
+    dim: int = 0
+    keepdim: bool = False
+    samples: ClassVar[Any] = (sample((8, 16)), sample((8, 16), dim=-1, keepdim=True), sample((2, 4, 8), dim=1))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("dim", "keepdim"), optional=1)
+        keep = bool(found.get("keepdim", False))
+        return replace(self, dim=int_of(self.name, "dim", found["dim"]), keepdim=keep), tensors
+
+    def rule(self, x: TensorType) -> str:
+        names, axis = along(self.name, len(x.shape), self.dim)
+        return self.pair(x, names, axis, int(self.keepdim))
+
+    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
+        return self.spread(b, x, self.dim, out, dout)
+
+    def take(self, xp: Any, x: Any, places: Any) -> tuple[Any, Any]:
+        places = xp.expand_dims(places, self.dim)
+        values = xp.take_along_axis(x, places, axis=self.dim)
+        places = places.astype(xp.int64)
+        return (values, places) if self.keepdim else (values.squeeze(self.dim), places.squeeze(self.dim))
+
+
+class MaxDim(_ExtremumDim):
+    """The maximum along `dim` and its first place: a tuple of two. Called as `MaxDim()(input, dim, keepdim)`."""
+
+    samples: ClassVar[Any] = _ExtremumDim.samples
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.take(be.xp, inputs[0], be.xp.argmax(inputs[0], axis=self.dim))
+
+
+class MinDim(_ExtremumDim):
+    """The minimum along `dim` and its first place: a tuple of two. Called as `MinDim()(input, dim, keepdim)`."""
+
+    samples: ClassVar[Any] = _ExtremumDim.samples
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.take(be.xp, inputs[0], be.xp.argmin(inputs[0], axis=self.dim))
+
+
+class SortExt(_Ordered):
+    """x in order along `dim`, and the places that the elements come from: a tuple of two. Equal ones keep their order.
+
+    Called as `SortExt()(input, dim, descending, stable)`.
+    """
+
+    dim: int = -1
+    descending: bool = False
+    samples: ClassVar[Any] = (sample((8, 16)), sample((4, 8, 2), dim=1, descending=True))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("dim", "descending", "stable"), optional=3)
+        dim = int_of(self.name, "dim", found.get("dim", -1))
+        return replace(self, dim=dim, descending=bool(found.get("descending", False))), tensors
+
+    def rule(self, x: TensorType) -> str:
+        names, _ = along(self.name, len(x.shape), self.dim)
+        return f"{' '.join(names)} -> {', '.join([' '.join(names)] * 2)}"
+
+    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
+        return self.spread(b, x, self.dim, out, dout)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        places = xp.argsort(-x if self.descending else x, axis=self.dim, kind="stable").astype(xp.int64)
+        return xp.take_along_axis(x, places, axis=self.dim), places
+
+
+class TopkExt(_Ordered):
+    """The k largest (or smallest) elements along `dim` in order, and their places: a tuple of two.
+
+    Called as `TopkExt()(input, k, dim, largest, sorted)`.
+    """
+
+    k: int = 1
+    dim: int = -1
+    largest: bool = True
+    samples: ClassVar[Any] = (sample((8, 16), k=4), sample((16, 8), k=3, dim=0, largest=False))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("k", "dim", "largest", "sorted"), optional=3)
+        k, dim = int_of(self.name, "k", found["k"]), int_of(self.name, "dim", found.get("dim", -1))
+        return replace(self, k=k, dim=dim, largest=bool(found.get("largest", True))), tensors
+
+    def rule(self, x: TensorType) -> str:
+        names, axis = along(self.name, len(x.shape), self.dim)
+        if not 1 <= self.k <= x.shape[axis]:
+            raise MspcError(f"TopkExt: k is {self.k}, not 1 to {x.shape[axis]}, dimension {axis} of input 0")
+        return self.pair(x, names, axis, self.k)
+
+    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
+        return self.spread(b, x, self.dim, out, dout)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        places = xp.argsort(-x if self.largest else x, axis=self.dim, kind="stable")
+        places = xp.take(places, xp.arange(self.k), axis=self.dim).astype(xp.int64)
+        return xp.take_along_axis(x, places, axis=self.dim), places
+
+
+class CumsumExt(CumSum):
+    """Running sums along a dimension. Called as `CumsumExt()(input, dim)`."""
+
+    samples: ClassVar[Any] = (sample((8, 16)), sample((8, 16), axis=-1))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("dim", "dtype"), optional=1)
+        if found.get("dtype") is not None:
+            raise MspcError(f"{self.name}: dtype is not supported", notes=["cast the result"])
+        return replace(self, axis=int_of(self.name, "dim", found["dim"])), tensors
+
+
+class IndexSelect(Gather):
+    """Slices of a tensor along `axis`. Called as `IndexSelect()(input, axis, index)`."""
+
+    samples: ClassVar[Any] = (
+        sample((16, 8), (8,), dtypes=("Float64", "Int32"), low=0, high=16),
+        sample((4, 16, 2), (8,), dtypes=("Float64", "Int64"), low=0, high=16, axis=1),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        if len(args) != 3:
+            raise MspcError(f"IndexSelect takes 3 arguments (input, axis, index), not {len(args)}")
+        return replace(self, axis=int_of(self.name, "axis", args[1])), (args[0], args[2])
+
+
+class StackExt(Stack):
+    """The tensors side by side along a new dimension. Called as `StackExt()((a, b), dim)`."""
+
+    samples: ClassVar[Any] = (sample((8, 16), (8, 16)), sample((8, 4), (8, 4), axis=-1))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        _, found = split_call(self.name, args, 1, ("dim",), optional=1)
+        axis = int_of(self.name, "dim", found.get("dim", self.axis))
+        return replace(self, axis=axis), sequence_of(self.name, args[:1])
+
+
+class RepeatInterleaveInt(Op):
+    """Every slice along `dim` `repeats` times in a row; without dim every element of x, in one dimension.
+
+    Called as `RepeatInterleaveInt()(input, repeats, dim)`.
+    """
+
+    repeats: int = 1
+    dim: int | None = None
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    samples: ClassVar[Any] = (
+        sample((8, 4), repeats=2, dim=0),
+        sample((4, 8, 2), repeats=3, dim=-2),
+        sample((8, 4), repeats=2),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("repeats", "dim", "output_size"), optional=2)
+        dim = found.get("dim")
+        made = replace(
+            self,
+            repeats=int_of(self.name, "repeats", found["repeats"]),
+            dim=None if dim is None else int_of(self.name, "dim", dim),
+        )
+        return made, tensors
+
+    def rule(self, x: TensorType) -> str:
+        if self.repeats < 1:
+            raise MspcError(f"{self.name}: repeats is {self.repeats}, not at least 1")
+        names = factor_names(len(x.shape) + 1)
+        again = f"{names.pop()}={self.repeats}!"
+        if self.dim is None:
+            return f"{' '.join(names)} -> ({' '.join((*names, again))})"
+        axis = axis_in(self.name, self.dim, len(names))
+        out = (*names[:axis], f"({names[axis]} {again})", *names[axis + 1 :])
+        return f"{' '.join(names)} -> {' '.join(out)}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        axis = len(x.shape) - 1 if self.dim is None else axis_in(self.name, self.dim, len(x.shape))
+        split = (*x.shape[: axis + 1], self.repeats, *x.shape[axis + 1 :])
+        return (b.emit(ReduceSum(axis=(axis + 1,)), b.emit(Reshape(split), dout)),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.repeat(inputs[0], self.repeats, axis=self.dim)
+
+
+class Outer(Op):
+    """The products x[i] * y[j] of two vectors."""
+
+    linear_in: ClassVar[tuple[int, ...]] = (0, 1)
+    samples: ClassVar[Any] = (sample((8,), (16,)),)
+
+    def rule(self, x: TensorType, y: TensorType) -> str:
+        return "a, b -> a b"
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
+        column = b.emit(Reshape((*x.shape, 1)), x)
+        dx = b.emit(ReduceSum(axis=(1,)), b.emit(Mul(), dout, y))
+        return dx, b.emit(ReduceSum(axis=(0,)), b.emit(Mul(), dout, column))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.outer(*inputs)
+
+
+class EluExt(Elu):
+    """x where it is positive, alpha * (exp(x) - 1) elsewhere. Called as `EluExt()(input, alpha)`."""
+
+    samples: ClassVar[Any] = UNARY_SAMPLES
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("alpha",), optional=1)
+        return replace(self, alpha=float(number_of(self.name, "alpha", found.get("alpha", 1.0)))), tensors
+
+
+class LeakyReLUExt(Activation):
+    """x where it is positive, negative_slope * x elsewhere. Called as `LeakyReLUExt()(input, negative_slope)`."""
+
+    negative_slope: float = 0.01
+    samples: ClassVar[Any] = (sample((8, 16)), sample((8,), negative_slope=0.5))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("negative_slope",), optional=1)
+        slope = number_of(self.name, "negative_slope", found.get("negative_slope", self.negative_slope))
+        return replace(self, negative_slope=float(slope)), tensors
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        positive = b.emit(Greater(), x, constant(b, 0, x))
+        return (b.emit(Select(), positive, dout, scaled(b, self.negative_slope, dout)),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        return be.xp.where(x > 0, x, x * self.negative_slope)
+
+
+class SoftplusExt(Activation):
+    """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above `threshold`.
+
+    Called as `SoftplusExt()(input, beta, threshold)`.
+    """
+
+    beta: float = 1.0
+    threshold: float = 20.0
+    samples: ClassVar[Any] = (sample((8, 16)), sample((8,), low=-4, high=9, beta=2.0, threshold=8.0))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("beta", "threshold"), optional=2)
+        numbers = {key: float(number_of(self.name, key, value)) for key, value in found.items()}
+        return replace(self, **numbers), tensors
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        steep = scaled(b, self.beta, x)
+        curved = b.emit(Mul(), dout, b.emit(Sigmoid(), steep))
+        return (b.emit(Select(), b.emit(Greater(), steep, constant(b, self.threshold, x)), dout, curved),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        steep = x * self.beta
+        curved = xp.logaddexp(steep, xp.zeros((), x.dtype)) / self.beta
+        return xp.where(steep > self.threshold, x, curved)
+
+
+class IsClose(Binary):
+    """Where |x - y| <= atol + rtol * |y|. Called as `IsClose()(input, other, rtol, atol, equal_nan)`."""
+
+    rtol: float = 1e-05
+    atol: float = 1e-08
+    equal_nan: bool = True
+    bprop: ClassVar[Any] = NotDifferentiable("its result is Bool")
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8, 16), gradient=False),
+        sample((8, 16), (16,), atol=0.5, gradient=False),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 2, ("rtol", "atol", "equal_nan"), optional=3)
+        return replace(self, **found), tensors
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return BOOL
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.isclose(*inputs, rtol=self.rtol, atol=self.atol, equal_nan=self.equal_nan)
+
+
+class RemainderTensorTensor(FloorMod):
+    """The remainder with the sign of the divisor."""
+
+    samples: ClassVar[Any] = FloorMod.samples
+
+
+class RemainderTensorScalar(FloorMod):
+    """The remainder with the sign of the divisor."""
+
+    samples: ClassVar[Any] = FloorMod.samples
+
+
+class RemainderScalarTensor(FloorMod):
+    """The remainder with the sign of the divisor."""
+
+    samples: ClassVar[Any] = FloorMod.samples
+
+
+class FmodTensor(TruncateMod):
+    """The remainder with the sign of the dividend."""
+
+    samples: ClassVar[Any] = TruncateMod.samples
