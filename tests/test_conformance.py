@@ -5,6 +5,7 @@ The cases lie beside the checkout and are no part of it; where they are missing 
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,19 +16,38 @@ CASES = (
     "deep_propagate", "data_parallel", "matmul_transpose_b", "quickstart_auto", "quickstart_semi",
     "redistribute_00", "redistribute_01", "redistribute_03", "redistribute_04", "redistribute_06",
     "redistribute_08", "redistribute_11", "redistribute_12", "redistribute_15", "reduce_max",
-    "reduce_sum", "repeated_16", "semi_full_batch",
+    "reduce_sum", "repeated_16", "semi_full_batch", "embedding_vocab", "layout_mlp", "loss_expanded",
+    "operator_parallel_mlp", "optimizer_parallel", "reshape_0", "reshape_2", "slice_concat", "softmax_layernorm",
+    "transformer_propagate", "transformer_semi",
 )  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def answers(conformance: Path) -> dict[str, str]:
+    """What compare.py says of every case, and its closing line on bytes under "mean"."""
+    compare = [sys.executable, str(conformance / "compare.py"), "--mspc", f"{sys.executable} -m mspc", *CASES]
+    done = subprocess.run(compare, capture_output=True, text=True, check=False, timeout=600)
+    lines = done.stdout.splitlines()
+    found = {line.split()[0]: line for line in lines if line}
+    found["mean"] = next((line for line in lines if line.startswith("geometric mean")), done.stderr)
+    return found
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_case_agrees_with_mindspore(case: str, conformance: Path) -> None:
-    command = f"{sys.executable} -m mspc"
-    compare = [sys.executable, str(conformance / "compare.py"), "--mspc", command, case]
-    done = subprocess.run(compare, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_case_agrees_with_mindspore(case: str, answers: dict[str, str]) -> None:
+    assert answers[case].endswith("  ok"), answers[case]
+
+
+def test_bytes_are_well_below_mindspores(answers: dict[str, str]) -> None:
+    """What remains is gradients to reduce and outputs to gather, which nobody can avoid."""
+    found = re.match(r"geometric mean of bytes beside MindSpore: (\S+) over (\d+) cases", answers["mean"])
+    assert found is not None, answers["mean"]
+    assert float(found[1]) <= 0.77
+    assert int(found[2]) == len(CASES)
 
 
 def test_list_of_cases_is_complete(conformance: Path) -> None:
-    patterns = ("quickstart_*", "semi_*", "repeated_*", "matmul_*", "redistribute_*", "reduce_*")
-    found = {path.stem for pattern in patterns for path in (conformance / "cases").glob(f"{pattern}.py")}
-    assert found | {"deep_propagate", "data_parallel"} == set(CASES)
+    """All but convolutions and the searches for strategies."""
+    later = ("conv_", "mlp_recursive_programming", "transformer_dynamic_programming")
+    found = {path.stem for path in (conformance / "cases").glob("*.py")}
+    assert {name for name in found if not name.startswith(later)} == set(CASES)

@@ -1,0 +1,54 @@
+"""How the samples' tests run mspc: as a user does, from a folder of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., str]
+"""Runs `mspc ARGUMENTS` and returns its standard output."""
+
+
+@pytest.fixture
+def samples(root: Path) -> Path:
+    return root / "samples"
+
+
+@pytest.fixture
+def mspc(tmp_path: Path, samples: Path) -> Run:
+    """`mspc(...)` with the samples' modules importable; fails with the error output of mspc."""
+    # One BLAS thread: with more, small matrices wait for each other where the cores are shared.
+    environment = os.environ | {
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(samples.parent), str(samples / "operator_parallel")]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "COLUMNS": "200",
+    }
+
+    def run(*arguments: Any) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "mspc", *map(str, arguments)],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def compiled(mspc: Run, tmp_path: Path) -> Callable[[Path], dict[str, Any]]:
+    """The tables of `mspc compile SCRIPT --ranks 8`."""
+
+    def tables(script: Path) -> dict[str, Any]:
+        mspc("compile", script, "--ranks", 8, "--out", tmp_path / "out", "--json", tmp_path / "tables.json")
+        return json.loads((tmp_path / "tables.json").read_text())
+
+    return tables

@@ -1,0 +1,108 @@
+"""The operator-parallel sample: two ways to write its strategies, one device, and MPI give the same training."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc import dataset as ds
+
+UNSHARDED = """
+import net
+from mindspore import ops
+
+
+class Network(net.Network):
+    def __init__(self):
+        super().__init__()
+        self.matmul1, self.matmul2 = ops.MatMul(), ops.MatMul()
+        self.relu1, self.relu2 = ops.ReLU(), ops.ReLU()
+
+
+net.train(Network)
+"""
+
+
+def losses(out: str, ranks: int = 1) -> np.ndarray:
+    """[print, rank]: what every rank printed, in rank order."""
+    return np.array([float(text) for text in re.findall(r"loss is (\S+)", out)]).reshape(-1, ranks)
+
+
+@pytest.fixture
+def folder(samples: Path) -> Path:
+    return samples / "operator_parallel"
+
+
+def test_both_networks_train_as_one_device(mspc: Callable[..., str], folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "unsharded.py").write_text(UNSHARDED)
+    alone = mspc("run", tmp_path / "unsharded.py", "--", "--epochs", 6)
+    expected = losses(alone)
+    assert expected.shape == (12, 1)
+    assert expected[0] == pytest.approx(np.log(10), rel=1e-2)
+    assert expected[-1] < 1.0
+    for script in ("net.py", "net_layout.py"):
+        out = mspc("run", folder / script, "--ranks", 8, "--simulate", "--", "--epochs", 6)
+        found = losses(out, 8)
+        np.testing.assert_array_equal(found, found[:, :1].repeat(8, 1))
+        np.testing.assert_allclose(found[:, :1], expected, rtol=1e-5)
+        assert out.splitlines()[-1] == alone.splitlines()[-1]
+    right = int(alone.splitlines()[-1].partition(" of 56 test images recognised")[0])
+    assert right > 35
+
+
+def test_mpi_trains_as_the_simulation(mspc: Callable[..., str], folder: Path) -> None:
+    simulated = mspc("run", folder / "net.py", "--ranks", 8, "--simulate", "--only-rank", 0, "--", "--epochs", 2)
+    out = mspc("run", folder / "net.py", "--ranks", 8, "--only-rank", 0, "--", "--epochs", 2)
+    np.testing.assert_allclose(losses(out), losses(simulated), rtol=1e-5)
+    assert len(losses(out)) == 4
+
+
+@pytest.mark.parametrize("script", ["net.py", "net_layout.py"])
+def test_a_step_equals_one_devices(mspc: Callable[..., str], folder: Path, script: str) -> None:
+    table = mspc("verify", folder / script, "--ranks", 8)
+    for name in ("fc1_weight", "fc2_weight", "fc3_weight"):
+        assert re.search(rf"gradient +{name}", table)
+
+
+@pytest.mark.parametrize("script", ["net.py", "net_layout.py"])
+def test_operators_and_weights_are_cut_as_written(
+    compiled: Callable[[Path], dict[str, Any]], folder: Path, script: str
+) -> None:
+    tables = compiled(folder / script)
+    operators = {row["instance"]: (row["strategy"], row["origin"]) for row in tables["operators"]}
+    assert operators["matmul1"] == ([[2, 4], [4, 1]], "shard()")
+    assert operators["relu1"] == ([[4, 1]], "shard()")
+    assert operators["matmul2"] == ([[1, 8], [8, 1]], "shard()")
+    assert operators["relu2"] == ([[8, 1]], "shard()")
+    assert operators["matmul3"] == ([[8, 1], [1, 1]], "batch")
+    slices = {row["name"]: row["slice"] for row in tables["parameters"]}
+    assert [slices[f"fc{i}_weight"] for i in (1, 2, 3)] == [[196, 512], [64, 512], [512, 10]]
+
+
+def test_the_images_are_a_small_mnist(folder: Path) -> None:
+    for usage, count in (("train", 320), ("test", 56)):
+        dataset = ds.MnistDataset(str(folder / "data"), usage, shuffle=False)
+        assert dataset.images.shape == (count, 28, 28)
+        assert (dataset.images.min(), dataset.images.max()) == (0, 255)
+        assert set(dataset.labels.tolist()) == set(range(10))
+    assert sum(path.stat().st_size for path in (folder / "data").iterdir()) < 300_000
+
+
+def test_make_data_writes_the_files(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="needs scikit-learn")
+    shutil.copy(folder / "make_data.py", tmp_path)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    subprocess.run([sys.executable, tmp_path / "make_data.py"], env=environment, check=True, timeout=60)
+    kept = sorted((folder / "data").iterdir())
+    assert [path.name for path in sorted((tmp_path / "data").iterdir())] == [path.name for path in kept]
+    for path in kept:
+        assert (tmp_path / "data" / path.name).read_bytes() == path.read_bytes()

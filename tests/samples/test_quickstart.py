@@ -1,0 +1,80 @@
+"""The quick start on eight ranks, under mpirun and simulated, beside one device that gets all rows."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SHARDED = "ops.MatMul().shard(((2, 4), (4, 1)))"
+ROWS = "inputs = np.random.rand(batch, in_dim)"
+LABELS = "labels = np.random.rand(batch, out_dim)"
+SAME_ROWS = {
+    ROWS: "inputs = np.tile(np.random.rand(batch // 8, in_dim), (8, 1))",
+    LABELS: "labels = np.tile(np.random.rand(batch // 8, out_dim), (8, 1))",
+}
+OWN_ROWS = {
+    ROWS: "inputs = np.random.rand(batch * 8, in_dim)[batch * get_rank() : batch * (get_rank() + 1)]",
+    LABELS: "labels = np.random.rand(batch * 8, out_dim)[batch * get_rank() : batch * (get_rank() + 1)]",
+}
+ONE_DEVICE = {SHARDED: "ops.MatMul()", "BATCH = 2": "BATCH = 16"}
+
+
+def run(folder: Path, source: str, *arguments: str) -> list[tuple[str, str]]:
+    """(`epoch: E step: S`, loss) of every line that the script printed."""
+    folder.mkdir(exist_ok=True)
+    (folder / "net.py").write_text(source)
+    command = [sys.executable, "-m", "mspc", "run", "net.py", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return re.findall(r"^(epoch: \d+ step: \d+), loss is (\S+)$", done.stdout, re.MULTILINE)
+
+
+def edited(source: str, changes: dict[str, str]) -> str:
+    for old, new in changes.items():
+        assert old in source
+        source = source.replace(old, new)
+    return source
+
+
+@pytest.fixture(scope="module")
+def source(root: Path) -> str:
+    return (root / "samples/quickstart/net.py").read_text()
+
+
+@pytest.mark.parametrize("launch", [("--simulate",), ()], ids=["simulated", "mpirun"])
+@pytest.mark.parametrize("feed", ["as the tutorial", "own rows"])
+def test_eight_ranks_train_like_one_device(source: str, tmp_path: Path, launch: tuple[str, ...], feed: str) -> None:
+    changes = {} if feed == "as the tutorial" else OWN_ROWS
+    lines = run(tmp_path / "eight", edited(source, changes), "--ranks", "8", *launch)
+    one = edited(edited(source, ONE_DEVICE), SAME_ROWS if feed == "as the tutorial" else {})
+    expected = run(tmp_path / "one", one, "--ranks", "1")
+    assert len(lines) == 8 * 20
+    assert len(expected) == 20
+    losses = dict(lines)
+    assert set(lines) == set(losses.items()), "the ranks print different losses"
+    mine, theirs = (np.array([float(d[step]) for step, _ in expected]) for d in (losses, dict(expected)))
+    np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+    assert (np.diff(mine) < 0).all()
+
+
+def test_rank_zero_multiplies_its_slices_and_adds_over_its_row(source: str, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(source)
+    command = [sys.executable, "-m", "mspc", "compile", "net.py", "--ranks", "8"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "2503 bytes sent per step" in done.stdout
+    text = next((tmp_path / "saved_graph/rank_0").glob("*_execute_*.ir")).read_text()
+    nodes = re.findall(r"^  %\d+.* = (\w+)\(.*\n      : (.*)$", text, re.MULTILINE)
+    at = next(i for i, (op, _) in enumerate(nodes) if op == "MatMul")
+    assert nodes[at][1] == (
+        "(<Tensor[Float32], (8, 8)>, <Tensor[Float32], (8, 16)>) -> (<Tensor[Float32], (8, 16)>)"
+    )
+    assert nodes[at + 1][0] == "ReduceScatter"
+    following = text.split(" = MatMul(")[1].split(" = ReduceScatter(")[1].split("\n")[0]
+    assert "rank_list: (0, 1, 2, 3)" in following
+    assert re.search(r"_w: <Ref\[Tensor\[Float32\]\], \(8, 16\), ref_key=w>", text)
