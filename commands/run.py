@@ -16,6 +16,10 @@ from mspc.commands.mpirun import limit_threads, mpi_rank, mpi_size, run_under_mp
 from mspc.ir.diagnostics import MspcError
 
 
+MANY = 1024
+"""Stands for the ranks of a simulation whose number the program says: more than any machine has cores."""
+
+
 def run_script(
     path: Path,
     ranks: int | None = None,
@@ -47,6 +51,7 @@ def run_script(
     if only_rank is not None and only_rank >= wanted:
         raise MspcError(f"--only-rank {only_rank}: the ranks are 0 to {wanted - 1}")
     if simulate:
+        limit_threads(wanted)
         from mspc.commands.simulate import simulate_script
         from mspc.session import alias
 
@@ -86,7 +91,7 @@ def run_directory(
     """
     with _said_once():
         _check_size(ranks, simulate)
-    limit_threads()
+    limit_threads(MANY if simulate else 0)
     from mspc.commands.run_program import Options, check_program, run_rank, simulate_program
 
     options = Options(folder, data, synthetic, steps, save, save_outputs)

@@ -57,6 +57,10 @@ class MspcError(Exception):
         return "\n".join(lines)
 
 
+MOST_SHOWN = 20
+"""Errors that one message spells out."""
+
+
 class ErrorGroup(MspcError):
     """Several independent mistakes of one compile, reported together."""
 
@@ -65,7 +69,10 @@ class ErrorGroup(MspcError):
         super().__init__(f"{len(self.errors)} errors")
 
     def render(self) -> str:
-        return "\n".join([*(error.render() for error in self.errors), f"{len(self.errors)} errors"])
+        shown = [error.render() for error in self.errors[:MOST_SHOWN]]
+        hidden = len(self.errors) - len(shown)
+        last = f"{len(self.errors)} errors" + (f", the last {hidden} not shown" if hidden else "")
+        return "\n".join([*shown, last])
 
 
 class ExecutionError(MspcError):

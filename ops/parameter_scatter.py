@@ -12,13 +12,12 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import TensorType
+from mspc.ir.types import INT64, TensorType
 from mspc.ops.arguments import ints_of
-from mspc.ops.arithmetic import Div, Mul, Neg
+from mspc.ops.arithmetic import Neg
 from mspc.ops.bases import require_same
 from mspc.ops.broadcast import zeros
-from mspc.ops.comparison import Equal, NotEqual, Select
-from mspc.ops.embedding import Gather, GatherGrad, cut_along, require_integer
+from mspc.ops.embedding import Gather, cut_along, require_integer
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
 from mspc.ops.rules import factor_names
 from mspc.ops.scatter import GatherNd, TensorScatterUpdate, places_of
@@ -45,6 +44,7 @@ class _Scatter(Op, abstract=True):
     offset: int = 0
     total: int = 0
     combine: ClassVar[str] = ""
+    has_side_effect: ClassVar[bool] = True
     mutates: ClassVar[tuple[int, ...]] = (0,)
     omitted: ClassVar[tuple[str, ...]] = ("offset", "total")
 
@@ -141,6 +141,7 @@ class _ScatterNd(TensorScatterUpdate, abstract=True):
 
     use_locking: bool = False
     combine: ClassVar[str] = ""
+    has_side_effect: ClassVar[bool] = True
     mutates: ClassVar[tuple[int, ...]] = (0,)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -260,13 +261,12 @@ class _Inplace(Op, abstract=True):
         return f"{side}, {' '.join((f'{rows}={len(places)}!', *rest))} -> {side}"
 
     def row_numbers(self, b: Builder) -> Value:
-        return b.constant(self.places())
+        return b.constant(self.places(), INT64)
 
 
 class InplaceAdd(_Inplace):
     """x plus v in the rows `indices`."""
 
-    linear_in: ClassVar[tuple[int, ...]] = ()
     samples: ClassVar[Any] = _Inplace.samples
 
     def bprop(self, b: Builder, x: Value, v: Value, out: Value, dout: Value) -> Gradients:

@@ -13,6 +13,7 @@ from mspc.ir.types import TensorType, TupleType
 from mspc.ops.arguments import axis_in, ints_of, sequence_of, split_call
 from mspc.ops.bases import require_same
 from mspc.ops.broadcast import ReduceSum, zeros
+from mspc.ops.factors import Rule
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.ops.reshape import Reshape
 from mspc.ops.rules import factor_names
@@ -287,6 +288,10 @@ class Tile(Op):
             for d, (m, name, r) in enumerate(zip(multiples, names, repeats, strict=True))
         ]
         return f"{' '.join(names[lead:])} -> {' '.join(outs)}"
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy of Tile has one entry per multiple; where that is above 1 it cuts the repetitions."""
+        return (tuple(dim[:1] for dim in rule.outputs[0]),)
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         multiples, shape = self.aligned(x.shape)

@@ -160,12 +160,12 @@ def windows(steps):
     text = (Path(__file__).parent / "text.txt").read_text(encoding="utf-8")
     number = {character: i for i, character in enumerate(sorted(set(text)))}
     numbers = np.array([number[character] for character in text], np.int32)
-    random = np.random.default_rng(1)  # the same on every rank
+    # The same places on every rank.
+    starts = np.random.default_rng(1).integers(0, len(numbers) - SEQUENCE, (steps, BATCH, 1))
 
     def generate():
-        for _ in range(steps):
-            starts = random.integers(0, len(numbers) - SEQUENCE, BATCH)
-            places = starts[:, None] + np.arange(SEQUENCE)
+        for start in starts:
+            places = start + np.arange(SEQUENCE)
             yield numbers[places], numbers[places + 1]
 
     return generate
