@@ -9,22 +9,38 @@ import math
 import sys
 import time
 
-import mspc as ms
 import numpy as np
+
+import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
-from mspc.session.mindspore_initializer import initializer
 from mspc.communication import get_group_size, get_rank, init
+from mspc.session.mindspore_initializer import initializer
 
 STEPS, LAYERS = (int(word) for word in sys.argv[1:3])
 WIDTH, HEADS, SEQUENCE, BATCH, HIDDEN = 512, 8, 128, 16, 2048
 ROWS = BATCH * SEQUENCE
 
 
+class Norm(nn.Cell):
+    """LayerNorm of rows [rows, width]."""
+
+    def __init__(self, data):
+        super().__init__()
+        self.gamma = Parameter(initializer("ones", [WIDTH]))
+        self.beta = Parameter(initializer("zeros", [WIDTH]))
+        self.norm = ops.LayerNorm(-1, -1, 1e-5).shard(((data, 1), (1,), (1,)))
+
+    def construct(self, x):
+        out, _, _ = self.norm(x, self.gamma, self.beta)
+        return out
+
+
 class Block(nn.Cell):
-    """Attention and feed-forward of rows [rows, width], each added to its input."""
+    """Attention and feed-forward of normalised rows [rows, width], each added to its input."""
 
     def __init__(self, data, tensor):
         super().__init__()
+        self.norm1, self.norm2 = Norm(data), Norm(data)
         self.wq = Parameter(initializer("xavier_uniform", [WIDTH, WIDTH]))
         self.wk = Parameter(initializer("xavier_uniform", [WIDTH, WIDTH]))
         self.wv = Parameter(initializer("xavier_uniform", [WIDTH, WIDTH]))
@@ -53,13 +69,14 @@ class Block(nn.Cell):
         return self.split(self.reshape(x, (BATCH, SEQUENCE, HEADS, WIDTH // HEADS)), (0, 2, 1, 3))
 
     def construct(self, x):
-        query = self.heads(self.query(x, self.wq))
-        key = self.heads(self.key(x, self.wk))
-        value = self.heads(self.value(x, self.wv))
+        y = self.norm1(x)
+        query = self.heads(self.query(y, self.wq))
+        key = self.heads(self.key(y, self.wk))
+        value = self.heads(self.value(y, self.wv))
         weights = self.softmax(self.scale(self.scores(query, key), 1 / math.sqrt(WIDTH // HEADS)))
         mixed = self.merge(self.weigh(weights, value), (0, 2, 1, 3))
         x = self.add1(self.out(self.reshape(mixed, (ROWS, WIDTH)), self.wo), x)
-        return self.add2(self.down(self.gelu(self.up(x, self.w1)), self.w2), x)
+        return self.add2(self.down(self.gelu(self.up(self.norm2(x), self.w1)), self.w2), x)
 
 
 class Net(nn.Cell):

@@ -1,6 +1,6 @@
 """Time from the ranks being up (MPI initialised) to the first step of `mspc run DIR`.
 
-    python benchmarks/start_up.py [--ranks N] [--script FILE]
+    python benchmarks/start_up.py [--ranks N] [--script FILE] [-- ARGUMENTS]
 
 Compiles the script, starts the compiled program under mpirun with made-up inputs, and prints the slowest rank's time.
 """
@@ -41,11 +41,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--script", type=Path, default=QUICK_START)
+    parser.add_argument("arguments", nargs="*", help="of the script")
     options = parser.parse_args()
     ranks = str(options.ranks)
     with tempfile.TemporaryDirectory() as folder:
         out = str(Path(folder) / "out")
         command = [sys.executable, "-m", "mspc", "compile", str(options.script), "--ranks", ranks, "--out", out]
+        command += ["--", *options.arguments]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         rank = [sys.executable, "-c", RANK, "run", out, "--synthetic", "--steps", "1"]
         started = subprocess.run(

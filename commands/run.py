@@ -15,7 +15,6 @@ from typing import Any
 from mspc.commands.mpirun import limit_threads, mpi_rank, mpi_size, run_under_mpirun
 from mspc.ir.diagnostics import MspcError
 
-
 MANY = 1024
 """Stands for the ranks of a simulation whose number the program says: more than any machine has cores."""
 

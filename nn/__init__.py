@@ -9,7 +9,7 @@ _MODULES = {
     "cell": ("Cell",),
     "container": ("CellDict", "CellList", "SequentialCell"),
     "activation": (
-        "GELU", "Identity", "LeakyReLU", "LogSoftmax", "ReLU", "ReLU6", "SiLU", "Sigmoid", "Softmax", "Tanh",
+        "GELU", "Identity", "LeakyReLU", "LogSoftmax", "PReLU", "ReLU", "ReLU6", "SiLU", "Sigmoid", "Softmax", "Tanh",
         "get_activation",
     ),
     "basic": ("Dense", "Dropout", "Embedding", "Flatten", "LayerNorm", "RMSNorm"),

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from mspc import ops
+from mspc.ir.types import FLOAT32
 from mspc.nn.cell import Cell
 from mspc.session.errors import ApiValueError
+from mspc.session.parameter import Parameter
+from mspc.session.tensor import Tensor
 
 
 class ReLU(Cell):
@@ -137,3 +140,24 @@ def get_activation(name: str | None) -> Cell | None:
     if name not in _BY_NAME:
         raise ApiValueError(f"unknown activation {name!r}; known are {', '.join(_BY_NAME)}")
     return _BY_NAME[name]()
+
+
+class PReLU(Cell):
+    """x where it is positive, weight * x elsewhere.
+
+    Args:
+        channel: number of weights: 1, or the size of dimension 1 of x. w: their initial value, a number or a Tensor.
+    """
+
+    def __init__(self, channel: int = 1, w: Any = 0.25) -> None:
+        super().__init__()
+        if isinstance(channel, bool) or not isinstance(channel, int) or channel < 1:
+            raise ApiValueError(f"PReLU: channel {channel!r} must be an integer of at least 1")
+        value = w if isinstance(w, Tensor) else Tensor([float(w)] * channel, FLOAT32)
+        if value.shape != (channel,):
+            raise ApiValueError(f"PReLU: w has shape {value.shape}, not ({channel},)")
+        self.w = Parameter(value, "a")
+        self.prelu = ops.PReLU()
+
+    def construct(self, x: Any) -> Any:
+        return self.prelu(x, self.w)

@@ -22,7 +22,7 @@ _ELSEWHERE = {
     "_VirtualDataset": "mspc.nn.virtual_dataset",
 }
 _FUNCTIONS = "mspc.ops.functional"
-_FUNCTION_CLASSES = {"Shape": "shape", "Rank": "rank"}
+_FUNCTION_CLASSES = {"DType": "dtype", "Rank": "rank", "Shape": "shape"}
 """Classes of MindSpore whose objects answer at compile time: calling one gives the function."""
 
 

@@ -47,6 +47,8 @@ class Gather(Op):
         sample((16, 8), (8,), dtypes=("Float64", "Int64"), low=-16, high=16),
         sample((4, 16, 2), (8,), dtypes=("Float64", "Int32"), low=0, high=16, axis=1),
         sample((8, 16), (), dtypes=("Float64", "Int32"), low=0, high=16, axis=-1),
+        sample((8, 16, 2), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, axis=1, batch_dims=1),
+        sample((4, 2, 8), (4, 2), dtypes=("Float64", "Int32"), low=-8, high=8, axis=2, batch_dims=1),
     )
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -59,28 +61,46 @@ class Gather(Op):
         return inferred
 
     def rule(self, params: TensorType, ids: TensorType) -> str:
-        if self.batch_dims:
-            raise MspcError(f"{self.name}: batch_dims {self.batch_dims} is not supported, only 0")
         rank = len(params.shape)
         axis = axis_in(self.name, self.axis, rank)
+        batch = self.batches(len(ids.shape), axis)
         names = factor_names(rank)
-        places = factor_names(len(ids.shape), rank)
+        places = factor_names(len(ids.shape) - batch, rank)
         out = (*names[:axis], *places, *names[axis + 1 :])
-        return f"{' '.join(names)}, {' '.join(places)} -> {' '.join(out)}"
+        return f"{' '.join(names)}, {' '.join((*names[:batch], *places))} -> {' '.join(out)}"
+
+    def batches(self, rank: int, axis: int) -> int:
+        """How many leading dimensions params and ids[rank] share. Raises MspcError where they cannot."""
+        batch = self.batch_dims + rank if self.batch_dims < 0 else self.batch_dims
+        if not 0 <= batch <= min(rank, axis):
+            raise MspcError(
+                f"{self.name}: batch_dims {self.batch_dims} is not 0 to {min(rank, axis)}, as axis {axis} and "
+                f"{rank} dimensions of input 1 allow"
+            )
+        return batch
 
     def bprop(self, b: Builder, params: Value, ids: Value, out: Value, dout: Value) -> Gradients:
         axis = axis_in(self.name, self.axis, len(params.shape))
-        return b.emit(GatherGrad(params.shape[axis], axis), dout, ids), None
+        batch = self.batches(len(ids.shape), axis)
+        return b.emit(GatherGrad(params.shape[axis], axis, batch_dims=batch), dout, ids), None
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp
         params, ids = inputs
-        if not self.total:
-            return xp.take(params, ids, axis=self.axis)
         axis = self.axis % params.ndim
-        mine, inside = local_places(xp, ids, self.offset, params.shape[axis], self.total)
-        rows = xp.take(params, mine, axis=axis)
-        return rows * inside.reshape(inside.shape + (1,) * (params.ndim - axis - 1))
+        batch = self.batches(ids.ndim, axis)
+        if not self.total and not batch:
+            return xp.take(params, ids, axis=self.axis)
+        size = params.shape[axis]
+        mine, inside = local_places(xp, ids, self.offset, size, self.total or size)
+        if not batch:
+            rows = xp.take(params, mine, axis=axis)
+        else:
+            table = xp.moveaxis(params, axis, batch)
+            rows = table[(*batch_grid(xp, ids.shape, batch), mine)]
+            rows = xp.moveaxis(rows, tuple(range(batch, ids.ndim)), tuple(range(axis, axis + ids.ndim - batch)))
+        lead = (*ids.shape[:batch], *(1,) * (axis - batch), *ids.shape[batch:])
+        return rows * inside.reshape(lead + (1,) * (params.ndim - axis - 1)) if self.total else rows
 
     def localize(self, placement: Placement) -> Op:
         axis = axis_in(self.name, self.axis, len(placement.in_types[0].shape))
@@ -104,27 +124,32 @@ class GatherGrad(Op):
     axis: int = 0
     offset: int = 0
     total: int = 0
+    batch_dims: int = 0
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    omitted: ClassVar[tuple[str, ...]] = ("batch_dims",)
     samples: ClassVar[Any] = (
         sample((8, 4, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, size=16),
+        sample((8, 2, 4), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, size=16, axis=2, batch_dims=1),
         sample((4, 8, 2), (8,), dtypes=("Float64", "Int32"), low=-16, high=16, size=16, axis=1),
         sample((8,), (), dtypes=("Float64", "Int32"), low=0, high=16, size=16, axis=1),
     )
 
     def rule(self, dout: TensorType, ids: TensorType) -> str:
-        count = len(ids.shape)
+        count = len(ids.shape) - self.batch_dims
         names = factor_names(len(dout.shape))
-        places = names[self.axis : self.axis + count]
+        places = (*names[: self.batch_dims], *names[self.axis : self.axis + count])
         new = sized(factor_names(1, len(names))[0], self.size)
         out = (*names[: self.axis], new, *names[self.axis + count :])
         return f"{' '.join(names)}, {' '.join(places)} -> {' '.join(out)}"
 
     def bprop(self, b: Builder, dy: Value, ids: Value, out: Value, dout: Value) -> Gradients:
-        return b.emit(Gather(axis=self.axis), dout, ids), None
+        return b.emit(Gather(self.batch_dims, self.axis), dout, ids), None
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp
         dout, ids = inputs
+        if self.batch_dims:
+            return self.by_batch(xp, dout, ids)
         rows = xp.moveaxis(dout, tuple(range(self.axis, self.axis + ids.ndim)), tuple(range(ids.ndim)))
         places, inside = local_places(xp, ids.reshape(-1), self.offset, self.size, self.total or self.size)
         rest = rows.shape[ids.ndim :]
@@ -134,6 +159,16 @@ class GatherGrad(Op):
         out = xp.zeros((self.size, *rest), dout.dtype)
         xp.add.at(out, places, rows)
         return xp.moveaxis(out, 0, self.axis)
+
+    def by_batch(self, xp: Any, dout: Any, ids: Any) -> Any:
+        """The result where dout and ids share their leading dimensions."""
+        batch, count = self.batch_dims, ids.ndim - self.batch_dims
+        rows = xp.moveaxis(dout, tuple(range(self.axis, self.axis + count)), tuple(range(batch, batch + count)))
+        places, inside = local_places(xp, ids, self.offset, self.size, self.total or self.size)
+        rows = rows * inside.reshape(inside.shape + (1,) * (rows.ndim - ids.ndim))
+        out = xp.zeros((*ids.shape[:batch], self.size, *rows.shape[ids.ndim :]), dout.dtype)
+        xp.add.at(out, (*batch_grid(xp, ids.shape, batch), places), rows)
+        return xp.moveaxis(out, batch, self.axis)
 
     def localize(self, placement: Placement) -> Op:
         layout, shape = placement.out_layouts[0], placement.out_types[0].shape
@@ -316,6 +351,11 @@ class OneHot(Op):
         shape = placement.out_types[0].shape
         here = placement.out_layouts[0].slices_for(placement.rank, shape)[self.axis % len(shape)]
         return replace(self, depth=here.stop - here.start, offset=self.offset + here.start)
+
+
+def batch_grid(xp: Any, shape: Sequence[int], batch: int) -> list[Any]:
+    """Indices of the first `batch` dimensions, which broadcast to `shape`."""
+    return [xp.arange(shape[d]).reshape((-1,) + (1,) * (len(shape) - d - 1)) for d in range(batch)]
 
 
 def cut_along(placement: Placement, operand: int, axis: int) -> int | None:

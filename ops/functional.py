@@ -10,7 +10,8 @@ from mspc import ops
 from mspc.ir.types import FLOAT32, INT64
 
 OPERATORS = {
-    "abs": "Abs", "absolute": "Abs", "acos": "ACos", "add": "Add", "addn": "AddN", "asin": "Asin",
+    "abs": "Abs", "absolute": "Abs", "acos": "ACos", "add": "Add", "add_ext": "AddExt",
+    "addcdiv_ext_op": "AddcdivExt", "addcmul_ext_op": "AddcmulExt", "sub_ext": "SubExt", "addn": "AddN", "asin": "Asin",
     "assign": "Assign", "assign_add": "AssignAdd", "assign_sub": "AssignSub", "atan": "Atan",
     "batch_matmul": "BatchMatMul", "bias_add": "BiasAdd", "bmm": "BatchMatMul", "cast": "Cast",
     "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "depend": "Depend", "div": "Div", "divide": "Div",
@@ -163,9 +164,11 @@ def ones_like(input: Any, *, dtype: Any = None) -> Any:
     return ops.Fill()(input.dtype if dtype is None else dtype, input.shape, 1)
 
 
-def scalar_to_array(input_scalar: Any) -> Any:
-    """A number as a tensor without dimensions."""
-    return ops.Fill()(FLOAT32 if isinstance(input_scalar, float) else INT64, (), input_scalar)
+def scalar_to_array(input_scalar: Any, dtype: Any = None) -> Any:
+    """A number as a tensor without dimensions, of Float32 or Int64 unless `dtype` is given."""
+    if dtype is None:
+        dtype = FLOAT32 if isinstance(input_scalar, float) else INT64
+    return ops.Fill()(dtype, (), input_scalar)
 
 
 scalar_to_tensor = scalar_to_array

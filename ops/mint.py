@@ -19,6 +19,7 @@ from mspc.ops.comparison import Greater, Select
 from mspc.ops.creation import number_of
 from mspc.ops.elementwise import UNARY_SAMPLES, constant, scaled
 from mspc.ops.embedding import Gather
+from mspc.ops.factors import Rule
 from mspc.ops.integer import TruncateMod
 from mspc.ops.norm import items
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
@@ -392,15 +393,23 @@ class RemainderTensorTensor(FloorMod):
 
 
 class RemainderTensorScalar(FloorMod):
-    """The remainder with the sign of the divisor."""
+    """The remainder with the sign of the divisor, a number."""
 
     samples: ClassVar[Any] = FloorMod.samples
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """A strategy speaks of the tensor alone."""
+        return (rule.inputs[0],)
 
 
 class RemainderScalarTensor(FloorMod):
-    """The remainder with the sign of the divisor."""
+    """The remainder of a number, with the sign of the divisor."""
 
     samples: ClassVar[Any] = FloorMod.samples
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """A strategy speaks of the tensor alone."""
+        return (rule.inputs[1],)
 
 
 class FmodTensor(TruncateMod):

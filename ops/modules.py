@@ -10,7 +10,8 @@ MODULES = (
     "structural", "cast", "reshape", "broadcast", "comparison", "arithmetic", "elementwise",
     "trigonometry", "special", "integer", "reduce", "matmul", "slicing", "shape", "activation", "piecewise",
     "softmax", "norm", "embedding", "scatter", "masking", "creation", "random", "selection", "loss",
-    "mint", "parts", "parameter_scatter", "distance", "optimizer", "comm", "exchange", "regroup", "point_to_point",
+    "mint", "mint_arithmetic", "random_mask", "parts", "parameter_scatter", "distance",
+    "optimizer", "comm", "exchange", "regroup", "point_to_point",
 )  # fmt: skip
 """Modules of `mspc.ops` that define operators, in the order in which they build on each other."""
 

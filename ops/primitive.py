@@ -193,7 +193,7 @@ def _checked_entry(entry: Any, what: str) -> Any:
         message = f"{what} is {entry!r}, not a tuple of ints or a Layout"
         raise PrimitiveTypeError(message, _caller(), [_EXAMPLE])
     cuts: list[Any] = list(cast("tuple[Any, ...] | list[Any]", entry))
-    if any(isinstance(cut, (tuple, list)) for cut in cuts):
+    if any(isinstance(cut, (tuple, list, NamedLayout)) for cut in cuts):
         return check_strategy(entry, what)
     for cut in cuts:
         if isinstance(cut, bool) or not isinstance(cut, (int, np.integer)):

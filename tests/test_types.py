@@ -32,5 +32,6 @@ def test_core_passes_the_strict_type_checker(root: Path, tmp_path: Path) -> None
     if not done.stdout.lstrip().startswith("{"):
         pytest.skip("pyright does not start here: it needs node, or a network to fetch it")
     found = json.loads(done.stdout)["generalDiagnostics"]
-    lines = [f"{d['file']}:{d['range']['start']['line'] + 1}: {d['message']}" for d in found if d["severity"] == "error"]
+    errors = [d for d in found if d["severity"] == "error"]
+    lines = [f"{d['file']}:{d['range']['start']['line'] + 1}: {d['message']}" for d in errors]
     assert lines == []

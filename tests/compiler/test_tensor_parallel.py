@@ -1,0 +1,41 @@
+"""Collectives of a transformer under data and tensor parallelism: counted, for twelve layers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mspc.commands.capture import capture
+from mspc.commands.programs import config_of
+from mspc.compiler.driver import compile_launch
+from mspc.ir.graph import Graph
+from mspc.ops.comm import Collective
+from mspc.session.state import Session
+
+LAYERS = 12
+
+
+@pytest.fixture(scope="module")
+def rank_zero(root: Path) -> Graph:
+    script = root / "benchmarks/networks/layers.py"
+    launch = capture(script, [str(LAYERS)], Session.of_rank(0, 8))
+    return compile_launch(launch.target, launch.args, config_of(launch, 8)).rank_graph(0)
+
+
+def test_at_most_four_reductions_a_layer_and_one_layout_change(rank_zero: Graph) -> None:
+    """Two forward and two backward a layer, none behind the first layer's input: 4 * 12 - 1."""
+    tensor = Counter(
+        node.op.name
+        for node in rank_zero.nodes
+        if isinstance(node.op, Collective) and node.op.ranks == (0, 1, 2, 3)
+    )
+    assert tensor == {"AllReduce": 4 * LAYERS - 1, "AllGather": 1}
+
+
+def test_gradients_travel_in_one_bucket(rank_zero: Graph) -> None:
+    data = [node for node in rank_zero.nodes if isinstance(node.op, Collective) and node.op.ranks == (0, 4)]
+    assert [(node.op.name, len(node.inputs)) for node in data] == [("AllReduce", 6 * LAYERS)]
+    whole = [node for node in rank_zero.nodes if isinstance(node.op, Collective) and len(node.op.ranks) == 8]
+    assert [(node.op.name, node.inputs[0].shape) for node in whole] == [("AllReduce", ())]
