@@ -144,7 +144,7 @@ def call_cell(
     if flags.get("recompute"):
         for made in nodes[first:]:
             if made.phase == "forward":
-                made.attrs["recompute"] = True
+                made.attrs["recompute"] = f"{tracer.builder.scope}, call {first}"
     if key is not None and not any(_mutates(made) for made in nodes[first:]):
         tracer.keep(cell)
         tracer.calls[key] = (result, first, len(nodes), tuple(args))

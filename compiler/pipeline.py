@@ -9,6 +9,7 @@ from __future__ import annotations
 SHARDED = (
     "grad",
     "simplify",
+    "recompute",
     "check_strategies",
     "propagate_sharding",
     "step_parallel_begin",
@@ -16,8 +17,8 @@ SHARDED = (
     "lower_redistribution",
     "fuse_gradients",
 )
-DATA_PARALLEL = ("grad", "simplify", "step_parallel_begin", "reduce_gradients", "fuse_gradients")
-WITHOUT_COMMUNICATION = ("grad", "simplify", "step_parallel_begin")
+DATA_PARALLEL = ("grad", "simplify", "recompute", "step_parallel_begin", "reduce_gradients", "fuse_gradients")
+WITHOUT_COMMUNICATION = ("grad", "simplify", "recompute", "step_parallel_begin")
 PER_RANK = ("slice_to_rank", "execute")
 
 VIEWS = ("step_parallel_begin",)

@@ -72,7 +72,7 @@ def _check_ruleless(node: Node) -> None:
 def _attach(node: Node, rule: Rule, ranks: int) -> None:
     op = cast(Op, node.op)
     dims = op.strategy_dims(rule)
-    strategy: list[Any] = list(node.in_strategy or ())
+    strategy = _spread(node.in_strategy or ())
     while len(strategy) < len(dims) and not dims[len(strategy)]:
         strategy.append(())
     if len(strategy) != len(dims):
@@ -90,6 +90,17 @@ def _attach(node: Node, rule: Rule, ranks: int) -> None:
     choice = make_choice(rule, mesh, axes)
     node.in_layouts = choice.inputs
     node.layout = choice.layout
+
+
+def _spread(strategy: Sequence[Any]) -> list[Any]:
+    """One entry per tensor: the entry of a tuple of tensors, as Concat's, holds one for each."""
+    found: list[Any] = []
+    for entry in strategy:
+        if isinstance(entry, tuple) and entry and isinstance(entry[0], tuple | NamedLayout):
+            found += cast("tuple[Any, ...]", entry)
+        else:
+            found.append(entry)
+    return found
 
 
 def _from_tuples(

@@ -255,6 +255,8 @@ class _Propagation:
             wanted: list[Layout | None] = []
             if forward is not None and node.forward_input >= 0 and forward.in_layouts is not None:
                 wanted.append(forward.in_layouts[node.forward_input])
+            if forward is not None and node.attrs.get("recomputed") and isinstance(forward.layout, Layout):
+                wanted.append(forward.layout)
             for name in filter(None, str(node.attrs.get("gradient_for", "")).split(",")):
                 layout = self.graph.parameter(name).layout
                 wanted.append(layout if isinstance(layout, Layout) else None)

@@ -22,9 +22,10 @@ from mspc.ir.printer import print_graph
 from mspc.ops.modules import load_operators
 
 ALL_STAGES = [
-    "00_frontend_0000.ir", "01_grad_0001.ir", "02_simplify_0002.ir", "03_check_strategies_0003.ir",
-    "04_propagate_sharding_0004.ir", "06_insert_redistribution_0006.ir", "07_lower_redistribution_0007.ir",
-    "08_fuse_gradients_0008.ir", "10_execute_0010.ir", "step_parallel_begin_0005.ir", "step_parallel_end_0009.ir",
+    "00_frontend_0000.ir", "01_grad_0001.ir", "02_simplify_0002.ir", "03_recompute_0003.ir",
+    "04_check_strategies_0004.ir", "05_propagate_sharding_0005.ir", "07_insert_redistribution_0007.ir",
+    "08_lower_redistribution_0008.ir", "09_fuse_gradients_0009.ir", "11_execute_0011.ir",
+    "step_parallel_begin_0006.ir", "step_parallel_end_0010.ir",
 ]  # fmt: skip
 MPIRUN = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
 
@@ -112,7 +113,7 @@ def test_dumps_name_the_pass_before(quickstart: tuple[Path, str]) -> None:
     first = {p.name: p.read_text().partition("\n")[0] for p in (folder / "rank_3").iterdir()}
     assert first["00_frontend_0000.ir"] == "# after: frontend, previous: none, changed: yes"
     assert first["01_grad_0001.ir"] == "# after: grad, previous: frontend, changed: yes"
-    assert first["10_execute_0010.ir"].startswith("# after: execute, previous: slice_to_rank, changed: ")
+    assert first["11_execute_0011.ir"].startswith("# after: execute, previous: slice_to_rank, changed: ")
 
 
 def test_every_dump_reads_back_equal(quickstart: tuple[Path, str]) -> None:
@@ -131,7 +132,7 @@ def test_text_before_slicing_is_the_same_for_all_ranks(quickstart: tuple[Path, s
     folder, _ = quickstart
     for name in ALL_STAGES:
         different = len({(folder / f"rank_{rank}" / name).read_bytes() for rank in range(8)})
-        assert different == (8 if name.startswith(("10", "step_parallel_end")) else 1), name
+        assert different == (8 if name.startswith(("11", "step_parallel_end")) else 1), name
 
 
 def test_program_lists_what_a_run_needs(quickstart: tuple[Path, str]) -> None:
@@ -139,10 +140,10 @@ def test_program_lists_what_a_run_needs(quickstart: tuple[Path, str]) -> None:
     program = json.loads((folder / "program.json").read_text())
     assert (program["format"], program["ranks"], program["mode"]) == (1, 8, "auto_parallel")
     assert program["training"] is True
-    assert program["execute"] == {str(r): f"rank_{r}/10_execute_0010.ir" for r in range(8)}
+    assert program["execute"] == {str(r): f"rank_{r}/11_execute_0011.ir" for r in range(8)}
     shapes = {entry["name"]: entry["shape"] for entry in program["inputs"]}
     assert list(shapes.values()) == [[16, 32], [16, 16]]
-    assert f'compile_id : "{program["compile_id"]}"' in (folder / "rank_0/10_execute_0010.ir").read_text()
+    assert f'compile_id : "{program["compile_id"]}"' in (folder / "rank_0/11_execute_0011.ir").read_text()
     weights = load_file(folder / "weights.safetensors")
     assert weights["w"].shape == (32, 16)
     assert weights["moments.w"].shape == (32, 16)
@@ -185,8 +186,8 @@ def test_one_rank_alone_has_the_same_bytes(root: Path, tmp_path: Path, quickstar
 @pytest.mark.parametrize(
     ("flags", "names"),
     [
-        ([], ["05_execute_0000.ir"]),
-        (["--level", "1"], ["00_frontend_0000.ir", "10_execute_0003.ir", "step_parallel_begin_0001.ir",
+        ([], ["06_execute_0000.ir"]),
+        (["--level", "1"], ["00_frontend_0000.ir", "11_execute_0003.ir", "step_parallel_begin_0001.ir",
                             "step_parallel_end_0002.ir"]),
         (["--level", "3"], sorted([*ALL_STAGES, *(name.replace(".ir", ".dot") for name in ALL_STAGES)])),
     ],

@@ -1,0 +1,64 @@
+"""Computes the inside of marked cells again in the backward graph, instead of keeping it from the forward one.
+
+Input:  forward operators with `cnode_attrs: {recompute: "call of the cell"}`, read by backward operators
+Output: backward copies of them right before their first reader, from what enters the cell; the first results die early.
+
+What leaves a marked cell is kept: others hold it anyway. Copies have the strategy of their original. Facts: MindSpore's
+`Cell.recompute()`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mspc.ir.graph import Graph, Node, Value
+from mspc.passes.base import Pass
+
+
+@dataclass(frozen=True)
+class Recompute(Pass):
+    """Copy marked operators into the backward graph."""
+
+    def run(self, graph: Graph) -> bool:
+        inside = _inside(graph)
+        if not inside:
+            return False
+        nodes: list[Node] = []
+        copies: dict[Value, Value] = {}
+        for node in graph.nodes:
+            if node.phase == "backward":
+                node.inputs = [_again(value, inside, copies, nodes) for value in node.inputs]
+            nodes.append(node)
+        graph.nodes = nodes
+        return bool(copies)
+
+
+def _inside(graph: Graph) -> set[Value]:
+    """Marked operators whose results do not leave their cell."""
+    marked = [node for node in graph.nodes if _mark(node) and not node.op.has_side_effect]
+    leaving = set(graph.results)
+    for node in graph.nodes:
+        if node.phase == "forward":
+            leaving.update(v for v in node.inputs if isinstance(v, Node) and _mark(v) != _mark(node))
+    return {node for node in marked if node not in leaving}
+
+
+def _mark(node: Node) -> object:
+    """Which call of a marked cell the operator is in; None outside."""
+    return node.attrs.get("recompute") if node.phase == "forward" else None
+
+
+def _again(value: Value, inside: set[Value], copies: dict[Value, Value], nodes: list[Node]) -> Value:
+    """The value, or its backward copy; what the copy needs is emitted before it."""
+    if not isinstance(value, Node) or value not in inside:
+        return value
+    if value not in copies:
+        inputs = [_again(v, inside, copies, nodes) for v in value.inputs]
+        scope = f"Gradients/recompute_{value.scope}"
+        copy = Node(value.op, inputs, value.type, value.name, value.instance, scope, value.frames, "backward")
+        copy.in_strategy, copy.out_strategy = value.in_strategy, value.out_strategy
+        copy.forward = value
+        copy.attrs["recomputed"] = True
+        nodes.append(copy)
+        copies[value] = copy
+    return copies[value]
