@@ -120,3 +120,28 @@ class ParameterUpdate(Cell):
 
     def construct(self, x: Any) -> Any:
         return self.assign(self._param, x)
+
+
+class GradAccumulationCell(Cell):
+    """The sum of `network`'s losses over `micro_size` parts of the batch, one after the other.
+
+    Only one part is computed at a time (mark the network with `recompute()` where its activations must not wait for the
+    backward graph). The parts' gradients are added on each rank before they are reduced, so the ranks communicate
+    gradients once for the whole batch.
+    """
+
+    def __init__(self, network: Cell, micro_size: int) -> None:
+        super().__init__(auto_prefix=False)
+        if not isinstance(network, Cell):
+            raise ApiTypeError(f"GradAccumulationCell: network must be a Cell, not {type(network).__name__}")
+        if not isinstance(micro_size, int) or isinstance(micro_size, bool) or micro_size < 1:
+            raise ApiTypeError(f"GradAccumulationCell: micro_size must be a positive int, not {micro_size!r}")
+        self.network = network
+        self.micro_size = micro_size
+
+    def construct(self, *inputs: Any) -> Any:
+        rows = inputs[0].shape[0] // self.micro_size
+        loss = self.network(*[part[0:rows] for part in inputs])
+        for i in range(1, self.micro_size):
+            loss = loss + self.network(*[part[i * rows : (i + 1) * rows] for part in inputs])
+        return loss

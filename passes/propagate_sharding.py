@@ -201,12 +201,21 @@ class _Propagation:
     # Parameters ---------------------------------------------------------------------------------------------------
 
     def store_parameters(self, forward: list[Node]) -> None:
-        """A parameter is stored as its first configured reader needs it, or else its first reader."""
-        configured = [node for node in forward if node.attrs.get("strategy_from") == "shard()"]
-        for node in (*configured, *forward):
+        """A parameter is stored as its first configured reader needs it, or else its first reader.
+
+        A configured operator that changes the parameter comes before all; one that would run on other slices than the
+        stored ones loses its strategy, or its change would be lost.
+        """
+        configured = [node for node in self.graph.nodes if node.attrs.get("strategy_from") == "shard()"]
+        changing = [node for node in configured if cast(Op, node.op).mutates]
+        for node in (*changing, *configured, *forward):
             if node.in_layouts is not None:
                 self.store_operands(node)
         cut_parameters(self.graph)
+        for node in changing:
+            assert node.in_layouts is not None
+            if any(node.inputs[i].layout != node.in_layouts[i] for i in cast(Op, node.op).mutates):
+                node.in_layouts = node.layout = None
 
     def store_operands(self, node: Node) -> None:
         assert node.in_layouts is not None

@@ -37,8 +37,17 @@ def observe(graph: Graph, backend: NumPyBackend, parameters: Mapping[Parameter, 
 
 
 def join(ranks: Sequence[Mapping[Any, Array]], key: Any, layout: Layout) -> Array:
-    """The whole value from every rank's slice: parts combined, of replicas the lowest rank's."""
-    first = np.asarray(ranks[0][key])
+    """The whole value from every rank's slice: parts combined, of replicas the lowest rank's that has it.
+
+    (A rank does not compute what nobody needs of it.)
+
+    Raises:
+        KeyError: some part is on no rank.
+    """
+    holders = [values for values in ranks if key in values]
+    if not holders:
+        raise KeyError(key)
+    first = np.asarray(holders[0][key])
     cut = layout.strategy
     whole = np.empty(tuple(n * c for n, c in zip(first.shape, cut, strict=True)), first.dtype)
     seen: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
@@ -46,12 +55,15 @@ def join(ranks: Sequence[Mapping[Any, Array]], key: Any, layout: Layout) -> Arra
         place = layout.coordinates(rank)
         index, part = layout.slice_index(rank), tuple(place[a] for a in layout.partial)
         parts = seen.setdefault(index, set())
-        if part in parts:
+        if part in parts or key not in values:
             continue
         slices = layout.slices_for(rank, whole.shape)
         mine = np.asarray(values[key])
         whole[slices] = COMBINE[layout.reduction](whole[slices], mine) if parts else mine
         parts.add(part)
+    wanted = math.prod(layout.mesh[a] for a in layout.partial)
+    if len(seen) < math.prod(cut) or any(len(parts) < wanted for parts in seen.values()):
+        raise KeyError(key)
     if layout.reduction == "mean":
         whole = (whole / math.prod(layout.mesh[a] for a in layout.partial)).astype(first.dtype)
     return whole

@@ -1,0 +1,45 @@
+"""Gradient accumulation: parts of a batch one after the other, their gradients added before they are reduced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mspc.commands.capture import capture
+from mspc.commands.compile import CompileOptions
+from mspc.commands.programs import config_of
+from mspc.commands.verify import verify_target
+from mspc.compiler.driver import compile_launch
+from mspc.ir.graph import Node
+from mspc.session.state import Session
+
+SCRIPT = """
+import mindspore as ms, numpy as np
+from mindspore import nn, ops, Parameter, Tensor
+from mindspore.common.initializer import initializer
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=4, full_batch=True)
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(initializer("normal", [16, 8]), "w")
+        self.matmul = ops.MatMul().shard(((4, 1), (1, 1)))
+    def construct(self, x):
+        return self.matmul(x, self.w)
+net = Net()
+loss = nn.GradAccumulationCell(nn.WithLossCell(net, nn.MSELoss()), {parts})
+step = nn.TrainOneStepCell(loss, nn.Momentum(net.trainable_params(), 0.1, 0.9))
+step(Tensor(np.random.rand(32, 16), ms.float32), Tensor(np.random.rand(32, 8), ms.float32))
+"""
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_parts_are_computed_apart_and_reduced_once(tmp_path: Path, parts: int) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(parts=parts))
+    launch = capture(script, [], Session.of_rank(0, 4))
+    graph = compile_launch(launch.target, launch.args, config_of(launch, 4)).rank_graph(0)
+    assert sum(node.instance == "matmul" and node.phase == "forward" for node in graph.nodes) == parts
+    reduced: list[Node] = [node for node in graph.nodes if "mirror_user_id" in node.attrs]
+    assert [(node.op.name, node.attrs["mirror_user_id"]) for node in reduced] == [("AllReduce", "w")]
+    verify_target(str(script), CompileOptions(ranks=4), seed=1)
