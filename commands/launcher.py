@@ -6,8 +6,7 @@ from __future__ import annotations
 import atexit
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -16,25 +15,25 @@ import numpy as np
 from mspc.commands.job import Job, explain, join_job
 from mspc.commands.mpirun import mpi_size
 from mspc.commands.parameter_store import ParameterStore
-from mspc.compiler.config import Config, Fed, feed
-from mspc.compiler.driver import Compiled, compile_graph
-from mspc.compiler.frontend import Traced, trace
+from mspc.compiler.call import Call, describe_call
+from mspc.compiler.config import Config, Fed
+from mspc.compiler.driver import Compiled, compile_graph, trace_call
+from mspc.compiler.frontend import Traced
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Parameter as GraphParameter
-from mspc.ir.types import TensorType
 from mspc.runtime.agreement import agree, stop_together
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
 from mspc.runtime.slices import cut_parameter
 from mspc.session import context
 from mspc.session.context import FrozenContext
-from mspc.session.parameter import Parameter
 from mspc.session.tensor import Tensor
 
 Array = Any
 
-Call = tuple[Any, ...]
-"""Arguments of a launch: TensorTypes, Fixed values, and tuples of both."""
+
+EACH_ITS_OWN = ("stand_alone", "hybrid_parallel")
+"""Modes in which every rank may run another graph: the script places slices and collectives by its rank."""
 
 
 class RanksWanted(BaseException):
@@ -101,7 +100,7 @@ class Launcher:
             MspcError: the target cannot be compiled, or the arguments do not fit. ExecutionError: it failed.
         """
         tensors: list[Tensor] = []
-        call = tuple(_argument(arg, tensors) for arg in args)
+        call = describe_call(args, tensors)
         frozen = context.freeze(target)
         key = (id(target), call, frozen)
         found = self._known.get(key)
@@ -132,7 +131,8 @@ class Launcher:
             stop_together(self.job.comm, error)
             assert built is not None
             compiled, parameters = built
-            agree(self.job.comm, compiled.compile_id)
+            if compiled.config.mode not in EACH_ITS_OWN:
+                agree(self.job.comm, compiled.compile_id)
         self._warn(compiled)
         launched = Launched(len(self.launched), compiled, self.job, parameters, self.store)
         self.launched.append(launched)
@@ -160,10 +160,7 @@ class Launcher:
 
     def trace(self, target: Any, call: Call, config: Config) -> tuple[Traced, list[Fed]]:
         """What the front end makes of `target(*call)`, and how its tensors arrive."""
-        fed = feed(config, list(_types(call)))
-        types = iter(fed)
-        args = [_in_graph(arg, types) for arg in call]
-        return trace(target, args, config.sharded, config.script_folder), fed
+        return trace_call(target, call, config)
 
     def config(self, frozen: FrozenContext) -> Config:
         """The compiler's settings for a launch in this context."""
@@ -216,49 +213,6 @@ def default_launcher() -> Launcher:
 
 
 def _nothing() -> None: ...
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """An argument that is known at compile time; another value is another graph."""
-
-    value: Any
-    identity: Any
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Fixed) and self.identity == other.identity
-
-    def __hash__(self) -> int:
-        return hash(self.identity)
-
-
-def _argument(arg: Any, tensors: list[Tensor]) -> Any:
-    """`arg` with the types of its tensors in their places; the tensors are appended to `tensors`."""
-    if isinstance(arg, Tensor) and not isinstance(arg, Parameter):
-        tensors.append(arg)
-        return TensorType(arg.dtype, tuple(arg.shape))
-    if isinstance(arg, np.ndarray | np.generic):
-        return _argument(Tensor(arg), tensors)
-    if isinstance(arg, tuple | list):
-        return tuple(_argument(item, tensors) for item in arg)
-    plain = isinstance(arg, bool | int | float | str | None)
-    return Fixed(arg, (type(arg).__name__, arg) if plain else id(arg))
-
-
-def _types(call: Any) -> Iterator[TensorType]:
-    for arg in call:
-        if isinstance(arg, TensorType):
-            yield arg
-        elif isinstance(arg, tuple):
-            yield from _types(arg)
-
-
-def _in_graph(arg: Any, fed: Iterator[Fed]) -> Any:
-    if isinstance(arg, TensorType):
-        return next(fed).graph_type
-    if isinstance(arg, tuple):
-        return tuple(_in_graph(item, fed) for item in arg)
-    return arg.value
 
 
 def _fit(parameter: GraphParameter, array: Array, rank: int) -> Array:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from mspc.commands.job import Job
-from mspc.commands.launcher import Call, Launcher, RanksWanted
+from mspc.commands.launcher import Launcher, RanksWanted
 from mspc.commands.script import ScriptError, run_script_as
 from mspc.commands.user_state import UserState
+from mspc.compiler.call import Call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_graph
 from mspc.ir.diagnostics import ExecutionError, MspcError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mspc.compiler.call import call_types, describe_call, graph_arguments
+from mspc.compiler.call import Call, call_types, describe_call, graph_arguments
 from mspc.compiler.config import Config, Fed, feed
 from mspc.compiler.frontend import Traced, trace
 from mspc.compiler.pipeline import FILE_NAMES, PER_RANK, UNNUMBERED, VIEWS, passes_of
@@ -15,6 +15,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.printer import print_graph
 from mspc.passes.base import find_pass
+from mspc.passes.check_strategies import strategy_mistakes
 
 ID_LENGTH = 16
 
@@ -95,10 +96,21 @@ def compile_launch(
     Raises:
         MspcError: every mistake of the program, independent ones together.
     """
-    call = describe_call(args, [])
-    fed = feed(config, list(call_types(call)), whole)
-    traced = trace(target, graph_arguments(call, fed), config.sharded, config.script_folder)
+    traced, fed = trace_call(target, describe_call(args, []), config, whole)
     return compile_graph(traced, fed, config, on_stage)
+
+
+def trace_call(target: Any, call: Call, config: Config, whole: bool = False) -> tuple[Traced, list[Fed]]:
+    """What the front end makes of `target(*call)`, and how its tensors arrive; raises as `compile_launch` does."""
+    fed = feed(config, list(call_types(call)), whole)
+    traced = trace(
+        target,
+        graph_arguments(call, fed),
+        config.sharded,
+        config.script_folder,
+        other_mistakes=(lambda graph: strategy_mistakes(graph, config.ranks)) if config.sharded else None,
+    )
+    return traced, fed
 
 
 def compile_graph(traced: Traced, fed: list[Fed], config: Config, on_stage: OnStage | None = None) -> Compiled:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -69,7 +69,12 @@ class Traced:
 
 
 def trace(
-    target: Any, args: Sequence[Any], sharded: bool = True, script_folder: str = "", name: str = ""
+    target: Any,
+    args: Sequence[Any],
+    sharded: bool = True,
+    script_folder: str = "",
+    name: str = "",
+    other_mistakes: Callable[[Graph], list[MspcError]] | None = None,
 ) -> Traced:
     """Read `target(*args)` into a graph.
 
@@ -80,6 +85,8 @@ def trace(
         sharded: whether strategies given with `shard()` count.
         script_folder: the user's files are shown relative to it.
         name: of the graph; made from the target's when empty.
+        other_mistakes: asked for what else is wrong with the part of the graph that could be read, when there are
+            mistakes, so that all come together.
 
     Raises:
         MspcError: the network is wrong, or uses what is not supported; independent mistakes come together.
@@ -106,6 +113,8 @@ def trace(
         tracer.errors.append(tracer.error("calls nest too deep: a recursion does not end at compile time"))
     finally:
         sys.setrecursionlimit(limit)
+    if tracer.errors and other_mistakes is not None:
+        tracer.errors += other_mistakes(tracer.graph)
     raise_all(tracer.errors)
     assert not poisoned, "a value is missing, but no mistake was noted"
     graph = tracer.graph

@@ -17,7 +17,10 @@ _MODULES = {
         "BCELoss", "CrossEntropyLoss", "L1Loss", "LossBase", "MSELoss", "NLLLoss", "RMSELoss", "SmoothL1Loss",
         "SoftmaxCrossEntropyWithLogits",
     ),
-    "wrap": ("ForwardValueAndGrad", "GradAccumulationCell", "ParameterUpdate", "TrainOneStepCell", "WithEvalCell", "WithLossCell"),
+    "wrap": (
+        "ForwardValueAndGrad", "GradAccumulationCell", "ParameterUpdate", "TrainOneStepCell", "WithEvalCell",
+        "WithLossCell",
+    ),
     "optim": ("SGD", "Adam", "AdamWeightDecay", "Momentum", "Optimizer"),
     "learning_rate_schedule": (
         "CosineDecayLR", "ExponentialDecayLR", "LearningRateSchedule", "PolynomialDecayLR", "WarmUpLR",

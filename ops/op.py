@@ -182,6 +182,10 @@ class Op:
         operator speaks of another tensor (OneHot's first entry cuts the output)."""
         return rule.inputs
 
+    def layout_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """The same for an in_strategy made of Layouts."""
+        return self.strategy_dims(rule)
+
     # Derived ----------------------------------------------------------------------------------------------------
 
     def parsed_rule(self, *types: TensorType) -> Rule:

@@ -293,6 +293,10 @@ class Tile(Op):
         """MindSpore's strategy of Tile has one entry per multiple; where that is above 1 it cuts the repetitions."""
         return (tuple(dim[:1] for dim in rule.outputs[0]),)
 
+    def layout_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """A Layout speaks of the input."""
+        return rule.inputs
+
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         multiples, shape = self.aligned(x.shape)
         pairs = tuple(n for m, s in zip(multiples, shape, strict=True) for n in (m, s))

@@ -34,29 +34,35 @@ class CheckStrategies(Pass):
     """Attach the layouts of configured operators; report every strategy that cannot be."""
 
     def run(self, graph: Graph) -> bool:
-        ranks = int(graph.attrs.get("ranks", 1))
-        errors: list[MspcError] = []
-        changed = False
-        after: dict[Node, Layout] = {}
-        for node in graph.nodes:
-            try:
-                rule = rule_of(node)
-                if rule is None:
-                    _check_ruleless(node)
-                    continue
-                if node.in_strategy is None:
-                    if node.out_strategy is not None:
-                        raise node.error(f"{node.label}: an out_strategy needs an in_strategy beside it")
-                    continue
-                _attach(node, rule, ranks)
-                changed = True
-                if node.out_strategy is not None:
-                    after[node] = _out_layout(node, ranks)
-            except MspcError as error:
-                errors.append(error)
+        after, errors = _attach_all(graph, int(graph.attrs.get("ranks", 1)))
         raise_all(errors)
         _insert_out_layouts(graph, after)
-        return changed
+        return any(node.in_layouts is not None for node in graph.nodes)
+
+
+def strategy_mistakes(graph: Graph, ranks: int) -> list[MspcError]:
+    """What is wrong with the strategies of a graph that may be unfinished."""
+    return _attach_all(graph, ranks)[1]
+
+
+def _attach_all(graph: Graph, ranks: int) -> tuple[dict[Node, Layout], list[MspcError]]:
+    """Attach layouts where strategies are given: (layouts that out_strategies ask for, mistakes)."""
+    errors: list[MspcError] = []
+    after: dict[Node, Layout] = {}
+    for node in graph.nodes:
+        try:
+            rule = rule_of(node)
+            if rule is None:
+                _check_ruleless(node)
+            elif node.in_strategy is not None:
+                _attach(node, rule, ranks)
+                if node.out_strategy is not None:
+                    after[node] = _out_layout(node, ranks)
+            elif node.out_strategy is not None:
+                raise node.error(f"{node.label}: an out_strategy needs an in_strategy beside it")
+        except MspcError as error:
+            errors.append(error)
+    return after, errors
 
 
 def _check_ruleless(node: Node) -> None:
@@ -71,8 +77,9 @@ def _check_ruleless(node: Node) -> None:
 
 def _attach(node: Node, rule: Rule, ranks: int) -> None:
     op = cast(Op, node.op)
-    dims = op.strategy_dims(rule)
     strategy = _spread(node.in_strategy or ())
+    named = [s for s in strategy if isinstance(s, NamedLayout)]
+    dims = op.layout_dims(rule) if named else op.strategy_dims(rule)
     while len(strategy) < len(dims) and not dims[len(strategy)]:
         strategy.append(())
     if len(strategy) != len(dims):
@@ -80,7 +87,6 @@ def _attach(node: Node, rule: Rule, ranks: int) -> None:
             f"{node.label}: the strategy has {len(strategy)} entries, but the operator has {len(dims)} tensor inputs",
             notes=[f"give one tuple per input, for example {_example(dims)}"],
         )
-    named = [s for s in strategy if isinstance(s, NamedLayout)]
     if named:
         mesh, axes = _from_layouts(node, rule, dims, strategy, named[0].device_matrix, ranks)
     else:

@@ -356,3 +356,42 @@ def test_mpirun_decides_the_ranks(tmp_path: Path) -> None:
     )
     assert ok(str(script), "--ranks", "8", cwd=tmp_path, **mpirun).startswith("semi_auto_parallel, 8 ranks")
     assert ok(str(script), "--ranks", "8", cwd=tmp_path, **mpirun | {"OMPI_COMM_WORLD_RANK": "1"}) == ""
+
+
+MISTAKES = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Tensor
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, full_batch=True)
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.relu = ops.ReLU().shard(((3, 1),))
+        self.tanh = ops.Tanh().shard(((16, 1),))
+    def construct(self, x):
+        y = self.relu(x)
+        z = undefined_name + 1
+        return self.tanh(y)
+Net()(Tensor(np.ones([16, 16]), ms.float32))
+"""
+
+
+def test_mistakes_of_python_and_of_strategies_come_together(tmp_path: Path) -> None:
+    script = write(tmp_path, MISTAKES)
+    done = compile_(str(script), cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"{script.name}:13:13: error: name 'undefined_name' is not defined\n"
+        "            z = undefined_name + 1\n"
+        "                ^^^^^^^^^^^^^^\n"
+        f"{script.name}:12:13: error: ReLU 'relu': dimension 0 of input 0 is 16, which 3 does not divide\n"
+        "            y = self.relu(x)\n"
+        "                ^^^^^^^^^^^^\n"
+        "  note: cut it 1, 2, 4, 8 or 16 ways\n"
+        f"{script.name}:14:16: error: Tanh 'tanh': the strategy ((16, 1),) needs 16 ranks, but there are 8\n"
+        "            return self.tanh(y)\n"
+        "                   ^^^^^^^^^^^^\n"
+        "  note: the product of its cuts must divide 8\n"
+        "3 errors\n"
+    )
+    assert not (tmp_path / "saved_graph").exists()
