@@ -27,6 +27,7 @@ class Config:
     parallel_optimizer, parallel_optimizer_threshold (KB), optimizer_weight_shard_size: replicas of a parameter
     share its
         update (`enable_parallel_optimizer`).
+    gradient_bucket: bytes of gradients whose reductions are one collective; 0: each its own (`comm_fusion`).
     """
 
     ranks: int = 1
@@ -38,6 +39,7 @@ class Config:
     parallel_optimizer: bool = False
     parallel_optimizer_threshold: int = 64
     optimizer_weight_shard_size: int = -1
+    gradient_bucket: int = 64 << 20
 
     @property
     def sharded(self) -> bool:
@@ -60,7 +62,17 @@ class Config:
             parallel_optimizer=context.enable_parallel_optimizer,
             parallel_optimizer_threshold=context.optimizer_threshold,
             optimizer_weight_shard_size=context.optimizer_shard_size,
+            gradient_bucket=_bucket(dict(context.comm_fusion)),
         )
+
+
+def _bucket(fusion: dict[str, Any]) -> int:
+    """Bytes of gradients that travel together: `comm_fusion={"openstate": True, "allreduce": {"mode": "size",
+    "config": 32}}` says 32 MB; closed, every gradient travels alone; else MindSpore's 64 MB."""
+    if fusion.get("openstate") is False:
+        return 0
+    wanted = dict(fusion.get("allreduce") or ())
+    return int(wanted["config"]) << 20 if wanted.get("mode") == "size" and wanted.get("config") else 64 << 20
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from mspc.ir.graph import Graph
 from mspc.ir.printer import print_graph
 from mspc.passes.base import find_pass
 from mspc.passes.check_strategies import strategy_mistakes
+from mspc.passes.fuse_gradients import BUCKET
 
 ID_LENGTH = 16
 
@@ -119,6 +120,8 @@ def compile_graph(traced: Traced, fed: list[Fed], config: Config, on_stage: OnSt
     graph.attrs |= {"mode": config.mode, "ranks": config.ranks}
     if config.gradients_mean and config.mode == "data_parallel":
         graph.attrs["gradients_mean"] = True
+    if config.gradient_bucket != BUCKET:
+        graph.attrs["gradient_bucket"] = config.gradient_bucket
     if config.sharded:
         graph.attrs["outputs"] = "batch" if config.dataset_strategy == "data_parallel" else "whole"
         _optimizer_parallel(traced, config)

@@ -17,7 +17,7 @@ from mspc.ir.layout import Layout
 from mspc.ops.arithmetic import AddN
 from mspc.ops.comm import Redistribute
 from mspc.passes.base import Pass
-from mspc.passes.propagate_sharding import result_layouts
+from mspc.passes.placement import result_layouts
 from mspc.passes.traffic import cheapest_source
 
 REDUCTION_WORDS = {

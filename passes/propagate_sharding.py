@@ -18,16 +18,15 @@ from dataclasses import dataclass
 from typing import cast
 
 from mspc.ir.diagnostics import MspcError, raise_all
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts, element_types
-from mspc.ir.layout import Axes, Layout
-from mspc.ops.arithmetic import AddN
+from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts, element_types
+from mspc.ir.layout import Layout
 from mspc.ops.factors import Rule
 from mspc.ops.op import Op
-from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
 from mspc.passes.base import Pass
 from mspc.passes.parallel_optimizer import cut_parameters
+from mspc.passes.placement import batch_choice, operand_layouts, result_layouts, structural_layout
 from mspc.passes.sharding import Choice, Source, choices, make_choice, merge, rule_of
-from mspc.passes.traffic import Traffic, bytes_between
+from mspc.passes.traffic import Traffic, bytes_between, gradient_bytes, scatter_bytes, work_of
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ class _Propagation:
 
     def score(self, node: Node, option: Choice) -> float:
         """Bytes that a choice makes a rank send: for its operands, its partial result, its readers, its gradients."""
-        total = sum(self.traffic.move(v, layout) for v, layout in zip(tensors(node), option.inputs, strict=True))
+        total = sum(self.traffic.move(v, layout) for v, layout in zip(node.inputs, option.inputs, strict=True))
         for type, layout in zip(element_types(node.type), option.outputs, strict=True):
             needed = self.traffic.needs(node)
             if needed:
@@ -219,7 +218,7 @@ class _Propagation:
 
     def store_operands(self, node: Node) -> None:
         assert node.in_layouts is not None
-        for value, layout in zip(tensors(node), node.in_layouts, strict=True):
+        for value, layout in zip(node.inputs, node.in_layouts, strict=True):
             if isinstance(value, Parameter) and value.layout is None and layout is not None:
                 value.layout = layout.without_partial()
 
@@ -277,7 +276,7 @@ class _Propagation:
         hints = list(dict.fromkeys(hints))
         options = choices(cast(Op, node.op), rule, operand_layouts(node), tuple(hints), self.ranks)
         points = math.prod(rule.sizes)
-        if points <= max(t.size for t in (*element_types(node.type), *(v.tensor_type for v in tensors(node)))):
+        if points <= max(t.size for t in (*element_types(node.type), *(v.tensor_type for v in node.inputs))):
             return options
         limit = min(option.work for option in options)
         if forward is not None and forward.in_layouts is not None:
@@ -318,128 +317,3 @@ class _Propagation:
             return False
         self.take(node, chosen, "")
         return True
-
-
-def tensors(node: Node) -> list[Value]:
-    """The operands of a node with a rule: all are tensors."""
-    return node.inputs
-
-
-def operand_layouts(node: Node) -> tuple[Layout | None, ...]:
-    """What is known of the operands; constants and undecided parameters put up no layout."""
-    return tuple(
-        v.layout if isinstance(v.layout, Layout) and not isinstance(v, Constant) else None for v in node.inputs
-    )
-
-
-def structural_layout(node: Node, ranks: int) -> bool:
-    """Give a tuple, an element or an ordering the layout of what it holds; True once it is known."""
-    if node.layout is not None:
-        return True
-    if isinstance(node.op, MakeTuple):
-        layouts = [v.layout for v in node.inputs]
-        if all(isinstance(layout, Layout) for layout in layouts):
-            node.layout = cast(tuple[Layout, ...], tuple(layouts))
-    elif isinstance(node.op, TupleGetItem):
-        whole = node.inputs[0].layout
-        if isinstance(whole, tuple):
-            node.layout = whole[node.op.index]
-    elif node.inputs:
-        first = node.inputs[0]
-        if isinstance(first, Constant):
-            node.layout = Layout.replicated(ranks, len(first.shape))
-        elif isinstance(first.layout, Layout) and not isinstance(node.op, Depend):
-            node.layout = first.layout.without_partial()
-            node.in_layouts = (node.layout,)
-        else:
-            node.layout = first.layout
-    return node.layout is not None
-
-
-def batch_choice(node: Node, rule: Rule, ranks: int) -> Choice:
-    """Cut the first dimension of the operator's main input as many ways as ranks allow, everything else whole.
-
-    The main input is the first with the most dimensions that is neither parameter nor constant.
-    """
-    order = sorted(
-        range(len(rule.inputs)),
-        key=lambda i: (
-            isinstance(node.inputs[i], Parameter | Constant) and _is_state(node.inputs[i]),
-            -len(rule.inputs[i]),
-            i,
-        ),
-    )
-    axes: list[Axes] = [()] * len(rule.names)
-    cut = 1
-    for i in order[:1]:
-        factors = rule.inputs[i][0] if rule.inputs[i] else ()
-        if factors and factors[0] not in rule.frozen:
-            cut = math.gcd(rule.sizes[factors[0]], ranks)
-            axes[factors[0]] = (0,)
-    return make_choice(rule, (cut, ranks // cut), axes)
-
-
-def _is_state(value: Value) -> bool:
-    return isinstance(value, Constant) or (isinstance(value, Parameter) and value.kind != "input")
-
-
-def result_layouts(graph: Graph) -> dict[Value, Layout]:
-    """How the caller receives the results: whole, or its own batch slice where the header says `outputs: batch`."""
-    ranks = int(graph.attrs.get("ranks", 1))
-    batch = {p.shape[0] for p in graph.parameters if p.kind == "input" and p.shape}
-    found: dict[Value, Layout] = {}
-    for value in graph.results:
-        for tensor in (value,) if element_types(value.type) == (value.type,) else ():
-            shape = tensor.shape
-            sliced = graph.attrs.get("outputs") == "batch" and shape and shape[0] in batch and shape[0] % ranks == 0
-            whole = Layout.replicated(ranks, len(shape))
-            found[tensor] = Layout.of((ranks,), [(0,), *[()] * (len(shape) - 1)]) if sliced else whole
-    return found
-
-
-def scatter_bytes(layout: Layout, shape: tuple[int, ...], itemsize: int) -> float:
-    """The least that combining a partial value costs: a reduce-scatter over its partial axes."""
-    group = layout.size_of(layout.partial)
-    return math.prod(layout.local_shape(shape)) * itemsize * (group - 1) / group
-
-
-def work_of(node: Node, rule: Rule | None) -> float:
-    """Points of the iteration space that one rank computes, from the layouts that the node has."""
-    if rule is None or node.in_layouts is None:
-        return 0.0
-    cuts: dict[int, int] = {}
-    for dims, layout in (
-        *zip(rule.inputs, node.in_layouts, strict=True),
-        *zip(rule.outputs, element_layouts(node.layout), strict=True),
-    ):
-        assert layout is not None
-        for dim, cut in zip(dims, layout.strategy, strict=True):
-            for f in dim:
-                part = math.gcd(cut, rule.sizes[f])
-                cuts[f] = max(cuts.get(f, 1), part)
-                cut //= part
-    return math.prod(rule.sizes) / math.prod(cuts.values())
-
-
-def gradient_bytes(node: Node, option: Choice, rule: Rule | None) -> float:
-    """An estimate of what the gradients of a forward operator will send: a gradient is partial over every cut that its
-    input does not have; a parameter's is reduced to all its holders, another may be scattered."""
-    assert rule is not None
-    total_cut = math.prod(rule.sizes) / option.work
-    found = 0.0
-    for value, layout in zip(node.inputs, option.inputs, strict=True):
-        type = value.tensor_type
-        if isinstance(value, Constant) or not type.dtype.is_float:
-            continue
-        if isinstance(value, Parameter) and not value.trainable:
-            continue
-        own = math.prod(layout.strategy)
-        group = total_cut / own
-        bytes_held = type.nbytes / own
-        found += bytes_held * (group - 1) / group * (2 if isinstance(value, Parameter) else 1)
-    return found
-
-
-def combines(node: Node) -> bool:
-    """Whether the node adds its operands, so that those of one layout may be added before they move."""
-    return isinstance(node.op, AddN)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Value
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.arithmetic import AddN
+from mspc.ops.factors import Rule
 from mspc.passes.redistribution_plan import plan
+from mspc.passes.sharding import Choice
 
 MESSAGE = 1e-3
 COLLECTIVE = 1e-2
@@ -101,3 +103,46 @@ def cheapest_source(value: Value, have: list[Layout], target: Layout) -> tuple[f
         if bytes_sent < best:
             best, start = bytes_sent, layout
     return best, start
+
+
+def scatter_bytes(layout: Layout, shape: tuple[int, ...], itemsize: int) -> float:
+    """The least that combining a partial value costs: a reduce-scatter over its partial axes."""
+    group = layout.size_of(layout.partial)
+    return math.prod(layout.local_shape(shape)) * itemsize * (group - 1) / group
+
+
+def gradient_bytes(node: Node, option: Choice, rule: Rule | None) -> float:
+    """An estimate of what the gradients of a forward operator will send: a gradient is partial over every cut that its
+    input does not have; a parameter's is reduced to all its holders, another may be scattered."""
+    assert rule is not None
+    total_cut = math.prod(rule.sizes) / option.work
+    found = 0.0
+    for value, layout in zip(node.inputs, option.inputs, strict=True):
+        type = value.tensor_type
+        if isinstance(value, Constant) or not type.dtype.is_float:
+            continue
+        if isinstance(value, Parameter) and not value.trainable:
+            continue
+        own = math.prod(layout.strategy)
+        group = total_cut / own
+        bytes_held = type.nbytes / own
+        found += bytes_held * (group - 1) / group * (2 if isinstance(value, Parameter) else 1)
+    return found
+
+
+def work_of(node: Node, rule: Rule | None) -> float:
+    """Points of the iteration space that one rank computes, from the layouts that the node has."""
+    if rule is None or node.in_layouts is None:
+        return 0.0
+    cuts: dict[int, int] = {}
+    for dims, layout in (
+        *zip(rule.inputs, node.in_layouts, strict=True),
+        *zip(rule.outputs, element_layouts(node.layout), strict=True),
+    ):
+        assert layout is not None
+        for dim, cut in zip(dims, layout.strategy, strict=True):
+            for f in dim:
+                part = math.gcd(cut, rule.sizes[f])
+                cuts[f] = max(cuts.get(f, 1), part)
+                cut //= part
+    return math.prod(rule.sizes) / math.prod(cuts.values())

@@ -1,0 +1,84 @@
+"""Placements that follow from the graph alone: of tuples, of operators cut along the batch, of the caller's results."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ir.layout import Axes, Layout
+from mspc.ops.factors import Rule
+from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
+from mspc.passes.sharding import Choice, make_choice
+
+
+def operand_layouts(node: Node) -> tuple[Layout | None, ...]:
+    """What is known of the operands; constants and undecided parameters put up no layout."""
+    return tuple(
+        v.layout if isinstance(v.layout, Layout) and not isinstance(v, Constant) else None for v in node.inputs
+    )
+
+
+def structural_layout(node: Node, ranks: int) -> bool:
+    """Give a tuple, an element or an ordering the layout of what it holds; True once it is known."""
+    if node.layout is not None:
+        return True
+    if isinstance(node.op, MakeTuple):
+        layouts = [v.layout for v in node.inputs]
+        if all(isinstance(layout, Layout) for layout in layouts):
+            node.layout = cast(tuple[Layout, ...], tuple(layouts))
+    elif isinstance(node.op, TupleGetItem):
+        whole = node.inputs[0].layout
+        if isinstance(whole, tuple):
+            node.layout = whole[node.op.index]
+    elif node.inputs:
+        first = node.inputs[0]
+        if isinstance(first, Constant):
+            node.layout = Layout.replicated(ranks, len(first.shape))
+        elif isinstance(first.layout, Layout) and not isinstance(node.op, Depend):
+            node.layout = first.layout.without_partial()
+            node.in_layouts = (node.layout,)
+        else:
+            node.layout = first.layout
+    return node.layout is not None
+
+
+def batch_choice(node: Node, rule: Rule, ranks: int) -> Choice:
+    """Cut the first dimension of the operator's main input as many ways as ranks allow, everything else whole.
+
+    The main input is the first with the most dimensions that is neither parameter nor constant.
+    """
+    order = sorted(
+        range(len(rule.inputs)),
+        key=lambda i: (
+            isinstance(node.inputs[i], Parameter | Constant) and _is_state(node.inputs[i]),
+            -len(rule.inputs[i]),
+            i,
+        ),
+    )
+    axes: list[Axes] = [()] * len(rule.names)
+    cut = 1
+    for i in order[:1]:
+        factors = rule.inputs[i][0] if rule.inputs[i] else ()
+        if factors and factors[0] not in rule.frozen:
+            cut = math.gcd(rule.sizes[factors[0]], ranks)
+            axes[factors[0]] = (0,)
+    return make_choice(rule, (cut, ranks // cut), axes)
+
+
+def _is_state(value: Value) -> bool:
+    return isinstance(value, Constant) or (isinstance(value, Parameter) and value.kind != "input")
+
+
+def result_layouts(graph: Graph) -> dict[Value, Layout]:
+    """How the caller receives the results: whole, or its own batch slice where the header says `outputs: batch`."""
+    ranks = int(graph.attrs.get("ranks", 1))
+    batch = {p.shape[0] for p in graph.parameters if p.kind == "input" and p.shape}
+    found: dict[Value, Layout] = {}
+    for value in graph.results:
+        for tensor in (value,) if element_types(value.type) == (value.type,) else ():
+            shape = tensor.shape
+            sliced = graph.attrs.get("outputs") == "batch" and shape and shape[0] in batch and shape[0] % ranks == 0
+            whole = Layout.replicated(ranks, len(shape))
+            found[tensor] = Layout.of((ranks,), [(0,), *[()] * (len(shape) - 1)]) if sliced else whole
+    return found

@@ -1,0 +1,56 @@
+"""From a script's context to the compiler's settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from mspc.compiler.config import Config, feed
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.layout import Layout
+from mspc.ir.types import FLOAT32, TensorType
+from mspc.session.context import FrozenContext
+
+X = TensorType(FLOAT32, (4, 6))
+
+
+@pytest.mark.parametrize(
+    ("fusion", "nbytes"),
+    [
+        ((), 64 << 20),
+        ((("openstate", False),), 0),
+        ((("openstate", True), ("allreduce", (("mode", "auto"), ("config", None)))), 64 << 20),
+        ((("openstate", True), ("allreduce", (("mode", "size"), ("config", 32)))), 32 << 20),
+    ],
+)
+def test_bucket_of_gradients(fusion: tuple, nbytes: int) -> None:
+    assert Config.from_context(FrozenContext(comm_fusion=fusion), 8).gradient_bucket == nbytes
+
+
+@pytest.mark.parametrize(
+    ("mode", "strategy", "graph", "total", "layout"),
+    [
+        ("semi_auto_parallel", "data_parallel", (32, 6), (32, 6), "(8) [0, -]"),
+        ("semi_auto_parallel", "full_batch", (4, 6), (4, 6), "(8) [-, -]"),
+        ("auto_parallel", ((2, 2),), (8, 12), (8, 12), "(2, 2, 2) [0, 1]"),
+        ("data_parallel", "data_parallel", (4, 6), (32, 6), "(8) [0, -]"),
+        ("stand_alone", "data_parallel", (4, 6), (4, 6), "(8) [-, -]"),
+    ],
+)
+def test_how_an_argument_arrives(mode: str, strategy: object, graph: tuple, total: tuple, layout: str) -> None:
+    (fed,) = feed(Config(ranks=8, mode=mode, dataset_strategy=strategy), [X])
+    assert (fed.graph_type.shape, fed.global_type.shape, str(fed.layout)) == (graph, total, layout)
+    assert isinstance(fed.layout, Layout)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (((2, 1), (1, 1)), "dataset_strategy has 2 entries, but the network is called with 1 tensors"),
+        (((3, 1),), "dataset_strategy of input 0 is (3, 1), whose product does not divide 8 ranks"),
+        (((2,),), "dataset_strategy of input 0 has 1 entries for 2 dimensions"),
+    ],
+)
+def test_a_dataset_strategy_that_does_not_fit(strategy: tuple, message: str) -> None:
+    with pytest.raises(MspcError) as raised:
+        feed(Config(ranks=8, mode="semi_auto_parallel", dataset_strategy=strategy), [X])
+    assert raised.value.message == message

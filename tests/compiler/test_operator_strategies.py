@@ -1,0 +1,199 @@
+"""Strategies of operators that speak of more than their inputs' dimensions: each network equals one device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mspc.commands.capture import capture
+from mspc.commands.compile import CompileOptions
+from mspc.commands.programs import config_of
+from mspc.commands.verify import verify_target
+from mspc.compiler.driver import Compiled, compile_launch
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.layout import Layout
+from mspc.session.state import Session
+
+HEAD = """
+import mindspore as ms, numpy as np
+from mindspore import nn, ops, Layout, Parameter, Tensor
+from mindspore.ops import operations as P, composite as C
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, full_batch=True)
+random = np.random.default_rng(3)
+def tensor(*shape):
+    return Tensor(random.uniform(0.5, 1.5, shape), ms.float32)
+layout = Layout((2, 2, 2), ("dp", "sp", "mp"))
+"""
+NETWORKS = {
+    "a matrix product reduced by out_strategy": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(32, 16), "w")
+        self.matmul = P.MatMul().shard(((2, 4), (4, 1)), ((2, 1),))
+    def construct(self, x):
+        return self.matmul(x, self.w)
+C.GradOperation(get_all=True)(Net())(tensor(16, 32))
+""",
+    "a matrix product scattered by out_strategy": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(32, 16), "w")
+        self.matmul = P.MatMul().shard(((2, 4), (4, 1)), ((8, 1),))
+    def construct(self, x):
+        return self.matmul(x, self.w)
+net = Net()
+nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Momentum(net.trainable_params(), 0.1, 0.9))(
+    tensor(16, 32), tensor(16, 16))
+""",
+    "a strategy of Tile that cuts the repetitions": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(4, 3, 8), "w")
+        self.tile = P.Tile().shard(((2, 2, 2),))
+    def construct(self, x):
+        return x * self.tile(self.w, (8, 2, 1))
+net = Net()
+C.GradOperation(get_by_list=True)(net, ms.ParameterTuple(net.trainable_params()))(tensor(32, 6, 8))
+""",
+    "a Layout of Tile that speaks of the input": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(8, 1, 4), "w")
+        self.tile = P.Tile().shard((layout("dp", "None", "mp"),))
+    def construct(self, x):
+        return x * self.tile(self.w, (1, 6, 1))
+net = Net()
+C.GradOperation(get_by_list=True)(net, ms.ParameterTuple(net.trainable_params()))(tensor(8, 6, 4))
+""",
+    "layouts of a tuple of tensors": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(8, 4), "w")
+        self.concat = P.Concat(1).shard(((layout("dp", "None"), layout("dp", "None")),))
+    def construct(self, x):
+        return self.concat((x, self.w))
+Net()(tensor(8, 4))
+""",
+    "a parameter changed on slices of its own": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(32, 8), "w")
+        self.ids = Tensor(np.array([[1, 3], [3, 30]]), ms.int32)
+        self.rows = tensor(2, 2, 8)
+        self.scatter = P.ScatterAdd().shard(((4, 2), (1, 1), (1, 1, 2)))
+        self.add = P.Add().shard(((2, 1), (2, 1)))
+    def construct(self, x):
+        return self.add(x, self.scatter(self.w, self.ids, self.rows))
+Net()(tensor(32, 8))
+""",
+    "two changes of one parameter, cut differently": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(32, 8), "w")
+        self.first = P.AssignAdd().shard(((4, 2), (4, 2)))
+        self.second = P.AssignAdd().shard(((2, 1), (2, 1)))
+    def construct(self, x):
+        self.first(self.w, x)
+        return self.second(self.w, x)
+Net()(tensor(32, 8))
+""",
+    "a mask made and used by two operators": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(16), "w")
+        self.mul = P.Mul().shard(((4, 2), (2,)))
+        self.make = P.DropoutGenMask(3, 4)
+        self.use = P.DropoutDoMask().shard(((8, 1),))
+        self.shape, self.dtype = P.Shape(), P.DType()
+        self.keep = Tensor(0.75, ms.float32)
+    def construct(self, x):
+        y = self.mul(x, self.w)
+        keep = ops.cast(self.keep, self.dtype(y))
+        return self.use(y, self.make(self.shape(y), keep), keep)
+C.GradOperation(get_all=True)(Net())(tensor(8, 16))
+""",
+    "rows gathered batch by batch": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(8, 6, 4), "w")
+        self.gather = P.Gather(1).shard(((2, 2, 2), (2, 1)))
+    def construct(self, ids):
+        return self.gather(self.w, ids, 1)
+net = Net()
+C.GradOperation(get_by_list=True)(net, ms.ParameterTuple(net.trainable_params()))(Tensor(random.integers(0, 6, (8, 5)), ms.int32))
+""",
+    "inputs cut by a virtual data set": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.data = P._VirtualDataset().shard(((8, 1), (1, 4)))
+        self.matmul = P.MatMul().shard(((2, 1), (1, 4)))
+    def construct(self, x, y):
+        x, y = self.data(x, y)
+        return self.matmul(x, y)
+Net()(tensor(8, 4), tensor(4, 8))
+""",
+    "a cell cut by a layout, whose Cast one device does not have": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(8, 8), "w")
+        self.matmul = P.MatMul()
+    def construct(self, x):
+        return ops.relu(self.matmul(x, self.w))
+net = Net()
+net.shard((layout("dp", "sp"),), (layout("dp", "mp"),))
+C.GradOperation(get_all=True)(net)(tensor(8, 8))
+""",
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_equals_one_device(tmp_path: Path, name: str) -> None:
+    script = tmp_path / "net.py"
+    script.write_text(HEAD + NETWORKS[name])
+    verify_target(str(script), CompileOptions(), seed=1)
+
+
+def compiled(tmp_path: Path, text: str) -> Compiled:
+    script = tmp_path / "net.py"
+    script.write_text(HEAD + text)
+    launch = capture(script, [], Session(0, 1, 0, 1))
+    return compile_launch(launch.target, launch.args, config_of(launch, 8))
+
+
+def test_a_parameter_is_stored_as_its_change_needs_it(tmp_path: Path) -> None:
+    graph = compiled(tmp_path, NETWORKS["a parameter changed on slices of its own"]).graph
+    layout = graph.parameter("w").layout
+    assert isinstance(layout, Layout)
+    assert layout.strategy == (4, 2)
+
+
+def test_of_two_changes_the_second_follows_the_parameter(tmp_path: Path) -> None:
+    graph = compiled(tmp_path, NETWORKS["two changes of one parameter, cut differently"]).graph
+    layouts = [str(node.layout) for node in graph.nodes if node.op.name == "AssignAdd"]
+    assert [str(graph.parameter("w").layout), *layouts] == ["(4, 2) [0, 1]"] * 3
+
+
+def test_a_layout_of_tile_cannot_cut_a_repeated_dimension(tmp_path: Path) -> None:
+    text = NETWORKS["a Layout of Tile that speaks of the input"].replace("8, 1, 4", "8, 2, 4").replace("6, 1", "3, 1")
+    with pytest.raises(MspcError) as raised:
+        compiled(tmp_path, text.replace('"None"', '"sp"'))
+    assert "Tile 'tile': the strategy" in str(raised.value)
+    assert "does not cut the result into contiguous slices" in str(raised.value)
+
+
+def test_out_strategy_sends_one_reduce_scatter(tmp_path: Path) -> None:
+    graph = compiled(tmp_path, NETWORKS["a matrix product scattered by out_strategy"]).graph
+    sent = [node.op.name for node in graph.nodes if node.phase == "forward" and node.op.name.startswith("Reduce")]
+    assert sent.count("ReduceScatter") == 1
