@@ -24,6 +24,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm_local import LocalComm, World
 from mspc.runtime.observe import join, observe
 from mspc.runtime.slices import cut_parameter
+from mspc.session.parameter import Parameter as ScriptParameter
 from mspc.session.tensor import Tensor
 
 Array = Any
@@ -96,7 +97,7 @@ def _whole(launch: Launch, types: Sequence[TensorType]) -> Launch:
     rest = iter(types)
 
     def place(arg: Any) -> Any:
-        if isinstance(arg, Tensor | TensorType | np.ndarray):
+        if isinstance(arg, Tensor | TensorType | np.ndarray) and not isinstance(arg, ScriptParameter):
             return next(rest)
         return tuple(map(place, arg)) if isinstance(arg, tuple | list) else arg
 
@@ -105,7 +106,7 @@ def _whole(launch: Launch, types: Sequence[TensorType]) -> Launch:
 
 def _compiled(launch: Launch, config: Config) -> Compiled:
     def mark(stage: Stage) -> None:
-        if stage.name == "simplify":
+        if stage.name == "grad":
             computing = [node for node in stage.graph.nodes if not _is_empty_cast(node)]
             for number, node in enumerate(computing):
                 node.attrs[MARK] = number

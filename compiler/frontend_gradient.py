@@ -171,7 +171,10 @@ def _outputs(tracer: Tracer, request: GradientFunction, result: Any) -> tuple[li
     if isinstance(primary, Parameter):
         found = [primary]
     if not found:
-        raise tracer.error(f"the function returns {describe(primary)}; there is nothing to differentiate")
+        found = [v for v in tensors_in(primary) if isinstance(v.type, TensorType)]
+        if not found:
+            raise tracer.error(f"the function returns {describe(primary)}; there is nothing to differentiate")
+        tracer.warn(f"the function returns {describe(primary)}: all its gradients are zero, as in MindSpore")
     return found, aux
 
 

@@ -40,3 +40,10 @@ class VirtualDatasetCell(Cell):
 
     def construct(self, *inputs: Any) -> Any:
         return self._backbone(*self._virtual_dataset(*inputs))
+
+
+class VirtualDatasetCellTriple(VirtualDatasetCell):
+    """A network of three inputs behind a VirtualDataset."""
+
+    def construct(self, a: Any, b: Any, c: Any) -> Any:
+        return self._backbone(*self._virtual_dataset(a, b, c))

@@ -7,11 +7,17 @@ from typing import Any
 from mspc import ops
 from mspc.nn.cell import Cell
 from mspc.nn.virtual_dataset import VirtualDatasetCell as _VirtualDatasetCell
+from mspc.nn.virtual_dataset import VirtualDatasetCellTriple
 from mspc.session.errors import ApiTypeError
 from mspc.session.parameter import ParameterTuple
 
 __all__ = [
-    "ForwardValueAndGrad", "ParameterUpdate", "TrainOneStepCell", "WithEvalCell", "WithLossCell",
+    "ForwardValueAndGrad",
+    "ParameterUpdate",
+    "TrainOneStepCell",
+    "VirtualDatasetCellTriple",
+    "WithEvalCell",
+    "WithLossCell",
     "_VirtualDatasetCell",
 ]  # fmt: skip
 

@@ -15,6 +15,7 @@ from mspc.ops.bases import Binary, Elementwise, Unary
 from mspc.ops.broadcast import sum_to_shape
 from mspc.ops.comparison import Greater, Select
 from mspc.ops.elementwise import UNARY_SAMPLES, constant, scaled
+from mspc.ops.fused import blockwise
 from mspc.ops.op import ArrayBackend, NotDifferentiable, sample
 from mspc.ops.reshape import Reshape
 from mspc.ops.rules import factor_names, same_rule
@@ -172,11 +173,20 @@ class GeLU(Activation):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(GeLUGrad(), dout, x, out),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
-        inner = x * x
-        inner = (inner * _GELU_CUBE + 1) * (x * _GELU_SCALE)
-        return (be.xp.tanh(inner) + 1) * (x * 0.5)
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp = be.xp
+
+        def work(out: Any, scratch: Any, x: Any) -> None:
+            (t,) = scratch
+            _gelu_tanh(xp, x, t)
+            t += 1
+            t *= x
+            xp.multiply(t, 0.5, out=out)
+
+        return blockwise(xp, work, 1)
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return self.kernel(be)
 
     samples: ClassVar[Any] = UNARY_SAMPLES
 
@@ -191,12 +201,38 @@ class GeLUGrad(Elementwise):
     def rule(self, dy: TensorType, x: TensorType, y: TensorType) -> str:
         return same_rule(dy.shape, 3)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        dy, x, _ = inputs
-        square = x * x
-        tanh = be.xp.tanh((square * _GELU_CUBE + 1) * (x * _GELU_SCALE))
-        slope = (square * (3 * _GELU_CUBE) + 1) * (x * (0.5 * _GELU_SCALE))
-        return dy * ((1 + tanh) * 0.5 + (1 - tanh * tanh) * slope)
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp = be.xp
+
+        def work(out: Any, scratch: Any, dy: Any, x: Any) -> None:
+            """dy (1 + t) (1/2 + (1 - t) slope), where 2 slope is the derivative of what t is the tanh of, times x."""
+            t, slope, rest = scratch
+            _gelu_tanh(xp, x, t)
+            xp.multiply(x, x, out=slope)
+            slope *= 1.5 * _GELU_CUBE * _GELU_SCALE
+            slope += 0.5 * _GELU_SCALE
+            slope *= x
+            xp.subtract(1, t, out=rest)
+            slope *= rest
+            slope += 0.5
+            t += 1
+            slope *= t
+            xp.multiply(slope, dy, out=out)
+
+        kernel = blockwise(xp, work, 3)
+        return lambda dy, x, y, out=None: kernel(dy, x, out=out)
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return self.kernel(be)
+
+
+def _gelu_tanh(xp: Any, x: Any, out: Any) -> None:
+    """tanh(sqrt(2 / pi) (x + 0.044715 x^3))"""
+    xp.multiply(x, x, out=out)
+    out *= _GELU_CUBE * _GELU_SCALE
+    out += _GELU_SCALE
+    out *= x
+    xp.tanh(out, out=out)
 
 
 class SiLU(Activation):

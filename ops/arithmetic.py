@@ -14,6 +14,7 @@ from mspc.ops.arguments import sequence_of
 from mspc.ops.bases import Binary, Elementwise, Unary
 from mspc.ops.broadcast import sum_to_shape
 from mspc.ops.comparison import GreaterEqual, Select
+from mspc.ops.fused import elementwise
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.rules import broadcast_rule, same_rule
 
@@ -232,6 +233,7 @@ class AddN(Elementwise):
     """The sum of several tensors of one shape. Called as `AddN()((a, b, c))`."""
 
     additive: ClassVar[bool] = True
+    in_place: ClassVar[bool] = False  # the third operand is read after the first two have been added
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         return self, sequence_of(self.name, args)
@@ -259,6 +261,20 @@ class AddN(Elementwise):
             return total
 
         return add_n
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        xp = be.xp
+
+        def work(out: Any, _: Any, first: Any, *rest: Any) -> None:
+            xp.add(first, rest[0] if rest else 0, out=out)
+            for value in rest[1:]:
+                xp.add(out, value, out=out)
+
+        def into(*inputs: Any, out: Any) -> Any:
+            elementwise(xp, work, out, inputs)
+            return out
+
+        return into
 
     samples: ClassVar[Any] = (sample((8, 16), (8, 16), (8, 16)), sample((8,)), sample((), ()))
 

@@ -4,11 +4,15 @@ kernels.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import numpy as np
+
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BOOL, DType, TensorType, Type
+from mspc.ops.fused import apply
 from mspc.ops.op import ArrayBackend, Op
 from mspc.ops.rules import broadcast_rule
 
@@ -45,6 +49,7 @@ class Elementwise(Op, abstract=True):
     array_function: ClassVar[str] = ""
     promotes: ClassVar[str] = ""
     float_only: ClassVar[bool] = False
+    in_place: ClassVar[bool] = True
 
     def infer(self, *types: Any) -> Type:
         inferred = super().infer(*types)
@@ -59,6 +64,10 @@ class Elementwise(Op, abstract=True):
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         return getattr(be.xp, self.array_function) if self.array_function else super().kernel(be)
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        function = getattr(np, self.array_function, None)
+        return functools.partial(apply, function) if be.xp is np and isinstance(function, np.ufunc) else None
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)

@@ -31,6 +31,7 @@ class Reduce(Op, abstract=True):
 
     keep_dims: bool = False
     axis: Axis = ()
+    fresh: ClassVar[bool] = True
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("axis",), optional=1)

@@ -48,6 +48,10 @@ class Collective(Op, abstract=True):
         return getattr(self, "mesh", ())
 
     @property
+    def fresh(self) -> bool:  # type: ignore[override]  # only the form that runs on a rank makes arrays
+        return not self._mesh
+
+    @property
     def ranks(self) -> Ranks:
         """Ranks of the group, in the order of their slices.
 

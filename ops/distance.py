@@ -12,14 +12,11 @@ from mspc.ir.types import BOOL, DType, TensorType
 from mspc.ops.arithmetic import Div, Mul, Sub, gradients
 from mspc.ops.bases import Binary, Predicate, Unary, require_float, require_same
 from mspc.ops.broadcast import ReduceSum
-from mspc.ops.cast import Cast
 from mspc.ops.comparison import Equal, Select
 from mspc.ops.elementwise import Abs, Pow, Sign, constant, scaled
-from mspc.ops.embedding import EmbeddingLookup, UnsortedSegmentSum
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.reshape import ExpandDims
 from mspc.ops.rules import factor_names, same_rule
-from mspc.ops.scatter import _SegmentExtremum
 
 Gradients = Sequence[Value | None]
 _BOOLEAN = NotDifferentiable("its result is Bool")
@@ -142,27 +139,3 @@ class Invert(Unary):
     def check(self, *types: TensorType) -> None:
         if not types[0].dtype.is_integer:
             raise MspcError(f"{self.name}: input 0 is {types[0].dtype}, not an integer tensor")
-
-
-class UnsortedSegmentProd(_SegmentExtremum):
-    """The product of the rows of x that share a segment; 1 where there is none."""
-
-    reduction: ClassVar[str] = "prod"
-    samples: ClassVar[Any] = _SegmentExtremum.samples
-
-    def bprop(self, b: Builder, x: Value, segment_ids: Value, out: Value, dout: Value) -> Gradients:
-        back = EmbeddingLookup(self.offset)
-        zero = b.emit(Equal(), x, constant(b, 0, x))
-        filled = b.emit(Select(), zero, constant(b, 1, x), x)
-        counted = b.emit(Cast(dst_type=x.tensor_type.dtype), zero)
-        total = b.emit(UnsortedSegmentSum(self.num_segments, self.offset), counted, segment_ids)
-        count = b.emit(back, total, segment_ids)
-        product = b.emit(UnsortedSegmentProd(self.num_segments, self.offset), filled, segment_ids)
-        others = b.emit(Div(), b.emit(back, product, segment_ids), filled)
-        lone = b.emit(Equal(), count, counted)  # no zero among the others
-        chosen = b.emit(Select(), lone, others, constant(b, 0, x))
-        return b.emit(Mul(), chosen, b.emit(back, dout, segment_ids)), None
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, ids = inputs
-        return self.extremum(be.xp, x, ids, be.xp.multiply, 1)

@@ -14,7 +14,7 @@ OPERATORS = {
     "addcdiv_ext_op": "AddcdivExt", "addcmul_ext_op": "AddcmulExt", "sub_ext": "SubExt", "addn": "AddN", "asin": "Asin",
     "assign": "Assign", "assign_add": "AssignAdd", "assign_sub": "AssignSub", "atan": "Atan",
     "batch_matmul": "BatchMatMul", "bias_add": "BiasAdd", "bmm": "BatchMatMul", "cast": "Cast",
-    "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "depend": "Depend", "div": "Div", "divide": "Div",
+    "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "depend": "Depend",
     "eq": "Equal", "equal": "Equal", "erf": "Erf", "exp": "Exp", "expand_dims": "ExpandDims",
     "expm1": "Expm1", "fill": "Fill", "floor": "Floor", "floor_div": "FloorDiv", "floor_mod": "FloorMod",
     "ge": "GreaterEqual", "gelu": "GeLU", "greater": "Greater", "greater_equal": "GreaterEqual",
@@ -162,6 +162,19 @@ def full_like(input: Any, fill_value: Any, *, dtype: Any = None) -> Any:
 def ones_like(input: Any, *, dtype: Any = None) -> Any:
     """Ones of the shape of `input`."""
     return ops.Fill()(input.dtype if dtype is None else dtype, input.shape, 1)
+
+
+def div(input: Any, other: Any, *, rounding_mode: Any = None) -> Any:
+    """The quotient; rounded towards 0 for rounding_mode "trunc", down for "floor"."""
+    if rounding_mode == "floor":
+        return ops.FloorDiv()(input, other)
+    quotient = ops.Div()(input, other)
+    if rounding_mode == "trunc":
+        return ops.Trunc()(quotient)
+    return quotient
+
+
+divide = div
 
 
 def scalar_to_array(input_scalar: Any, dtype: Any = None) -> Any:

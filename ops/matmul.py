@@ -13,6 +13,7 @@ from mspc.ops.arguments import axis_in
 from mspc.ops.bases import require_same
 from mspc.ops.broadcast import ReduceSum, sum_to_shape
 from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.products import product
 from mspc.ops.rules import broadcast_rule, factor_names
 
 
@@ -58,6 +59,14 @@ class _Product(Op, abstract=True):
             return matmul(x, y.swapaxes(-1, -2))
 
         return transposed_both if ta and tb else transposed_left if ta else transposed_right
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        ta, tb = self.transpose_a, self.transpose_b
+
+        def into(x: Any, y: Any, out: Any) -> Any:
+            return product(x.swapaxes(-1, -2) if ta else x, y.swapaxes(-1, -2) if tb else y, out)
+
+        return into
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Value, element_types
-from mspc.ir.types import BOOL, INT64, DType, TensorType, TupleType
+from mspc.ir.graph import Value
+from mspc.ir.types import BOOL, DType, TensorType
 from mspc.ops.activation import Activation, Sigmoid
 from mspc.ops.arguments import axis_in, int_of, ints_of, sequence_of, split_call
 from mspc.ops.arithmetic import FloorMod, Mul
@@ -21,13 +21,12 @@ from mspc.ops.elementwise import UNARY_SAMPLES, constant, scaled
 from mspc.ops.embedding import Gather
 from mspc.ops.factors import Rule
 from mspc.ops.integer import TruncateMod
-from mspc.ops.norm import items
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.piecewise import Elu
 from mspc.ops.reduce import ReduceMax, ReduceMean, ReduceMin
 from mspc.ops.reshape import Reshape
 from mspc.ops.rules import factor_names
-from mspc.ops.selection import CumSum, GatherDGrad, along
+from mspc.ops.selection import CumSum
 from mspc.ops.shape import Stack
 
 Gradients = Sequence[Value | None]
@@ -80,132 +79,6 @@ class Min(ReduceMin):
         return self, split_call(self.name, args, 1, ())[0]
 
 
-class _Ordered(Op, abstract=True):
-    """Values chosen along `dim`, which must stay whole, and their places: a tuple of two."""
-
-    def pair(self, x: TensorType, names: Sequence[str], axis: int, size: int) -> str:
-        """The rule where `size` elements are kept; 0 drops the dimension."""
-        new = [f"{factor_names(1, len(names))[0]}={size}!"] if size > 1 else ["1"] if size else []
-        return f"{' '.join(names)} -> {', '.join([' '.join((*names[:axis], *new, *names[axis + 1 :]))] * 2)}"
-
-    def infer(self, *types: Any) -> Any:
-        value, _ = element_types(super().infer(*types))
-        return TupleType((value, TensorType(INT64, value.shape)))
-
-    def spread(self, b: Builder, x: Value, dim: int, out: Node, dout: Any) -> Gradients:
-        """The gradient: that of the values, put to their places."""
-        if dout[0] is None:
-            return (None,)
-        axis = axis_in(self.name, dim, len(x.shape))
-        place, grad = items(b, out, 2)[1], dout[0]
-        if len(grad.shape) < len(x.shape):
-            kept = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-            place, grad = b.emit(Reshape(kept), place), b.emit(Reshape(kept), grad)
-        return (b.emit(GatherDGrad(axis, x.shape[axis]), place, grad),)
-
-
-class _ExtremumDim(_Ordered, abstract=True):
-    dim: int = 0
-    keepdim: bool = False
-    samples: ClassVar[Any] = (sample((8, 16)), sample((8, 16), dim=-1, keepdim=True), sample((2, 4, 8), dim=1))
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("dim", "keepdim"), optional=1)
-        keep = bool(found.get("keepdim", False))
-        return replace(self, dim=int_of(self.name, "dim", found["dim"]), keepdim=keep), tensors
-
-    def rule(self, x: TensorType) -> str:
-        names, axis = along(self.name, len(x.shape), self.dim)
-        return self.pair(x, names, axis, int(self.keepdim))
-
-    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
-        return self.spread(b, x, self.dim, out, dout)
-
-    def take(self, xp: Any, x: Any, places: Any) -> tuple[Any, Any]:
-        places = xp.expand_dims(places, self.dim)
-        values = xp.take_along_axis(x, places, axis=self.dim)
-        places = places.astype(xp.int64)
-        return (values, places) if self.keepdim else (values.squeeze(self.dim), places.squeeze(self.dim))
-
-
-class MaxDim(_ExtremumDim):
-    """The maximum along `dim` and its first place: a tuple of two. Called as `MaxDim()(input, dim, keepdim)`."""
-
-    samples: ClassVar[Any] = _ExtremumDim.samples
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.take(be.xp, inputs[0], be.xp.argmax(inputs[0], axis=self.dim))
-
-
-class MinDim(_ExtremumDim):
-    """The minimum along `dim` and its first place: a tuple of two. Called as `MinDim()(input, dim, keepdim)`."""
-
-    samples: ClassVar[Any] = _ExtremumDim.samples
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.take(be.xp, inputs[0], be.xp.argmin(inputs[0], axis=self.dim))
-
-
-class SortExt(_Ordered):
-    """x in order along `dim`, and the places that the elements come from: a tuple of two. Equal ones keep their order.
-
-    Called as `SortExt()(input, dim, descending, stable)`.
-    """
-
-    dim: int = -1
-    descending: bool = False
-    samples: ClassVar[Any] = (sample((8, 16)), sample((4, 8, 2), dim=1, descending=True))
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("dim", "descending", "stable"), optional=3)
-        dim = int_of(self.name, "dim", found.get("dim", -1))
-        return replace(self, dim=dim, descending=bool(found.get("descending", False))), tensors
-
-    def rule(self, x: TensorType) -> str:
-        names, _ = along(self.name, len(x.shape), self.dim)
-        return f"{' '.join(names)} -> {', '.join([' '.join(names)] * 2)}"
-
-    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
-        return self.spread(b, x, self.dim, out, dout)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
-        places = xp.argsort(-x if self.descending else x, axis=self.dim, kind="stable").astype(xp.int64)
-        return xp.take_along_axis(x, places, axis=self.dim), places
-
-
-class TopkExt(_Ordered):
-    """The k largest (or smallest) elements along `dim` in order, and their places: a tuple of two.
-
-    Called as `TopkExt()(input, k, dim, largest, sorted)`.
-    """
-
-    k: int = 1
-    dim: int = -1
-    largest: bool = True
-    samples: ClassVar[Any] = (sample((8, 16), k=4), sample((16, 8), k=3, dim=0, largest=False))
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("k", "dim", "largest", "sorted"), optional=3)
-        k, dim = int_of(self.name, "k", found["k"]), int_of(self.name, "dim", found.get("dim", -1))
-        return replace(self, k=k, dim=dim, largest=bool(found.get("largest", True))), tensors
-
-    def rule(self, x: TensorType) -> str:
-        names, axis = along(self.name, len(x.shape), self.dim)
-        if not 1 <= self.k <= x.shape[axis]:
-            raise MspcError(f"TopkExt: k is {self.k}, not 1 to {x.shape[axis]}, dimension {axis} of input 0")
-        return self.pair(x, names, axis, self.k)
-
-    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
-        return self.spread(b, x, self.dim, out, dout)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
-        places = xp.argsort(-x if self.largest else x, axis=self.dim, kind="stable")
-        places = xp.take(places, xp.arange(self.k), axis=self.dim).astype(xp.int64)
-        return xp.take_along_axis(x, places, axis=self.dim), places
-
-
 class CumsumExt(CumSum):
     """Running sums along a dimension. Called as `CumsumExt()(input, dim)`."""
 
@@ -230,6 +103,28 @@ class IndexSelect(Gather):
         if len(args) != 3:
             raise MspcError(f"IndexSelect takes 3 arguments (input, axis, index), not {len(args)}")
         return replace(self, axis=int_of(self.name, "axis", args[1])), (args[0], args[2])
+
+
+class Embedding(Gather):
+    """Rows of a table, as Gather, with the integers first. Called as `Embedding()(ids, weight)`.
+
+    The operands of the node are (weight, ids). padding_idx, max_norm and what else follows must have their defaults.
+    """
+
+    samples: ClassVar[Any] = Gather.samples[:2]
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        names = ("padding_idx", "max_norm", "norm_type", "scale_grad_by_freq")
+        tensors, found = split_call(self.name, args, 2, names, optional=4)
+        defaults = {"padding_idx": None, "max_norm": None, "norm_type": 2.0, "scale_grad_by_freq": False}
+        for key, value in found.items():
+            if value != defaults[key]:
+                raise MspcError(f"Embedding: {key}={value!r} is not supported, only {defaults[key]}")
+        return self, (tensors[1], tensors[0])
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy has the order of the call."""
+        return (rule.inputs[1], rule.inputs[0])
 
 
 class StackExt(Stack):

@@ -10,7 +10,7 @@ MODULES = (
     "structural", "cast", "reshape", "broadcast", "comparison", "arithmetic", "elementwise",
     "trigonometry", "special", "integer", "reduce", "matmul", "slicing", "shape", "activation", "piecewise",
     "softmax", "norm", "embedding", "scatter", "masking", "creation", "random", "selection", "loss",
-    "mint", "mint_arithmetic", "random_mask", "parts", "parameter_scatter", "distance",
+    "mint", "mint_selection", "mint_arithmetic", "random_mask", "parts", "parameter_scatter", "distance",
     "optimizer", "comm", "exchange", "regroup", "point_to_point",
 )  # fmt: skip
 """Modules of `mspc.ops` that define operators, in the order in which they build on each other."""

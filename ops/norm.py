@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
@@ -14,6 +14,7 @@ from mspc.ops.arguments import axis_in
 from mspc.ops.arithmetic import Add, Mul, Sub
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.broadcast import Axis, broadcast_to, sum_to_shape
+from mspc.ops.fused import in_rows
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.rules import factor_names
 from mspc.ops.softmax import normalised_rule
@@ -83,17 +84,57 @@ class LayerNorm(_Norm):
             dx = add_to(b, dx, b.emit(Mul(), b.emit(Sub(), x, mean), share), x)
         return dx, dgamma, dbeta
 
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp, epsilon = be.xp, self.epsilon
+
+        def into(x: Any, gamma: Any, beta: Any, out: Any = None) -> Any:
+            begin = axis_in(self.name, self.begin_norm_axis, x.ndim)
+            rows, columns = _matrix(x.shape, begin)
+            by_row = gamma.size <= columns  # else gamma differs from row to row
+            gammas, betas = (_repeated(xp, p, columns) for p in (gamma, beta))
+            if out is None:
+                small = (*x.shape[:begin], *[1] * (x.ndim - begin))
+                out = tuple(xp.empty(shape, x.dtype) for shape in (x.shape, small, small))
+
+            def work(block: Any, scratch: Any, x: Any) -> None:
+                # NumPy copies an array that it broadcasts against and overwrites: y and z take turns.
+                y, mean, variance = block
+                (z,) = scratch
+                mean[...] = xp.mean(x, axis=1, keepdims=True)
+                xp.subtract(x, mean, out=z)
+                xp.multiply(z, z, out=y)
+                variance[...] = xp.mean(y, axis=1, keepdims=True)
+                xp.divide(z, xp.sqrt(variance + epsilon), out=y)
+                if by_row:
+                    xp.multiply(y, gammas, out=z)
+                    xp.add(z, betas, out=y)
+
+            y, mean, variance = out
+            matrices = (y.reshape(rows, columns), mean.reshape(rows, 1), variance.reshape(rows, 1))
+            in_rows(xp, work, matrices, (x.reshape(rows, columns),), 1)
+            if not by_row:
+                y *= gamma
+                y += beta
+            return out
+
+        return into
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return self.kernel(be)
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp = be.xp
-        x, gamma, beta = inputs
-        axes = tuple(range(axis_in(self.name, self.begin_norm_axis, x.ndim), x.ndim))
-        mean = xp.mean(x, axis=axes, keepdims=True)
-        out = x - mean
-        variance = xp.mean(out * out, axis=axes, keepdims=True)
-        out /= xp.sqrt(variance + self.epsilon)
-        out *= gamma
-        out += beta
-        return out, mean, variance
+        return self.kernel(be)(*inputs)
+
+
+def _matrix(shape: tuple[int, ...], begin: int) -> tuple[int, int]:
+    """(rows, columns) of x when everything from dimension `begin` on is a row."""
+    return math.prod(shape[:begin]), math.prod(shape[begin:])
+
+
+def _repeated(xp: Any, parameter: Any, columns: int) -> Any:
+    """A parameter that covers the last dimensions of a row, as long as the row."""
+    flat = parameter.reshape(-1)
+    return flat if flat.size >= columns else xp.tile(flat, columns // max(1, flat.size))
 
 
 class LayerNormGammaGrad(_Norm):
@@ -153,19 +194,45 @@ class LayerNormGrad(_Norm):
         parameter = " ".join(full.split()[rank - len(gamma.shape) :])
         return f"{full}, {full}, {statistics}, {statistics}, {parameter} -> {full}"
 
+    in_place: ClassVar[bool] = True
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp, epsilon = be.xp, self.epsilon
+
+        def into(dout: Any, x: Any, mean: Any, variance: Any, gamma: Any, out: Any = None) -> Any:
+            rows, columns = _matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
+            by_row = gamma.size <= columns
+            gammas = _repeated(xp, gamma, columns) if by_row else 1
+            if not by_row:
+                dout = dout * gamma
+            if out is None:
+                out = xp.empty(x.shape, x.dtype)
+
+            def work(block: Any, scratch: Any, dout: Any, x: Any, mean: Any, variance: Any) -> None:
+                hat, g, spare = scratch
+                inverse = 1 / xp.sqrt(variance + epsilon)
+                xp.subtract(x, mean, out=spare)
+                xp.multiply(spare, inverse, out=hat)
+                xp.multiply(dout, gammas, out=g)
+                xp.multiply(g, hat, out=spare)
+                along = xp.mean(spare, axis=1, keepdims=True)
+                xp.multiply(hat, along, out=spare)
+                xp.subtract(g, xp.mean(g, axis=1, keepdims=True), out=hat)
+                hat -= spare
+                xp.multiply(hat, inverse, out=block)
+
+            operands = (dout.reshape(rows, columns), x.reshape(rows, columns))
+            statistics = (mean.reshape(rows, 1), variance.reshape(rows, 1))
+            in_rows(xp, work, (out.reshape(rows, columns),), (*operands, *statistics), 3)
+            return out
+
+        return into
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return self.kernel(be)
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp = be.xp
-        dout, x, mean, variance, gamma = inputs
-        axes = tuple(range(axis_in(self.name, self.begin_norm_axis, x.ndim), x.ndim))
-        inverse = 1 / xp.sqrt(variance + self.epsilon)
-        hat = x - mean
-        hat *= inverse
-        g = dout * gamma
-        hat *= xp.mean(g * hat, axis=axes, keepdims=True)
-        g -= xp.mean(g, axis=axes, keepdims=True)
-        g -= hat
-        g *= inverse
-        return g
+        return self.kernel(be)(*inputs)
 
 
 class RmsNorm(_Norm):

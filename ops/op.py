@@ -89,6 +89,8 @@ class Op:
             unset would be cut along the batch.
         has_side_effect: must run even if nobody reads the result.
         mutates: indices of the inputs (parameters) that the operator overwrites.
+        fresh: the kernel's result never shares memory with an operand.
+        in_place: `kernel_into` may write to an operand of the result's type.
         omitted: names of fields that the text leaves out while they have their default.
         samples: inputs for the generated tests.
     """
@@ -99,6 +101,8 @@ class Op:
     follows_neighbours: ClassVar[bool] = False
     has_side_effect: ClassVar[bool] = False
     mutates: ClassVar[tuple[int, ...]] = ()
+    fresh: ClassVar[bool] = False
+    in_place: ClassVar[bool] = False
     omitted: ClassVar[tuple[str, ...]] = ()
     samples: ClassVar[Sequence[Sample]] = ()
 
@@ -165,6 +169,14 @@ class Op:
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         """The kernel bound to a backend; override to hand out a bare array function without a call in between."""
         return functools.partial(self.run, be)
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        """A kernel `function(*inputs, out=out)` that writes its result to `out` and returns it; None: there is none.
+
+        `out` is a contiguous array, a tuple of arrays where the result is a tuple. It shares no memory with an input,
+        but may be an input itself for an operator that works `in_place`.
+        """
+        return None
 
     def localize(self, placement: Placement) -> Op:
         """The operator as one rank runs it on its slices; override where an attribute holds global sizes."""

@@ -4,11 +4,13 @@ parameter.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, ClassVar
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import require_same
+from mspc.ops.fused import in_rows
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.rules import factor_names
 
@@ -131,13 +133,27 @@ class ApplyMomentum(_Update):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         variable, accumulation, rate, gradient, momentum = inputs
+        if variable.flags.c_contiguous and accumulation.flags.c_contiguous:
+            flat = [array.reshape(-1) for array in (variable, accumulation, gradient)]
+            in_rows(be.xp, functools.partial(self._update, be.xp, rate, momentum), flat[:2], flat[2:], 1)
+        else:
+            self._update(be.xp, rate, momentum, (variable, accumulation), (be.xp.empty_like(variable),), gradient)
+        return variable
+
+    def _update(self, xp: Any, rate: Any, momentum: Any, out: Any, scratch: Any, gradient: Any) -> None:
+        variable, accumulation = out
+        (step,) = scratch
         if self.gradient_scale != 1.0:
             gradient = gradient * self.gradient_scale
         accumulation *= momentum
         accumulation += gradient
-        step = gradient + momentum * accumulation if self.use_nesterov else accumulation
-        variable -= rate * step
-        return variable
+        if self.use_nesterov:
+            xp.multiply(accumulation, momentum, out=step)
+            step += gradient
+            step *= rate
+        else:
+            xp.multiply(accumulation, rate, out=step)
+        variable -= step
 
 
 class SGD(_Update):

@@ -14,7 +14,8 @@ from mspc.ops.arguments import int_of, ints_of, split_call
 from mspc.ops.arithmetic import Div, Mul
 from mspc.ops.bases import require_same
 from mspc.ops.cast import Cast
-from mspc.ops.comparison import Equal
+from mspc.ops.comparison import Equal, Select
+from mspc.ops.elementwise import constant
 from mspc.ops.embedding import EmbeddingLookup, UnsortedSegmentSum, require_integer
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.ops.rules import factor_names, sized
@@ -237,3 +238,27 @@ class UnsortedSegmentMin(_SegmentExtremum):
         x, ids = inputs
         greatest = be.xp.finfo(x.dtype).max if x.dtype.kind == "f" else be.xp.iinfo(x.dtype).max
         return self.extremum(be.xp, x, ids, be.xp.minimum, greatest)
+
+
+class UnsortedSegmentProd(_SegmentExtremum):
+    """The product of the rows of x that share a segment; 1 where there is none."""
+
+    reduction: ClassVar[str] = "prod"
+    samples: ClassVar[Any] = _SegmentExtremum.samples
+
+    def bprop(self, b: Builder, x: Value, segment_ids: Value, out: Value, dout: Value) -> Gradients:
+        back = EmbeddingLookup(self.offset)
+        zero = b.emit(Equal(), x, constant(b, 0, x))
+        filled = b.emit(Select(), zero, constant(b, 1, x), x)
+        counted = b.emit(Cast(dst_type=x.tensor_type.dtype), zero)
+        total = b.emit(UnsortedSegmentSum(self.num_segments, self.offset), counted, segment_ids)
+        count = b.emit(back, total, segment_ids)
+        product = b.emit(UnsortedSegmentProd(self.num_segments, self.offset), filled, segment_ids)
+        others = b.emit(Div(), b.emit(back, product, segment_ids), filled)
+        lone = b.emit(Equal(), count, counted)  # no zero among the others
+        chosen = b.emit(Select(), lone, others, constant(b, 0, x))
+        return b.emit(Mul(), chosen, b.emit(back, dout, segment_ids)), None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, ids = inputs
+        return self.extremum(be.xp, x, ids, be.xp.multiply, 1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
@@ -12,6 +13,7 @@ from mspc.ops.arguments import axes_in, ints_of
 from mspc.ops.arithmetic import Mul, Sub
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.broadcast import ReduceSum
+from mspc.ops.fused import rowwise
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.rules import factor_names
 
@@ -24,6 +26,29 @@ def normalised_rule(name: str, shape: Sequence[int], axis: Axis, inputs: int) ->
     axes = axes_in(name, ints_of(name, "axis", axis), len(shape))
     side = " ".join(n + "!" * (d in axes) for d, n in enumerate(factor_names(len(shape))))
     return f"{', '.join([side] * inputs)} -> {side}"
+
+
+def along(axis: Axis, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel over the last dimension, made one over `axis`: the dimensions of `axis` go last and become one."""
+    if axis in (-1, (-1,)):
+        return kernel
+
+    def moved(*operands: Any, out: Any = None) -> Any:
+        shape = operands[0].shape
+        axes = sorted(a % len(shape) for a in ((axis,) if isinstance(axis, int) else axis or range(len(shape))))
+        if axes == [len(shape) - 1]:
+            return kernel(*operands, out=out)
+        perm = [d for d in range(len(shape)) if d not in axes] + axes
+        turned = [operand.transpose(perm) for operand in operands]
+        matrix = (*turned[0].shape[: -len(axes)], math.prod(turned[0].shape[-len(axes) :]))
+        rows = kernel(*[operand.reshape(matrix) for operand in turned])
+        result = rows.reshape(turned[0].shape).transpose([perm.index(d) for d in range(len(shape))])
+        if out is None:
+            return result
+        out[...] = result
+        return out
+
+    return moved
 
 
 class _Normalised(Op, abstract=True):
@@ -54,12 +79,25 @@ class Softmax(_Normalised):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(SoftmaxBackward(self.axis), dout, out),)
 
+    in_place: ClassVar[bool] = True
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp = be.xp
+
+        def work(out: Any, scratch: Any, x: Any) -> None:
+            # NumPy copies an array that it broadcasts against and overwrites: no result is also an operand there.
+            (power,) = scratch
+            xp.subtract(x, xp.max(x, axis=-1, keepdims=True), out=power)
+            xp.exp(power, out=power)
+            xp.divide(power, xp.sum(power, axis=-1, keepdims=True), out=out)
+
+        return along(self.axis, rowwise(xp, work, 1))
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return self.kernel(be)
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
-        power = x - xp.max(x, axis=self.axis, keepdims=True)
-        xp.exp(power, out=power)
-        power /= xp.sum(power, axis=self.axis, keepdims=True)
-        return power
+        return self.kernel(be)(*inputs)
 
 
 class SoftmaxBackward(_Normalised):
@@ -82,12 +120,24 @@ class SoftmaxBackward(_Normalised):
         second = b.emit(Mul(), dy, outer)
         return b.emit(SoftmaxBackward(self.dim), dout, y), b.emit(Sub(), first, second)
 
+    in_place: ClassVar[bool] = True
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp = be.xp
+
+        def work(grad: Any, scratch: Any, dout: Any, out: Any) -> None:
+            product, share = scratch
+            xp.multiply(dout, out, out=product)
+            xp.multiply(out, xp.sum(product, axis=-1, keepdims=True), out=share)
+            xp.subtract(product, share, out=grad)
+
+        return along(self.dim, rowwise(xp, work, 2))
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return self.kernel(be)
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        dout, out = inputs
-        grad = dout * out
-        total = be.xp.sum(grad, axis=self.dim, keepdims=True)
-        grad -= out * total
-        return grad
+        return self.kernel(be)(*inputs)
 
 
 class LogSoftmax(_Normalised):

@@ -50,7 +50,7 @@ def _check(key: str, value: Any) -> None:
         raise _unknown("set_algo_parameters", key)
     kind = type(DEFAULTS[key])
     if isinstance(value, bool) != (kind is bool) or not isinstance(value, kind):
-        raise ApiTypeError(f"set_algo_parameters: {key} must be a {kind.__name__}, not {value!r}")
+        raise ApiTypeError(f"set_algo_parameters: {key} must be of type {kind.__name__}, not {value!r}")
     if key == "algo_approxi_epsilon" and not 0 < value <= 1:
         raise ApiValueError(f"set_algo_parameters: algo_approxi_epsilon {value} must be in (0, 1]")
     if key == "tensor_slice_align_size" and not 1 <= value <= 1024:

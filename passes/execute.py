@@ -1,4 +1,4 @@
-"""The last pass on a rank's graph: nothing dead, nothing repeated, ready to run.
+"""The last pass on a rank's graph: nothing unused, nothing repeated, ready to run.
 
 Input: the rank's graph as sliced. Output: the same computation in as few nodes; layouts that only the compiler needed
 are gone, those of parameters stay, since a run cuts weights and inputs by them.
@@ -18,6 +18,7 @@ class Execute(Pass):
     """Simplify once more and drop the compiler's own annotations."""
 
     def run(self, graph: Graph) -> bool:
+        graph.nodes = [node for node in graph.nodes if not node.attrs.get("unused")]
         for node in graph.nodes:
             node.layout = None
             node.in_layouts = None

@@ -85,7 +85,8 @@ class _Inserter:
         node.in_layouts = node.in_layouts[: len(sums)]
 
     def bring(self, value: Value, target: Layout, reader: Node | None, index: int) -> Value:
-        copies = self.copies.setdefault(value, {})
+        unused = reader is not None and "unused" in reader.attrs
+        copies = self.copies.setdefault(value, {}) if not unused else dict(self.copies.get(value, {}))
         if target in copies:
             return copies[target]
         _, start = cheapest_source(value, list(copies), target)

@@ -14,6 +14,7 @@ from mspc.ops.arithmetic import Mul
 from mspc.ops.comm import Redistribute
 from mspc.passes.base import Pass
 from mspc.passes.redistribution_plan import plan
+from mspc.passes.simplify import live_values
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class LowerRedistribution(Pass):
             replaced[node] = _lower(builder, node, node.op)
         graph.nodes = nodes
         graph.results = [replaced.get(v, v) for v in graph.results]
+        live = live_values(graph)
+        for node in nodes:
+            if node not in live:
+                # Only here is it known for all ranks alike; what one rank drops the others would wait for.
+                node.attrs["unused"] = True
         return bool(replaced)
 
 

@@ -9,7 +9,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.layout import Axes, Layout
 from mspc.ops.factors import Rule
 from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
-from mspc.passes.sharding import Choice, make_choice
+from mspc.passes.sharding import Choice, composite_conflict, make_choice
 
 
 def operand_layouts(node: Node) -> tuple[Layout | None, ...]:
@@ -46,7 +46,8 @@ def structural_layout(node: Node, ranks: int) -> bool:
 def batch_choice(node: Node, rule: Rule, ranks: int) -> Choice:
     """Cut the first dimension of the operator's main input as many ways as ranks allow, everything else whole.
 
-    The main input is the first with the most dimensions that is neither parameter nor constant.
+    The main input is the first with the most dimensions that is neither parameter nor constant. Where its cut would not
+    be a slice of the result (a tensor that is repeated as a whole) the result's first dimension is cut instead.
     """
     order = sorted(
         range(len(rule.inputs)),
@@ -56,14 +57,16 @@ def batch_choice(node: Node, rule: Rule, ranks: int) -> Choice:
             i,
         ),
     )
-    axes: list[Axes] = [()] * len(rule.names)
-    cut = 1
-    for i in order[:1]:
-        factors = rule.inputs[i][0] if rule.inputs[i] else ()
-        if factors and factors[0] not in rule.frozen:
-            cut = math.gcd(rule.sizes[factors[0]], ranks)
-            axes[factors[0]] = (0,)
-    return make_choice(rule, (cut, ranks // cut), axes)
+    whole: list[Axes] = [()] * len(rule.names)
+    for dims in (rule.inputs[order[0]], rule.outputs[0]) if order else ():
+        factor = dims[0][0] if dims and dims[0] else -1
+        if factor < 0 or factor in rule.frozen:
+            break
+        cut = math.gcd(rule.sizes[factor], ranks)
+        axes = [(0,) if f == factor else () for f in range(len(rule.names))]
+        if not composite_conflict(rule, (cut, ranks // cut), axes):
+            return make_choice(rule, (cut, ranks // cut), axes)
+    return make_choice(rule, (1, ranks), whole)
 
 
 def _is_state(value: Value) -> bool:

@@ -119,15 +119,34 @@ def _folded(node: Node) -> Constant | None:
     return Constant(np.asarray(result), node.type.dtype)
 
 
-def remove_dead(graph: Graph) -> bool:
-    """Drop nodes without side effects whose results nobody reads, and constants nobody reads."""
+def live_values(graph: Graph) -> set[Value]:
+    """What the results and the side effects need."""
     live: set[Value] = set(graph.results)
-    kept: list[Node] = []
     for node in reversed(graph.nodes):
         if node in live or node.op.has_side_effect:
+            live.add(node)
             live.update(node.inputs)
+    return live
+
+
+def remove_dead(graph: Graph) -> bool:
+    """Drop nodes without side effects whose results nobody reads, and constants nobody reads.
+
+    Forward operators with a strategy stay until a rank's graph is made ready to run: a network that is called for its
+    gradients alone still shows how all of it is cut.
+    """
+    live = live_values(graph)
+    shown: set[Value] = set()
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if node in live:
+            kept.append(node)
+        elif node in shown or (node.in_strategy is not None and node.phase == "forward" and "rank" not in graph.attrs):
+            node.attrs["unused"] = True
+            shown.update(node.inputs)
             kept.append(node)
     kept.reverse()
+    live |= shown
     removed = len(kept) != len(graph.nodes)
     graph.nodes = kept
     graph.parameters = [p for p in graph.parameters if p in live or p.kind != "constant"]

@@ -38,7 +38,7 @@ class Traffic:
         """The distinct layouts that decided readers need, in run order; sums take their terms as they are."""
         found: dict[Layout, None] = {}
         for node, index in self.users.get(value, ()):
-            if node is besides or node.in_layouts is None or _added_first(node, value):
+            if node is besides or node.in_layouts is None or "unused" in node.attrs or _added_first(node, value):
                 continue
             layout = node.in_layouts[index]
             if layout is not None:

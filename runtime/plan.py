@@ -15,6 +15,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import TensorType
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.buffers import buffered_kernels
 
 Step = tuple[int, Callable[..., Any], int, int, tuple[int, ...] | None, int, tuple[int, ...] | None]
 """(node index, kernel, slot of operand 0, slot of operand 1 or -1, all operands' slots when there are
@@ -100,6 +101,7 @@ def plan(graph: Graph, backend: NumPyBackend) -> Plan:
     slots = len(slot_of)
     free: list[int] = []
     steps: Steps = []
+    buffered = buffered_kernels(graph, backend, last_use)
     for index, node in enumerate(nodes):
         operands = tuple(slot_of[value] for value in node.inputs)
         dying: list[int] = []
@@ -117,7 +119,9 @@ def plan(graph: Graph, backend: NumPyBackend) -> Plan:
             dying.append(out)
         free.extend(dying)
         frees = tuple(dying) or None
-        kernel = node.op.kernel(backend) if isinstance(node.op, Op) and _has_kernel(node.op) else _no_kernel
+        kernel = buffered.get(index)
+        if kernel is None:
+            kernel = node.op.kernel(backend) if isinstance(node.op, Op) and _has_kernel(node.op) else _no_kernel
         if len(operands) == 2:
             steps.append((index, kernel, operands[0], operands[1], None, out, frees))
         elif len(operands) == 1:

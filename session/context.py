@@ -323,6 +323,10 @@ def reset_auto_parallel_context() -> None:
     state.current().parallel.clear()
 
 
+_reset_auto_parallel_context = reset_auto_parallel_context
+"""MindSpore's older name."""
+
+
 def set_ps_context(**values: Any) -> None:
     """Parameter servers are not supported; raises ValueError."""
     raise ApiValueError("set_ps_context: parameter servers are not supported")

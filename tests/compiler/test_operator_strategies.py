@@ -57,7 +57,7 @@ class Net(nn.Cell):
     def construct(self, x):
         return x * self.tile(self.w, (8, 2, 1))
 net = Net()
-C.GradOperation(get_by_list=True)(net, ms.ParameterTuple(net.trainable_params()))(tensor(32, 6, 8))
+ms.value_and_grad(net, None, net.trainable_params())(tensor(32, 6, 8))
 """,
     "a Layout of Tile that speaks of the input": """
 class Net(nn.Cell):
@@ -68,7 +68,17 @@ class Net(nn.Cell):
     def construct(self, x):
         return x * self.tile(self.w, (1, 6, 1))
 net = Net()
-C.GradOperation(get_by_list=True)(net, ms.ParameterTuple(net.trainable_params()))(tensor(8, 6, 4))
+ms.value_and_grad(net, None, net.trainable_params())(tensor(8, 6, 4))
+""",
+    "a repeated tensor without a strategy": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(16, 4), "w")
+        self.tile = P.Tile()
+    def construct(self, x):
+        return x * self.tile(self.w, (8, 1))
+Net()(tensor(128, 4))
 """,
     "layouts of a tuple of tensors": """
 class Net(nn.Cell):
@@ -130,7 +140,17 @@ class Net(nn.Cell):
     def construct(self, ids):
         return self.gather(self.w, ids, 1)
 net = Net()
-C.GradOperation(get_by_list=True)(net, ms.ParameterTuple(net.trainable_params()))(Tensor(random.integers(0, 6, (8, 5)), ms.int32))
+ms.value_and_grad(net, None, net.trainable_params())(Tensor(random.integers(0, 6, (8, 5)), ms.int32))
+""",
+    "a table handed over at the call, the integers first": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.ids = Tensor(random.integers(0, 16, (8, 4)), ms.int32)
+        self.embedding = P.Embedding().shard(((2, 1), (2, 2)))
+    def construct(self, table, x):
+        return self.embedding(self.ids, table) * x
+Net()(Parameter(tensor(16, 4), "table"), tensor(8, 4, 4))
 """,
     "inputs cut by a virtual data set": """
 class Net(nn.Cell):

@@ -54,6 +54,11 @@ def test_every_module_of_the_table_imports(mindspore, module):
         ("mindspore.nn.utils", "no_init_parameters", "mspc.nn.utils"),
         ("mindspore.ops.operations", "MatMul", "mspc.ops"),
         ("mindspore.runtime", "set_memory", "mspc.session.device"),
+        ("mindspore.ops.auto_generate.gen_ops_prim", "SumExt", "mspc.ops"),
+        ("mindspore.ops.operations.nn_ops", "Softmax", "mspc.ops"),
+        ("mindspore.parallel.shard", "Layout", "mspc.parallel.layout"),
+        ("mindspore.ops.operations.comm_ops", "_VirtualDataset", "mspc.nn.virtual_dataset"),
+        ("mindspore.nn.wrap.cell_wrapper", "_VirtualDatasetCell", "mspc.nn.virtual_dataset"),
     ],
 )
 def test_names_of_scripts_are_mspcs_own(mindspore, module, name, home):

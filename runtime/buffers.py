@@ -1,0 +1,143 @@
+"""Memory for the results of kernels, planned once: each large result gets a place that nothing alive shares, so that
+a step asks the system for no new pages.
+
+Input:  %0 = MatMul(%a, %b) [64, 64]; %1 = Tanh(%0) [64, 64]; %2 = MatMul(%1, %b) [64, 64]; returned is ReduceSum(%2).
+Output: %0 and %1 share one buffer, as Tanh works in place; %2 has another.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.types import TensorType, TupleType
+from mspc.ops.op import Op
+from mspc.runtime.backend import NumPyBackend
+
+SMALLEST = 16384
+"""Bytes of a result from which it is planned; small arrays come from the allocator's own lists."""
+WASTE = 2
+"""A free buffer is taken for a result of at least this part of its size."""
+_ALIGNMENT = 64
+
+Array = Any
+
+
+class _Pool:
+    """Buffers by number; a free one is used again."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self._free: list[int] = []
+
+    def take(self, size: int) -> int:
+        """The smallest free buffer that fits without much waste, else a new one."""
+        fitting = [b for b in self._free if size <= self.sizes[b] <= size * WASTE]
+        if not fitting:
+            self.sizes.append(size)
+            return len(self.sizes) - 1
+        best = min(fitting, key=lambda b: (self.sizes[b], b))
+        self._free.remove(best)
+        return best
+
+    def give(self, buffer: int) -> None:
+        self._free.append(buffer)
+
+
+def buffered_kernels(
+    graph: Graph, backend: NumPyBackend, last_use: Mapping[Value, int]
+) -> dict[int, Callable[..., Array]]:
+    """Kernels that write to planned buffers, by the index of their node; the other nodes make arrays of their own.
+
+    A buffer is free once the last value that may look into it is dead: an operator that does not promise fresh
+    results is taken to return a view of its operands. What a view of a result of the graph may show is not planned.
+    """
+    nodes = graph.nodes
+    if backend.xp is not np:
+        return {}
+    into = {i: kernel for i, node in enumerate(nodes) if (kernel := _kernel_into(node, backend)) is not None}
+    ends = _ends(nodes, into, last_use)
+    pool = _Pool()
+    dying: dict[int, list[int]] = {}
+    places: dict[Value, list[int]] = {}
+    for index, node in enumerate(nodes):
+        if index in into and ends[index] < len(nodes):
+            dead = dying.get(index, [])
+            operand = _overwritten(node, places, dead)
+            if operand is None:
+                places[node] = [pool.take(_size(t)) for t in element_types(node.type)]
+            else:
+                places[node] = places[operand]
+                dead.remove(places[operand][0])
+            dying.setdefault(ends[index], []).extend(places[node])
+        for buffer in dying.pop(index, ()):
+            pool.give(buffer)
+    memory = [_aligned(size) for size in pool.sizes]
+    kernels: dict[int, Callable[..., Array]] = {}
+    for index, kernel in into.items():
+        if nodes[index] in places:
+            types = element_types(nodes[index].type)
+            views = [_view(memory[b], t) for b, t in zip(places[nodes[index]], types, strict=True)]
+            out = tuple(views) if isinstance(nodes[index].type, TupleType) else views[0]
+            kernels[index] = functools.partial(kernel, out=out)
+    return kernels
+
+
+def _kernel_into(node: Node, backend: NumPyBackend) -> Callable[..., Array] | None:
+    """The node's kernel with an `out`, where results and operands are all of one floating-point type of NumPy's."""
+    if not isinstance(node.op, Op) or type(node.op).kernel_into is Op.kernel_into:
+        return None
+    types = element_types(node.type)
+    if max(map(_size, types), default=0) < SMALLEST or types[0].dtype.numpy.kind != "f":
+        return None
+    if any(t.dtype != types[0].dtype for v in (node, *node.inputs) for t in element_types(v.type)):
+        return None
+    return node.op.kernel_into(backend)
+
+
+def _ends(nodes: Sequence[Node], into: Container[int], last_use: Mapping[Value, int]) -> dict[int, int]:
+    """For every node of `into`, the index of the last node that reads its result or what may be a view of it."""
+    ends: dict[int, int] = {}
+    shown: dict[Value, set[int]] = {}
+    for index, node in enumerate(nodes):
+        if index in into:
+            makers = {index}
+        elif getattr(node.op, "fresh", False):
+            continue
+        else:
+            makers = {maker for value in node.inputs for maker in shown.get(value, ())}
+        if not makers:
+            continue
+        shown[node] = makers
+        last = last_use.get(node, index)
+        for maker in makers:
+            ends[maker] = max(ends.get(maker, index), last)
+    return ends
+
+
+def _overwritten(node: Node, places: Mapping[Value, list[int]], dead: Sequence[int]) -> Value | None:
+    """An operand with a buffer of its own in which the result may stand: nobody looks into it any more."""
+    if not getattr(node.op, "in_place", False):
+        return None
+    for operand in node.inputs:
+        if operand.type == node.type and operand in places and places[operand][0] in dead:
+            return operand
+    return None
+
+
+def _size(type: TensorType) -> int:
+    return type.size * type.dtype.itemsize
+
+
+def _aligned(size: int) -> Array:
+    raw = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + size]
+
+
+def _view(memory: Array, type: TensorType) -> Array:
+    return memory[: _size(type)].view(type.dtype.numpy).reshape(type.shape)
