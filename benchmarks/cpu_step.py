@@ -24,6 +24,8 @@ HERE = Path(__file__).resolve().parent
 RANKS = 8
 WARM_UP = 2
 LIMITS = (("mspc, 1 rank", "PyTorch eager", 1.3), (f"mspc, {RANKS} ranks", f"JAX, {RANKS} host devices", 0.5))
+"""The second ratio was set for a JAX program of 10.3 s. The one here states more shardings and is faster, so that
+half of it may be less than the products alone take on the cores; compare the seconds with 5.15 too."""
 
 
 def launcher() -> list[str]:
@@ -60,6 +62,7 @@ def main() -> None:
         f"JAX, {RANKS} host devices": [options.peers, str(HERE / "cpu_step_jax.py"), *steps, str(RANKS)],
         f"mspc, {RANKS} ranks": [*launcher(), *one_rank],
     }
+    # Every load printed is that of the whole machine over the last minute, the rows' own processes included.
     print(f"{options.layers} layers, {options.steps} steps, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     medians: dict[str, float] = {}
     for name, command in rows.items():

@@ -219,8 +219,12 @@ class GeLUGrad(Elementwise):
             slope *= t
             xp.multiply(slope, dy, out=out)
 
-        kernel = blockwise(xp, work, 3)
-        return lambda dy, x, y, out=None: kernel(dy, x, out=out)
+        without_y = blockwise(xp, work, 3)
+
+        def kernel(dy: Any, x: Any, y: Any, out: Any = None) -> Any:
+            return without_y(dy, x, out=out)
+
+        return kernel
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         return self.kernel(be)

@@ -114,18 +114,24 @@ def apply(function: Any, *operands: Any, out: Any) -> Any:
     for array in operands:
         if array.shape != out.shape or not array.flags.c_contiguous:
             return function(*operands, out=out)
-    elementwise(np, lambda block, _, *parts: function(*parts, out=block), out, operands)
+
+    def work(block: Any, _: Any, *parts: Any) -> None:
+        function(*parts, out=block)
+
+    elementwise(np, work, out, operands)
     return out
 
 
 @functools.cache
 def thread_count() -> int:
-    """Threads that a kernel may use: as many as BLAS may, which is what a rank has cores for."""
+    """Threads that a kernel may use: as many as the user gave to BLAS, else this rank's share of the cores."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         text = os.environ.get(name, "")
         if text.isdigit() and int(text) > 0:
             return int(text)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    ranks = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "")
+    return max(1, cores // int(ranks)) if ranks.isdigit() and int(ranks) else cores
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,15 @@ def _batches(operand: Any, rank: int, part: slice) -> Any:
     return operand[part] if operand.ndim == rank and operand.shape[0] != 1 else operand
 
 
+def limit_blas() -> None:
+    """From now on BLAS uses at most as many threads as a kernel may: ranks that share cores must not spin on them."""
+    found = _blas_threads()
+    if found is not None and found[0]() > thread_count():
+        found[1](thread_count())
+
+
 @contextmanager
-def _one_blas_thread() -> Iterator[None]:
+def _one_blas_thread() -> Generator[None]:
     found = _blas_threads()
     assert found is not None
     get, set_to = found

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from mspc.ops.products import limit_blas
 from mspc.runtime.comm import Array, Ranks, combine, pieces
 from mspc.runtime.watch import Watch
 
@@ -31,6 +32,7 @@ class MpiComm:
     """
 
     def __init__(self, watch: Watch | None = None, channel: int = 0) -> None:
+        limit_blas()
         self._world = MPI.COMM_WORLD
         self.rank = self._world.Get_rank()
         self.size = self._world.Get_size()

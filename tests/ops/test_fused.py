@@ -205,9 +205,18 @@ def test_errors_of_a_thread_reach_the_caller(threads: int) -> None:
         fused.in_rows(np, work, (np.zeros((64, 64)),), ())
 
 
-@pytest.mark.parametrize(("variable", "value", "count"), [("OPENBLAS_NUM_THREADS", "3", 3), ("OMP_NUM_THREADS", "1", 1)])
-def test_threads_are_those_of_blas(variable: str, value: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("variable", "count"), [("OPENBLAS_NUM_THREADS", 3), ("OMP_NUM_THREADS", 1)])
+def test_threads_are_those_of_blas(variable: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(variable, value)
+    monkeypatch.setenv(variable, str(count))
     assert fused.thread_count.__wrapped__() == count
+
+
+def test_ranks_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(fused.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    for ranks, count in (("1", 8), ("4", 2), ("16", 1)):
+        monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", ranks)
+        assert fused.thread_count.__wrapped__() == count

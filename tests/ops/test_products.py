@@ -44,3 +44,12 @@ def test_the_threads_of_blas_are_set_back(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ValueError, match="mismatch"):
         products.product(np.zeros((4, 5)), np.zeros((6, 7)), np.zeros((4, 7)))
     assert seen == [1, 7]
+
+
+@pytest.mark.parametrize(("before", "after"), [(8, [2]), (2, []), (1, [])])
+def test_ranks_limit_blas(before: int, after: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(products, "thread_count", lambda: 2)
+    monkeypatch.setattr(products, "_blas_threads", lambda: (lambda: before, seen.append))
+    products.limit_blas()
+    assert seen == after
