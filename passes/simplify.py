@@ -123,7 +123,8 @@ def live_values(graph: Graph) -> set[Value]:
     """What the results and the side effects need."""
     live: set[Value] = set(graph.results)
     for node in reversed(graph.nodes):
-        if node in live or node.op.has_side_effect:
+        # A collective over mesh axes is one for all ranks: unlike on a rank, it may go when nobody needs it.
+        if node in live or (node.op.has_side_effect and not getattr(node.op, "mesh", ())):
             live.add(node)
             live.update(node.inputs)
     return live
