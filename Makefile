@@ -8,7 +8,7 @@ lint: ## ruff
 	$(PYTHON) -m ruff check .
 
 types: ## pyright, strict on ir, ops and passes
-	$(PYTHON) -m pyright
+	$(PYTHON) -m pytest -q tests/test_types.py
 
 test: ## every test
 	$(PYTHON) -m pytest -q

@@ -12,10 +12,10 @@ import time
 STEPS, LAYERS, DEVICES = (int(word) for word in sys.argv[1:4])
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"
 
-import jax  # noqa: E402  # reads the flags above
-import numpy as np  # noqa: E402
-from jax import numpy as jnp  # noqa: E402
-from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
+import jax  # noqa: E402  # the number of devices is set before  # reads the flags above
+import numpy as np  # noqa: E402  # the number of devices is set before
+from jax import numpy as jnp  # noqa: E402  # the number of devices is set before
+from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402  # the number of devices is set before
 
 WIDTH, HEADS, SEQUENCE, BATCH, HIDDEN = 512, 8, 128, 16, 2048
 TENSOR = math.gcd(DEVICES, 4)

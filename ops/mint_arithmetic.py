@@ -163,7 +163,7 @@ class OneHotExt(OneHot):
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         op, operands = super().call(*args[:4])
-        return (replace(op, axis=int_of(self.name, "axis", args[4])) if len(args) == 5 else op), operands  # type: ignore[call-arg]
+        return (replace(op, axis=int_of(self.name, "axis", args[4])) if len(args) == 5 else op), operands  # type: ignore[call-arg]  # has axis
 
 
 class LinSpaceExt(LinSpace):

@@ -58,7 +58,7 @@ def is_library(file: str) -> bool:
 
 def _location(file: str, code: object, instruction: int, line: int) -> Location:
     text = linecache.getline(file, line).rstrip("\n")
-    spans = list(code.co_positions())  # type: ignore[attr-defined]
+    spans = list(code.co_positions())  # type: ignore[attr-defined]  # since 3.11
     first, last, start, end = (
         spans[instruction // 2] if 0 <= instruction // 2 < len(spans) else (line, line, None, None)
     )

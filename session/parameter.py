@@ -92,11 +92,11 @@ class Parameter(Tensor):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._lazy.shape if self._lazy is not None else self._array.shape  # type: ignore[union-attr]
+        return self._lazy.shape if self._lazy is not None else self._array.shape  # type: ignore[union-attr]  # one of both is set
 
     @property
     def dtype(self) -> Any:
-        return self._lazy.dtype if self._lazy is not None else dtype_of(self._array.dtype)  # type: ignore[union-attr]
+        return self._lazy.dtype if self._lazy is not None else dtype_of(self._array.dtype)  # type: ignore[union-attr]  # one of both is set
 
     @property
     def data(self) -> Parameter:
