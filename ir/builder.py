@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 from mspc.ir.diagnostics import MspcError
@@ -67,6 +66,3 @@ class Builder:
         self.scope = node.scope
         self.frames = node.frames
         return self
-
-    def emit_all(self, op: TypedOp, inputs: Sequence[Value], name: str = "", instance: str = "") -> Node:
-        return self.emit(op, *inputs, name=name, instance=instance)
