@@ -76,7 +76,7 @@ def verify_target(target: str, options: CompileOptions, seed: int) -> None:
     one = _compiled(_whole(launch, [f.global_type for f in fed]), replace(config, ranks=1, mode="stand_alone"))
     data = _data([f.global_type for f in fed], launch, seed)
     weights = _weights(one)
-    expected = _on_one(one, data, weights)
+    expected = _on_ranks(one, data, weights)
     found = _on_ranks(many, data, weights)
     factor = float(ranks) if config.mode == "data_parallel" and not config.gradients_mean else 1.0
     rows, first = _compare(one, many, expected, found, factor)
@@ -145,10 +145,6 @@ def _values(graph: Graph, rank: int, data: Sequence[Array], weights: dict[str, A
         p: np.array(cut_parameter(p, next(inputs) if p.kind == "input" else weights[p.name], rank, p.kind))
         for p in graph.parameters
     }
-
-
-def _on_one(compiled: Compiled, data: Sequence[Array], weights: dict[str, Array]) -> list[dict[Any, Array]]:
-    return _on_ranks(compiled, data, weights)
 
 
 def _on_ranks(compiled: Compiled, data: Sequence[Array], weights: dict[str, Array]) -> list[dict[Any, Array]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
@@ -45,9 +45,6 @@ class Config:
     def sharded(self) -> bool:
         """Whether operators are cut, so that strategies count."""
         return self.mode in SHARDED_MODES
-
-    def with_ranks(self, ranks: int) -> Config:
-        return replace(self, ranks=ranks)
 
     @staticmethod
     def from_context(context: FrozenContext, ranks: int, script_folder: str = "") -> Config:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, dataclass_transform
 
@@ -234,8 +234,3 @@ def _operand_count(cls: type[Op]) -> int | None:
     if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
         return None
     return len(parameters)
-
-
-def tensor_types(values: Iterable[Value]) -> tuple[TensorType, ...]:
-    """Types of operands that must all be tensors."""
-    return tuple(v.tensor_type for v in values)

@@ -81,8 +81,8 @@ class Transpose(Op):
     )
 
 
-class Concat(Op):
-    """The tensors in a row along `axis`, which must stay whole. Called as `Concat(axis)((a, b))`."""
+class _Joined(Op, abstract=True):
+    """Tensors of one element type put together along `axis`; they may come as one tuple."""
 
     axis: int = 0
     additive: ClassVar[bool] = True
@@ -95,6 +95,10 @@ class Concat(Op):
         inferred = super().infer(*types)
         require_same(self.name, *types)
         return inferred
+
+
+class Concat(_Joined):
+    """The tensors in a row along `axis`, which must stay whole. Called as `Concat(axis)((a, b))`."""
 
     def rule(self, *types: TensorType) -> str:
         if not types:
@@ -185,20 +189,8 @@ class Split(Op):
     )
 
 
-class Stack(Op):
+class Stack(_Joined):
     """The tensors side by side along a new dimension `axis`. Called as `Stack(axis)((a, b))`."""
-
-    axis: int = 0
-    additive: ClassVar[bool] = True
-    promotes: ClassVar[str] = "common"
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        return self, sequence_of(self.name, args)
-
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_same(self.name, *types)
-        return inferred
 
     def rule(self, *types: TensorType) -> str:
         if not types:

@@ -57,18 +57,22 @@ def _forward_values(graph: Graph) -> bool:
             earlier = known.setdefault(key, node)
             if earlier is not node:
                 simpler = earlier
+                both = _gradients_of_both(earlier, node)
                 for name, value in node.attrs.items():
-                    if name == "gradient_for" and name in earlier.attrs:
-                        value = f"{earlier.attrs[name]},{value}"
                     earlier.attrs.setdefault(name, value)
-                    if name == "gradient_for":
-                        earlier.attrs[name] = value
+                earlier.attrs |= both
+        elif isinstance(simpler, Node):
+            simpler.attrs |= _gradients_of_both(simpler, node)
         if simpler is not None:
             replaced[node] = simpler
-            if isinstance(simpler, Node) and "gradient_for" in node.attrs:
-                simpler.attrs.setdefault("gradient_for", node.attrs["gradient_for"])
     graph.results = [replaced.get(v, v) for v in graph.results]
     return bool(replaced)
+
+
+def _gradients_of_both(kept: Node, gone: Node) -> dict[str, str]:
+    """The attribute that names the parameters whose gradient the kept node is now, if any."""
+    names = [str(node.attrs["gradient_for"]) for node in (kept, gone) if "gradient_for" in node.attrs]
+    return {"gradient_for": ",".join(names)} if names else {}
 
 
 def _speaks(node: Node) -> bool:
