@@ -16,6 +16,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import DType, TensorType, TupleType, Type
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.factors import Rule, parse_rule
 
 if TYPE_CHECKING:
@@ -92,6 +93,10 @@ class Op:
         fresh: the kernel's result never shares memory with an operand.
         in_place: `kernel_into` may write to an operand of the result's type.
         omitted: names of fields that the text leaves out while they have their default.
+        view: the result shows the elements of operand 0 in their order, in another shape at most.
+        cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}` are
+            the operands' elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R` that
+            of the result. "" where there is none.
         samples: inputs for the generated tests.
     """
 
@@ -104,6 +109,8 @@ class Op:
     fresh: ClassVar[bool] = False
     in_place: ClassVar[bool] = False
     omitted: ClassVar[tuple[str, ...]] = ()
+    view: ClassVar[bool] = False
+    cuda: ClassVar[str] = ""
     samples: ClassVar[Sequence[Sample]] = ()
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
@@ -175,6 +182,14 @@ class Op:
 
         `out` is a contiguous array, a tuple of arrays where the result is a tuple. It shares no memory with an input,
         but may be an input itself for an operator that works `in_place`.
+        """
+        return None
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        """How a GPU runs the operator on arrays that stay where they are; None: through `run` with CuPy.
+
+        `out` is an array, or a tuple of arrays where the result is a tuple. An operand that `mutates` names is written
+        in place. Only an operator that works `in_place` is given an operand as `out`.
         """
         return None
 

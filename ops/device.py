@@ -1,0 +1,137 @@
+"""What an operator may ask of a GPU: the interface of `Op.launch`, and the C++ that all kernels share.
+
+Operators import nothing of CUDA: the GPU runtime hands in a `Device` with its arrays, and they answer with a function
+that puts their work on the current stream. Arrays are placed once, so a launch is made once and called at every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from mspc.ir.types import DType
+
+Array = Any
+"""An array on the GPU, contiguous, whose memory stays where it is."""
+
+Launch = Callable[[], None]
+"""Puts an operator's work on the current stream; it allocates nothing and waits for nothing."""
+
+
+class Kernel(Protocol):
+    """A compiled CUDA kernel. Arguments are arrays (their addresses are passed) and NumPy scalars."""
+
+    def __call__(self, grid: int | tuple[int, ...], block: int, arguments: Sequence[Any], shared: int = 0) -> None: ...
+
+
+class Device(Protocol):
+    """A GPU as operators see it.
+
+    xp: CuPy. comm: this rank's communicator. multiprocessors: number of them.
+    deterministic: only algorithms that give the same bits at every run. tf32: whether products of Float32 may
+        round their operands to TF32.
+    step: Int64 array of one element on the GPU: the number of the running step, from 1.
+    """
+
+    xp: Any
+    comm: Any
+    multiprocessors: int
+    deterministic: bool
+    tf32: bool
+    step: Array
+
+    def kernel(self, source: str, name: str) -> Kernel:
+        """The `extern "C" __global__` function `name` of `PRELUDE + source`, compiled by NVRTC, kept on disk."""
+        ...
+
+    def scratch(self, nbytes: int) -> Array:
+        """Bytes for the running launch alone, aligned to 256: the next launch of any operator may overwrite them."""
+        ...
+
+    def matmul(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, *,
+               addend: Array | None = None, bias: Array | None = None, activation: str = "",
+               before: Array | None = None) -> Launch:  # fmt: skip
+        """out = activation(x @ y + addend + bias) over the last two dimensions, with leading dimensions as a batch.
+
+        addend has the shape of out and may be out. bias has its last dimension. activation is "" or "gelu" (the tanh
+        formula; `before` then takes the value before it) or "gelu_gradient" (out = (x @ y) * gelu'(before)).
+        """
+        ...
+
+    def attention(self, **arguments: Any) -> Launch:
+        """cuDNN's fused attention; see `FlashAttentionScore`."""
+        ...
+
+
+C_TYPES = {
+    "Bool": "bool", "Int8": "signed char", "Int16": "short", "Int32": "int", "Int64": "long long",
+    "UInt8": "unsigned char", "UInt16": "unsigned short", "UInt32": "unsigned int", "UInt64": "unsigned long long",
+    "Float16": "f16", "BFloat16": "bf16", "Float32": "float", "Float64": "double",
+}  # fmt: skip
+"""The C++ type of an element in memory."""
+
+
+def c_type(dtype: DType) -> str:
+    """The C++ type of an element in memory."""
+    return C_TYPES[dtype.name]
+
+
+def computing_type(dtype: DType) -> str:
+    """The C++ type in which an element is computed with: halves are widened to float."""
+    return "float" if dtype.name in ("Float16", "BFloat16") else C_TYPES[dtype.name]
+
+
+PRELUDE = r"""
+typedef unsigned long long u64;
+struct f16 { unsigned short bits; };
+struct bf16 { unsigned short bits; };
+
+__device__ __forceinline__ float wide(f16 v) {
+    float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v.bits)); return r;
+}
+__device__ __forceinline__ float wide(bf16 v) { return __uint_as_float((unsigned int)v.bits << 16); }
+template <class T> __device__ __forceinline__ T wide(T v) { return v; }
+
+template <class T> struct Narrow { template <class V> static __device__ __forceinline__ T of(V v) { return (T)v; } };
+template <> struct Narrow<f16> {
+    static __device__ __forceinline__ f16 of(float v) {
+        f16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(v)); return r;
+    }
+};
+template <> struct Narrow<bf16> {
+    static __device__ __forceinline__ bf16 of(float v) {
+        bf16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(v)); return r;
+    }
+};
+template <class T, class V> __device__ __forceinline__ T narrow(V v) { return Narrow<T>::of(v); }
+
+// N neighbouring elements that are loaded and stored at once.
+template <class T, int N> struct alignas(sizeof(T) * N) Pack { T at[N]; };
+
+struct Sum { template <class V> static __device__ __forceinline__ V of(V a, V b) { return a + b; } };
+struct Product { template <class V> static __device__ __forceinline__ V of(V a, V b) { return a * b; } };
+struct Largest {  // like NumPy's: a NaN wins
+    template <class V> static __device__ __forceinline__ V of(V a, V b) { return a < b || b != b ? b : a; }
+};
+struct Smallest {
+    template <class V> static __device__ __forceinline__ V of(V a, V b) { return b < a || b != b ? b : a; }
+};
+
+// The value combined over a warp, on all its lanes, in an order that never changes.
+template <class How, class V> __device__ __forceinline__ V over_warp(V v) {
+    for (int offset = 16; offset; offset >>= 1) v = How::of(v, __shfl_xor_sync(0xffffffffu, v, offset));
+    return v;
+}
+// The same over a block of a whole number of warps, on all its threads; `shared` has room for 32 values.
+template <class How, class V> __device__ __forceinline__ V over_block(V v, V* shared, V neutral) {
+    v = over_warp<How>(v);
+    int warps = blockDim.x >> 5;
+    if (warps == 1) return v;
+    __syncthreads();
+    if (!(threadIdx.x & 31)) shared[threadIdx.x >> 5] = v;
+    __syncthreads();
+    v = (threadIdx.x & 31) < warps ? shared[threadIdx.x & 31] : neutral;
+    return over_warp<How>(v);
+}
+"""
+"""C++ before every kernel: Float16 and BFloat16 as bits (no header is needed), packs, reductions in a fixed order."""
