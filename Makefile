@@ -16,4 +16,7 @@ test: ## every test
 goldens: ## rewrite golden files that differ, then look at `git diff`
 	$(PYTHON) -m pytest -q tests/passes --update-goldens
 
-.PHONY: help lint types test goldens
+gpu: ## the tests that need GPUs; each says why where it is skipped
+	$(PYTHON) -m pytest -q -rs tests/gpu
+
+.PHONY: help lint types test goldens gpu

@@ -6,6 +6,7 @@ Nothing here may import NumPy or networkx: `mspc --help` answers at once.
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,6 +54,16 @@ Inputs = Annotated[
     list[str] | None,
     typer.Option("--input", metavar="SPEC", help="An input of a named network: 'float32[16,32]', global shape."),
 ]
+
+
+class Device(StrEnum):
+    """Values of `--device`."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    GPU = "gpu"
+
+
 JsonFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as JSON; - is stdout.")]
 
 
@@ -142,8 +153,28 @@ def run(
     save_outputs: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the outputs of a compiled program (npz).")
     ] = None,
+    device: Annotated[
+        Device, typer.Option(help="Where to run; auto: as the script says, else on GPUs where there are enough.")
+    ] = Device.AUTO,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The same bits at every run, on a GPU too.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long ranks on GPUs wait for one that is missing [20].")
+    ] = 0.0,
+    profile: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Time some steps: a trace of all ranks (JSON) and a table of rank 0."),
+    ] = None,
+    profile_steps: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="The most steps that --profile times [5].")
+    ] = None,
 ) -> None:
     """Train a script, or execute a compiled program: under mpirun, with --ranks N, or with --simulate."""
+    from mspc.commands.profile_options import profile_options
+    from mspc.runtime.choose import Wishes
+
+    wishes, profiled = Wishes(str(device), deterministic, timeout), profile_options(profile, profile_steps)
     if target.is_dir():
         if script_arguments or only_rank is not None:
             raise MspcError(
@@ -154,7 +185,7 @@ def run(
 
         run_directory(
             target, data=data, synthetic=synthetic, steps=steps, save=save, save_outputs=save_outputs,
-            simulate=simulate, ranks=ranks,
+            simulate=simulate, ranks=ranks, wishes=wishes, profile=profiled,
         )  # fmt: skip
         return
     if data or synthetic or steps or save or save_outputs:
@@ -170,6 +201,8 @@ def run(
         simulate=simulate,
         only_rank=only_rank,
         script_arguments=tuple(script_arguments or ()),
+        wishes=wishes,
+        profile=profiled,
     )
 
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from mspc.commands.mpirun import job_name, limit_threads, mpi_rank, mpi_size
+from mspc.commands.mpirun import job_name, limit_threads, local_place, mpi_rank, mpi_size
 from mspc.commands.script import ScriptError
 from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.runtime.choose import Hardware, Wishes
 from mspc.session.errors import is_library
 
 
@@ -20,11 +21,14 @@ from mspc.session.errors import is_library
 class Job:
     """comm: the communicator of this rank's graphs. aside: that of everything else, so that the two
     never mix.
-    watch: of the job under mpirun, else None."""
+    watch: of the job under mpirun, else None. hardware: the device that runs this rank's graphs.
+    profile: times steps where that was asked for, see `commands.profile.Profiler`."""
 
     comm: Any
     aside: Any
     watch: Any = None
+    hardware: Hardware = field(default_factory=lambda: Hardware(simulated=True))
+    profile: Any = None
 
     @property
     def rank(self) -> int:
@@ -39,6 +43,12 @@ class Job:
         """Where an executor leaves the index of its node."""
         return None if self.watch is None else self.watch.cursor
 
+    def run(self, executor: Any, inputs: Sequence[Any], origins: Sequence[Any] = ()) -> list[Any]:
+        """A step of a graph on its executor; see `Executor.run`."""
+        if self.profile is None:
+            return executor.run(inputs, origins)
+        return self.profile.run(executor, inputs, origins)
+
     def step(self, graph: int, step: int) -> None:
         """A step of the graph with this number begins."""
         if self.watch is not None:
@@ -48,6 +58,8 @@ class Job:
         """The step has ended; the user's code goes on."""
         if self.watch is not None:
             self.watch.cursor[0] = -1
+        if self.profile is not None:
+            self.profile.step_done(self)
 
     def outside_user_code(self) -> Any:
         """A context around everything that may communicate; a simulation changes over to other ranks
@@ -57,6 +69,10 @@ class Job:
     def finish(self) -> None:
         """Wait for the other ranks to end too; every rank calls this once, at its end."""
         sys.stdout.flush()
+        try:
+            self.hardware.memory.finish()
+        except BaseException as error:  # the others must not wait for this rank
+            self.fail(error)
         if self.watch is not None:
             self.watch.end()
             self.comm.finalize()
@@ -95,22 +111,27 @@ class Job:
         return 0
 
 
-def join_job() -> Job:
+def join_job(wishes: Wishes | None = None) -> Job:
     """Take this process's place in mpirun's job; alone where mpirun did not start it.
+
+    Args:
+        wishes: what the command line says of devices.
 
     Raises:
         MspcError: MPI counts other ranks than mpirun's environment says.
     """
     size = mpi_size()
+    hardware = Hardware(wishes, *local_place(), warn=_warn)
     if size <= 1:
         from mspc.runtime.comm import OneRank
 
-        return Job(OneRank(), OneRank())
+        return Job(OneRank(), OneRank(), hardware=hardware)
     limit_threads()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # lines of several ranks stay whole
     from mspc.runtime.watch import Watch
 
     watch = Watch(mpi_rank(), size, job_name())
+    watch.patience = hardware.wishes.timeout or watch.patience
     from mspc.runtime.comm_mpi import MpiComm
 
     comm = MpiComm(watch)
@@ -120,7 +141,12 @@ def join_job() -> Job:
             notes=["mpi4py uses another MPI than this mpirun; use the mpirun beside this Python"],
         )
     watch.start(lambda: comm.barrier(tuple(range(size))))
-    return Job(comm, MpiComm(watch, channel=1), watch)
+    return Job(comm, MpiComm(watch, channel=1), watch, hardware)
+
+
+def _warn(text: str) -> None:
+    if mpi_rank() == 0:
+        print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
 def explain(error: BaseException) -> tuple[str, int]:

@@ -4,9 +4,11 @@ graph."""
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -20,20 +22,18 @@ from mspc.compiler.config import Config, Fed
 from mspc.compiler.driver import Compiled, compile_graph, trace_call
 from mspc.compiler.frontend import Traced
 from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.graph import Graph
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.runtime.agreement import agree, stop_together
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.executor import Executor
+from mspc.runtime.choose import EACH_ITS_OWN, Asked, Wishes
+from mspc.runtime.plan import mutated
 from mspc.runtime.slices import cut_parameter
 from mspc.session import context
 from mspc.session.context import FrozenContext
+from mspc.session.device import asked_device
 from mspc.session.tensor import Tensor
 
 Array = Any
-
-
-EACH_ITS_OWN = ("stand_alone", "hybrid_parallel")
-"""Modes in which every rank may run another graph: the script places slices and collectives by its rank."""
 
 
 class RanksWanted(BaseException):
@@ -48,7 +48,10 @@ class RanksWanted(BaseException):
 class Launched:
     """One compiled target on this rank: its executor and how its arguments arrive."""
 
-    def __init__(self, number: int, compiled: Compiled, job: Job, parameters: dict[str, Any], store: ParameterStore):
+    def __init__(
+        self, number: int, compiled: Compiled, job: Job, parameters: dict[str, Any], store: ParameterStore,
+        tf32: bool = False,
+    ) -> None:  # fmt: skip
         self.number = number
         self.compiled = compiled
         self.job = job
@@ -61,15 +64,15 @@ class Launched:
                 values[parameter.name] = cut_parameter(parameter, np.asarray(full), job.rank, "constant")
             elif parameter.kind == "parameter":
                 values[parameter.name] = store.attach(parameters[parameter.name], parameter, self)
-        self.executor = Executor(graph, NumPyBackend(job.comm), values, job.cursor)
-        self.mutated = {p.name for ps in self.executor.plan.mutated.values() for p in ps}
+        self.executor = job.hardware.executor(graph, job.comm, values, job.cursor, number, tf32)
+        self.mutated = {p.name for ps in mutated(graph).values() for p in ps}
 
-    def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """One step on this rank's arrays."""
+    def run(self, arrays: Sequence[Array], origins: Sequence[Any]) -> list[Array]:
+        """One step on this rank's arrays; an array whose origin is the last step's has not changed since."""
         executor = self.executor
         fed = [_fit(p, a, self.job.rank) for p, a in zip(executor.inputs, arrays, strict=True)]
         self.job.step(self.number, executor.step + 1)
-        results = executor.run(fed)
+        results = self.job.run(executor, fed, origins)
         self.job.step_done()
         return results
 
@@ -111,15 +114,17 @@ class Launcher:
         arrays = [tensor.value for tensor in tensors]
         with self.job.outside_user_code():
             self.store.prepare(found)
-            results = found.run(arrays)
+            results = found.run(arrays, [t.value if t.owned else None for t in tensors])
             self.store.done(found)
         return found.compiled.traced.rebuild([Tensor.from_array(array) for array in results])
 
     def _compile(self, target: Any, call: Call, frozen: FrozenContext) -> Launched:
         error: MspcError | None = None
         built: tuple[Compiled, dict[str, Any]] | None = None
+        asked = Asked(**asked_device())
         try:
             self._check_ranks(frozen)
+            self.job.hardware.choose(asked, self.job.size)
             if not self.launched:
                 self.on_first_compile()
             built = self.build(target, call, self.config(frozen))
@@ -133,11 +138,15 @@ class Launcher:
             compiled, parameters = built
             if compiled.config.mode not in EACH_ITS_OWN:
                 agree(self.job.comm, compiled.compile_id)
+            self.job.hardware.agree(self.job.comm)
         self._warn(compiled)
-        launched = Launched(len(self.launched), compiled, self.job, parameters, self.store)
+        self.job.hardware.prepare(asked.deterministic, self.job.comm, self.job.watch)
+        tf32 = bool(getattr(frozen, "matmul_allow_tf32", False))
+        launched = Launched(len(self.launched), compiled, self.job, parameters, self.store, tf32)
         self.launched.append(launched)
         if self.job.watch is not None:
             self.job.watch.describe = self.describe
+            self.job.watch.graph_of = self.graph_of
         return launched
 
     def _warn(self, compiled: Compiled) -> None:
@@ -164,7 +173,9 @@ class Launcher:
 
     def config(self, frozen: FrozenContext) -> Config:
         """The compiler's settings for a launch in this context."""
-        return Config.from_context(frozen, self.job.size, self.script_folder)
+        config = Config.from_context(frozen, self.job.size, self.script_folder)
+        choice = self.job.hardware.choice
+        return config if choice is None else replace(config, device=choice.device.upper())
 
     def _check_ranks(self, frozen: FrozenContext) -> None:
         wanted = frozen.device_num
@@ -179,23 +190,34 @@ class Launcher:
 
     def describe(self, rank: int, number: int, index: int) -> ExecutionError:
         """Where another rank is: `at NODE`, with the node's frames."""
-        launched = self.launched[number]
-        graph = launched.executor.graph
-        if rank != self.job.rank:
-            graph = launched.compiled.rank_graph(rank)
-        node = graph.nodes[index]
+        node = self.graph_of(rank, number).nodes[index]
         return ExecutionError(f"at {node.label}", frames=node.frames)
+
+    def graph_of(self, rank: int, number: int) -> Graph:
+        """The graph that a rank runs, by its number in the job."""
+        launched = self.launched[number]
+        return launched.executor.graph if rank == self.job.rank else launched.compiled.rank_graph(rank)
 
 
 def default_launcher() -> Launcher:
     """The launcher of a script run by plain Python, alone or under mpirun: it joins the job at its first
     launch, and the job ends when the script fails."""
-    job = join_job()
-    if job.watch is not None:
-        atexit.register(job.finish)
+    job = join_job(Wishes())
+    failed: list[BaseException] = []
+
+    def finish() -> None:
+        try:
+            if not failed:
+                job.finish()
+        except SystemExit as stop:  # steps under way have failed; at this point Python would end with status 0
+            sys.stderr.flush()
+            os._exit(stop.code if isinstance(stop.code, int) else 1)
+
+    atexit.register(finish)
     ordinary = sys.excepthook
 
     def fail(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        failed.append(error)
         if job.watch is not None and threading.current_thread() is threading.main_thread():
             job.fail(error)
         if isinstance(error, RanksWanted):

@@ -30,6 +30,14 @@ def mpi_rank() -> int:
     return int(text) if text.isdigit() else 0
 
 
+def local_place() -> tuple[int, int]:
+    """This process's number among the ranks on this host, and how many they are."""
+    found = [os.environ.get(f"OMPI_COMM_WORLD_LOCAL_{name}", "") for name in ("RANK", "SIZE")]
+    if all(text.isdigit() for text in found):
+        return int(found[0]), int(found[1])
+    return mpi_rank(), max(1, mpi_size())
+
+
 def job_name() -> str:
     """A name that all ranks of this job share and no other job has."""
     return (

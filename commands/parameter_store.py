@@ -10,6 +10,7 @@ import numpy as np
 
 from mspc.commands.job import Job
 from mspc.ir.graph import Parameter as GraphParameter
+from mspc.ir.layout import Layout
 from mspc.runtime.slices import cut_parameter, full_type, gather
 
 Array = Any
@@ -17,7 +18,7 @@ Array = Any
 
 @dataclass
 class _Slice:
-    """One graph's slice of a parameter. version: of the values that it holds."""
+    """One graph's slice of a parameter. array: where the job's device keeps it. version: of the values in it."""
 
     graph_parameter: GraphParameter
     array: Array
@@ -49,7 +50,7 @@ class ParameterStore:
         """The array of `parameter` as this rank's graph holds it; from now on its values live here."""
         kept = self._kept.get(id(parameter))
         if kept is None:
-            array = cut_parameter(graph_parameter, np.asarray(parameter.value), self._job.rank, "parameter")
+            array = self._job.hardware.memory.place(self._initial(parameter, graph_parameter))
             kept = _Kept(parameter, [_Slice(graph_parameter, array, owner)])
             self._kept[id(parameter)] = kept
             self._uses(owner, kept, 0)
@@ -60,10 +61,25 @@ class ParameterStore:
                 self._uses(owner, kept, index)
                 return known.array
         full = self.read(parameter)
-        array = cut_parameter(graph_parameter, full, self._job.rank, "parameter")
+        array = self._place(graph_parameter, full)
         kept.slices.append(_Slice(graph_parameter, array, owner, kept.version))
         self._uses(owner, kept, len(kept.slices) - 1)
         return array
+
+    def _initial(self, parameter: Any, graph_parameter: GraphParameter) -> Array:
+        """This rank's slice of the first values; the rest of a parameter that was not drawn yet never is."""
+        layout = graph_parameter.layout
+        if not parameter.has_init or not isinstance(layout, Layout):
+            return cut_parameter(graph_parameter, np.asarray(parameter.value), self._job.rank, "parameter")
+        return parameter.fill_slices(layout.slices_for(self._job.rank, full_type(graph_parameter).shape))
+
+    def _place(self, graph_parameter: GraphParameter, full: Array) -> Array:
+        mine = cut_parameter(graph_parameter, full, self._job.rank, "parameter")
+        return self._job.hardware.memory.place(mine)
+
+    def _store(self, mine: _Slice, full: Array) -> None:
+        array = cut_parameter(mine.graph_parameter, full, self._job.rank, "parameter")
+        self._job.hardware.memory.store(mine.array, array)
 
     def _uses(self, owner: Any, kept: _Kept, index: int) -> None:
         self._borrowed.setdefault(owner.number, []).append((kept, index))
@@ -85,26 +101,25 @@ class ParameterStore:
 
     def _refresh(self, kept: _Kept, index: int) -> None:
         mine = kept.slices[index]
-        mine.array[...] = cut_parameter(mine.graph_parameter, self._full(kept), self._job.rank, "parameter")
+        self._store(mine, self._full(kept))
         mine.version = kept.version
 
     def _full(self, kept: _Kept) -> Array:
         newest = kept.slices[kept.newest]
         shape = full_type(newest.graph_parameter).shape
-        return gather(newest.array, newest.graph_parameter.layout, shape, self._job.aside)
+        local = self._job.hardware.memory.fetch(newest.array)
+        return gather(local, newest.graph_parameter.layout, shape, self._job.aside)
 
     def read(self, parameter: Any) -> Array:
         """The full tensor, gathered where it is cut; then all ranks must read it."""
         kept = self._kept[id(parameter)]
         layout = kept.slices[kept.newest].graph_parameter.layout
         if self._job.size == 1 or layout is None or getattr(layout, "is_replicated", False):
-            return np.array(kept.slices[kept.newest].array)
+            return np.array(self._job.hardware.memory.fetch(kept.slices[kept.newest].array))
         with self._job.outside_user_code():
             return self._full(kept)
 
     def write(self, parameter: Any, array: Array) -> None:
         """Replace the full tensor; every rank gives the same."""
         for mine in self._kept[id(parameter)].slices:
-            mine.array[...] = cut_parameter(
-                mine.graph_parameter, np.asarray(array), self._job.rank, "parameter"
-            )
+            self._store(mine, np.asarray(array))

@@ -6,11 +6,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mspc.compiler.driver import Compiled
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts, element_types
 from mspc.ir.location import Frames
 from mspc.ir.types import TensorType
 from mspc.ops.comm import Collective, LayoutChange, LocalSlice
 from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
+from mspc.runtime.memory_plan import plan_memory
 
 STRUCTURAL = (Depend, MakeTuple, TupleGetItem, Collective, LayoutChange)
 FULL_RING = 2
@@ -68,13 +69,28 @@ class SliceRow:
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums for one rank and one step. peak_bytes: parameters, inputs and the values alive at once."""
+    """Sums for one rank and one step. peak_bytes: all memory that a planned step takes."""
 
     operators: int
     collectives: int
     bytes_sent: int
     parameter_bytes: int
     peak_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """Bytes of a rank's planned step, see `MemoryPlan`. step: all that is neither parameter, input nor constant; never
+    less than `lower_bound`. gradients, activations: the most of it that is alive at once."""
+
+    weights: int
+    states: int
+    inputs: int
+    constants: int
+    step: int
+    lower_bound: int
+    gradients: int
+    activations: int
 
 
 @dataclass
@@ -90,6 +106,7 @@ class Report:
     collectives: list[CollectiveRow]
     slices: list[SliceRow]
     totals: Totals
+    memory: MemoryRow
     notes: list[str] = field(default_factory=list[str])
 
     def as_dict(self) -> dict[str, Any]:
@@ -101,6 +118,7 @@ def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
     collectives = [_collective(node) for node in graph.nodes if isinstance(node.op, Collective)]
     parameters = [_parameter(parameter) for parameter in graph.parameters]
     kept = sum(row.bytes for row in parameters if row.kind != "input")
+    plan = plan_memory(graph)
     return Report(
         compile_id=compiled.compile_id,
         mode=compiled.config.mode,
@@ -115,7 +133,11 @@ def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
         collectives=collectives,
         slices=[_slice(node) for node in compiled.graph.nodes if isinstance(node.op, LocalSlice)],
         totals=Totals(
-            len(graph.nodes), len(collectives), sum(c.bytes for c in collectives), kept, peak_bytes(graph)
+            len(graph.nodes), len(collectives), sum(c.bytes for c in collectives), kept, plan.peak
+        ),
+        memory=MemoryRow(
+            plan.weights, plan.states, plan.inputs, plan.constants,
+            plan.arena, plan.lower_bound, plan.gradients, plan.activations,
         ),
     )
 
@@ -136,21 +158,28 @@ def bytes_sent(node: Node) -> int:
 
 
 def peak_bytes(graph: Graph) -> int:
-    """Most bytes alive at once when values are freed after their last reader; updates happen in place."""
+    """Most bytes alive at once when values are freed after their last reader; updates happen in place.
+
+    Of a tuple the elements are freed one by one, each after the last reader of what takes it out.
+    """
     last: dict[Value, int] = {}
     for index, node in enumerate(graph.nodes):
         for value in node.inputs:
             last[value] = index
     for value in graph.results:
         last[value] = len(graph.nodes)
+    made = {node for node in graph.nodes if node in last and not isinstance(node.op, (Depend, TupleGetItem, MakeTuple))}
+    ends = {(node, i): last[node] for node in made for i in range(len(element_types(node.type)))}
+    for node in graph.nodes:
+        if isinstance(node.op, TupleGetItem) and node.inputs[0] in made:
+            key = (node.inputs[0], node.op.index)
+            ends[key] = max(ends[key], last.get(node, 0))
     dying: dict[int, int] = {}
-    for value, index in last.items():
-        if isinstance(value, Node) and not isinstance(value.op, (Depend, TupleGetItem, MakeTuple)):
-            dying[index] = dying.get(index, 0) + value.type.nbytes
+    for (node, i), index in ends.items():
+        dying[index] = dying.get(index, 0) + element_types(node.type)[i].nbytes
     alive = peak = sum(parameter.type.nbytes for parameter in graph.parameters)
     for index, node in enumerate(graph.nodes):
-        if node in last and not isinstance(node.op, (Depend, TupleGetItem, MakeTuple)):
-            alive += node.type.nbytes
+        alive += node.type.nbytes if node in made else 0
         peak = max(peak, alive)
         alive -= dying.get(index, 0)
     return peak

@@ -23,8 +23,13 @@ def print_report(report: Report, folder: Path) -> None:
     totals = report.totals
     print(
         f"rank {report.rank}: {totals.operators} operators, {totals.collectives} collectives, "
-        f"{totals.bytes_sent} bytes sent per step; "
-        f"{_size(totals.parameter_bytes)} of parameters, {_size(totals.peak_bytes)} at the peak of a step"
+        f"{totals.bytes_sent} bytes sent per step"
+    )
+    memory = report.memory
+    print(
+        f"memory: weights {_size(memory.weights)}, states {_size(memory.states)}, inputs {_size(memory.inputs)}, "
+        f"step {_size(memory.step)} (gradients {_size(memory.gradients)}, activations {_size(memory.activations)} "
+        f"at most), together {_size(totals.peak_bytes)}"
     )
     for note in report.notes:
         print(f"note: {note}")

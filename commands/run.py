@@ -8,13 +8,16 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from mspc.commands.mpirun import limit_threads, mpi_rank, mpi_size, run_under_mpirun
+from mspc.commands.profile_options import ProfileOptions
 from mspc.ir.diagnostics import MspcError
+from mspc.runtime.choose import Wishes
 
+AS_FOUND = Wishes()
 MANY = 1024
 """Stands for the ranks of a simulation whose number the program says: more than any machine has cores."""
 
@@ -25,12 +28,15 @@ def run_script(
     simulate: bool = False,
     only_rank: int | None = None,
     script_arguments: Sequence[str] = (),
+    wishes: Wishes = AS_FOUND,
+    profile: ProfileOptions | None = None,
 ) -> None:
     """Run a training script as `python SCRIPT` would, on all ranks.
 
     Args:
         ranks: number of ranks; None takes mpirun's, else the script's device_num, else 1.
         simulate: all ranks in this process. only_rank: the one rank whose output is printed.
+        wishes: what the command line says of devices. profile: and of timing.
 
     Raises:
         MspcError: a mistake, status 2, or a failure of the run, status 1. SystemExit: another status.
@@ -38,13 +44,13 @@ def run_script(
     with _said_once():
         if not path.is_file():
             raise MspcError(f"there is no script {str(path)!r}")
-        _check_size(ranks, simulate)
+        _check(ranks, simulate, profile)
     if mpi_size() > 1:
-        _run_rank(path, ranks is not None, only_rank, script_arguments)
+        _run_rank(path, ranks is not None, only_rank, script_arguments, wishes, profile)
         return
     wanted = ranks
     if wanted is None:
-        wanted = _run_one(path, script_arguments)
+        wanted = _run_one(path, script_arguments, wishes, simulate, profile)
         if wanted is None:
             return
     if only_rank is not None and only_rank >= wanted:
@@ -55,12 +61,14 @@ def run_script(
         from mspc.session import alias
 
         alias.install()
-        simulate_script(path, wanted, True, only_rank, script_arguments)
+        simulate_script(path, wanted, True, only_rank, script_arguments, wishes, _profilers(profile))
         return
     if wanted == 1:
-        _run_rank(path, True, only_rank, script_arguments)
+        _run_rank(path, True, only_rank, script_arguments, wishes, profile)
         return
-    arguments = ["run", str(path), "--ranks", str(wanted)]
+    arguments = ["run", str(path), "--ranks", str(wanted), *wishes.arguments()]
+    if profile is not None:
+        arguments += profile.arguments()
     if only_rank is not None:
         arguments += ["--only-rank", str(only_rank)]
     if script_arguments:
@@ -77,6 +85,8 @@ def run_directory(
     save_outputs: Path | None = None,
     simulate: bool = False,
     ranks: int | None = None,
+    wishes: Wishes = AS_FOUND,
+    profile: ProfileOptions | None = None,
 ) -> None:
     """Execute a compiled program from its files alone.
 
@@ -84,34 +94,32 @@ def run_directory(
         data: npz file with global arrays. synthetic: make the arrays up. steps: default 1, or as many as
         the data have.
         save: where the full parameters go after the last step. save_outputs: where the outputs go.
+        wishes: what the command line says of devices. profile: and of timing.
 
     Raises:
         MspcError: a mistake, status 2, or a failure of the run, status 1.
     """
     with _said_once():
-        _check_size(ranks, simulate)
+        _check(ranks, simulate, profile)
     limit_threads(MANY if simulate else 0)
     from mspc.commands.run_program import Options, check_program, run_rank, simulate_program
 
     options = Options(folder, data, synthetic, steps, save, save_outputs)
     if mpi_size() > 1:
-        from mspc.commands.job import join_job
         from mspc.commands.run_program import read_ahead
 
-        ahead = read_ahead(folder, mpi_rank())
-        job = join_job()
+        ahead = read_ahead(folder, mpi_rank(), frames=profile is not None)
+        job = _join(wishes, profile)
         _exit(job.guard(lambda: run_rank(options, job, check_program(options, job.size), ahead)))
         return
     program = check_program(options, ranks)
     if program.ranks == 1:
-        from mspc.commands.job import join_job
-
-        run_rank(options, join_job(), program)
+        run_rank(options, _simulated(wishes, profile) if simulate else _join(wishes, profile), program)
         return
     if simulate:
-        simulate_program(options, program)
+        simulate_program(options, program, wishes, _profilers(profile))
         return
-    arguments = ["run", str(folder)]
+    arguments = ["run", str(folder), *wishes.arguments(), *(profile.arguments() if profile is not None else ())]
     for flag, value in (
         ("--data", data),
         ("--steps", steps),
@@ -138,7 +146,9 @@ def _said_once() -> Iterator[None]:
         raise SystemExit(error.exit_status) from None
 
 
-def _check_size(ranks: int | None, simulate: bool) -> None:
+def _check(ranks: int | None, simulate: bool, profile: ProfileOptions | None) -> None:
+    if profile is not None:
+        profile.check()
     size = mpi_size()
     if size > 1 and simulate:
         raise MspcError(
@@ -152,12 +162,13 @@ def _check_size(ranks: int | None, simulate: bool) -> None:
         )
 
 
-def _run_rank(path: Path, ranks_given: bool, only_rank: int | None, arguments: Sequence[str]) -> None:
+def _run_rank(
+    path: Path, ranks_given: bool, only_rank: int | None, arguments: Sequence[str], wishes: Wishes,
+    profile: ProfileOptions | None,
+) -> None:  # fmt: skip
     """Run the script as one rank of mpirun's job, or as the only rank there is."""
     limit_threads()
-    from mspc.commands.job import join_job
-
-    job = join_job()
+    job = _join(wishes, profile)
     if only_rank is not None and only_rank >= job.size:
         raise MspcError(f"--only-rank {only_rank}: the ranks are 0 to {job.size - 1}")
 
@@ -167,9 +178,7 @@ def _run_rank(path: Path, ranks_given: bool, only_rank: int | None, arguments: S
             from mspc.commands.user_state import Nowhere
 
             sys.stdout = Nowhere()  # type: ignore[assignment]  # takes text and drops it
-        from mspc.commands.script import run_script_as
-
-        run_script_as("__main__", path, arguments)
+        _run_to_its_end(path, arguments, job)
 
     if job.size == 1:
         body()
@@ -177,22 +186,41 @@ def _run_rank(path: Path, ranks_given: bool, only_rank: int | None, arguments: S
     _exit(job.guard(body))
 
 
-def _run_one(path: Path, arguments: Sequence[str]) -> int | None:
+def _run_to_its_end(path: Path, arguments: Sequence[str], job: Any) -> None:
+    """Run the script, and what is left to do once it has ended well, be it by sys.exit()."""
+    from mspc.commands.script import run_script_as
+
+    ended: SystemExit | None = None
+    try:
+        run_script_as("__main__", path, arguments)
+    except SystemExit as stop:
+        if stop.code not in (None, 0):
+            raise
+        ended = stop
+    job.hardware.memory.finish()
+    if job.profile is not None:
+        job.profile.end(job)
+    if ended is not None:
+        raise ended
+
+
+def _run_one(
+    path: Path, arguments: Sequence[str], wishes: Wishes, simulate: bool, profile: ProfileOptions | None
+) -> int | None:
     """Run the script on one rank; where it turns out to want more, return their number instead.
 
     What the script prints before its first step is held back until that is known.
     """
-    from mspc.commands.job import join_job
     from mspc.commands.launcher import RanksWanted
-    from mspc.commands.script import run_script_as
     from mspc.commands.user_state import HeldBack
 
     held = HeldBack(sys.stdout)
-    launcher = _prepare(join_job(), path, False)
+    job = _simulated(wishes, profile) if simulate else _join(wishes, profile)
+    launcher = _prepare(job, path, False)
     launcher.on_first_compile = held.release
     ordinary, sys.stdout = sys.stdout, held  # type: ignore[assignment]  # a text stream
     try:
-        run_script_as("__main__", path, arguments)
+        _run_to_its_end(path, arguments, job)
     except RanksWanted as wanted:
         held.drop()
         return wanted.ranks
@@ -200,6 +228,37 @@ def _run_one(path: Path, arguments: Sequence[str]) -> int | None:
         held.release()
         sys.stdout = ordinary
     return None
+
+
+def _join(wishes: Wishes, profile: ProfileOptions | None) -> Any:
+    from mspc.commands.job import join_job
+
+    job = join_job(wishes)
+    job.profile = _profilers(profile)()
+    return job
+
+
+def _profilers(profile: ProfileOptions | None) -> Callable[[], Any]:
+    """Makes what times the steps of one rank; it prints where this process prints now."""
+    out = sys.stdout
+
+    def make() -> Any:
+        if profile is None:
+            return None
+        from mspc.commands.profile import Profiler
+
+        return Profiler(profile, out)
+
+    return make
+
+
+def _simulated(wishes: Wishes, profile: ProfileOptions | None) -> Any:
+    """The only rank of a simulation."""
+    from mspc.commands.job import Job
+    from mspc.commands.simulate import simulated_hardware
+    from mspc.runtime.comm import OneRank
+
+    return Job(OneRank(), OneRank(), None, simulated_hardware(wishes, 0), _profilers(profile)())
 
 
 def _prepare(job: Any, path: Path, ranks_given: bool) -> Any:

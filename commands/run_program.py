@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.layout import Layout
 from mspc.runtime.agreement import agree, stop_together
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm_local import World
+from mspc.runtime.choose import Asked, Wishes
+from mspc.runtime.comm_local import LocalComm, World
 from mspc.runtime.data import Batches, load_batches, synthetic_batches
-from mspc.runtime.executor import Executor
 from mspc.runtime.failure import NodeFailure
+from mspc.runtime.plan import mutated
 from mspc.runtime.program import Program, load_program, load_slices
 from mspc.runtime.slices import full_type, gather
 
@@ -73,21 +74,31 @@ def _count(ranks: int) -> str:
     return f"{ranks} rank{'s' if ranks > 1 else ''}"
 
 
-def simulate_program(options: Options, program: Program) -> None:
-    """Run all ranks in this process.
+def simulate_program(
+    options: Options, program: Program, wishes: Wishes | None = None, profiler: Callable[[], Any] = lambda: None
+) -> None:
+    """Run all ranks in this process. `profiler` makes what times the steps of one rank.
 
     Raises:
         MspcError: what the first rank that failed raised.
     """
-    World(program.ranks).run(lambda comm: run_rank(options, Job(comm, comm), program))
+    from mspc.commands.simulate import simulated_hardware  # brings the compiler along
+
+    def main(comm: LocalComm) -> None:
+        hardware = simulated_hardware(wishes, comm.rank)
+        run_rank(options, Job(comm, comm, None, hardware, profiler()), program)
+
+    World(program.ranks).run(main)
 
 
 @dataclass
 class _Prepared:
-    executor: Executor
+    graph: Graph
+    values: dict[str, Array]
     batches: Batches
     steps: int
     layouts: list[Layout | None]
+    trains: bool
 
 
 @dataclass(frozen=True)
@@ -98,12 +109,13 @@ class ReadAhead:
     graph: Graph
 
 
-def read_ahead(folder: Path, rank: int) -> ReadAhead | None:
-    """Read a rank's graph before MPI is up; None where that fails, which the run itself then reports."""
+def read_ahead(folder: Path, rank: int, frames: bool = False) -> ReadAhead | None:
+    """Read a rank's graph before MPI is up, with its source lines where `frames` says so; None where that fails, which
+    the run itself then reports."""
     try:
         program = load_program(folder)
         text = program.text(rank)
-        return ReadAhead(text, program.graph(rank, text))
+        return ReadAhead(text, program.graph(rank, text, frames))
     except MspcError:
         return None
 
@@ -117,25 +129,30 @@ def run_rank(options: Options, job: Job, program: Program, ahead: ReadAhead | No
     error: MspcError | None = None
     prepared: _Prepared | None = None
     try:
+        job.hardware.choose(Asked(), job.size)
         prepared = _prepare(options, job, program, ahead)
     except MspcError as found:
         error = found
     stop_together(job.comm, error)
     assert prepared is not None
-    executor = prepared.executor
-    graph = executor.graph
+    graph = prepared.graph
     agree(job.comm, str(graph.attrs.get("compile_id", "")), str(program.folder))
+    executor = _executor(graph, prepared.values, job)
     if job.watch is not None:
         job.watch.describe = lambda rank, _, index: _place(program, rank, index)
+        job.watch.graph_of = lambda rank, _: graph if rank == job.rank else program.graph(rank, program.text(rank))
     outputs: list[list[Array]] = []
     try:
         for step in range(prepared.steps):
             job.step(0, step + 1)
-            results = executor.run(prepared.batches.step(step))
+            results = job.run(executor, prepared.batches.step(step))
             if options.save_outputs is not None:
                 outputs.append(_whole(prepared.layouts, results, job))
             _show(step + 1, prepared, results, job)
             job.step_done()
+        job.hardware.memory.finish()
+        if job.profile is not None:
+            job.profile.end(job)
     except NodeFailure as failure:
         raise _with_frames(failure, program, job) from failure
     if options.save is not None:
@@ -153,24 +170,43 @@ def _prepare(options: Options, job: Job, program: Program, ahead: ReadAhead | No
     if program.edited(job.rank, text):
         name = program.folder / program.execute[job.rank]
         print(f"warning: {name} has been edited since it was compiled", file=sys.stderr, flush=True)
-    graph = ahead.graph if ahead is not None and ahead.text == text else program.graph(job.rank, text)
-    values = load_slices(program, graph, job.rank)
-    executor = Executor(graph, NumPyBackend(job.comm), values, job.cursor)
-    if options.data is not None:
-        batches = load_batches(options.data, executor.inputs, job.rank)
+    if ahead is not None and ahead.text == text:
+        graph = ahead.graph
     else:
-        batches = synthetic_batches(executor.inputs, job.rank)
+        graph = program.graph(job.rank, text, frames=job.profile is not None)
+    values = load_slices(program, graph, job.rank)
+    inputs = [parameter for parameter in graph.parameters if parameter.kind == "input"]
+    if options.data is not None:
+        batches = load_batches(options.data, inputs, job.rank)
+    else:
+        batches = synthetic_batches(inputs, job.rank)
     layouts = program.output_layouts()
     if len(layouts) != len(graph.results):
         raise MspcError(
             f"{program.folder} has {len(layouts)} outputs, but the graph of rank {job.rank} {len(graph.results)}"
         )
-    return _Prepared(executor, batches, options.steps or batches.count, layouts)
+    return _Prepared(graph, values, batches, options.steps or batches.count, layouts, bool(mutated(graph)))
+
+
+def _executor(graph: Graph, values: dict[str, Array], job: Job) -> Any:
+    """What runs the graph on this rank's device. Raises MspcError, on all ranks together, where one cannot be made."""
+    hardware = job.hardware
+    hardware.agree(job.comm)
+    error: MspcError | None = None
+    executor: Any = None
+    try:
+        hardware.prepare(False, job.comm, job.watch)
+        tf32 = bool(graph.attrs.get("matmul_allow_tf32", False))
+        executor = hardware.executor(graph, job.comm, values, job.cursor, tf32=tf32)
+    except MspcError as found:
+        error = found
+    stop_together(job.comm, error)
+    return executor
 
 
 def _show(step: int, prepared: _Prepared, results: list[Array], job: Job) -> None:
     """Rank 0 says what came out: the loss of a training step, a summary of each output otherwise."""
-    if prepared.executor.trains and results:
+    if prepared.trains and results:
         if job.rank == 0:
             print(f"step: {step}, loss is {number(results[0])}", flush=True)
         return
@@ -202,7 +238,7 @@ def _whole(layouts: list[Layout | None], results: list[Array], job: Job) -> list
     return whole
 
 
-def _save_parameters(path: Path, executor: Executor, job: Job) -> None:
+def _save_parameters(path: Path, executor: Any, job: Job) -> None:
     tensors: dict[str, Array] = {}
     for parameter in executor.graph.parameters:
         if parameter.kind != "input":

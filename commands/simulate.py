@@ -17,6 +17,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_graph
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.printer import print_graph
+from mspc.runtime.choose import Hardware, Wishes
 from mspc.runtime.comm_local import LocalComm, World
 from mspc.runtime.failure import StoppedByOther
 from mspc.session import state
@@ -25,8 +26,8 @@ from mspc.session import state
 class SimulatedJob(Job):
     """One rank's place in a simulation: its own state is in place only while its script runs."""
 
-    def __init__(self, comm: LocalComm, user: UserState) -> None:
-        super().__init__(comm, LocalComm(comm.world, comm.rank, channel=1))
+    def __init__(self, comm: LocalComm, user: UserState, hardware: Hardware) -> None:
+        super().__init__(comm, LocalComm(comm.world, comm.rank, channel=1), None, hardware)
         self.user = user
         self._inside = 0
 
@@ -73,8 +74,11 @@ class SimulatedLauncher(Launcher):
         return compiled, traced.parameters
 
 
-def simulate_script(path: Path, ranks: int, ranks_given: bool, only_rank: int | None, arguments: Sequence[str]) -> None:
-    """Run a script on `ranks` simulated ranks.
+def simulate_script(
+    path: Path, ranks: int, ranks_given: bool, only_rank: int | None, arguments: Sequence[str],
+    wishes: Wishes | None = None, profiler: Callable[[], Any] = lambda: None,
+) -> None:  # fmt: skip
+    """Run a script on `ranks` simulated ranks. `profiler` makes what times the steps of one rank.
 
     Raises:
         RanksWanted: the script asks for another number, and `--ranks` was not given.
@@ -89,19 +93,32 @@ def simulate_script(path: Path, ranks: int, ranks_given: bool, only_rank: int | 
         session = state.Session.of_rank(comm.rank, ranks)
         user = UserState(session, None, only_rank is None or only_rank == comm.rank, modules)
         users.append(user)
-        job = SimulatedJob(comm, user)
+        job = SimulatedJob(comm, user, simulated_hardware(wishes, comm.rank))
+        job.profile = profiler()
         user.launcher = SimulatedLauncher(job, ranks_given, str(path.resolve().parent), shared)
         user.enter()
         try:
             _naming(comm.rank, ranks, lambda: run_script_as("__main__", path, arguments))
         finally:
             user.leave()
+        if job.profile is not None:
+            job.profile.end(job)
 
     try:
         World(ranks).run(main)
     finally:
         for user in users:
             user.close()
+
+
+def simulated_hardware(wishes: Wishes | None, rank: int) -> Hardware:
+    """The device of a simulated rank, which rank 0 says is not the one that was asked for."""
+
+    def warn(text: str) -> None:
+        if rank == 0:
+            print(f"warning: {text}", file=sys.stderr, flush=True)
+
+    return Hardware(wishes, simulated=True, warn=warn)
 
 
 def _naming(rank: int, ranks: int, body: Callable[[], object]) -> None:

@@ -16,7 +16,7 @@ from mspc.compiler.call import call_types, describe_call
 from mspc.compiler.config import Config, feed
 from mspc.compiler.driver import Compiled, Stage, compile_launch
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.graph import Graph, Node, Parameter, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.cast import Cast
@@ -163,12 +163,13 @@ def _compare(
 ) -> tuple[list[Row], Node | None]:
     """Rows for results, gradients and parameters, and the first operator whose value differs."""
     rows: list[Row] = []
+    least = _coarsest(one.graph)
     own_data = many.config.mode == "data_parallel"
     for i, value in enumerate(many.graph.results):
         whole = join(found, ("result", i), _layout(value, many))
         if own_data:
             whole = np.mean([rank["result", i] for rank in found], axis=0)
-        rows.append(_row("output", str(i), expected[0]["result", i], whole))
+        rows.append(_row("output", str(i), expected[0]["result", i], whole, least))
     numbers = {node.attrs[MARK]: node for node in many.graph.nodes if MARK in node.attrs}
     first: Node | None = None
     for node in one.graph.nodes:
@@ -180,7 +181,7 @@ def _compare(
             whole = join(found, number, _layout(other, many))
         except KeyError:  # parts of it are needed nowhere
             continue
-        row = _row("operator", node.label, expected[0][number], whole)
+        row = _row("operator", node.label, expected[0][number], whole, least)
         if not row.same and first is None:
             first = node
         for name in filter(None, str(node.attrs.get("gradient_for", "")).split(",")):
@@ -189,8 +190,14 @@ def _compare(
         if parameter.kind == "parameter" and factor == 1.0:
             mine = many.graph.parameter(parameter.name)
             whole = join(found, parameter.name, _layout(mine, many))
-            rows.append(_row("parameter", parameter.name, expected[0][parameter.name], whole))
+            rows.append(_row("parameter", parameter.name, expected[0][parameter.name], whole, least))
     return _excuse_updates(rows), first
+
+
+def _coarsest(graph: Graph) -> float:
+    """The tolerance of the narrowest floating-point type in the graph: in mixed precision all else is as exact."""
+    types = {t.dtype.name for node in graph.nodes for t in element_types(node.type)}
+    return max((TOLERANCES[name] for name in types if name in TOLERANCES), default=0.0)
 
 
 def _excuse_updates(rows: list[Row]) -> list[Row]:
@@ -211,14 +218,16 @@ def _layout(value: Any, compiled: Compiled) -> Layout:
     return Layout.replicated(compiled.config.ranks, len(value.shape))
 
 
-def _row(kind: str, name: str, expected: Array, found: Array) -> Row:
+def _row(kind: str, name: str, expected: Array, found: Array, least: float) -> Row:
+    """`least`: the tolerance that floating-point values have at least."""
     wide = np.result_type(expected.dtype, np.float64)
     size = float(np.max(np.abs(expected.astype(wide)), initial=0.0))
     apart = float(np.max(np.abs(expected.astype(wide) - found.astype(wide)), initial=0.0))
     if np.isnan(found.astype(wide)).any() != np.isnan(expected.astype(wide)).any():
         apart = float("inf")
     names = {dtype.lower(): value for dtype, value in TOLERANCES.items()}
-    return Row(kind, name, expected.shape, apart / size if size else apart, names.get(expected.dtype.name, 0.0))
+    tolerance = max(names[expected.dtype.name], least) if expected.dtype.name in names else 0.0
+    return Row(kind, name, expected.shape, apart / size if size else apart, tolerance)
 
 
 def _show(rows: list[Row], ranks: int, seed: int, factor: float) -> None:

@@ -32,7 +32,7 @@ class ReduceOp:
 
 
 def init(backend_name: str | None = None) -> None:
-    """Make ranks and groups known. The transport is chosen by the launcher, whatever `backend_name` says.
+    """Make ranks and groups known. "nccl" asks for GPUs, unless `device_target` or `--device` says otherwise.
 
     Raises:
         TypeError: `backend_name` is no string. ValueError: it is not "hccl", "nccl" or "mccl".
@@ -41,7 +41,9 @@ def init(backend_name: str | None = None) -> None:
         raise ApiTypeError(f"init: backend_name must be a string, not {backend_name!r}")
     if backend_name not in (None, "hccl", "nccl", "mccl"):
         raise ApiValueError(f"init: backend_name {backend_name!r} is not 'hccl', 'nccl' or 'mccl'")
-    state.current().initialized = True
+    session = state.current()
+    session.initialized = True
+    session.backend = backend_name or ""
 
 
 def release() -> None:

@@ -28,6 +28,7 @@ class Config:
     share its
         update (`enable_parallel_optimizer`).
     gradient_bucket: bytes of gradients whose reductions are one collective; 0: each its own (`comm_fusion`).
+    device: "CPU" or "GPU" (`device_target`); for GPUs attention that is written out becomes one operator.
     """
 
     ranks: int = 1
@@ -40,6 +41,7 @@ class Config:
     parallel_optimizer_threshold: int = 64
     optimizer_weight_shard_size: int = -1
     gradient_bucket: int = 64 << 20
+    device: str = "CPU"
 
     @property
     def sharded(self) -> bool:
@@ -48,7 +50,21 @@ class Config:
 
     @staticmethod
     def from_context(context: FrozenContext, ranks: int, script_folder: str = "") -> Config:
-        """The settings of a launch in this context."""
+        """The settings of a launch in this context.
+
+        Raises:
+            MspcError: settings that exclude each other or do not fit the number of ranks.
+        """
+        if context.parallel_mode == "data_parallel" and context.full_batch:
+            raise MspcError(
+                "data_parallel mode takes no full_batch: every rank trains on its own rows",
+                notes=['use dataset_strategy="data_parallel", or semi_auto_parallel mode'],
+            )
+        if context.enable_parallel_optimizer and context.optimizer_shard_size > ranks:
+            raise MspcError(
+                f"optimizer_weight_shard_size is {context.optimizer_shard_size}, but there are {ranks} ranks",
+                notes=["it must be -1 or a number of ranks that share an update"],
+            )
         return Config(
             ranks=ranks,
             mode=context.parallel_mode,
@@ -60,6 +76,7 @@ class Config:
             parallel_optimizer_threshold=context.optimizer_threshold,
             optimizer_weight_shard_size=context.optimizer_shard_size,
             gradient_bucket=_bucket(dict(context.comm_fusion)),
+            device=context.device_target,
         )
 
 

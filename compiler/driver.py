@@ -69,7 +69,7 @@ class Compiled:
         """
         if on_stage is None and rank in self.ranks_done:
             return self.ranks_done[rank]
-        graph, previous = self.graph, passes_of(self.config.mode)[-1]
+        graph, previous = self.graph, passes_of(self.config.mode, self.config.device)[-1]
         for i, name in enumerate(PER_RANK):
             options = {"rank": rank} if name == "slice_to_rank" else {}
             graph, changed = find_pass(name, options).apply(graph)
@@ -132,7 +132,7 @@ def compile_graph(traced: Traced, fed: list[Fed], config: Config, on_stage: OnSt
         parameter.layout = how.layout if config.mode != "stand_alone" else None
         if how.graph_type != how.global_type:
             parameter.global_type = how.global_type
-    names = passes_of(config.mode)
+    names = passes_of(config.mode, config.device)
     _report(on_stage, "frontend", 0, graph, True, "")
     previous = "frontend"
     for i, name in enumerate(names, 1):

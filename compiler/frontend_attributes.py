@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.compiler.frontend_precision import attribute_as_float
 from mspc.compiler.frontend_state import Tracer
 from mspc.compiler.frontend_tensor import ATTRIBUTES, METHODS, attribute
 from mspc.compiler.frontend_values import (
@@ -62,16 +63,17 @@ def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: 
 
 
 def _of_cell(tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, name: str, found: Any) -> Any:
-    if isinstance(found, Parameter):
-        kind = cell.get_flags().get("to_float")
-        if kind is None or not found.dtype.is_float or frame.phase == "update":
-            return found
-        tracer.at(frame, node)
-        return tracer.cast(tracer.value(found), kind)
-    if isinstance(found, Tensor | np.ndarray):
-        path = tracer.cell_paths.get(id(cell), "")
-        name_tensor(tracer, found, f"{path}.{name}" if path else name)
-    return found
+    if not isinstance(found, Tensor | np.ndarray):
+        return found
+    kind = cell.get_flags().get("to_float") if frame.phase != "update" else None
+    path = tracer.cell_paths.get(id(cell), "")
+    full = f"{path}.{name}" if path else name
+    if not isinstance(found, Parameter):
+        name_tensor(tracer, found, full)
+    if kind is None:
+        return found
+    tracer.at(frame, node)
+    return attribute_as_float(tracer, found, kind, full)
 
 
 def name_tensor(tracer: Tracer, tensor: Any, name: str) -> None:

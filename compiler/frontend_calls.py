@@ -15,9 +15,10 @@ from mspc.compiler.frontend_arguments import bind
 from mspc.compiler.frontend_attributes import get_attribute, register_cells
 from mspc.compiler.frontend_builtins import HANDLERS, attribute_handlers
 from mspc.compiler.frontend_gradient import call_gradient
+from mspc.compiler.frontend_precision import as_float
 from mspc.compiler.frontend_primitives import call_primitive
 from mspc.compiler.frontend_python import call_class, call_handler, call_python
-from mspc.compiler.frontend_sharding import cut, is_sharded_function, warn_of_plan
+from mspc.compiler.frontend_sharding import cut, is_sharded_function, planned
 from mspc.compiler.frontend_state import MAX_DEPTH, Tracer
 from mspc.compiler.frontend_tensor import METHODS, call_method
 from mspc.compiler.frontend_values import (
@@ -33,12 +34,12 @@ from mspc.compiler.frontend_values import (
 from mspc.compiler.source import FunctionSource
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
-from mspc.ir.types import TensorType
 from mspc.nn.cell import Cell
 from mspc.nn.optim.optimizer import Optimizer
 from mspc.ops.op import Op
 from mspc.ops.primitive import Primitive
 from mspc.session.gradient import GradientFunction, JitFunction
+from mspc.session.multitype import MultitypeFuncGraph
 from mspc.session.tensor import Tensor
 
 Args = Sequence[Any]
@@ -92,10 +93,16 @@ def call(
         return _call_gradient(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, JitFunction):
         return call(tracer, frame, node, fn.fn, args, kwargs, held)
+    if isinstance(fn, MultitypeFuncGraph):
+        try:
+            chosen = fn.chosen(args, tracer.is_tensor)
+        except MspcError as error:
+            raise tracer.error(error.message, error.notes) from None
+        return call(tracer, frame, node, chosen, args, kwargs, held)
     if is_sharded_function(fn):
         inputs = cut(tracer, list(args), fn.in_strategy, "in_strategy")
-        warn_of_plan(tracer, fn.parameter_plan)
-        result = call(tracer, frame, node, fn.fn, inputs, kwargs, held)
+        with planned(tracer, fn.parameter_plan):
+            result = call(tracer, frame, node, fn.fn, inputs, kwargs, held)
         tracer.at(frame, node)
         return cut(tracer, result, fn.out_strategy, "out_strategy")
     if isinstance(fn, functools.partial):
@@ -129,17 +136,22 @@ def call_cell(
         raise frame.error(node, f"{type(cell).__name__}.construct is {describe(function)}, not a function")
     register_cells(tracer, cell, held)
     flags = cell.get_flags()
-    if "to_float" in flags:
-        tracer.at(frame, node)
-        args = [_as_float(tracer, arg, flags["to_float"]) for arg in args]
     key = _memo_key(cell, args, kwargs)
     tracer.at(frame, node)
-    inputs = cut(tracer, args, cell.in_strategy, "in_strategy")
-    warn_of_plan(tracer, cell.parameter_plan)
     first = len(tracer.builder.nodes)
-    result = _inline_function(tracer, frame, node, function, [cell, *inputs], kwargs, True, cell)
+    inputs: Args = args
+    if "to_float" in flags:
+        inputs = [as_float(tracer, arg, flags["to_float"]) for arg in args]
+        kwargs = as_float(tracer, dict(kwargs), flags["to_float"])
+    inputs = cut(tracer, inputs, cell.in_strategy, "in_strategy")
+    if cell.in_strategy is not None:
+        first = len(tracer.builder.nodes)
+    with planned(tracer, cell.parameter_plan):
+        result = _inline_function(tracer, frame, node, function, [cell, *inputs], kwargs, True, cell)
     tracer.at(frame, node)
     result = cut(tracer, result, cell.out_strategy, "out_strategy")
+    if "result_float" in flags:
+        result = as_float(tracer, result, flags["result_float"])
     nodes = tracer.builder.nodes
     if flags.get("recompute"):
         for made in nodes[first:]:
@@ -153,16 +165,6 @@ def call_cell(
 
 def _mutates(node: Node) -> bool:
     return isinstance(node.op, Op) and bool(node.op.mutates)
-
-
-def _as_float(tracer: Tracer, value: Any, dtype: Any) -> Any:
-    if (
-        not isinstance(value, Value)
-        or not isinstance(value.type, TensorType)
-        or not value.type.dtype.is_float
-    ):
-        return value
-    return tracer.cast(value, dtype)
 
 
 def _call_function(
@@ -271,7 +273,9 @@ def inline(
         if caller.depth:
             label = tracer.cell_names.get(id(cell), "")
             frame.scope = f"{caller.scope}/{f'{label}-' if label else ''}{type(cell).__name__}"
-        if isinstance(cell, Optimizer):
+        flags = cell.get_flags()
+        frame.to_float, frame.precision = flags.get("to_float"), flags.get("precision")
+        if isinstance(cell, Optimizer) or flags.get("updates"):
             frame.phase = "update"
     result = tracer.run(frame)
     if result is POISON:

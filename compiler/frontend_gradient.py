@@ -13,6 +13,7 @@ from mspc.ir.graph import Node, Parameter, Value
 from mspc.ir.types import TensorType
 from mspc.ops.reshape import Reshape
 from mspc.ops.structural import Gradient, StopGradient, TupleGetItem
+from mspc.session import parameter as session
 from mspc.session.gradient import GradientFunction
 
 Inline = Callable[[list[Any], bool], tuple[Any, int, int]]
@@ -40,7 +41,7 @@ def call_gradient(
             raise tracer.error("the last argument must be the gradient of the result (sens_param=True)")
         sens = given.pop()
     places = _places(tracer, request, given)
-    weights = [tracer.value(weight) for weight in request.weights or ()]
+    weights = [_weight(tracer, weight) for weight in request.weights or ()]
     for weight in weights:
         if not weight.tensor_type.dtype.is_float:
             raise tracer.error(f"parameter '{weight.name}' is {weight.tensor_type.dtype} and has no gradient")
@@ -72,6 +73,11 @@ def call_gradient(
     if request.value:
         return result, found
     return (found, aux) if request.has_aux else found
+
+
+def _weight(tracer: Tracer, weight: Any) -> Value:
+    """The parameter itself, also where operators read it in another element type."""
+    return tracer.weight(weight) if isinstance(weight, session.Parameter) else tracer.value(weight)
 
 
 def _places(tracer: Tracer, request: GradientFunction, given: list[Any]) -> list[int]:

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from mspc.compiler.frontend_norm import cut_norm
 from mspc.compiler.frontend_state import Tracer
+from mspc.compiler.frontend_strategies import arranged
 from mspc.compiler.frontend_values import Frame, tensors_in
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.op import Op
@@ -45,12 +47,18 @@ def call_primitive(
     if isinstance(primitive.op, Depend):
         return _depend(tracer, primitive.op, args, instance)
     op, operands = _prepared(tracer, primitive.op, [operand(tracer, arg) for arg in args], instance)
+    parts = cut_norm(tracer, primitive, op, operands)
+    if parts is not None:
+        return parts
+    ins, outs = primitive.in_strategy, primitive.out_strategy
+    if tracer.sharded and primitive.attrs:
+        operands, ins, outs = arranged(tracer, primitive, op, operands)
     made, result = tracer.emit_on(op, operands, instance=instance)
     if op.mutates:
         made.phase = "update"
-    if primitive.in_strategy is not None or primitive.out_strategy is not None:
+    if ins is not None or outs is not None:
         if tracer.sharded:
-            made.in_strategy, made.out_strategy = primitive.in_strategy, primitive.out_strategy
+            made.in_strategy, made.out_strategy = ins, outs
         else:
             tracer.keep(primitive)
             tracer.ignored.add(id(primitive))

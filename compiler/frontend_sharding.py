@@ -1,12 +1,15 @@
 """Strategies of whole cells and functions: `cell.shard(...)` and `shard(fn, ...)`.
 
 They cut the tensors that go in and out. Such a tensor passes through a Cast to its own element type that
-carries the strategy; the operators inside take theirs from it by propagation.
+carries the strategy; the operators inside take theirs from it by propagation. Parameters that a plan names are read
+in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mspc.compiler.frontend_state import Tracer
@@ -41,18 +44,28 @@ def cut(tracer: Tracer, values: Any, strategy: tuple[Any, ...] | None, what: str
         raise tracer.error(f"{what} has {len(strategy)} entries, but there are {len(tensors)} tensors")
     found = list(items)
     for i, entry in zip(tensors, strategy, strict=False):
-        found[i] = _marked(tracer, tracer.value(found[i]), entry)
+        found[i] = marked(tracer, tracer.value(found[i]), entry)
     return type(values)(found) if several else found[0]
 
 
-def _marked(tracer: Tracer, value: Value, entry: Any) -> Value:
+def marked(tracer: Tracer, value: Value, entry: Any) -> Value:
+    """`value` through a Cast that carries the strategy `entry`."""
     assert isinstance(value.type, TensorType)
     node, _ = tracer.emit_on(tracer.op("Cast", dst_type=value.type.dtype), [value], instance=INSTANCE)
     node.in_strategy = (entry,)
     return node
 
 
-def warn_of_plan(tracer: Tracer, plan: Any) -> None:
-    """Say that strategies for parameters are left aside."""
-    if plan and tracer.sharded:
-        tracer.warn("the parameter_plan of shard() does not count; give strategies to the operators")
+@contextlib.contextmanager
+def planned(tracer: Tracer, plan: Sequence[tuple[Any, Any]]) -> Iterator[None]:
+    """While a cell is traced, its parameters are read with the strategies that its `parameter_plan` gives them."""
+    if not plan or not tracer.sharded:
+        yield
+        return
+    before = tracer.parameter_readers
+    readers = {id(parameter): functools.partial(marked, tracer, entry=entry) for parameter, entry in plan}
+    tracer.parameter_readers = {**before, **readers}
+    try:
+        yield
+    finally:
+        tracer.parameter_readers = before

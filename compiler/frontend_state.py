@@ -19,6 +19,8 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import BOOL, FLOAT32, INT64, DType, TensorType, TupleType, dtype_of
+from mspc.nn.precision import Precision
+from mspc.ops.cast import Cast
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
 from mspc.ops.promotion import operand_dtype
@@ -56,6 +58,12 @@ class Tracer:
         self.call: Callable[..., Any] = _not_wired
         self.run: Callable[[Frame], Any] = _not_wired
         self.tensor_names: dict[int, str] = {}
+        self.rounded: dict[tuple[int, DType], Tensor] = {}
+        self.precision: Precision | None = None
+        self.to_float: DType | None = None
+        self.guard: Value | None = None
+        """A Bool scalar without which updates change nothing."""
+        self.parameter_readers: dict[int, Callable[[Parameter], Value]] = {}
         self._kept: list[Any] = []
         self._weights: dict[int, Parameter] = {}
         self._tensors: dict[int, tuple[Any, Value]] = {}
@@ -68,6 +76,7 @@ class Tracer:
         b.frames = frame.frames(node)
         b.scope = frame.scope
         b.phase = frame.phase
+        self.precision, self.to_float = frame.precision, frame.to_float
 
     def error(self, message: str, notes: Iterable[str] = ()) -> MspcError:
         """An error at the place last given to `at`."""
@@ -114,7 +123,12 @@ class Tracer:
         if isinstance(value, Value):
             return value
         if isinstance(value, session.Parameter):
-            return self._weight(value)
+            weight = self.weight(value)
+            read = self.parameter_readers.get(id(value))
+            found = weight if read is None else read(weight)
+            if self.to_float is None or self.builder.phase == "update" or not found.tensor_type.dtype.is_float:
+                return found
+            return self.cast(found, self.to_float)
         if isinstance(value, Tensor | np.ndarray):
             return self.constant_tensor(value, self.tensor_names.get(id(value), ""))
         if isinstance(value, bool | int | float | np.generic):
@@ -125,7 +139,8 @@ class Tracer:
             return self.constant_tensor(array.astype("float32" if kind == "f" else array.dtype), "")
         raise self.error(f"{describe(value)} is not a tensor")
 
-    def _weight(self, weight: session.Parameter) -> Parameter:
+    def weight(self, weight: session.Parameter) -> Parameter:
+        """The graph's parameter for one of the script."""
         found = self._weights.get(id(weight))
         if found is not None:
             return found
@@ -158,7 +173,7 @@ class Tracer:
         if found is not None:
             return found[1]
         if isinstance(tensor, session.Parameter):
-            return self._weight(tensor)
+            return self.weight(tensor)
         array = np.asarray(tensor.value if isinstance(tensor, Tensor) else tensor)
         made: Value
         if array.size <= INLINE_LIMIT:
@@ -196,22 +211,57 @@ class Tracer:
     ) -> tuple[Node, Any]:
         """(the node, what the program sees of it)."""
         values = self.operands(op, operands)
-        node = self.builder.emit(op, *values, name=name, instance=instance)
         if op.mutates:
             self.calls.clear()
+            values = self.update_operands(op, values)
+        node = self.builder.emit(op, *values, name=name, instance=instance)
+        policy = self.precision
+        widened = policy is not None and policy.widens and op.name in policy.narrow
         if isinstance(node.type, TupleType):
-            return node, tuple(
-                self.builder.emit(TupleGetItem(index=i), node) for i in range(len(node.type.elements))
-            )
-        return node, node
+            parts = [self.builder.emit(TupleGetItem(index=i), node) for i in range(len(node.type.elements))]
+            return node, tuple(self.widened(part) if widened else part for part in parts)
+        return node, self.widened(node) if widened else node
+
+    def widened(self, value: Node) -> Value:
+        """A result in Float32 where it is floating point."""
+        return self.cast(value, FLOAT32) if value.tensor_type.dtype.is_float else value
+
+    def update_operands(self, op: Op, values: list[Value]) -> list[Value]:
+        """The operands of an update: parameters themselves where a plan or another element type stands between, what
+        is narrower than the parameter in its type, and what changes nothing where the program does not take the branch.
+        """
+        values = [_written(v) if i in op.mutates else v for i, v in enumerate(values)]
+        variable = values[op.mutates[0]]
+        kind = variable.tensor_type.dtype
+        values = [self.cast(v, kind) if i not in op.mutates and _narrower(v, kind) else v for i, v in enumerate(values)]
+        if self.guard is None:
+            return values
+        if not op.neutral:
+            raise self.error(f"{op.name} cannot stand under a condition that depends on the contents of a tensor")
+        for index, neutral in op.neutral.items():
+            value = values[index]
+            kept = variable if neutral is None else Constant(neutral, value.tensor_type.dtype)
+            values[index] = self.emit(self.op("Select"), self.guard, value, kept)
+        return values
 
     def operands(self, op: Op, operands: Sequence[Any]) -> list[Value]:
         like = next((v.tensor_type.dtype for v in map(self._typed, operands) if v is not None), None)
         values = [v if isinstance(v, Value) else self.value(v, like) for v in operands]
+        if self.precision is not None:
+            values = self.precise(op, values, self.precision)
         if len(values) < 2 and not getattr(op, "promotes", ""):
             return values
         common = operand_dtype(op, [v.type.dtype for v in values if isinstance(v.type, TensorType)])
         return values if common is None else [self.cast(v, common) for v in values]
+
+    def precise(self, op: Op, values: list[Value], policy: Precision) -> list[Value]:
+        """Operands in the element type in which the operator computes under mixed precision."""
+        target = policy.dtype if op.name in policy.narrow else FLOAT32 if op.name in policy.wide else None
+        if target is None:
+            return values
+        return [
+            self.cast(v, target) if isinstance(v.type, TensorType) and v.type.dtype.is_float else v for v in values
+        ]
 
     def _typed(self, operand: Any) -> Value | None:
         if isinstance(operand, Value):
@@ -233,6 +283,20 @@ class Tracer:
                 f"the operator {name} is not supported", ["`mspc ops` lists the operators that are"]
             )
         return found(**attributes)
+
+
+def _written(value: Value) -> Value:
+    """The parameter itself where `value` reads one by a plan (see `parameter_readers`) or in another element type."""
+    found = value
+    while isinstance(found, Node) and isinstance(found.op, Cast):
+        found = found.inputs[0]
+    return found if isinstance(found, Parameter) else value
+
+
+def _narrower(value: Value, kind: DType) -> bool:
+    """Whether `value` is floating point of fewer bytes than `kind`, which is too."""
+    own = value.type.dtype if isinstance(value.type, TensorType) else None
+    return own is not None and own.is_float and kind.is_float and own.itemsize < kind.itemsize
 
 
 def _not_wired(*_: Any) -> Any:

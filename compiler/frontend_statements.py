@@ -11,6 +11,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from mspc.compiler.frontend_condition import branch, is_condition
 from mspc.compiler.frontend_expressions import assign, closure, evaluate
 from mspc.compiler.frontend_index import unpacked
 from mspc.compiler.frontend_operators import binary, truth
@@ -131,7 +132,15 @@ def _return(tracer: Tracer, frame: Frame, node: ast.Return) -> Returned:
 
 
 def _if(tracer: Tracer, frame: Frame, node: ast.If) -> Any:
-    test = evaluate(tracer, frame, node.test)
+    inner, negated = node.test, False
+    while isinstance(inner, ast.UnaryOp) and isinstance(inner.op, ast.Not):
+        inner, negated = inner.operand, not negated
+    test = evaluate(tracer, frame, inner)
+    if is_condition(test) and branch(tracer, frame, node, test, negated, _block):
+        return None
+    if inner is not node.test:
+        tracer.at(frame, inner)
+        test = truth(tracer, test, "'not'") != negated
     tracer.at(frame, node.test)
     taken = truth(tracer, test, "the condition of 'if'")
     return _block(tracer, frame, node.body if taken else node.orelse)

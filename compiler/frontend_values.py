@@ -72,8 +72,8 @@ class Frame:
     """One running function: its names and where it stands."""
 
     __slots__ = (
-        "_local_names", "_spans", "call_frames", "depth", "enclosing", "globals", "locals", "phase", "scope",
-        "source",
+        "_local_names", "_spans", "call_frames", "depth", "enclosing", "globals", "locals", "phase", "precision",
+        "scope", "source", "to_float",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +92,8 @@ class Frame:
         self.call_frames = call_frames
         self.scope = caller.scope if caller else "Default"
         self.phase = caller.phase if caller else "forward"
+        self.precision: Any = caller.precision if caller else None
+        self.to_float: Any = caller.to_float if caller else None
         self.depth = caller.depth + 1 if caller else 0
         self._local_names: frozenset[str] | None = None
         self._spans: dict[ast.AST, Frames] = {}

@@ -19,7 +19,17 @@ SHARDED = (
 )
 DATA_PARALLEL = ("grad", "simplify", "recompute", "step_parallel_begin", "reduce_gradients", "fuse_gradients")
 WITHOUT_COMMUNICATION = ("grad", "simplify", "recompute", "step_parallel_begin")
-PER_RANK = ("slice_to_rank", "execute")
+FOR_GPU = ("fuse_attention",)
+"""Ahead of the others where the device is a GPU."""
+PER_RANK = (
+    "slice_to_rank",
+    "fuse_matmul",
+    "fuse_norm",
+    "fuse_elementwise",
+    "fuse_updates",
+    "schedule_communication",
+    "execute",
+)
 
 VIEWS = ("step_parallel_begin",)
 FILE_NAMES = {"slice_to_rank": "step_parallel_end"}
@@ -28,8 +38,9 @@ UNNUMBERED = ("step_parallel_begin", "step_parallel_end")
 """Dumps that MindSpore writes without a place number."""
 
 
-def passes_of(mode: str) -> tuple[str, ...]:
-    """Names of the passes that all ranks share, for a ParallelMode."""
+def passes_of(mode: str, device: str = "CPU") -> tuple[str, ...]:
+    """Names of the passes that all ranks share, for a ParallelMode and a device."""
+    first = FOR_GPU if device == "GPU" else ()
     if mode in ("semi_auto_parallel", "auto_parallel"):
-        return SHARDED
-    return DATA_PARALLEL if mode == "data_parallel" else WITHOUT_COMMUNICATION
+        return first + SHARDED
+    return first + (DATA_PARALLEL if mode == "data_parallel" else WITHOUT_COMMUNICATION)

@@ -19,11 +19,11 @@ FunctionTree = ast.FunctionDef | ast.Lambda
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _OWN_FOLDERS = (
-    "commands", "communication", "compiler", "dataset", "ir", "nn", "ops", "parallel", "passes", "runtime",
+    "commands", "communication", "compiler", "dataset", "ir", "mint", "nn", "ops", "parallel", "passes", "runtime",
     "session", "train",
 )  # fmt: skip
 _TRACED_OWN = tuple(
-    os.path.join(PACKAGE, part) for part in ("nn" + os.sep, os.path.join("ops", "functional"))
+    os.path.join(PACKAGE, part) for part in ("nn" + os.sep, "mint" + os.sep, os.path.join("ops", "functional"))
 )
 _SHOWN_OWN = (os.path.join(PACKAGE, "nn" + os.sep), os.path.join(PACKAGE, "parallel" + os.sep))
 _NOT_TRACED = os.path.join(PACKAGE, "nn", "cell.py")

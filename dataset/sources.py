@@ -10,6 +10,9 @@ from mspc.dataset.pipeline import Dataset, Row, as_column, next_shuffle, shuffle
 from mspc.ir.types import dtype_of
 from mspc.session.errors import ApiTypeError, ApiValueError
 
+KEPT = 256 << 20
+"""Bytes of rows that are kept between counting them and reading them."""
+
 
 class IndexedDataset(Dataset):
     """Rows that can be reached by number: in order or shuffled, all or one shard's.
@@ -58,7 +61,8 @@ class IndexedDataset(Dataset):
 
 
 class GeneratorDataset(Dataset):
-    """Rows from Python.
+    """Rows from Python. A source that cannot tell its length is counted by a pass over it, whose rows are kept for the
+    first reader as long as they take at most `KEPT` bytes, so that it is not run once more.
 
     Args:
         source: a function that returns an iterator (called anew for every epoch), an iterable, or an
@@ -101,11 +105,16 @@ class GeneratorDataset(Dataset):
             )
         self._limit = num_samples
         self._shards = (num_shards or 1, shard_id or 0)
+        self._count: int | None = None
+        self._kept: list[Row] | None = None
 
     def rows(self, epoch: int) -> Iterator[Row]:
         if self._indexed is not None:
-            yield from self._indexed.rows(epoch)
-            return
+            return self._indexed.rows(epoch)
+        kept, self._kept = self._kept, None
+        return self._pass() if kept is None else iter(kept)
+
+    def _pass(self) -> Iterator[Row]:
         shards, shard = self._shards
         made = 0
         for i, values in enumerate(self.source() if callable(self.source) else self.source):
@@ -116,7 +125,24 @@ class GeneratorDataset(Dataset):
                 yield self._checked(values)
 
     def count(self) -> int:
-        return self._indexed.count() if self._indexed is not None else super().count()
+        if self._indexed is not None:
+            return self._indexed.count()
+        if self._count is None:
+            self._count, self._kept = self._counted()
+        return self._count
+
+    def _counted(self) -> tuple[int, list[Row] | None]:
+        """(number of rows, the rows unless they are too large)."""
+        kept: list[Row] | None = []
+        count = nbytes = 0
+        for row in self._pass():
+            count += 1
+            nbytes += sum(column.nbytes for column in row)
+            if nbytes > KEPT:
+                kept = None
+            if kept is not None:
+                kept.append(row)
+        return count, kept
 
     def _checked(self, values: Any) -> Row:
         columns = values if isinstance(values, (tuple, list)) else (values,)

@@ -158,7 +158,10 @@ class Node(Value):
 
     @property
     def label(self) -> str:
-        """How messages name the node: `MatMul 'matmul1'`, or `Sub` where the user gave no name."""
+        """How messages name the node: `MatMul 'matmul1'`, `Sub` where the user gave no name, and for a node that
+        is several of the user's (its attribute `fused` says which) `FusedElementwise of Add, GeLU 'gelu'`."""
+        if "fused" in self.attrs:
+            return f"{self.op.name} of {', '.join(self.attrs['fused'])}"
         return f"{self.op.name} '{self.instance}'" if self.instance else self.op.name
 
     def error(self, message: str, notes: Iterable[str] = ()) -> MspcError:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from mspc.ir.layout import Layout
 
+INTERLEAVED = "interleaved_parallel"
+"""The name of an axis that is none of ranks: every rank takes its slice in so many parts, one after the other."""
+
 
 @dataclass(frozen=True, slots=True)
 class NamedLayout:
@@ -16,11 +19,14 @@ class NamedLayout:
     device_matrix: sizes of the mesh axes, row-major. alias_name: their names.
     tensor_map: per tensor dimension an axis counted from the right (0 is the last), a tuple of them (the first the
         most significant), or -1 for a whole dimension.
+    interleaved: size of the axis `INTERLEAVED` that the user named beside these. It changes no slice; whether parts of
+        a slice run one after the other is for the scheduler to say.
     """
 
     device_matrix: tuple[int, ...]
     alias_name: tuple[str, ...]
     tensor_map: tuple[int | tuple[int, ...], ...]
+    interleaved: int = 1
 
     @property
     def ranks(self) -> int:

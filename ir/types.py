@@ -32,9 +32,9 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype; BFloat16 needs the package ml_dtypes."""
+        """The NumPy dtype; of BFloat16 that of the package ml_dtypes."""
         if self.name == "BFloat16":
-            import ml_dtypes  # optional: only networks in bfloat16 need it
+            import ml_dtypes  # late: only networks in bfloat16 need it
 
             return np.dtype(ml_dtypes.bfloat16)
         return np.dtype(self.name.lower())

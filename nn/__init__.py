@@ -13,15 +13,22 @@ _MODULES = {
         "get_activation",
     ),
     "basic": ("Dense", "Dropout", "Embedding", "Flatten", "LayerNorm", "RMSNorm"),
+    "embedding_lookup": ("EmbeddingLookup", "MultiFieldEmbeddingLookup"),
     "loss": (
         "BCELoss", "CrossEntropyLoss", "L1Loss", "LossBase", "MSELoss", "NLLLoss", "RMSELoss", "SmoothL1Loss",
         "SoftmaxCrossEntropyWithLogits",
     ),
     "wrap": (
-        "ForwardValueAndGrad", "GradAccumulationCell", "ParameterUpdate", "TrainOneStepCell", "WithEvalCell",
+        "ForwardValueAndGrad", "GradAccumulationCell", "MicroBatchInterleaved",
+        "ParameterUpdate", "TrainOneStepCell", "WithEvalCell",
         "WithLossCell",
     ),
-    "optim": ("SGD", "Adam", "AdamWeightDecay", "Momentum", "Optimizer"),
+    "loss_scale": (
+        "DynamicLossScaleUpdateCell", "FixedLossScaleUpdateCell", "TrainOneStepWithLossScaleCell",
+    ),
+    "optim": (
+        "FTRL", "SGD", "Adagrad", "Adam", "AdamWeightDecay", "Lamb", "LazyAdam", "Momentum", "Optimizer", "RMSProp",
+    ),
     "learning_rate_schedule": (
         "CosineDecayLR", "ExponentialDecayLR", "LearningRateSchedule", "PolynomialDecayLR", "WarmUpLR",
     ),

@@ -9,11 +9,13 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from mspc.ir.types import DType, dtype_of
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, dtype_of
 from mspc.ops.primitive import Primitive, check_strategy
 from mspc.session import launch
 from mspc.session.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.session.parameter import UNNAMED, Parameter
+from mspc.session.parameter_plan import checked_plan
 
 
 class Cell:
@@ -39,7 +41,7 @@ class Cell:
         put(self, "requires_grad", False)
         put(self, "in_strategy", None)
         put(self, "out_strategy", None)
-        put(self, "parameter_plan", None)
+        put(self, "parameter_plan", ())
 
     def construct(self, *args: Any, **kwargs: Any) -> Any:
         """What the cell computes; written by subclasses in the part of Python that mspc compiles."""
@@ -253,13 +255,13 @@ class Cell:
         level: int = 0,
     ) -> Cell:
         """Say how the inputs of this cell are cut and return the cell; `parameter_plan` maps names of
-        parameters to cuts. Raises TypeError or ValueError for what is no strategy."""
+        parameters (or paths to them, as "self.dense.weight") to cuts.
+
+        Raises TypeError or ValueError for what is no strategy of this cell's tensors."""
         label = f"{type(self).__name__}.shard"
         self.in_strategy = check_strategy(in_strategy, f"{label}: in_strategy")
         self.out_strategy = check_strategy(out_strategy, f"{label}: out_strategy")
-        if parameter_plan is not None and not isinstance(parameter_plan, dict):
-            raise ApiTypeError(f"{label}: parameter_plan must be a dict, not {parameter_plan!r}")
-        self.parameter_plan = parameter_plan
+        self.parameter_plan = checked_plan(self, parameter_plan, label)
         return self
 
     def recompute(self, **options: Any) -> Cell:
@@ -267,8 +269,19 @@ class Cell:
         return self.add_flags_recursive(recompute=True)
 
     def to_float(self, dst_type: DType) -> Cell:
-        """Ask for the operators inside to compute in another element type."""
-        return self.add_flags_recursive(to_float=dtype_of(dst_type))
+        """Compute in another element type: floating-point inputs of this cell and of all below, their parameters and
+        their constant tensors are cast to it where operators read them. Parameters keep their own type.
+
+        Raises:
+            ValueError: it is none of float16, bfloat16, float32.
+        """
+        try:
+            dtype = dtype_of(dst_type)
+        except (MspcError, TypeError):
+            raise ApiValueError(f"to_float: {dst_type!r} is no element type") from None
+        if dtype not in (FLOAT16, BFLOAT16, FLOAT32):
+            raise ApiValueError(f"to_float: {dtype} is none of Float16, BFloat16, Float32")
+        return self.add_flags_recursive(to_float=dtype)
 
     def add_flags(self, **flags: Any) -> Cell:
         self._flags.update(flags)

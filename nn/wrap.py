@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc import ops
+from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32
 from mspc.nn.cell import Cell
 from mspc.nn.virtual_dataset import VirtualDatasetCell as _VirtualDatasetCell
 from mspc.nn.virtual_dataset import VirtualDatasetCellTriple
@@ -18,6 +19,7 @@ __all__ = [
     "VirtualDatasetCellTriple",
     "WithEvalCell",
     "WithLossCell",
+    "WithWideLossCell",
     "_VirtualDatasetCell",
 ]  # fmt: skip
 
@@ -39,6 +41,22 @@ class WithLossCell(Cell):
     def construct(self, data: Any, label: Any) -> Any:
         out = self._backbone(data)
         return self._loss_fn(out, label)
+
+
+class WithWideLossCell(Cell):
+    """`loss_fn(backbone(data), label)` with the loss computed in Float32."""
+
+    def __init__(self, backbone: Cell, loss_fn: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self._backbone = backbone
+        self._loss_fn = loss_fn
+
+    @property
+    def backbone_network(self) -> Cell:
+        return self._backbone
+
+    def construct(self, data: Any, label: Any) -> Any:
+        return self._loss_fn(_wide(self._backbone(data)), _wide(label))
 
 
 class WithEvalCell(Cell):
@@ -136,18 +154,45 @@ class GradAccumulationCell(Cell):
     gradients once for the whole batch.
     """
 
+    parts = "micro_size"
+
     def __init__(self, network: Cell, micro_size: int) -> None:
         super().__init__(auto_prefix=False)
+        name = type(self).__name__
         if not isinstance(network, Cell):
-            raise ApiTypeError(f"GradAccumulationCell: network must be a Cell, not {type(network).__name__}")
+            raise ApiTypeError(f"{name}: network must be a Cell, not {type(network).__name__}")
         if not isinstance(micro_size, int) or isinstance(micro_size, bool) or micro_size < 1:
-            raise ApiTypeError(f"GradAccumulationCell: micro_size must be a positive int, not {micro_size!r}")
+            raise ApiTypeError(f"{name}: {self.parts} must be a positive int, not {micro_size!r}")
         self.network = network
         self.micro_size = micro_size
 
     def construct(self, *inputs: Any) -> Any:
-        rows = inputs[0].shape[0] // self.micro_size
-        loss = self.network(*[part[0:rows] for part in inputs])
-        for i in range(1, self.micro_size):
-            loss = loss + self.network(*[part[i * rows : (i + 1) * rows] for part in inputs])
+        count = self.micro_size
+        rows = [part.shape[0] // count for part in inputs]
+        loss = self.network(*[part[0:n] for part, n in zip(inputs, rows, strict=True)])
+        for i in range(1, count):
+            loss = loss + self.network(*[part[i * n : (i + 1) * n] for part, n in zip(inputs, rows, strict=True)])
         return loss
+
+
+class MicroBatchInterleaved(GradAccumulationCell):
+    """The sum of `network`'s results over `interleave_num` parts of the batch, which do not wait for each other: one
+    part may compute while another communicates."""
+
+    parts = "interleave_num"
+
+    def __init__(self, network: Cell, interleave_num: int = 2) -> None:
+        super().__init__(network, interleave_num)
+        self.interleave_num = interleave_num
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple([_wide(item) for item in value])
+    if value.dtype in (FLOAT16, BFLOAT16):
+        return ops.cast(value, FLOAT32)
+    return value
+
+
+GradAccumulation = GradAccumulationCell
+"""Its name in `mindspore.parallel.nn`."""

@@ -20,6 +20,11 @@ _ELSEWHERE = {
     "ReduceOp": "mspc.communication.group",
     "functional": "mspc.ops.functional",
     "_VirtualDataset": "mspc.nn.virtual_dataset",
+    "reshard": "mspc.nn.reshard",
+    "HyperMap": "mspc.nn.hyper_map",
+    "Map": "mspc.nn.hyper_map",
+    "MultitypeFuncGraph": "mspc.session.multitype",
+    "partial": "functools",
 }
 _FUNCTIONS = "mspc.ops.functional"
 _FUNCTION_CLASSES = {"DType": "dtype", "Rank": "rank", "Shape": "shape"}

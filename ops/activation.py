@@ -14,6 +14,8 @@ from mspc.ops.arithmetic import Mul, Sub
 from mspc.ops.bases import Binary, Elementwise, Unary
 from mspc.ops.broadcast import sum_to_shape
 from mspc.ops.comparison import Greater, Select
+from mspc.ops.cuda_elementwise import launch_elementwise
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.elementwise import UNARY_SAMPLES, constant, scaled
 from mspc.ops.fused import blockwise
 from mspc.ops.op import ArrayBackend, NotDifferentiable, sample
@@ -40,6 +42,8 @@ class _Gradient(Binary, abstract=True):
 class ReLU(Unary):
     """max(x, 0); its derivative at 0 is 0."""
 
+    cuda: ClassVar[str] = "{0} < T(0) ? T(0) : {0}"
+
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(ReluGrad(), dout, out),)
 
@@ -58,6 +62,7 @@ class ReluGrad(_Gradient):
     """dout where y, the result of ReLU, is positive, else 0."""
 
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    cuda: ClassVar[str] = "{0} * T({1} > T(0))"
     samples: ClassVar[Any] = _PAIR
 
     def bprop(self, b: Builder, dy: Value, y: Value, out: Value, dout: Value) -> Gradients:
@@ -76,6 +81,7 @@ class PReLU(Elementwise):
     """x where it is positive, weight * x elsewhere; one weight, or one per channel (dimension 1)."""
 
     float_only: ClassVar[bool] = True
+    cuda: ClassVar[str] = "{0} > T(0) ? {0} : {0} * {1}"
 
     def rule(self, x: TensorType, weight: TensorType) -> str:
         return prelu_rule(x, weight)
@@ -90,14 +96,22 @@ class PReLU(Elementwise):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, weight = inputs
-        shape = (-1,) + (1,) * (x.ndim - 2) if x.ndim > 1 else (-1,)
-        return be.xp.where(x > 0, x, x * weight.reshape(shape))
+        return be.xp.where(x > 0, x, x * weight.reshape(self._along_channels(x)))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, weight = inputs
+        return launch_elementwise(device, self, (x, weight.reshape(self._along_channels(x))), out)
+
+    def _along_channels(self, x: Any) -> tuple[int, ...]:
+        return (-1,) + (1,) * max(0, x.ndim - 2)
 
     samples: ClassVar[Any] = (sample((8, 16), (16,)), sample((8, 4, 2, 2), (4,)), sample((8, 16), (1,)))
 
 
 class Sigmoid(Activation):
     """1 / (1 + exp(-x)), without overflow."""
+
+    cuda: ClassVar[str] = "sigmoid({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(SigmoidGrad(), out, dout),)
@@ -123,6 +137,7 @@ class SigmoidGrad(_Gradient):
     """dout * y * (1 - y) for y, the result of Sigmoid."""
 
     linear_in: ClassVar[tuple[int, ...]] = (1,)
+    cuda: ClassVar[str] = "{1} * {0} * (T(1) - {0})"
     samples: ClassVar[Any] = _PAIR
 
     def bprop(self, b: Builder, y: Value, dy: Value, out: Value, dout: Value) -> Gradients:
@@ -138,6 +153,7 @@ class Tanh(Activation):
     """Hyperbolic tangent."""
 
     array_function: ClassVar[str] = "tanh"
+    cuda: ClassVar[str] = "tanh({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(TanhGrad(), out, dout),)
@@ -149,6 +165,7 @@ class TanhGrad(_Gradient):
     """dout * (1 - y * y) for y, the result of Tanh."""
 
     linear_in: ClassVar[tuple[int, ...]] = (1,)
+    cuda: ClassVar[str] = "{1} * (T(1) - {0} * {0})"
     samples: ClassVar[Any] = _PAIR
 
     def bprop(self, b: Builder, y: Value, dy: Value, out: Value, dout: Value) -> Gradients:
@@ -169,6 +186,8 @@ class GeLU(Activation):
 
     Hendrycks and Gimpel, arXiv 1606.08415.
     """
+
+    cuda: ClassVar[str] = "gelu({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(GeLUGrad(), dout, x, out),)
@@ -195,6 +214,7 @@ class GeLUGrad(Elementwise):
     """dout times the derivative of GeLU at x; y, its result, is not needed but part of the signature."""
 
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    cuda: ClassVar[str] = "{0} * gelu_slope({1})"
     bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and second derivatives of GeLU are not built")
     samples: ClassVar[Any] = _TRIPLE
 
@@ -242,6 +262,8 @@ def _gelu_tanh(xp: Any, x: Any, out: Any) -> None:
 class SiLU(Activation):
     """x * sigmoid(x)."""
 
+    cuda: ClassVar[str] = "{0} * sigmoid({0})"
+
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(SiLUGrad(), dout, x),)
 
@@ -256,6 +278,7 @@ class SiLUGrad(_Gradient):
     """dout times the derivative of SiLU at x."""
 
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    cuda: ClassVar[str] = "{0} * sigmoid({1}) * (T(1) + {1} * (T(1) - sigmoid({1})))"
     bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and second derivatives of SiLU are not built")
     samples: ClassVar[Any] = (sample((8, 16), (8, 16), gradient=False),)
 
@@ -267,6 +290,8 @@ class SiLUGrad(_Gradient):
 
 class Softplus(Activation):
     """log(1 + exp(x)), without overflow."""
+
+    cuda: ClassVar[str] = "softplus({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), dout, b.emit(Sigmoid(), x)),)

@@ -41,6 +41,7 @@ class Add(Binary):
 
     array_function: ClassVar[str] = "add"
     additive: ClassVar[bool] = True
+    cuda: ClassVar[str] = "{0} + {1}"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return gradients(b, x, y, dout, dout)
@@ -56,6 +57,7 @@ class Sub(Binary):
 
     array_function: ClassVar[str] = "subtract"
     additive: ClassVar[bool] = True
+    cuda: ClassVar[str] = "{0} - {1}"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return sum_to_shape(b, dout, x.shape), b.emit(Neg(), sum_to_shape(b, dout, y.shape))
@@ -68,6 +70,7 @@ class Mul(Binary):
 
     array_function: ClassVar[str] = "multiply"
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
+    cuda: ClassVar[str] = "{0} * {1}"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return gradients(b, x, y, b.emit(Mul(), dout, y), b.emit(Mul(), dout, x))
@@ -82,6 +85,7 @@ class _Quotient(Binary, abstract=True):
     promotes: ClassVar[str] = "float"
     float_only: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    cuda: ClassVar[str] = "{0} / {1}"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         dx = b.emit(type(self)(), dout, y)
@@ -108,6 +112,7 @@ class Neg(Unary):
 
     array_function: ClassVar[str] = "negative"
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    cuda: ClassVar[str] = "-{0}"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return (b.emit(Neg(), dout),)
@@ -119,6 +124,7 @@ class FloorDiv(Binary):
     """The quotient rounded down; its derivative is 0."""
 
     array_function: ClassVar[str] = "floor_divide"
+    cuda: ClassVar[str] = "floor_over({0}, {1})"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return None, None
@@ -145,6 +151,7 @@ class FloorMod(_Remainder):
     """x - floor(x / y) * y; the sign is that of y."""
 
     array_function: ClassVar[str] = "remainder"
+    cuda: ClassVar[str] = "floor_rest({0}, {1})"
     samples: ClassVar[Any] = _Remainder.samples
 
 
@@ -152,6 +159,7 @@ class Mod(_Remainder):
     """The remainder of the division truncated towards 0; the sign is that of x."""
 
     array_function: ClassVar[str] = "fmod"
+    cuda: ClassVar[str] = "rest({0}, {1})"
     samples: ClassVar[Any] = _Remainder.samples
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
@@ -177,6 +185,7 @@ class Maximum(_Extremum):
     """The larger of x and y; the gradient goes to x where they are equal."""
 
     array_function: ClassVar[str] = "maximum"
+    cuda: ClassVar[str] = "Largest::of({0}, {1})"
     samples: ClassVar[Any] = BINARY_SAMPLES
 
 
@@ -184,11 +193,14 @@ class Minimum(_Extremum):
     """The smaller of x and y; the gradient goes to x where they are equal."""
 
     array_function: ClassVar[str] = "minimum"
+    cuda: ClassVar[str] = "Smallest::of({0}, {1})"
     samples: ClassVar[Any] = BINARY_SAMPLES
 
 
 class SquaredDifference(Binary):
     """(x - y) ** 2."""
+
+    cuda: ClassVar[str] = "({0} - {1}) * ({0} - {1})"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         two = b.constant(2, dout.tensor_type.dtype)
@@ -212,6 +224,7 @@ class DivNoNan(Binary):
     float_only: ClassVar[bool] = True
     promotes: ClassVar[str] = "float"
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    cuda: ClassVar[str] = "{1} == T(0) ? T(0) : {0} / {1}"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         dx = b.emit(DivNoNan(), dout, y)
@@ -234,6 +247,7 @@ class AddN(Elementwise):
 
     additive: ClassVar[bool] = True
     in_place: ClassVar[bool] = False  # the third operand is read after the first two have been added
+    cuda: ClassVar[str] = "{+}"
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         return self, sequence_of(self.name, args)
@@ -284,6 +298,7 @@ class Lerp(Elementwise):
 
     float_only: ClassVar[bool] = True
     promotes: ClassVar[str] = "common"
+    cuda: ClassVar[str] = "{0} + {2} * ({1} - {0})"
 
     def rule(self, start: TensorType, end: TensorType, weight: TensorType) -> str:
         return broadcast_rule((start.shape, end.shape, weight.shape))

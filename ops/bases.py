@@ -5,13 +5,15 @@ kernels.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BOOL, DType, TensorType, Type
+from mspc.ops.cuda_elementwise import launch_elementwise
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.fused import apply
 from mspc.ops.op import ArrayBackend, Op
 from mspc.ops.rules import broadcast_rule
@@ -71,6 +73,9 @@ class Elementwise(Op, abstract=True):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return launch_elementwise(device, self, inputs, out)
 
 
 class Unary(Elementwise, abstract=True):

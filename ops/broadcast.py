@@ -11,6 +11,10 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.arguments import axes_in, ints_of, split_call
+from mspc.ops.cuda_move import Move, move, strides_of
+from mspc.ops.cuda_reduce import Reduction, reduce
+from mspc.ops.cuda_source import Operand
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.ops.reshape import Reshape
 from mspc.ops.rules import factor_names, sized
@@ -57,6 +61,10 @@ class Reduce(Op, abstract=True):
         shape = kept_shape(x.shape, self.axes(len(x.shape)))
         return value if value.shape == shape else b.emit(Reshape(shape), value)
 
+    def reduction_of(self, device: Device, how: str, x: Array, out: Array, after: str = "total") -> Launch | None:
+        """Launch that combines by `how`: Sum, Product, Largest or Smallest; `after` is the C++ of the end result."""
+        return reduce(device, Reduction("reduce", how, "x", after), x.shape, self.axes(x.ndim), [Operand("x", x)], out)
+
 
 REDUCE_SAMPLES = (
     sample((8, 16)),
@@ -85,6 +93,10 @@ class ReduceSum(Reduce):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        # A sum of Bool is Bool: whether any is true.
+        return self.reduction_of(device, "Largest" if inputs[0].dtype == bool else "Sum", inputs[0], out)
 
     samples: ClassVar[Any] = (*REDUCE_SAMPLES, sample((8, 16), axis=(1,), dtypes=("Int32",), gradient=False))
 
@@ -135,6 +147,13 @@ class BroadcastTo(Op):
         lead = len(self.shape) - x.ndim
         shape = tuple(x.shape[d - lead] if n == -1 else n for d, n in enumerate(self.shape))
         return be.xp.broadcast_to(x, shape)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        lead = out.ndim - x.ndim
+        own = (0 if n == 1 else s for n, s in zip(x.shape, strides_of(x.shape), strict=True))
+        strides = (*(0,) * lead, *own)
+        return move(device, "broadcast", [Move(x, out, out.shape, strides, strides_of(out.shape))])
 
     def localize(self, placement: Placement) -> Op:
         return replace(self, shape=placement.out_layouts[0].local_shape(placement.out_types[0].shape))

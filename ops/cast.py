@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
-from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType
+from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, TensorType
 from mspc.ops.arguments import dtype_arg, split_call
 from mspc.ops.bases import Unary
+from mspc.ops.device import c_type
 from mspc.ops.op import ArrayBackend, Op, sample
 
 
@@ -18,6 +19,8 @@ class Cast(Unary):
     """x with the element type `dst_type`. Called as `Cast()(x, dtype)`."""
 
     dst_type: DType = FLOAT32
+    follows_neighbours: ClassVar[bool] = True
+    widens: ClassVar[bool] = False
 
     @property
     def linear_in(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on the target
@@ -44,6 +47,10 @@ class Cast(Unary):
             return x.astype(dtype)
 
         return kernel
+
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on dst_type
+        return f"wide(narrow<{c_type(self.dst_type)}>({{0}}))" if self.dst_type in (FLOAT16, BFLOAT16) else "{0}"
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return inputs[0].astype(self.dst_type.numpy)

@@ -13,17 +13,29 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Self, cast
 
+import numpy as np
+
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Constant, Value, element_types
 from mspc.ir.layout import Layout, group_of
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
 from mspc.ops.arithmetic import Mul, RealDiv
 from mspc.ops.cast import Cast
+from mspc.ops.comm_launch import (
+    launch_all_gather,
+    launch_all_reduce,
+    launch_all_to_all,
+    launch_broadcast,
+    launch_exchange,
+    launch_reduce_scatter,
+)
 from mspc.ops.comparison import Equal
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.groups import WORLD_GROUPS, group_name
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement
 from mspc.ops.slicing import StridedSlice
+from mspc.ops.structural import TupleGetItem
 
 Ranks = tuple[int, ...]
 NO_GRADIENT = NotDifferentiable("placements are chosen after differentiation")
@@ -38,6 +50,7 @@ class Collective(Op, abstract=True):
     """
 
     has_side_effect: ClassVar[bool] = True
+    widens: ClassVar[bool] = False
     ordered: ClassVar[bool] = True
     """Whether the order of the ranks matters to the result."""
     omitted: ClassVar[tuple[str, ...]] = ("group", "mesh", "axes", "rank_list")
@@ -127,6 +140,7 @@ class AllReduce(Collective):
     axes: tuple[int, ...] = ()
     rank_list: Ranks = ()
     ordered: ClassVar[bool] = False
+    in_place: ClassVar[bool] = True
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         """Ranks differentiate the sum of their losses, so gradients add up, as in MindSpore."""
@@ -148,6 +162,9 @@ class AllReduce(Collective):
 
     def bind(self, comm: Any) -> Callable[..., Any]:
         return partial(comm.all_reduce, op=self.op, ranks=self.ranks)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return launch_all_reduce(device, inputs, out, self.op, self.ranks)
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         one = super().kernel(be)
@@ -187,6 +204,9 @@ class AllGather(Collective):
     def bind(self, comm: Any) -> Callable[..., Any]:
         return partial(comm.all_gather, ranks=self.ranks, axis=self.axis)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return launch_all_gather(device, inputs[0], out, self.ranks, self.axis)
+
 
 class ReduceScatter(Collective):
     """This rank's slice along `axis` of the group's tensors combined by `op`."""
@@ -210,6 +230,9 @@ class ReduceScatter(Collective):
 
     def bind(self, comm: Any) -> Callable[..., Any]:
         return partial(comm.reduce_scatter, op=self.op, ranks=self.ranks, axis=self.axis)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return launch_reduce_scatter(device, inputs[0], out, self.op, self.ranks, self.axis)
 
 
 class AlltoAll(Collective):
@@ -240,6 +263,9 @@ class AlltoAll(Collective):
             comm.all_to_all, ranks=self.ranks, split_dim=self.split_dim, concat_dim=self.concat_dim
         )
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return launch_all_to_all(device, inputs[0], out, self.ranks, self.split_dim, self.concat_dim)
+
 
 class Broadcast(Collective):
     """The tensors of `root_rank` on every rank of the group; takes and returns a tuple, as in MindSpore."""
@@ -267,6 +293,9 @@ class Broadcast(Collective):
         comm, root, ranks = be.comm, self.root_rank, self.ranks
         return lambda *arrays: tuple(comm.broadcast(array, root, ranks) for array in arrays)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return launch_broadcast(device, inputs, out, self.root_rank, self.ranks)
+
 
 class NeighborExchange(Collective):
     """Sends operand i to rank `send_rank_ids[i]` and returns what comes from `recv_rank_ids`, as a tuple of
@@ -285,6 +314,14 @@ class NeighborExchange(Collective):
         return self, _spread(args)
 
     def infer(self, *types: Type) -> Type:
+        group: Any = self.group
+        if not isinstance(group, str):
+            raise MspcError(f"NeighborExchange: group must be the name of a group, not {group!r}")
+        for field in ("send_rank_ids", "recv_rank_ids"):
+            ids: Any = getattr(self, field)
+            known = cast("tuple[Any, ...]", ids) if isinstance(ids, tuple) else (None,)
+            if any(isinstance(i, bool) or not isinstance(i, int) for i in known):
+                raise MspcError(f"NeighborExchange: {field} must be a list of ranks, not {ids}")
         to, of, shapes = len(self.send_rank_ids), len(self.recv_rank_ids), self.recv_shapes
         if len(types) != to:
             raise MspcError(f"NeighborExchange: {len(types)} tensors for {to} ranks to send to")
@@ -295,12 +332,32 @@ class NeighborExchange(Collective):
             raise MspcError(f"NeighborExchange: send_shapes is {self.send_shapes}, the tensors have {given}")
         return TupleType(tuple(TensorType(self.recv_type, tuple(shape)) for shape in shapes))
 
-    bprop: ClassVar[Any] = NotDifferentiable("use AlltoAll or AllGather where a gradient is needed")
+    def bprop(self, b: Builder, *operands_out_dout: Any) -> Sequence[Value | None]:
+        """Gradients go back to where the tensors came from; all ranks differentiate their exchange."""
+        *operands, out, dout = operands_out_dout
+        sent: list[Value] = []
+        for grad, type in zip(dout, element_types(out.type), strict=True):
+            sent.append(Constant(np.zeros(type.shape), type.dtype) if grad is None else grad)
+        back = replace(
+            self,
+            send_rank_ids=self.recv_rank_ids,
+            recv_rank_ids=self.send_rank_ids,
+            recv_shapes=tuple(value.shape for value in operands),
+            send_shapes=(),
+            recv_type=operands[0].tensor_type.dtype if operands else self.recv_type,
+        )
+        arrived = b.emit(back, *sent)
+        return tuple(b.emit(TupleGetItem(i), arrived) for i in range(len(operands)))
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         comm, ranks, dtype = be.comm, self.send_rank_ids, self.recv_type.numpy
         receives = [(r, tuple(s), dtype) for r, s in zip(self.recv_rank_ids, self.recv_shapes, strict=True)]
         return lambda *arrays: tuple(comm.exchange(list(zip(ranks, arrays, strict=True)), receives))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        sends = list(zip(self.send_rank_ids, inputs, strict=True))
+        receives = list(zip(self.recv_rank_ids, out, strict=True))
+        return launch_exchange(device, sends, receives, self.rank_list)
 
 
 class LayoutChange(Op, abstract=True):
@@ -308,6 +365,7 @@ class LayoutChange(Op, abstract=True):
 
     source: Layout = Layout((1,), ())
     target: Layout = Layout((1,), ())
+    widens: ClassVar[bool] = False
     bprop: ClassVar[Any] = NO_GRADIENT
 
     def rule(self, *types: TensorType) -> str:
@@ -351,6 +409,8 @@ def _same(x: Any) -> Any:
 
 def _spread(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Operands of a call that may hand them over as one tuple."""
+    if not args:
+        return ()
     first = args[0]
     return tuple(cast("Iterable[Any]", first)) if len(args) == 1 and isinstance(first, tuple | list) else args
 

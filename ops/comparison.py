@@ -30,6 +30,7 @@ class Equal(Predicate):
     """x == y."""
 
     array_function: ClassVar[str] = "equal"
+    cuda: ClassVar[str] = "{0} == {1}"
     bprop: ClassVar[Any] = _BOOLEAN
     samples: ClassVar[Any] = _COMPARED
 
@@ -38,6 +39,7 @@ class NotEqual(Predicate):
     """x != y."""
 
     array_function: ClassVar[str] = "not_equal"
+    cuda: ClassVar[str] = "{0} != {1}"
     bprop: ClassVar[Any] = _BOOLEAN
     samples: ClassVar[Any] = _COMPARED
 
@@ -46,6 +48,7 @@ class Greater(Predicate):
     """x > y."""
 
     array_function: ClassVar[str] = "greater"
+    cuda: ClassVar[str] = "{0} > {1}"
     bprop: ClassVar[Any] = _BOOLEAN
     samples: ClassVar[Any] = _COMPARED
 
@@ -54,6 +57,7 @@ class GreaterEqual(Predicate):
     """x >= y."""
 
     array_function: ClassVar[str] = "greater_equal"
+    cuda: ClassVar[str] = "{0} >= {1}"
     bprop: ClassVar[Any] = _BOOLEAN
     samples: ClassVar[Any] = _COMPARED
 
@@ -62,6 +66,7 @@ class Less(Predicate):
     """x < y."""
 
     array_function: ClassVar[str] = "less"
+    cuda: ClassVar[str] = "{0} < {1}"
     bprop: ClassVar[Any] = _BOOLEAN
     samples: ClassVar[Any] = _COMPARED
 
@@ -70,6 +75,7 @@ class LessEqual(Predicate):
     """x <= y."""
 
     array_function: ClassVar[str] = "less_equal"
+    cuda: ClassVar[str] = "{0} <= {1}"
     bprop: ClassVar[Any] = _BOOLEAN
     samples: ClassVar[Any] = _COMPARED
 
@@ -91,6 +97,7 @@ class LogicalAnd(_Logical):
     """x and y."""
 
     array_function: ClassVar[str] = "logical_and"
+    cuda: ClassVar[str] = "{0} && {1}"
     bprop: ClassVar[Any] = _BOOLEAN
     samples: ClassVar[Any] = _LOGICAL
 
@@ -99,6 +106,7 @@ class LogicalOr(_Logical):
     """x or y."""
 
     array_function: ClassVar[str] = "logical_or"
+    cuda: ClassVar[str] = "{0} || {1}"
     bprop: ClassVar[Any] = _BOOLEAN
     samples: ClassVar[Any] = _LOGICAL
 
@@ -107,6 +115,7 @@ class LogicalXor(_Logical):
     """x or y, not both."""
 
     array_function: ClassVar[str] = "logical_xor"
+    cuda: ClassVar[str] = "{0} != {1}"
     bprop: ClassVar[Any] = _BOOLEAN
     samples: ClassVar[Any] = _LOGICAL
 
@@ -115,6 +124,7 @@ class LogicalNot(Unary):
     """not x."""
 
     array_function: ClassVar[str] = "logical_not"
+    cuda: ClassVar[str] = "!{0}"
     bprop: ClassVar[Any] = _BOOLEAN
     samples: ClassVar[Any] = (sample((8, 16), dtypes=("Bool",), gradient=False),)
 
@@ -133,6 +143,7 @@ class IsNan(_FloatPredicate):
     """Where x is not a number."""
 
     array_function: ClassVar[str] = "isnan"
+    cuda: ClassVar[str] = "{0} != {0}"
     bprop: ClassVar[Any] = _BOOLEAN
     samples: ClassVar[Any] = (sample((8, 16), gradient=False),)
 
@@ -141,6 +152,7 @@ class IsInf(_FloatPredicate):
     """Where x is an infinity."""
 
     array_function: ClassVar[str] = "isinf"
+    cuda: ClassVar[str] = "{0} == {0} && {0} - {0} != {0} - {0}"
     bprop: ClassVar[Any] = _BOOLEAN
     samples: ClassVar[Any] = (sample((8, 16), gradient=False),)
 
@@ -149,12 +161,15 @@ class IsFinite(_FloatPredicate):
     """Where x is neither an infinity nor not a number."""
 
     array_function: ClassVar[str] = "isfinite"
+    cuda: ClassVar[str] = "{0} - {0} == T(0)"
     bprop: ClassVar[Any] = _BOOLEAN
     samples: ClassVar[Any] = (sample((8, 16), gradient=False),)
 
 
 class Select(Elementwise):
     """x where the condition holds, y elsewhere; all three are broadcast against each other."""
+
+    cuda: ClassVar[str] = "{0} ? {1} : {2}"
 
     def rule(self, condition: TensorType, x: TensorType, y: TensorType) -> str:
         return broadcast_rule((condition.shape, x.shape, y.shape))

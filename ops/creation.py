@@ -8,10 +8,15 @@ from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
-from mspc.ir.types import FLOAT32, INT64, DType, TensorType
+from mspc.ir.graph import Constant, Value
+from mspc.ir.types import FLOAT32, INT64, DType, TensorType, dtype_of
 from mspc.ops.arguments import describe, dtype_arg, int_of, ints_of, split_call
+from mspc.ops.arithmetic import Mul, Sub
 from mspc.ops.bases import Unary
+from mspc.ops.broadcast import ReduceSum
+from mspc.ops.cuda_move import literal, put_values
+from mspc.ops.device import Array, Device, Launch, computing_type
+from mspc.ops.factors import Rule
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.ops.rules import factor_names, sized
 
@@ -25,6 +30,8 @@ def shape_rule(shape: Sequence[int]) -> str:
 
 def number_of(name: str, what: str, value: Any) -> int | float:
     """`value` as a number. Raises MspcError for anything that is none, known at compile time."""
+    if isinstance(value, Constant) and value.value.size == 1:
+        value = value.value.item()
     if isinstance(value, int | float):
         return value
     raise MspcError(f"{name}: {what} must be a number known at compile time, not {describe(value)}")
@@ -68,6 +75,9 @@ class Fill(_Made):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.full(self.shape, self.value, self.type.numpy)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return put_values(device, "fill", out, literal(self.value, self.type))
+
     def localize(self, placement: Placement) -> Op:
         return replace(self, shape=placement.out_layouts[0].local_shape(self.shape))
 
@@ -105,6 +115,9 @@ class Zeros(_Uniform):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.zeros(self.shape, self.dtype.numpy)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return put_values(device, "zeros", out, literal(0, self.dtype))
+
 
 class Ones(_Uniform):
     """A tensor of ones. Called as `Ones()(shape, dtype)`."""
@@ -113,6 +126,9 @@ class Ones(_Uniform):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.ones(self.shape, self.dtype.numpy)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return put_values(device, "ones", out, literal(1, self.dtype))
 
 
 class _Like(Unary, abstract=True):
@@ -124,14 +140,22 @@ class ZerosLike(_Like):
     """Zeros of the shape and element type of x."""
 
     array_function: ClassVar[str] = "zeros_like"
+    cuda: ClassVar[str] = "T(0)"
     samples: ClassVar[Any] = (sample((8, 16)), sample((8,), dtypes=("Int32",)))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return put_values(device, "zeros", out, literal(0, dtype_of(out.dtype)))
 
 
 class OnesLike(_Like):
     """Ones of the shape and element type of x."""
 
     array_function: ClassVar[str] = "ones_like"
+    cuda: ClassVar[str] = "T(1)"
     samples: ClassVar[Any] = (sample((8, 16)), sample((8,), dtypes=("Int32",)))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return put_values(device, "ones", out, literal(1, dtype_of(out.dtype)))
 
 
 class Range(_Made):
@@ -179,10 +203,24 @@ class Range(_Made):
     def result_dtype(self, *types: TensorType) -> DType:
         return self.dtype
 
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy cuts the result."""
+        return rule.outputs
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         count = self.length() if self.count < 0 else self.count
         steps = be.xp.arange(self.first, self.first + count)
         return (steps * self.delta + self.start).astype(self.dtype.numpy)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        place = f"((long long)at + {self.first})"
+        if isinstance(self.delta, int) and isinstance(self.start, int):
+            number = f"{place} * {self.delta}ll + {self.start}ll"
+        else:
+            # Two roundings, as on the CPU.
+            number = f"__dadd_rn(__dmul_rn((double){place}, {float(self.delta)}), {float(self.start)})"
+        wide = "float" if self.dtype.itemsize == 2 and self.dtype.is_float else "R"
+        return put_values(device, "range", out, f"narrow<R>(({wide})({number}))")
 
     def localize(self, placement: Placement) -> Op:
         (here,) = placement.out_layouts[0].slices_for(placement.rank, placement.out_types[0].shape)
@@ -219,6 +257,11 @@ class Eye(_Made):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.eye(self.n, self.m, self.k, self.type.numpy)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        one, zero = literal(1, self.type), literal(0, self.type)
+        place = f"(long long)(at % {self.m}) - (long long)(at / {self.m})"
+        return put_values(device, "eye", out, f"{place} == {self.k} ? {one} : {zero}")
+
     def localize(self, placement: Placement) -> Op:
         rows, columns = placement.out_layouts[0].slices_for(placement.rank, (self.n, self.m))
         return replace(
@@ -244,6 +287,9 @@ class LinSpace(_Made):
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 0, ("start", "stop", "num"))
+        ends = (found["start"], found["stop"])
+        if any(isinstance(end, Value) and not isinstance(end, Constant) for end in ends):
+            return LinSpaceBetween(int_of(self.name, "num", found["num"])), ends
         made = replace(
             self,
             start=float(number_of(self.name, "start", found["start"])),
@@ -260,11 +306,69 @@ class LinSpace(_Made):
     def result_dtype(self, *types: TensorType) -> DType:
         return FLOAT32
 
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy cuts the result."""
+        return rule.outputs
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         count = self.num if self.count < 0 else self.count
         places = be.xp.arange(self.first, self.first + count)
         step = (self.stop - self.start) / max(1, self.num - 1)
         return (places * step + self.start).astype(self.result_dtype().numpy)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        step = (self.stop - self.start) / max(1, self.num - 1)
+        place = f"(double)((long long)at + {self.first})"
+        return put_values(device, "lin_space", out, f"(R)__dadd_rn(__dmul_rn({place}, {step}), {float(self.start)})")
+
+    def localize(self, placement: Placement) -> Op:
+        (here,) = placement.out_layouts[0].slices_for(placement.rank, (self.num,))
+        return replace(self, first=here.start, count=here.stop - here.start)
+
+
+class LinSpaceBetween(Op):
+    """num numbers from start to stop, which are tensors without dimensions; what LinSpace becomes for these.
+
+    first, count: the part that this rank makes; count -1 is all of it.
+    """
+
+    num: int = 1
+    first: int = 0
+    count: int = -1
+    linear_in: ClassVar[tuple[int, ...]] = ()
+    samples: ClassVar[Any] = (sample((), (), num=16), sample((), (), num=8))
+
+    def rule(self, start: TensorType, stop: TensorType) -> str:
+        for index, end in enumerate((start, stop)):
+            if end.shape or not end.dtype.is_float:
+                raise MspcError(f"LinSpace: input {index} is {end}, not a floating-point scalar")
+        if self.num < 1:
+            raise MspcError(f"LinSpace: num is {self.num}, not at least 1")
+        return f", -> a={self.num if self.count < 0 else self.count}"
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy cuts the result."""
+        return rule.outputs
+
+    def bprop(self, b: Builder, start: Value, stop: Value, out: Value, dout: Value) -> Gradients:
+        dtype = dout.tensor_type.dtype
+        share = b.emit(LinSpaceBetween(self.num), b.constant(0.0, dtype), b.constant(1.0, dtype))
+        last = b.emit(ReduceSum(), b.emit(Mul(), dout, share))
+        return b.emit(Sub(), b.emit(ReduceSum(), dout), last), last
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        start, stop = inputs
+        count = self.num if self.count < 0 else self.count
+        places = be.xp.arange(self.first, self.first + count)
+        return (places * ((stop - start) / max(1, self.num - 1)) + start).astype(start.dtype)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        start, stop = inputs
+        kind = computing_type(dtype_of(out.dtype))
+        last = max(1, self.num - 1)
+        ends = f"const {kind} from = ({kind})wide(*start), share = (({kind})wide(*stop) - from) / {last};"
+        text = f"narrow<R>(({kind})((long long)at + {self.first}) * share + from)"
+        return put_values(device, "lin_space", out, text, [("start", start), ("stop", stop)], ends)
 
     def localize(self, placement: Placement) -> Op:
         (here,) = placement.out_layouts[0].slices_for(placement.rank, (self.num,))

@@ -31,6 +31,7 @@ class Device(Protocol):
     deterministic: only algorithms that give the same bits at every run. tf32: whether products of Float32 may
         round their operands to TF32.
     step: Int64 array of one element on the GPU: the number of the running step, from 1.
+    stop: Int32 array of one element on the GPU: operators that change parameters change nothing while it is not 0.
     """
 
     xp: Any
@@ -39,6 +40,7 @@ class Device(Protocol):
     deterministic: bool
     tf32: bool
     step: Array
+    stop: Array
 
     def kernel(self, source: str, name: str) -> Kernel:
         """The `extern "C" __global__` function `name` of `PRELUDE + source`, compiled by NVRTC, kept on disk."""
@@ -50,16 +52,32 @@ class Device(Protocol):
 
     def matmul(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, *,
                addend: Array | None = None, bias: Array | None = None, activation: str = "",
-               before: Array | None = None) -> Launch:  # fmt: skip
+               before: Array | None = None) -> Launch | None:  # fmt: skip
         """out = activation(x @ y + addend + bias) over the last two dimensions, with leading dimensions as a batch.
 
         addend has the shape of out and may be out. bias has its last dimension. activation is "" or "gelu" (the tanh
-        formula; `before` then takes the value before it) or "gelu_gradient" (out = (x @ y) * gelu'(before)).
+        formula; `before` then takes the value before it) or "gelu_gradient" (out = (x @ y) * gelu'(before)). None where
+        the libraries have nothing for the element type or for what follows the product.
         """
         ...
 
-    def attention(self, **arguments: Any) -> Launch:
-        """cuDNN's fused attention; see `FlashAttentionScore`."""
+    def fastest(self, kind: tuple[Any, ...], launches: Sequence[Launch]) -> Launch:
+        """The one of several launches of the same work that takes the least time, tried once for every `kind`; the
+        first where the device is deterministic."""
+        ...
+
+    def attention(self, query: Array, key: Array, value: Array, out: Array, statistics: Array, *, scale: float,
+                  causal: str = "", addend: Array | None = None,
+                  gradients: tuple[Array, Array, Array, Array] | None = None) -> Launch | None:  # fmt: skip
+        """out = softmax(scale * query @ key^T + addend) @ value in one kernel; None: there is none for these arrays.
+
+        Operands are views [batch, heads, sequence, depth] of any strides but 1 in the last dimension; key and value may
+        have fewer heads, if their number divides the query's. statistics[batch, heads, queries, 1] (Float32) takes
+        the logarithm of each sum of exp(score). causal: "" or a query looks at keys up to its place only, counted from
+        the beginnings ("top") or the ends ("bottom") of both sequences. addend has the operands' element type, may have
+        batch 1 and heads 1, and may be in scratch memory. With gradients = (dout, dquery, dkey, dvalue), `out` and
+        `statistics` are read and the last three are filled.
+        """
         ...
 
 

@@ -13,6 +13,7 @@ from mspc.ops.arithmetic import Div, Mul, Sub, gradients
 from mspc.ops.bases import Binary, Predicate, Unary, require_float, require_same
 from mspc.ops.broadcast import ReduceSum
 from mspc.ops.comparison import Equal, Select
+from mspc.ops.cuda_math import number
 from mspc.ops.elementwise import Abs, Pow, Sign, constant, scaled
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.reshape import ExpandDims
@@ -111,6 +112,7 @@ class Hypot(Binary):
 
     float_only: ClassVar[bool] = True
     array_function: ClassVar[str] = "hypot"
+    cuda: ClassVar[str] = "hypot({0}, {1})"
     samples: ClassVar[Any] = (sample((8, 16), (8, 16), low=0.5), sample((8, 16), (16,), low=0.5))
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
@@ -125,6 +127,10 @@ class ApproximateEqual(Predicate):
     bprop: ClassVar[Any] = _BOOLEAN
     samples: ClassVar[Any] = (sample((8, 16), (8, 16), gradient=False, tolerance=0.5),)
 
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on tolerance
+        return f"absolute(T({{0}} - {{1}})) < {number(self.tolerance)}"
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.abs(inputs[0] - inputs[1]) < self.tolerance
 
@@ -133,6 +139,7 @@ class Invert(Unary):
     """Every bit turned over."""
 
     array_function: ClassVar[str] = "invert"
+    cuda: ClassVar[str] = "~{0}"
     bprop: ClassVar[Any] = NotDifferentiable("its result is an integer")
     samples: ClassVar[Any] = (sample((8, 16), dtypes=("Int32",), gradient=False),)
 

@@ -38,6 +38,7 @@ class Square(Unary):
     """x * x."""
 
     array_function: ClassVar[str] = "square"
+    cuda: ClassVar[str] = "{0} * {0}"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), scaled(b, 2, x), dout),)
@@ -49,6 +50,7 @@ class Sqrt(Smooth):
     """The square root of x."""
 
     array_function: ClassVar[str] = "sqrt"
+    cuda: ClassVar[str] = "sqrt({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Div(), scaled(b, 0.5, dout), out),)
@@ -58,6 +60,8 @@ class Sqrt(Smooth):
 
 class Rsqrt(Smooth):
     """1 over the square root of x."""
+
+    cuda: ClassVar[str] = "rsqrt({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), scaled(b, -0.5, dout), b.emit(Div(), out, x)),)
@@ -77,6 +81,7 @@ class Reciprocal(Smooth):
     """1 / x."""
 
     array_function: ClassVar[str] = "reciprocal"
+    cuda: ClassVar[str] = "T(1) / {0}"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Neg(), b.emit(Mul(), dout, b.emit(Square(), out))),)
@@ -94,6 +99,7 @@ class Pow(Binary):
     """x to the power y."""
 
     array_function: ClassVar[str] = "power"
+    cuda: ClassVar[str] = "power({0}, {1})"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         lower = b.emit(Pow(), x, b.emit(Sub(), y, constant(b, 1, y)))
@@ -116,6 +122,7 @@ class Exp(Smooth):
     """e to the power x."""
 
     array_function: ClassVar[str] = "exp"
+    cuda: ClassVar[str] = "exp({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), dout, out),)
@@ -127,6 +134,7 @@ class Expm1(Smooth):
     """e to the power x, minus 1, accurate for small x."""
 
     array_function: ClassVar[str] = "expm1"
+    cuda: ClassVar[str] = "expm1({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), dout, b.emit(Exp(), x)),)
@@ -138,6 +146,7 @@ class Log(Smooth):
     """The natural logarithm of x."""
 
     array_function: ClassVar[str] = "log"
+    cuda: ClassVar[str] = "log({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Div(), dout, x),)
@@ -149,6 +158,7 @@ class Log1p(Smooth):
     """The natural logarithm of 1 + x, accurate for small x."""
 
     array_function: ClassVar[str] = "log1p"
+    cuda: ClassVar[str] = "log1p({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Div(), dout, b.emit(Add(), x, constant(b, 1, x))),)
@@ -160,6 +170,7 @@ class Abs(Unary):
     """The absolute value; its derivative at 0 is 0."""
 
     array_function: ClassVar[str] = "abs"
+    cuda: ClassVar[str] = "absolute({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), dout, b.emit(Sign(), x)),)
@@ -178,6 +189,7 @@ class Sign(_Step):
     """-1, 0 or 1."""
 
     array_function: ClassVar[str] = "sign"
+    cuda: ClassVar[str] = "sign_of({0})"
     samples: ClassVar[Any] = (sample((8, 16)), sample((8,), dtypes=("Int32",), gradient=False))
 
 
@@ -186,6 +198,7 @@ class Floor(_Step):
 
     float_only: ClassVar[bool] = True
     array_function: ClassVar[str] = "floor"
+    cuda: ClassVar[str] = "floor({0})"
     samples: ClassVar[Any] = (sample((8, 16)),)
 
 
@@ -194,6 +207,7 @@ class Ceil(_Step):
 
     float_only: ClassVar[bool] = True
     array_function: ClassVar[str] = "ceil"
+    cuda: ClassVar[str] = "ceil({0})"
     samples: ClassVar[Any] = (sample((8, 16)),)
 
 
@@ -202,6 +216,7 @@ class Round(_Step):
 
     float_only: ClassVar[bool] = True
     array_function: ClassVar[str] = "rint"
+    cuda: ClassVar[str] = "rint({0})"
     samples: ClassVar[Any] = (sample((8, 16)),)
 
 
@@ -210,6 +225,7 @@ class Rint(_Step):
 
     float_only: ClassVar[bool] = True
     array_function: ClassVar[str] = "rint"
+    cuda: ClassVar[str] = "rint({0})"
     samples: ClassVar[Any] = (sample((8, 16)),)
 
 
@@ -218,6 +234,7 @@ class Trunc(_Step):
 
     float_only: ClassVar[bool] = True
     array_function: ClassVar[str] = "trunc"
+    cuda: ClassVar[str] = "trunc({0})"
     samples: ClassVar[Any] = (sample((8, 16)),)
 
 
@@ -225,6 +242,8 @@ class Identity(Unary):
     """x itself."""
 
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    cuda: ClassVar[str] = "{0}"
+    view: ClassVar[bool] = True
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (dout,)

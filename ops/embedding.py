@@ -6,6 +6,7 @@ parts give zeros, so that the ranks' results are partial sums.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -16,6 +17,9 @@ from mspc.ir.graph import Value
 from mspc.ir.types import DType, TensorType
 from mspc.ops.arguments import axis_in, int_of, split_call
 from mspc.ops.bases import require_same
+from mspc.ops.cuda_index import Lookup, add_rows, gather
+from mspc.ops.cuda_move import put_values
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.factors import Rule
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
 from mspc.ops.rules import factor_names, sized
@@ -102,6 +106,17 @@ class Gather(Op):
         lead = (*ids.shape[:batch], *(1,) * (axis - batch), *ids.shape[batch:])
         return rows * inside.reshape(lead + (1,) * (params.ndim - axis - 1)) if self.total else rows
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        params, ids = inputs
+        axis = self.axis % params.ndim
+        batch = self.batches(ids.ndim, axis)
+        shape, size = params.shape, params.shape[axis]
+        lookup = Lookup(
+            math.prod(shape[:batch]), math.prod(shape[batch:axis]), size, math.prod(shape[axis + 1 :]),
+            math.prod(ids.shape[batch:]), self.offset, self.total or size,
+        )  # fmt: skip
+        return gather(device, "gather", lookup, params, ids, out)
+
     def localize(self, placement: Placement) -> Op:
         axis = axis_in(self.name, self.axis, len(placement.in_types[0].shape))
         part = cut_along(placement, 0, axis)
@@ -159,6 +174,15 @@ class GatherGrad(Op):
         out = xp.zeros((self.size, *rest), dout.dtype)
         xp.add.at(out, places, rows)
         return xp.moveaxis(out, 0, self.axis)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        dout, ids = inputs
+        shape, batch, count = dout.shape, self.batch_dims, ids.ndim - self.batch_dims
+        lookup = Lookup(
+            math.prod(shape[:batch]), math.prod(shape[batch : self.axis]), self.size,
+            math.prod(shape[self.axis + count :]), math.prod(ids.shape[batch:]), self.offset, self.total or self.size,
+        )  # fmt: skip
+        return add_rows(device, "gather_gradient", lookup, dout, ids, out)
 
     def by_batch(self, xp: Any, dout: Any, ids: Any) -> Any:
         """The result where dout and ids share their leading dimensions."""
@@ -224,6 +248,12 @@ class UnsortedSegmentSum(Op):
         xp.add.at(out, places[inside], x.reshape(-1, *rest)[inside])
         return out
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, ids = inputs
+        inner = math.prod(x.shape[ids.ndim :])
+        lookup = Lookup(1, 1, self.num_segments, inner, ids.size, self.offset)
+        return add_rows(device, "segment_sum", lookup, x, ids, out)
+
     def localize(self, placement: Placement) -> Op:
         here = placement.out_layouts[0].slices_for(placement.rank, placement.out_types[0].shape)[0]
         return replace(self, num_segments=here.stop - here.start, offset=here.start)
@@ -268,6 +298,11 @@ class EmbeddingLookup(Op):
         inside = (places >= 0) & (places < params.shape[0])
         rows = xp.take(params, xp.where(inside, places, 0), axis=0)
         return rows * inside.reshape(inside.shape + (1,) * (params.ndim - 1))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        params, ids = inputs
+        lookup = Lookup(1, 1, params.shape[0], math.prod(params.shape[1:]), ids.size, self.offset)
+        return gather(device, "embedding_lookup", lookup, params, ids, out)
 
     def localize(self, placement: Placement) -> Op:
         part = cut_along(placement, 0, 0)
@@ -346,6 +381,13 @@ class OneHot(Op):
         classes = xp.arange(self.offset, self.offset + self.depth, dtype=indices.dtype)
         hit = xp.expand_dims(indices, axis) == classes.reshape((-1,) + (1,) * (indices.ndim - axis))
         return xp.where(hit, on, off)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        indices, on, off = inputs
+        inner = math.prod(indices.shape[self.axis % (indices.ndim + 1) :])
+        place = f"at / {self.depth * inner} * {inner} + at % {inner}"
+        text = f"(long long)ids[{place}] == (long long)(at / {inner} % {self.depth}) + {self.offset} ? *on : *off"
+        return put_values(device, "one_hot", out, text, [("ids", indices), ("on", on), ("off", off)])
 
     def localize(self, placement: Placement) -> Op:
         shape = placement.out_types[0].shape

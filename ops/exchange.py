@@ -10,6 +10,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, Type
 from mspc.ops.comm import NO_GRADIENT, LayoutChange, NeighborExchange
+from mspc.ops.comm_launch import launch_paste
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.groups import group_name
 from mspc.ops.op import ArrayBackend, Op, Placement
 from mspc.ops.pieces import Box, rank_exchange, spans_one_dimension
@@ -68,6 +70,7 @@ class PasteSlices(Op):
 
     shape: tuple[int, ...] = ()
     begins: tuple[tuple[int, ...], ...] = ()
+    fresh: ClassVar[bool] = True
     bprop: ClassVar[Any] = NO_GRADIENT
 
     def rule(self, *types: TensorType) -> str:
@@ -92,3 +95,6 @@ class PasteSlices(Op):
         for begin, piece in zip(self.begins, inputs, strict=True):
             whole[tuple(slice(b, b + n) for b, n in zip(begin, piece.shape, strict=True))] = piece
         return whole
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return launch_paste(device, inputs, out, self.begins)

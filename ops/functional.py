@@ -224,6 +224,11 @@ def flip(input: Any, dims: Any) -> Any:
     return ops.ReverseV2(dims)(input)
 
 
+def tensordump(file_name: str, tensor: Any, mode: str = "out") -> Any:
+    """Writes a tensor to a file at every step; see TensorDump."""
+    return ops.TensorDump(mode)(file_name, tensor)
+
+
 # Products -----------------------------------------------------------------------------------------
 
 
@@ -253,6 +258,22 @@ def softmax(input: Any, axis: int = -1) -> Any:
 def log_softmax(logits: Any, axis: int = -1) -> Any:
     """Logarithm of the softmax along `axis`."""
     return ops.LogSoftmax(axis)(logits)
+
+
+def flash_attention_score(
+    query: Any, key: Any, value: Any, head_num: int, real_shift: Any = None, drop_mask: Any = None,
+    padding_mask: Any = None, attn_mask: Any = None, prefix: Any = None, actual_seq_qlen: Any = None,
+    actual_seq_kvlen: Any = None, keep_prob: float = 1.0, scalar_value: float = 1.0, pre_tokens: int = 2147483647,
+    next_tokens: int = 2147483647, inner_precise: int = 0, input_layout: str = "BSH", sparse_mode: int = 0,
+) -> Any:  # fmt: skip
+    """softmax(scalar_value * query @ key^T + real_shift) @ value for every head; see FlashAttentionScore."""
+    score = ops.FlashAttentionScore(
+        head_num, keep_prob, scalar_value, pre_tokens, next_tokens, inner_precise, input_layout, sparse_mode
+    )
+    _, _, _, out = score(
+        query, key, value, real_shift, drop_mask, padding_mask, attn_mask, prefix, actual_seq_qlen, actual_seq_kvlen
+    )
+    return out
 
 
 def layer_norm(input_x: Any, normalized_shape: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Any:

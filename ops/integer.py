@@ -35,6 +35,7 @@ class BitwiseAnd(_Bitwise):
     """The bits that both have."""
 
     array_function: ClassVar[str] = "bitwise_and"
+    cuda: ClassVar[str] = "{0} & {1}"
     bprop: ClassVar[Any] = _INTEGER
     samples: ClassVar[Any] = _SAMPLES
 
@@ -43,6 +44,7 @@ class BitwiseOr(_Bitwise):
     """The bits that one of both has."""
 
     array_function: ClassVar[str] = "bitwise_or"
+    cuda: ClassVar[str] = "{0} | {1}"
     bprop: ClassVar[Any] = _INTEGER
     samples: ClassVar[Any] = _SAMPLES
 
@@ -51,12 +53,15 @@ class BitwiseXor(_Bitwise):
     """The bits that exactly one has."""
 
     array_function: ClassVar[str] = "bitwise_xor"
+    cuda: ClassVar[str] = "{0} ^ {1}"
     bprop: ClassVar[Any] = _INTEGER
     samples: ClassVar[Any] = _SAMPLES
 
 
 class TruncateDiv(Binary):
     """The quotient truncated towards 0; its derivative is 0."""
+
+    cuda: ClassVar[str] = "over({0}, {1})"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         return None, None

@@ -12,11 +12,16 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
-from mspc.ir.types import TensorType
+from mspc.ir.types import FLOAT32, FLOAT64, TensorType, dtype_of
 from mspc.ops.activation import Sigmoid
 from mspc.ops.arithmetic import Div, Maximum, Mul, Neg, Sub
 from mspc.ops.bases import Binary, require_float, require_same
 from mspc.ops.comparison import Greater, Select
+from mspc.ops.cuda_move import put_values
+from mspc.ops.cuda_reduce import Reduction, reduce
+from mspc.ops.cuda_rows import Rows, Stage, in_order
+from mspc.ops.cuda_source import COMMON, Operand, accumulating_type
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.elementwise import Abs, Sign, constant, scaled
 from mspc.ops.embedding import require_integer
 from mspc.ops.norm import items
@@ -32,6 +37,10 @@ def log_softmax(xp: Any, logits: Any) -> Any:
     moved = logits - xp.max(logits, axis=-1, keepdims=True)
     moved -= xp.log(xp.sum(xp.exp(moved), axis=-1, keepdims=True))
     return moved
+
+
+_MOST = Stage((("most", "Largest", "x"),))
+_LOG_SOFTMAX = (_MOST, Stage((("total", "Sum", "exp_of(x)"),), "x = x - most;", "total = log_of(total);"))
 
 
 class SoftmaxCrossEntropyWithLogits(Op):
@@ -63,6 +72,17 @@ class SoftmaxCrossEntropyWithLogits(Op):
         logits, labels = inputs
         logs = log_softmax(xp, logits)
         return -xp.sum(labels * logs, axis=-1), xp.exp(logs) - labels
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        logits, labels = inputs
+        loss, slope = out
+        rows, columns = logits.shape
+        stages = (*_LOG_SOFTMAX, Stage((("loss", "Sum", "y * x"),), "x = x - total;"))
+        return Rows(
+            "cross_entropy", rows, columns, dtype_of(logits.dtype), stages,
+            [Operand("x", logits), Operand("y", labels)],
+            results=[(slope, "exp_of(x) - y")], row_results=[(loss, "-loss")],
+        ).launch(device)  # fmt: skip
 
 
 class SparseSoftmaxCrossEntropyWithLogits(Op):
@@ -106,6 +126,34 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
         grad /= self.batch or labels.shape[0]
         return grad
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        logits, labels = inputs
+        rows, columns = logits.shape
+        if not rows * columns:
+            return None
+        dtype = dtype_of(logits.dtype)
+        full, by_row = [Operand("x", logits)], [Operand("label", labels)]
+        before = "const int target = (int)label + (label < 0 ? (int)COLUMNS : 0);"
+        if self.is_grad:
+            stages = (
+                _MOST,
+                Stage((("total", "Sum", "x"),), "x = exp_of(x - most);", "total = 1 / total;"),
+            )
+            slope = f"(x * total - (A)(column == target)) / (A){self.batch or rows}"
+            made = Rows("sparse_cross_entropy_gradient", rows, columns, dtype, stages, full, by_row,
+                        results=[(out, slope)], before=before)  # fmt: skip
+            return made.launch(device)
+        mean_type = FLOAT64 if accumulating_type(dtype) == "double" else FLOAT32
+        losses = device.scratch(rows * mean_type.itemsize).view(mean_type.numpy)
+        totals = (("total", "Sum", "exp_of(x)"), ("chosen", "Sum", "column == target ? x : (A)0"))
+        first = Rows(
+            "sparse_cross_entropy", rows, columns, dtype, (_MOST, Stage(totals, "x = x - most;")), full, by_row,
+            row_results=[(losses, "log_of(total) - chosen")], before=before,
+        )  # fmt: skip
+        second = Rows("mean_cross_entropy", 1, rows, mean_type, (Stage((("total", "Sum", "x"),)),),
+                      [Operand("x", losses)], row_results=[(out, "total / COLUMNS")])  # fmt: skip
+        return in_order(first.launch(device), second.launch(device))
+
     def localize(self, placement: Placement) -> Op:
         return replace(self, batch=placement.in_types[0].shape[0]) if self.is_grad else self
 
@@ -114,6 +162,7 @@ class SigmoidCrossEntropyWithLogits(Binary):
     """max(x, 0) - x * label + log(1 + exp(-|x|)), the cross entropy of sigmoid(x) with label."""
 
     float_only: ClassVar[bool] = True
+    cuda: ClassVar[str] = "softplus({0}) - {0} * {1}"
     samples: ClassVar[Any] = (sample((8, 16), (8, 16)),)
 
     def bprop(self, b: Builder, x: Value, label: Value, out: Value, dout: Value) -> Gradients:
@@ -140,6 +189,11 @@ class L2Loss(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (x,) = inputs
         return (be.xp.sum(x * x) * 0.5).astype(x.dtype)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        half = Reduction("l2_loss", "Sum", "x * x", "total * (A)0.5")
+        return reduce(device, half, x.shape, range(x.ndim), [Operand("x", x)], out)
 
 
 class _ElementLoss(Op, abstract=True):
@@ -169,6 +223,20 @@ class _ElementLoss(Op, abstract=True):
         """The gradient of the loss of one element."""
         return scaled(b, 1 / math.prod(x.shape), dout) if self.reduction == "mean" else dout
 
+    def losses(self, device: Device, text: str, inputs: Sequence[Array], out: Array) -> Launch | None:
+        """Launch of a loss whose C++ is `text`, of the operands x, y and w."""
+        operands = [Operand(name, array) for name, array in zip("xyw", inputs, strict=False)]
+        name = f"loss_{self.reduction}"
+        if self.reduction == "none":
+            kind = accumulating_type(operands[0].dtype)
+            values = " ".join(f"const A {o.name} = wide(p_{o.name}[at]);" for o in operands)
+            each = f"[&] {{ {values} return narrow<R>((A)({text})); }}()"
+            return put_values(device, name, out, each, [(f"p_{o.name}", o.array) for o in operands],
+                              common=f"{COMMON}typedef {kind} A;\n")  # fmt: skip
+        x = inputs[0]
+        after = f"total / (A){x.size}" if self.reduction == "mean" else "total"
+        return reduce(device, Reduction(name, "Sum", text, after), x.shape, range(x.ndim), operands, out)
+
 
 class SmoothL1Loss(_ElementLoss):
     """0.5 d^2 / beta where |d| < beta, |d| - 0.5 beta elsewhere, d = prediction - target."""
@@ -193,6 +261,12 @@ class SmoothL1Loss(_ElementLoss):
         prediction, target = inputs
         d = xp.abs(prediction - target)
         return self.combine(xp, xp.where(d < self.beta, d * d * (0.5 / self.beta), d - 0.5 * self.beta))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        d = "magnitude(x - y)"
+        beta = f"(A){self.beta}"
+        text = f"{d} < {beta} ? {d} * {d} * ((A)0.5 / {beta}) : {d} - (A)0.5 * {beta}"
+        return self.losses(device, text, inputs, out)
 
 
 class BinaryCrossEntropy(_ElementLoss):
@@ -226,6 +300,14 @@ class BinaryCrossEntropy(_ElementLoss):
         losses = -(y * yes + (1 - y) * no)
         return self.combine(xp, losses * weights[0] if weights else losses)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        tiny = {"Float16": "(A)6.103515625e-5", "Float64": "(A)2.2250738585072014e-308"}.get(
+            dtype_of(inputs[0].dtype).name, "(A)1.1754944e-38"
+        )
+        yes, no = (f"Largest::of(log_of(Largest::of({p}, {tiny})), (A)-100)" for p in ("x", "1 - x"))
+        weight = " * w" if len(inputs) > 2 else ""
+        return self.losses(device, f"-(y * {yes} + (1 - y) * {no}){weight}", inputs, out)
+
 
 class KLDivLoss(_ElementLoss):
     """y (log(y) - x) for logarithms x and probabilities y; 0 where y is 0. Labels get no gradient."""
@@ -244,3 +326,6 @@ class KLDivLoss(_ElementLoss):
         xp = be.xp
         x, y = inputs
         return self.combine(xp, y * (xp.log(xp.where(y > 0, y, xp.ones_like(y))) - x))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.losses(device, "y * (log_of(y > 0 ? y : (A)1) - x)", inputs, out)

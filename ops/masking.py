@@ -13,6 +13,8 @@ from mspc.ir.types import BOOL, TensorType
 from mspc.ops.bases import Elementwise
 from mspc.ops.broadcast import sum_to_shape
 from mspc.ops.comparison import Select
+from mspc.ops.cuda_move import put_values
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.ops.rules import broadcast_rule, factor_names
 
@@ -38,6 +40,12 @@ class _Triangle(Op, abstract=True):
         rows, columns = placement.in_layouts[0].slices_for(placement.rank, placement.in_types[0].shape)[-2:]
         return replace(self, diagonal=self.diagonal + rows.start - columns.start)
 
+    def kept(self, device: Device, x: Array, out: Array, test: str) -> Launch | None:
+        """Launch that keeps the elements whose column, counted from the row's number, meets `test`."""
+        rows, columns = x.shape[-2:]
+        text = f"(long long)(at % {columns}) - (long long)(at / {columns} % {rows}) {test} ? x[at] : narrow<R>(0)"
+        return put_values(device, "triangle", out, text, [("x", x)])
+
 
 class Tril(_Triangle):
     """x on and below the diagonal of the last two dimensions, 0 above; `diagonal` moves it up."""
@@ -46,6 +54,9 @@ class Tril(_Triangle):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.tril(inputs[0], self.diagonal)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.kept(device, inputs[0], out, f"<= {self.diagonal}")
 
 
 class Triu(_Triangle):
@@ -56,9 +67,14 @@ class Triu(_Triangle):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.triu(inputs[0], self.diagonal)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.kept(device, inputs[0], out, f">= {self.diagonal}")
+
 
 class MaskedFill(Elementwise):
     """value where the mask is true, x elsewhere; value is a scalar."""
+
+    cuda: ClassVar[str] = "{1} ? {2} : {0}"
 
     def rule(self, x: TensorType, mask: TensorType, value: TensorType) -> str:
         return broadcast_rule((x.shape, mask.shape, value.shape))

@@ -12,6 +12,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.arguments import axis_in
 from mspc.ops.bases import require_same
 from mspc.ops.broadcast import ReduceSum, sum_to_shape
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.products import product
 from mspc.ops.rules import broadcast_rule, factor_names
@@ -70,6 +71,10 @@ class _Product(Op, abstract=True):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, y = inputs
+        return device.matmul(x, y, out, self.transpose_a, self.transpose_b)
 
 
 class MatMul(_Product):

@@ -17,6 +17,7 @@ from mspc.ops.bases import Binary
 from mspc.ops.broadcast import REDUCE_SAMPLES, ReduceSum
 from mspc.ops.comparison import Greater, Select
 from mspc.ops.creation import number_of
+from mspc.ops.cuda_math import number
 from mspc.ops.elementwise import UNARY_SAMPLES, constant, scaled
 from mspc.ops.embedding import Gather
 from mspc.ops.factors import Rule
@@ -226,6 +227,10 @@ class LeakyReLUExt(Activation):
         positive = b.emit(Greater(), x, constant(b, 0, x))
         return (b.emit(Select(), positive, dout, scaled(b, self.negative_slope, dout)),)
 
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on negative_slope
+        return f"{{0}} > T(0) ? {{0}} : {{0}} * {number(self.negative_slope)}"
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (x,) = inputs
         return be.xp.where(x > 0, x, x * self.negative_slope)
@@ -250,6 +255,13 @@ class SoftplusExt(Activation):
         steep = scaled(b, self.beta, x)
         curved = b.emit(Mul(), dout, b.emit(Sigmoid(), steep))
         return (b.emit(Select(), b.emit(Greater(), steep, constant(b, self.threshold, x)), dout, curved),)
+
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on beta and threshold
+        return (
+            f"{{0}} * {number(self.beta)} > {number(self.threshold)} ? {{0}} "
+            f": softplus({{0}} * {number(self.beta)}) / {number(self.beta)}"
+        )
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
@@ -276,6 +288,13 @@ class IsClose(Binary):
 
     def result_dtype(self, *types: TensorType) -> DType:
         return BOOL
+
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on the tolerances
+        return (
+            f"{{0}} == {{1}} || absolute(real<T>({{0}}) - real<T>({{1}})) <= "
+            f"{number(self.atol)} + {number(self.rtol)} * absolute(real<T>({{1}})) && {{1}} - {{1}} == T(0)"
+        ) + " || {0} != {0} && {1} != {1}" * self.equal_nan
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.isclose(*inputs, rtol=self.rtol, atol=self.atol, equal_nan=self.equal_nan)

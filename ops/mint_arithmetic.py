@@ -17,6 +17,7 @@ from mspc.ops.broadcast import sum_to_shape
 from mspc.ops.cast import Cast
 from mspc.ops.comparison import IsFinite
 from mspc.ops.creation import LinSpace, Range, number_of
+from mspc.ops.cuda_math import number
 from mspc.ops.elementwise import UNARY_SAMPLES, scaled
 from mspc.ops.embedding import OneHot
 from mspc.ops.factors import Rule
@@ -44,9 +45,18 @@ class _Scaled(Binary, abstract=True):
         dy = dout if factor == 1 else scaled(b, factor, dout)
         return sum_to_shape(b, dout, x.shape), sum_to_shape(b, dy, y.shape)
 
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on alpha
+        return f"{{0}} + {{1}} * {_factor(self.sign * self.alpha)}"
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, y = inputs
         return (x + y * (self.sign * self.alpha)).astype(x.dtype)
+
+
+def _factor(value: int | float) -> str:
+    """A factor in an expression; integers stay integers."""
+    return f"T({value})" if isinstance(value, int) else number(value)
 
 
 class AddExt(_Scaled):
@@ -81,6 +91,10 @@ class AddcmulExt(Elementwise):
         dy = sum_to_shape(b, b.emit(Mul(), share, z), y.shape)
         return sum_to_shape(b, dout, x.shape), dy, sum_to_shape(b, b.emit(Mul(), share, y), z.shape)
 
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on value
+        return f"{{0}} + T({{1}} * {{2}}) * {_factor(self.value)}"
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, y, z = inputs
         return (x + y * z * self.value).astype(x.dtype)
@@ -98,6 +112,10 @@ class AddcdivExt(AddcmulExt):
         share = b.emit(Div(), scaled(b, self.value, dout), z)
         dz = scaled(b, -1, b.emit(Mul(), share, b.emit(Div(), y, z)))
         return sum_to_shape(b, dout, x.shape), sum_to_shape(b, share, y.shape), sum_to_shape(b, dz, z.shape)
+
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on value
+        return f"{{0}} + real<T>({{1}}) / real<T>({{2}}) * {number(self.value)}"
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, y, z = inputs
@@ -123,6 +141,14 @@ class NanToNum(Unary):
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), dout, b.emit(Cast(dst_type=x.tensor_type.dtype), b.emit(IsFinite(), x))),)
+
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on the numbers
+        return (
+            f"{{0}} != {{0}} ? {number(self.nan or 0.0)} : {{0}} - {{0}} == T(0) ? {{0}} : {{0}} > T(0) ? "
+            f"{'real<T>(greatest<E>())' if self.posinf is None else number(self.posinf)} : "
+            f"{'real<T>(-greatest<E>())' if self.neginf is None else number(self.neginf)}"
+        )
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.nan_to_num(inputs[0], nan=self.nan or 0.0, posinf=self.posinf, neginf=self.neginf)

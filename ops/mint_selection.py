@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Value, element_types
+from mspc.ir.graph import Constant, Node, Value, element_types
 from mspc.ir.types import INT64, TensorType, TupleType
-from mspc.ops.arguments import axis_in, int_of, split_call
+from mspc.ops.arguments import axis_in, int_of, ints_of, split_call
+from mspc.ops.embedding import GatherGrad
+from mspc.ops.factors import Rule
 from mspc.ops.norm import items
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.reshape import Reshape
@@ -144,3 +146,57 @@ class TopkExt(_Ordered):
         places = xp.argsort(-x if self.largest else x, axis=self.dim, kind="stable")
         places = xp.take(places, xp.arange(self.k), axis=self.dim).astype(xp.int64)
         return xp.take_along_axis(x, places, axis=self.dim), places
+
+
+class RepeatInterleaveTensor(Op):
+    """Slice i along `dim`, which must stay whole, repeats[i] times in a row; without dim those of x made flat.
+
+    Called as `RepeatInterleaveTensor()(input, repeats, dim)`; the repetitions must be known at compile time.
+    """
+
+    repeats: tuple[int, ...] = ()
+    dim: int | None = None
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    samples: ClassVar[Any] = (
+        sample((4, 8), repeats=(2, 0, 3, 1), dim=0),
+        sample((8, 4, 2), repeats=(1, 2, 1, 4), dim=-2),
+        sample((2, 2), repeats=(1, 2, 3, 4)),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("repeats", "dim", "output_size"), optional=2)
+        repeats, dim = found["repeats"], found.get("dim")
+        if isinstance(repeats, Constant):
+            repeats = tuple(repeats.value.reshape(-1).tolist())
+        counts = ints_of(self.name, "repeats", repeats)
+        return replace(self, repeats=counts, dim=None if dim is None else int_of(self.name, "dim", dim)), tensors
+
+    def rule(self, x: TensorType) -> str:
+        names = factor_names(len(x.shape))
+        axis = -1 if self.dim is None else axis_in(self.name, self.dim, len(names))
+        size = x.size if self.dim is None else x.shape[axis]
+        if len(self.repeats) != size or min(self.repeats, default=0) < 0:
+            where = "input 0" if self.dim is None else f"dimension {axis} of input 0"
+            raise MspcError(f"{self.name}: repeats {self.repeats} are not {size} numbers from 0 on, as {where} needs")
+        total = f"{factor_names(1, len(names))[0]}={sum(self.repeats)}!"
+        if self.dim is None:
+            return f"{' '.join(f'{name}!' for name in names)} -> {total}"
+        return f"{along_text(names, axis, f'{names[axis]}!')} -> {along_text(names, axis, total)}"
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy has an entry for `repeats`, which stays whole: ((2, 1), (1,))."""
+        return (*rule.inputs, ((),))
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        rows = [i for i, count in enumerate(self.repeats) for _ in range(count)]
+        axis = 0 if self.dim is None else axis_in(self.name, self.dim, len(x.shape))
+        grad = b.emit(GatherGrad(len(self.repeats), axis), dout, b.constant(rows, INT64))
+        return (grad if self.dim is not None else b.emit(Reshape(x.shape), grad),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.repeat(inputs[0], list(self.repeats), axis=self.dim)
+
+
+def along_text(names: Sequence[str], axis: int, token: str) -> str:
+    """Factors of a tensor, that of dimension `axis` replaced."""
+    return " ".join((*names[:axis], token, *names[axis + 1 :]))

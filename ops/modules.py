@@ -8,10 +8,12 @@ from mspc.ops.op import REGISTRY, Op
 
 MODULES = (
     "structural", "cast", "reshape", "broadcast", "comparison", "arithmetic", "elementwise",
-    "trigonometry", "special", "integer", "reduce", "matmul", "slicing", "shape", "activation", "piecewise",
-    "softmax", "norm", "embedding", "scatter", "masking", "creation", "random", "selection", "loss",
+    "trigonometry", "special", "integer", "reduce", "all_finite", "matmul", "slicing", "shape", "activation",
+    "piecewise",
+    "softmax", "norm", "attention", "embedding", "scatter", "masking", "creation", "random", "selection", "loss",
     "mint", "mint_selection", "mint_arithmetic", "random_mask", "parts", "parameter_scatter", "distance",
-    "optimizer", "comm", "exchange", "regroup", "point_to_point",
+    "dump", "sampling", "optimizer", "comm", "exchange", "regroup", "point_to_point",
+    "fused_elementwise", "fused_matmul", "fused_norm", "grouped_update",
 )  # fmt: skip
 """Modules of `mspc.ops` that define operators, in the order in which they build on each other."""
 

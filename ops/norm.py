@@ -9,11 +9,15 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
-from mspc.ir.types import TensorType
+from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.arguments import axis_in
 from mspc.ops.arithmetic import Add, Mul, Sub
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.broadcast import Axis, broadcast_to, sum_to_shape
+from mspc.ops.cuda_reduce import Reduction, reduce
+from mspc.ops.cuda_rows import Rows, Stage, normalise
+from mspc.ops.cuda_source import Operand
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.fused import in_rows
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.rules import factor_names
@@ -125,6 +129,24 @@ class LayerNorm(_Norm):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, gamma, beta = inputs
+        y, mean, variance = out
+        rows, columns = _matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
+        stages = (
+            Stage((("mean", "Sum", "x"),), then="mean /= COLUMNS;"),
+            Stage(
+                (("variance", "Sum", "x * x"),),
+                "x -= mean;",
+                f"variance /= COLUMNS; const A inverse = 1 / sqrt_of(variance + (A){self.epsilon});",
+            ),
+        )
+        return Rows(
+            "layer_norm", rows, columns, dtype_of(x.dtype), stages, [Operand("x", x)],
+            by_column=[Operand("gamma", gamma), Operand("beta", beta)],
+            results=[(y, "x * inverse * gamma + beta")], row_results=[(mean, "mean"), (variance, "variance")],
+        ).launch(device)  # fmt: skip
+
 
 def _matrix(shape: tuple[int, ...], begin: int) -> tuple[int, int]:
     """(rows, columns) of x when everything from dimension `begin` on is a row."""
@@ -168,6 +190,23 @@ class LayerNormGammaGrad(_Norm):
         product *= dout
         axes = tuple(range(axis_in(self.name, self.begin_params_axis, x.ndim)))
         return be.xp.sum(product, axis=axes)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        dout, x, mean, variance = inputs
+        _, columns = _matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
+        parameters = axis_in(self.name, self.begin_params_axis, x.ndim)
+        by_row = math.prod(x.shape[parameters:]) == columns
+        place = "row" if by_row else f"at / {columns}"
+        statistics = (
+            f"const A mean = (A)wide(p_mean[{place}]), "
+            f"inverse = 1 / sqrt_of((A)wide(p_variance[{place}]) + (A){self.epsilon});"
+        )
+        reduction = Reduction(
+            "layer_norm_gamma_gradient", "Sum", "g * (x - mean) * inverse",
+            before_row=statistics if by_row else "", before_each="" if by_row else statistics,
+        )  # fmt: skip
+        full, others = (Operand("g", dout), Operand("x", x)), (Operand("mean", mean), Operand("variance", variance))
+        return reduce(device, reduction, x.shape, range(parameters), full, out, others)
 
 
 class LayerNormGrad(_Norm):
@@ -234,6 +273,19 @@ class LayerNormGrad(_Norm):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        dout, x, mean, variance, gamma = inputs
+        rows, columns = _matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
+        totals = (("mean_g", "Sum", "g"), ("mean_gx", "Sum", "g * x"))
+        change = "x = (x - mean) * inverse; g *= gamma;"
+        return Rows(
+            "layer_norm_gradient", rows, columns, dtype_of(x.dtype),
+            (Stage(totals, change, "mean_g /= COLUMNS; mean_gx /= COLUMNS;"),),
+            [Operand("g", dout), Operand("x", x)], [Operand("mean", mean), Operand("variance", variance)],
+            [Operand("gamma", gamma)], [(out, "(g - mean_g - x * mean_gx) * inverse")],
+            before=f"const A inverse = 1 / sqrt_of((A)variance + (A){self.epsilon});",
+        ).launch(device)  # fmt: skip
+
 
 class RmsNorm(_Norm):
     """x / sqrt(mean(x^2) + epsilon) * gamma and the reciprocal root: a tuple of two.
@@ -274,6 +326,19 @@ class RmsNorm(_Norm):
         rstd = 1 / xp.sqrt(xp.mean(x * x, axis=axes, keepdims=True) + self.epsilon)
         return x * rstd * gamma, rstd
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, gamma = inputs
+        rows, columns = _matrix(x.shape, x.ndim - gamma.ndim)
+        stage = Stage(
+            (("squares", "Sum", "x * x"),),
+            then=f"const A inverse = 1 / sqrt_of(squares / COLUMNS + (A){self.epsilon});",
+        )
+        return Rows(
+            "rms_norm", rows, columns, dtype_of(x.dtype), (stage,), [Operand("x", x)],
+            by_column=[Operand("gamma", gamma)], results=[(out[0], "x * inverse * gamma")],
+            row_results=[(out[1], "inverse")],
+        ).launch(device)  # fmt: skip
+
 
 class RmsNormGrad(_Norm):
     """Gradient of RmsNorm in x, of (dout, x, rstd, gamma): rstd (g - y mean(g y)), g = dout gamma and y = x
@@ -299,6 +364,15 @@ class RmsNormGrad(_Norm):
         g *= rstd
         return g
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        dout, x, rstd, gamma = inputs
+        rows, columns = _matrix(x.shape, x.ndim - gamma.ndim)
+        stage = Stage((("mean_gx", "Sum", "g * x"),), "g *= gamma; x *= rstd;", "mean_gx /= COLUMNS;")
+        return Rows(
+            "rms_norm_gradient", rows, columns, dtype_of(x.dtype), (stage,), [Operand("g", dout), Operand("x", x)],
+            [Operand("rstd", rstd)], [Operand("gamma", gamma)], [(out, "(g - x * mean_gx) * rstd")],
+        ).launch(device)  # fmt: skip
+
 
 class L2Normalize(_Norm):
     """x over the root of the larger of `epsilon` and the sum of its squares along `axis`."""
@@ -323,6 +397,12 @@ class L2Normalize(_Norm):
         total = xp.sum(x * x, axis=self.axis, keepdims=True)
         return x / xp.sqrt(xp.maximum(total, self.epsilon))
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        least = f"(A){self.epsilon}"
+        root = f"total = 1 / sqrt_of(total < {least} ? {least} : total);"
+        stages = (Stage((("total", "Sum", "x * x"),), then=root),)
+        return normalise(device, "l2_normalize", self.axis, [Operand("x", inputs[0])], out, stages, "x * total")
+
 
 class L2NormalizeGrad(_Norm):
     """Gradient of L2Normalize, of (x, its result, dout)."""
@@ -342,6 +422,14 @@ class L2NormalizeGrad(_Norm):
         total = xp.sum(x * x, axis=self.axis, keepdims=True)
         along = xp.sum(out * dout, axis=self.axis, keepdims=True) * (total > self.epsilon)
         return (dout - out * along) / xp.sqrt(xp.maximum(total, self.epsilon))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        least = f"(A){self.epsilon}"
+        then = f"along = total > {least} ? along : 0; total = 1 / sqrt_of(total < {least} ? {least} : total);"
+        stages = (Stage((("total", "Sum", "x * x"), ("along", "Sum", "y * g")), then=then),)
+        operands = [Operand(name, array) for name, array in zip("xyg", inputs, strict=True)]
+        result = "(g - y * along) * total"
+        return normalise(device, "l2_normalize_gradient", self.axis, operands, out, stages, result)
 
 
 def items(b: Builder, value: Node, count: int) -> list[Value]:

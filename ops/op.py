@@ -18,6 +18,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import DType, TensorType, TupleType, Type
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.factors import Rule, parse_rule
+from mspc.ops.half import widening, widening_into
 
 if TYPE_CHECKING:
     from mspc.ir.builder import Builder
@@ -86,12 +87,19 @@ class Op:
             one of them may pass through.
         additive: the result is a sum of the inputs (or they stand side by side in it): partial sums pass when all
             inputs are partial over the same axes.
+        operandwise: the result combines one idempotent `reduction` (all, any, max, min) per operand: every operand may
+            be cut in its own way, and the result is partial over all their axes.
         follows_neighbours: only moves data, so that it takes its cut from the operators around it where others left
             unset would be cut along the batch.
         has_side_effect: must run even if nobody reads the result.
         mutates: indices of the inputs (parameters) that the operator overwrites.
+        neutral: for an operator that changes parameters, values of operands with which it changes nothing, by the
+            operand's index; None stands for the parameter's own value. Empty where there are none.
         fresh: the kernel's result never shares memory with an operand.
         in_place: `kernel_into` may write to an operand of the result's type.
+        any_types: `kernel_into` takes operands and results of any element types, which may differ.
+        widens: kernels get operands of Float16 and BFloat16 as Float32 (see `half`); False for operators that only move
+            data or say themselves how they compute.
         omitted: names of fields that the text leaves out while they have their default.
         view: the result shows the elements of operand 0 in their order, in another shape at most.
         cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}` are
@@ -103,11 +111,15 @@ class Op:
     reduction: ClassVar[str] = "sum"
     linear_in: ClassVar[tuple[int, ...]] = ()
     additive: ClassVar[bool] = False
+    operandwise: ClassVar[bool] = False
     follows_neighbours: ClassVar[bool] = False
     has_side_effect: ClassVar[bool] = False
     mutates: ClassVar[tuple[int, ...]] = ()
+    neutral: ClassVar[Mapping[int, float | None]] = {}
     fresh: ClassVar[bool] = False
     in_place: ClassVar[bool] = False
+    any_types: ClassVar[bool] = False
+    widens: ClassVar[bool] = True
     omitted: ClassVar[tuple[str, ...]] = ()
     view: ClassVar[bool] = False
     cuda: ClassVar[str] = ""
@@ -115,6 +127,9 @@ class Op:
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        for method, wrapped in (("kernel", widening), ("kernel_into", widening_into)):
+            if method in cls.__dict__:
+                setattr(cls, method, wrapped(cls.__dict__[method]))
         own = inspect.get_annotations(cls)
         if any(not str(kind).startswith("ClassVar") for kind in own.values()):
             dataclass(frozen=True)(cls)  # costs 0.4 ms; without fields of its own a class inherits all
@@ -173,6 +188,7 @@ class Op:
         to those named in `mutates`."""
         raise NotImplementedError(f"{self.name} has no kernel")
 
+    @widening
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         """The kernel bound to a backend; override to hand out a bare array function without a call in between."""
         return functools.partial(self.run, be)

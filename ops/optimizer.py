@@ -5,11 +5,14 @@ parameter.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import require_same
+from mspc.ops.cuda_update import launch_updates
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.fused import in_rows
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.rules import factor_names
@@ -17,19 +20,22 @@ from mspc.ops.rules import factor_names
 _UPDATE = NotDifferentiable("it changes a parameter")
 
 
-class _Update(Op, abstract=True):
+class Update(Op, abstract=True):
     """Operands are scalars or have the shape of the parameter, operand 0; results have it too.
 
     Class attributes:
         operands: names of the operands for messages.
         scalars: indices of the operands that are scalars.
         outputs: number of results, a tuple when more than one.
+        cuda_update: C++ statements that change one element; operands and attributes go by their names, operands that
+            `mutates` names are set, T is the type that the parameter is computed in.
     """
 
     has_side_effect: ClassVar[bool] = True
     operands: ClassVar[tuple[str, ...]] = ()
     scalars: ClassVar[tuple[int, ...]] = ()
     outputs: ClassVar[int] = 1
+    cuda_update: ClassVar[str] = ""
 
     def rule(self, *types: TensorType) -> str:
         if len(types) != len(self.operands):
@@ -55,6 +61,9 @@ class _Update(Op, abstract=True):
             else inferred
         )
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return launch_updates(device, self, (inputs,))
+
 
 def _samples(*roles: str, **attributes: Any) -> tuple[Any, ...]:
     """Two shapes; "x" stands for a tensor of the parameter's shape, "s" for a scalar."""
@@ -66,11 +75,13 @@ def _samples(*roles: str, **attributes: Any) -> tuple[Any, ...]:
     )
 
 
-class Assign(_Update):
+class Assign(Update):
     """variable = value."""
 
     operands: ClassVar[tuple[str, ...]] = ("variable", "value")
     mutates: ClassVar[tuple[int, ...]] = (0,)
+    cuda_update: ClassVar[str] = "variable = value;"
+    neutral: ClassVar[Mapping[int, float | None]] = {1: None}
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _samples("x", "x")
 
@@ -80,11 +91,13 @@ class Assign(_Update):
         return variable
 
 
-class AssignAdd(_Update):
+class AssignAdd(Update):
     """variable += value."""
 
     operands: ClassVar[tuple[str, ...]] = ("variable", "value")
     mutates: ClassVar[tuple[int, ...]] = (0,)
+    cuda_update: ClassVar[str] = "variable += value;"
+    neutral: ClassVar[Mapping[int, float | None]] = {1: -0.0}
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _samples("x", "x")
 
@@ -93,11 +106,13 @@ class AssignAdd(_Update):
         return be.xp.add(variable, value, out=variable)
 
 
-class AssignSub(_Update):
+class AssignSub(Update):
     """variable -= value."""
 
     operands: ClassVar[tuple[str, ...]] = ("variable", "value")
     mutates: ClassVar[tuple[int, ...]] = (0,)
+    cuda_update: ClassVar[str] = "variable -= value;"
+    neutral: ClassVar[Mapping[int, float | None]] = {1: 0.0}
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _samples("x", "x")
 
@@ -106,7 +121,7 @@ class AssignSub(_Update):
         return be.xp.subtract(variable, value, out=variable)
 
 
-class ApplyMomentum(_Update):
+class ApplyMomentum(Update):
     """accumulation = accumulation * momentum + gradient; variable -= learning_rate * accumulation.
 
     With use_nesterov variable -= learning_rate * (gradient + momentum * accumulation). gradient_scale
@@ -125,6 +140,12 @@ class ApplyMomentum(_Update):
     )
     scalars: ClassVar[tuple[int, ...]] = (2, 4)
     mutates: ClassVar[tuple[int, ...]] = (0, 1)
+    cuda_update: ClassVar[str] = """
+        const T scaled = gradient * gradient_scale;
+        accumulation = accumulation * momentum + scaled;
+        variable -= learning_rate * (use_nesterov ? accumulation * momentum + scaled : accumulation);
+    """
+    neutral: ClassVar[Mapping[int, float | None]] = {2: 0.0, 3: -0.0, 4: 1.0}
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = (
         *_samples("x", "x", "s", "x", "s"),
@@ -156,7 +177,7 @@ class ApplyMomentum(_Update):
         variable -= step
 
 
-class SGD(_Update):
+class SGD(Update):
     """Stochastic gradient descent with momentum, dampening, weight decay and Nesterov's step.
 
     stat is 1 before the first step of an element, which sets accum = gradient, and 0 afterwards. A momentum
@@ -176,6 +197,14 @@ class SGD(_Update):
     )
     scalars: ClassVar[tuple[int, ...]] = (2, 4)
     mutates: ClassVar[tuple[int, ...]] = (0, 3, 5)
+    cuda_update: ClassVar[str] = """
+        const T decayed = gradient + parameters * weight_decay;
+        const T fresh = stat > T(0) ? decayed : accum * momentum + decayed * (T(1) - dampening);
+        const bool active = momentum > T(0);
+        if (active) { accum = fresh; stat = T(0); }
+        parameters -= learning_rate * (active ? nesterov ? decayed + fresh * momentum : fresh : decayed);
+    """
+    neutral: ClassVar[Mapping[int, float | None]] = {1: 0.0, 2: 0.0, 4: 0.0}
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = (
         *_samples("x", "x", "s", "x", "s", "x"),
@@ -198,7 +227,7 @@ class SGD(_Update):
         return parameter
 
 
-class Adam(_Update):
+class Adam(Update):
     """Adam; Kingma and Ba, arXiv 1412.6980, algorithm 1 with the corrections folded into the rate.
 
     m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; var -= l m / (sqrt(v) + epsilon) with
@@ -214,6 +243,13 @@ class Adam(_Update):
     scalars: ClassVar[tuple[int, ...]] = (3, 4, 5, 6, 7, 8)
     outputs: ClassVar[int] = 3
     mutates: ClassVar[tuple[int, ...]] = (0, 1, 2)
+    cuda_update: ClassVar[str] = """
+        m = m * beta1 + gradient * (T(1) - beta1);
+        v = v * beta2 + gradient * gradient * (T(1) - beta2);
+        const T rate = lr * sqrt(T(1) - beta2_power) / (T(1) - beta1_power);
+        var -= rate * (use_nesterov ? m * beta1 + gradient * (T(1) - beta1) : m) / (sqrt(v) + epsilon);
+    """
+    neutral: ClassVar[Mapping[int, float | None]] = {3: 0.0, 4: 0.0, 5: 0.0, 6: 1.0, 7: 1.0, 9: -0.0}
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = (
         *_samples("x", "x", "x", "s", "s", "s", "s", "s", "s", "x"),
@@ -230,7 +266,7 @@ class Adam(_Update):
         return var, m, v
 
 
-class AdamWeightDecay(_Update):
+class AdamWeightDecay(Update):
     """Adam without bias correction and with decoupled weight decay; Loshchilov and Hutter, arXiv 1711.05101.
 
     var -= lr (m / (sqrt(v) + epsilon) + decay var), m and v as in Adam.
@@ -243,6 +279,12 @@ class AdamWeightDecay(_Update):
     scalars: ClassVar[tuple[int, ...]] = (3, 4, 5, 6, 7)
     outputs: ClassVar[int] = 3
     mutates: ClassVar[tuple[int, ...]] = (0, 1, 2)
+    cuda_update: ClassVar[str] = """
+        m = m * beta1 + gradient * (T(1) - beta1);
+        v = v * beta2 + gradient * gradient * (T(1) - beta2);
+        var -= lr * (m / (sqrt(v) + epsilon) + decay * var);
+    """
+    neutral: ClassVar[Mapping[int, float | None]] = {3: 0.0, 4: 1.0, 5: 1.0, 8: -0.0}
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _samples("x", "x", "x", "s", "s", "s", "s", "s", "x")
 

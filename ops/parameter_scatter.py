@@ -20,7 +20,7 @@ from mspc.ops.broadcast import zeros
 from mspc.ops.embedding import Gather, cut_along, require_integer
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
 from mspc.ops.rules import factor_names
-from mspc.ops.scatter import GatherNd, TensorScatterUpdate, places_of
+from mspc.ops.scatter import GatherNd, TensorScatterUpdate
 
 Gradients = Sequence[Value | None]
 _UPDATE = NotDifferentiable("it changes a parameter")
@@ -137,7 +137,7 @@ class ScatterUpdate(_Scatter):
 
 
 class _ScatterNd(TensorScatterUpdate, abstract=True):
-    """A parameter at indices[..., k], which name its first k dimensions; those must stay whole."""
+    """A parameter at indices[..., k], which name its first k dimensions."""
 
     use_locking: bool = False
     combine: ClassVar[str] = ""
@@ -146,10 +146,11 @@ class _ScatterNd(TensorScatterUpdate, abstract=True):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         variable, indices, updates = inputs
+        places, values = self.written(be.xp, indices, updates, variable.shape)
         if self.combine:
-            getattr(be.xp, self.combine).at(variable, places_of(indices), updates)
+            getattr(be.xp, self.combine).at(variable, places, values)
         else:
-            variable[places_of(indices)] = updates
+            variable[places] = values
         return variable
 
 
@@ -182,7 +183,8 @@ class _TensorScatter(TensorScatterUpdate, abstract=True):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, indices, updates = inputs
         out = x.copy()
-        getattr(be.xp, self.combine).at(out, places_of(indices), updates)
+        places, values = self.written(be.xp, indices, updates, x.shape)
+        getattr(be.xp, self.combine).at(out, places, values)
         return out
 
 

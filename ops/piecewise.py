@@ -10,6 +10,7 @@ from mspc.ir.graph import Value
 from mspc.ops.activation import Activation, ReluGrad, Sigmoid, Softplus, Tanh
 from mspc.ops.arithmetic import Add, Div, Mul, Sub
 from mspc.ops.comparison import Greater, LogicalAnd, Select
+from mspc.ops.cuda_math import number
 from mspc.ops.elementwise import UNARY_SAMPLES, Abs, Square, constant, scaled
 from mspc.ops.op import ArrayBackend, sample
 
@@ -26,6 +27,8 @@ def between(b: Builder, low: float, x: Value, high: float) -> Value:
 
 class ReLU6(Activation):
     """min(max(x, 0), 6)."""
+
+    cuda: ClassVar[str] = "clip({0}, T(0), T(6))"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         inside = b.emit(Select(), b.emit(Greater(), constant(b, 6, x), x), dout, constant(b, 0, x))
@@ -52,6 +55,10 @@ class Elu(Activation):
         positive = b.emit(Greater(), x, constant(b, 0, x))
         return (b.emit(Select(), positive, dout, b.emit(Mul(), dout, slope)),)
 
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on alpha
+        return f"{{0}} > T(0) ? {{0}} : expm1({{0}}) * {number(self.alpha)}"
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (x,) = inputs
         return be.xp.where(x > 0, x, be.xp.expm1(be.xp.minimum(x, 0)) * self.alpha)
@@ -66,6 +73,10 @@ class SeLU(Activation):
         positive = b.emit(Greater(), x, constant(b, 0, x))
         slope = b.emit(Add(), out, constant(b, _SELU_SCALE * _SELU_ALPHA, x))
         return (b.emit(Select(), positive, scaled(b, _SELU_SCALE, dout), b.emit(Mul(), dout, slope)),)
+
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # made once its constants are known
+        return f"({{0}} > T(0) ? {{0}} : expm1({{0}}) * {number(_SELU_ALPHA)}) * {number(_SELU_SCALE)}"
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (x,) = inputs
@@ -82,6 +93,8 @@ _SELU_ALPHA = 1.6732632423543772
 class HSigmoid(Activation):
     """x / 6 + 1 / 2, cut off below 0 and above 1."""
 
+    cuda: ClassVar[str] = "clip({0} * T(1.0 / 6.0) + T(0.5), T(0), T(1))"
+
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         inside = between(b, -3, x, 3)
         return (b.emit(Select(), inside, scaled(b, 1 / 6, dout), constant(b, 0, x)),)
@@ -94,6 +107,8 @@ class HSigmoid(Activation):
 
 class HSwish(Activation):
     """x * HSigmoid(x)."""
+
+    cuda: ClassVar[str] = "{0} * clip({0} * T(1.0 / 6.0) + T(0.5), T(0), T(1))"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         gate = b.emit(HSigmoid(), x)
@@ -116,6 +131,10 @@ class HShrink(Activation):
         outside = b.emit(Greater(), b.emit(Abs(), x), constant(b, self.lambd, x))
         return (b.emit(Select(), outside, dout, constant(b, 0, x)),)
 
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on lambd
+        return f"{{0}} * T(absolute({{0}}) > {number(self.lambd)})"
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (x,) = inputs
         return x * (be.xp.abs(x) > self.lambd)
@@ -132,6 +151,10 @@ class SoftShrink(Activation):
         outside = b.emit(Greater(), b.emit(Abs(), x), constant(b, self.lambd, x))
         return (b.emit(Select(), outside, dout, constant(b, 0, x)),)
 
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on lambd
+        return f"{{0}} - clip({{0}}, {number(-self.lambd)}, {number(self.lambd)})"
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (x,) = inputs
         return x - be.xp.clip(x, -self.lambd, self.lambd)
@@ -141,6 +164,8 @@ class SoftShrink(Activation):
 
 class Softsign(Activation):
     """x / (1 + |x|)."""
+
+    cuda: ClassVar[str] = "{0} / (absolute({0}) + T(1))"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         bottom = b.emit(Add(), b.emit(Abs(), x), constant(b, 1, x))
@@ -155,6 +180,8 @@ class Softsign(Activation):
 
 class Mish(Activation):
     """x * tanh(log(1 + exp(x))); Misra, arXiv 1908.08681."""
+
+    cuda: ClassVar[str] = "{0} * tanh(softplus({0}))"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         tanh = b.emit(Tanh(), b.emit(Softplus(), x))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
 from mspc.ops.comm import Collective, Ranks
+from mspc.ops.comm_launch import launch_copies
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.groups import WORLD_GROUPS
 from mspc.ops.op import ArrayBackend, NotDifferentiable
 
@@ -27,6 +29,15 @@ class Send(Collective):
         def send(x: Any) -> Any:
             comm.send(x, rank, tag)
             return x
+
+        return send
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        copy, comm = launch_copies(device, inputs, (out,)), device.comm
+
+        def send() -> None:
+            comm.send(inputs[0], self.dest_rank, self.sr_tag)
+            copy()
 
         return send
 
@@ -56,6 +67,10 @@ class Receive(Collective):
         )
         return lambda *_: comm.receive(rank, tag, shape, dtype)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        comm = device.comm
+        return lambda: comm.receive_into(out, self.src_rank, self.sr_tag)
+
 
 class Barrier(Collective):
     """Hands its operands through once every rank of the group has come here."""
@@ -74,5 +89,15 @@ class Barrier(Collective):
         def barrier(*arrays: Any) -> Any:
             comm.barrier(ranks)
             return arrays
+
+        return barrier
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        copy, comm, ranks = launch_copies(device, inputs, out), device.comm, self.ranks
+
+        def barrier() -> None:
+            if len(ranks) > 1:
+                comm.barrier(ranks)
+            copy()
 
         return barrier

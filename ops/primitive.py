@@ -283,7 +283,7 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
             arrays = [a.astype(common.numpy) for a in arrays]
         types = [_tensor(a).type for a in arrays]
         op.infer(*types)
-        result = op.run(EagerBackend(), *arrays)  # type: ignore[arg-type]  # EagerBackend is an ArrayBackend
+        result = op.kernel(EagerBackend())(*arrays)  # type: ignore[arg-type]  # EagerBackend is an ArrayBackend
     except MspcError as error:
         if error.location is None:
             raise type(error)(error.message, _caller(), error.notes) from None

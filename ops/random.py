@@ -14,8 +14,12 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
-from mspc.ir.types import BOOL, TensorType, TupleType
+from mspc.ir.types import BOOL, TensorType, TupleType, dtype_of
 from mspc.ops.bases import Elementwise, require_float
+from mspc.ops.cuda_math import number
+from mspc.ops.cuda_move import coordinates
+from mspc.ops.cuda_source import address, constants, grid_of, index_type
+from mspc.ops.device import Array, Device, Launch, c_type, computing_type
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.ops.rules import same_rule
 from mspc.ops.structural import TupleGetItem
@@ -61,6 +65,34 @@ def random_words(xp: Any, key: int, shape: Sequence[int], begin: Sequence[int], 
     return words.reshape(tuple(local))
 
 
+RANDOM = """
+__device__ __forceinline__ u64 mixed(u64 word) {
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9ull;
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EBull;
+    return word ^ (word >> 31);
+}
+"""
+"""The same generator in C++."""
+
+
+def device_key(*seeds: int) -> str:
+    """C++ of the key that `key_of(*seeds, step)` is, from `step`, a pointer to the running step."""
+    return f"const u64 key = mixed({(key_of(*seeds) + _GOLDEN) % _WORD}ull + (u64)*step);"
+
+
+def device_word(shape: Sequence[int], begin: Sequence[int], local: Sequence[int], at: str = "at") -> str:
+    """C++ of the 64 random bits of element `at` of a slice, as `random_words` gives them, from `key`."""
+    if tuple(shape) == tuple(local):
+        return f"mixed((u64){at} * {_GOLDEN}ull + key + {_GOLDEN}ull)"
+    terms: list[str] = []
+    stride = 1
+    for d in reversed(range(len(shape))):
+        terms.append(f"((u64)i{d} + {begin[d]}ull) * {stride}ull")
+        stride = stride * shape[d] % _WORD
+    places = coordinates(local, at)
+    return f"[&] {{ {places} return mixed(({' + '.join(terms)}) * {_GOLDEN}ull + key + {_GOLDEN}ull); }}()"
+
+
 class Dropout(Op):
     """x / keep_prob where a random mask keeps it, 0 elsewhere, and the mask: a tuple of two.
 
@@ -104,6 +136,40 @@ class Dropout(Op):
         mask = words <= xp.uint64(min(_WORD - 1, int(self.keep_prob * _WORD)))
         return x * mask * (1 / self.keep_prob), mask
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        y, mask = out
+        if not x.size:
+            return None
+        dtype = dtype_of(x.dtype)
+        lanes = 16 // dtype.itemsize
+        while lanes > 1 and (x.size % lanes or any(address(a) % (a.dtype.itemsize * lanes) for a in (x, y, mask))):
+            lanes //= 2
+        word = device_word(self.shape or x.shape, self.begin or (0,) * x.ndim, x.shape)
+        source = RANDOM + f"typedef {c_type(dtype)} T;\ntypedef {computing_type(dtype)} A;\n"
+        source += f"typedef {index_type(x.size + 256 * lanes)} Index;\n" + constants(SIZE=x.size, V=lanes) + f"""
+extern "C" __global__ void __launch_bounds__(256) dropout(const T* x, const long long* step, T* y, bool* mask) {{
+    const Index begin = ((Index)blockIdx.x * 256 + threadIdx.x) * V;
+    if (begin >= SIZE) return;
+    {device_key(self.Seed0, self.Seed1)}
+    const A factor = (A)wide(narrow<T>((A){1 / self.keep_prob}));
+    const Pack<T, V> given = *(const Pack<T, V>*)(x + begin);
+    Pack<T, V> made;
+    Pack<bool, V> kept;
+    #pragma unroll
+    for (int j = 0; j < V; ++j) {{
+        const Index at = begin + j;
+        kept.at[j] = {word} <= {min(_WORD - 1, int(self.keep_prob * _WORD))}ull;
+        made.at[j] = narrow<T>((A)wide(given.at[j]) * (kept.at[j] ? 1 : 0) * factor);
+    }}
+    *(Pack<T, V>*)(y + begin) = made;
+    *(Pack<bool, V>*)(mask + begin) = kept;
+}}
+"""
+        kernel = device.kernel(source, "dropout")
+        grid = grid_of(-(-x.size // (256 * lanes)))
+        return lambda: kernel(grid, 256, [x, device.step, y, mask])
+
     def localize(self, placement: Placement) -> Op:
         shape = placement.in_types[0].shape
         here = placement.in_layouts[0].slices_for(placement.rank, shape)
@@ -125,6 +191,10 @@ class DropoutGrad(Elementwise):
 
     def bprop(self, b: Builder, dy: Value, mask: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(DropoutGrad(self.keep_prob), dout, mask), None
+
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on keep_prob
+        return f"{{0}} * T({{1}}) * {number(1 / self.keep_prob)}"
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         dout, mask = inputs

@@ -13,9 +13,12 @@ from mspc.ir.types import BOOL, FLOAT32, DType, TensorType
 from mspc.ops.arguments import ints_of, split_call
 from mspc.ops.bases import require_float
 from mspc.ops.creation import shape_rule
+from mspc.ops.cuda_elementwise import launch_elementwise
+from mspc.ops.cuda_move import put_values
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.factors import Rule
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
-from mspc.ops.random import key_of, random_words
+from mspc.ops.random import RANDOM, device_key, device_word, key_of, random_words
 from mspc.ops.rules import same_rule
 
 Gradients = Sequence[Value | None]
@@ -41,6 +44,15 @@ class _Drawn(Op, abstract=True):
         here = placement.out_layouts[0].slices_for(placement.rank, self.shape)
         begin, local = tuple(s.start for s in here), tuple(s.stop - s.start for s in here)
         return replace(self, begin=begin, local=local)
+
+    def drawn(self, device: Device, text: str, seeds: Sequence[int], out: Array, *operands: tuple[str, Array]) -> (
+        Launch | None
+    ):  # fmt: skip
+        """Launch that fills `out`; `text` is the C++ of an element from `word`, its random bits."""
+        word = device_word(self.shape, self.begin or (0,) * len(self.shape), self.local or self.shape)
+        each = f"[&] {{ const u64 word = {word}; return {text}; }}()"
+        arrays = [("step", device.step), *operands]
+        return put_values(device, "random", out, each, arrays, device_key(*seeds), RANDOM)
 
 
 class DropoutGenMask(_Drawn):
@@ -82,11 +94,16 @@ class DropoutGenMask(_Drawn):
         words = self.words(be, self.Seed0, self.Seed1)
         return words < (inputs[0].astype(be.xp.float64) * 2.0**64)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        text = "(double)word < (double)wide(*keep) * 18446744073709551616.0"
+        return self.drawn(device, text, (self.Seed0, self.Seed1), out, ("keep", inputs[0]))
+
 
 class DropoutDoMask(Op):
     """x / keep_prob where the mask is true, 0 elsewhere. Called as `DropoutDoMask()(x, mask, keep_prob)`."""
 
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    cuda: ClassVar[str] = "{0} * T({1}) / T({2})"
     samples: ClassVar[Any] = (
         sample((8, 16), (8, 16), (), dtypes=("Float64", "Bool", "Float64"), low=0.25, high=0.75, gradient=False),
     )
@@ -118,6 +135,9 @@ class DropoutDoMask(Op):
         x, mask, keep_prob = inputs
         return (x * mask / keep_prob).astype(x.dtype)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return launch_elementwise(device, self, inputs, out)
+
 
 class UniformReal(_Drawn):
     """Float32 numbers drawn evenly from [0, 1). Called as `UniformReal(seed, seed2)(shape)`."""
@@ -147,3 +167,7 @@ class UniformReal(_Drawn):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp
         return (self.words(be, self.seed, self.seed2) >> xp.uint64(40)).astype(xp.float32) * xp.float32(2.0**-24)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        text = "(float)(word >> 40) * 5.9604644775390625e-08f"
+        return self.drawn(device, text, (self.seed, self.seed2), out)

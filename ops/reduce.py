@@ -15,6 +15,7 @@ from mspc.ops.bases import require_float
 from mspc.ops.broadcast import REDUCE_SAMPLES, Reduce, ReduceSum, broadcast_to
 from mspc.ops.cast import Cast
 from mspc.ops.comparison import Equal
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.rules import factor_names
 
@@ -48,6 +49,10 @@ class ReduceMean(Reduce):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        count = math.prod(inputs[0].shape[d] for d in self.axes(inputs[0].ndim))
+        return self.reduction_of(device, "Sum", inputs[0], out, f"total / (A){count}")
+
     samples: ClassVar[Any] = REDUCE_SAMPLES
 
 
@@ -78,6 +83,9 @@ class ReduceMax(_ReduceExtremum):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.reduction_of(device, "Largest", inputs[0], out)
+
 
 class ReduceMin(_ReduceExtremum):
     """Minimum along `axis`; its gradient is shared equally among equal minima."""
@@ -96,6 +104,9 @@ class ReduceMin(_ReduceExtremum):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.reduction_of(device, "Smallest", inputs[0], out)
+
 
 class ReduceProd(Reduce):
     """Product along `axis`."""
@@ -110,6 +121,10 @@ class ReduceProd(Reduce):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (x,) = inputs
         return be.xp.prod(x, self.numpy_axis(), x.dtype, None, self.keep_dims)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        # A product of Bool is Bool: whether all are true.
+        return self.reduction_of(device, "Smallest" if inputs[0].dtype == bool else "Product", inputs[0], out)
 
 
 class ReduceProdGrad(Op):
@@ -166,6 +181,9 @@ class ReduceAll(_ReduceLogical):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.all(inputs[0], axis=self.numpy_axis(), keepdims=self.keep_dims)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.reduction_of(device, "Smallest", inputs[0], out)
+
 
 class ReduceAny(_ReduceLogical):
     """Whether any element along `axis` is true."""
@@ -176,3 +194,6 @@ class ReduceAny(_ReduceLogical):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.any(inputs[0], axis=self.numpy_axis(), keepdims=self.keep_dims)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.reduction_of(device, "Largest", inputs[0], out)

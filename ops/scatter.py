@@ -1,15 +1,19 @@
-"""Reading and writing at places that integers give. The indexed dimensions must stay whole."""
+"""Reading and writing at places that integers give. A rank that holds a part of the indexed dimensions leaves out what
+lies elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, ClassVar
+from dataclasses import field, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import DType, TensorType
+from mspc.ir.layout import Layout
+from mspc.ir.types import DType, TensorType, dtype_of
 from mspc.ops.arguments import int_of, ints_of, split_call
 from mspc.ops.arithmetic import Div, Mul
 from mspc.ops.bases import require_same
@@ -36,7 +40,7 @@ def indexed_sides(name: str, shape: Sequence[int], indices: TensorType, operand:
             f"{tuple(shape)}"
         )
     names = factor_names(len(shape) + len(indices.shape))
-    whole = [sized(n, size) + "!" * (size != 1) for n, size in zip(names[:count], shape, strict=False)]
+    whole = [sized(n, size) for n, size in zip(names[:count], shape, strict=False)]
     rest = [sized(n, size) for n, size in zip(names[count : len(shape)], shape[count:], strict=True)]
     places = names[len(shape) : -1]
     return " ".join((*whole, *rest)), " ".join((*places, f"{names[-1]}!")), " ".join((*places, *rest))
@@ -47,7 +51,40 @@ def places_of(indices: Any) -> tuple[Any, ...]:
     return tuple(indices[..., i] for i in range(indices.shape[-1]))
 
 
-class GatherNd(Op):
+class _Indexed(Op, abstract=True):
+    """begins: first elements of this rank's part of the indexed dimensions. sizes: of the whole dimensions. Both are
+    empty where the rank holds all of them."""
+
+    begins: tuple[int, ...] = field(default=(), kw_only=True)
+    sizes: tuple[int, ...] = field(default=(), kw_only=True)
+    omitted: ClassVar[tuple[str, ...]] = ("begins", "sizes")
+
+    def located(self, xp: Any, indices: Any, shape: Sequence[int]) -> tuple[tuple[Any, ...], Any]:
+        """(index arrays within this rank's part, whose leading dimensions are those of `shape`; which of them lie
+        there, None for all)."""
+        places = places_of(indices)
+        if not self.sizes:
+            return places, None
+        found = [xp.where(p < 0, p + n, p) - begin for p, begin, n in zip(places, self.begins, self.sizes, strict=True)]
+        inside = xp.ones(indices.shape[:-1], bool)
+        for place, n in zip(found, shape, strict=False):
+            inside &= (place >= 0) & (place < n)
+        return tuple(found), inside
+
+    def written(self, xp: Any, indices: Any, updates: Any, shape: Sequence[int]) -> tuple[tuple[Any, ...], Any]:
+        """(index arrays, updates) of what lies in this rank's part."""
+        places, inside = self.located(xp, indices, shape)
+        return (places, updates) if inside is None else (tuple(p[inside] for p in places), updates[inside])
+
+    def on(self, layout: Layout, rank: int, shape: tuple[int, ...], count: int) -> Self:
+        """The operator on what `rank` holds of a tensor of `shape`, of which `count` dimensions are indexed."""
+        if not any(layout.dims[:count]):
+            return self
+        begins = tuple(cut.start for cut in layout.slices_for(rank, shape)[:count])
+        return replace(self, begins=begins, sizes=shape[:count])
+
+
+class GatherNd(_Indexed):
     """Slices of x at indices[..., k], which name its first k dimensions."""
 
     linear_in: ClassVar[tuple[int, ...]] = (0,)
@@ -70,10 +107,18 @@ class GatherNd(Op):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, indices = inputs
-        return x[places_of(indices)]
+        places, inside = self.located(be.xp, indices, x.shape)
+        if inside is None:
+            return x[places]
+        found = x[tuple(be.xp.where(inside, place, 0) for place in places)]
+        return be.xp.where(inside.reshape(inside.shape + (1,) * (found.ndim - inside.ndim)), found, x.dtype.type(0))
+
+    def localize(self, placement: Placement) -> Op:
+        shape, count = placement.in_types[0].shape, placement.in_types[1].shape[-1]
+        return self.on(placement.in_layouts[0], placement.rank, shape, count)
 
 
-class ScatterNd(Op):
+class ScatterNd(_Indexed):
     """Zeros of `shape` plus the updates at indices[..., k]; updates of one place are added.
 
     Called as `ScatterNd()(indices, updates, shape)`.
@@ -108,14 +153,17 @@ class ScatterNd(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         indices, updates = inputs
         out = be.xp.zeros(self.shape, updates.dtype)
-        be.xp.add.at(out, places_of(indices), updates)
+        places, values = self.written(be.xp, indices, updates, self.shape)
+        be.xp.add.at(out, places, values)
         return out
 
     def localize(self, placement: Placement) -> Op:
-        return replace(self, shape=placement.out_layouts[0].local_shape(self.shape))
+        (layout,) = placement.out_layouts
+        made = self.on(layout, placement.rank, self.shape, placement.in_types[0].shape[-1])
+        return replace(made, shape=layout.local_shape(self.shape))
 
 
-class TensorScatterUpdate(Op):
+class TensorScatterUpdate(_Indexed):
     """x with the updates in place of what stands at indices[..., k]; of several the last counts."""
 
     samples: ClassVar[Any] = (
@@ -152,8 +200,13 @@ class TensorScatterUpdate(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, indices, updates = inputs
         out = x.copy()
-        out[places_of(indices)] = updates
+        places, values = self.written(be.xp, indices, updates, x.shape)
+        out[places] = values
         return out
+
+    def localize(self, placement: Placement) -> Op:
+        shape, count = placement.in_types[0].shape, placement.in_types[1].shape[-1]
+        return self.on(placement.in_layouts[0], placement.rank, shape, count)
 
 
 class TensorScatterAdd(TensorScatterUpdate):
@@ -171,7 +224,8 @@ class TensorScatterAdd(TensorScatterUpdate):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, indices, updates = inputs
         out = x.copy()
-        be.xp.add.at(out, places_of(indices), updates)
+        places, values = self.written(be.xp, indices, updates, x.shape)
+        be.xp.add.at(out, places, values)
         return out
 
 
@@ -216,15 +270,23 @@ class _SegmentExtremum(Op, abstract=True):
         return replace(self, num_segments=here.stop - here.start, offset=here.start)
 
 
+def largest(x: Any) -> float:
+    """The largest number of x's element type, a floating-point one."""
+    if x.dtype.name == "bfloat16":
+        return (2 - 2**-7) * 2.0**127  # NumPy knows no limits of it
+    return float(np.finfo(x.dtype).max)
+
+
 class UnsortedSegmentMax(_SegmentExtremum):
     """The maximum of the rows of x that share a segment; the least number where there is none."""
 
     reduction: ClassVar[str] = "max"
+    widens: ClassVar[bool] = False  # an extremum rounds nothing, and empty segments show the type's own limits
     samples: ClassVar[Any] = _SegmentExtremum.samples
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, ids = inputs
-        least = be.xp.finfo(x.dtype).min if x.dtype.kind == "f" else be.xp.iinfo(x.dtype).min
+        least = -largest(x) if dtype_of(x.dtype).is_float else be.xp.iinfo(x.dtype).min
         return self.extremum(be.xp, x, ids, be.xp.maximum, least)
 
 
@@ -232,11 +294,12 @@ class UnsortedSegmentMin(_SegmentExtremum):
     """The minimum of the rows of x that share a segment; the greatest number where there is none."""
 
     reduction: ClassVar[str] = "min"
+    widens: ClassVar[bool] = False  # an extremum rounds nothing, and empty segments show the type's own limits
     samples: ClassVar[Any] = _SegmentExtremum.samples
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, ids = inputs
-        greatest = be.xp.finfo(x.dtype).max if x.dtype.kind == "f" else be.xp.iinfo(x.dtype).max
+        greatest = largest(x) if dtype_of(x.dtype).is_float else be.xp.iinfo(x.dtype).max
         return self.extremum(be.xp, x, ids, be.xp.minimum, greatest)
 
 

@@ -4,6 +4,7 @@ running sums.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -14,6 +15,9 @@ from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.types import INT32, INT64, DType, TensorType, TupleType
 from mspc.ops.arguments import axes_in, axis_in, int_of, ints_of, split_call
 from mspc.ops.broadcast import kept_shape
+from mspc.ops.cuda_index import add_along
+from mspc.ops.cuda_move import Move, move, put_values, strides_of
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.embedding import require_integer
 from mspc.ops.norm import items
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
@@ -195,6 +199,18 @@ class GatherD(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.take_along_axis(inputs[0], inputs[1], axis=self.dim)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, index = inputs
+        axis = self.dim % x.ndim
+        size, count, inner = x.shape[axis], index.shape[axis], math.prod(x.shape[axis + 1 :])
+        text = (
+            f"[&] {{ long long id = (long long)ids[at]; if (id < 0) id += {size}; return id < 0 || id >= {size} ? "
+            f"narrow<R>(0) : x[(at / {count * inner} * {size} + (Index)id) * {inner} + at % {inner}]; }}()"
+        )
+        if math.prod(x.shape) >= 2**31:
+            return None
+        return put_values(device, "gather_along", out, text, [("x", x), ("ids", index)])
+
 
 class GatherDGrad(Op):
     """Zeros of size `size` along `dim` plus dout at index: the transpose of GatherD."""
@@ -228,6 +244,12 @@ class GatherDGrad(Op):
         ]
         xp.add.at(out, tuple(grid), dout)
         return out
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        index, dout = inputs
+        axis = self.dim % dout.ndim
+        outer, inner = math.prod(dout.shape[:axis]), math.prod(dout.shape[axis + 1 :])
+        return add_along(device, "gather_along_gradient", outer, self.size, dout.shape[axis], inner, index, dout, out)
 
 
 class CumSum(Op):
@@ -289,3 +311,10 @@ class ReverseV2(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         axes = self.axes(inputs[0].ndim)
         return be.xp.flip(inputs[0], axes) if axes else inputs[0]
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        axes, strides = self.axes(x.ndim), strides_of(x.shape)
+        source = tuple(-s if d in axes else s for d, s in enumerate(strides))
+        offset = sum((x.shape[d] - 1) * strides[d] for d in axes)
+        return move(device, "reverse", [Move(x, out, x.shape, source, strides, offset)])

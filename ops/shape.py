@@ -13,6 +13,8 @@ from mspc.ir.types import TensorType, TupleType
 from mspc.ops.arguments import axis_in, ints_of, sequence_of, split_call
 from mspc.ops.bases import require_same
 from mspc.ops.broadcast import ReduceSum, zeros
+from mspc.ops.cuda_move import Move, move, put_inside, strides_of
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.factors import Rule
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.ops.reshape import Reshape
@@ -73,6 +75,12 @@ class Transpose(Op):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return inputs[0].transpose(self.perm)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        order, strides = self.order(x.ndim), strides_of(x.shape)
+        source = tuple(strides[p] for p in order)
+        return move(device, "transpose", [Move(x, out, out.shape, source, strides_of(out.shape))])
 
     samples: ClassVar[Any] = (
         sample((8, 16), perm=(1, 0)),
@@ -138,6 +146,16 @@ class Concat(_Joined):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.concatenate(inputs, self.axis)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        axis = axis_in(self.name, self.axis, out.ndim)
+        target = strides_of(out.shape)
+        moves: list[Move] = []
+        begin = 0
+        for x in inputs:
+            moves.append(Move(x, out, x.shape, strides_of(x.shape), target, 0, begin * target[axis]))
+            begin += x.shape[axis]
+        return move(device, "concat", moves)
+
     samples: ClassVar[Any] = (
         sample((4, 8), (8, 8)),
         sample((8, 4), (8, 4), axis=1),
@@ -181,6 +199,15 @@ class Split(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return tuple(be.xp.split(inputs[0], self.output_num, axis=self.axis))
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        axis, source = axis_in(self.name, self.axis, x.ndim), strides_of(x.shape)
+        size = x.shape[axis] // self.output_num
+        return move(device, "split", [
+            Move(x, part, part.shape, source, strides_of(part.shape), i * size * source[axis])
+            for i, part in enumerate(out)
+        ])  # fmt: skip
+
     samples: ClassVar[Any] = (
         sample((8, 16), axis=1, output_num=2),
         sample((8, 16), axis=0, output_num=4),
@@ -210,6 +237,13 @@ class Stack(_Joined):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.stack(inputs, axis=self.axis)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        axis, target = axis_in(self.name, self.axis, out.ndim), strides_of(out.shape)
+        kept = (*target[:axis], *target[axis + 1 :])
+        return move(device, "stack", [
+            Move(x, out, x.shape, strides_of(x.shape), kept, 0, i * target[axis]) for i, x in enumerate(inputs)
+        ])  # fmt: skip
 
     samples: ClassVar[Any] = (
         sample((8, 16), (8, 16)),
@@ -245,6 +279,14 @@ class Unstack(Op):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return tuple(be.xp.moveaxis(inputs[0], self.axis, 0))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        axis, source = axis_in(self.name, self.axis, x.ndim), strides_of(x.shape)
+        kept = (*source[:axis], *source[axis + 1 :])
+        return move(device, "unstack", [
+            Move(x, part, part.shape, kept, strides_of(part.shape), i * source[axis]) for i, part in enumerate(out)
+        ])  # fmt: skip
 
     samples: ClassVar[Any] = (sample((2, 8)), sample((8, 3, 4), axis=1, num=3), sample((1, 8)))
 
@@ -301,6 +343,13 @@ class Tile(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.tile(inputs[0], self.multiples)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        multiples, shape = self.aligned(x.shape)
+        sizes = tuple(n for pair in zip(multiples, shape, strict=True) for n in pair)
+        source = tuple(n for stride in strides_of(shape) for n in (0, stride))
+        return move(device, "tile", [Move(x, out, sizes, source, strides_of(sizes))])
+
     def localize(self, placement: Placement) -> Op:
         local = placement.out_layouts[0].local_shape(placement.out_types[0].shape)
         _, shape = self.aligned(placement.in_layouts[0].local_shape(placement.in_types[0].shape))
@@ -343,6 +392,11 @@ class Pad(Op):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.pad(inputs[0], self.paddings)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        cuts = [(before, 1, n) for (before, _), n in zip(self.paddings, x.shape, strict=True)]
+        return put_inside(device, "pad", x, out, cuts)
 
     samples: ClassVar[Any] = (
         sample((8, 16), paddings=((0, 0), (2, 1))),

@@ -12,6 +12,8 @@ from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.arguments import ints_of, split_call
+from mspc.ops.cuda_move import Move, move, put_inside, strides_of
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.ops.rules import factor_names
 
@@ -183,6 +185,13 @@ class StridedSlice(_Strided):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return inputs[0][self.index()]
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        cuts, strides = self.cuts(x.shape), strides_of(x.shape)
+        offset = sum(cut.start * strides[cut.dim] for cut in cuts if cut.dim >= 0)
+        source = tuple(0 if cut.dim < 0 else cut.step * strides[cut.dim] for cut in cuts if cut.size >= 0)
+        return move(device, "slice", [Move(x, out, out.shape, source, strides_of(out.shape), offset)])
+
     def localize(self, placement: Placement) -> Op:
         return replace(self, **self.localized(placement.in_types[0].shape, placement.in_layouts[0]))
 
@@ -216,6 +225,11 @@ class StridedSliceGrad(_Strided):
         whole = be.xp.zeros(self.shape, dy.dtype)
         whole[self.index()] = dy
         return whole
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        by_dim = {cut.dim: cut for cut in self.cuts(self.shape)}
+        cuts = [(cut.start, cut.step, max(1, cut.size)) for cut in (by_dim[d] for d in range(len(self.shape)))]
+        return put_inside(device, "slice_gradient", inputs[0], out, cuts)
 
     def localize(self, placement: Placement) -> Op:
         layout = placement.out_layouts[0]
@@ -263,6 +277,9 @@ class Slice(Op):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.strided(inputs[0].shape).run(be, *inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.strided(inputs[0].shape).launch(device, inputs, out)
 
     def localize(self, placement: Placement) -> Op:
         return self.strided(placement.in_types[0].shape).localize(placement)

@@ -13,6 +13,9 @@ from mspc.ops.arguments import axes_in, ints_of
 from mspc.ops.arithmetic import Mul, Sub
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.broadcast import ReduceSum
+from mspc.ops.cuda_rows import Stage, normalise
+from mspc.ops.cuda_source import Operand
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.fused import rowwise
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.rules import factor_names
@@ -99,6 +102,13 @@ class Softmax(_Normalised):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        stages = (
+            Stage((("most", "Largest", "x"),)),
+            Stage((("total", "Sum", "x"),), "x = exp_of(x - most);", "total = 1 / total;"),
+        )
+        return normalise(device, "softmax", self.axis, [Operand("x", inputs[0])], out, stages, "x * total")
+
 
 class SoftmaxBackward(_Normalised):
     """Gradient of Softmax: (dout - sum(dout * out)) * out, the sum along `dim`."""
@@ -139,6 +149,11 @@ class SoftmaxBackward(_Normalised):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        stages = (Stage((("total", "Sum", "g"),), "g = g * y;"),)
+        operands = [Operand("g", inputs[0]), Operand("y", inputs[1])]
+        return normalise(device, "softmax_gradient", self.dim, operands, out, stages, "g - y * total")
+
 
 class LogSoftmax(_Normalised):
     """x minus the logarithm of the sum of exp(x) along `axis`."""
@@ -158,6 +173,13 @@ class LogSoftmax(_Normalised):
         moved -= xp.log(xp.sum(xp.exp(moved), axis=self.axis, keepdims=True))
         return moved
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        stages = (
+            Stage((("most", "Largest", "x"),)),
+            Stage((("total", "Sum", "exp_of(x)"),), "x = x - most;", "total = log_of(total);"),
+        )
+        return normalise(device, "log_softmax", self.axis, [Operand("x", inputs[0])], out, stages, "x - total")
+
 
 class LogSoftmaxGrad(_Normalised):
     """Gradient of LogSoftmax: dout - exp(out) * sum(dout), the sum along `axis`."""
@@ -175,3 +197,8 @@ class LogSoftmaxGrad(_Normalised):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         out, dout = inputs
         return dout - be.xp.exp(out) * be.xp.sum(dout, axis=self.axis, keepdims=True)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        stages = (Stage((("total", "Sum", "g"),)),)
+        operands = [Operand("y", inputs[0]), Operand("g", inputs[1])]
+        return normalise(device, "log_softmax_gradient", self.axis, operands, out, stages, "g - exp_of(y) * total")

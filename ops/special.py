@@ -17,6 +17,8 @@ from mspc.ops.op import ArrayBackend, sample
 class Erf(Smooth):
     """The error function."""
 
+    cuda: ClassVar[str] = "erf({0})"
+
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         bell = b.emit(Exp(), b.emit(Neg(), b.emit(Square(), x)))
         return (b.emit(Mul(), dout, scaled(b, 2 / math.sqrt(math.pi), bell)),)
@@ -49,6 +51,8 @@ _ERF_TERMS = 140
 class Erfc(Smooth):
     """1 minus the error function; for large x relative accuracy is lost."""
 
+    cuda: ClassVar[str] = "erfc({0})"
+
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         bell = b.emit(Exp(), b.emit(Neg(), b.emit(Square(), x)))
         return (b.emit(Mul(), dout, scaled(b, -2 / math.sqrt(math.pi), bell)),)
@@ -79,6 +83,7 @@ class _WithZero(Binary, abstract=True):
 class Xlogy(_WithZero):
     """x * log(y), and 0 where x is 0."""
 
+    cuda: ClassVar[str] = "{0} * log({0} == T(0) ? T(1) : {1})"
     samples: ClassVar[Any] = _WithZero.samples
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
@@ -95,6 +100,7 @@ class Xlogy(_WithZero):
 class Xdivy(_WithZero):
     """x / y, and 0 where x is 0."""
 
+    cuda: ClassVar[str] = "{0} / ({0} == T(0) ? T(1) : {1})"
     samples: ClassVar[Any] = _WithZero.samples
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
@@ -112,6 +118,7 @@ class MulNoNan(Binary):
     """x * y, and 0 where y is 0, even when x is infinite or not a number."""
 
     float_only: ClassVar[bool] = True
+    cuda: ClassVar[str] = "({1} == T(0) ? T(0) : {0}) * {1}"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         return gradients(b, x, y, b.emit(MulNoNan(), dout, y), b.emit(MulNoNan(), x, dout))

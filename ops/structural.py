@@ -15,6 +15,7 @@ from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 class MakeTuple(Op):
     """Puts tensors side by side: `(a, b)`."""
 
+    widens: ClassVar[bool] = False
     bprop: ClassVar[Any] = NotDifferentiable("differentiation looks through tuples")
 
     def infer(self, *types: Type) -> Type:
@@ -43,6 +44,8 @@ class TupleGetItem(Op):
 class Depend(Op):
     """The first operand, once all others have run."""
 
+    view: ClassVar[bool] = True
+
     def infer(self, *types: Type) -> Type:
         return types[0]
 
@@ -65,6 +68,7 @@ class StopGradient(Op):
     """The operand; differentiation does not pass."""
 
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    view: ClassVar[bool] = True
 
     def infer(self, *types: Type) -> Type:
         return types[0]

@@ -18,6 +18,7 @@ class Sin(Smooth):
     """Sine, x in radians."""
 
     array_function: ClassVar[str] = "sin"
+    cuda: ClassVar[str] = "sin({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), dout, b.emit(Cos(), x)),)
@@ -29,6 +30,7 @@ class Cos(Smooth):
     """Cosine, x in radians."""
 
     array_function: ClassVar[str] = "cos"
+    cuda: ClassVar[str] = "cos({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Neg(), b.emit(Mul(), dout, b.emit(Sin(), x))),)
@@ -40,6 +42,7 @@ class Tan(Smooth):
     """Tangent, x in radians."""
 
     array_function: ClassVar[str] = "tan"
+    cuda: ClassVar[str] = "tan({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Div(), dout, b.emit(Square(), b.emit(Cos(), x))),)
@@ -55,6 +58,7 @@ class Asin(Smooth):
     """Inverse sine, in radians."""
 
     array_function: ClassVar[str] = "arcsin"
+    cuda: ClassVar[str] = "asin({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Div(), dout, _root_of_one_minus_square(b, x)),)
@@ -66,6 +70,7 @@ class ACos(Smooth):
     """Inverse cosine, in radians."""
 
     array_function: ClassVar[str] = "arccos"
+    cuda: ClassVar[str] = "acos({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Neg(), b.emit(Div(), dout, _root_of_one_minus_square(b, x))),)
@@ -77,6 +82,7 @@ class Atan(Smooth):
     """Inverse tangent, in radians."""
 
     array_function: ClassVar[str] = "arctan"
+    cuda: ClassVar[str] = "atan({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Div(), dout, b.emit(Add(), b.emit(Square(), x), constant(b, 1, x))),)
@@ -88,6 +94,7 @@ class Sinh(Smooth):
     """Hyperbolic sine."""
 
     array_function: ClassVar[str] = "sinh"
+    cuda: ClassVar[str] = "sinh({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), dout, b.emit(Cosh(), x)),)
@@ -99,6 +106,7 @@ class Cosh(Smooth):
     """Hyperbolic cosine."""
 
     array_function: ClassVar[str] = "cosh"
+    cuda: ClassVar[str] = "cosh({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), dout, b.emit(Sinh(), x)),)
@@ -110,6 +118,7 @@ class Asinh(Smooth):
     """Inverse hyperbolic sine."""
 
     array_function: ClassVar[str] = "arcsinh"
+    cuda: ClassVar[str] = "asinh({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Div(), dout, b.emit(Cosh(), out)),)
@@ -121,6 +130,7 @@ class Acosh(Smooth):
     """Inverse hyperbolic cosine of x above 1."""
 
     array_function: ClassVar[str] = "arccosh"
+    cuda: ClassVar[str] = "acosh({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Div(), dout, b.emit(Sinh(), out)),)
@@ -132,6 +142,7 @@ class Atanh(Smooth):
     """Inverse hyperbolic tangent of x between -1 and 1."""
 
     array_function: ClassVar[str] = "arctanh"
+    cuda: ClassVar[str] = "atanh({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Div(), dout, b.emit(Sub(), constant(b, 1, x), b.emit(Square(), x))),)
@@ -144,6 +155,7 @@ class Atan2(Binary):
 
     array_function: ClassVar[str] = "arctan2"
     float_only: ClassVar[bool] = True
+    cuda: ClassVar[str] = "atan2({0}, {1})"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         share = b.emit(Div(), dout, b.emit(Add(), b.emit(Square(), x), b.emit(Square(), y)))

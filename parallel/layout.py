@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.named_layout import INTERLEAVED, NamedLayout
 from mspc.session.errors import ApiTypeError, ApiValueError
 
 WHOLE = "None"
@@ -16,7 +16,8 @@ class Layout:
     """A mesh of ranks, row-major, every axis with a name.
 
     `layout("dp", ("sp", "mp"), "None")` is the placement of a tensor of three dimensions: the first
-    cut by axis "dp", the second by "sp" (the coarser cut) and "mp", the third whole.
+    cut by axis "dp", the second by "sp" (the coarser cut) and "mp", the third whole. An axis "interleaved_parallel" is
+    none of ranks: it says that every rank may take its slice in parts, and changes no slice.
 
     Args:
         device_matrix: sizes of the axes. alias_name: their names, all different.
@@ -53,11 +54,18 @@ class Layout:
             )
         if len(set(alias_name)) != len(alias_name):
             raise ApiValueError(f"Layout: alias_name {alias_name} holds a name twice")
-        if rank_list is not None and list(rank_list) != list(range(math.prod(device_matrix))):
-            raise ApiValueError("Layout: rank_list other than 0, 1, 2, ... is not supported")
+        if INTERLEAVED in alias_name[:-1]:
+            raise ApiValueError(f"Layout: {INTERLEAVED!r} must be the last of alias_name {alias_name}")
         self.device_matrix = device_matrix
         self.alias_name = alias_name
-        self.rank_list = list(range(math.prod(device_matrix)))
+        last = alias_name[-1] == INTERLEAVED
+        self._interleaved = device_matrix[-1] if last else 1
+        self._axes = len(alias_name) - last
+        if not self._axes:
+            raise ApiValueError(f"Layout: {INTERLEAVED!r} is no axis of ranks; name one beside it")
+        self.rank_list = list(range(math.prod(device_matrix[: self._axes])))
+        if rank_list is not None and list(rank_list) != self.rank_list:
+            raise ApiValueError("Layout: rank_list other than 0, 1, 2, ... is not supported")
 
     def __call__(self, *tensor_map: Any) -> NamedLayout:
         """The placement of a tensor: per dimension the name of an axis, a tuple of names, or "None".
@@ -73,10 +81,13 @@ class Layout:
                     raise ApiValueError(
                         f'Layout: dimension {dimension} names no axis; write "None" to keep it whole'
                     )
-                entries.append(tuple(self._axis(alias, dimension, used) for alias in entry))
+                found = tuple(self._axis(alias, dimension, used) for alias in entry if alias != WHOLE)
+                entries.append(tuple(axis for axis in found if axis >= 0) or -1)
             else:
                 entries.append(-1 if entry == WHOLE else self._axis(entry, dimension, used))
-        return NamedLayout(self.device_matrix, self.alias_name, tuple(entries))
+        interleaved = self._interleaved if INTERLEAVED in used else 1
+        kept = slice(self._axes)
+        return NamedLayout(self.device_matrix[kept], self.alias_name[kept], tuple(entries), interleaved)
 
     def _axis(self, alias: Any, dimension: int, used: list[str]) -> int:
         if not isinstance(alias, str):
@@ -93,14 +104,14 @@ class Layout:
                 f"Layout: axis {alias!r} is used twice, the second time for dimension {dimension}"
             )
         used.append(alias)
-        return len(self.alias_name) - 1 - self.alias_name.index(alias)
+        return -1 if alias == INTERLEAVED else self._axes - 1 - self.alias_name.index(alias)
 
     def to_dict(self) -> dict[str, Any]:
         """The mesh as plain data."""
         return {
             "device_matrix": self.device_matrix,
             "alias_name": self.alias_name,
-            "interleaved_parallel": False,
+            "interleaved_parallel": self._interleaved > 1,
             "rank_list": self.rank_list,
         }
 

@@ -9,6 +9,7 @@ left-over ranks as last axis (MindSpore's repeated calculation). All mistakes ar
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any, cast
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.layout import Axes, Layout
+from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
 from mspc.ir.named_layout import NamedLayout
 from mspc.ops.comm import Redistribute
 from mspc.ops.factors import Dim, Rule
@@ -57,7 +58,9 @@ def _attach_all(graph: Graph, ranks: int) -> tuple[dict[Node, Layout], list[Mspc
             elif node.in_strategy is not None:
                 _attach(node, rule, ranks)
                 if node.out_strategy is not None:
-                    after[node] = _out_layout(node, ranks)
+                    wanted = _out_layout(node, ranks)
+                    if wanted is not None:
+                        after[node] = wanted
             elif node.out_strategy is not None:
                 raise node.error(f"{node.label}: an out_strategy needs an in_strategy beside it")
         except MspcError as error:
@@ -163,9 +166,16 @@ def _from_tuples(
 def _check_cut(node: Node, rule: Rule, factors: Dim, size: int, cut: object, where: str) -> None:
     if not isinstance(cut, int) or isinstance(cut, bool) or cut < 1:
         raise node.error(f"{node.label}: {where} is cut {cut!r} ways; give an integer of at least 1")
-    if cut > 1 and any(f in rule.frozen for f in factors):
+    frozen = next((place for place, f in enumerate(factors) if f in rule.frozen), len(factors))
+    parts = math.prod(rule.sizes[f] for f in factors[:frozen])
+    if cut > 1 and frozen < len(factors) and parts == 1:
         raise node.error(
             f"{node.label}: {where} must stay whole, but the strategy cuts it {cut} ways", notes=["use 1 there"]
+        )
+    if frozen < len(factors) and parts % cut:
+        raise node.error(
+            f"{node.label}: {where} is {parts} parts that must stay whole each, and {cut} does not divide {parts}",
+            notes=[f"cut it {', '.join(str(n) for n in range(1, parts + 1) if parts % n == 0)} ways"],
         )
     if cut > 1 and not factors:
         raise node.error(f"{node.label}: {where} has size 1 and cannot be cut {cut} ways", notes=["use 1 there"])
@@ -233,9 +243,13 @@ def _from_layouts(
     return mesh, axes
 
 
-def _out_layout(node: Node, ranks: int) -> Layout:
-    """The layout that out_strategy asks for; the natural one, or a reduced scatter of the partial result."""
+def _out_layout(node: Node, ranks: int) -> Layout | None:
+    """The layout that out_strategy asks for: the natural one, or a reduced scatter of the partial result. None where
+    there are several results, which can only have their natural ones, and only with MindSpore's `self_define_shard`."""
     entries = node.out_strategy or ()
+    if node.attrs.get("self_define_shard") and isinstance(node.layout, tuple) and len(entries) == len(node.layout):
+        _check_natural(node, node.layout, entries)
+        return None
     if len(entries) != 1 or not isinstance(node.layout, Layout):
         raise node.error(f"{node.label}: an out_strategy needs one entry, for the operator's one result")
     natural = node.layout.without_partial()
@@ -245,7 +259,7 @@ def _out_layout(node: Node, ranks: int) -> Layout:
             raise node.error(
                 f"{node.label}: the out layout's device matrix {entry.device_matrix} needs {entry.ranks} ranks"
             )
-        return _checked(node, entry.to_layout())
+        return _following(node, _checked(node, entry.to_layout()))
     wanted = tuple(entry)
     if len(wanted) != len(node.shape):
         raise node.error(
@@ -269,6 +283,47 @@ def _out_layout(node: Node, ranks: int) -> Layout:
             )
         dims.append(tuple(axes))
     return _checked(node, Layout.of(node.layout.mesh, dims))
+
+
+def _check_natural(node: Node, natural: Sequence[Layout], entries: Sequence[Any]) -> None:
+    """Raise MspcError where the out_strategy of an operator with several results is not what follows anyway."""
+    for i, (layout, entry) in enumerate(zip(natural, entries, strict=True)):
+        wanted = entry.strategy if isinstance(entry, NamedLayout) else tuple(entry)
+        if wanted != layout.without_partial().strategy:
+            raise node.error(
+                f"{node.label}: the out_strategy cuts result {i} {wanted}, but it is cut {layout.strategy}",
+                notes=["of several results each can only be cut as it follows from the in_strategy"],
+            )
+
+
+def _following(node: Node, wanted: Layout) -> Layout:
+    """`wanted` where the operator can hand it out: it cuts the result as the natural layout does, but that partial sums
+    may be scattered along any dimension, and repetitions that no input has (Tile) may be cut too."""
+    natural = node.tensor_layout
+    if wanted.strategy == natural.strategy:
+        return wanted
+    rule = rule_of(node)
+    mesh = common_mesh(natural.mesh, wanted.mesh)
+    if rule is not None and mesh is not None:
+        old, parts = on_mesh(natural, mesh)
+        new, _ = on_mesh(wanted, mesh)
+        kept = [tuple(a for a in axes if a not in parts) for axes in new]
+        if all(
+            axes[len(axes) - len(before) :] == before
+            and _repetitions(rule, dim) % math.prod(mesh[a] for a in axes[: len(axes) - len(before)]) == 0
+            for dim, axes, before in zip(rule.outputs[0], kept, old, strict=True)
+        ):
+            return wanted
+    raise node.error(
+        f"{node.label}: the out layout {wanted} does not follow from the in_strategy",
+        notes=[f"the result is laid out {natural}" + ", its partial sums may be scattered" * bool(natural.partial)],
+    )
+
+
+def _repetitions(rule: Rule, dim: Dim) -> int:
+    """How often a dimension of the result repeats what the inputs hold: its first factors that no input has."""
+    known = {f for dims in rule.inputs for other in dims for f in other}
+    return math.prod(rule.sizes[f] for f in itertools.takewhile(lambda f: f not in known, dim))
 
 
 def _checked(node: Node, layout: Layout) -> Layout:

@@ -3,8 +3,9 @@
 Input:  `%5 = AllReduce(%3) {mirror_user_id: "w"}`, `%7 = AllReduce(%4) {mirror_user_id: "b"}` over the same axes
 Output: `%5 = AllReduce(%3, %4)` where the last of them is ready, and `TupleGetItem`s in the place of the others.
 
-The bytes stay the same, the messages are fewer. A bucket holds at most `gradient_bucket` bytes of a rank's
-slices (header attribute; MindSpore's default of 64 MB; 0 turns this off).
+The bytes stay the same, the messages are fewer. A bucket holds at most `gradient_bucket` bytes of a rank's slices
+(header attribute; 0 turns this off). Without it that is MindSpore's default of 64 MB, or less where there are many
+gradients: buckets fill in the order in which gradients are ready, and while one travels the next is computed.
 """
 
 from __future__ import annotations
@@ -19,9 +20,14 @@ from mspc.ops.comm import AllReduce
 from mspc.ops.op import Op
 from mspc.ops.structural import TupleGetItem
 from mspc.passes.base import Pass
+from mspc.passes.collective_order import order_collectives
 
 BUCKET = 64 << 20
-"""Bytes."""
+"""Bytes at most."""
+SMALLEST = 16 << 20
+"""Bytes below which a bucket is not kept for the sake of overlap: half its time on the wire is latency at 4 MB."""
+PARTS = 8
+"""Into how many buckets many gradients go: the last one, which nothing hides, is one of them."""
 
 
 @dataclass
@@ -39,30 +45,47 @@ class FuseGradients(Pass):
     """Fuse gradient AllReduces into buckets."""
 
     def run(self, graph: Graph) -> bool:
-        limit = int(graph.attrs.get("gradient_bucket", BUCKET))
+        limit = _limit(graph)
+        fused = False
         if limit:
             graph.nodes = _changes_last(graph.nodes)
-        buckets = [b for b in _buckets(graph, limit) if len(b.members) > 1] if limit else []
-        if not buckets:
-            return False
-        starting: dict[int, list[_Bucket]] = {}
-        for bucket in buckets:
-            starting.setdefault(bucket.ready, []).append(bucket)
-        gone = {member for bucket in buckets for member in bucket.members}
-        nodes: list[Node] = []
-        replaced: dict[Value, Value] = {}
-        for position in range(len(graph.nodes) + 1):
-            for bucket in starting.get(position, ()):
-                _emit(Builder(graph, nodes), bucket, replaced)
-            if position == len(graph.nodes):
-                break
-            node = graph.nodes[position]
-            if node not in gone:
-                node.inputs = [replaced.get(v, v) for v in node.inputs]
-                nodes.append(node)
-        graph.nodes = nodes
-        graph.results = [replaced.get(v, v) for v in graph.results]
-        return True
+            fused = _fuse(graph, [b for b in _buckets(graph, limit) if len(b.members) > 1])
+        return order_collectives(graph) or fused
+
+
+def _limit(graph: Graph) -> int:
+    """Bytes of a bucket: what the header says, else BUCKET or a part of all gradients."""
+    if "gradient_bucket" in graph.attrs:
+        return int(graph.attrs["gradient_bucket"])
+    total = sum(_slice_bytes(node) for node in graph.nodes if _reduces_gradient(node))
+    return min(BUCKET, max(SMALLEST, total // PARTS))
+
+
+def _fuse(graph: Graph, buckets: list[_Bucket]) -> bool:
+    if not buckets:
+        return False
+    starting: dict[int, list[_Bucket]] = {}
+    for bucket in buckets:
+        starting.setdefault(bucket.ready, []).append(bucket)
+    gone = {member for bucket in buckets for member in bucket.members}
+    nodes: list[Node] = []
+    replaced: dict[Value, Value] = {}
+    for position in range(len(graph.nodes) + 1):
+        for bucket in starting.get(position, ()):
+            _emit(Builder(graph, nodes), bucket, replaced)
+        if position == len(graph.nodes):
+            break
+        node = graph.nodes[position]
+        if node not in gone:
+            node.inputs = [replaced.get(v, v) for v in node.inputs]
+            nodes.append(node)
+    graph.nodes = nodes
+    graph.results = [replaced.get(v, v) for v in graph.results]
+    return True
+
+
+def _reduces_gradient(node: Node) -> bool:
+    return isinstance(node.op, AllReduce) and "mirror_user_id" in node.attrs and len(node.inputs) == 1
 
 
 def _changes_last(nodes: list[Node]) -> list[Node]:
@@ -87,7 +110,8 @@ def _changes_last(nodes: list[Node]) -> list[Node]:
 
 
 def _buckets(graph: Graph, limit: int) -> list[_Bucket]:
-    """Buckets in the order of the graph; a member joins the open bucket of its group where it can still be in time."""
+    """Buckets of gradients in the order in which they are ready; one joins the open bucket of its group where it can
+    still be in time."""
     position: dict[Value, int] = {node: i for i, node in enumerate(graph.nodes)}
     first_use: dict[Value, int] = {}
     for i, node in enumerate(graph.nodes):
@@ -95,8 +119,8 @@ def _buckets(graph: Graph, limit: int) -> list[_Bucket]:
             first_use.setdefault(value, i)
     opened: dict[Any, _Bucket] = {}
     found: list[_Bucket] = []
-    for node in graph.nodes:
-        if not isinstance(node.op, AllReduce) or "mirror_user_id" not in node.attrs or len(node.inputs) != 1:
+    for node in sorted(graph.nodes, key=lambda node: max((position.get(v, -1) for v in node.inputs), default=-1)):
+        if not _reduces_gradient(node):
             continue
         key = (node.op, node.tensor_type.dtype)
         nbytes = _slice_bytes(node)

@@ -42,7 +42,22 @@ class Grad(Pass):
             replaced[node] = builder.emit(MakeTuple(), *grads)
         graph.nodes = nodes
         graph.results = [replaced.get(v, v) for v in graph.results]
+        _mark_updates(graph)
         return True
+
+
+def _mark_updates(graph: Graph) -> None:
+    """What a program computes from gradients on the way to an update is part of the update."""
+    computed: set[Value] = set()
+    for node in graph.nodes:
+        if node.phase == "backward" or any(value in computed for value in node.inputs):
+            computed.add(node)
+    leading: set[Value] = set()
+    for node in reversed(graph.nodes):
+        if node.phase == "update" or node in leading:
+            leading.update(node.inputs)
+            if node in computed and node.phase == "forward":
+                node.phase = "update"
 
 
 def _backward(b: Builder, request: Node, op: Gradient) -> list[Value]:

@@ -7,6 +7,7 @@ from typing import cast
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.layout import Axes, Layout
+from mspc.ops.cast import Cast
 from mspc.ops.factors import Rule
 from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
 from mspc.passes.sharding import Choice, composite_conflict, make_choice
@@ -52,7 +53,7 @@ def batch_choice(node: Node, rule: Rule, ranks: int) -> Choice:
     order = sorted(
         range(len(rule.inputs)),
         key=lambda i: (
-            isinstance(node.inputs[i], Parameter | Constant) and _is_state(node.inputs[i]),
+            _is_state(node.inputs[i]),
             -len(rule.inputs[i]),
             i,
         ),
@@ -70,7 +71,15 @@ def batch_choice(node: Node, rule: Rule, ranks: int) -> Choice:
 
 
 def _is_state(value: Value) -> bool:
+    value = stored(value) or value
     return isinstance(value, Constant) or (isinstance(value, Parameter) and value.kind != "input")
+
+
+def stored(value: Value) -> Parameter | None:
+    """The parameter that `value` is, or is in another element type; None for everything else."""
+    while isinstance(value, Node) and isinstance(value.op, Cast):
+        value = value.inputs[0]
+    return value if isinstance(value, Parameter) else None
 
 
 def result_layouts(graph: Graph) -> dict[Value, Layout]:

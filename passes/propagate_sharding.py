@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts, element_types
@@ -24,9 +24,10 @@ from mspc.ops.factors import Rule
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
 from mspc.passes.parallel_optimizer import cut_parameters
-from mspc.passes.placement import batch_choice, operand_layouts, result_layouts, structural_layout
-from mspc.passes.sharding import Choice, Source, choices, make_choice, merge, rule_of
+from mspc.passes.placement import batch_choice, operand_layouts, result_layouts, stored, structural_layout
+from mspc.passes.sharding import Choice, Source, choices, make_choice, merge, operandwise_choice, rule_of
 from mspc.passes.traffic import Traffic, bytes_between, gradient_bytes, scatter_bytes, work_of
+from mspc.passes.update_layouts import elementwise, update_choice, wanted_by_updates
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,10 @@ class _Propagation:
         self.traffic.required = result_layouts(graph)
         self.trains = any(node.phase != "forward" for node in graph.nodes)
         self.rules: dict[Node, Rule | None] = {}
+        self.wanted: dict[Value, Layout] = {}
+        self.mirrors = ""
+        """How backward operators keep to the layouts of the forward graph: see `place_backward`."""
+        """Where updates need the values that lead to them element by element."""
         errors: list[MspcError] = []
         for node in graph.nodes:
             try:
@@ -68,11 +73,8 @@ class _Propagation:
         else:
             self.cut_batch(forward)
         self.store_parameters(forward)
-        for node in self.graph.nodes:
-            if node.phase != "forward":
-                self.follow_operands(node)
-        self.settle_rest()
-        self.improve([node for node in self.graph.nodes if node.phase == "backward"])
+        self.wanted = wanted_by_updates(self.graph, self.rules, self.ranks)
+        self.place_backward([node for node in self.graph.nodes if node.phase != "forward"])
 
     # Forward operators --------------------------------------------------------------------------------------------
 
@@ -84,16 +86,19 @@ class _Propagation:
 
     def cut_batch(self, forward: list[Node]) -> None:
         waiting: list[Node] = []
+        casts: list[Node] = []
         for node in forward:
             rule = self.rules[node]
             if rule is None:
                 structural_layout(node, self.ranks)
+            elif node.in_layouts is None and is_master(stored(node)):
+                casts.append(node)
             elif node.in_layouts is None:
-                if cast(Op, node.op).follows_neighbours:
+                if cast(Op, node.op).follows_neighbours or cast(Op, node.op).operandwise:
                     waiting.append(node)
                 else:
                     self.take(node, batch_choice(node, rule, self.ranks), "batch")
-        for node in waiting:
+        for node in (*waiting, *reversed(casts)):
             self.choose(node, "its neighbours")
         self.structure(forward)
 
@@ -144,6 +149,9 @@ class _Propagation:
         """Take the choice that costs the fewest bytes now and, by estimate, in the backward graph."""
         rule = self.rules[node]
         assert rule is not None
+        if cast(Op, node.op).operandwise:
+            self.take_operandwise(node, source)
+            return
         hints = self.reader_hints(node, rule)
         options = choices(cast(Op, node.op), rule, operand_layouts(node), tuple(hints), self.ranks)
         if upstream and hints:
@@ -211,10 +219,24 @@ class _Propagation:
             if node.in_layouts is not None:
                 self.store_operands(node)
         cut_parameters(self.graph)
+        for node in forward:
+            self.narrow_slices(node)
         for node in changing:
             assert node.in_layouts is not None
             if any(node.inputs[i].layout != node.in_layouts[i] for i in cast(Op, node.op).mutates):
                 node.in_layouts = node.layout = None
+
+    def narrow_slices(self, node: Node) -> None:
+        """A parameter that is stored in smaller slices than it is read in is cast slice by slice, so that it travels in
+        the narrower element type."""
+        value = node.inputs[0] if len(node.inputs) == 1 else None
+        rule = self.rules[node]
+        if not isinstance(value, Parameter) or stored(node) is not value or rule is None or node.in_layouts is None:
+            return
+        layout = value.layout
+        if isinstance(layout, Layout) and layout != node.in_layouts[0] and _width(node) <= _width(value):
+            self.take(node, make_choice(rule, *merge(rule, ((rule.inputs[0], layout),), self.ranks)),
+                      str(node.attrs.get("strategy_from", "")))  # fmt: skip
 
     def store_operands(self, node: Node) -> None:
         assert node.in_layouts is not None
@@ -228,6 +250,49 @@ class _Propagation:
             if parameter.layout is None:
                 parameter.layout = Layout.replicated(self.ranks, len(parameter.shape))
 
+    def place_backward(self, nodes: list[Node]) -> None:
+        """Let backward operators follow their operands in three ways, and keep the best.
+
+        One looks for the fewest bytes at each operator, which may scatter sums, work on the pieces and change layouts
+        many times. The others go back to the layouts of the forward graph wherever they can, one of them with sums
+        complete. Of these that with the fewest messages is kept, if it does the same work for hardly more bytes.
+        """
+        values = [*nodes, *self.graph.parameters]
+        begin = [_state(value) for value in values]
+        found: list[tuple[Total, list[State]]] = []
+        for self.mirrors in ("whole", "partial", ""):
+            for node in nodes:
+                self.follow_operands(node)
+            self.settle_rest()
+            self.improve([node for node in nodes if node.phase == "backward"])
+            found.append((self.total(nodes), [_state(value) for value in values]))
+            _restore(values, begin)
+        *mirrored, (fewest, free) = found
+        good = [
+            (plan.moves, plan.nbytes, i)
+            for i, (plan, _) in enumerate(mirrored)
+            if plan.work <= fewest.work
+            and (
+                plan.nbytes <= fewest.nbytes
+                or (plan.moves < fewest.moves and plan.nbytes <= MORE_BYTES * fewest.nbytes)
+            )
+        ]
+        _restore(values, found[min(good)[2]][1] if good else free)
+
+    def total(self, nodes: Iterable[Node]) -> Total:
+        """What the graph costs with all layouts as they are; the work of `nodes`."""
+        values = (*self.graph.nodes, *self.graph.parameters)
+        spent = [*map(self.traffic.of_value, values), *map(self.traffic.of_sum, self.graph.nodes)]
+        work = sum(work_of(node, self.rules[node]) for node in nodes if self.multiplies(node))
+        return Total(sum(spent), sum(nbytes > 0 for nbytes in spent), work)
+
+    def multiplies(self, node: Node) -> bool:
+        """Whether an operator computes more than once with its operands' elements, as products of matrices do."""
+        rule = self.rules[node]
+        values = (node, *node.inputs)
+        largest = max((t.size for value in values for t in element_types(value.type)), default=0)
+        return rule is not None and math.prod(rule.sizes) > largest
+
     # Backward operators and updates ---------------------------------------------------------------------------------
 
     def follow_operands(self, node: Node) -> None:
@@ -239,21 +304,48 @@ class _Propagation:
             return
         op = cast(Op, node.op)
         if op.mutates:
-            self.take(node, self.update_choice(node, rule, op), "")
+            self.take(node, update_choice(node, rule, op, self.ranks), "")
+        elif op.operandwise:
+            self.take_operandwise(node, "")
+        elif self.leads_to_update(node, rule, op):
+            source = (rule.outputs[0], self.wanted[node])
+            self.take(node, make_choice(rule, *merge(rule, (source,), self.ranks)), "")
         else:
             options = self.backward_options(node, rule)
+            if self.mirrors:
+                options = self.mirrored(node, options)
             scored = [(self.score(node, option), option.work, i) for i, option in enumerate(options)]
             self.take(node, options[min(scored)[2]], "")
         self.store_operands(node)
 
-    def update_choice(self, node: Node, rule: Rule, op: Op) -> Choice:
-        """An update runs on the parameter's own slices."""
-        sources = [
-            (rule.inputs[i], layout)
-            for i in (*op.mutates, *range(len(node.inputs)))
-            if isinstance(layout := node.inputs[i].layout, Layout) and isinstance(node.inputs[i], Parameter)
-        ]
-        return make_choice(rule, *merge(rule, tuple(sources[:1]), self.ranks))
+    def mirrored(self, node: Node, options: tuple[Choice, ...]) -> tuple[Choice, ...]:
+        """Those that give the gradient of a forward operand the operand's own cut, if there are any."""
+        forward = node.forward
+        if forward is None or forward.in_layouts is None or node.forward_input < 0:
+            return options
+        wanted = forward.in_layouts[node.forward_input]
+        same = tuple(o for o in options if o.outputs[0].without_partial() == wanted)
+        whole = tuple(o for o in same if not o.outputs[0].partial) if self.mirrors == "whole" else ()
+        return whole or same or options
+
+    def leads_to_update(self, node: Node, rule: Rule, op: Op) -> bool:
+        """Whether a node runs on a parameter's slices: element by element it makes what an update reads, and no partial
+        operand goes through it that nobody needs whole before."""
+        if node.phase != "update" or node not in self.wanted or not elementwise(rule):
+            return False
+        return not any(
+            layout is not None and layout.partial and i in op.linear_in
+            and not any(cast(Op, user.op).operandwise for user, _ in self.traffic.users.get(node.inputs[i], ()))
+            for i, layout in enumerate(operand_layouts(node))
+        )  # fmt: skip
+
+    def take_operandwise(self, node: Node, source: str) -> None:
+        """Let an operator look at its operands where they lie, at partial ones where they will be needed."""
+        layouts: list[Layout] = []
+        for value, known in zip(node.inputs, operand_layouts(node), strict=True):
+            whole = Layout.replicated(self.ranks, len(value.shape))
+            layouts.append(self.wanted.get(value) or (known.without_partial() if known is not None else whole))
+        self.take(node, operandwise_choice(cast(Op, node.op), layouts, self.ranks), source)
 
     def backward_options(self, node: Node, rule: Rule) -> tuple[Choice, ...]:
         """Choices of a backward operator; where it multiplies matrices, those that cut it as far as its forward one."""
@@ -275,8 +367,10 @@ class _Propagation:
             ]
         hints = list(dict.fromkeys(hints))
         options = choices(cast(Op, node.op), rule, operand_layouts(node), tuple(hints), self.ranks)
-        points = math.prod(rule.sizes)
-        if points <= max(t.size for t in (*element_types(node.type), *(v.tensor_type for v in node.inputs))):
+        if forward is not None and node.forward_input >= 0 and is_master(stored(forward)):
+            # The gradient of a parameter is summed in the parameter's own element type.
+            options = tuple(o for o in options if o.inputs[0].partial) or options
+        if not self.multiplies(node):
             return options
         limit = min(option.work for option in options)
         if forward is not None and forward.in_layouts is not None:
@@ -317,3 +411,40 @@ class _Propagation:
             return False
         self.take(node, chosen, "")
         return True
+
+
+MORE_BYTES = 1.1
+"""How many times the fewest bytes a plan of fewer messages may send."""
+
+
+@dataclass(frozen=True)
+class Total:
+    """What a plan costs a rank: bytes sent, changes of layout, points of the products' iteration spaces."""
+
+    nbytes: float
+    moves: int
+    work: float
+
+
+State = tuple[Any, Any]
+"""Layouts of a value's operands and its own."""
+
+
+def _state(value: Value) -> State:
+    return (value.in_layouts if isinstance(value, Node) else None), value.layout
+
+
+def _restore(values: Iterable[Value], states: Iterable[State]) -> None:
+    for value, (operands, layout) in zip(values, states, strict=True):
+        value.layout = layout
+        if isinstance(value, Node):
+            value.in_layouts = operands
+
+
+def is_master(parameter: Parameter | None) -> bool:
+    """Whether this is a parameter that operators may read in another element type than it is stored in."""
+    return parameter is not None and parameter.kind == "parameter"
+
+
+def _width(value: Value) -> int:
+    return value.tensor_type.dtype.itemsize

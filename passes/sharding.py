@@ -78,6 +78,21 @@ def make_choice(
     return Choice(ins, outs, math.prod(rule.sizes) / cut)
 
 
+def operandwise_choice(op: Op, operands: Sequence[Layout], ranks: int) -> Choice:
+    """The choice of an `operandwise` operator that takes its operands as they lie and gives a scalar: the result is
+    partial over all axes that cut any of them (over all ranks where their meshes cross)."""
+    mesh: tuple[int, ...] | None = (ranks,)
+    for layout in operands:
+        mesh = None if mesh is None else common_mesh(mesh, layout.mesh)
+    cut = [layout for layout in operands if any(layout.dims)]
+    if mesh is None:
+        out = Layout.of((ranks,), (), (0,), op.reduction)
+    else:
+        axes = {a for layout in cut for dim in on_mesh(layout, mesh)[0] for a in dim}
+        out = Layout.of(mesh, (), axes, op.reduction)
+    return Choice(tuple(operands), (out,), 0.0)
+
+
 def _with_partial(
     rule: Rule, mesh: tuple[int, ...], axes: Sequence[Axes], index: int, passed: Axes, reduction: str
 ) -> Layout:

@@ -15,6 +15,7 @@ import numpy as np
 from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.types import TensorType
 from mspc.ops.arithmetic import AddN, Mul
+from mspc.ops.cast import Cast
 from mspc.ops.op import Op
 from mspc.ops.reshape import Reshape
 from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
@@ -94,6 +95,8 @@ def _simpler(node: Node) -> Value | None:
         return node.inputs[0].inputs[op.index]
     if isinstance(op, Depend):
         return node.inputs[0]  # nodes run in their order, and those with side effects are never dropped
+    if isinstance(op, Cast) and node.inputs[0].type == node.type and node.layout == node.inputs[0].layout:
+        return node.inputs[0]
     if node.phase == "forward":
         return None
     if isinstance(op, AddN) and len(node.inputs) == 1:
@@ -119,7 +122,7 @@ def _folded(node: Node) -> Constant | None:
         return None
     if node.layout is not None or math.prod(node.type.shape) != node.type.size:
         return None
-    result = node.op.run(_Compiling(), *(v.value for v in node.inputs if isinstance(v, Constant)))
+    result = node.op.kernel(_Compiling())(*(v.value for v in node.inputs if isinstance(v, Constant)))
     return Constant(np.asarray(result), node.type.dtype)
 
 

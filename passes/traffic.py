@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts
+from mspc.ir.graph import Constant, Graph, Node, Value, element_layouts
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.arithmetic import AddN
 from mspc.ops.factors import Rule
+from mspc.passes.placement import stored
 from mspc.passes.redistribution_plan import plan
 from mspc.passes.sharding import Choice
 
@@ -121,12 +122,13 @@ def gradient_bytes(node: Node, option: Choice, rule: Rule | None) -> float:
         type = value.tensor_type
         if isinstance(value, Constant) or not type.dtype.is_float:
             continue
-        if isinstance(value, Parameter) and not value.trainable:
+        parameter = stored(value)
+        if parameter is not None and not parameter.trainable:
             continue
         own = math.prod(layout.strategy)
         group = total_cut / own
         bytes_held = type.nbytes / own
-        found += bytes_held * (group - 1) / group * (2 if isinstance(value, Parameter) else 1)
+        found += bytes_held * (group - 1) / group * (2 if parameter is not None else 1)
     return found
 
 

@@ -13,8 +13,9 @@ from mspc.runtime.comm import Communicator
 @dataclass(slots=True)
 class NumPyBackend:
     """Kernels on the CPU: `xp` is NumPy, `comm` connects this rank with the others, `step` counts the runs (random
-    masks depend on it)."""
+    masks depend on it), `halves` says whether kernels may meet Float16 or BFloat16."""
 
     comm: Communicator
     xp: Any = numpy
     step: int = 0
+    halves: bool = True

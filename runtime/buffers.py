@@ -16,6 +16,7 @@ import numpy as np
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.op import Op
+from mspc.ops.structural import TupleGetItem
 from mspc.runtime.backend import NumPyBackend
 
 SMALLEST = 16384
@@ -49,9 +50,10 @@ class _Pool:
 
 
 def buffered_kernels(
-    graph: Graph, backend: NumPyBackend, last_use: Mapping[Value, int]
+    graph: Graph, backend: NumPyBackend, last_use: Mapping[Value, int], others: Container[int] = ()
 ) -> dict[int, Callable[..., Array]]:
-    """Kernels that write to planned buffers, by the index of their node; the other nodes make arrays of their own.
+    """Kernels that write to planned buffers, by the index of their node; the other nodes, those in `others` among them,
+    make arrays of their own.
 
     A buffer is free once the last value that may look into it is dead: an operator that does not promise fresh
     results is taken to return a view of its operands. What a view of a result of the graph may show is not planned.
@@ -59,21 +61,23 @@ def buffered_kernels(
     nodes = graph.nodes
     if backend.xp is not np:
         return {}
-    into = {i: kernel for i, node in enumerate(nodes) if (kernel := _kernel_into(node, backend)) is not None}
+    own = {i: _kernel_into(node, backend) for i, node in enumerate(nodes) if i not in others}
+    into = {i: kernel for i, kernel in own.items() if kernel is not None}
     ends = _ends(nodes, into, last_use)
     pool = _Pool()
     dying: dict[int, list[int]] = {}
     places: dict[Value, list[int]] = {}
     for index, node in enumerate(nodes):
-        if index in into and ends[index] < len(nodes):
+        types = element_types(node.type)
+        if index in into and max(ends[index, element] for element in range(len(types))) < len(nodes):
             dead = dying.get(index, [])
-            operand = _overwritten(node, places, dead)
-            if operand is None:
-                places[node] = [pool.take(_size(t)) for t in element_types(node.type)]
-            else:
-                places[node] = places[operand]
-                dead.remove(places[operand][0])
-            dying.setdefault(ends[index], []).extend(places[node])
+            places[node] = []
+            for element, type in enumerate(types):
+                taken = _overwritten(node, type, places, dead)
+                places[node].append(pool.take(_size(type)) if taken is None else taken)
+                dying.setdefault(ends[index, element], []).append(places[node][element])
+        elif isinstance(node.op, TupleGetItem) and node.inputs[0] in places:
+            places[node] = [places[node.inputs[0]][node.op.index]]
         for buffer in dying.pop(index, ()):
             pool.give(buffer)
     memory = [_aligned(size) for size in pool.sizes]
@@ -88,24 +92,36 @@ def buffered_kernels(
 
 
 def _kernel_into(node: Node, backend: NumPyBackend) -> Callable[..., Array] | None:
-    """The node's kernel with an `out`, where results and operands are all of one floating-point type of NumPy's."""
+    """The node's kernel with an `out`, where results and operands are all of one floating-point type of NumPy's, or
+    the operator takes any."""
     if not isinstance(node.op, Op) or type(node.op).kernel_into is Op.kernel_into:
         return None
     types = element_types(node.type)
-    if max(map(_size, types), default=0) < SMALLEST or types[0].dtype.numpy.kind != "f":
+    if max(map(_size, types), default=0) < SMALLEST:
         return None
-    if any(t.dtype != types[0].dtype for v in (node, *node.inputs) for t in element_types(v.type)):
+    if node.op.any_types:
+        return node.op.kernel_into(backend)
+    if types[0].dtype.numpy.kind != "f" or any(
+        t.dtype != types[0].dtype for v in (node, *node.inputs) for t in element_types(v.type)
+    ):
         return None
     return node.op.kernel_into(backend)
 
 
-def _ends(nodes: Sequence[Node], into: Container[int], last_use: Mapping[Value, int]) -> dict[int, int]:
-    """For every node of `into`, the index of the last node that reads its result or what may be a view of it."""
-    ends: dict[int, int] = {}
-    shown: dict[Value, set[int]] = {}
+def _ends(
+    nodes: Sequence[Node], into: Container[int], last_use: Mapping[Value, int]
+) -> dict[tuple[int, int], int]:
+    """For every result of a node of `into` (the node and the result's place in its tuple, 0 where there is one) the
+    index of the last node that reads it or what may be a view of it."""
+    ends: dict[tuple[int, int], int] = {}
+    shown: dict[Value, set[tuple[int, int]]] = {}
+    made: dict[Value, int] = {}
     for index, node in enumerate(nodes):
         if index in into:
-            makers = {index}
+            makers = {(index, element) for element in range(len(element_types(node.type)))}
+            made[node] = index
+        elif isinstance(node.op, TupleGetItem) and node.inputs[0] in made:
+            makers = {(made[node.inputs[0]], node.op.index)}
         elif getattr(node.op, "fresh", False):
             continue
         else:
@@ -119,13 +135,15 @@ def _ends(nodes: Sequence[Node], into: Container[int], last_use: Mapping[Value, 
     return ends
 
 
-def _overwritten(node: Node, places: Mapping[Value, list[int]], dead: Sequence[int]) -> Value | None:
-    """An operand with a buffer of its own in which the result may stand: nobody looks into it any more."""
+def _overwritten(node: Node, type: TensorType, places: Mapping[Value, list[int]], dead: list[int]) -> int | None:
+    """The buffer of an operand in which a result of this type may stand, as nobody looks into it any more; it is taken
+    from `dead`."""
     if not getattr(node.op, "in_place", False):
         return None
     for operand in node.inputs:
-        if operand.type == node.type and operand in places and places[operand][0] in dead:
-            return operand
+        if operand.type == type and operand in places and places[operand][0] in dead:
+            dead.remove(places[operand][0])
+            return places[operand][0]
     return None
 
 

@@ -57,6 +57,11 @@ class Communicator(Protocol):
         A piece to the calling rank itself is allowed."""
         ...
 
+    def exchange_into(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
+        """The same, filling arrays (rank, array) that exist; they share no memory with what is sent. Neither these nor
+        the arrays sent need be contiguous, and nothing else of their size is allocated."""
+        ...
+
     def broadcast(self, array: Array, root: int, ranks: Ranks) -> Array:
         """The array of `root` (a member's rank); on the others `array` gives shape and dtype."""
         ...
@@ -70,7 +75,23 @@ class Communicator(Protocol):
         ...
 
 
-class OneRank:
+class Exchanging:
+    """An exchange into fresh arrays, by one into arrays that exist."""
+
+    def exchange_into(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
+        """See `Communicator`."""
+        raise NotImplementedError
+
+    def exchange(
+        self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, tuple[int, ...], Any]]
+    ) -> list[Array]:
+        """See `Communicator`."""
+        found = [np.empty(shape, dtype) for _, shape, dtype in receives]
+        self.exchange_into(sends, [(source, array) for (source, _, _), array in zip(receives, found, strict=True)])
+        return found
+
+
+class OneRank(Exchanging):
     """The communicator of a run on one rank: nothing is sent."""
 
     rank = 0
@@ -88,10 +109,9 @@ class OneRank:
     def all_to_all(self, array: Array, ranks: Ranks, split_dim: int, concat_dim: int) -> Array:
         return np.array(array)
 
-    def exchange(
-        self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, tuple[int, ...], Any]]
-    ) -> list[Array]:
-        return [np.array(array) for _, array in sends]
+    def exchange_into(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
+        for (_, array), (_, target) in zip(sends, receives, strict=True):
+            target[...] = array
 
     def broadcast(self, array: Array, root: int, ranks: Ranks) -> Array:
         return np.array(array)

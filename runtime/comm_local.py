@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.diagnostics import ExecutionError
-from mspc.runtime.comm import Array, Ranks, combine, pieces
+from mspc.runtime.comm import Array, Exchanging, Ranks, combine, pieces
 from mspc.runtime.failure import StoppedByOther
 
 Main = Callable[["LocalComm"], Any]
@@ -34,6 +34,14 @@ class _Meeting:
     ranks: Ranks
     brought: dict[int, Any] = field(default_factory=dict[int, Any])
     results: dict[int, Any] = field(default_factory=dict[int, Any])
+
+
+@dataclass(slots=True)
+class _Offer:
+    """An array that a rank holds still until another has copied it."""
+
+    array: Array
+    taken: bool = False
 
 
 @dataclass
@@ -63,6 +71,7 @@ class World:
         self._meetings: dict[tuple[int, Ranks, int], _Meeting] = {}
         self._calls: list[defaultdict[tuple[int, Ranks], int]] = [defaultdict(int) for _ in range(size)]
         self._mail: dict[tuple[int, int, int], deque[Array]] = defaultdict(deque)
+        self._offers: dict[tuple[int, int], deque[_Offer]] = defaultdict(deque)
         self._finished = threading.Event()
 
     def run(self, main: Main) -> list[Any]:
@@ -192,11 +201,35 @@ class World:
         """Wait for one array from every (rank, tag) in `wanted`, in order."""
         boxes = [self._mail[source, number, tag] for source, tag in wanted]
         needs = [sum(box is other for other in boxes) for box in boxes]
-        rank = self.ranks[number]
-        rank.waits_for = lambda: all(len(box) >= need for box, need in zip(boxes, needs, strict=True))
-        rank.waiting = f"a receive from ranks {', '.join(str(source) for source, _ in wanted)}"
-        self.switch(number)
+        self._wait(
+            number,
+            lambda: all(len(box) >= need for box, need in zip(boxes, needs, strict=True)),
+            f"a receive from ranks {', '.join(str(source) for source, _ in wanted)}",
+        )
         return [box.popleft() for box in boxes]
+
+    def swap(self, number: int, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
+        """Copy what others offer into the arrays of `receives`, straight from theirs; return once everything of
+        `sends` has been copied. All is offered before anything is waited for, so ranks cannot block each other."""
+        offers = [_Offer(array) for _, array in sends]
+        for (target, _), offer in zip(sends, offers, strict=True):
+            self._offers[number, target].append(offer)
+        for source, array in receives:
+            box = self._offers[source, number]
+            if not box:
+                self._wait(number, lambda box=box: bool(box), f"a receive from rank {source}")
+            offer = box.popleft()
+            _fits(offer.array, array.shape, array.dtype, source, number)
+            array[...] = offer.array
+            offer.taken = True
+        if not all(offer.taken for offer in offers):
+            to = ", ".join(str(target) for (target, _), offer in zip(sends, offers, strict=True) if not offer.taken)
+            self._wait(number, lambda: all(offer.taken for offer in offers), f"a send to ranks {to}")
+
+    def _wait(self, number: int, until: Callable[[], bool], waiting: str) -> None:
+        rank = self.ranks[number]
+        rank.waits_for, rank.waiting = until, waiting
+        self.switch(number)
 
     def park(self, number: int) -> None:
         """Let every other rank run as far as it can without this one."""
@@ -204,7 +237,7 @@ class World:
         self.switch(number)
 
 
-class LocalComm:
+class LocalComm(Exchanging):
     """The communicator of one simulated rank."""
 
     def __init__(self, world: World, rank: int, channel: int = 0) -> None:
@@ -247,17 +280,8 @@ class LocalComm:
 
         return self._meet("AlltoAll", ranks, array, compute)
 
-    def exchange(
-        self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, tuple[int, ...], Any]]
-    ) -> list[Array]:
-        for target, array in sends:
-            self.world.post(self.rank, target, -1, array)
-        if not receives:
-            return []
-        found = self.world.fetch(self.rank, [(source, -1) for source, _, _ in receives])
-        for (source, shape, dtype), array in zip(receives, found, strict=True):
-            _fits(array, shape, dtype, source, self.rank)
-        return found
+    def exchange_into(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
+        self.world.swap(self.rank, sends, receives)
 
     def broadcast(self, array: Array, root: int, ranks: Ranks) -> Array:
         def compute(parts: list[Array]) -> list[Array]:

@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mspc.ops.products import limit_blas
-from mspc.runtime.comm import Array, Ranks, combine, pieces
+from mspc.runtime.comm import Array, Exchanging, Ranks, combine, pieces
 from mspc.runtime.watch import Watch
 
 SMALL = 8192
@@ -22,7 +22,7 @@ SMALL = 8192
 _EXCHANGE_TAG = 2**14
 
 
-class MpiComm:
+class MpiComm(Exchanging):
     """The communicator of this process. Every group gets an MPI communicator on its first use, made by
     its members only, in the order in which they meet; so no rank outside a group can hold it up.
 
@@ -70,24 +70,35 @@ class MpiComm:
     def all_to_all(self, array: Array, ranks: Ranks, split_dim: int, concat_dim: int) -> Array:
         if len(ranks) == 1:
             return np.array(array)
-        return np.concatenate(list(self._swap(np.stack(pieces(array, len(ranks), split_dim)), ranks)), concat_dim)
+        array, count = np.asarray(array), len(ranks)
+        if array.shape[split_dim] % count:
+            raise ValueError(f"dimension {split_dim} of shape {array.shape} does not divide by {count} ranks")
+        shape = list(array.shape)
+        shape[split_dim] //= count
+        shape[concat_dim] *= count
+        result = np.empty(shape, array.dtype)
+        sent, arriving = _parts(array, count, split_dim), _parts(result, count, concat_dim)
+        comm = self._group(ranks)
+        with self._waiting(ranks):
+            comm.Alltoall(sent, arriving)
+        sent[-1].Free()
+        arriving[-1].Free()
+        return result
 
-    def exchange(
-        self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, tuple[int, ...], Any]]
-    ) -> list[Array]:
-        found = [np.empty(shape, dtype) for _, shape, dtype in receives]
+    def exchange_into(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
         comm = self._world
+        messages = [_strided(array) for _, array in receives]
         requests = [
-            comm.Irecv(_bytes(array), source, _EXCHANGE_TAG)
-            for (source, _, _), array in zip(receives, found, strict=True)
+            comm.Irecv(message, source, _EXCHANGE_TAG) for (source, _), message in zip(receives, messages, strict=True)
         ]
-        kept = [np.ascontiguousarray(array) for _, array in sends]
-        requests += [
-            comm.Isend(_bytes(array), target, _EXCHANGE_TAG) for (target, _), array in zip(sends, kept, strict=True)
-        ]
-        with self._waiting(tuple(source for source, _, _ in receives), False):
+        for target, array in sends:
+            messages.append(_strided(array))
+            requests.append(comm.Isend(messages[-1], target, _EXCHANGE_TAG))
+        with self._waiting(tuple(source for source, _ in receives), False):
             MPI.Request.Waitall(requests)
-        return found
+        for *_, kind in messages:
+            if kind is not MPI.BYTE:
+                kind.Free()
 
     def broadcast(self, array: Array, root: int, ranks: Ranks) -> Array:
         result = np.array(array, order="C")
@@ -156,3 +167,38 @@ _NOTHING = _Nothing()
 
 def _bytes(array: Array) -> list[Any]:
     return [array.reshape(-1).view(np.uint8), MPI.BYTE]
+
+
+def _strided(array: Array) -> list[Any]:
+    """The elements of an array where they stand, contiguous or not, as an MPI message: MPI packs them in small parts
+    as it sends, so that no copy of the whole is made."""
+    if array.flags.c_contiguous:
+        return _bytes(array)
+    return [_memory(array), 1, _kind(array).Commit()]
+
+
+def _parts(array: Array, count: int, axis: int) -> list[Any]:
+    """The `count` equal parts of an array along `axis`, where they stand, as the message of a collective."""
+    rows = array.shape[axis] // count
+    part = _kind(array[(slice(None),) * axis + (slice(0, rows),)])
+    next_part = part.Create_resized(0, rows * array.strides[axis])
+    part.Free()
+    return [_memory(array), 1, next_part.Commit()]
+
+
+def _memory(array: Array) -> Any:
+    return MPI.buffer.fromaddress(array.ctypes.data, array.nbytes)
+
+
+def _kind(array: Array) -> Any:
+    """The MPI datatype of an array's elements in their order."""
+    block, dims = array.itemsize, array.ndim
+    while dims and array.strides[dims - 1] == block:
+        dims -= 1
+        block *= array.shape[dims]
+    kind = MPI.BYTE.Create_contiguous(block)
+    for count, stride in zip(array.shape[:dims][::-1], array.strides[:dims][::-1], strict=True):
+        outer = kind.Create_hvector(count, 1, stride)
+        kind.Free()
+        kind = outer
+    return kind

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 
@@ -12,8 +14,9 @@ from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.types import TensorType
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.failure import NodeFailure
-from mspc.runtime.finite import check_finite
-from mspc.runtime.plan import Plan, Steps, plan
+from mspc.runtime.finite import check_finite, search
+from mspc.runtime.plan import Plan, Steps, own, plan
+from mspc.runtime.profile import Timed, stream_of
 
 Array = Any
 
@@ -57,6 +60,20 @@ class Executor:
         """Whether a run changes parameters."""
         return bool(self.plan.mutated)
 
+    @property
+    def comm(self) -> Any:
+        """The communicator of this rank."""
+        return self.backend.comm
+
+    @property
+    def boundary(self) -> int:
+        """Index of the first node that updates a parameter."""
+        return self.plan.boundary
+
+    def search(self) -> tuple[str, int]:
+        """Where the running step first made a value that is not finite; see `finite.Searched`."""
+        return search(self)
+
     def parameter(self, name: str) -> Array:
         """The array of a parameter, as the next step will read it. Raises KeyError."""
         return self.slots[self.plan.slot_of[self.graph.parameter(name)]]
@@ -66,8 +83,9 @@ class Executor:
         parameter = self.graph.parameter(name)
         self.slots[self.plan.slot_of[parameter]] = _value_of(parameter, {name: array})
 
-    def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """One step: the inputs in the order of `self.inputs`, the results in the order of the graph's.
+    def run(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> list[Array]:
+        """One step: the inputs in the order of `self.inputs`, the results in the order of the graph's. `origins` matter
+        on a GPU alone.
 
         Raises:
             MspcError: an input has another shape or element type than the graph's.
@@ -79,7 +97,7 @@ class Executor:
         if len(inputs) != len(self._input_slots):
             raise MspcError(f"the graph takes {len(self._input_slots)} inputs, {len(inputs)} were given")
         for parameter, slot, array in zip(self.inputs, self._input_slots, inputs, strict=True):
-            slots[slot] = _checked(parameter, np.asarray(array))
+            slots[slot] = checked(parameter, np.asarray(array))
         plan = self.plan
         with np.errstate(all="ignore"):
             self._run(plan.before_update)
@@ -92,13 +110,43 @@ class Executor:
             if plan.late_losses:
                 check_finite(self, plan.late_losses, updated=True)
         results = [slots[slot] for slot in plan.result_slots]
-        owned = {id(slots[slot]) for slot in self._fixed}
+        owned = {id(owner(slots[slot])) for slot in self._fixed}
         for index, array in enumerate(results):
-            if id(array) in owned or id(getattr(array, "base", None)) in owned:
+            if id(owner(array)) in owned:
                 results[index] = np.array(array)
         for slot in plan.free_at_end:
             slots[slot] = None
         return results
+
+    def run_timed(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> tuple[list[Array], list[Timed]]:
+        """A step as `run` makes it, and when each of its nodes ran; nothing of the first step, which still prepares."""
+        if not self._checked:
+            return self.run(inputs), []
+        times: list[Timed] = []
+        begin = time.perf_counter()
+
+        def timed(index: int, kernel: Callable[..., Any]) -> Callable[..., Any]:
+            stream = stream_of(self.graph.nodes[index])
+
+            def run(*operands: Any) -> Any:
+                start = time.perf_counter()
+                result = kernel(*operands)
+                end = time.perf_counter()
+                times.append(Timed(index, stream, 1000 * (start - begin), 1000 * (end - start)))
+                return result
+
+            return run
+
+        ordinary = self.plan
+        self.plan = replace(
+            ordinary,
+            before_update=[(s[0], timed(s[0], s[1]), *s[2:]) for s in ordinary.before_update],
+            after_update=[(s[0], timed(s[0], s[1]), *s[2:]) for s in ordinary.after_update],
+        )
+        try:
+            return self.run(inputs), times
+        finally:
+            self.plan = ordinary
 
     def _run(self, steps: Steps) -> None:
         slots = self.slots
@@ -128,11 +176,12 @@ class Executor:
         for index, parameters, live in self.plan.hazards():
             self._run(self.plan.after_update[done - start : index - start])
             done = index
-            arrays = {id(slots[p]) for p in parameters}
+            arrays = {id(owner(slots[p])) for p in parameters}
             for slot, producer in live:
                 value = slots[slot]
-                if id(value) in arrays or id(getattr(value, "base", None)) in arrays:
-                    slots[slot] = np.array(value)
+                parts = cast("tuple[Array, ...]", value) if isinstance(value, tuple) else (value,)
+                if any(id(owner(part)) in arrays for part in parts):
+                    slots[slot] = own(value)
                     self.plan.copy_result(producer)
         self._run(self.plan.after_update[done - start :])
         self._checked = True
@@ -154,13 +203,21 @@ class Executor:
         return value.value if isinstance(value, Constant) else self.slots[self.plan.slot_of[value]]
 
 
+def owner(array: Array) -> Array:
+    """The array whose memory `array` shows: itself, unless it is a view."""
+    while isinstance(base := getattr(array, "base", None), np.ndarray):
+        array = base
+    return array
+
+
 def _value_of(parameter: Parameter, values: Mapping[str, Array]) -> Array:
     if parameter.name not in values:
         raise MspcError(f"there is no value for {parameter.kind} {parameter.name!r}")
-    return _checked(parameter, values[parameter.name])
+    return checked(parameter, values[parameter.name])
 
 
-def _checked(parameter: Parameter, array: Array) -> Array:
+def checked(parameter: Parameter, array: Array) -> Array:
+    """`array`, which must have the parameter's shape and element type. Raises MspcError."""
     type = parameter.type
     assert isinstance(type, TensorType), f"{parameter} is not a tensor"
     if array.shape != type.shape or array.dtype != type.dtype.numpy:

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Node, Value
+from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.layout import Layout
 from mspc.runtime.failure import NodeFailure, StoppedByOther
 
 if TYPE_CHECKING:
     from mspc.runtime.executor import Executor
 
-_NOWHERE = np.iinfo(np.int64).max
+NOWHERE = np.iinfo(np.int64).max
 
 
 def check_finite(executor: Executor, losses: Sequence[Value], updated: bool = False) -> None:
@@ -34,17 +34,35 @@ def check_finite(executor: Executor, losses: Sequence[Value], updated: bool = Fa
     for loss in losses:
         value = executor.slot_value(loss)
         if not math.isfinite(value if np.ndim(value) == 0 else np.asarray(value).flat[0]):
-            raise _explained(executor, loss, float(np.asarray(value).flat[0]), updated)
+            raise explained(executor, loss, float(np.asarray(value).flat[0]), updated)
 
 
-def _explained(executor: Executor, loss: Value, value: float, updated: bool) -> ExecutionError:
-    comm = executor.backend.comm
+class Searched(Protocol):
+    """What the search needs of an executor; `search` is (what held such a value before the step or "", index of the
+    first node that makes one or `NOWHERE`)."""
+
+    graph: Graph
+    rank: int
+    step: int
+    boundary: int
+
+    @property
+    def comm(self) -> Any:
+        """A communicator of arrays on the host."""
+        ...
+
+    def search(self) -> tuple[str, int]: ...
+
+
+def explained(executor: Searched, loss: Value, value: float, updated: bool) -> ExecutionError:
+    """The error of a loss that is not finite; `updated`: parameters have changed since it was computed."""
+    comm = executor.comm
     together = _communicates(executor)
     if updated or (together and comm.size > 1 and not _same_on_all_ranks(executor, loss)):
         # The other ranks may have a finite loss and would not take part in running collectives again.
         index = executor.graph.nodes.index(loss) if isinstance(loss, Node) else -1
         return _error(executor, value, index, "")
-    what, index = _search(executor)
+    what, index = executor.search()
     if together and comm.size > 1:
         ranks = tuple(range(comm.size))
         found = comm.all_gather(np.array([-1 if what else index], dtype=np.int64), ranks, 0)
@@ -54,7 +72,7 @@ def _explained(executor: Executor, loss: Value, value: float, updated: bool) -> 
     return _error(executor, value, index, what)
 
 
-def _error(executor: Executor, value: float, index: int, what: str) -> ExecutionError:
+def _error(executor: Searched, value: float, index: int, what: str) -> ExecutionError:
     message = f"the loss of step {executor.step} is {_text(value)} on rank {executor.rank}"
     nodes = executor.graph.nodes
     message = f"{message}; {what}" if what else message
@@ -70,7 +88,7 @@ def _error(executor: Executor, value: float, index: int, what: str) -> Execution
     )
 
 
-def _search(executor: Executor) -> tuple[str, int]:
+def search(executor: Executor) -> tuple[str, int]:
     """("", index of the first node that makes a value that is not finite) or the same with what held one
     before the step."""
     held = ""
@@ -78,14 +96,14 @@ def _search(executor: Executor) -> tuple[str, int]:
         if not held and not _finite(executor.slot_value(parameter)):
             kind = {"input": "argument"}.get(parameter.kind, parameter.kind)
             held = f"{kind} {parameter.name!r} held such a value before the step"
-    first = _NOWHERE
+    first = NOWHERE
     slots = executor.slots
     for index, kernel, one, two, operands, out, frees in executor.plan.before_update:
         # Every step runs to the end, so that all ranks meet in the same collectives.
         if operands is None:
             operands = (one,) if two < 0 else (one, two)
         slots[out] = kernel(*[slots[i] for i in operands])
-        if first == _NOWHERE and not _finite(slots[out]):
+        if first == NOWHERE and not _finite(slots[out]):
             first = index
         for slot in frees or ():
             slots[slot] = None
@@ -99,12 +117,12 @@ def _finite(value: Any) -> bool:
     return array.dtype.kind not in "fV" or bool(np.isfinite(array).all())
 
 
-def _communicates(executor: Executor) -> bool:
-    nodes = executor.graph.nodes[: executor.plan.boundary]
+def _communicates(executor: Searched) -> bool:
+    nodes = executor.graph.nodes[: executor.boundary]
     return any("rank_list" in node.op.attributes() for node in nodes)
 
 
-def _same_on_all_ranks(executor: Executor, loss: Value) -> bool:
+def _same_on_all_ranks(executor: Searched, loss: Value) -> bool:
     """In the modes that shard operators a step's loss is the whole batch's; elsewhere a rank's own."""
     if isinstance(loss.layout, Layout):
         return loss.layout.is_replicated

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Constant, Graph, Parameter
+from mspc.ir.graph import Constant, Graph, Node, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
+from mspc.ops.fused_elementwise import FusedElementwise, steps_of
+from mspc.ops.grouped_update import GroupedUpdate, gradient_index
 from mspc.runtime.backend import NumPyBackend
 
 Array = Any
@@ -20,20 +22,46 @@ COMBINE = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, 
 
 def observe(graph: Graph, backend: NumPyBackend, parameters: Mapping[Parameter, Array], mark: str) -> dict[Any, Array]:
     """One step: values of the nodes that carry the attribute `mark` under its value, results under ("result", i),
-    parameters after the step under their names."""
+    parameters after the step under their names.
+
+    On a fused node the attribute has a value for every member (None where one has none), which is computed here.
+    """
     values: dict[Any, Array] = dict(parameters)
     kept: dict[Any, Array] = {}
     with np.errstate(all="ignore"):
         for node in graph.nodes:
             inputs = [v.value if isinstance(v, Constant) else values[v] for v in node.inputs]
             result = values[node] = node.op.kernel(backend)(*inputs)  # type: ignore[attr-defined]  # operators have kernels
-            if mark in node.attrs and isinstance(node.type, TensorType):
+            if isinstance(node.op, FusedElementwise | GroupedUpdate):
+                names, members = _members(node, node.op, inputs, result, backend, mark)
+                found: list[tuple[Any, Array]] = list(zip(names, members, strict=False))
+                kept |= {name: np.array(value) for name, value in found if name is not None}
+            elif mark in node.attrs and isinstance(node.type, TensorType):
                 kept[node.attrs[mark]] = np.array(result)
     for i, value in enumerate(graph.results):
         kept["result", i] = np.array(value.value if isinstance(value, Constant) else values[value])
     for parameter in graph.parameters:
         kept[parameter.name] = np.array(values[parameter])
     return kept
+
+
+def _members(
+    node: Node, op: FusedElementwise | GroupedUpdate, inputs: list[Array], result: Any, backend: NumPyBackend, mark: str
+) -> tuple[list[Any], list[Array]]:
+    """(names, values) of the members of a fused node."""
+    names = list(node.attrs.get(mark, ()))
+    if isinstance(op, FusedElementwise):
+        lines: list[Array] = []
+        for step in steps_of(op):
+            operands = [(inputs if kind == "x" else lines)[index] for kind, index in step.operands]
+            lines.append(step.op.kernel(backend)(*operands))
+        return names, lines
+    place = gradient_index(op.member)
+    widened = node.attrs.get(f"cast_{mark}", ())
+    gradients = [m[place].astype(m[0].dtype) for m in op.members(inputs)] if widened and place is not None else []
+    if op.member.outputs > 1:
+        return list(widened), gradients
+    return [*names, *widened], [*result, *gradients] if names else gradients
 
 
 def join(ranks: Sequence[Mapping[Any, Array]], key: Any, layout: Layout) -> Array:

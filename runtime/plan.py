@@ -6,14 +6,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from mspc.ir.diagnostics import raise_all
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import TensorType
 from mspc.ops.op import Op
+from mspc.runtime.arrivals import arrival_kernels
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import buffered_kernels
 
@@ -78,6 +79,8 @@ def plan(graph: Graph, backend: NumPyBackend) -> Plan:
         MspcError: an operator has no kernel; all such operators together.
     """
     nodes = graph.nodes
+    backend.halves = any(t.dtype.itemsize == 2 and t.dtype.is_float for v in (*graph.parameters, *nodes)
+                         for t in element_types(v.type))  # fmt: skip
     updates = mutated(graph)
     boundary = min(updates, default=len(nodes))
     last_use: dict[Value, int] = {}
@@ -101,7 +104,8 @@ def plan(graph: Graph, backend: NumPyBackend) -> Plan:
     slots = len(slot_of)
     free: list[int] = []
     steps: Steps = []
-    buffered = buffered_kernels(graph, backend, last_use)
+    bound = arrival_kernels(graph, backend)
+    bound.update(buffered_kernels(graph, backend, last_use, bound))
     for index, node in enumerate(nodes):
         operands = tuple(slot_of[value] for value in node.inputs)
         dying: list[int] = []
@@ -119,7 +123,7 @@ def plan(graph: Graph, backend: NumPyBackend) -> Plan:
             dying.append(out)
         free.extend(dying)
         frees = tuple(dying) or None
-        kernel = buffered.get(index)
+        kernel = bound.get(index)
         if kernel is None:
             kernel = node.op.kernel(backend) if isinstance(node.op, Op) and _has_kernel(node.op) else _no_kernel
         if len(operands) == 2:
@@ -179,4 +183,9 @@ def _no_kernel(*operands: Any) -> Any:
 
 
 def _copying(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *operands: np.array(kernel(*operands))
+    return lambda *operands: own(kernel(*operands))
+
+
+def own(value: Any) -> Any:
+    """A copy of an array, or of every array of a tuple."""
+    return tuple(map(np.array, cast("tuple[Any, ...]", value))) if isinstance(value, tuple) else np.array(value)

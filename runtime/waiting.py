@@ -11,10 +11,10 @@ from typing import Any
 WORDS = 64
 """64-bit words of a rank's record."""
 
-PID, NODE, STEP, STATE, WAITS, CALLS, GRAPH, MEETING, MEMBERS, RANKS = range(10)
+PID, NODE, STEP, STATE, WAITS, CALLS, GRAPH, MEETING, MARK, MEMBERS, RANKS = range(11)
 """Words of a record: process, node index (-1: none), step, state, whether it waits, how often it has
-waited, graph, identity of the collective it is in (0: none that has one), number of ranks it waits for
-(-1: all), these ranks."""
+waited, graph, identity of the collective it is in (0: none that has one), where its GPU was last seen
+(`runtime.stalled.packed`, 0: nowhere), number of ranks it waits for (-1: all), these ranks."""
 
 ABSENT, RUNNING, ENDED, FAILED = range(4)
 """States of a rank."""

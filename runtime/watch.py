@@ -21,7 +21,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from mspc.ir.diagnostics import ExecutionError
-from mspc.runtime.waiting import ENDED, FAILED, GRAPH, NODE, PID, RUNNING, STATE, STEP, WORDS, Stuck, Waiting
+from mspc.ir.graph import Graph
+from mspc.runtime.stalled import PATIENCE, Meeting, Stalled, Verdict, behind, find, meetings, shown_ranks, unpacked
+from mspc.runtime.waiting import ENDED, FAILED, GRAPH, MARK, NODE, PID, RUNNING, STATE, STEP, WORDS, Stuck, Waiting
 
 BEFORE = "before its first step"
 """Where a rank is that has not begun to run a graph."""
@@ -39,12 +41,18 @@ class Watch:
 
     Args:
         rank, size: of the job. name: the job's own name, the same on all its ranks.
+
+    describe, graph_of: (rank, number of the graph[, node index]) to where a rank is, and to its graph.
+    marks: reads where this rank's GPU is, see `runtime.stalled.packed`. patience: in seconds, see there too.
     """
 
     def __init__(self, rank: int, size: int, name: str) -> None:
         self.rank = rank
         self.size = size
         self.describe: Describe | None = None
+        self.graph_of: Callable[[int, int], Graph] | None = None
+        self.marks: Callable[[], int] | None = None
+        self.patience = PATIENCE
         folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
         safe = "".join(c if c.isalnum() or c in "-." else "-" for c in name)
         self._path = os.path.join(folder, f"mspc-{os.getuid()}-{safe}")
@@ -140,11 +148,14 @@ class Watch:
     def place(self, rank: int) -> ExecutionError:
         """Where `rank` is, as an error that names node and source line."""
         record = self._record(rank)
-        step, node = record[STEP], record[NODE]
+        step, node, graph = record[STEP], record[NODE], record[GRAPH]
+        mark = unpacked(record[MARK])
+        if mark is not None and node < 0:
+            step, graph, node = mark.step, mark.graph, -1 if mark.over else mark.index
         if node < 0 or step <= 0 or self.describe is None:
             return ExecutionError(f"after step {step}" if step > 0 else BEFORE)
         try:
-            error = self.describe(rank, record[GRAPH], node)
+            error = self.describe(rank, graph, node)
         except Exception:  # the place is a courtesy; the message must come out whatever happens
             return ExecutionError(f"in step {step}, node {node}")
         return ExecutionError(f"in step {step}, {error.message}", frames=error.frames)
@@ -170,11 +181,14 @@ class Watch:
                 continue
         for descriptor in processes:
             poll.register(descriptor, select.POLLIN)
-        stuck = Stuck([self._record(rank) for rank in range(self.size)])
+        records = [self._record(rank) for rank in range(self.size)]
+        stuck, stalled = Stuck(records), Stalled(records, self.patience)
         while not self._stopped:
             events = poll.poll(TICK * 1000)
             if self._stopped:
                 return
+            if self.marks is not None:
+                self._own[MARK] = self.marks()
             gone = [processes[d] for d, _ in events if d in processes]
             for descriptor, _ in events:
                 if descriptor in processes:
@@ -186,6 +200,9 @@ class Watch:
             found = None if gone else stuck.look(time.monotonic())
             if found is not None:
                 self._report_stuck(*found)
+            stalled.patience = self.patience
+            if stalled.look(time.monotonic()):
+                self._judge(records)
 
     def _report_stuck(self, rank: int, other: int) -> NoReturn:
         place = self.place(rank)
@@ -198,6 +215,37 @@ class Watch:
                 "every rank must call the same networks and read the same sharded parameters, in one order",
             ]
         error = ExecutionError(f"{what}: {place.message}", notes=notes, frames=place.frames)
+        self.fail(error.render(), 1)
+
+    def _judge(self, records: list[Any]) -> None:
+        """Nothing moves: end the job if a GPU waits for a rank that has not come."""
+        schedules: dict[tuple[int, int], list[Meeting]] = {}
+
+        def schedule(rank: int, graph: int) -> list[Meeting]:
+            if self.graph_of is None:
+                return []
+            if (rank, graph) not in schedules:
+                try:
+                    schedules[rank, graph] = meetings(self.graph_of(rank, graph), rank)
+                except Exception:  # of another rank, whose graph cannot be had here; most graphs are alike
+                    schedules[rank, graph] = meetings(self.graph_of(self.rank, graph), self.rank)
+            return schedules[rank, graph]
+
+        marks = {rank: unpacked(record[MARK]) for rank, record in enumerate(records)}
+        verdict = find(marks, schedule)
+        if verdict is not None:
+            reasons = [behind(verdict, m, marks[m], records[m], schedule) for m in verdict.missing]
+            self._report_missing(verdict, reasons)
+
+    def _report_missing(self, verdict: Verdict, reasons: list[str]) -> NoReturn:
+        place = self.place(verdict.rank)
+        at = f"at {verdict.at.what} ({shown_ranks(verdict.at.ranks)})"
+        what = f"rank {verdict.rank} waits in step {verdict.mark.step} {at} for {shown_ranks(verdict.missing)}"
+        many = len(set(reasons)) > 1
+        notes = [f"rank {m} {reason}" for m, reason in zip(verdict.missing, reasons, strict=True)] if many else []
+        if "has ended" not in reasons:
+            notes.append(f"no rank has moved for {self.patience:g} s; mspc run --timeout SECONDS waits longer")
+        error = ExecutionError(what if many else f"{what}, which {reasons[0]}", notes=notes, frames=place.frames)
         self.fail(error.render(), 1)
 
     def _signalled(self, numbers: bytes, gone: list[int]) -> None:

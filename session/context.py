@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.named_layout import INTERLEAVED, NamedLayout
 from mspc.session import state
-from mspc.session.errors import ApiTypeError, ApiValueError
+from mspc.session.errors import ApiKeyError, ApiTypeError, ApiValueError
 
 GRAPH_MODE = 0
 PYNATIVE_MODE = 1
@@ -100,6 +100,8 @@ def check_dataset_strategy(key: str, value: Any) -> str | tuple[Any, ...]:
         )
     for entry in value:
         if isinstance(entry, NamedLayout):
+            if entry.interleaved > 1:
+                raise ApiValueError(f"{key}: data cannot be cut by the axis {INTERLEAVED!r}")
             continue
         if not isinstance(entry, tuple) or not all(isinstance(cut, int) and cut > 0 for cut in entry):
             raise ApiTypeError(
@@ -121,6 +123,43 @@ def _known_keys(*known: str) -> Check:
         return dict(value)
 
     return check
+
+
+def _comm_fusion(key: str, value: Any) -> dict[str, Any]:
+    """{"openstate": bool, "allreduce": {"mode": "auto" | "size" | "index", "config": ...}, ...}."""
+    example = [f'write {key}={{"allreduce": {{"mode": "size", "config": 32}}}}']
+    for name, entry in _mapping(key, value).items():
+        if name == "openstate":
+            _boolean(f"{key}['openstate']", entry)
+            continue
+        if name not in _COMM_FUSION:
+            raise ApiKeyError(f"{key} has no entry {name!r}; it takes {', '.join(_COMM_FUSION)}")
+        what = f"{key}[{name!r}]"
+        given = _mapping(what, entry)
+        if set(given) != {"mode", "config"}:
+            raise ApiKeyError(f"{what} must have the keys 'mode' and 'config', not {list(given)}", example)
+        modes = {"auto": "None", "size": "a number of MB"} | ({"index": "a list"} if name == "allreduce" else {})
+        mode, config = given["mode"], given["config"]
+        if mode not in modes:
+            raise ApiKeyError(f"{what}: mode {mode!r} is not one of {', '.join(map(repr, modes))}", example)
+        if mode == "size":
+            _integer(0)(f"{what}['config']", config)
+        elif mode == "index":
+            _integers(f"{what}['config']", config)
+        elif config is not None:
+            raise ApiTypeError(f"{what}: config is {config!r}; mode 'auto' takes None", example)
+    return dict(value)
+
+
+_GPU_FLAGS = ("matmul_allow_tf32", "conv_allow_tf32")
+_GPU_ALGORITHMS = ("conv_fprop_algo", "conv_dgrad_algo", "conv_wgrad_algo")
+
+
+def _gpu_config(key: str, value: Any) -> dict[str, Any]:
+    checked = _known_keys(*_GPU_FLAGS, *_GPU_ALGORITHMS)(key, value)
+    for name in checked:
+        (_boolean if name in _GPU_FLAGS else _text)(f"{key}[{name!r}]", checked[name])
+    return checked
 
 
 CONTEXT: dict[str, tuple[Any, Check]] = {
@@ -152,7 +191,7 @@ CONTEXT: dict[str, tuple[Any, Check]] = {
     "env_config_path": ("", _text),
     "print_file_path": ("", _text),
     "ascend_config": ({}, _mapping),
-    "gpu_config": ({}, _mapping),
+    "gpu_config": ({}, _gpu_config),
 }
 """Keys of `set_context`: default and check. Those that tune a device are taken and have no effect
 on the CPU.
@@ -182,7 +221,7 @@ PARALLEL: dict[str, tuple[Any, Check]] = {
     "optimizer_weight_shard_aggregated_save": (False, _boolean),
     "force_fp32_communication": (False, _boolean),
     "all_reduce_fusion_config": ([], _integers),
-    "comm_fusion": ({}, _known_keys(*_COMM_FUSION)),
+    "comm_fusion": ({}, _comm_fusion),
     "pipeline_stages": (1, _integer(1)),
     "auto_pipeline": (False, _boolean),
     "pipeline_result_broadcast": (False, _boolean),
@@ -210,6 +249,8 @@ class FrozenContext:
     device_num: 0 when the script gave none. search_mode: "" when none was given.
     dataset_strategy: "data_parallel", "full_batch" or one tuple (or layout) per input.
     optimizer_threshold: in KiB; optimizer_shard_size: -1 for all replicas.
+    matmul_allow_tf32, conv_allow_tf32: whether Float32 products of a GPU may round their operands to TF32, as
+    `gpu_config` says. deterministic: only kernels that give the same bits at every run.
     """
 
     parallel_mode: str = ParallelMode.STAND_ALONE
@@ -236,6 +277,9 @@ class FrozenContext:
     device_target: str = "CPU"
     mode: int = GRAPH_MODE
     training: bool = False
+    matmul_allow_tf32: bool = False
+    conv_allow_tf32: bool = True
+    deterministic: bool = False
 
     @property
     def full_batch(self) -> bool:
@@ -355,6 +399,9 @@ def freeze(target: Any = None) -> FrozenContext:
         all_reduce_fusion_config=tuple(parallel["all_reduce_fusion_config"]),
         **{key: general[key] for key in ("save_graphs", "save_graphs_path", "device_target", "mode")},
         training=bool(getattr(target, "training", False)),
+        matmul_allow_tf32=general["gpu_config"].get("matmul_allow_tf32", False),
+        conv_allow_tf32=general["gpu_config"].get("conv_allow_tf32", True),
+        deterministic=general["deterministic"] == "ON",
     )
     settings = getattr(target, "parallel_settings", None)
     return replace(frozen, **settings) if settings else frozen

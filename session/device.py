@@ -1,5 +1,5 @@
-"""What `mindspore.runtime` offers: settings of device memory. Taken, checked, and without effect
-on the CPU.
+"""What `mindspore.runtime` offers: settings of device memory, taken, checked, and without effect; and which device
+a script asks for.
 """
 
 from __future__ import annotations
@@ -7,7 +7,25 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from mspc.session import state
 from mspc.session.errors import ApiTypeError, ApiValueError
+
+
+def asked_device() -> dict[str, Any]:
+    """What the script has said of its device: `device` ("cpu", "gpu", "" where it says nothing), `how` it said that,
+    `index` of the device or None, and whether runs must be `deterministic`.
+
+    "Ascend" says nothing here: such a script runs on what there is.
+    """
+    session = state.current()
+    target = session.general.get("device_target", "")
+    found: dict[str, Any] = {"device": "", "how": "", "index": session.general.get("device_id")}
+    found["deterministic"] = session.general.get("deterministic") == "ON"
+    if target in ("CPU", "GPU"):
+        return {**found, "device": target.lower(), "how": f'device_target="{target}"'}
+    if not target and session.backend == "nccl":
+        return {**found, "device": "gpu", "how": 'init("nccl")'}
+    return found
 
 
 def set_memory(

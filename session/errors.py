@@ -30,6 +30,10 @@ class ApiTypeError(ApiError, TypeError):
     """An argument has the wrong type."""
 
 
+class ApiKeyError(ApiError, KeyError):
+    """A dict has a key that is not known, or lacks one that it needs."""
+
+
 class ApiIndexError(ApiError, IndexError):
     """An index lies outside."""
 

@@ -20,8 +20,20 @@ _WHAT = 0x496E6974
 """Keeps the random stream of initial values apart from other streams of the same seed."""
 
 
+_BLOCK = 1 << 19
+"""Elements that are drawn together. Every block of a tensor has random numbers of its own, so a slice needs only the
+blocks that it meets."""
+
+
 class Initializer:
     """How values are drawn. Subclasses override `draw`."""
+
+    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
+        """What draws a tensor of `shape`, where the distribution depends on it."""
+        return self
+
+    independent = False
+    """Whether every element is drawn in the same way, so that parts of a tensor can be drawn alone."""
 
     def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
         """Values of `shape`, or one number for all."""
@@ -63,6 +75,8 @@ class One(Constant):
 class Normal(Initializer):
     """Normal distribution with deviation `sigma` around `mean`."""
 
+    independent = True
+
     def __init__(self, sigma: float = 0.01, mean: float = 0.0) -> None:
         self.sigma = sigma
         self.mean = mean
@@ -74,6 +88,8 @@ class Normal(Initializer):
 class Uniform(Initializer):
     """Uniform in [-scale, scale)."""
 
+    independent = True
+
     def __init__(self, scale: float = 0.07) -> None:
         self.scale = scale
 
@@ -83,6 +99,8 @@ class Uniform(Initializer):
 
 class TruncatedNormal(Initializer):
     """Normal distribution, values outside mean + [a, b] sigma drawn again."""
+
+    independent = True
 
     def __init__(self, sigma: float = 0.01, mean: float = 0.0, a: float = -2.0, b: float = 2.0) -> None:
         self.sigma = sigma
@@ -99,29 +117,36 @@ class TruncatedNormal(Initializer):
         return values * np.float32(self.sigma) + np.float32(self.mean)
 
 
-class XavierUniform(Initializer):
+class _Scaled(Initializer):
+    """A distribution whose scale depends on the shape of the tensor; subclasses override `of_shape`."""
+
+    def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
+        return self.of_shape(shape).draw(generator, shape)
+
+
+class XavierUniform(_Scaled):
     """Uniform in gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010)."""
 
     def __init__(self, gain: float = 1.0) -> None:
         self.gain = gain
 
-    def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
+    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
         fan_in, fan_out = fans(shape)
-        return Uniform(self.gain * math.sqrt(6.0 / (fan_in + fan_out))).draw(generator, shape)
+        return Uniform(self.gain * math.sqrt(6.0 / (fan_in + fan_out)))
 
 
-class XavierNormal(Initializer):
+class XavierNormal(_Scaled):
     """Normal with deviation gain * sqrt(2 / (fan_in + fan_out)) (Glorot and Bengio 2010)."""
 
     def __init__(self, gain: float = 1.0) -> None:
         self.gain = gain
 
-    def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
+    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
         fan_in, fan_out = fans(shape)
-        return Normal(self.gain * math.sqrt(2.0 / (fan_in + fan_out))).draw(generator, shape)
+        return Normal(self.gain * math.sqrt(2.0 / (fan_in + fan_out)))
 
 
-class HeUniform(Initializer):
+class HeUniform(_Scaled):
     """Uniform in sqrt(3) * gain / sqrt(fan) (He et al. 2015)."""
 
     def __init__(
@@ -131,8 +156,8 @@ class HeUniform(Initializer):
         self.mode = mode
         self.nonlinearity = nonlinearity
 
-    def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
-        return Uniform(math.sqrt(3.0) * self.deviation(shape)).draw(generator, shape)
+    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
+        return Uniform(math.sqrt(3.0) * self.deviation(shape))
 
     def deviation(self, shape: tuple[int, ...]) -> float:
         fan_in, fan_out = fans(shape)
@@ -147,8 +172,8 @@ class HeUniform(Initializer):
 class HeNormal(HeUniform):
     """Normal with deviation gain / sqrt(fan) (He et al. 2015)."""
 
-    def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
-        return Normal(self.deviation(shape)).draw(generator, shape)
+    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
+        return Normal(self.deviation(shape))
 
 
 class Identity(Initializer):
@@ -201,19 +226,58 @@ class InitialValue:
         session.initializers += 1
 
     def fill(self, slices: tuple[slice, ...] | None = None) -> np.ndarray:
-        """The values in `slices` of the whole tensor (None: all of it), the same as in the whole tensor."""
+        """The values in `slices` of the whole tensor (None: all of it), the same as in the whole tensor.
+
+        Besides the result no more than a block is held at a time, unless the initializer draws a tensor as one.
+        """
+        init = self.init.of_shape(self.shape)
+        if init.needs_random and init.independent:
+            return self._fill_blocks(init, slices)
         if not self.init.needs_random and np.ndim(value := self.init.draw(None, self.shape)) == 0:
             shape = self.shape
             if slices is not None:
                 shape = tuple(len(range(*s.indices(n))) for s, n in zip(slices, shape, strict=True))
             return np.full(shape, value, self.dtype.numpy)
-        generator = None
-        if self.init.needs_random:
-            sequence = np.random.SeedSequence([self.seed, _WHAT, self.counter])
-            generator = np.random.Generator(np.random.Philox(sequence))
+        generator = self._generator(0) if self.init.needs_random else None
         values = np.asarray(self.init.draw(generator, self.shape))
         whole = np.broadcast_to(values.astype(self.dtype.numpy, copy=False), self.shape)
         return np.array(whole if slices is None else whole[slices])
+
+    def _generator(self, block: int) -> Any:
+        """Random numbers of one block; those of different blocks are 2^128 draws apart."""
+        sequence = np.random.SeedSequence([self.seed, _WHAT, self.counter])
+        philox = np.random.Philox(sequence)
+        if block:
+            key = philox.state["state"]["key"]
+            philox = np.random.Philox(key=key, counter=np.array([0, 0, block, 0], np.uint64))
+        return np.random.Generator(philox)
+
+    def _fill_blocks(self, init: Initializer, slices: tuple[slice, ...] | None) -> np.ndarray:
+        """A block is a range of one dimension with all that lies below, at one place of the dimensions above."""
+        shape = self.shape
+        if not shape:
+            return np.asarray(init.draw(self._generator(0), ())).astype(self.dtype.numpy)
+        if slices is None:
+            slices = (slice(None),) * len(shape)
+        bounds = [s.indices(n)[:2] for s, n in zip(slices, shape, strict=True)]
+        result = np.empty([max(0, stop - start) for start, stop in bounds], self.dtype.numpy)
+        if not result.size:
+            return result
+        dim = next(d for d in range(len(shape)) if math.prod(shape[d + 1 :]) <= _BLOCK)
+        rows = min(shape[dim], max(1, _BLOCK // math.prod(shape[dim + 1 :])))
+        blocks = -(-shape[dim] // rows)
+        start, stop = bounds[dim]
+        below = tuple(slice(*bound) for bound in bounds[dim + 1 :])
+        for place in np.ndindex(result.shape[:dim]):
+            above = 0
+            for i, (begin, _), n in zip(place, bounds, shape, strict=False):
+                above = above * n + begin + i
+            for block in range(start // rows, (stop - 1) // rows + 1):
+                first, last = block * rows, min(shape[dim], (block + 1) * rows)
+                values = init.draw(self._generator(above * blocks + block), (last - first, *shape[dim + 1 :]))
+                begin, end = max(start, first), min(stop, last)
+                result[place][begin - start : end - start] = values[(slice(begin - first, end - first), *below)]
+        return result
 
     def restyled(self, dtype: DType) -> InitialValue:
         """The same values in another element type."""

@@ -6,10 +6,11 @@ import importlib
 from typing import Any
 
 MODULES = {
-    "nn": "mspc.nn", "ops": "mspc.ops", "train": "mspc.train", "dataset": "mspc.dataset",
+    "nn": "mspc.nn", "mint": "mspc.mint", "ops": "mspc.ops", "train": "mspc.train", "dataset": "mspc.dataset",
     "dtype": "mspc.session.dtypes",
     "communication": "mspc.communication", "parallel": "mspc.parallel", "context": "mspc.session.context",
-    "runtime": "mspc.session.device", "device": "mspc.session.device", "common": "mspc.session.common",
+    "amp": "mspc.train.amp", "runtime": "mspc.session.device", "device": "mspc.session.device",
+    "common": "mspc.session.common",
 }  # fmt: skip
 """Modules among the public names."""
 
@@ -32,6 +33,7 @@ _FROM: dict[str, tuple[str, ...]] = {
     "mspc.ir.types": ("DType",),
     "mspc.ir.diagnostics": ("MspcError",),
     "mspc.nn.cell": ("Cell",),
+    "mspc.nn.reshard": ("reshard",),
     "mspc.session.functions": ("from_numpy", "tensor", "ms_function", "ms_class", "jit_class", "lazy_inline"),
     "mspc.train.model": ("Model",),
     "mspc.train.serialization": ("load_checkpoint", "load_param_into_net", "save_checkpoint"),

@@ -11,14 +11,14 @@ from mspc.session import launch
 
 @dataclass(frozen=True)
 class ShardedFunction:
-    """`fn` with strategies: in_strategy per input, out_strategy per output, parameter_plan by
-    parameter name.
+    """`fn` with strategies: in_strategy per input, out_strategy per output, parameter_plan as
+    (Parameter, strategy).
     """
 
     fn: Callable[..., Any]
     in_strategy: tuple[Any, ...] | None
     out_strategy: tuple[Any, ...] | None = None
-    parameter_plan: tuple[tuple[str, Any], ...] = ()
+    parameter_plan: tuple[tuple[Any, Any], ...] = ()
 
     def __call__(self, *args: Any) -> Any:
         return launch.launcher().launch(self, args)

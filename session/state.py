@@ -17,7 +17,7 @@ class Session:
 
     rank, size: of the whole job. local_rank, local_size: on this host.
     launched: rank and size were set by a launcher and win over the environment.
-    initialized: `init()` was called.
+    initialized: `init()` was called. backend: what it was given, "nccl", or "" for none.
     seed: of `set_seed`, None before. dataset_seed: of `dataset.config.set_seed`, which wins for shuffling.
     initializers: how many initial values were asked for so far. shuffles, dropouts: how many shuffled data
         sets and dropout layers were made.
@@ -31,6 +31,7 @@ class Session:
     local_size: int = 1
     launched: bool = False
     initialized: bool = False
+    backend: str = ""
     seed: int | None = None
     dataset_seed: int | None = None
     initializers: int = 0

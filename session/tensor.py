@@ -36,6 +36,9 @@ class Tensor(TensorMethods):
     """
 
     __array_priority__ = 100
+    _pending: Any = None
+    owned = False
+    """Whether nobody else holds the array, so that the same array means the same values."""
 
     def __init__(
         self, input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None
@@ -58,6 +61,7 @@ class Tensor(TensorMethods):
             self._lazy = lazy if dtype is None else lazy.restyled(dtype_of(dtype))
             return
         self._array = as_array(input_data, dtype)
+        self.owned = not isinstance(input_data, Tensor)
         if shape is not None and checked_shape(shape) != self._array.shape:
             raise ApiValueError(
                 f"Tensor: the data have shape {self._array.shape}, not {checked_shape(shape)}"
@@ -65,9 +69,11 @@ class Tensor(TensorMethods):
 
     @staticmethod
     def from_array(array: Any) -> Tensor:
-        """A tensor around `array`, which is not copied."""
+        """A tensor around `array`, which is not copied. An array that a device still computes (it has `fetch()`) is
+        waited for when somebody reads the tensor."""
         tensor = object.__new__(Tensor)
-        tensor._array = np.asarray(array)
+        tensor._array = None if hasattr(array, "fetch") else np.asarray(array)
+        tensor._pending = array if tensor._array is None else None
         tensor._lazy = None
         return tensor
 
@@ -84,6 +90,10 @@ class Tensor(TensorMethods):
     def value(self) -> np.ndarray:
         """The values; drawn now when the tensor came from an initializer."""
         if self._array is None:
+            if self._pending is not None:
+                self._array = np.asarray(self._pending.fetch())
+                self._pending = None
+                return self._array
             assert self._lazy is not None
             self._array = self._lazy.fill()
         return self._array
@@ -120,6 +130,8 @@ class Tensor(TensorMethods):
     def shape(self) -> tuple[int, ...]:
         if self._array is None and self._lazy is not None:
             return self._lazy.shape
+        if self._pending is not None:
+            return self._pending.shape
         return self.value.shape
 
     @property

@@ -5,18 +5,19 @@ Before slicing all types are global, and every collective or redistribution leav
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from mspc.compiler.pipeline import PER_RANK
 from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ops.comm import AllReduce, ReduceScatter
 from mspc.ops.op import Op
 from mspc.ops.structural import Gradient
-from mspc.passes.execute import Execute
+from mspc.passes.base import Pass, find_pass, run_passes
 from mspc.passes.grad import Grad
 from mspc.passes.slice_to_rank import SliceToRank
 from mspc.runtime.backend import NumPyBackend
@@ -24,6 +25,8 @@ from mspc.runtime.comm_local import LocalComm, World
 from mspc.runtime.executor import Executor
 
 Arrays = dict[str, np.ndarray]
+FINAL = [find_pass(name) for name in PER_RANK[1:]]
+"""What follows on a rank's slice of the graph."""
 
 
 def random_feeds(graph: Graph, seed: int = 0, dtype: Any = None) -> Arrays:
@@ -48,7 +51,7 @@ def run_whole(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]
     for node in graph.nodes:
         inputs = [v.value if isinstance(v, Constant) else values[v] for v in node.inputs]
         assert isinstance(node.op, Op)
-        values[node] = node.op.run(backend, *inputs)
+        values[node] = node.op.kernel(backend)(*inputs)
         source = node.inputs[0].layout if node.inputs else None
         if isinstance(node.op, AllReduce | ReduceScatter) and isinstance(source, Layout) and source.reduction == "mean":
             # The sum of partial means; the multiplication by 1/parts comes behind it.
@@ -57,14 +60,17 @@ def run_whole(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]
     return [*flatten(results), *(values[p] for p in by_name(graph))]
 
 
-def run_on_ranks(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """The same from all ranks of a graph that is ready for slicing: results of rank 0, parameters put together."""
+def run_on_ranks(graph: Graph, feeds: Mapping[str, np.ndarray], passes: Sequence[Pass] = FINAL) -> list[np.ndarray]:
+    """The same from all ranks of a graph that is ready for slicing: results of rank 0, parameters put together.
+
+    `passes` go over every rank's graph.
+    """
     ranks = int(graph.attrs["ranks"])
     locals_ = [SliceToRank(rank).apply(graph)[0] for rank in range(ranks)]
     executors: dict[int, Executor] = {}
 
     def main(comm: LocalComm) -> list[Any]:
-        local = Execute().apply(locals_[comm.rank])[0]
+        local = run_passes(locals_[comm.rank], passes)
         cut = {p.name: cut_for(p, comm.rank, feeds[p.name]) for p in local.parameters}
         executor = executors[comm.rank] = Executor(local, NumPyBackend(comm), cut)
         return executor.run([cut[p.name] for p in executor.inputs])

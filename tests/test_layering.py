@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-API = {"nn", "train", "dataset", "communication", "parallel", "device"}
+API = {"nn", "mint", "train", "dataset", "communication", "parallel", "device"}
 ALLOWED: dict[str, set[str]] = {
     "ir": {"ir"},
     "ops": {"ir", "ops"},

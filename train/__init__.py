@@ -7,6 +7,11 @@ from typing import Any
 
 _MODULES = {
     "model": ("Model",),
+    "amp": (
+        "DynamicLossScaler", "LossScaler", "StaticLossScaler", "all_finite", "auto_mixed_precision",
+        "build_train_network", "custom_mixed_precision",
+    ),
+    "loss_scale_manager": ("DynamicLossScaleManager", "FixedLossScaleManager", "LossScaleManager"),
     "callback": (
         "Callback", "CheckpointConfig", "LearningRateScheduler", "LossMonitor", "ModelCheckpoint",
         "RunContext",

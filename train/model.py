@@ -11,7 +11,9 @@ from mspc.parallel.auto_parallel import AutoParallel
 from mspc.session.context import get_auto_parallel_context
 from mspc.session.errors import ApiTypeError, ApiValueError
 from mspc.session.tensor import Tensor
+from mspc.train.amp import build_train_network, resolved
 from mspc.train.callback import Callback, CallbackParam, RunContext
+from mspc.train.loss_scale_manager import check_manager
 from mspc.train.metrics import get_metrics
 
 
@@ -25,7 +27,9 @@ class Model:
         metrics: names or Metrics for `eval`. eval_network: used by `eval` instead of network and
             loss_fn; it returns
             (loss, output, label).
-        amp_level: only "O0" is supported.
+        amp_level: how much of the training step computes in half precision: "O0" to "O3" or "auto", see
+            `amp.build_train_network`. Evaluation then runs the same network in half precision.
+        kwargs: loss_scale_manager and keep_batchnorm_fp32 replace what the level says.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind.
@@ -42,14 +46,20 @@ class Model:
             raise ApiTypeError(f"Model: optimizer must be an optimizer, not {type(optimizer).__name__}")
         if loss_fn is not None and not callable(loss_fn):
             raise ApiTypeError(f"Model: loss_fn must be a Cell or a function, not {type(loss_fn).__name__}")
-        if amp_level not in ("O0", "auto"):
-            raise ApiValueError(f"Model: amp_level {amp_level!r} is not supported; use 'O0'")
-        if kwargs:
-            raise ApiValueError(f"Model has no argument {', '.join(map(repr, kwargs))}")
+        amp_level = resolved("Model", amp_level)
+        for key in kwargs:
+            if key not in ("loss_scale_manager", "keep_batchnorm_fp32"):
+                raise ApiValueError(f"Model has no argument {key!r}")
+        manager = check_manager("Model", kwargs.get("loss_scale_manager"))
+        if optimizer is None and (amp_level != "O0" or manager is not None):
+            what = "amp_level" if amp_level != "O0" else "loss_scale_manager"
+            raise ApiValueError(f"Model: {what} needs an optimizer", ["pass optimizer, or leave it at its default"])
         self._parallel = network if isinstance(network, AutoParallel) else None
         self._network: Any = network.network if isinstance(network, AutoParallel) else network
         self._loss_fn = loss_fn
         self._optimizer = optimizer
+        self._amp_level = amp_level
+        self._amp_settings = kwargs
         self._metrics = get_metrics(metrics)
         self._train_network = self._built_for_training()
         self._eval_network = eval_network
@@ -57,10 +67,15 @@ class Model:
 
     def _built_for_training(self) -> Cell:
         network = self._network
-        if self._loss_fn is not None:
-            network = WithLossCell(network, self._loss_fn)
-        if self._optimizer is not None:
-            network = TrainOneStepCell(network, self._optimizer)
+        if self._optimizer is not None and (self._amp_level != "O0" or self._amp_settings):
+            network = build_train_network(
+                network, self._optimizer, self._loss_fn, self._amp_level, **self._amp_settings
+            )
+        else:
+            if self._loss_fn is not None:
+                network = WithLossCell(network, self._loss_fn)
+            if self._optimizer is not None:
+                network = TrainOneStepCell(network, self._optimizer)
         return network if self._parallel is None else self._parallel.wrapping(network)
 
     @property

@@ -1,6 +1,6 @@
 """A stack of transformer layers, data parallel 2 by tensor parallel 4, called once as a training step.
 
-    mspc compile benchmarks/networks/layers.py -- LAYERS [WIDTH]
+    mspc compile benchmarks/networks/layers.py -- LAYERS [WIDTH [BATCH SEQUENCE HEADS DATA TENSOR TYPE]]
 """
 
 import sys
@@ -14,9 +14,12 @@ LAYERS = int(sys.argv[1]) if len(sys.argv) > 1 else 12
 WIDTH = int(sys.argv[2]) if len(sys.argv) > 2 else 64
 BATCH, SEQUENCE, HEADS = 8, 16, 8
 DATA, TENSOR = 2, 4
+if len(sys.argv) > 3:
+    BATCH, SEQUENCE, HEADS, DATA, TENSOR = map(int, sys.argv[3:8])
+TYPE = getattr(ms, sys.argv[8]) if len(sys.argv) > 8 else ms.float32
 
 ms.set_context(mode=ms.GRAPH_MODE)
-ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, full_batch=True)
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=DATA * TENSOR, full_batch=True)
 
 
 class Layer(nn.Cell):
@@ -26,7 +29,7 @@ class Layer(nn.Cell):
         super().__init__()
 
         def weight(rows, columns):
-            return Parameter(initializer("normal", [rows, columns]))
+            return Parameter(initializer("normal", [rows, columns], TYPE))
 
         self.query_weight, self.key_weight = weight(WIDTH, WIDTH), weight(WIDTH, WIDTH)
         self.value_weight, self.out_weight = weight(WIDTH, WIDTH), weight(WIDTH, WIDTH)
@@ -76,5 +79,5 @@ class Loss(nn.Cell):
 
 network = Loss()
 step = nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 0.1, 0.9))
-rows = Tensor(np.ones([BATCH * SEQUENCE, WIDTH]), ms.float32)
+rows = Tensor(np.ones([BATCH * SEQUENCE, WIDTH]), TYPE)
 step(rows, rows)

@@ -9,7 +9,8 @@ from mspc.nn.optim.optimizer import Optimizer, number, scalar
 from mspc.session.errors import ApiValueError
 
 
-def _check_beta(name: str, what: str, value: Any) -> float:
+def check_beta(name: str, what: str, value: Any) -> float:
+    """`value` as the decay of a moment. Raises TypeError for no number, ValueError for one that is not in (0, 1)."""
     value = number(name, what, value)
     if not 0.0 < value < 1.0:
         raise ApiValueError(f"{name}: {what} {value} must be between 0 and 1")
@@ -32,8 +33,8 @@ class Adam(Optimizer):
         super().__init__(learning_rate, params, weight_decay, loss_scale)
         if use_amsgrad or kwargs:
             raise ApiValueError(f"Adam: {', '.join(kwargs) or 'use_amsgrad'} is not supported")
-        self.beta1 = _check_beta("Adam", "beta1", beta1)
-        self.beta2 = _check_beta("Adam", "beta2", beta2)
+        self.beta1 = check_beta("Adam", "beta1", beta1)
+        self.beta2 = check_beta("Adam", "beta2", beta2)
         self.eps = number("Adam", "eps", eps, above=0.0)
         self.beta1_power = scalar(1.0, "beta1_power")
         self.beta2_power = scalar(1.0, "beta2_power")
@@ -56,6 +57,16 @@ class Adam(Optimizer):
         ])  # fmt: skip
 
 
+class LazyAdam(Adam):
+    """Adam, under the name that networks with embeddings use. MindSpore's leaves rows without a gradient as they are;
+    here gradients are dense, and moments decay as in Adam. `sparse_opt` can be configured and is never used.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sparse_opt = ops.Adam()
+
+
 class AdamWeightDecay(Optimizer):
     """Adam without bias correction; the weight decay pulls on the parameter, not on the gradient:
     parameter -= lr * (m / (sqrt(v) + eps) + weight_decay * parameter).
@@ -69,8 +80,8 @@ class AdamWeightDecay(Optimizer):
         weight_decay: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, params, weight_decay)
-        self.beta1 = _check_beta("AdamWeightDecay", "beta1", beta1)
-        self.beta2 = _check_beta("AdamWeightDecay", "beta2", beta2)
+        self.beta1 = check_beta("AdamWeightDecay", "beta1", beta1)
+        self.beta2 = check_beta("AdamWeightDecay", "beta2", beta2)
         self.eps = number("AdamWeightDecay", "eps", eps, above=0.0)
         self.moments1 = self.states("adam_m")
         self.moments2 = self.states("adam_v")

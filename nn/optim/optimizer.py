@@ -85,8 +85,8 @@ class Optimizer(Cell):
             rates = [self.rate(self.learning_rate)]
         return [rates[i] for i in self.rate_of]
 
-    def states(self, prefix: str, init: str = "zeros") -> ParameterTuple:
-        """A state for every parameter, of its shape, named `prefix.NAME`."""
+    def states(self, prefix: str, init: str | float = "zeros") -> ParameterTuple:
+        """A state for every parameter, of its shape, named `prefix.NAME`; `init` is an initializer or a number."""
         found = self.parameters.clone(prefix, init)
         for state in found:
             state.requires_grad = False

@@ -24,7 +24,9 @@ from mspc.ops.modules import load_operators
 ALL_STAGES = [
     "00_frontend_0000.ir", "01_grad_0001.ir", "02_simplify_0002.ir", "03_recompute_0003.ir",
     "04_check_strategies_0004.ir", "05_propagate_sharding_0005.ir", "07_insert_redistribution_0007.ir",
-    "08_lower_redistribution_0008.ir", "09_fuse_gradients_0009.ir", "11_execute_0011.ir",
+    "08_lower_redistribution_0008.ir", "09_fuse_gradients_0009.ir", "11_fuse_matmul_0011.ir",
+    "12_fuse_norm_0012.ir", "13_fuse_elementwise_0013.ir", "14_fuse_updates_0014.ir",
+    "15_schedule_communication_0015.ir", "16_execute_0016.ir",
     "step_parallel_begin_0006.ir", "step_parallel_end_0010.ir",
 ]  # fmt: skip
 MPIRUN = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
@@ -113,7 +115,8 @@ def test_dumps_name_the_pass_before(quickstart: tuple[Path, str]) -> None:
     first = {p.name: p.read_text().partition("\n")[0] for p in (folder / "rank_3").iterdir()}
     assert first["00_frontend_0000.ir"] == "# after: frontend, previous: none, changed: yes"
     assert first["01_grad_0001.ir"] == "# after: grad, previous: frontend, changed: yes"
-    assert first["11_execute_0011.ir"].startswith("# after: execute, previous: slice_to_rank, changed: ")
+    assert first["13_fuse_elementwise_0013.ir"] == "# after: fuse_elementwise, previous: fuse_norm, changed: yes"
+    assert first["16_execute_0016.ir"].startswith("# after: execute, previous: schedule_communication, changed: ")
 
 
 def test_every_dump_reads_back_equal(quickstart: tuple[Path, str]) -> None:
@@ -132,7 +135,7 @@ def test_text_before_slicing_is_the_same_for_all_ranks(quickstart: tuple[Path, s
     folder, _ = quickstart
     for name in ALL_STAGES:
         different = len({(folder / f"rank_{rank}" / name).read_bytes() for rank in range(8)})
-        assert different == (8 if name.startswith(("11", "step_parallel_end")) else 1), name
+        assert different == (8 if name.startswith(("1", "step_parallel_end")) else 1), name
 
 
 def test_program_lists_what_a_run_needs(quickstart: tuple[Path, str]) -> None:
@@ -140,10 +143,10 @@ def test_program_lists_what_a_run_needs(quickstart: tuple[Path, str]) -> None:
     program = json.loads((folder / "program.json").read_text())
     assert (program["format"], program["ranks"], program["mode"]) == (1, 8, "auto_parallel")
     assert program["training"] is True
-    assert program["execute"] == {str(r): f"rank_{r}/11_execute_0011.ir" for r in range(8)}
+    assert program["execute"] == {str(r): f"rank_{r}/16_execute_0016.ir" for r in range(8)}
     shapes = {entry["name"]: entry["shape"] for entry in program["inputs"]}
     assert list(shapes.values()) == [[16, 32], [16, 16]]
-    assert f'compile_id : "{program["compile_id"]}"' in (folder / "rank_0/11_execute_0011.ir").read_text()
+    assert f'compile_id : "{program["compile_id"]}"' in (folder / "rank_0/16_execute_0016.ir").read_text()
     weights = load_file(folder / "weights.safetensors")
     assert weights["w"].shape == (32, 16)
     assert weights["moments.w"].shape == (32, 16)
@@ -186,8 +189,8 @@ def test_one_rank_alone_has_the_same_bytes(root: Path, tmp_path: Path, quickstar
 @pytest.mark.parametrize(
     ("flags", "names"),
     [
-        ([], ["06_execute_0000.ir"]),
-        (["--level", "1"], ["00_frontend_0000.ir", "11_execute_0003.ir", "step_parallel_begin_0001.ir",
+        ([], ["11_execute_0000.ir"]),
+        (["--level", "1"], ["00_frontend_0000.ir", "16_execute_0003.ir", "step_parallel_begin_0001.ir",
                             "step_parallel_end_0002.ir"]),
         (["--level", "3"], sorted([*ALL_STAGES, *(name.replace(".ir", ".dot") for name in ALL_STAGES)])),
     ],
@@ -225,6 +228,11 @@ def test_table_as_json(tmp_path: Path) -> None:
     (cut,) = table["slices"]
     assert (cut["shape"], cut["slice"]) == ([4, 8], [2, 8])
     assert cut["reason"].startswith("input x is whole")
+    memory = table["memory"]
+    assert (memory["weights"], memory["inputs"], memory["gradients"]) == (64, 128, 0)
+    assert memory["step"] >= memory["lower_bound"] == memory["activations"]
+    kept = sum(memory[kind] for kind in ("weights", "states", "inputs", "constants"))
+    assert table["totals"]["peak_bytes"] == kept + memory["step"]
 
 
 def test_ranks_flag_replaces_device_num(tmp_path: Path) -> None:

@@ -27,6 +27,25 @@ def test_bucket_of_gradients(fusion: tuple, nbytes: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"parallel_mode": "data_parallel", "dataset_strategy": "full_batch"},
+            "data_parallel mode takes no full_batch: every rank trains on its own rows",
+        ),
+        (
+            {"enable_parallel_optimizer": True, "optimizer_shard_size": 16},
+            "optimizer_weight_shard_size is 16, but there are 8 ranks",
+        ),
+    ],
+)
+def test_settings_that_exclude_each_other(settings: dict, message: str) -> None:
+    with pytest.raises(MspcError) as raised:
+        Config.from_context(FrozenContext(**settings), 8)
+    assert raised.value.message == message
+
+
+@pytest.mark.parametrize(
     ("mode", "strategy", "graph", "total", "layout"),
     [
         ("semi_auto_parallel", "data_parallel", (32, 6), (32, 6), "(8) [0, -]"),

@@ -10,6 +10,7 @@ import pytest
 
 import mspc as ms
 from mspc import dataset as ds
+from mspc.dataset import sources
 from mspc.ir.diagnostics import MspcError
 
 
@@ -262,3 +263,40 @@ def test_the_pipelines_own_seed_wins():
     assert ds.config.get_seed() == 6
     with pytest.raises(ValueError, match=r"dataset\.config\.set_seed\(-1\)"):
         ds.config.set_seed(-1)
+
+
+def counted(rows, size=1):
+    """(a data set over a function, a list with one entry for every call of it)."""
+    calls = []
+
+    def source():
+        calls.append(len(calls))
+        return ((np.full(size, 100 * calls[-1] + i, np.int64),) for i in range(rows))
+
+    return ds.GeneratorDataset(source, ["x"]), calls
+
+
+def test_a_function_is_not_run_once_more_to_be_counted():
+    dataset, calls = counted(3)
+    batches = dataset.batch(2, drop_remainder=False)
+    assert [batches.get_dataset_size(), dataset.get_dataset_size(), len(dataset)] == [2, 3, 3]
+    assert calls == [0]
+    assert first(dataset) == [[0], [1], [2]]
+    assert calls == [0]
+    assert first(dataset) == [[100], [101], [102]]
+    assert dataset.get_dataset_size() == 3
+    assert calls == [0, 1]
+
+
+def test_an_iterator_can_be_counted_and_read():
+    dataset = ds.GeneratorDataset(iter([(1,), (2,), (3,)]), ["x"], num_samples=2)
+    assert dataset.get_dataset_size() == 2
+    assert first(dataset) == [1, 2]
+
+
+def test_rows_too_large_to_keep_are_read_again(monkeypatch):
+    monkeypatch.setattr(sources, "KEPT", 40)
+    dataset, calls = counted(3, size=2)
+    assert dataset.get_dataset_size() == 3
+    assert [row[0] for row in first(dataset)] == [100, 101, 102]
+    assert calls == [0, 1]

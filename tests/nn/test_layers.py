@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
 
 import mspc as ms
 from mspc import Tensor, nn
+from mspc.session.initializer import initial_value
 
 X = np.random.default_rng(1).normal(size=(4, 6)).astype(np.float32)
 Y = np.random.default_rng(2).normal(size=(4, 6)).astype(np.float32)
@@ -159,3 +161,50 @@ def test_no_init_parameters_draws_the_same_numbers():
     late = draw(True)
     assert late.has_init
     assert np.array_equal(late.asnumpy(), draw(False).asnumpy())
+
+
+SHAPES = ((), (5,), (600000,), (700, 900), (3, 600000), (2, 3, 200, 1000), (2, 2, 530000), (4, 0, 3))
+
+
+@pytest.mark.parametrize("init", ["normal", "uniform", "truncatednormal", "xavier_uniform", "he_normal", "ones"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_slices_hold_the_numbers_of_the_whole(init, shape):
+    if len(shape) < 2 and init in ("xavier_uniform", "he_normal"):
+        return
+    if 0 in shape and init == "he_normal":
+        return
+    value = initial_value(init, shape, ms.float32)
+    whole = value.fill()
+    assert whole.shape == shape
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        first = [int(rng.integers(0, n + 1)) for n in shape]
+        cut = tuple(slice(i, int(rng.integers(i, n + 1))) for i, n in zip(first, shape, strict=True))
+        np.testing.assert_array_equal(value.fill(cut), whole[cut])
+    assert value.restyled(ms.float16).fill().dtype == np.float16
+
+
+def test_blocks_are_drawn_apart_and_no_two_alike():
+    values = initial_value("normal", (10, 600000), ms.float32).fill()
+    assert len(np.unique(values[:, 0])) == 10
+    assert abs(float(values.mean())) < 2e-5
+    assert float(values.std()) == pytest.approx(0.01, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("init", "shape", "cut"),
+    [
+        ("normal", (8192, 2048), (slice(1024, 2048), slice(None))),
+        ("truncatednormal", (8192, 2048), (slice(None), slice(128, 384))),
+        ("he_uniform", (1, 1 << 24), (slice(None), slice(1 << 21))),
+    ],
+)
+def test_a_slice_is_drawn_without_the_whole(init, shape, cut):
+    """The whole is 64 MB, a slice 8 MB, a block 2 MB."""
+    value = initial_value(init, shape, ms.float32)
+    tracemalloc.start()
+    mine = value.fill(cut)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert mine.nbytes == 8 << 20
+    assert peak < mine.nbytes + (12 << 20)

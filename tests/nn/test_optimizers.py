@@ -96,6 +96,83 @@ def test_adam_weight_decay():
     np.testing.assert_allclose(found, np.array(expected), rtol=1e-5)
 
 
+@pytest.mark.parametrize("slots", [True, False])
+def test_adagrad(slots):
+    found, optimizer = run(lambda p: nn.Adagrad(p, 0.3, 0.1, update_slots=slots, weight_decay=0.02))
+    w, a, expected = START.astype(float), 0.3, []
+    for g in GRADS:
+        g = g + 0.02 * w
+        a = a + g * g if slots else a
+        w = w - 0.1 * g / np.sqrt(a)
+        expected.append(w)
+    close(found, expected)
+    assert optimizer.accum[0].name == "accum.w"
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_rmsprop(centered):
+    found, optimizer = run(lambda p: nn.RMSProp(p, 0.1, 0.8, 0.5, 1e-3, centered=centered, loss_scale=2.0))
+    w, s, v, m, expected = START.astype(float), 0.0, 0.0, 0.0, []
+    for g in GRADS / 2:
+        s, m = 0.8 * s + 0.2 * g * g, 0.8 * m + 0.2 * g
+        v = 0.5 * v + 0.1 * g / np.sqrt((s - m * m if centered else s) + 1e-3)
+        w = w - v
+        expected.append(w)
+    np.testing.assert_allclose(found, np.array(expected), rtol=1e-5)
+    assert [optimizer.ms[0].name, optimizer.moment[0].name] == ["mean_square.w", "moment.w"]
+
+
+@pytest.mark.parametrize(("power", "l1", "l2"), [(-0.5, 0.0, 0.0), (-0.5, 0.4, 0.1), (-0.3, 0.4, 0.0)])
+def test_ftrl(power, l1, l2):
+    found, optimizer = run(lambda p: nn.FTRL(p, 0.2, 0.1, power, l1, l2))
+    w, a, z, expected = START.astype(float), 0.2, 0.0, []
+    for g in GRADS:
+        b = a + g * g
+        z = z + g - (b**-power - a**-power) / 0.1 * w
+        w = np.where(np.abs(z) > l1, (np.sign(z) * l1 - z) / (b**-power / 0.1 + 2 * l2), 0.0)
+        a = b
+        expected.append(w)
+    np.testing.assert_allclose(found, np.array(expected), rtol=1e-4, atol=1e-6)
+    assert [optimizer.moments[0].name, optimizer.linear[0].name] == ["moments.w", "linear.w"]
+
+
+def test_lamb():
+    found, _ = run(lambda p: nn.Lamb(p, 0.01, weight_decay=0.1))
+    w, m, v, expected = START.astype(float), 0.0, 0.0, []
+    for t, g in enumerate(GRADS, 1):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        u = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6) + 0.1 * w
+        w = w - 0.01 * np.linalg.norm(w) / np.linalg.norm(u) * u
+        expected.append(w)
+    np.testing.assert_allclose(found, np.array(expected), rtol=1e-4)
+
+
+def test_lamb_moves_a_parameter_of_zeros():
+    w = Parameter(Tensor(np.zeros(3, np.float32)), "w")
+    nn.Lamb([w], 0.5).construct((Tensor(GRADS[0]),))
+    np.testing.assert_allclose(w.asnumpy(), -0.5 * np.sign(GRADS[0]), rtol=1e-4)
+
+
+def test_lazy_adam_is_adam():
+    np.testing.assert_array_equal(run(lambda p: nn.LazyAdam(p, 0.01))[0], run(lambda p: nn.Adam(p, 0.01))[0])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: nn.Adagrad(p, -1.0), "Adagrad: accum -1.0 must be at least 0"),
+        (lambda p: nn.Adagrad(p, update_slots=1), "Adagrad: update_slots must be True or False, not 1"),
+        (lambda p: nn.RMSProp(p, centered=1), "RMSProp: centered must be True or False, not 1"),
+        (lambda p: nn.RMSProp(p, epsilon=0.0), "RMSProp: epsilon 0.0 must be above 0"),
+        (lambda p: nn.FTRL(p, lr_power=0.5), "FTRL: lr_power 0.5 must be a number of at most 0"),
+        (lambda p: nn.Lamb(p, 0.1, beta1=1.0), "Lamb: beta1 1.0 must be between 0 and 1"),
+    ],
+)
+def test_adaptive_optimizers_refuse(make, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        make([Parameter(Tensor(START), "w")])
+
+
 def test_learning_rates_as_a_list_hold_the_last():
     found, optimizer = run(lambda p: nn.SGD(p, [0.4, 0.2, 0.1]))
     rates = np.array([0.4, 0.2, 0.1, 0.1])

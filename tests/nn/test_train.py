@@ -266,7 +266,7 @@ def test_eval_and_predict():
         (
             lambda: Model(nn.ReLU(), amp_level="O2"),
             ValueError,
-            "Model: amp_level 'O2' is not supported; use 'O0'",
+            "Model: amp_level needs an optimizer",
         ),
         (lambda: Model(nn.ReLU(), net=1), ValueError, "Model has no argument 'net'"),
         (

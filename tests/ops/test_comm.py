@@ -16,6 +16,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.parser import parse
 from mspc.ir.printer import print_graph
 from mspc.ir.types import FLOAT32, FLOAT64, INT32, TensorType, TupleType
+from mspc.ops.arithmetic import Add
 from mspc.ops.comm import (
     AllGather,
     AllReduce,
@@ -31,8 +32,10 @@ from mspc.ops.groups import group_name, string_hash
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op, Placement
 from mspc.ops.point_to_point import Barrier, Receive, Send
+from mspc.ops.structural import TupleGetItem
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm_local import LocalComm, World
+from mspc.runtime.executor import Executor
 
 X = TensorType(FLOAT32, (8, 12))
 MODULES = ("mspc.ops.comm", "mspc.ops.exchange", "mspc.ops.point_to_point")
@@ -110,6 +113,41 @@ def test_both_forms_read_back_from_text() -> None:
     back = parse(print_graph(graph), load_operators()).graphs[0]
     assert difference(back, graph) == ""
     assert [node.op for node in back.nodes] == [node.op for node in graph.nodes]
+
+
+def test_gradients_of_an_exchange_go_back() -> None:
+    """Every rank sends x to the next and differentiates 2 * what arrives; the second piece is not differentiated."""
+
+    def main(comm: LocalComm) -> list[Any]:
+        after, before = (comm.rank + 1) % 4, (comm.rank - 1) % 4
+        graph = Graph("main")
+        x = Parameter("x", TensorType(FLOAT32, (2, 3)))
+        graph.parameters.append(x)
+        b = Builder(graph)
+        shapes = ((2, 3), (2, 3))
+        op = NeighborExchange((after, before), (before, after), shapes).with_ranks((0, 1, 2, 3))
+        received = b.emit(op, x, x)
+        first = b.emit(TupleGetItem(0), received)
+        twice = b.emit(Add(), first, first)
+        forward, backward = op.gradient(b, [x, x], received, [twice, None])
+        graph.results = [value for value in (forward, backward) if value is not None]
+        return Executor(graph, NumPyBackend(comm), {}).run([np.full((2, 3), comm.rank, np.float32)])
+
+    for rank, (forward, backward) in enumerate(World(4).run(main)):
+        assert (forward == 2 * rank).all()  # the next rank has twice what came from here
+        assert (backward == 0).all()
+
+
+def test_ids_of_an_exchange_are_ranks() -> None:
+    with pytest.raises(MspcError, match=r"NeighborExchange: group must be the name of a group, not \('x',\)"):
+        NeighborExchange((1,), group=("x",)).infer(X)  # type: ignore[arg-type]  # that is the mistake
+    for field, op in (
+        ("send_rank_ids", NeighborExchange((1.0,))),  # type: ignore[arg-type]  # that is the mistake
+        ("recv_rank_ids", NeighborExchange((), (True,), ((2,),))),
+    ):
+        with pytest.raises(MspcError) as caught:
+            op.infer(*[X] * len(op.send_rank_ids))
+        assert caught.value.message == f"NeighborExchange: {field} must be a list of ranks, not {getattr(op, field)}"
 
 
 @pytest.mark.parametrize("op", [AllReduce(), AllGather(), AlltoAll(), NeighborExchange(), Send(), Barrier()])

@@ -28,8 +28,10 @@ from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, sample
 
 load_operators()
-ELSEWHERE = ("structural", "comm", "exchange", "regroup", "point_to_point")
-"""Modules whose operators have tests of their own: they need other ranks or have no kernel."""
+ELSEWHERE = (
+    "structural", "comm", "exchange", "regroup", "point_to_point", "fused_elementwise", "grouped_update",
+)  # fmt: skip
+"""Modules whose operators have tests of their own: they need other ranks, have no kernel, or are never sharded."""
 CASES = list(samples_of(ELSEWHERE))
 DIFFERENTIABLE = [(name, index) for name, index in CASES if wants_gradient(name, index)]
 LINEAR = [

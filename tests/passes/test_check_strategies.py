@@ -109,6 +109,31 @@ def test_an_out_strategy_that_does_not_follow() -> None:
     assert "the out_strategy (4, 1) does not follow from the in_strategy" in net.message()
 
 
+def test_out_layouts_follow_the_in_strategy() -> None:
+    make: Callable[..., NamedLayout] = lambda *entries: NamedLayout((2, 4), ("dp", "mp"), entries)  # noqa: E731  # short
+    for ins, out in (((make(1, 0), make(0, -1)), make(1, 0)), ((make(1, -1), make(-1, 0)), make(1, 0))):
+        net = Sharded()
+        net.matmul(ins, out=(out,))
+        CheckStrategies().run(net.graph)
+    net = Sharded()
+    net.emit("Transpose", (make(1, 0),), net.tensor(16, 32), perm=(1, 0), out=(make(1, 0),))
+    assert net.message() == (
+        f"net.py:1:5: error: Transpose 'op1': the out layout (2, 4) [0, 1] does not follow from the in_strategy{SOURCE}"
+        "\n  note: the result is laid out (2, 4) [1, 0]"
+    )
+
+
+def test_an_out_layout_may_cut_repetitions_only() -> None:
+    whole, cut = NamedLayout((2, 4), ("dp", "mp"), (-1, -1)), NamedLayout((2, 4), ("dp", "mp"), (-1, 0))
+    for times, fits in ((4, True), (2, False)):
+        net = Sharded()
+        net.emit("Tile", (whole,), net.tensor(16, 32), multiples=(1, times), out=(cut,))
+        if fits:
+            CheckStrategies().run(net.graph)
+        else:
+            assert "Tile 'op1': the out layout (2, 4) [-, 1] does not follow from the in_strategy" in net.message()
+
+
 def test_an_operator_without_rule_and_two_bad_strategies_are_listed_together() -> None:
     class Ruleless(Op):
         """An operator that only one device can run."""

@@ -4,6 +4,7 @@ communicators."""
 from __future__ import annotations
 
 import hashlib
+import tracemalloc
 from typing import Any
 
 import ml_dtypes
@@ -28,6 +29,8 @@ def results(comm: Any) -> list[np.ndarray]:
             found.append(comm.reduce_scatter(x, "sum", turned, 0))
             found.append(comm.reduce_scatter(x, "min", everyone, 1))
             found.append(comm.all_to_all(x, turned, 1, 0))
+            found.append(comm.all_to_all(x.T, everyone, 1, 0))
+            found.append(comm.all_to_all(x.reshape(-1, 2, size)[:, ::-1], turned, 0, 2))
     scalar = np.float32(rank + 1)
     found.append(comm.all_reduce(scalar, "prod", everyone))
     found.append(comm.all_reduce(np.array([rank % 2 == 0]), "min", everyone))
@@ -39,6 +42,7 @@ def results(comm: Any) -> list[np.ndarray]:
         (before, (1, 2 * size), x.dtype),
     ]
     found += comm.exchange(sends, receives)
+    found.append(strided_exchange(comm))
     found.append(comm.broadcast(x, size - 1, everyone))
     if size > 2 and rank in (0, size - 1):
         found.append(comm.all_reduce(x, "sum", (size - 1, 0)))
@@ -48,6 +52,33 @@ def results(comm: Any) -> list[np.ndarray]:
     if rank == 1:
         found.append(comm.receive(0, 5, x.shape, x.dtype))
     return found
+
+
+def strided_exchange(comm: Any) -> np.ndarray:
+    """Columns of one array to columns of another, turned ones among them, on all ranks at once."""
+    rank, size = comm.rank, comm.size
+    source = np.arange(1000.0 * 8 * size).reshape(1000, 8, size) + rank
+    target = np.zeros((size, 4, 1000, 2))
+    others = [r for r in range(size) if r != rank]
+    sends = [(r, source[:, 2:6:2, r : r + 1].T[:, ::-1]) for r in others]
+    comm.exchange_into(sends, [(r, target[r : r + 1, 1:3, :, 1]) for r in others])
+    return target
+
+
+def memory_of_an_exchange(comm: Any) -> float:
+    """Bytes that an exchange of columns allocates besides its result, as a part of them; or an all-to-all, if more."""
+    rank, size = comm.rank, comm.size
+    source, target = np.ones((600, 100 * size)), np.empty((600 * size, 100))
+    others = [r for r in range(size) if r != rank]
+    tracemalloc.start()
+    sends = [(r, source[:, 100 * r : 100 * r + 100]) for r in others]
+    comm.exchange_into(sends, [(r, target[600 * r : 600 * r + 600]) for r in others])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.reset_peak()
+    moved = comm.all_to_all(source, (*range(size),), 1, 0)
+    peak = max(peak, tracemalloc.get_traced_memory()[1] - moved.nbytes)
+    tracemalloc.stop()
+    return peak / target.nbytes
 
 
 def digest(arrays: list[np.ndarray]) -> str:
@@ -65,4 +96,6 @@ if __name__ == "__main__":
 
     own = MpiComm()
     print(f"{own.rank} {digest(results(own))}", flush=True)
+    if (part := memory_of_an_exchange(own)) > 0.05:
+        raise SystemExit(f"rank {own.rank}: an exchange allocates {part} of what it receives")
     own.finalize()

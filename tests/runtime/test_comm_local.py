@@ -179,6 +179,19 @@ def test_a_piece_of_another_shape_is_refused() -> None:
         on_ranks(main, 2)
 
 
+def test_a_piece_that_nobody_takes_is_reported() -> None:
+    def main(comm: LocalComm) -> None:
+        if comm.rank == 0:
+            comm.exchange([(1, np.ones(2)), (2, np.ones(2))], [])
+        if comm.rank == 1:
+            comm.exchange([], [(0, (2,), np.float64)])
+
+    with pytest.raises(ExecutionError) as caught:
+        on_ranks(main, 3)
+    assert caught.value.message == "rank 0 would wait for ever in a send to ranks 1, 2"
+    assert caught.value.notes == ("rank 0 waits in a send to ranks 1, 2", "rank 1 has ended", "rank 2 has ended")
+
+
 def test_one_rank_alone() -> None:
     comm = OneRank()
     x = np.ones((2, 2))

@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.ir.graph import Constant, Graph
+from mspc.ir.graph import Constant, Graph, Parameter
 from mspc.ir.layout import Layout
+from mspc.ir.types import FLOAT32, TensorType
+from mspc.ops.arithmetic import Add
 from mspc.ops.op import Op
+from mspc.ops.optimizer import AssignAdd
+from mspc.ops.reshape import Reshape
+from mspc.ops.shape import Transpose
 from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm import OneRank
@@ -124,6 +130,30 @@ def test_a_view_of_a_parameter_keeps_the_value_of_before_the_update() -> None:
     executor = Executor(make.returns(out), NumPyBackend(OneRank()), {"w": start.copy()})
     np.testing.assert_array_equal(executor.run([ones])[0], start.T + 1)
     np.testing.assert_array_equal(executor.run([ones])[0], start.T)
+
+
+@pytest.mark.parametrize("sliced", [False, True], ids=["an array", "a view of a larger array"])
+def test_what_an_update_returns_is_not_changed_by_the_next(sliced: bool) -> None:
+    """Whole, seen through views, and inside a tuple; in the first step, which finds the hazards, and later."""
+    graph = Graph("net")
+    w, x = Parameter("w", TensorType(FLOAT32, (2, 2)), "parameter"), Parameter("x", TensorType(FLOAT32, (2, 2)))
+    graph.parameters = [w, x]
+    b = Builder(graph)
+    first = b.emit(AssignAdd(), w, x)
+    flat, turned, pair = b.emit(Reshape((4,)), first), b.emit(Transpose((1, 0)), first), b.emit(MakeTuple(), first, x)
+    second = b.emit(AssignAdd(), w, x)
+    of_pair = b.emit(TupleGetItem(0), pair)
+    graph.results = [first, flat, turned, b.emit(Reshape((4,)), of_pair), second, b.emit(Add(), flat, flat)]
+    memory = np.zeros(16, np.float32)
+    array = memory[4:8].reshape(2, 2) if sliced else np.zeros((2, 2), np.float32)
+    executor = Executor(graph, NumPyBackend(OneRank()), {"w": array})
+    kept: list[Any] = []
+    for step in range(3):
+        found = executor.run([np.ones((2, 2), np.float32)])
+        kept += [found[0], found[4]]
+        assert [result.ravel()[0] for result in found] == [2 * step + n for n in (1, 1, 1, 1, 2)] + [4 * step + 2]
+        assert not any(np.shares_memory(result, array) for result in found)
+    assert [result[1, 1] for result in kept] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_result_never_shares_memory_with_a_parameter() -> None:

@@ -70,6 +70,49 @@ def test_older_names_of_the_search_mode():
 
 
 @pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        ([1], TypeError, r"comm_fusion must be a dict, not \[1\]"),
+        ({"all": 1}, KeyError, "comm_fusion has no entry 'all'; it takes openstate, allreduce, allgather, reduces"),
+        ({"openstate": "True"}, TypeError, r"comm_fusion\['openstate'\] must be True or False, not 'True'"),
+        ({"allgather": [1]}, TypeError, r"comm_fusion\['allgather'\] must be a dict, not \[1\]"),
+        (
+            {"allreduce": {"mode": "size"}},
+            KeyError,
+            r"comm_fusion\['allreduce'\] must have the keys 'mode' and 'config', not \['mode'\]",
+        ),
+        (
+            {"allgather": {"mode": "index", "config": [1]}},
+            KeyError,
+            r"comm_fusion\['allgather'\]: mode 'index' is not one of 'auto', 'size'",
+        ),
+        (
+            {"allreduce": {"mode": "size", "config": "3"}},
+            TypeError,
+            r"comm_fusion\['allreduce'\]\['config'\] must be an integer, not '3'",
+        ),
+        (
+            {"allreduce": {"mode": "index", "config": 3}},
+            TypeError,
+            r"comm_fusion\['allreduce'\]\['config'\] must be a list of integers, not 3",
+        ),
+        (
+            {"reducescatter": {"mode": "auto", "config": 3}},
+            TypeError,
+            r"comm_fusion\['reducescatter'\]: config is 3; mode 'auto' takes None",
+        ),
+    ],
+)
+def test_wrong_fusions(value, error, message):
+    with pytest.raises(error, match=message):
+        ms.set_auto_parallel_context(comm_fusion=value)
+    ms.set_auto_parallel_context(
+        comm_fusion={"openstate": True, "allreduce": {"mode": "index", "config": [1, 2]},
+                     "allgather": {"mode": "auto", "config": None}}
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
     ("function", "values", "error", "message"),
     [
         (
@@ -154,3 +197,9 @@ def test_the_launcher_decides_ranks(session: Session):
     session.launched, session.size, session.rank = True, 8, 5
     assert (ms.get_auto_parallel_context("device_num"), ms.get_auto_parallel_context("global_rank")) == (8, 5)
     assert freeze().device_num == 4
+
+
+def test_tf32_and_determinism_are_frozen():
+    assert (freeze().matmul_allow_tf32, freeze().conv_allow_tf32, freeze().deterministic) == (False, True, False)
+    ms.set_context(gpu_config={"matmul_allow_tf32": True, "conv_allow_tf32": False}, deterministic="ON")
+    assert (freeze().matmul_allow_tf32, freeze().conv_allow_tf32, freeze().deterministic) == (True, False, True)

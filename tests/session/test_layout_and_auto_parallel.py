@@ -132,9 +132,54 @@ def test_auto_parallel_needs_init_and_a_known_mode():
         AutoParallel(3)
 
 
+LAYOUT = Layout((2, 2), ("dp", "mp"))
+
+
+@pytest.mark.parametrize(
+    ("plan", "error", "message"),
+    [
+        ([], TypeError, r"Dense\.shard: parameter_plan must be a dict, not \[\]"),
+        ({"weight": None}, TypeError, "parameter_plan maps names to tuples of cuts or Layouts, not 'weight' to None"),
+        ({3: (1, 1)}, TypeError, r"parameter_plan maps names to tuples of cuts or Layouts, not 3 to \(1, 1\)"),
+        ({"weight": (0, 1)}, TypeError, r"parameter_plan maps names to .*, not 'weight' to \(0, 1\)"),
+        ({"w": (1, 1)}, ValueError, "parameter_plan names 'w', which is no parameter of Dense"),
+        ({"weight": (1, 1, 1)}, ValueError, r"the strategy \(1, 1, 1\) of parameter 'weight' has 3 entries for 2 dim"),
+        ({"weight": (4, 1)}, ValueError, "dimension 0 of parameter 'weight' is 6, which 4 does not divide"),
+        ({"bias": (LAYOUT(("dp", "mp")),)}, ValueError, "dimension 0 of parameter 'bias' is 6, which 4 does not"),
+    ],
+)
+def test_plans_that_do_not_fit(plan, error, message):
+    with pytest.raises(error, match=message):
+        nn.Dense(4, 6).shard(((1, 1),), parameter_plan=plan)
+
+
+def test_an_interleaved_axis_is_none_of_ranks():
+    layout = Layout((2, 4, 2), ("dp", "mp", "interleaved_parallel"))
+    assert layout.rank_list == list(range(8))
+    found = layout(("dp", "interleaved_parallel"), "mp")
+    assert (found.device_matrix, found.axes, found.interleaved) == ((2, 4), ((0,), (1,)), 2)
+    assert layout("dp", "interleaved_parallel").strategy == (2, 1)
+    assert layout("dp", "mp").interleaved == 1
+    assert layout("dp", ("None", "mp")).axes == layout("dp", "mp").axes
+    with pytest.raises(ValueError, match="Layout: axis 'interleaved_parallel' is used twice"):
+        layout("interleaved_parallel", "interleaved_parallel")
+    with pytest.raises(ValueError, match="Layout: 'interleaved_parallel' must be the last of alias_name"):
+        Layout((2, 2), ("interleaved_parallel", "dp"))
+    with pytest.raises(ValueError, match="Layout: 'interleaved_parallel' is no axis of ranks; name one beside it"):
+        Layout((2,), ("interleaved_parallel",))
+    with pytest.raises(ValueError, match="dataset_strategy: data cannot be cut by the axis 'interleaved_parallel'"):
+        ms.set_auto_parallel_context(dataset_strategy=(found,))
+
+
 def test_shard_of_functions():
-    sharded = ms.shard(ops.relu, ((2, 4),), parameter_plan={"self.w": (2, 1)})
-    assert sharded.in_strategy == ((2, 4),)
-    assert sharded.parameter_plan == (("w", (2, 1)),)
+    dense = nn.Dense(4, 6)
+    for fn in (dense, dense.construct):
+        sharded = ms.shard(fn, ((2, 4),), parameter_plan={"self.weight": (2, 1)})
+        assert sharded.in_strategy == ((2, 4),)
+        ((parameter, strategy),) = sharded.parameter_plan
+        assert parameter is dense.weight
+        assert strategy == (2, 1)
+    with pytest.raises(ValueError, match="shard: a parameter_plan needs a Cell or its method; a function holds no"):
+        ms.shard(ops.relu, ((2, 4),), parameter_plan={"w": (2, 1)})
     with pytest.raises(TypeError, match="shard takes a Cell or a function, not int"):
         ms.shard(3, ((1,),))

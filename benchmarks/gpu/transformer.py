@@ -1,0 +1,117 @@
+"""The transformer of compare.py: its sizes, and the weights and data that all its programs start from.
+
+Twelve layers of pre-norm attention and feed-forward, mean squared error, SGD with momentum; float32 master weights,
+computed in float32 (TF32 products) or in bfloat16. Needs NumPy alone, since each program has other libraries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+RATE, MOMENTUM = 0.01, 0.9
+WARM_UP = 20
+"""Steps before the clock starts; their losses are compared."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """layers, width, heads, sequence and global batch of the network; data x tensor GPUs; "tf32" or "bf16"."""
+
+    layers: int
+    width: int
+    heads: int
+    sequence: int
+    batch: int
+    data: int
+    tensor: int
+    precision: str
+
+    @property
+    def hidden(self) -> int:
+        return 4 * self.width
+
+    @property
+    def head(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def rows(self) -> int:
+        return self.batch * self.sequence
+
+    @property
+    def products(self) -> float:
+        """Floating-point operations of one step's matrix products, attention included."""
+        weights = 4 * self.width**2 + 2 * self.width * self.hidden
+        attention = 2 * self.batch * self.heads * self.sequence**2 * self.head
+        return 3.0 * self.layers * (2 * self.rows * weights + 2 * attention)
+
+
+def parsed() -> tuple[Sizes, argparse.Namespace]:
+    """The sizes, and the other options, of a program's command line."""
+    parser = argparse.ArgumentParser()
+    for name, value in (("layers", 12), ("width", 1024), ("heads", 16), ("sequence", 512), ("batch", 16)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--data", type=int, default=1)
+    parser.add_argument("--tensor", type=int, default=1)
+    parser.add_argument("--precision", choices=("tf32", "bf16"), default="bf16")
+    parser.add_argument("--attention", default="fused", help="plain or fused, where a program has both")
+    parser.add_argument("--steps", type=int, default=20, help="steps of one measurement")
+    parser.add_argument("--repeats", type=int, default=5, help="measurements")
+    options = parser.parse_args()
+    names = ("layers", "width", "heads", "sequence", "batch", "data", "tensor", "precision")
+    return Sizes(**{name: getattr(options, name) for name in names}), options
+
+
+def weights(sizes: Sizes) -> list[dict[str, Any]]:
+    """Float32 weights of every layer."""
+    generator = np.random.default_rng(1)
+
+    def drawn(inputs: int, outputs: int) -> Any:
+        bound = math.sqrt(6 / (inputs + outputs))
+        return generator.uniform(-bound, bound, (inputs, outputs)).astype(np.float32)
+
+    width, hidden = sizes.width, sizes.hidden
+    shapes = {"wq": (width, width), "wk": (width, width), "wv": (width, width), "wo": (width, width),
+              "w1": (width, hidden), "w2": (hidden, width)}  # fmt: skip
+    return [
+        {
+            **{name: drawn(*shape) for name, shape in shapes.items()},
+            **{f"gamma{i}": np.ones(width, np.float32) for i in (1, 2)},
+            **{f"beta{i}": np.zeros(width, np.float32) for i in (1, 2)},
+        }
+        for _ in range(sizes.layers)
+    ]
+
+
+def batch(sizes: Sizes) -> tuple[Any, Any]:
+    """Float32 input and target, [rows, width]."""
+    generator = np.random.default_rng(2)
+    shape = (sizes.rows, sizes.width)
+    return tuple(generator.standard_normal(shape).astype(np.float32) for _ in range(2))  # type: ignore[return-value]
+
+
+def measured(step: Callable[[], Any], value: Callable[[Any], float], options: argparse.Namespace) -> dict[str, Any]:
+    """Run a program's steps: {"first": seconds of the first step, "losses": of the warm-up, "times": seconds per step}.
+
+    `step` may return before its work is done; `value` waits for a loss.
+    """
+    start = time.perf_counter()
+    losses = [value(step())]
+    first = time.perf_counter() - start
+    losses += [value(step()) for _ in range(WARM_UP - 1)]
+    times: list[float] = []
+    for _ in range(options.repeats):
+        start = time.perf_counter()
+        for _ in range(options.steps):
+            last = step()
+        value(last)
+        times.append((time.perf_counter() - start) / options.steps)
+    return {"first": first, "losses": losses, "times": times, "median": statistics.median(times)}

@@ -1,0 +1,91 @@
+"""The transformer of compare.py as a program of mspc: `built()` gives its training step and its arguments."""
+
+import math
+
+import transformer
+
+import mspc as ms
+from mspc import Parameter, Tensor, nn, ops
+from mspc.communication import init
+
+sizes, options = transformer.parsed()
+DATA, TENSOR = sizes.data, sizes.tensor
+KIND = ms.bfloat16 if sizes.precision == "bf16" else ms.float32
+ROWS, WIDTH, HEADS = sizes.rows, sizes.width, sizes.heads
+BY_COLUMN, BY_ROW = ((DATA, 1), (1, TENSOR)), ((DATA, TENSOR), (TENSOR, 1))
+BY_HEAD = (DATA, TENSOR, 1, 1)
+
+
+class Norm(nn.Cell):
+    """LayerNorm of rows [rows, width], computed in float32."""
+
+    def __init__(self, gamma, beta):
+        super().__init__()
+        self.gamma, self.beta = Parameter(Tensor(gamma)), Parameter(Tensor(beta))
+        self.norm = ops.LayerNorm(-1, -1, 1e-5).shard(((DATA, 1), (1,), (1,)))
+
+    def construct(self, x):
+        out, _, _ = self.norm(ops.cast(x, ms.float32), self.gamma, self.beta)
+        return ops.cast(out, KIND)
+
+
+class Block(nn.Cell):
+    """Attention and feed-forward of normalised rows [rows, width], each added to its input."""
+
+    def __init__(self, p):
+        super().__init__()
+        self.norm1, self.norm2 = Norm(p["gamma1"], p["beta1"]), Norm(p["gamma2"], p["beta2"])
+        self.wq, self.wk, self.wv = (Parameter(Tensor(p[name])) for name in ("wq", "wk", "wv"))
+        self.wo, self.w1, self.w2 = (Parameter(Tensor(p[name])) for name in ("wo", "w1", "w2"))
+        self.query, self.key, self.value, self.up = (ops.MatMul().shard(BY_COLUMN) for _ in range(4))
+        self.out, self.down = ops.MatMul().shard(BY_ROW), ops.MatMul().shard(BY_ROW)
+        self.reshape = ops.Reshape()
+        self.split = ops.Transpose().shard(((DATA, 1, TENSOR, 1),))
+        self.merge = ops.Transpose().shard((BY_HEAD,))
+        self.scores = ops.BatchMatMul(transpose_b=True).shard((BY_HEAD, BY_HEAD))
+        self.scale = ops.Mul().shard((BY_HEAD, ()))
+        self.softmax = ops.Softmax(axis=-1).shard((BY_HEAD,))
+        self.weigh = ops.BatchMatMul().shard((BY_HEAD, BY_HEAD))
+        self.gelu = ops.GeLU().shard(((DATA, TENSOR),))
+        self.add1, self.add2 = (ops.Add().shard(((DATA, 1), (DATA, 1))) for _ in range(2))
+
+    def heads(self, x):
+        return self.split(self.reshape(x, (sizes.batch, sizes.sequence, HEADS, sizes.head)), (0, 2, 1, 3))
+
+    def construct(self, x):
+        y = self.norm1(x)
+        query = self.heads(self.query(y, ops.cast(self.wq, KIND)))
+        key = self.heads(self.key(y, ops.cast(self.wk, KIND)))
+        value = self.heads(self.value(y, ops.cast(self.wv, KIND)))
+        weights = self.softmax(self.scale(self.scores(query, key), 1 / math.sqrt(sizes.head)))
+        mixed = self.reshape(self.merge(self.weigh(weights, value), (0, 2, 1, 3)), (ROWS, WIDTH))
+        x = self.add1(self.out(mixed, ops.cast(self.wo, KIND)), x)
+        hidden = self.gelu(self.up(self.norm2(x), ops.cast(self.w1, KIND)))
+        return self.add2(self.down(hidden, ops.cast(self.w2, KIND)), x)
+
+
+class Loss(nn.Cell):
+    """Mean squared error of the layers' result."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.CellList([Block(p) for p in transformer.weights(sizes)])
+        self.loss = nn.MSELoss()
+
+    def construct(self, x, y):
+        x = ops.cast(x, KIND)
+        for block in self.blocks:
+            x = block(x)
+        return self.loss(ops.cast(x, ms.float32), y)
+
+
+def built():
+    """(sizes, training step, input, target)."""
+    ms.set_context(mode=ms.GRAPH_MODE, device_target="GPU", gpu_config={"matmul_allow_tf32": True})
+    ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
+    init()
+    network = Loss()
+    optimizer = nn.Momentum(network.trainable_params(), transformer.RATE, transformer.MOMENTUM)
+    train = nn.TrainOneStepCell(network, optimizer)
+    train.set_train()
+    return sizes, train, *(Tensor(value) for value in transformer.batch(sizes))

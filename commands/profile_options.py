@@ -1,0 +1,53 @@
+"""What `mspc run --profile` was asked for. Imports nothing heavy, as `commands.run` needs it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from mspc.ir.diagnostics import MspcError
+
+STEPS = 5
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """file: where the trace goes, as the user wrote it. steps: the most that are timed."""
+
+    file: Path
+    steps: int = STEPS
+
+    def arguments(self) -> list[str]:
+        """As arguments for the ranks that mpirun starts."""
+        return ["--profile", str(self.file), "--profile-steps", str(self.steps)]
+
+    def check(self) -> None:
+        """Find out before the run whether the file can be written.
+
+        Raises:
+            MspcError: it cannot.
+        """
+        folder = self.file.parent
+        if self.file.is_dir():
+            raise MspcError(f"cannot write {self.file}: it is a folder", notes=["--profile names a file"])
+        if not folder.is_dir():
+            raise MspcError(f"cannot write {self.file}: there is no folder {str(folder)!r}")
+        if not os.access(folder, os.W_OK):
+            raise MspcError(f"cannot write {self.file}: the folder {str(folder)!r} is read-only")
+
+
+def profile_options(file: Path | None, steps: int | None) -> ProfileOptions | None:
+    """What `--profile` and `--profile-steps` say; None where neither is given.
+
+    Raises:
+        MspcError: the number of steps without the file.
+    """
+    if file is not None:
+        return ProfileOptions(file, steps or STEPS)
+    if steps is not None:
+        raise MspcError(
+            f"--profile-steps {steps} says how many steps --profile times, which is not there",
+            notes=["add --profile FILE.json"],
+        )
+    return None

@@ -1,0 +1,153 @@
+"""Attention on arrays of NumPy or CuPy, one group of heads at a time: the scores of all heads are never there at once.
+
+Every function takes arrays in the operator's `input_layout` and a `Shape` that says what is in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+UNLIMITED = 2147483647
+"""What `pre_tokens` and `next_tokens` are where nothing is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of an attention.
+
+    heads, key_heads: of the query, and of key and value; each of the latter serves heads / key_heads of the former.
+    queries, keys: lengths of both sequences. depth, value_depth: of one head.
+    """
+
+    batch: int
+    heads: int
+    key_heads: int
+    queries: int
+    keys: int
+    depth: int
+    value_depth: int
+
+    @property
+    def group(self) -> int:
+        return self.heads // self.key_heads
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What makes a score of a product: score = scale * product + shift, left out where mask holds or outside of
+    low <= key - query <= high. None where there is no limit."""
+
+    scale: float
+    shift: Any = None
+    mask: Any = None
+    low: int | None = None
+    high: int | None = None
+
+
+def by_head(x: Any, layout: str, heads: int) -> Any:
+    """A view [batch, heads, sequence, depth] of an array in `layout`."""
+    if layout == "BNSD":
+        return x
+    if layout == "BSND":
+        return x.transpose(0, 2, 1, 3)
+    first, second, hidden = x.shape
+    split = x.reshape(first, second, heads, hidden // heads)
+    return split.transpose(0, 2, 1, 3) if layout == "BSH" else split.transpose(1, 2, 0, 3)
+
+
+def four_dimensions(x: Any) -> Any:
+    """A shift or a mask as [batch or 1, heads or 1, queries or 1, keys or 1]."""
+    return None if x is None else x.reshape((1,) * (4 - x.ndim) + x.shape)
+
+
+def forward(xp: Any, shape: Shape, scores: Scores, arrays: Sequence[Any], statistics: Any) -> None:
+    """Fill out and the logarithms of the softmax's sums; arrays are q, k, v and out, views by head."""
+    q, k, v, out = arrays
+    for at, rows in _groups(shape):
+        s = _scores(xp, shape, scores, q, k, at, rows, statistics.dtype)
+        top = xp.max(s, axis=-1, keepdims=True)
+        top = xp.where(top == -xp.inf, 0, top)
+        power = xp.exp(s - top)
+        total = xp.sum(power, axis=-1, keepdims=True)
+        some = total != 0  # a query that may look at no key gives zeros
+        safe = xp.where(some, total, 1)
+        statistics[at[0], rows] = xp.where(some, top + xp.log(safe), -xp.inf)
+        power /= safe
+        out[at[0], rows] = xp.matmul(power, v[at].astype(power.dtype))
+
+
+def backward(
+    xp: Any, shape: Shape, scores: Scores, operands: Sequence[Any], statistics: Any, grads: Sequence[Any]
+) -> None:
+    """Fill the gradients of q, k and v (views by head), operands being q, k, v and the gradient of the result."""
+    q, k, _, dout = operands
+    dq, dk, dv = grads
+    for at, rows in _groups(shape):
+        p, ds = _score_gradients(xp, shape, scores, operands, statistics, at, rows)
+        ds *= scores.scale
+        dq[at[0], rows] = xp.matmul(ds, k[at].astype(ds.dtype))
+        dk[at] = xp.matmul(_stacked(ds).T, _stacked(q[at[0], rows].astype(ds.dtype)))
+        dv[at] = xp.matmul(_stacked(p).T, _stacked(dout[at[0], rows].astype(ds.dtype)))
+
+
+def shift_gradient(xp: Any, shape: Shape, scores: Scores, operands: Sequence[Any], statistics: Any, total: Any) -> None:
+    """Add the gradient of the shift to `total`, which has the shift's four dimensions."""
+    for at, rows in _groups(shape):
+        _, ds = _score_gradients(xp, shape, scores, operands, statistics, at, rows)
+        wanted = total[_place(total, 0, at[0]), _heads(total, rows)]
+        for axis in range(3):
+            if wanted.shape[axis] == 1:
+                ds = xp.sum(ds, axis=axis, keepdims=True)
+        wanted += ds
+
+
+def _groups(shape: Shape) -> Iterator[tuple[tuple[int, int], slice]]:
+    """((place in the batch, head of key and value), heads of the query that look at it)."""
+    for b in range(shape.batch):
+        for m in range(shape.key_heads):
+            yield (b, m), slice(m * shape.group, (m + 1) * shape.group)
+
+
+def _scores(xp: Any, shape: Shape, scores: Scores, q: Any, k: Any, at: tuple[int, int], rows: slice, dtype: Any) -> Any:
+    """[group, queries, keys], minus infinity where a query may not look."""
+    s = xp.matmul(q[at[0], rows].astype(dtype), k[at].astype(dtype).T)
+    s *= scores.scale
+    for part, add in ((scores.shift, True), (scores.mask, False)):
+        if part is None:
+            continue
+        mine = part[_place(part, 0, at[0]), _heads(part, rows)]
+        s = s + mine.astype(dtype) if add else xp.where(mine != 0, -xp.inf, s)
+    if scores.low is not None or scores.high is not None:
+        distance = xp.arange(shape.keys)[None, :] - xp.arange(shape.queries)[:, None]
+        low = -UNLIMITED if scores.low is None else scores.low
+        high = UNLIMITED if scores.high is None else scores.high
+        s = xp.where((distance >= low) & (distance <= high), s, -xp.inf)
+    return s.astype(dtype)
+
+
+def _score_gradients(
+    xp: Any, shape: Shape, scores: Scores, operands: Sequence[Any], statistics: Any, at: tuple[int, int], rows: slice
+) -> tuple[Any, Any]:
+    """(probabilities, gradients of the scores)."""
+    q, k, v, dout = operands
+    dtype = statistics.dtype
+    logarithm = statistics[at[0], rows]
+    logarithm = xp.where(logarithm == -xp.inf, 0, logarithm)
+    p = xp.exp(_scores(xp, shape, scores, q, k, at, rows, dtype) - logarithm)
+    dp = xp.matmul(dout[at[0], rows].astype(dtype), v[at].astype(dtype).T)
+    return p, p * (dp - xp.sum(p * dp, axis=-1, keepdims=True))
+
+
+def _place(part: Any, axis: int, index: int) -> int:
+    return index if part.shape[axis] > 1 else 0
+
+
+def _heads(part: Any, rows: slice) -> slice:
+    return rows if part.shape[1] > 1 else slice(0, 1)
+
+
+def _stacked(x: Any) -> Any:
+    """[group, rows, columns] as one matrix."""
+    return x.reshape(-1, x.shape[-1])

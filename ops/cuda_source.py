@@ -1,0 +1,117 @@
+"""What the CUDA kernels of rows, reductions and moves share: element types, packs, sizes as constants of the source.
+
+Kernels are written for one shape: sizes are constants of the C++, so that the compiler divides by multiplying and
+unrolls. A network has few different shapes, and a compiled kernel is kept on disk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.types import DType, dtype_of
+from mspc.ops.device import Array, c_type
+
+PACK_BYTES = 16
+"""Bytes that one instruction of a thread loads or stores at most."""
+
+COMMON = r"""
+__device__ __forceinline__ float exp_of(float v) { return expf(v); }
+__device__ __forceinline__ double exp_of(double v) { return exp(v); }
+__device__ __forceinline__ float log_of(float v) { return logf(v); }
+__device__ __forceinline__ double log_of(double v) { return log(v); }
+__device__ __forceinline__ float sqrt_of(float v) { return sqrtf(v); }
+__device__ __forceinline__ double sqrt_of(double v) { return sqrt(v); }
+template <class V> __device__ __forceinline__ V magnitude(V v) { return v < 0 ? -v : v; }
+template <class T, int N> __device__ __forceinline__ Pack<T, N> pack_at(const T* p) { return *(const Pack<T, N>*)p; }
+template <class T, int N> __device__ __forceinline__ void put_pack(T* p, const Pack<T, N>& v) { *(Pack<T, N>*)p = v; }
+// Combined over GROUP neighbouring lanes of a warp, on all of them.
+template <class How, int GROUP, class V> __device__ __forceinline__ V over_group(V v) {
+    for (int offset = GROUP / 2; offset; offset >>= 1) v = How::of(v, __shfl_xor_sync(0xffffffffu, v, offset));
+    return v;
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An operand of a generated kernel: its name in the expressions, its array."""
+
+    name: str
+    array: Array
+
+    @property
+    def dtype(self) -> DType:
+        return dtype_of(self.array.dtype)
+
+
+def address(array: Array) -> int:
+    """Where an array of NumPy or CuPy begins."""
+    return array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
+
+
+def lanes_of(size: int, count: int, *arrays: Array) -> int:
+    """Elements of `size` bytes that a thread moves at once where rows have `count` of them: a power of two."""
+    lanes = max(1, PACK_BYTES // size)
+    while lanes > 1 and (count % lanes or any(address(array) % (lanes * size) for array in arrays)):
+        lanes //= 2
+    return lanes
+
+
+def accumulating_type(dtype: DType) -> str:
+    """The C++ type that values are reduced in: at least 32 bits, which the shuffles of a warp take."""
+    if dtype.is_float:
+        return "double" if dtype.name == "Float64" else "float"
+    if dtype.name in ("Int64", "UInt64", "UInt32"):
+        return c_type(dtype)
+    return "int"
+
+
+def neutral(how: str, dtype: DType) -> str:
+    """The C++ constant that changes nothing when combined by `how`."""
+    if how == "Sum":
+        return "0"
+    if how == "Product":
+        return "1"
+    sign = "-" if how == "Largest" else ""
+    if dtype.name == "Float64":
+        return f"{sign}__longlong_as_double(0x7ff0000000000000ll)"
+    if dtype.is_float:
+        return f"{sign}__int_as_float(0x7f800000)"
+    bits = 8 * dtype.itemsize
+    if dtype.kind in "ub":
+        return "0" if how == "Largest" else "1" if dtype.kind == "b" else f"{2**bits - 1}ull"
+    return f"(-{2 ** (bits - 1) - 1}ll - 1)" if how == "Largest" else f"{2 ** (bits - 1) - 1}ll"
+
+
+def constants(**values: Any) -> str:
+    """C++ definitions of whole numbers and flags."""
+    return "".join(
+        f"constexpr {'bool' if isinstance(v, bool) else 'long long' if abs(v) >= 2**31 else 'int'} {name} = "
+        f"{str(v).lower()}{'ll' if abs(v) >= 2**31 else ''};\n"
+        for name, v in values.items()
+    )  # fmt: skip
+
+
+def index_type(elements: int) -> str:
+    """The C++ type for places among so many elements."""
+    return "unsigned int" if elements < 2**31 else "u64"
+
+
+def size_of(array: Array) -> int:
+    """Number of elements."""
+    return math.prod(array.shape)
+
+
+def grid_of(blocks: int) -> tuple[int, int, int]:
+    """A grid of that many blocks along x."""
+    return (max(1, blocks), 1, 1)
+
+
+def whole(array: Array, dtypes: Sequence[str]) -> bool:
+    """Whether an array has one of these element types, elements, and all of them in their order."""
+    return dtype_of(array.dtype).name in dtypes and array.size > 0 and bool(array.flags.c_contiguous)

@@ -1,0 +1,117 @@
+"""Kernels on Float16 and BFloat16: operands are widened to Float32, results rounded once.
+
+NumPy's own functions round after every step, sum in the narrow type, or make Float32 of BFloat16. This is decided where
+a kernel is bound: a backend whose `halves` is False has none, and its kernels stay bare array functions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from mspc.ir.types import TensorType, TupleType, dtype_of
+
+if TYPE_CHECKING:
+    from mspc.ops.op import ArrayBackend, Op
+
+Kernel = Callable[..., Any]
+Binder = Callable[["Op", "ArrayBackend"], Any]
+
+
+def widening(bind: Binder) -> Binder:
+    """`Op.kernel` whose kernels compute in Float32 where an operand is narrower."""
+
+    @functools.wraps(bind)
+    def kernel(self: Op, be: ArrayBackend) -> Any:
+        inner = bind(self, be)
+        if not _computes(self, be):
+            return inner
+        return functools.partial(_widened, self, inner)
+
+    return kernel
+
+
+def widening_into(bind: Binder) -> Binder:
+    """The same for `Op.kernel_into`."""
+
+    @functools.wraps(bind)
+    def kernel_into(self: Op, be: ArrayBackend) -> Any:
+        inner = bind(self, be)
+        if inner is None or not _computes(self, be):
+            return inner
+        plain = self.kernel(be)
+
+        def kernel(*inputs: Any, out: Any) -> Any:
+            if any(map(is_half, (*inputs, *_parts(out)))):
+                return _written(plain(*inputs), out)
+            return inner(*inputs, out=out)
+
+        return kernel
+
+    return kernel_into
+
+
+def _written(made: Any, out: Any) -> Any:
+    for target, array in zip(_parts(out), _parts(made), strict=True):
+        target[...] = array
+    return out
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    """The arrays of a result."""
+    return cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+
+
+def is_half(array: Any) -> bool:
+    """Whether the elements are Float16 or BFloat16 (which NumPy does not count among its floats)."""
+    dtype = getattr(array, "dtype", None)
+    return dtype is not None and dtype.itemsize == 2 and (dtype.kind == "f" or dtype.name == "bfloat16")
+
+
+def _computes(op: Op, be: ArrayBackend) -> bool:
+    return op.widens and not op.view and getattr(be, "halves", True)
+
+
+def _widened(op: Op, kernel: Kernel, *inputs: Any, **options: Any) -> Any:
+    narrow = [i for i, array in enumerate(inputs) if is_half(array)]
+    if not narrow:
+        return kernel(*inputs, **options)
+    if options.get("out") is not None:
+        return _written(_widened(op, kernel, *inputs), options["out"])
+    wide = list(inputs)
+    for i in narrow:
+        wide[i] = inputs[i].astype(np.float32)
+    made = kernel(*wide)
+    for i in op.mutates:
+        if i in narrow:
+            inputs[i][...] = wide[i]
+    types = tuple(_type_of(array) for array in inputs)
+    found = tuple(
+        _narrowed(array, dtype, inputs, wide)
+        for array, dtype in zip(_parts(made), _result_dtypes(op, types), strict=True)
+    )
+    return found if isinstance(made, tuple) else found[0]
+
+
+def _narrowed(array: Any, dtype: Any, inputs: Any, wide: Any) -> Any:
+    """A result in its element type; an operand's widened copy is the operand itself."""
+    for i, copy in enumerate(wide):
+        if copy is array:
+            return inputs[i]
+    return array if array.dtype == dtype else array.astype(dtype)
+
+
+def _type_of(array: Any) -> TensorType:
+    return TensorType(dtype_of(array.dtype), tuple(array.shape))
+
+
+@functools.lru_cache(maxsize=4096)
+def _result_dtypes(op: Op, types: tuple[TensorType, ...]) -> tuple[Any, ...]:
+    inferred = op.infer(*types)
+    if isinstance(inferred, TupleType):
+        return tuple(element.dtype.numpy for element in inferred.elements)
+    assert isinstance(inferred, TensorType)
+    return (inferred.dtype.numpy,)

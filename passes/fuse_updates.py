@@ -1,0 +1,197 @@
+"""Puts the updates of many parameters by one optimizer into one operator.
+
+Input:  `%70 = ApplyMomentum(w, moments.w, rate, %61, momentum)`, the same of b and so on
+Output: `%70 = GroupedUpdate(w, moments.w, rate, %61, momentum, b, ...) {update: "ApplyMomentum(...)", count: 2}`
+
+A group stands where the last of its members stood. A gradient that a `Cast` alone widens is read before the cast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+
+from mspc.ir.graph import Graph, Node, Parameter, Value, element_types
+from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType, TupleType
+from mspc.ops.cast import Cast
+from mspc.ops.comm import AllReduce
+from mspc.ops.grouped_update import GroupedUpdate, gradient_index
+from mspc.ops.optimizer import Update
+from mspc.ops.structural import TupleGetItem
+from mspc.passes.base import Pass
+from mspc.passes.fuse_elementwise import merged_attributes
+from mspc.passes.updates import Updates
+
+MOST_MEMBERS = 64
+HELD = 64 << 20
+"""Bytes of gradients, made between the members of a group, that may wait for its last member."""
+
+
+Users = dict[Value, list[tuple[Node, int]]]
+
+
+@dataclass(frozen=True)
+class FuseUpdates(Pass):
+    """Group the updates of parameters."""
+
+    def run(self, graph: Graph) -> bool:
+        updates = Updates(graph)
+        if updates.first == len(graph.nodes):
+            return False
+        users = graph.users()
+        groups = [group for group in _groups(graph, updates, users) if len(group.members) > 1]
+        if not groups:
+            return False
+        made: dict[Node, list[Node]] = {}
+        replaced: dict[Value, Value] = {}
+        for group in groups:
+            made[group.members[-1]], results = _grouped(group, users, set(graph.results))
+            replaced |= results
+        gone = {*replaced, *(node for group in groups for node in (*group.members, *group.casts.values()))}
+        nodes: list[Node] = []
+        for node in graph.nodes:
+            nodes += made[node] if node in made else () if node in gone else (node,)
+        graph.nodes = nodes
+        if replaced:
+            graph.replace(replaced)
+        return True
+
+
+@dataclass(eq=False)
+class _Group:
+    """Updates that become one. start: number of the first. casts: those of gradients, by the member that reads them.
+    held: bytes of gradients that wait. open: whether another update may join."""
+
+    start: int
+    members: list[Node] = field(default_factory=list[Node])
+    casts: dict[Node, Node] = field(default_factory=dict[Node, Node])
+    held: int = 0
+    open: bool = True
+
+
+def _groups(graph: Graph, updates: Updates, users: Users) -> list[_Group]:
+    """The groups, of one member too. What may not stand before a member that moves closes its group."""
+    numbers = {node: number for number, node in enumerate(graph.nodes)}
+    returned = set(graph.results)
+    current: dict[Hashable, _Group] = {}
+    found: list[_Group] = []
+    read: dict[Value, set[_Group]] = {}
+    written: dict[Value, set[_Group]] = {}
+    for number in range(updates.first, len(graph.nodes)):
+        node = graph.nodes[number]
+        if isinstance(node.op, TupleGetItem) and node.inputs[0] in written:
+            written[node] = written[node.inputs[0]]  # an element of a member's result, read by nobody yet
+            continue
+        writes = updates.written(node)
+        reads = {value for value in node.inputs if isinstance(value, Node)}
+        reads = reads.union(*(updates.parameters(value) for value in node.inputs))
+        for value in reads:
+            _close(written.get(value, ()))
+        for value in writes:
+            _close(read.get(value, ()))
+        if not _may_join(node, users.get(node, ()), returned):
+            continue
+        cast = _widening(node, users, returned, updates)
+        key = _key(node, cast)
+        group = current.get(key)
+        start = group.start if group is not None else number
+        held = sum(v.type.nbytes for v in node.inputs if isinstance(v, Node) and numbers[v] > start)
+        if group is None or not group.open or len(group.members) == MOST_MEMBERS or group.held + held > HELD:
+            group = current[key] = _Group(number)
+            found.append(group)
+        else:
+            group.held += held
+        group.members.append(node)
+        if cast is not None:
+            group.casts[node] = cast
+        for value in reads | writes:
+            read.setdefault(value, set()).add(group)
+        for value in (*writes, node):
+            written.setdefault(value, set()).add(group)
+    return found
+
+
+def _close(groups: Iterable[_Group]) -> None:
+    for group in groups:
+        group.open = False
+
+
+def _may_join(node: Node, users: Iterable[tuple[Node, int]], returned: set[Value]) -> bool:
+    """Whether the node is an update of parameters whose result, where it is a tuple, is only taken apart."""
+    if not isinstance(node.op, Update):
+        return False
+    if not all(isinstance(node.inputs[index], Parameter) for index in node.op.mutates):
+        return False
+    return isinstance(node.type, TensorType) or (
+        node not in returned and all(isinstance(user.op, TupleGetItem) for user, _ in users)
+    )
+
+
+def _key(node: Node, cast: Node | None) -> Hashable:
+    """Equal for updates that one operator can do: operator, scalars and element types; and that can start together."""
+    op = node.op
+    assert isinstance(op, Update)
+    scalars = tuple(node.inputs[index] for index in op.scalars)
+    narrow = cast.inputs[0].tensor_type.dtype if cast is not None else None
+    return op, scalars, tuple(value.tensor_type.dtype for value in node.inputs), narrow, _bucket(node)
+
+
+def _bucket(node: Node) -> Node | None:
+    """The reduction of many gradients in which the update's own travelled, if it did: the updates after one bucket need
+    not wait for the next."""
+    index = gradient_index(node.op)  # type: ignore[arg-type]  # an Update, as it may join
+    value = node.inputs[index] if index is not None else None
+    while isinstance(value, Node) and isinstance(value.op, (TupleGetItem, Cast)):
+        value = value.inputs[0]
+    return value if isinstance(value, Node) and isinstance(value.op, AllReduce) and len(value.inputs) > 1 else None
+
+
+def _widening(node: Node, users: Users, returned: set[Value], updates: Updates) -> Node | None:
+    """The Cast from 16 bits that only makes the gradient of an update, if it can be done by the update."""
+    index = gradient_index(node.op)  # type: ignore[arg-type]  # an Update, as it may join
+    cast = node.inputs[index] if index is not None else None
+    if not isinstance(cast, Node) or not isinstance(cast.op, Cast) or cast.op.dst_type != FLOAT32:
+        return None
+    if cast.inputs[0].tensor_type.dtype not in (FLOAT16, BFLOAT16) or node.inputs[0].tensor_type.dtype != FLOAT32:
+        return None
+    if len(users.get(cast, ())) != 1 or cast in returned or updates.changes(cast.inputs[0]):
+        return None
+    return cast
+
+
+def _grouped(group: _Group, users: Users, returned: set[Value]) -> tuple[list[Node], dict[Value, Value]]:
+    """(the nodes in the place of the last member, what stands for members' results)."""
+    op, last = group.members[0].op, group.members[-1]
+    assert isinstance(op, Update)
+    inputs: list[Value] = []
+    for member in group.members:
+        cast = group.casts.get(member)
+        inputs += [cast.inputs[0] if cast is not None and value is cast else value for value in member.inputs]
+    types = tuple(t for member in group.members for t in element_types(member.type))
+    whole = Node(GroupedUpdate.of(op, len(group.members)), inputs, TupleType(types))
+    whole.scope, whole.frames, whole.phase = last.scope, last.frames, last.phase
+    whole.attrs = {"fused": tuple(f"{m.label} of {m.inputs[0].name}" for m in group.members)}
+    whole.attrs |= merged_attributes(group.members)
+    casts = [group.casts[member] for member in group.members if member in group.casts]
+    whole.attrs |= {f"cast_{key}": value for key, value in merged_attributes(casts).items()}
+    nodes = [whole]
+    results: dict[Value, Value] = {}
+    for index, member in enumerate(group.members):
+        for place, read in enumerate(_parts(member, users, returned)):
+            part = Node(TupleGetItem(index * op.outputs + place), [whole], types[index * op.outputs + place])
+            part.scope, part.frames, part.phase = member.scope, member.frames, member.phase
+            if read:
+                nodes.append(part)
+            results |= dict.fromkeys(read, part)
+    return nodes, results
+
+
+def _parts(member: Node, users: Users, returned: set[Value]) -> list[list[Value]]:
+    """For every result of a member the values that stand for it."""
+    if isinstance(member.type, TensorType):
+        return [[member] if member in returned or member in users else []]
+    found: list[list[Value]] = [[] for _ in element_types(member.type)]
+    for user, _ in users.get(member, ()):
+        assert isinstance(user.op, TupleGetItem)
+        found[user.op.index].append(user)
+    return found

@@ -1,0 +1,264 @@
+"""Runs collectives beside computation: each starts as soon as its operands are ready, on a stream of its own, and what
+does not need its result runs before its readers.
+
+Input:  `%1 = MatMul(%dy, %w)`, `%2 = MatMul(%x, %dy)`, `%3 = AllReduce(%1)`, `%4 = Add(%3, %a)`
+Output: `%1 = MatMul(%dy, %w)`, `%2 = AllReduce(%1) {stream: communication}`, `%3 = MatMul(%x, %dy)`, `%4 = Add(%2, %a)`
+
+The nodes are listed anew as two streams would run them, by the times of `durations`. Operators that the next
+collectives wait for come first; others (gradients of weights, updates) fill the time in which the rest waits for a
+result. Nothing is put off for longer than a few collectives, since its operands stay alive meanwhile, and nothing is
+taken more than a collective ahead of where it stood, since its result would; if memory grows all the same, the nodes
+are put off for fewer collectives, and at last not at all.
+
+Collectives keep their order among each other, which is that of the graph of all ranks. So ranks that share a group
+call its collectives in one order, and a runtime that runs node by node cannot come to a deadlock. A parameter is read
+and updated in the order in which the nodes stood, and nothing is updated before the results of the graph that were
+known ahead of it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ops.comm import Collective
+from mspc.passes.base import Pass
+from mspc.passes.durations import seconds, shows
+
+PATIENCE = (6, 3, 1)
+"""How many collectives a node that is ready may be put off for; the next one is tried where memory grows too much."""
+GROWTH = 1.03
+"""How much more memory may be alive at once, in values that nodes make, than in the order as it stood."""
+EARLY = 1
+"""How many collectives a node may be taken ahead of."""
+AHEAD = 64 << 20
+"""Bytes of parameters that may be gathered before their first use begins, beside the first such parameter."""
+
+
+@dataclass(frozen=True)
+class ScheduleCommunication(Pass):
+    """Put collectives on the stream of communication and order the nodes around them."""
+
+    def run(self, graph: Graph) -> bool:
+        nodes = graph.nodes
+        if not any(isinstance(node.op, Collective) for node in nodes):
+            return False
+        facts = _Facts(graph)
+        limit = GROWTH * facts.most_alive(range(len(nodes)))
+        order: Sequence[int] = range(len(nodes))
+        for patience in PATIENCE:
+            found = _Schedule(facts, patience).order
+            if facts.most_alive(found) <= limit:
+                order = found
+                break
+        graph.nodes = [nodes[i] for i in order]
+        for node in graph.nodes:
+            if isinstance(node.op, Collective):
+                node.attrs["stream"] = "communication"
+        return True
+
+
+class _Facts:
+    """What a schedule depends on, by the numbers of the nodes.
+
+    operands: the nodes whose results a node reads. shown: its result is memory of its operands. changes: operands that
+    it overwrites. speaks: it is a collective. needs: the nodes that must stand before it. costs: seconds.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.nodes = nodes = graph.nodes
+        place: dict[Value, int] = {node: i for i, node in enumerate(nodes)}
+        self.operands = [[place[value] for value in node.inputs if value in place] for node in nodes]
+        self.results = [place[value] for value in graph.results if value in place]
+        self.shown = [shows(node) for node in nodes]
+        self.changes: list[tuple[int, ...]] = [getattr(node.op, "mutates", ()) for node in nodes]
+        self.speaks = [isinstance(node.op, Collective) for node in nodes]
+        self.costs = [0.0 if self.shown[i] else seconds(node) for i, node in enumerate(nodes)]
+        self.sizes = [0 if self.shown[i] or self.changes[i] else node.type.nbytes for i, node in enumerate(nodes)]
+        self.needs = self._dependencies(graph)
+
+    def _dependencies(self, graph: Graph) -> list[list[int]]:
+        needs: list[list[int]] = []
+        memory: dict[Value, tuple[Value, ...]] = {p: (p,) for p in graph.parameters}
+        written: dict[Value, int] = {}
+        read: dict[Value, list[int]] = {}
+        last_collective = last_effect = -1
+        for i, node in enumerate(self.nodes):
+            found = list(self.operands[i])
+            mutates = set(self.changes[i])
+            touched: dict[Value, bool] = {}
+            for operand, value in enumerate(node.inputs):
+                for parameter in memory.get(value, ()):
+                    touched[parameter] = touched.get(parameter, False) or operand in mutates
+            for parameter, changed in touched.items():
+                if parameter in written:
+                    found.append(written[parameter])
+                if changed:
+                    found += read.pop(parameter, ())
+                    written[parameter] = i
+                else:
+                    read.setdefault(parameter, []).append(i)
+            if mutates:
+                found += [r for r in self.results if r < i]
+            if touched and (mutates or self.shown[i]):
+                memory[node] = tuple(touched)
+            if self.speaks[i]:
+                if last_collective >= 0:
+                    found.append(last_collective)
+                last_collective = i
+            elif node.op.has_side_effect and not mutates:
+                if last_effect >= 0:
+                    found.append(last_effect)
+                last_effect = i
+            needs.append(sorted(set(found)))
+        return needs
+
+    def most_alive(self, order: Sequence[int]) -> int:
+        """Most bytes of nodes' results alive at once in this order."""
+        last = [-1] * len(order)
+        for position in range(len(order) - 1, -1, -1):
+            i = order[position]
+            until = max(position, last[i]) if self.shown[i] else position
+            for k in self.operands[i]:
+                if last[k] < until:
+                    last[k] = until
+        for i in self.results:
+            last[i] = len(order)
+        dying = [0] * (len(order) + 1)
+        alive = most = 0
+        for position, i in enumerate(order):
+            size = self.sizes[i]
+            if size:
+                alive += size
+                dying[max(last[i], position)] += size
+                most = max(most, alive)
+            alive -= dying[position]
+        return most
+
+
+class _Schedule:
+    """Runs the nodes on two streams in thought; `order` lists them as they were launched."""
+
+    def __init__(self, facts: _Facts, patience: int) -> None:
+        self.facts, self.patience = facts, patience
+        self.nodes, self.needs, self.costs, self.speaks = facts.nodes, facts.needs, facts.costs, facts.speaks
+        nodes = facts.nodes
+        self.collectives = [i for i, speaks in enumerate(self.speaks) if speaks]
+        self.missing = [len(found) for found in self.needs]
+        self.readers: list[list[int]] = [[] for _ in nodes]
+        for i, found in enumerate(self.needs):
+            for other in found:
+                self.readers[other].append(i)
+        self.goal = self._goals()
+        self.gathered = {i: node.type.nbytes for i, node in enumerate(nodes) if _gathers_parameter(node)}
+        self.order: list[int] = []
+        self.over = [0.0] * len(nodes)
+        """When a node's result is there; for a node of the main stream, what it showed of a collective's."""
+        self.main = self.side = 0.0
+        self.next = 0
+        self.ahead = 0
+        self.home = self._homes()
+        self.held: list[tuple[int, int]] = []
+        self.able: list[tuple[int, int]] = []
+        self.stalled: list[tuple[float, int, int]] = []
+        for i, count in enumerate(self.missing):
+            if not count:
+                self._offer(i)
+        self._run()
+
+    def _goals(self) -> list[int]:
+        """For every node the number of the first collective that needs it."""
+        number = {i: k for k, i in enumerate(self.collectives)}
+        last = len(self.collectives)
+        goal = [last] * len(self.nodes)
+        for i in range(len(self.nodes) - 1, -1, -1):
+            mine = number.get(i, goal[i])
+            for other in self.needs[i]:
+                if other not in number and mine < goal[other]:
+                    goal[other] = mine
+        return goal
+
+    def _homes(self) -> list[int]:
+        """For every node the number of collectives up to the last that stood before it and gathers no parameter; 0 for
+        updates, which make nothing."""
+        count = past = 0
+        homes = [0] * len(self.nodes)
+        for i, node in enumerate(self.nodes):
+            if node.phase != "update" and not self.facts.shown[i]:
+                homes[i] = past
+            if self.speaks[i]:
+                count += 1
+                past = past if i in self.gathered else count
+        return homes
+
+    def _run(self) -> None:
+        nodes, able, stalled, held = self.nodes, self.able, self.stalled, self.held
+        while len(self.order) < len(nodes):
+            self._start_collectives(forced=not (able or stalled or held))
+            while held and (held[0][0] <= self.next + EARLY or not (able or stalled)):
+                self._admit(heapq.heappop(held)[1])
+            while stalled and stalled[0][0] <= self.main:
+                _, rank, i = heapq.heappop(stalled)
+                heapq.heappush(able, (rank, i))
+            if able:
+                _, i = heapq.heappop(able)
+            elif stalled:
+                self.main, _, i = heapq.heappop(stalled)
+            else:
+                continue
+            self.main += self.costs[i]
+            self._launched(i)
+
+    def _start_collectives(self, forced: bool) -> None:
+        while self.next < len(self.collectives):
+            i = self.collectives[self.next]
+            if self.missing[i]:
+                return
+            if i in self.gathered:
+                if self.ahead and self.ahead + self.gathered[i] > AHEAD and not forced:
+                    return
+                self.ahead += self.gathered[i]
+            forced = False
+            self.next += 1
+            self.side = max(self.side, self.main) + self.costs[i]
+            self.over[i] = self.side
+            self._launched(i)
+
+    def _launched(self, i: int) -> None:
+        self.order.append(i)
+        if self.gathered:
+            for other in () if self.speaks[i] else self.needs[i]:
+                self.ahead -= self.gathered.pop(other, 0)
+        for other in self.readers[i]:
+            self.missing[other] -= 1
+            if not self.missing[other] and not self.speaks[other]:
+                self._offer(other)
+
+    def _offer(self, i: int) -> None:
+        """All that a node of the main stream needs has been launched."""
+        if self.speaks[i]:
+            return
+        if self.home[i] > self.next + EARLY:
+            heapq.heappush(self.held, (self.home[i], i))
+        else:
+            self._admit(i)
+
+    def _admit(self, i: int) -> None:
+        """The node may run from now on, or as soon as a collective that it needs is over."""
+        # Updates only fill gaps; all else is as urgent as the collectives soon to come.
+        last = len(self.collectives)
+        rank = last + 1 if self.facts.changes[i] else min(self.goal[i], self.next + self.patience)
+        ready = max((self.over[k] for k in self.needs[i]), default=0.0)
+        if self.facts.shown[i]:
+            self.over[i] = ready
+            ready = 0.0
+        if ready <= self.main:
+            heapq.heappush(self.able, (rank, i))
+        else:
+            heapq.heappush(self.stalled, (ready, rank, i))
+
+
+def _gathers_parameter(node: Node) -> bool:
+    return node.op.name == "AllGather" and isinstance(node.inputs[0], Parameter)

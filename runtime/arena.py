@@ -1,0 +1,172 @@
+"""Offsets in one arena for blocks that are alive at overlapping times: large blocks first, each in the tightest gap
+that all blocks alive with it leave.
+
+Input:  sizes and lifetimes of blocks; some of them tied together at fixed distances.
+Output: an offset for every block and the size of the arena.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+GOOD = 1.01
+"""An arena of this many times the lower bound is taken at once; else other orders are tried too."""
+
+Array = Any
+
+
+@dataclass
+class Block:
+    """Memory that one value after the other may stand in.
+
+    nbytes: its size, of `reserved` bytes that nothing else may touch while it is alive.
+    start: index of the node that writes it first. on_side: whether that node runs on the second stream.
+    free: from which index on a node of the main stream may write to the memory. free_on_side: one of the second stream.
+    tied: (group, distance from the group's begin) for blocks that stand side by side.
+    """
+
+    nbytes: int
+    start: int
+    on_side: bool = False
+    last: int = -1
+    free: int = 0
+    free_on_side: int = 0
+    reserved: int = 0
+    tied: tuple[int, int] | None = None
+    offset: int = 0
+
+
+def assign(blocks: Sequence[Block], alignment: int) -> int:
+    """Set the offsets of all blocks; returns the size of the arena.
+
+    Two blocks may share memory where the one is free, for the stream of the other's first writer, once that
+    writer runs. Offsets of blocks that are not tied, and of groups, are multiples of `alignment`.
+    """
+    alone = [b for b in blocks if b.tied is None and b.nbytes]
+    groups: dict[int, list[Block]] = {}
+    for block in blocks:
+        if block.tied is not None:
+            groups.setdefault(block.tied[0], []).append(block)
+    bound = most_alive(blocks)
+    best: tuple[int, list[int]] | None = None
+    # The members of a group are made one after the other: the early ones of a group stand clear of an earlier group
+    # when that one is shifted upwards, and so is placed after it.
+    late_first = sorted(groups.values(), key=lambda members: -min(m.start for m in members))
+    for order in (_by_size, _by_area, _by_life):
+        placed = _Placed(alignment)
+        for members in late_first:
+            placed.add_group(members)
+        for block in sorted(alone, key=order):
+            placed.add(block)
+        if best is None or placed.size < best[0]:
+            best = placed.size, [block.offset for block in blocks]
+        if best[0] <= GOOD * bound:
+            break
+    assert best is not None
+    for block, offset in zip(blocks, best[1], strict=True):
+        block.offset = offset
+    return best[0]
+
+
+def most_alive(blocks: Sequence[Block]) -> int:
+    """Most bytes alive while one node runs: no arena can be smaller."""
+    change: dict[int, int] = {}
+    for block in blocks:
+        size = block.reserved or block.nbytes
+        change[block.start] = change.get(block.start, 0) + size
+        change[block.last + 1] = change.get(block.last + 1, 0) - size
+    alive = most = 0
+    for index in sorted(change):
+        alive += change[index]
+        most = max(most, alive)
+    return most
+
+
+def _by_size(block: Block) -> tuple[int, ...]:
+    return -block.nbytes, block.start
+
+
+def _by_area(block: Block) -> tuple[int, ...]:
+    return -block.nbytes * (block.free - block.start), block.start
+
+
+def _by_life(block: Block) -> tuple[int, ...]:
+    return block.start - block.free, -block.nbytes, block.start
+
+
+@dataclass
+class _Placed:
+    """The blocks that have their offsets, in columns, in the order of their offsets."""
+
+    alignment: int
+    size: int = 0
+    columns: Array = field(default_factory=lambda: np.zeros((6, 64), np.int64))
+    count: int = 0
+
+    def add(self, block: Block) -> None:
+        """Place a block in the tightest gap, else behind all that are alive with it."""
+        begins, ends = self._alive_with(block)
+        size = self._aligned(block.nbytes)
+        if not len(begins):
+            block.offset = 0
+        else:
+            # Behind every block in turn, how much is free up to the next one.
+            tops = np.maximum.accumulate(ends)
+            free = begins[1:] - tops[:-1]
+            if begins[0] >= size:
+                best, gap = 0, int(begins[0])
+            else:
+                best, gap = int(tops[-1]), 1 << 62
+            if len(free):
+                fitting = np.where(free >= size, free, 1 << 62)
+                place = int(np.argmin(fitting))
+                if fitting[place] < gap:
+                    best = int(tops[place])
+            block.offset = best
+        self._insert(block)
+
+    def add_group(self, members: Sequence[Block]) -> None:
+        """Place blocks at their distances from one begin, the lowest where all of them are free."""
+        busy = [(m.tied[1] if m.tied else 0, *self._alive_with(m)) for m in members]
+        candidates = {0}
+        for distance, _, ends in busy:
+            candidates.update(self._aligned(max(0, int(end) - distance)) for end in ends)
+        for base in sorted(candidates):
+            clash = any(
+                bool(np.any((begins < base + distance + (m.reserved or m.nbytes)) & (ends > base + distance)))
+                for m, (distance, begins, ends) in zip(members, busy, strict=True)
+            )
+            if not clash:
+                for m in members:
+                    m.offset = base + (m.tied[1] if m.tied else 0)
+                    self._insert(m)
+                return
+        raise AssertionError("there is always room behind everything")
+
+    def _alive_with(self, block: Block) -> tuple[Array, Array]:
+        """(begins, ends) of the placed blocks that must not share memory with `block`, ascending begins."""
+        begins, ends, starts, free, free_on_side, on_side = self.columns[:, : self.count]
+        alive = block.start < (free_on_side if block.on_side else free)
+        if block.free == block.free_on_side:
+            alive &= starts < block.free
+        else:
+            alive &= starts < np.where(on_side, block.free_on_side, block.free)
+        return begins[alive], ends[alive]
+
+    def _insert(self, block: Block) -> None:
+        if self.count == self.columns.shape[1]:
+            self.columns = np.concatenate([self.columns, np.zeros_like(self.columns)], axis=1)
+        end = block.offset + (block.reserved or block.nbytes)
+        place = int(np.searchsorted(self.columns[0, : self.count], block.offset, "right"))
+        self.columns[:, place + 1 : self.count + 1] = self.columns[:, place : self.count].copy()
+        row = (block.offset, self._aligned(end), block.start, block.free, block.free_on_side, block.on_side)
+        self.columns[:, place] = row
+        self.count += 1
+        self.size = max(self.size, end)
+
+    def _aligned(self, size: int) -> int:
+        return -(-size // self.alignment) * self.alignment

@@ -1,0 +1,156 @@
+"""cuDNN's fused attention for Float16 and BFloat16, forward and backward, on arrays that stay where they are.
+
+A graph of cuDNN's is built for every distinct set of shapes, strides and settings and kept on the device, in its
+attribute `fused_attention`; launches of the same kind share it and its workspace. A launch must have run once before it
+is captured: cuDNN loads its kernels then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mspc.ops.device import Array, Launch
+
+_HALVES = ("float16", "bfloat16")
+_ALIGNMENT = 16
+"""Bytes; cuDNN's kernels load so many at once."""
+
+Operands = dict[str, Array]
+Key = tuple[Any, ...]
+
+
+def make_attention(device: Any, query: Array, key: Array, value: Array, out: Array, statistics: Array, *,
+                   scale: float, causal: str = "", addend: Array | None = None,
+                   gradients: tuple[Array, Array, Array, Array] | None = None) -> Launch | None:  # fmt: skip
+    """See `mspc.ops.device.Device.attention`. None: cuDNN is not there or does not take the arrays."""
+    if query.dtype.name not in _HALVES:
+        return None
+    operands = {"q": query, "k": key, "v": value, "o": out, "stats": statistics}
+    if addend is not None:
+        operands["bias"] = addend
+    if gradients is not None:
+        operands |= dict(zip(("dO", "dQ", "dK", "dV"), gradients, strict=True))
+    if any(array.data.ptr % _ALIGNMENT for array in operands.values()):
+        return None
+    fused = getattr(device, "fused_attention", None)
+    if fused is None:
+        fused = device.fused_attention = FusedAttention(device)
+    return fused.launch(operands, float(scale), causal)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A built graph, its tensors by name, and the bytes of workspace that it needs."""
+
+    graph: Any
+    tensors: dict[str, Any]
+    workspace: int
+
+
+class FusedAttention:
+    """cuDNN on one device.
+
+    refused: why cuDNN does not take some kind of attention.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._plans: dict[Key, _Plan | None] = {}
+        self._workspace: Array = None
+        self._kept: list[Array] = []
+        self._handle: Any = None
+        self.refused: dict[Key, str] = {}
+
+    def launch(self, operands: Operands, scale: float, causal: str) -> Launch | None:
+        """What runs an attention on these arrays, the backward one where "dO" is among them; None: cuDNN has none."""
+        layout = tuple((name, array.shape, _strides(array)) for name, array in operands.items())
+        key = (layout, operands["q"].dtype.name, scale, causal, self._device.deterministic)
+        if key not in self._plans:
+            self._plans[key] = self._planned(key, operands, scale, causal)
+        plan = self._plans[key]
+        return None if plan is None else self._bound(plan, operands)
+
+    def _bound(self, plan: _Plan, operands: Operands) -> Launch:
+        import cudnn
+
+        handle, cuda = self._handle, self._device.xp.cuda
+        pointers = {plan.tensors[name]: int(array.data.ptr) for name, array in operands.items()}
+        workspace = int(self._room(plan.workspace).data.ptr)
+        arrays = tuple(operands.values())  # held as long as the launch is
+
+        def launch() -> None:
+            assert arrays
+            cudnn.set_stream(handle, cuda.get_current_stream().ptr)
+            plan.graph.execute(pointers, workspace, handle=handle)
+
+        return launch
+
+    def _room(self, nbytes: int) -> Array:
+        """Workspace of at least so many bytes. Launches run one after the other and share it."""
+        held = self._workspace
+        if held is None or held.nbytes < nbytes:
+            if held is not None:
+                self._kept.append(held)  # launches made before hold its address
+            held = self._workspace = self._device.empty((max(nbytes, 256),), "uint8")
+            known = self._device.workspaces
+            known["attention"] = known.get("attention", 0) + held.nbytes
+        return held
+
+    def _planned(self, key: Key, operands: Operands, scale: float, causal: str) -> _Plan | None:
+        try:
+            import cudnn
+        except ImportError as error:
+            self.refused[key] = str(error)
+            return None
+        try:
+            if self._handle is None:
+                self._handle = cudnn.create_handle()
+            cudnn.set_stream(self._handle, self._device.xp.cuda.get_current_stream().ptr)
+            return _build(cudnn, self._handle, operands, scale, causal, self._device.deterministic)
+        except (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError, NotImplementedError) as error:
+            # cuDNN says so of shapes that it has no kernel for; products of matrices take over.
+            self.refused[key] = str(error)
+            return None
+
+
+def _build(cudnn: Any, handle: Any, operands: Operands, scale: float, causal: str, deterministic: bool) -> _Plan:
+    """Build the graph. Raises cudnnGraphNotSupportedError and others where cuDNN cannot."""
+    halves = cudnn.data_type.HALF if operands["q"].dtype.name == "float16" else cudnn.data_type.BFLOAT16
+    types = {name: cudnn.data_type.FLOAT if name == "stats" else halves for name in operands}
+    graph = cudnn.pygraph(
+        io_data_type=halves, intermediate_data_type=cudnn.data_type.FLOAT, compute_data_type=cudnn.data_type.FLOAT,
+        handle=handle,
+    )  # fmt: skip
+    backward = "dO" in operands
+    outputs = ("dQ", "dK", "dV") if backward else ("o", "stats")
+    tensors = {
+        name: graph.tensor(name=name, dim=list(array.shape), stride=list(_strides(array)), data_type=types[name])
+        for name, array in operands.items()
+        if name not in outputs
+    }
+    settings: dict[str, Any] = {"attn_scale": scale, **tensors}
+    if causal:
+        alignment = cudnn.diagonal_alignment
+        settings["diagonal_alignment"] = alignment.TOP_LEFT if causal == "top" else alignment.BOTTOM_RIGHT
+        settings["diagonal_band_right_bound"] = 0
+    if backward:
+        results = graph.sdpa_backward(**settings, use_deterministic_algorithm=deterministic)
+    else:
+        results = graph.sdpa(**settings, generate_stats=True)
+    for name, result in zip(outputs, results, strict=True):
+        array = operands[name]
+        result.set_output(True).set_dim(list(array.shape)).set_stride(list(_strides(array)))
+        result.set_data_type(types[name])
+        tensors[name] = result
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    graph.check_support()
+    graph.build_plans()
+    return _Plan(graph, tensors, int(graph.get_workspace_size()))
+
+
+def _strides(array: Array) -> tuple[int, ...]:
+    """In elements."""
+    return tuple(s // array.itemsize for s in array.strides)

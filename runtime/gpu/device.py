@@ -1,0 +1,207 @@
+"""One GPU as the runtime and the operators see it: streams, memory, kernels compiled from CUDA C++."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cupy
+import numpy as np
+
+from mspc.ops.device import PRELUDE, Array, Kernel, Launch
+from mspc.runtime.comm import OneRank
+from mspc.runtime.gpu.matmul import Products, Unsupported
+
+_OPTIONS = ("--std=c++17",)
+_TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
+"""CUDA's numbers for the directions of a copy."""
+_ORDINARY_SHARED = 48 << 10
+"""Bytes of shared memory that a block gets without asking."""
+_SMALLEST_SCRATCH = 1 << 20
+
+
+class GpuDevice:
+    """See `mspc.ops.device.Device`.
+
+    Args:
+        index: of the GPU among those that this process sees. comm: the communicator of graphs on it.
+        deterministic: only algorithms that give the same bits at every run, and no choice by time.
+        tf32: products of Float32 may round their operands to TF32.
+
+    compute, communication: the two streams of a step; copying: that of its inputs. pool: everything that lives on the
+        GPU for a graph is in it.
+    stop: Int32 array of one element on the GPU; parameters are not updated while it is not 0.
+    """
+
+    def __init__(self, index: int = 0, comm: Any = None, deterministic: bool = False, tf32: bool = False) -> None:
+        self.index = index
+        self.xp = cupy
+        self.comm: Any = OneRank() if comm is None else comm
+        self.deterministic = deterministic
+        self.tf32 = tf32
+        cupy.cuda.Device(index).use()
+        properties = cupy.cuda.runtime.getDeviceProperties(index)
+        self.name: str = properties["name"].decode()
+        self.multiprocessors: int = properties["multiProcessorCount"]
+        self.compute = cupy.cuda.Stream(non_blocking=True)
+        # NCCL's kernels take few multiprocessors; they should not queue behind a product's many blocks.
+        self.communication = cupy.cuda.Stream(non_blocking=True, priority=-1)
+        self.copying = cupy.cuda.Stream(non_blocking=True)
+        self.pool = cupy.cuda.MemoryPool()
+        self._captured: list[Any] = []
+        self.step = self.zeros((1,), "int64")
+        self.stop = self.zeros((1,), "int32")
+        self.progress: Any = None
+        self.products = Products(self)
+        self.workspaces: dict[str, int] = {}
+        self._scratch: dict[int, Array] = {}
+        self._kept: list[Array] = []
+        self._modules: dict[str, Any] = {}
+
+    # Memory
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """An array in the device's pool, contents undefined. Raises cupy's OutOfMemoryError."""
+        with cupy.cuda.using_allocator(self.pool.malloc):
+            return cupy.empty(shape, dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """An array of zeros in the device's pool."""
+        array = self.empty(shape, dtype)
+        array.data.memset(0, array.nbytes)
+        return array
+
+    def view(self, memory: Array, offset: int, shape: tuple[int, ...], dtype: Any) -> Array:
+        """An array of that shape `offset` bytes into `memory`, an array of bytes."""
+        return cupy.ndarray(shape, dtype, memptr=memory.data + offset)
+
+    def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """A NumPy array from and to which the GPU copies while the host goes on."""
+        size = int(np.prod(shape, dtype=np.int64))
+        memory = cupy.cuda.alloc_pinned_memory(max(1, size * np.dtype(dtype).itemsize))
+        return np.frombuffer(memory, np.uint8, size * np.dtype(dtype).itemsize).view(dtype).reshape(shape)
+
+    def send(self, host: Any, array: Array) -> None:
+        """Copy a contiguous host array to the GPU, on the current stream; at once only from pinned memory."""
+        if array.nbytes:
+            stream = cupy.cuda.get_current_stream().ptr
+            cupy.cuda.runtime.memcpyAsync(array.data.ptr, host.ctypes.data, array.nbytes, _TO_DEVICE, stream)
+
+    def receive(self, array: Array, host: Any) -> None:
+        """Copy an array to the host, on the current stream; it is there when the stream has come so far."""
+        if array.nbytes:
+            stream = cupy.cuda.get_current_stream().ptr
+            cupy.cuda.runtime.memcpyAsync(host.ctypes.data, array.data.ptr, array.nbytes, _TO_HOST, stream)
+
+    def copy(self, source: Array, target: Array) -> None:
+        """Copy bytes on the GPU, on the current stream."""
+        if target.nbytes:
+            stream = cupy.cuda.get_current_stream().ptr
+            runtime = cupy.cuda.runtime
+            runtime.memcpyAsync(target.data.ptr, source.data.ptr, target.nbytes, _ON_DEVICE, stream)
+
+    def same(self, first: Array, second: Array) -> bool:
+        """Whether two arrays begin at one address."""
+        return first.data.ptr == second.data.ptr
+
+    def scratch(self, nbytes: int) -> Array:
+        """Bytes that the launches of one stream share; the stream is the current one while a launch is made."""
+        stream = cupy.cuda.get_current_stream().ptr
+        held = self._scratch.get(stream)
+        if held is None or held.nbytes < nbytes:
+            if held is not None:
+                self._kept.append(held)  # launches made before hold its address
+            size = max(_SMALLEST_SCRATCH, 2 * nbytes if held is not None else nbytes)
+            held = self._scratch[stream] = self.empty((size,), "uint8")
+            self.workspaces["scratch"] = self.workspaces.get("scratch", 0) + size
+        return held[:nbytes]
+
+    # Order
+
+    def stream(self, name: str) -> Any:
+        """A context in which work goes to the stream "compute", "communication" or "copy"."""
+        return {"compute": self.compute, "communication": self.communication, "copy": self.copying}[name]
+
+    def signal(self, timed: bool = False) -> Any:
+        """An event at the end of what the current stream has been given."""
+        event = cupy.cuda.Event(disable_timing=not timed)
+        event.record()
+        return event
+
+    def wait(self, event: Any) -> None:
+        """The current stream goes on once the event has come."""
+        cupy.cuda.get_current_stream().wait_event(event)
+
+    def milliseconds(self, first: Any, second: Any) -> float:
+        """Between two timed events that have come."""
+        return float(cupy.cuda.get_elapsed_time(first, second))
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """What `work` puts on the current stream, and on streams that it makes wait for it, as one CUDA graph.
+
+        Memory that CuPy takes meanwhile is kept for the replays.
+        """
+        stream = cupy.cuda.get_current_stream()
+        pool = cupy.cuda.MemoryPool()
+        self._captured.append(pool)
+        with cupy.cuda.using_allocator(pool.malloc):
+            stream.begin_capture()
+            try:
+                work()
+            except BaseException:
+                with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
+                    stream.end_capture()  # an abandoned capture would make all later work fail
+                raise
+            graph = stream.end_capture()
+        graph.upload(stream)
+        return functools.partial(graph.launch, stream)
+
+    # Work
+
+    def kernel(self, source: str, name: str) -> Kernel:
+        """See `Device.kernel`; CuPy keeps compiled modules in a folder of its own, by their content."""
+        module = self._modules.get(source)
+        if module is None:
+            module = self._modules[source] = cupy.RawModule(code=PRELUDE + source, options=_OPTIONS)
+        return functools.partial(_call, module.get_function(name))
+
+    def matmul(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, *,
+               addend: Array | None = None, bias: Array | None = None, activation: str = "",
+               before: Array | None = None) -> Launch | None:  # fmt: skip
+        """See `Device.matmul`."""
+        try:
+            return self.products.launch(x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
+        except Unsupported:
+            return None
+
+    def attention(self, *arrays: Array, **options: Any) -> Launch | None:
+        """See `Device.attention`."""
+        from mspc.runtime.gpu.attention import make_attention  # cuDNN is loaded for networks that need it
+
+        return make_attention(self, *arrays, **options)
+
+    def fastest(self, kind: tuple[Any, ...], launches: Sequence[Launch]) -> Launch:
+        """See `Device.fastest`; all ranks take the same one."""
+        return self.products.fastest(kind, launches)
+
+    def synchronize(self) -> None:
+        """Wait for both streams."""
+        self.communication.synchronize()
+        self.compute.synchronize()
+
+
+def _call(function: Any, grid: int | tuple[int, ...], block: int, arguments: Sequence[Any], shared: int = 0) -> None:
+    if shared > _ORDINARY_SHARED and function.max_dynamic_shared_size_bytes < shared:
+        function.max_dynamic_shared_size_bytes = shared
+    function((grid,) if isinstance(grid, int) else grid, (block,), tuple(arguments), shared_mem=shared)
+
+
+def open_device(index: int = 0, comm: Any = None, deterministic: bool = False, tf32: bool = False) -> GpuDevice:
+    """The GPU with this index.
+
+    Raises:
+        cupy.cuda.runtime.CUDARuntimeError: there is no such GPU.
+    """
+    return GpuDevice(index, comm, deterministic, tf32)

@@ -1,0 +1,355 @@
+"""Runs one rank's graph on a GPU, with the interface of `runtime.executor.Executor`.
+
+Two steps are under way at most: while the GPU works on one, the host copies the next one's inputs into pinned memory
+and from there to the GPU on a stream of their own. Results come back into pinned memory; who reads one waits for it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Node, Parameter, Value, element_types
+from mspc.runtime.executor import checked
+from mspc.runtime.failure import NodeFailure
+from mspc.runtime.finite import NOWHERE, explained
+from mspc.runtime.gpu.step import Step, constants
+from mspc.runtime.memory_plan import plan_memory
+from mspc.runtime.pending import Pending
+from mspc.runtime.plan import mutated
+from mspc.runtime.profile import Timed
+
+Array = Any
+DEPTH = 2
+"""Steps under way."""
+SMALL = 1 << 16
+"""Bytes of an input up to which it is copied in the step's own order: a stream of its own costs more than it hides."""
+
+
+@dataclass
+class _Slot:
+    """What one step under way has on the host.
+
+    inputs, results, stop: pinned arrays. staged: the inputs on the GPU, None for small ones. done: the event behind
+    the step. pending: results that somebody may still read.
+    """
+
+    inputs: list[Array]
+    staged: list[Array]
+    results: list[Array]
+    stop: Array
+    step: int = 0
+    done: Any = None
+    pending: list[weakref.ref[Pending]] = field(default_factory=list[Any])
+
+
+class GpuExecutor:
+    """A rank's flat graph on its GPU, prepared once and run many times.
+
+    Args:
+        graph: the rank's graph with local types. device: see `GpuDevice`; its communicator joins the ranks.
+        values: arrays of the parameters of kind "parameter" and "constant" by name; those of the device itself are
+            kept, others are copied to it.
+        cursor: as in Executor. host: a communicator of arrays on the host, for what ranks agree on.
+
+    Raises:
+        MspcError: a value is missing or does not fit. ExecutionError: the GPU's memory does not suffice, or an
+        operator cannot be run there.
+    """
+
+    def __init__(self, graph: Graph, device: Any, values: Mapping[str, Array], cursor: Any = None, host: Any = None):
+        self.graph = graph
+        self.device = device
+        self.comm = device.comm if host is None else host
+        self.rank = self.comm.rank
+        self.step = 0
+        self.cursor: Any = [0] if cursor is None else cursor
+        self.inputs = [p for p in graph.parameters if p.kind == "input"]
+        self.mutated = mutated(graph)
+        self.plan = plan_memory(graph)
+        kept: dict[Value, Array] = {}
+        try:
+            for parameter in graph.parameters:
+                kept[parameter] = self._place(parameter, values)
+            for constant in constants(graph):
+                kept[constant] = self._copied(constant.value)
+            self._kept = kept
+            self._step = Step(graph, device, self.plan, kept)
+            device.products.agree(self.comm)
+            self._slots = [self._slot() for _ in range(DEPTH)]
+        except MspcError:
+            raise
+        except Exception as error:
+            raise self._failure(error, getattr(error, "node", None), "cannot be prepared") from error
+        self._by_name = {p.name: p for p in graph.parameters}
+        self._origins: list[Any] = [None] * len(self.inputs)
+
+    @property
+    def trains(self) -> bool:
+        """Whether a run changes parameters."""
+        return bool(self.mutated)
+
+    @property
+    def captured(self) -> bool:
+        """Whether steps are replayed as one CUDA graph."""
+        return self._step.captured
+
+    @property
+    def boundary(self) -> int:
+        """Index of the first node that updates a parameter."""
+        return self._step.boundary
+
+    # Parameters
+
+    def _place(self, parameter: Parameter, values: Mapping[str, Array]) -> Array:
+        (type,) = element_types(parameter.type)
+        if parameter.kind == "input":
+            return self.device.zeros(type.shape, type.dtype.numpy)
+        if parameter.name not in values:
+            raise MspcError(f"there is no value for {parameter.kind} {parameter.name!r}")
+        value = checked(parameter, values[parameter.name])
+        return self._copied(value) if isinstance(value, np.ndarray) else value
+
+    def _copied(self, value: Array) -> Array:
+        value = np.ascontiguousarray(value).reshape(np.shape(value))
+        array = self.device.empty(value.shape, value.dtype)
+        self.device.send(value, array)
+        self.device.synchronize()
+        return array
+
+    def parameter(self, name: str) -> Array:
+        """A copy of a parameter's values on the host, as the next step will read them. Raises KeyError."""
+        array = self._kept[self._by_name[name]]
+        found = np.empty(array.shape, array.dtype)
+        with self.device.stream("compute"):
+            self.device.receive(array, found)
+        self.device.synchronize()
+        return found
+
+    def array(self, name: str) -> Array:
+        """A parameter's array on the GPU. Raises KeyError."""
+        return self._kept[self._by_name[name]]
+
+    def replace(self, name: str, array: Array) -> None:
+        """Use other values for a parameter from the next step on."""
+        parameter = self._by_name[name]
+        value = np.ascontiguousarray(checked(parameter, array)).reshape(np.shape(array))
+        self.device.synchronize()
+        self.device.send(value, self._kept[parameter])
+        self.device.synchronize()
+
+    # Steps
+
+    def run(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> list[Pending]:
+        """One step: the inputs in the order of `self.inputs`, the results in the order of the graph's; a result is
+        waited for when it is read.
+
+        Args:
+            origins: for every input None, or an object that stands for its values: an input whose origin is the one
+                of the step before is on the GPU already.
+
+        Raises:
+            MspcError: an input does not fit. ExecutionError: an operator failed, or the loss of an earlier step was
+            not finite.
+        """
+        return self._collect(self._begin(inputs, origins, self._step.run))
+
+    def run_timed(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> tuple[list[Pending], list[Timed]]:
+        """A step as `run` makes it, and when each of its nodes ran."""
+        times: list[Timed] = []
+        slot = self._begin(inputs, origins, lambda number: times.extend(self._step.run_timed(number)))
+        return self._collect(slot), times
+
+    def _begin(self, inputs: Sequence[Array], origins: Sequence[Any], run: Callable[[int], None]) -> _Slot:
+        if len(inputs) != len(self.inputs):
+            raise MspcError(f"the graph takes {len(self.inputs)} inputs, {len(inputs)} were given")
+        arrays = [checked(p, np.asarray(a)) for p, a in zip(self.inputs, inputs, strict=True)]
+        slot = self._slots[self.step % DEPTH]
+        self._settle(slot)
+        self.step += 1
+        slot.step = self.step
+        self._feed(slot, arrays, origins or [None] * len(arrays))
+        try:
+            run(self.step)
+        except Exception as error:
+            index = self._step.current
+            raise self._failure(error, self.graph.nodes[index] if index >= 0 else None, "failed") from error
+        return slot
+
+    def _slot(self) -> _Slot:
+        device = self.device
+        types = [element_types(p.type)[0] for p in self.inputs]
+        pinned = [device.pinned(t.shape, t.dtype.numpy) for t in types]
+        staged = [device.empty(t.shape, t.dtype.numpy) if t.nbytes > SMALL else None for t in types]
+        results = [device.pinned(v.shape, v.tensor_type.dtype.numpy) for v in self.graph.results]
+        return _Slot(pinned, staged, results, device.pinned((1,), "int32"))
+
+    def _feed(self, slot: _Slot, arrays: Sequence[Array], origins: Sequence[Any]) -> None:
+        device = self.device
+        large = False
+        new = [origin is None or origin is not held for origin, held in zip(origins, self._origins, strict=True)]
+        self._origins = list(origins)
+        if not any(new):
+            return
+        for pinned, staged, array, changed in zip(slot.inputs, slot.staged, arrays, new, strict=True):
+            if not changed:
+                continue
+            np.copyto(pinned, array)
+            if staged is not None:
+                large = True
+                with device.stream("copy"):
+                    device.send(pinned, staged)
+        arrived = None
+        if large:
+            with device.stream("copy"):
+                arrived = device.signal()
+        with device.stream("compute"):
+            if arrived is not None:
+                device.wait(arrived)
+            for parameter, pinned, staged, changed in zip(self.inputs, slot.inputs, slot.staged, new, strict=True):
+                if not changed:
+                    continue
+                if staged is None:
+                    device.send(pinned, self._kept[parameter])
+                else:
+                    device.copy(staged, self._kept[parameter])
+
+    def _collect(self, slot: _Slot) -> list[Pending]:
+        device = self.device
+        found: list[Pending] = []
+        slot.pending = []
+        with device.stream("compute"):
+            for value, pinned in zip(self.graph.results, slot.results, strict=True):
+                device.receive(self._step.arrays(value)[0], pinned)
+            if self.trains:
+                device.receive(device.stop, slot.stop)
+            slot.done = device.signal()
+        for pinned in slot.results:
+            result = Pending(pinned.shape, pinned.dtype, _Arrival(self, slot, slot.step, pinned))
+            slot.pending.append(weakref.ref(result))
+            found.append(result)
+        return found
+
+    def _settle(self, slot: _Slot) -> None:
+        """Wait for the step that used a slot before, and let go of it."""
+        if slot.done is None:
+            return
+        self.wait(slot)
+        for reference in slot.pending:
+            result = reference()
+            if result is not None:
+                result.fetch()
+        slot.done = None
+
+    def wait(self, slot: _Slot) -> None:
+        """Wait for a slot's step.
+
+        Raises:
+            ExecutionError: its loss is not finite; parameters are as they were before it.
+        """
+        if self.device.progress is None:
+            slot.done.synchronize()
+        else:
+            self.device.progress.wait(slot.done)
+        if self.trains and slot.stop[0]:
+            self._stopped(slot)
+
+    def finish(self) -> None:
+        """Wait for all steps under way; raises what they raise."""
+        for slot in sorted(self._slots, key=lambda s: s.step):
+            self._settle(slot)
+
+    # What goes wrong
+
+    def _stopped(self, slot: _Slot) -> None:
+        first = next(s for s in sorted(self._slots, key=lambda s: s.step) if s.done is not None and s.stop[0])
+        if first is not slot:
+            slot = first
+        self.device.synchronize()
+        self.step = slot.step
+        values = dict(zip(self.graph.results, slot.results, strict=True))
+        for loss in self._step.losses:
+            shown = next((v for v in self.graph.results if _source(v) is loss), None)
+            value = float(np.asarray(values[shown]).flat[0]) if shown is not None else float("nan")
+            if not np.isfinite(value):
+                self._again = slot
+                raise explained(self, loss, value, updated=False)
+
+    def search(self) -> tuple[str, int]:
+        """Run the bad step's nodes again, one by one, and look at what they make; see `finite.Searched`."""
+        device, held, first = self.device, "", NOWHERE
+        for parameter, pinned, origin in zip(self.inputs, self._again.inputs, self._origins, strict=True):
+            if origin is None:
+                device.send(pinned, self._kept[parameter])
+        device.synchronize()
+        for parameter in self.graph.parameters:
+            if not held and not self._finite(parameter):
+                kind = {"input": "argument"}.get(parameter.kind, parameter.kind)
+                held = f"{kind} {parameter.name!r} held such a value before the step"
+        for work in self._step.work:
+            if not 0 <= work.index < self.boundary:
+                continue
+            with device.stream(work.stream):
+                work.launch()
+            device.synchronize()
+            if first == NOWHERE and not self._finite(self.graph.nodes[work.index]):
+                first = work.index
+        return held, int(first)
+
+    def _finite(self, value: Value) -> bool:
+        for array in self._step.arrays(value):
+            if array.dtype.kind not in "fV":
+                continue
+            found = np.empty(array.shape, array.dtype)
+            with self.device.stream("compute"):
+                self.device.receive(array, found)
+            self.device.synchronize()
+            if not np.isfinite(found).all():
+                return False
+        return True
+
+    def _failure(self, error: Exception, node: Node | None, what: str) -> NodeFailure:
+        message = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
+        notes = list(error.notes) if isinstance(error, MspcError) else []
+        where = f"{node.label} {what}" if node is not None else f"the graph {what}"
+        if type(error).__name__ == "OutOfMemoryError":
+            notes += [f"{name}: {size:,} bytes" for name, size in self.memory().items()]
+        index = -1
+        if node is not None:
+            operands = ", ".join(str(value.type) for value in node.inputs)
+            notes.append(f"its operands are ({operands}), its result {node.type}")
+            index = self.graph.nodes.index(node)
+        frames = node.frames if node is not None else ()
+        return NodeFailure(f"{where} on rank {self.rank} (GPU {self.device.index}): {message}", notes, frames, index)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes by what they are for: what was planned, and the runtime's own."""
+        return {
+            "parameters and optimizer states": self.plan.weights + self.plan.states,
+            "the step's values (planned peak)": self.plan.arena,
+            **self.device.workspaces,
+        }
+
+
+class _Arrival:
+    """Waits for a step and hands out one of its results. It holds no result: a reader that is gone frees it."""
+
+    def __init__(self, executor: GpuExecutor, slot: _Slot, step: int, pinned: Array) -> None:
+        self._executor, self._slot, self._step, self._pinned = executor, slot, step, pinned
+
+    def __call__(self) -> Array:
+        assert self._slot.step == self._step, "a result was not fetched before its memory was used again"
+        if self._slot.done is not None:
+            self._executor.wait(self._slot)
+        return np.array(self._pinned)
+
+
+def _source(value: Value) -> Value:
+    while isinstance(value, Node) and value.op.name == "Depend":
+        value = value.inputs[0]
+    return value

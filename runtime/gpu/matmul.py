@@ -1,0 +1,321 @@
+"""Matrix products on tensor cores through cuBLASLt, with what follows a product joined to it.
+
+cuBLASLt reads matrices by columns. A row-major matrix is its own transpose read by columns, so the row-major product
+x @ y is computed as (y^T @ x^T)^T with the operands swapped and nothing moved.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from nvmath import CudaDataType
+from nvmath.bindings import cublasLt as lt
+from nvmath.bindings.cublas import ComputeType
+
+from mspc.ops.device import Array, Launch
+
+WORKSPACE = 64 << 20
+"""Bytes for split sums; the size that NVIDIA's libraries use on Hopper is 32 MiB."""
+CANDIDATES = 12
+"""Algorithms that are timed for a new shape."""
+_WARM, _TIMED = 2, 5
+
+_TYPES = {
+    "float16": CudaDataType.CUDA_R_16F,
+    "bfloat16": CudaDataType.CUDA_R_16BF,
+    "float32": CudaDataType.CUDA_R_32F,
+    "float64": CudaDataType.CUDA_R_64F,
+}
+_EPILOGUES = {
+    ("", False): lt.Epilogue.DEFAULT,
+    ("", True): lt.Epilogue.BIAS,
+    ("gelu", False): lt.Epilogue.GELU,
+    ("gelu", True): lt.Epilogue.GELU_BIAS,
+    ("gelu before", False): lt.Epilogue.GELU_AUX,
+    ("gelu before", True): lt.Epilogue.GELU_AUX_BIAS,
+    ("gelu_gradient", False): lt.Epilogue.DGELU,
+}
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """An operand as cuBLASLt sees it: rows and columns in memory read by columns, whether it is transposed, elements
+    from one matrix of the batch to the next (0: all the same)."""
+
+    rows: int
+    columns: int
+    transposed: bool
+    stride: int
+
+
+class Unsupported(Exception):
+    """cuBLASLt has no algorithm for what was asked."""
+
+
+class Products:
+    """Makes products for one device. Choices of algorithms are kept by shape, so that `agree` can make all ranks
+    take the same ones."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._handle: int = 0
+        self._workspace: Array = None
+        self.choices: dict[Key, int] = {}
+        self.found: dict[Key, Any] = {}
+
+    def launch(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, addend: Array | None = None,
+               bias: Array | None = None, activation: str = "", before: Array | None = None) -> Launch:  # fmt: skip
+        """See `Device.matmul`.
+
+        Raises:
+            Unsupported: cuBLASLt does not know the element type or cannot join what follows the product.
+        """
+        if out.dtype.name not in _TYPES or x.dtype != y.dtype:
+            raise Unsupported(f"{x.dtype} @ {y.dtype}")
+        if not out.size:
+            return _nothing
+        x, y, out, addend, before = _folded(x, y, out, transpose_a, addend, before)
+        if _uneven(x, out) or _uneven(y, out):
+            return self._one_by_one(x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
+        return _Product(self, x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
+
+    def _one_by_one(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, addend: Array | None,
+                    bias: Array | None, activation: str, before: Array | None) -> Launch:  # fmt: skip
+        """Operands that are repeated along some leading dimensions only: a product for each place of them."""
+        launches: list[Launch] = []
+        for place in np.ndindex(*out.shape[:-3]):
+            parts = [None if a is None else _at(a, place, out.ndim) for a in (x, y, out, addend, before)]
+            left, right, result, plus, kept = parts
+            if _uneven(left, result) or _uneven(right, result):
+                raise Unsupported("operands that are repeated along the last leading dimension")
+            launches.append(
+                _Product(self, left, right, result, transpose_a, transpose_b, plus, bias, activation, kept)
+            )
+
+        def launch() -> None:
+            for one in launches:
+                one()
+
+        return launch
+
+    @property
+    def handle(self) -> int:
+        if not self._handle:
+            self._handle = lt.create()
+        return self._handle
+
+    @property
+    def workspace(self) -> Array:
+        if self._workspace is None:
+            self._workspace = self._device.empty((WORKSPACE,), "uint8")
+            self._device.workspaces["matrix products"] = WORKSPACE
+        return self._workspace
+
+    def algorithm(self, key: Key) -> int:
+        """The address of what was chosen for products like `key`."""
+        return _address(self.found[key], self.choices[key])
+
+    def choose(self, key: Key, product: _Product) -> None:
+        """Find algorithms for a product unless one like it has been there, and take the fastest.
+
+        Raises:
+            Unsupported: there is none.
+        """
+        if key in self.choices:
+            return
+        found = product.candidates(1 if self._device.deterministic else CANDIDATES)
+        if not len(found):
+            raise Unsupported(f"cuBLASLt has no algorithm for {key}")
+        self.found[key] = found
+        self.choices[key] = 0
+        if len(found) > 1:
+            self.choices[key] = min(range(len(found)), key=lambda i: (product.seconds(_address(found, i)), i))
+
+    def fastest(self, kind: Key, launches: Sequence[Launch]) -> Launch:
+        """See `Device.fastest`."""
+        if self._device.deterministic or len(launches) == 1:
+            return launches[0]
+        if kind not in self.choices:
+            self.choices[kind] = min(range(len(launches)), key=lambda i: (self.seconds(launches[i]), i))
+            self.found[kind] = launches
+        return lambda: launches[self.choices[kind]]()
+
+    def stream(self) -> int:
+        """The current stream, as CUDA knows it."""
+        return self._device.xp.cuda.get_current_stream().ptr
+
+    def seconds(self, launch: Launch) -> float:
+        """What a launch takes, in the mean of a few."""
+        for _ in range(_WARM):
+            launch()
+        begun = self._device.signal(timed=True)
+        for _ in range(_TIMED):
+            launch()
+        ended = self._device.signal(timed=True)
+        ended.synchronize()
+        return self._device.milliseconds(begun, ended) / (1000 * _TIMED)
+
+    def agree(self, comm: Any) -> None:
+        """Take the choices of the lowest rank that has one for a shape: ranks that compute the same must get the same
+        bits. `comm` works on host arrays; every rank calls this."""
+        if comm.size == 1:
+            return
+        ranks = tuple(range(comm.size))
+        mine = sorted((zlib.crc32(repr(key).encode()), key) for key in self.choices)
+        length = int(comm.all_reduce(np.array([len(mine)], np.int64), "max", ranks)[0])
+        table = np.full((length, 2), -1, np.int64)
+        for row, (name, key) in enumerate(mine):
+            table[row] = name, self.choices[key]
+        first: dict[int, int] = {}
+        for name, choice in comm.all_gather(table, ranks, 0).tolist():
+            first.setdefault(name, choice)
+        for name, key in mine:
+            self.choices[key] = min(first[name], len(self.found[key]) - 1)
+
+
+class _Product:
+    """One product of arrays that stay where they are."""
+
+    def __init__(self, products: Products, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool,
+                 addend: Array | None, bias: Array | None, activation: str, before: Array | None) -> None:  # fmt: skip
+        self._products = products
+        self._arrays = (x, y, out, addend, bias, before)
+        source = _TYPES[x.dtype.name]
+        result = _TYPES[out.dtype.name]
+        batch = int(np.prod(out.shape[:-2], dtype=np.int64))
+        first, second = _matrix(y, transpose_b, batch), _matrix(x, transpose_a, batch)
+        target = _matrix(out, False, batch)
+        kind = f"{activation} before" if activation == "gelu" and before is not None else activation
+        epilogue = _EPILOGUES.get((kind, bias is not None))
+        if epilogue is None:
+            raise Unsupported(f"activation {activation!r}" + " with a bias" * (bias is not None))
+        double = out.dtype.name == "float64"
+        fast = products._device.tf32 and x.dtype.name == "float32"
+        compute = ComputeType.COMPUTE_32F_FAST_TF32 if fast else ComputeType.COMPUTE_32F
+        scale = CudaDataType.CUDA_R_64F if double else CudaDataType.CUDA_R_32F
+        self._desc = lt.matmul_desc_create(ComputeType.COMPUTE_64F if double else compute, scale)
+        self._set(lt.MatmulDescAttribute.TRANSA, int(first.transposed))
+        self._set(lt.MatmulDescAttribute.TRANSB, int(second.transposed))
+        self._set(lt.MatmulDescAttribute.EPILOGUE, int(epilogue))
+        if bias is not None:
+            self._set(lt.MatmulDescAttribute.BIAS_DATA_TYPE, int(_TYPES[bias.dtype.name]))
+            self._set(lt.MatmulDescAttribute.BIAS_POINTER, bias.data.ptr)
+        if before is not None:
+            self._set(lt.MatmulDescAttribute.EPILOGUE_AUX_DATA_TYPE, int(_TYPES[before.dtype.name]))
+            self._set(lt.MatmulDescAttribute.EPILOGUE_AUX_POINTER, before.data.ptr)
+            self._set(lt.MatmulDescAttribute.EPILOGUE_AUX_LD, before.shape[-1])
+            if batch > 1:
+                stride = before.shape[-1] * before.shape[-2]
+                self._set(lt.MatmulDescAttribute.EPILOGUE_AUX_BATCH_STRIDE, stride)
+        self._first, self._second = _layout(source, first, batch), _layout(source, second, batch)
+        self._target = _layout(result, target, batch)
+        number = np.float64 if double else np.float32
+        self._alpha, self._beta = np.array([1], number), np.array([addend is not None], number)
+        self._key: Key = (
+            x.dtype.name, out.dtype.name, fast, first, second, target, batch, kind, bias is not None,
+            addend is not None, tuple(_alignment(a) for a in self._arrays if a is not None),
+        )  # fmt: skip
+        products.choose(self._key, self)
+
+    def _set(self, attribute: lt.MatmulDescAttribute, value: int) -> None:
+        data = np.array([value], lt.get_matmul_desc_attribute_dtype(attribute))
+        lt.matmul_desc_set_attribute(self._desc, attribute, data.ctypes.data, data.nbytes)
+
+    def candidates(self, count: int) -> Any:
+        """The algorithms that cuBLASLt expects to be the fastest, best first."""
+        preference = lt.matmul_preference_create()
+        limit = np.array([WORKSPACE], np.uint64)
+        attribute = lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
+        lt.matmul_preference_set_attribute(preference, attribute, limit.ctypes.data, limit.nbytes)
+        found = np.zeros(count, lt.matmul_heuristic_result_dtype)
+        number = np.zeros(1, np.int32)
+        lt.matmul_algo_get_heuristic(
+            self._products.handle, self._desc, self._first, self._second, self._target, self._target, preference,
+            count, found.ctypes.data, number.ctypes.data,
+        )  # fmt: skip
+        lt.matmul_preference_destroy(preference)
+        return found[: number[0]]
+
+    def seconds(self, algorithm: int) -> float:
+        """Time of one product with the algorithm at an address; infinite for one that refuses the arrays."""
+        out, addend = self._arrays[2], self._arrays[3]
+        saved = out.copy() if addend is not None and addend.data.ptr == out.data.ptr else None
+        try:
+            taken = self._products.seconds(lambda: self._run(algorithm))
+        except lt.cuBLASLtError:
+            return float("inf")
+        if saved is not None:
+            out[...] = saved
+        return taken
+
+    def _run(self, algorithm: int) -> None:
+        x, y, out, addend, _, _ = self._arrays
+        workspace = self._products.workspace
+        plus = out if addend is None else addend
+        lt.matmul(
+            self._products.handle, self._desc, self._alpha.ctypes.data, y.data.ptr, self._first, x.data.ptr,
+            self._second, self._beta.ctypes.data, plus.data.ptr, self._target, out.data.ptr, self._target,
+            algorithm, workspace.data.ptr, WORKSPACE, self._products.stream(),
+        )  # fmt: skip
+
+    def __call__(self) -> None:
+        self._run(self._products.algorithm(self._key))
+
+
+def _matrix(array: Array, transposed: bool, batch: int) -> _Matrix:
+    rows, columns = array.shape[-1], array.shape[-2]
+    own = array.size // max(1, rows * columns)
+    return _Matrix(rows, columns, transposed, rows * columns if own == batch and batch > 1 else 0)
+
+
+def _layout(kind: int, matrix: _Matrix, batch: int) -> int:
+    layout = lt.matrix_layout_create(kind, matrix.rows, matrix.columns, matrix.rows)
+    if batch > 1:
+        for attribute, value in (
+            (lt.MatrixLayoutAttribute.BATCH_COUNT, batch),
+            (lt.MatrixLayoutAttribute.STRIDED_BATCH_OFFSET, matrix.stride),
+        ):
+            data = np.array([value], lt.get_matrix_layout_attribute_dtype(attribute))
+            lt.matrix_layout_set_attribute(layout, attribute, data.ctypes.data, data.nbytes)
+    return layout
+
+
+def _folded(x: Array, y: Array, out: Array, transpose_a: bool, addend: Array | None, before: Array | None) -> Any:
+    """The same product with the batch among the rows, where the second operand is one matrix for all of it."""
+    if out.ndim == 2 or transpose_a or y.size != y.shape[-1] * y.shape[-2] or x.shape[:-2] != out.shape[:-2]:
+        return x, y, out, addend, before
+    rows = [None if a is None else a.reshape(-1, a.shape[-1]) for a in (x, out, addend, before)]
+    return rows[0], y.reshape(y.shape[-2:]), rows[1], rows[2], rows[3]
+
+
+def _uneven(operand: Array, out: Array) -> bool:
+    """Whether an operand is neither one matrix nor one for each of the batch."""
+    own = operand.size // max(1, operand.shape[-1] * operand.shape[-2])
+    return own not in (1, int(np.prod(out.shape[:-2], dtype=np.int64)))
+
+
+def _at(array: Array, place: tuple[int, ...], rank: int) -> Array:
+    """The part of an operand that belongs to a place of the leading dimensions but one."""
+    missing = rank - array.ndim
+    own = place[missing:] if missing < len(place) else ()
+    return array[tuple(0 if n == 1 else i for i, n in zip(own, array.shape, strict=False))]
+
+
+def _address(found: Any, index: int) -> int:
+    """Of an entry's algorithm, its first field."""
+    return found.ctypes.data + index * found.itemsize
+
+
+def _alignment(array: Array) -> int:
+    """The largest power of two up to 16 bytes at which the array begins; algorithms depend on it."""
+    address = array.data.ptr
+    return min(16, address & -address) if address else 16
+
+
+def _nothing() -> None: ...

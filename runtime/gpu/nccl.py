@@ -1,0 +1,429 @@
+"""Collectives between GPUs through NCCL, as CuPy hands it on. MPI carries the identities of the groups, no data.
+
+Everything goes to the current stream of CuPy and may be captured into a CUDA graph: nothing waits, and the forms that
+write into arrays allocate nothing. Groups have a communicator each, made once, in one order on all ranks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.graph import Graph
+from mspc.runtime.comm import Array, Ranks
+from mspc.runtime.gpu.mailbox import Mailbox, open_mailbox, small, takes
+
+_TYPES = {"int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7,
+          "float64": 8, "bfloat16": 9}  # fmt: skip
+"""NCCL's numbers of the element types that it combines."""
+_OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3}
+_BOOL_OPS = {"sum": "max", "max": "max", "prod": "min", "min": "min"}
+"""Booleans are bytes 0 and 1: their sum is "or", their product "and"."""
+_BYTE = 1
+_ON_DEVICE = 3
+"""CUDA's number for a copy on the GPU."""
+_ID_BYTES = 128
+_IN_PROGRESS, _ERRORS = 7, {6: "another rank has gone, or the way to it is broken"}
+"""States that CuPy has no name for."""
+
+Key = tuple[Ranks, int]
+"""A group: its ranks in their order, and -1, or the tag of what two ranks send each other by hand."""
+
+_EXCHANGES = ("NeighborExchange",)
+_UNORDERED = ("AllReduce", "Broadcast", "Barrier")
+
+
+class _Group:
+    """A group's communicator; `of` gives a rank's number in it."""
+
+    def __init__(self, ranks: Ranks, comm: Any) -> None:
+        self.ranks = ranks
+        self.comm = comm
+        self.of = {rank: number for number, rank in enumerate(ranks)}
+
+
+class NcclComm:
+    """The communicator of this rank's GPU, see `runtime.comm.Communicator` and `ops.comm_launch.DeviceCommunicator`.
+
+    Args:
+        xp: CuPy. host: the communicator of arrays on the host; with one rank NCCL is not needed.
+
+    Raises:
+        ExecutionError: by every method: NCCL refused, with the ranks of the group.
+    """
+
+    def __init__(self, xp: Any, host: Any) -> None:
+        self.xp = xp
+        self.host = host
+        self.rank: int = host.rank
+        self.size: int = host.size
+        self._groups: dict[Key, _Group] = {}
+        self._boxes: dict[Ranks, Mailbox | None] = {}
+        self.mark = (0, 0)
+        """What a collective through a mailbox tells the host of its place; see `Progress.before`."""
+        self.device: Any = None
+        self._byte: Array = None
+        self._nccl: Any = None
+
+    # Groups
+
+    def prepare(self, groups: Iterable[Key], together: bool) -> None:
+        """Make the communicators of groups that this rank is in; the members call this together.
+
+        together: all ranks call it, and groups that only others name are made too.
+        """
+        mine = {key for key in groups if len(key[0]) > 1}
+        if together and self.size > 1:
+            mine = {key for key in self._union(mine) if self.rank in key[0]}
+        for key in sorted(mine - self._groups.keys()):  # one order on all ranks: nobody waits in a circle
+            self._group(*key)
+            if key[1] < 0 and self.device is not None:
+                self._boxes[key[0]] = open_mailbox(self.device, self.host, key[0])
+
+    def prepare_for(self, graph: Graph, together: bool) -> None:
+        """The same for the groups of a graph."""
+        self.prepare(groups_of(graph, self.rank), together)
+
+    def _union(self, mine: set[Key]) -> set[Key]:
+        """The groups that any rank names."""
+        text = ";".join(f"{tag}:{','.join(map(str, ranks))}" for ranks, tag in sorted(mine)).encode()
+        everyone = tuple(range(self.size))
+        length = int(self.host.all_reduce(np.array([len(text)], np.int64), "max", everyone)[0])
+        padded = np.frombuffer(text.ljust(length), np.uint8)
+        found: set[Key] = set()
+        for row in self.host.all_gather(padded[None], everyone, 0) if length else ():
+            for entry in filter(None, bytes(row).decode().strip().split(";")):
+                tag, _, ranks = entry.partition(":")
+                found.add((tuple(map(int, ranks.split(","))), int(tag)))
+        return found
+
+    def _group(self, ranks: Ranks, tag: int = -1) -> _Group:
+        found = self._groups.get((ranks, tag))
+        if found is None:
+            nccl = self._library()
+            root = ranks[0]
+            identity = np.zeros(_ID_BYTES, np.uint8)
+            if self.rank == root:
+                identity[:] = np.frombuffer(nccl.get_unique_id(), np.uint8)
+            # A group of its members alone: ranks outside need not come.
+            identity = self.host.broadcast(identity, root, tuple(sorted(ranks)))
+            try:
+                comm = nccl.NcclCommunicator(len(ranks), identity.tobytes(), ranks.index(self.rank))
+            except Exception as error:
+                raise ExecutionError(f"NCCL cannot join {_shown(ranks)}: {_text(error)}") from error
+            # NCCL destroys a communicator only after the CUDA graphs that use it, and waits for that for ever; in what
+            # order Python lets go of them at its end is not known. The end of the process frees them all.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(comm))
+            found = self._groups[ranks, tag] = _Group(ranks, comm)
+        return found
+
+    def _library(self) -> Any:
+        if self._nccl is None:
+            os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # multicast memory is not safe to use on every host
+            self._nccl = load_nccl(self.xp)
+        return self._nccl
+
+    def check(self) -> None:
+        """Look for errors that NCCL has met since a collective began; to be called while a step is waited for."""
+        for group in self._groups.values():
+            try:
+                group.comm.check_async_error()
+            except Exception as error:
+                if _status(error) == _IN_PROGRESS:
+                    continue
+                raise ExecutionError(f"NCCL fails between {_shown(group.ranks)}: {_text(error)}") from error
+
+    # Into arrays that exist
+
+    def combines(self, dtype: Any, op: str) -> bool:
+        """Whether NCCL combines elements of this type by `op`."""
+        return op in _OPS and (np.dtype(dtype).name in _TYPES or np.dtype(dtype) == np.bool_)
+
+    def all_reduce_into(self, arrays: Sequence[Array], outs: Sequence[Array], op: str, ranks: Ranks) -> None:
+        """Arrays of one element type combined into those at their place in `outs`, each of which may be the array
+        itself; NCCL takes them as one piece of work."""
+        kind, number = _combining(arrays[0].dtype, op)
+        if len(ranks) == 1:
+            for array, out in zip(arrays, outs, strict=True):
+                self._copy(array, out)
+            return
+        group, stream = self._group(tuple(sorted(ranks))), self._stream()
+        if len(arrays) == 1 and self._small(arrays[0], outs[0], group.ranks, arrays[0].nbytes, False, op):
+            return
+        # Never joined by their addresses: the ranks must make the same calls, wherever their arrays lie.
+        with _Calls(self, group, len(arrays)):
+            for array, out in zip(arrays, outs, strict=True):
+                group.comm.allReduce(array.data.ptr, out.data.ptr, array.size, kind, number, stream)
+
+    def all_gather_into(self, array: Array, out: Array, ranks: Ranks) -> None:
+        """The members' arrays one after the other."""
+        if len(ranks) == 1:
+            self._copy(array, out)
+            return
+        group = self._group(ranks)
+        if self._small(array, out, ranks, array.nbytes, False, ""):
+            return
+        with _Calls(self, group, 1):
+            group.comm.allGather(array.data.ptr, out.data.ptr, array.nbytes, _BYTE, self._stream())
+
+    def reduce_scatter_into(self, array: Array, out: Array, op: str, ranks: Ranks) -> None:
+        """`array` holds a part for every member, one after the other; `out` is this rank's, combined."""
+        kind, number = _combining(array.dtype, op)
+        if len(ranks) == 1:
+            self._copy(array, out)
+            return
+        group = self._group(ranks)
+        if self._small(array, out, ranks, out.nbytes, True, op):
+            return
+        with _Calls(self, group, 1):
+            group.comm.reduceScatter(array.data.ptr, out.data.ptr, out.size, kind, number, self._stream())
+
+    def _small(self, given: Array, out: Array, ranks: Ranks, nbytes: int, apart: bool, op: str) -> bool:
+        """Send parts of so many bytes through the group's mailbox, if it has one that takes them."""
+        box = self._boxes.get(ranks)
+        if box is None or not takes(nbytes, given.dtype, op):
+            return False
+        box.exchange(given, out, nbytes // 4, apart, op, self.mark)
+        return True
+
+    def quick(self, nodes: Sequence[Any]) -> bool:
+        """Whether all these nodes of collectives go through mailboxes."""
+        return all(small(node) and self._boxes.get(self._order(node)) is not None for node in nodes)
+
+    def _order(self, node: Any) -> Ranks:
+        return tuple(sorted(node.op.rank_list)) if node.op.name == "AllReduce" else tuple(node.op.rank_list)
+
+    def all_to_all_into(self, array: Array, out: Array, ranks: Ranks) -> None:
+        """`array` holds a part for every member, `out` takes one from every member."""
+        if len(ranks) == 1:
+            self._copy(array, out)
+            return
+        group, stream = self._group(ranks), self._stream()
+        part = array.nbytes // len(ranks)
+        with _Calls(self, group, 2):
+            for number in range(len(ranks)):
+                group.comm.send(array.data.ptr + number * part, part, _BYTE, number, stream)
+                group.comm.recv(out.data.ptr + number * part, part, _BYTE, number, stream)
+
+    def exchange_into(
+        self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]], ranks: Ranks | None = None
+    ) -> None:
+        """See `Communicator`. Arrays that are not contiguous are packed, which allocates. `ranks`: the group that
+        takes part, all ranks by default."""
+        xp = self.xp
+        packed = [(rank, xp.ascontiguousarray(array)) for rank, array in sends]
+        landing = [(r, a if a.flags.c_contiguous else xp.empty(a.shape, a.dtype)) for r, a in receives]
+        own = ([a for r, a in packed if r == self.rank], [a for r, a in landing if r == self.rank])
+        for array, out in zip(*own, strict=True):
+            self._copy(array, out)
+        others = [(r, a) for r, a in packed if r != self.rank], [(r, a) for r, a in landing if r != self.rank]
+        if others[0] or others[1]:
+            group, stream = self._group(tuple(sorted(ranks or range(self.size)))), self._stream()
+            with _Calls(self, group, 2):
+                for rank, array in others[0]:
+                    group.comm.send(array.data.ptr, array.nbytes, _BYTE, group.of[rank], stream)
+                for rank, array in others[1]:
+                    group.comm.recv(array.data.ptr, array.nbytes, _BYTE, group.of[rank], stream)
+        for (_, array), (_, landed) in zip(receives, landing, strict=True):
+            if landed is not array:
+                array[...] = landed
+
+    def broadcast_into(self, arrays: Sequence[Array], outs: Sequence[Array], root: int, ranks: Ranks) -> None:
+        """Every array of `root` into the one at its place in `outs`."""
+        if len(ranks) == 1:
+            for array, out in zip(arrays, outs, strict=True):
+                self._copy(array, out)
+            return
+        group, stream = self._group(tuple(sorted(ranks))), self._stream()
+        with _Calls(self, group, len(arrays)):
+            for array, out in zip(arrays, outs, strict=True):
+                place = group.of[root]
+                group.comm.broadcast(array.data.ptr, out.data.ptr, out.nbytes, _BYTE, place, stream)
+
+    def send(self, array: Array, rank: int, tag: int = 0) -> None:
+        """What two ranks send each other by hand has a communicator for every tag: the order of tags is free."""
+        array = self.xp.ascontiguousarray(array)
+        group = self._pair(rank, tag)
+        with _Calls(self, group, 1):
+            group.comm.send(array.data.ptr, array.nbytes, _BYTE, group.of[rank], self._stream())
+
+    def receive_into(self, out: Array, rank: int, tag: int = 0) -> None:
+        """The array that `rank` sends with this tag."""
+        group = self._pair(rank, tag)
+        with _Calls(self, group, 1):
+            group.comm.recv(out.data.ptr, out.nbytes, _BYTE, group.of[rank], self._stream())
+
+    def barrier(self, ranks: Ranks) -> None:
+        """Work that is put on the stream after this begins once every member has come here."""
+        if len(ranks) > 1:
+            if self._byte is None:
+                self._byte = self.xp.zeros((1,), "uint8")
+            self.all_reduce_into((self._byte,), (self._byte,), "max", ranks)
+
+    # Into fresh arrays
+
+    def all_reduce(self, array: Array, op: str, ranks: Ranks) -> Array:
+        array = self._contiguous(array)
+        if not self.combines(array.dtype, op):
+            return self._combined(self.all_gather(array[None], ranks, 0), op)
+        out = self.xp.empty_like(array)
+        self.all_reduce_into((array,), (out,), op, ranks)
+        return out
+
+    def all_gather(self, array: Array, ranks: Ranks, axis: int = 0) -> Array:
+        array = self._contiguous(array)
+        out = self.xp.empty((len(ranks), *array.shape), array.dtype)
+        self.all_gather_into(array, out, ranks)
+        if axis:
+            return self.xp.concatenate(list(out), axis)
+        return out.reshape(-1, *array.shape[1:])
+
+    def reduce_scatter(self, array: Array, op: str, ranks: Ranks, axis: int = 0) -> Array:
+        parts = self._parts(array, len(ranks), axis)
+        if not self.combines(array.dtype, op):
+            found = self.xp.empty_like(parts)
+            self.all_to_all_into(parts, found, ranks)
+            return self._combined(found, op)
+        out = self.xp.empty(parts.shape[1:], parts.dtype)
+        self.reduce_scatter_into(parts, out, op, ranks)
+        return out
+
+    def all_to_all(self, array: Array, ranks: Ranks, split_dim: int, concat_dim: int) -> Array:
+        parts = self._parts(array, len(ranks), split_dim)
+        out = self.xp.empty_like(parts)
+        self.all_to_all_into(parts, out, ranks)
+        return self.xp.concatenate(list(out), concat_dim)
+
+    def exchange(
+        self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, tuple[int, ...], Any]]
+    ) -> list[Array]:
+        found = [self.xp.empty(shape, dtype) for _, shape, dtype in receives]
+        self.exchange_into(sends, [(rank, array) for (rank, _, _), array in zip(receives, found, strict=True)])
+        return found
+
+    def broadcast(self, array: Array, root: int, ranks: Ranks) -> Array:
+        array = self._contiguous(array)
+        out = self.xp.empty_like(array)
+        self.broadcast_into((array,), (out,), root, ranks)
+        return out
+
+    def receive(self, rank: int, tag: int, shape: tuple[int, ...], dtype: Any) -> Array:
+        out = self.xp.empty(shape, dtype)
+        self.receive_into(out, rank, tag)
+        return out
+
+    # Parts
+
+    def _pair(self, rank: int, tag: int) -> _Group:
+        if not 0 <= rank < self.size or rank == self.rank:
+            raise ExecutionError(f"rank {self.rank} has no rank {rank} to send to or receive from")
+        return self._group((min(rank, self.rank), max(rank, self.rank)), tag)
+
+    def _stream(self) -> int:
+        return self.xp.cuda.get_current_stream().ptr
+
+    def _copy(self, array: Array, out: Array) -> None:
+        if out.nbytes and array.data.ptr != out.data.ptr:
+            runtime = self.xp.cuda.runtime
+            runtime.memcpyAsync(out.data.ptr, array.data.ptr, out.nbytes, _ON_DEVICE, self._stream())
+
+    def _contiguous(self, array: Array) -> Array:
+        return self.xp.ascontiguousarray(array).reshape(array.shape)
+
+    def _parts(self, array: Array, count: int, axis: int) -> Array:
+        """Shape (count, *part): `array` cut along `axis`."""
+        if array.shape[axis] % count:
+            raise ValueError(f"dimension {axis} of shape {array.shape} does not divide by {count} ranks")
+        return self.xp.stack(self.xp.split(array, count, axis))
+
+    def _combined(self, parts: Array, op: str) -> Array:
+        """For element types that NCCL does not combine: in the order of the ranks."""
+        function = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}[op]
+        total = parts[0].copy()
+        for part in parts[1:]:
+            getattr(self.xp, function)(total, part, out=total)
+        return total
+
+
+class _Calls:
+    """NCCL calls that belong together, with errors that name the group."""
+
+    def __init__(self, owner: NcclComm, group: _Group, count: int) -> None:
+        self._nccl = owner._library() if count > 1 else None
+        self._group = group
+
+    def __enter__(self) -> None:
+        if self._nccl is not None:
+            self._nccl.groupStart()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        try:
+            if self._nccl is not None:
+                self._nccl.groupEnd()
+        except Exception as ended:
+            error = error or ended
+        if isinstance(error, Exception) and not isinstance(error, ExecutionError):
+            raise ExecutionError(f"NCCL fails between {_shown(self._group.ranks)}: {_text(error)}") from error
+
+
+def groups_of(graph: Graph, rank: int) -> list[Key]:
+    """The groups in which the graph of `rank` communicates, ascending."""
+    found: set[Key] = set()
+    for node in graph.nodes:
+        ranks: Ranks = getattr(node.op, "rank_list", ())
+        name = node.op.name
+        if name in ("Send", "Receive"):
+            other = getattr(node.op, "dest_rank", None)
+            other = getattr(node.op, "src_rank", 0) if other is None else other
+            found.add(((min(rank, other), max(rank, other)), getattr(node.op, "sr_tag", 0)))
+        elif ranks:
+            found.add((tuple(sorted(ranks)) if name in (*_UNORDERED, *_EXCHANGES) else tuple(ranks), -1))
+    return sorted(key for key in found if len(set(key[0])) > 1)
+
+
+def load_nccl(xp: Any) -> Any:
+    """CuPy's module for NCCL.
+
+    Raises:
+        ExecutionError: this CuPy has none, or finds no library.
+    """
+    try:
+        found = importlib.import_module(f"{xp.__name__}.cuda.nccl")
+    except ImportError as error:
+        raise ExecutionError(f"CuPy cannot load NCCL: {error}") from error
+    if not getattr(found, "available", True):
+        raise ExecutionError("CuPy finds no NCCL library")
+    return found
+
+
+def _combining(dtype: Any, op: str) -> tuple[int, int]:
+    """NCCL's numbers for an element type and how it is combined."""
+    dtype = np.dtype(dtype)
+    if dtype == np.bool_:
+        return _BYTE, _OPS[_BOOL_OPS[op]]
+    return _TYPES[dtype.name], _OPS[op]
+
+
+def _status(error: Exception) -> int:
+    """NCCL's number for an error; for those that CuPy has no name for it raises a KeyError with the number."""
+    if isinstance(error, KeyError) and error.args and isinstance(error.args[0], int):
+        return error.args[0]
+    return int(getattr(error, "status", -1))
+
+
+def _text(error: Exception) -> str:
+    status = _status(error)
+    if isinstance(error, KeyError):
+        return _ERRORS.get(status, f"error {status}")
+    return str(error) or type(error).__name__
+
+
+def _shown(ranks: Ranks) -> str:
+    listed = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
+    return f"rank{'s' * (len(ranks) > 1)} {listed}"

@@ -1,0 +1,132 @@
+"""How far a rank's GPU has come, written by the GPU itself where the rank's watch reads it, and the wait for a step.
+
+A step that is replayed shows the host nothing. A kernel of one thread before every collective writes its place to
+memory of the host; the watch hands it to the other ranks (`runtime.stalled`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mspc.ops.device import Launch
+from mspc.runtime.stalled import END, STEP_SHIFT, packed
+
+_MARK = f"""
+extern "C" __global__ void put_mark(u64 place, const long long* step, long long where) {{
+    *(volatile long long*)place = where | step[0] << {STEP_SHIFT};
+}}
+"""
+_SPIN = 0.001
+"""Seconds for which a wait looks without a pause; a short step ends in that time."""
+_PAUSE = 0.00005
+_CHECK = 0.25
+"""Seconds between two looks for errors of NCCL."""
+
+
+class Progress:
+    """Of the GPU of one rank.
+
+    Args:
+        device: see `GpuDevice`. watch: of this job, or None on one rank: then nothing is marked.
+        graph: number of the graph whose launches are made now; set before each.
+    """
+
+    def __init__(self, device: Any, watch: Any) -> None:
+        self.graph = 0
+        self._device = device
+        self._place: Any = None
+        if watch is not None:
+            self._place = device.pinned((1,), "int64")
+            self._place[0] = 0
+            watch.marks = lambda: int(self._place[0])
+
+    def mark(self, index: int = END) -> Launch:
+        """A launch that says: this GPU has come to the collective of node `index`; by default, to the step's end."""
+        if self._place is None:
+            return _nothing
+        kernel = self._device.kernel(_MARK, "put_mark")
+        # The host's pages have one address on both sides.
+        arguments = (np.uint64(self._place.ctypes.data), self._device.step, np.int64(packed(self.graph, 0, index)))
+        return lambda: kernel(1, 1, arguments)
+
+    def before(self, index: int, launch: Launch, joined: bool = False) -> Launch:
+        """The launch of a collective's node, with its mark; `joined`: the collective's own kernel puts it."""
+        if self._place is None:
+            return launch
+        if joined:
+            comm, where = self._device.comm, (self._place.ctypes.data, packed(self.graph, 0, index))
+
+            def telling() -> None:
+                comm.mark = where
+                launch()
+                comm.mark = (0, 0)
+
+            return telling
+        mark = self.mark(index)
+
+        def marked() -> None:
+            mark()
+            launch()
+
+        return marked
+
+    def wait(self, event: Any) -> None:
+        """Return once the event has come.
+
+        Raises:
+            ExecutionError: NCCL has met an error.
+        """
+        begun = checked = time.monotonic()
+        while not event.done:
+            now = time.monotonic()
+            if now - checked > _CHECK:
+                checked = now
+                self.check()
+            if now - begun > _SPIN:
+                time.sleep(_PAUSE)
+
+    def check(self) -> None:
+        """Look for errors that NCCL has met."""
+        look = getattr(self._device.comm, "check", None)
+        if look is not None:
+            look()
+
+
+def communicates(node: Any) -> bool:
+    """Whether a node waits for other ranks."""
+    ranks = getattr(node.op, "rank_list", ())
+    return len(ranks) > 1 or node.op.name in ("NeighborExchange", "Send", "Receive")
+
+
+def out_of_memory(
+    node: Any, nbytes: int, peak: int, held: Mapping[str, int], rank: int, index: int
+) -> tuple[str, list[str]]:
+    """Message and notes for a GPU whose memory does not suffice.
+
+    Args:
+        node: that was to get memory, or None for the step as a whole. nbytes: that were asked for. peak: planned
+        bytes. held: bytes by what they are for. index: of the GPU.
+    """
+    what = f"{node.label} ({node.type})" if node is not None else "the step"
+    message = (
+        f"out of memory on GPU {index} (rank {rank}): {what} needs {shown_bytes(nbytes)}; "
+        f"the plan's peak is {shown_bytes(peak)}"
+    )
+    notes = [f"{name}: {shown_bytes(size)}" for name, size in held.items()]
+    notes.append("use more ranks, a smaller batch, or cut larger tensors over the ranks")
+    return message, notes
+
+
+def shown_bytes(count: int) -> str:
+    """ "3.2 GiB (3,435,973,836 bytes)"; below 1 KiB the bytes alone."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit} ({count:,} bytes)"
+    return f"{count:,} bytes"
+
+
+def _nothing() -> None: ...

@@ -1,0 +1,338 @@
+"""One step of a rank's graph on a GPU: every value in its planned place, every node a launch, all of it captured into
+one CUDA graph that later steps replay.
+
+Nodes run on the compute stream, those with the attribute `stream: communication` on another: they wait for what was
+launched before them, and the first node that reads their result waits for them (see `memory_plan` for what this means
+for memory).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.graph import Constant, Graph, Node, Value, element_types
+from mspc.ir.types import TensorType, TupleType
+from mspc.ops.device import Array, Launch
+from mspc.ops.op import Op
+from mspc.runtime.gpu.progress import communicates
+from mspc.runtime.memory_plan import COMMUNICATION, MemoryPlan, Place, on_second_stream, only_shows
+from mspc.runtime.plan import loss_values, mutated
+from mspc.runtime.profile import Timed
+
+_COUNT = """
+extern "C" __global__ void count_step(long long* own, long long* step) { step[0] = ++own[0]; }
+"""
+_CHECK = """
+extern "C" __global__ void check_finite(const {type}* loss, int* stop) {{
+    double value = wide(loss[0]);
+    if (!(value - value == 0)) stop[0] = 1;
+}}
+"""
+
+
+_DELAY = """
+extern "C" __global__ void delay(long long cycles) { long long end = clock64() + cycles; while (clock64() < end); }
+"""
+DELAY_CYCLES = 150_000
+"""Of the GPU's clock for every launch while a step is timed, so that the host is ahead and no gap of its own shows."""
+
+
+@dataclass
+class Backend:
+    """What kernels that run through CuPy ask for: array module, communicator, number of the step."""
+
+    comm: Any
+    xp: Any
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class Work:
+    """A node's place in a step. index: in the graph; -1 for the runtime's own work. waits: work on the other stream
+    that must be over. signals: whether others wait for this. plain: it runs through CuPy, not by a launch of its own.
+    """
+
+    index: int
+    stream: str
+    launch: Launch
+    waits: tuple[int, ...] = ()
+    signals: bool = False
+    plain: bool = False
+
+
+class Step:
+    """The launches of a graph.
+
+    Args:
+        device: see `GpuDevice`. plan: where every value lives. kept: arrays of parameters and constants.
+
+    Raises:
+        Exception: whatever a launch raised when it was made, with the node as `.node`.
+    """
+
+    def __init__(self, graph: Graph, device: Any, plan: MemoryPlan, kept: Mapping[Value, Array]) -> None:
+        self.graph = graph
+        self.device = device
+        self.plan = plan
+        self.backend = Backend(device.comm, device.xp)
+        self._kept = kept
+        self.arena = device.empty((max(1, plan.arena),), "uint8")
+        self._views: dict[Any, Array] = {}
+        self.own_count = device.zeros((1,), "int64")
+        updates = mutated(graph)
+        self.boundary = min(updates, default=len(graph.nodes))
+        self.losses = loss_values(graph) if updates else []
+        self.work: list[Work] = []
+        self.current = -1
+        self._replay: Callable[[], None] | None = None
+        self._eager = False
+        self._end: Launch | None = None
+        with device.stream("compute"):
+            self._build()
+            if device.progress is not None:
+                self._end = device.progress.mark()
+
+    # Building
+
+    def arrays(self, value: Value) -> tuple[Array, ...]:
+        """The arrays in which a value stands, one per tensor."""
+        types = element_types(value.type)
+        return tuple(self._array(p, t) for p, t in zip(self.plan.places[value], types, strict=True))
+
+    def _array(self, place: Place, type: TensorType) -> Array:
+        key = (place.kind, place.offset, place.value, type)
+        found = self._views.get(key)
+        if found is None:
+            shape, dtype = type.shape, type.dtype.numpy
+            if place.kind == "arena":
+                found = self.device.view(self.arena, place.offset, shape, dtype)
+            else:
+                assert place.value is not None
+                kept = self._kept[place.value]
+                found = kept if kept.shape == shape else kept.reshape(shape)
+            self._views[key] = found
+        return found
+
+    def _build(self) -> None:
+        device, nodes = self.device, self.graph.nodes
+        count = device.kernel(_COUNT, "count_step")
+        self.work.append(Work(-1, "compute", lambda: count(1, 1, (self.own_count, device.step))))
+        signals = set(self.plan.waits.values())
+        # What goes through mailboxes takes less time than to change streams.
+        quick = self._quick([node for node in nodes if communicates(node)])
+        placed: dict[Node, int] = {}
+        checked = False
+        for index, node in enumerate(nodes):
+            if index >= self.boundary and not checked:
+                checked = True
+                self._check_losses(nodes[:index], placed)
+            copied = self.plan.copied.get(node)
+            if only_shows(node) and copied is None:
+                continue
+            stream = COMMUNICATION if on_second_stream(node) and not quick else "compute"
+            other = self.plan.waits.get(node)
+            waits = () if other is None or quick else (placed[other],)
+            placed[node] = len(self.work)
+            with device.stream(stream):
+                launch, plain = self._launch(node, copied)
+                if device.progress is not None and communicates(node):
+                    launch = device.progress.before(index, launch, quick)
+            self.work.append(Work(index, stream, launch, waits, node in signals, plain))
+        self._eager = any(w.plain and getattr(nodes[w.index].op, "drawn", False) for w in self.work)
+
+    def _quick(self, nodes: Sequence[Node]) -> bool:
+        look = getattr(self.device.comm, "quick", None)
+        return bool(nodes) and look is not None and look(nodes)
+
+    def _check_losses(self, before: Sequence[Node], placed: Mapping[Node, int]) -> None:
+        """Ahead of the first update: a loss that is not finite sets `device.stop`, and the updates change nothing."""
+        known = set(before)
+        for loss in self.losses:
+            if isinstance(loss, Node) and loss not in known:
+                continue
+            (array,) = self.arrays(loss)
+            source = _CHECK.format(type=_c_type(loss))
+            kernel = self.device.kernel(source, "check_finite")
+            made = loss
+            while isinstance(made, Node) and only_shows(made):
+                made = made.inputs[0]
+            waits = ()
+            if isinstance(made, Node) and self.work[placed[made]].stream == COMMUNICATION:
+                waits = (placed[made],)
+                self.work[placed[made]] = replace(self.work[placed[made]], signals=True)
+            self.work.append(Work(-1, "compute", _bound(kernel, (array, self.device.stop)), waits))
+
+    def _launch(self, node: Node, copied: tuple[Place, ...] | None) -> tuple[Launch, bool]:
+        op = node.op
+        assert isinstance(op, Op)
+        inputs: list[Any] = [self._operand(value) for value in node.inputs]
+        out: Any = self.arrays(node)
+        if copied is not None:
+            types = element_types(node.type)
+            shown = tuple(self._array(place, type) for place, type in zip(copied, types, strict=True))
+            copy = self._copies(shown, out)
+            if only_shows(node):
+                return copy, False
+            update, plain = self._made(node, op, inputs, shown)
+            return _both(update, copy), plain
+        return self._made(node, op, inputs, out)
+
+    def _copies(self, sources: tuple[Array, ...], targets: tuple[Array, ...]) -> Launch:
+        def launch() -> None:
+            for source, target in zip(sources, targets, strict=True):
+                self.device.copy(source, target)
+
+        return launch
+
+    def _made(self, node: Node, op: Op, inputs: list[Any], out: Any) -> tuple[Launch, bool]:
+        bucket = self.plan.buckets.get(node)
+        if bucket is not None:
+            dtype = element_types(node.type)[0].dtype.numpy
+            whole = self.device.view(self.arena, bucket.offset, (bucket.nbytes // dtype.itemsize,), dtype)
+            inputs, out = [whole], (whole,)
+        try:
+            single = bucket is not None or not isinstance(node.type, TupleType)
+            launch = op.launch(self.device, inputs, out[0] if single else out)
+            if launch is not None:
+                return launch, False
+            return self._plain(op, inputs, out), True
+        except Exception as error:
+            error.node = node  # type: ignore[attr-defined]  # for the message
+            raise
+
+    def _operand(self, value: Value) -> Any:
+        arrays = self.arrays(value)
+        return arrays if isinstance(value.type, TupleType) else arrays[0]
+
+    def _plain(self, op: Op, inputs: Sequence[Any], out: Sequence[Array]) -> Launch:
+        """The operator's kernel on CuPy's arrays; what it returns is copied to its place."""
+        kernel, device = op.kernel(self.backend), self.device
+
+        def launch() -> None:
+            result = kernel(*inputs)
+            for target, made in zip(out, result if isinstance(result, tuple | list) else (result,), strict=True):
+                if not device.same(target, made) or made.shape != target.shape:
+                    target[...] = made
+
+        return launch
+
+    # Running
+
+    def run(self, number: int) -> None:
+        """Put a step on the compute stream. The first one runs node by node, which loads and prepares everything; the
+        second is captured; the others replay it."""
+        self.backend.step = number
+        with self.device.stream("compute"):
+            if self._replay is None and number > 1 and not self._eager:
+                self._capture()
+            if self._replay is not None:
+                self._replay()
+            else:
+                self.enqueue()
+
+    def run_timed(self, number: int) -> list[Timed]:
+        """The same step node by node, and when each ran."""
+        device = self.device
+        self.backend.step = number
+        found: list[tuple[Work, Any, Any]] = []
+
+        def around(work: Work, launch: Launch) -> None:
+            begun = device.signal(timed=True)
+            launch()
+            found.append((work, begun, device.signal(timed=True)))
+
+        delay = device.kernel(_DELAY, "delay")
+        with device.stream("compute"):
+            delay(1, 1, (np.int64(DELAY_CYCLES * len(self.work)),))
+            self.enqueue(around)
+        device.synchronize()
+        if not found:
+            return []
+        first, between = found[0][1], device.milliseconds
+        return [
+            Timed(work.index, work.stream, between(first, begun), between(begun, ended), work.plain)
+            for work, begun, ended in found
+            if work.index >= 0
+        ]
+
+    def _capture(self) -> None:
+        try:
+            self._replay = self.device.capture(self.enqueue)
+        except Exception as error:
+            self._eager = True
+            label = self.graph.nodes[self.current].label if self.current >= 0 else "the step"
+            print(
+                f"warning: rank {self.device.comm.rank} runs every step operator by operator: {label} cannot be "
+                f"captured ({type(error).__name__}: {error})",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    @property
+    def captured(self) -> bool:
+        """Whether steps are replayed."""
+        return self._replay is not None
+
+    def enqueue(self, around: Callable[[Work, Launch], None] | None = None) -> None:
+        """Put the step's work on the streams, in order; `around` is called in place of every launch."""
+        device = self.device
+        events: dict[int, Any] = {}
+        last = None
+        for place, work in enumerate(self.work):
+            self.current = work.index
+            if work.stream == "compute":
+                for other in work.waits:
+                    device.wait(events[other])
+                _call(work, around)
+                continue
+            begun = device.signal()
+            with device.stream(work.stream):
+                device.wait(begun)
+                _call(work, around)
+                last = device.signal()
+            if work.signals:
+                events[place] = last
+        if last is not None:
+            device.wait(last)
+        if self._end is not None:
+            self._end()
+        self.current = -1
+
+
+def _call(work: Work, around: Callable[[Work, Launch], None] | None) -> None:
+    if around is None:
+        work.launch()
+    else:
+        around(work, work.launch)
+
+
+def _both(first: Launch, second: Launch) -> Launch:
+    def launch() -> None:
+        first()
+        second()
+
+    return launch
+
+
+def _bound(kernel: Any, arguments: tuple[Any, ...]) -> Launch:
+    return lambda: kernel(1, 1, arguments)
+
+
+def _c_type(value: Value) -> str:
+    from mspc.ops.device import c_type
+
+    return c_type(value.tensor_type.dtype)
+
+
+def constants(graph: Graph) -> list[Constant]:
+    """The constants that nodes or results read, each once, in order."""
+    found: dict[Constant, None] = {}
+    for value in [*(v for node in graph.nodes for v in node.inputs), *graph.results]:
+        if isinstance(value, Constant):
+            found[value] = None
+    return list(found)

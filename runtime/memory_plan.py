@@ -1,0 +1,420 @@
+"""Where every value of a rank's step lives: parameters keep their memory, all else shares one arena by lifetimes.
+
+Input:  %0 = MatMul(%x, %w); %1 = Tanh(%0); %2 = Reshape(%1); %3 = MatMul(%2, %w); returned is ReduceSum(%3).
+Output: %0, %1 and %2 have one place, as Tanh works in place and Reshape only shows; %3 has another.
+
+Streams. Nodes run in their order on two streams: those with the attribute `stream: communication` on the second, the
+others on the main one. A node of the second stream starts once all nodes of the main stream that stand before it are
+over (an event recorded at its place). A node of the main stream starts once the collective that `MemoryPlan.waits`
+names for it, and with it every earlier one, is over: the first that reads a collective's result, and one that updates
+a parameter that a collective reads. At the end of a step the main stream waits for the second. Therefore memory that
+a node of the second stream reads or writes is not written by a node of the main stream before that wait (or before
+the end of the step where nobody waits), and the result of a collective stands in memory that all nodes before it are
+done with, or that only earlier collectives used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ir.types import DType, TensorType
+from mspc.ops.comm import AllReduce
+from mspc.ops.fused_elementwise import FusedElementwise, step_types
+from mspc.ops.grouped_update import GroupedUpdate
+from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
+from mspc.runtime.arena import Block, assign, most_alive
+
+COMMUNICATION = "communication"
+"""The attribute `stream` of a node on the second stream."""
+BUCKET_ALIGNMENT = 32
+"""Bytes to which the members of a bucket are aligned. What stands in the gaps is reduced with them; nobody reads it."""
+
+_Part = Value | int
+"""The memory of one tensor: of a parameter or constant, or the number of a cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Memory of one tensor, contiguous and row-major.
+
+    kind: "arena", from `offset` on, or "kept": the memory of `value`, a Parameter or a Constant, from its begin on.
+    """
+
+    kind: str
+    value: Value | None
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What a launch may assume.
+
+    A node for which `only_shows` holds, and which is not in `copied`, is not launched: its result stands already. Any
+    other node finds its operands in their places and leaves its results in theirs, where
+    - no result shares memory with an operand, unless the place is equal: then the operator works `in_place`, or is an
+      AllReduce, or overwrites a parameter (`mutates`), whose new value is the result;
+    - nothing else of the arena may be written, and what a place held before is garbage (it may be NaN);
+    - places are aligned as asked, those of a bucket's members and of what is computed in their place to
+      BUCKET_ALIGNMENT.
+    Results of the graph stand until the end of the step; one of kind "kept" shows a parameter after the step.
+
+    places: one Place for every tensor of every value.
+    arena: bytes of the arena. lower_bound: most bytes of it that are alive at once; no plan is smaller.
+    buckets: for an AllReduce of several operands that stand side by side the whole block, in which member k begins at
+        the place of operand k: one reduction over the block, in place, is the node. Its size is a multiple of the
+        elements'. An AllReduce of several operands that is not here has operands elsewhere, or needed afterwards.
+    waits: for a node of the main stream the collective that must be over before it starts.
+    copied: nodes whose result shows a parameter that is updated while the result is still needed, with the places that
+        it shows. One that only shows is replaced by a copy from there to its place; an updating operator runs as ever,
+        and its new values are copied to its place after it.
+    weights, states, inputs: bytes of parameters: those that training leaves alone or that are trainable, those that
+        only the updates change (moments, counters), and what is fed. constants: bytes of the constants in the text.
+    gradients, activations: most bytes of the arena alive at once in what updates read, and in all else.
+    """
+
+    places: Mapping[Value, tuple[Place, ...]]
+    arena: int
+    lower_bound: int
+    buckets: Mapping[Node, Place] = field(default_factory=dict[Node, Place])
+    waits: Mapping[Node, Node] = field(default_factory=dict[Node, Node])
+    copied: Mapping[Node, tuple[Place, ...]] = field(default_factory=dict[Node, "tuple[Place, ...]"])
+    weights: int = 0
+    states: int = 0
+    inputs: int = 0
+    constants: int = 0
+    gradients: int = 0
+    activations: int = 0
+
+    @property
+    def peak(self) -> int:
+        """Bytes of all places together: parameters, constants and the arena."""
+        return self.weights + self.states + self.inputs + self.constants + self.arena
+
+
+def plan_memory(graph: Graph, alignment: int = 256) -> MemoryPlan:
+    """The places of all values of a rank's execute graph (its types are the rank's own)."""
+    return _Planner(graph).plan(alignment)
+
+
+def only_shows(node: Node) -> bool:
+    """Whether the node's result is memory of its operands, so that nothing has to run."""
+    op = node.op
+    if isinstance(op, (Depend, MakeTuple, TupleGetItem)):
+        return True
+    return bool(getattr(op, "view", False)) and node.type.nbytes == node.inputs[0].type.nbytes
+
+
+def on_second_stream(node: Node) -> bool:
+    """Whether the node runs on the stream of communication."""
+    return node.attrs.get("stream") == COMMUNICATION
+
+
+@dataclass
+class _Cell:
+    """The memory of one result of one node, which others may show. accesses: indices of nodes that read or write it,
+    ascending; len(nodes) for the end of the step."""
+
+    type: TensorType
+    accesses: list[int]
+    block: Block | None = None
+
+
+class _Planner:
+    """Finds aliases, lifetimes and waits, then shares blocks between cells and places the blocks."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes = graph.nodes
+        self.side = [on_second_stream(node) for node in graph.nodes]
+        self.cells: list[_Cell] = []
+        self.shown = self._find_parts({})
+        self.copied = self._late_readers()
+        self.parts = self._find_parts(self.copied) if self.copied else self.shown
+        self.over: dict[int, int] = {}
+        """For a node of the second stream the index from which on the main stream knows it to be over."""
+        self.waits: dict[Node, Node] = {}
+        self.blocks: list[Block] = []
+        self.buckets: dict[Node, list[Block]] = {}
+
+    def plan(self, alignment: int) -> MemoryPlan:
+        self._find_accesses()
+        self._find_waits()
+        for index, node in enumerate(self.nodes):
+            if self._runs(node):
+                self._give_blocks(index, node)
+        for cell in self.cells:
+            if cell.block is not None:
+                self._extend(cell.block, cell.accesses)
+        arena = assign(self.blocks, alignment)
+        gradients = self._gradients()
+        rest = [block for block in self.blocks if id(block) not in gradients]
+        sizes = {"weights": 0, "states": 0, "inputs": 0}
+        written = {part for _, parts in self._updates(self.parts) for part in parts if isinstance(part, Parameter)}
+        for parameter in self.graph.parameters:
+            state = parameter in written and not parameter.trainable
+            kind = "inputs" if parameter.kind == "input" else "states" if state else "weights"
+            sizes[kind] += parameter.type.nbytes
+        constants = {v for node in self.nodes for v in node.inputs if isinstance(v, Constant)}
+        constants.update(v for v in self.graph.results if isinstance(v, Constant))
+        return MemoryPlan(
+            places={value: tuple(self._place(part) for part in parts) for value, parts in self.parts.items()},
+            arena=arena,
+            lower_bound=most_alive(self.blocks),
+            buckets={node: _whole(members) for node, members in self.buckets.items()},
+            waits=self.waits,
+            copied={node: tuple(self._place(part) for part in self.shown[node]) for node in self.copied},
+            constants=sum(constant.type.nbytes for constant in constants),
+            gradients=most_alive(list(gradients.values())),
+            activations=most_alive(rest),
+            **sizes,
+        )
+
+    # Aliases
+
+    def _runs(self, node: Node) -> bool:
+        return node in self.copied or not only_shows(node)
+
+    def _find_parts(self, copied: Mapping[Node, None]) -> dict[Value, tuple[_Part, ...]]:
+        """The memory of every value; that of the nodes in `copied` is their own."""
+        self.cells = []
+        parts: dict[Value, tuple[_Part, ...]] = {p: (p,) for p in self.graph.parameters}
+        for value in self.graph.results:
+            if isinstance(value, Constant):
+                parts[value] = (value,)
+        for index, node in enumerate(self.nodes):
+            for value in node.inputs:
+                if isinstance(value, Constant):
+                    parts[value] = (value,)
+            shown = self._shown(node, parts)
+            if shown is None or node in copied:
+                fresh: list[_Part] = []
+                for type in element_types(node.type):
+                    fresh.append(len(self.cells))
+                    self.cells.append(_Cell(type, [index]))
+                shown = tuple(fresh)
+            parts[node] = shown
+        return parts
+
+    def _shown(self, node: Node, parts: Mapping[Value, tuple[_Part, ...]]) -> tuple[_Part, ...] | None:
+        """The memory that the node's result shows, None where it has its own."""
+        op = node.op
+        if isinstance(op, TupleGetItem):
+            return (parts[node.inputs[0]][op.index],)
+        if isinstance(op, MakeTuple):
+            return tuple(part for value in node.inputs for part in parts[value])
+        if only_shows(node):
+            return parts[node.inputs[0]]
+        operands = _updated_operands(node)
+        return tuple(parts[node.inputs[i]][0] for i in operands) if operands else None
+
+    def _updates(self, parts: Mapping[Value, tuple[_Part, ...]]) -> list[tuple[int, list[_Part]]]:
+        """(index, memory that it overwrites) of every updating node."""
+        found: list[tuple[int, list[_Part]]] = []
+        for index, node in enumerate(self.nodes):
+            mutates: Sequence[int] = getattr(node.op, "mutates", ())
+            if mutates:
+                found.append((index, [parts[node.inputs[i]][0] for i in mutates]))
+        return found
+
+    def _late_readers(self) -> dict[Node, None]:
+        """Nodes whose result shows a parameter and is read after, or by, a later update of that parameter."""
+        updates: dict[_Part, list[int]] = {}
+        for index, written in self._updates(self.shown):
+            for part in written:
+                if isinstance(part, Parameter):
+                    updates.setdefault(part, []).append(index)
+        if not updates:
+            return {}
+        reach: dict[Value, int] = {value: len(self.nodes) for value in self.graph.results}
+        found: list[Node] = []
+        for index in range(len(self.nodes) - 1, -1, -1):
+            node = self.nodes[index]
+            until = reach.get(node, index)
+            for part in self.shown[node]:
+                if isinstance(part, Parameter) and any(index < k <= until for k in updates.get(part, ())):
+                    found.append(node)
+                    break
+            # What is copied is read here; what only shows is read as long as its own readers last.
+            shows = only_shows(node) and not (found and found[-1] is node)
+            mutates = set(getattr(node.op, "mutates", ()))
+            for operand, value in enumerate(node.inputs):
+                if operand not in mutates and isinstance(value, Node):
+                    reach[value] = max(reach.get(value, 0), until if shows else index)
+        return dict.fromkeys(reversed(found))
+
+    # Lifetimes
+
+    def _find_accesses(self) -> None:
+        for index, node in enumerate(self.nodes):
+            if not self._runs(node):
+                continue
+            for value in (*node.inputs, node):
+                for part in self.parts[value]:
+                    if isinstance(part, int) and self.cells[part].accesses[-1] != index:
+                        self.cells[part].accesses.append(index)
+        for value in self.graph.results:
+            for part in self.parts[value]:
+                if isinstance(part, int):
+                    self.cells[part].accesses.append(len(self.nodes))
+
+    def _find_waits(self) -> None:
+        """Where the main stream waits for the second, and what is over from there on."""
+        made: dict[_Part, int] = {}
+        read: dict[_Part, int] = {}
+        running: list[int] = []
+        for index, node in enumerate(self.nodes):
+            if not self._runs(node):
+                continue
+            parts = [part for value in node.inputs for part in self.parts[value]]
+            if self.side[index]:
+                running.append(index)
+                read.update(dict.fromkeys(parts, index))
+                made.update(dict.fromkeys(self.parts[node], index))
+                continue
+            if not running:
+                continue
+            latest = max((made.get(part, -1) for part in parts), default=-1)
+            for operand in getattr(node.op, "mutates", ()):
+                latest = max(latest, read.get(self.parts[node.inputs[operand]][0], -1))
+            if latest >= running[0]:
+                self.waits[node] = self.nodes[latest]
+                while running and running[0] <= latest:
+                    self.over[running.pop(0)] = index
+
+    # Blocks
+
+    def _give_blocks(self, index: int, node: Node) -> None:
+        """Blocks for the node's own cells: an operand's that dies here, where the operator allows it, else new ones."""
+        own = [p for p in self.parts[node] if isinstance(p, int) and self.cells[p].accesses[0] == index]
+        own = [p for p in own if self.cells[p].block is None]
+        if not own:
+            return
+        if isinstance(node.op, AllReduce) and len(node.inputs) > 1:
+            self._bucket(index, node)
+        taken: list[Block] = []
+        for number, part in enumerate(own):
+            cell = self.cells[part]
+            if cell.block is None:
+                # Several tensors that are reduced apart, one by one: each in its own place alone.
+                operands = node.inputs[number : number + 1] if isinstance(node.op, AllReduce) else node.inputs
+                cell.block = self._overwritten(index, node, operands, cell.type, taken) or self._new(cell.type.nbytes)
+            taken.append(cell.block)
+
+    def _new(self, nbytes: int) -> Block:
+        block = Block(nbytes, len(self.nodes))
+        self.blocks.append(block)
+        return block
+
+    def _overwritten(
+        self, index: int, node: Node, operands: Sequence[Value], type: TensorType, taken: Sequence[Block]
+    ) -> Block | None:
+        """The block of one of `operands` in whose place a result of `type` may stand."""
+        if node in self.copied:
+            return None
+        if not isinstance(node.op, AllReduce):
+            if not getattr(node.op, "in_place", False):
+                return None
+        for value in operands:
+            for part in self.parts[value]:
+                if isinstance(part, int) and self._dies(part, index, type.dtype, type.nbytes):
+                    block = self.cells[part].block
+                    if block is not None and not any(block is other for other in taken):
+                        # A smaller operand is read for several elements, and a smaller result written while others
+                        # are still computed.
+                        return block if isinstance(node.op, AllReduce) or _size_of_work(node) == type.size else None
+        return None
+
+    def _dies(self, part: int, index: int, dtype: DType, nbytes: int) -> bool:
+        """Whether the node at `index` is the last to touch the cell, and may overwrite it by a result of this size."""
+        cell = self.cells[part]
+        if cell.accesses[-1] != index or cell.type.dtype != dtype or cell.type.nbytes != nbytes:
+            return False
+        if self.side[index]:
+            return True
+        return all(self.over.get(i, len(self.nodes)) <= index for i in cell.accesses[:-1] if self.side[i])
+
+    def _bucket(self, index: int, node: Node) -> None:
+        """Tie the operands' blocks together, where all of them die here, and let the results stand in them."""
+        members: list[Block] = []
+        for value in node.inputs:
+            part = self.parts[value][0]
+            if not isinstance(part, int) or not self._dies(part, index, value.tensor_type.dtype, value.type.nbytes):
+                return
+            block = self.cells[part].block
+            if block is None or block.tied is not None or any(block is other for other in members):
+                return
+            members.append(block)
+        distance = 0
+        for number, block in enumerate(members):
+            size = -(-block.nbytes // BUCKET_ALIGNMENT) * BUCKET_ALIGNMENT
+            block.tied = (index, distance)
+            block.reserved = size if number < len(members) - 1 else block.nbytes
+            distance += size
+        for part, block in zip(self.parts[node], members, strict=True):
+            assert isinstance(part, int)
+            self.cells[part].block = block
+        self.buckets[node] = members
+
+    def _extend(self, block: Block, accesses: Sequence[int]) -> None:
+        """Keep the block while these nodes run."""
+        if accesses[0] < block.start:
+            block.start = accesses[0]
+            block.on_side = self.side[accesses[0]]
+        last = accesses[-1]
+        block.last = max(block.last, last)
+        block.free_on_side = max(block.free_on_side, last + 1)
+        free = last + 1
+        for i in reversed(accesses):
+            if i < len(self.nodes) and self.side[i]:
+                free = max(free, self.over.get(i, len(self.nodes)))
+                break
+        block.free = max(block.free, free)
+
+    # What comes out
+
+    def _place(self, part: _Part) -> Place:
+        if isinstance(part, Value):
+            return Place("kept", part, 0, part.type.nbytes)
+        cell = self.cells[part]
+        assert cell.block is not None
+        return Place("arena", None, cell.block.offset, cell.type.nbytes)
+
+    def _gradients(self) -> dict[int, Block]:
+        """The blocks that updating operators read."""
+        found: dict[int, Block] = {}
+        for node in self.nodes:
+            mutates = set(getattr(node.op, "mutates", ()))
+            for operand, value in enumerate(node.inputs if mutates else ()):
+                for part in self.parts[value] if operand not in mutates else ():
+                    block = self.cells[part].block if isinstance(part, int) else None
+                    if block is not None:
+                        found[id(block)] = block
+        return found
+
+
+def _updated_operands(node: Node) -> tuple[int, ...]:
+    """For an operator that overwrites parameters, the operand whose new value each result is; () for others."""
+    mutates: Sequence[int] = getattr(node.op, "mutates", ())
+    if not mutates:
+        return ()
+    results = element_types(node.type)
+    members = node.op.count if isinstance(node.op, GroupedUpdate) else 1
+    written, each = len(mutates) // members, len(results) // members
+    operands = tuple(mutates[m * written + k] for m in range(members) for k in range(each))
+    return operands if tuple(node.inputs[i].type for i in operands) == results else ()
+
+
+def _size_of_work(node: Node) -> int:
+    """Elements of the largest tensor that the operator goes through."""
+    types = [t for value in (node, *node.inputs) for t in element_types(value.type)]
+    if isinstance(node.op, FusedElementwise):
+        types += step_types(node.op, [value.tensor_type for value in node.inputs])
+    return max(t.size for t in types)
+
+
+def _whole(members: Sequence[Block]) -> Place:
+    begin = members[0].offset
+    return Place("arena", None, begin, members[-1].offset + members[-1].nbytes - begin)

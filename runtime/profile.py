@@ -1,0 +1,131 @@
+"""Where the time of a step goes: when each node ran on each rank, as a trace for Perfetto and as a table.
+
+The trace is in Chrome's format ("Trace Event Format", chrome://tracing and ui.perfetto.dev read it): one process per
+rank, one thread per stream, times in microseconds from the begin of the rank's step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mspc.ir.graph import Graph, Node
+
+STREAMS = ("compute", "communication")
+
+
+@dataclass(frozen=True)
+class Timed:
+    """When a node ran. index: in the graph. begin: milliseconds from the begin of the step. duration: milliseconds.
+    plain: it ran on a GPU without a kernel of its own."""
+
+    index: int
+    stream: str
+    begin: float
+    duration: float
+    plain: bool = False
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one node takes. seconds: mean of the steps. share: of all nodes' time. line: "file:line: source", or ""."""
+
+    label: str
+    type: str
+    stream: str
+    seconds: float
+    share: float
+    line: str
+
+
+def stream_of(node: Node) -> str:
+    """What a node does; where nothing else is said, also the stream on which a trace shows it."""
+    op = node.op
+    communicates = op.attributes().get("rank_list") or op.name in ("NeighborExchange", "Send", "Receive")
+    return "communication" if communicates else "compute"
+
+
+def trace(
+    steps: Mapping[int, Sequence[Sequence[Timed]]], graphs: Mapping[int, Graph], first: Mapping[int, int] | None = None
+) -> dict[str, Any]:
+    """Chrome's trace of several steps of every rank. Clocks of ranks are not compared: a step begins at one place on
+    all of them, where the longest of the step before has ended.
+
+    Args:
+        graphs: of every rank. first: the number of every rank's first step; 0 where nothing is said.
+    """
+    first = first or {}
+    events: list[dict[str, Any]] = []
+    lengths = [
+        max((length(every[number]) for every in steps.values() if number < len(every)), default=0.0)
+        for number in range(max(map(len, steps.values()), default=0))
+    ]
+    for rank in sorted(steps):
+        events.append({"name": "process_name", "ph": "M", "pid": rank, "args": {"name": f"rank {rank}"}})
+        for thread, name in enumerate(STREAMS):
+            events.append({"name": "thread_name", "ph": "M", "pid": rank, "tid": thread, "args": {"name": name}})
+        offset = 0.0
+        for number, times in enumerate(steps[rank]):
+            for timed in times:
+                node = graphs[rank].nodes[timed.index]
+                events.append(
+                    {
+                        "name": node.label, "cat": timed.stream, "ph": "X", "pid": rank,
+                        "tid": STREAMS.index(timed.stream), "ts": round(1000 * (offset + timed.begin), 3),
+                        "dur": round(1000 * timed.duration, 3),
+                        "args": {"step": first.get(rank, 0) + number, "node": timed.index, "result": str(node.type),
+                                 "scope": node.scope, "line": _line(node), **_said(node),
+                                 **({"plain": True} if timed.plain else {})},
+                    }
+                )  # fmt: skip
+            offset += lengths[number]
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def costs(steps: Sequence[Sequence[Timed]], graph: Graph, most: int = 10) -> list[Cost]:
+    """The nodes that took the most time in the mean of a rank's steps, the most expensive first."""
+    total: dict[int, float] = {}
+    streams: dict[int, str] = {}
+    for times in steps:
+        for timed in times:
+            total[timed.index] = total.get(timed.index, 0.0) + timed.duration / 1000
+            streams[timed.index] = timed.stream
+    everything = sum(total.values()) or 1.0
+    first = sorted(total, key=lambda index: (-total[index], index))[:most]
+    return [
+        Cost(
+            graph.nodes[i].label, str(graph.nodes[i].type), streams[i], total[i] / max(1, len(steps)),
+            total[i] / everything, _line(graph.nodes[i]),
+        )
+        for i in first
+    ]  # fmt: skip
+
+
+def sums(steps: Sequence[Sequence[Timed]], graph: Graph) -> tuple[float, float, float]:
+    """Seconds of the mean of a rank's steps: all that computes, all that communicates, and from the first node's begin
+    to the last one's end. The first two overlap where there are two streams."""
+    found: dict[str, float] = dict.fromkeys(STREAMS, 0.0)
+    for times in steps:
+        for timed in times:
+            found[stream_of(graph.nodes[timed.index])] += timed.duration
+    count = 1000 * max(1, len(steps))
+    return found["compute"] / count, found["communication"] / count, sum(map(length, steps)) / count
+
+
+def length(times: Sequence[Timed]) -> float:
+    """Milliseconds from the begin of a step to the end of its last node."""
+    return max((timed.begin + timed.duration for timed in times), default=0.0)
+
+
+def _line(node: Node) -> str:
+    """The innermost line of the user's own files where there is one."""
+    if not node.frames:
+        return ""
+    place = next((frame for frame in node.frames if not frame.file.startswith("mspc/")), node.frames[0])
+    return f"{place.file}:{place.line}: {place.text.strip()}"
+
+
+def _said(node: Node) -> dict[str, str]:
+    """What the node's attributes tell a reader: the operators that it was made of, why it communicates."""
+    return {name: str(node.attrs[name]) for name in ("fused", "reason", "mirror_user_id") if name in node.attrs}

@@ -1,0 +1,171 @@
+"""`mspc run --device`: what is chosen, and that parameters on a device are where the script looks for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.job import Job
+from mspc.commands.run import run_directory, run_script
+from mspc.commands.run_program import Options, check_program, run_rank
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.runtime.choose import Hardware, Wishes
+from mspc.runtime.comm_local import World
+from tests.commands.played_gpu import Machine, PlayedCuda
+from tests.commands.test_run_script import NETWORK, TRAIN
+
+WISHES = Wishes("gpu", deterministic=True)
+TWO_GRAPHS = (
+    NETWORK
+    + """
+x, y = rows(0)
+print("before", net(x).asnumpy()[0])
+print(step(x, y))
+print(step(x, y), "lost")
+print("w", net.w.asnumpy()[0])
+print("after", net(x).asnumpy()[0])
+net.w.set_data(Tensor(np.ones((8, 4), np.float32)))
+print("ones", net(x).asnumpy()[0])
+step(x, y)
+print("w", net.w.asnumpy()[0], net.w.asnumpy().sum())
+"""
+)
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlayedCuda:
+    monkeypatch.chdir(tmp_path)
+    played = PlayedCuda()
+    monkeypatch.setattr("mspc.runtime.choose.Cuda", lambda: played)
+    monkeypatch.setattr("mspc.runtime.choose.Probe", Machine)
+    return played
+
+
+def run(text: str, wishes: Wishes, **options: Any) -> None:
+    Path("train.py").write_text(text)
+    run_script(Path("train.py"), 1, wishes=wishes, **options)
+
+
+def test_two_graphs_share_the_parameters_on_the_device(cuda: PlayedCuda, capsys: pytest.CaptureFixture[str]) -> None:
+    run(TWO_GRAPHS, Wishes("cpu"))
+    wanted = capsys.readouterr()
+    assert cuda.log == []
+    run(TWO_GRAPHS, WISHES)
+    assert capsys.readouterr() == wanted
+    assert cuda.log == [
+        ("open", 0, True),
+        ("groups", True),
+        ("executor", 0, False, ["parameter"]),
+        ("groups", True),
+        ("executor", 1, False, ["parameter"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "wishes", "on_gpu"),
+    [
+        ("", Wishes(), True),
+        ('ms.set_context(device_target="CPU")', Wishes(), False),
+        ('init("nccl")', Wishes("cpu"), False),
+        ('ms.set_context(device_target="CPU"); init("nccl")', Wishes(), False),
+        ('ms.set_context(device_target="CPU")', WISHES, True),
+        ('ms.set_context(deterministic="ON", device_target="Ascend", device_id=2)', Wishes(), True),
+    ],
+)
+def test_the_device_of_a_script(cuda: PlayedCuda, line: str, wishes: Wishes, on_gpu: bool) -> None:
+    run(TRAIN.replace("init()", f"init(); {line}"), wishes)
+    assert bool(cuda.log) == on_gpu
+    if on_gpu:
+        index = 2 if "device_id" in line else 0
+        assert cuda.log[0] == ("open", index, wishes.deterministic or "deterministic" in line)
+
+
+def test_a_failure_of_a_step_under_way_is_not_lost(cuda: PlayedCuda, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = "step(x, Tensor(np.full((8, 4), np.nan, np.float32)))"
+    text = NETWORK + f"\nx, y = rows(0)\n{bad}\nprint('not known yet')\n"
+    with pytest.raises(ExecutionError, match="the loss of step 1 is NaN on rank 0"):
+        run(text, WISHES)
+    assert capsys.readouterr().out == "not known yet\n"
+
+
+def test_a_simulation_says_that_it_runs_on_the_cpu(cuda: PlayedCuda, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("train.py").write_text(TRAIN.replace("init()", 'init("nccl")'))
+    run_script(Path("train.py"), 2, simulate=True)
+    err = capsys.readouterr().err
+    assert err == 'warning: --simulate runs all ranks on the CPU; init("nccl") does not count\n'
+    assert cuda.log == []
+
+
+def test_a_compile_needs_no_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(TRAIN.replace("init()", 'init("nccl"); ms.set_context(device_target="GPU")'))
+    compile_target("train.py", CompileOptions(ranks=2, out=Path("out"), json=Path("table.json")))
+    assert (tmp_path / "out" / "program.json").is_file()
+
+
+def test_a_compiled_program_runs_on_the_device_of_every_rank(
+    cuda: PlayedCuda, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("train.py").write_text(TRAIN)
+    compile_target("train.py", CompileOptions(ranks=2, out=Path("out"), json=Path("table.json")))
+    data = Path("data.npz")
+    rng = np.random.default_rng(3)
+    np.savez(data, inputs0=rng.random((24, 8), np.float32), inputs1=rng.random((24, 4), np.float32))
+    capsys.readouterr()
+    run_directory(Path("out"), data=data, simulate=True, save=Path("cpu.safetensors"))
+    wanted = capsys.readouterr().out
+    options = Options(Path("out"), data=data, save=Path("gpu.safetensors"))
+    program = check_program(options, 2)
+    played = [PlayedCuda(), PlayedCuda()]
+
+    def body(comm: Any) -> None:
+        hardware = Hardware(Wishes(), comm.rank, 2, probe=Machine(), cuda=played[comm.rank])
+        run_rank(options, Job(comm, comm, None, hardware), program)
+
+    World(2).run(body)
+    assert capsys.readouterr().out == wanted
+    assert [p.log[0] for p in played] == [("open", 0, False), ("open", 1, False)]
+    cpu, gpu = load_file("cpu.safetensors"), load_file("gpu.safetensors")
+    assert cpu.keys() == gpu.keys()
+    assert all(np.array_equal(cpu[name], gpu[name]) for name in cpu)
+
+
+def test_no_gpu_is_an_error_of_status_2(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    command = [sys.executable, "-m", "mspc", "run", str(script)]
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([*command, "--device", "gpu"], capture_output=True, text=True, env=hidden, check=False)
+    assert done.returncode == 2
+    assert "--device gpu asks for a GPU, but " in done.stderr
+    assert "note: or run it on the CPU with mspc run --device cpu" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = subprocess.run([*command, "--device", "tpu"], capture_output=True, text=True, env=hidden, check=False)
+    assert done.returncode == 2
+    assert "tpu" in done.stderr
+
+
+def test_ranks_of_mpirun_get_the_flag_and_one_speaks_for_all(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    command = [sys.executable, "-m", "mspc", "run", str(script), "--ranks", "2", "--device", "gpu"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode == 0:
+        pytest.skip("this machine has GPUs")
+    assert done.returncode == 2
+    assert done.stderr.count("--device gpu asks for a GPU, but ") == 1
+
+
+def test_a_script_on_the_gpu_that_is_not_there_names_its_line_of_context(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN.replace("init()", 'ms.set_context(device_target="GPU"); init()'))
+    with pytest.raises(MspcError) as caught:
+        run_script(script, 1, wishes=Wishes())
+    assert caught.value.message.startswith('device_target="GPU" asks for a GPU, but ')

@@ -1,0 +1,394 @@
+"""Strategies that say more than how an operator's operands are cut: plans, stored cuts, dumps, cells with strategies of
+their own. Each network equals one device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from mspc.cli import app
+from mspc.commands.compile import CompileOptions
+from mspc.commands.verify import verify_target
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.layout import Layout
+from tests.compiler.test_operator_strategies import HEAD, compiled
+
+NETWORKS = {
+    "a cell whose parameters are cut by a plan": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(8, 16), "w")
+        self.b = Parameter(tensor(16), "b")
+    def construct(self, x):
+        return ops.relu(ops.matmul(x, self.w) + self.b)
+class Outer(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.net = Net().shard(((2, 1),), parameter_plan={"self.w": (1, 4), "b": (layout(("sp", "mp")),)})
+    def construct(self, x):
+        return self.net(x)
+net = Outer()
+nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Momentum(net.trainable_params(), 0.1, 0.9))(
+    tensor(8, 8), tensor(8, 16))
+""",
+    "optimizers of small operators, on cut parameters": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.u, self.v = Parameter(tensor(8, 16), "u"), Parameter(tensor(16, 8), "v")
+        self.w, self.x = Parameter(tensor(8), "w"), Parameter(tensor(8), "x")
+        self.first = P.MatMul().shard(((2, 1), (1, 4)))
+        self.second = P.MatMul().shard(((2, 4), (4, 1)))
+    def construct(self, x):
+        return self.second(self.first(x, self.u), self.v) * self.w + self.x
+class Several(nn.Cell):
+    def __init__(self, net):
+        super().__init__()
+        self.parameters = ms.ParameterTuple(net.trainable_params())
+        p = self.parameters
+        self.lamb, self.ftrl = nn.Lamb([p[0]], 0.1), nn.FTRL([p[1]], l1=0.1)
+        self.adagrad, self.rms = nn.Adagrad([p[2]]), nn.RMSProp([p[3]], centered=True)
+    def construct(self, grads):
+        self.lamb((grads[0],)), self.ftrl((grads[1],))
+        self.adagrad((grads[2],)), self.rms((grads[3],))
+        return True
+net = nn.MicroBatchInterleaved(nn.WithLossCell(Net(), nn.MSELoss()), 2)
+nn.TrainOneStepCell(net, Several(net))(tensor(8, 8), tensor(8, 8))
+""",
+    "products on a mesh of two axes": """
+plane = Layout((2, 4), ("x", "y"))
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.u, self.v = Parameter(tensor(16, 32), "u"), Parameter(tensor(32, 16), "v")
+        self.first = P.MatMul().add_prim_attr("enable_nd_tp", True).shard((plane("None", ("x", "y")), plane("x", "y")))
+        self.second = P.MatMul(transpose_b=True).add_prim_attr("enable_nd_tp", True)
+        self.second.shard((plane("None", ("y", "x")), plane("x", "y")))
+    def construct(self, x):
+        return self.second(self.first(x, self.u), ops.transpose(self.v, (1, 0)))
+C.GradOperation(get_all=True)(Net())(tensor(16, 16))
+""",
+    "products on a mesh of three axes": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.u, self.v = Parameter(tensor(16, 32), "u"), Parameter(tensor(32, 16), "v")
+        self.first = P.MatMul().add_prim_attr("enable_nd_tp", True)
+        self.first.shard((layout(("dp", "sp"), "mp"), layout(("mp", "dp"), "sp")))
+        self.second = P.MatMul(transpose_b=True).add_prim_attr("enable_nd_tp", True)
+        self.second.shard((layout(("dp", "mp"), "sp"), layout("mp", ("sp", "dp"))))
+    def construct(self, x):
+        return self.second(self.first(x, self.u), ops.transpose(self.v, (1, 0)))
+C.GradOperation(get_all=True)(Net())(tensor(16, 16))
+""",
+    "a table split by hand": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(64, 8), "w")
+        self.gather = P.Gather().shard(((4, 2), (1, 4))).add_prim_attr("manual_split", (10, 20, 30, 4))
+        self.mul = P.Mul().shard(((1, 4, 2), (1, 4, 2)))
+    def construct(self, ids, x):
+        return self.mul(self.gather(self.w, ids, 0), x)
+net = Net()
+ms.value_and_grad(net, None, net.trainable_params())(
+    Tensor(random.integers(0, 64, (6, 4)), ms.int32), tensor(6, 4, 8))
+""",
+    "a tensor brought into another layout": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = layout("dp", ("sp", "mp")), layout("mp", "None")
+    def construct(self, x):
+        return ops.relu(ms.reshard(ms.reshard(x, self.first) * 2, self.second))
+C.GradOperation(get_all=True)(Net())(tensor(8, 16))
+""",
+    "numbers between two tensors": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.space = P.LinSpace().shard(((4,),))
+        self.range = P.Range().shard(((2,),))
+        self.limit = Tensor(16.0, ms.float32)
+    def construct(self, start, stop):
+        return self.space(start, stop, 16) * self.range(Tensor(0.0, ms.float32), self.limit, Tensor(1.0, ms.float32))
+C.GradOperation(get_all=True)(Net())(Tensor(1.0, ms.float32), Tensor(4.0, ms.float32))
+""",
+    "slices repeated by a list": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.repeat = P.RepeatInterleaveTensor().shard(((1, 4), (1,)))
+    def construct(self, x):
+        return self.repeat(x, [2, 0, 3, 1], 0)
+C.GradOperation(get_all=True)(Net())(tensor(4, 8))
+""",
+    "embeddings of fields, batch_slice, SUM": """
+net = nn.MultiFieldEmbeddingLookup(32, 8, 5, slice_mode="batch_slice", operator="SUM", feature_num_list=None)
+class Loss(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.net = net
+    def construct(self, ids, values, fields):
+        return ops.reduce_sum(ops.square(self.net(ids, values, fields)))
+loss = Loss()
+ms.value_and_grad(loss, None, loss.trainable_params())(
+    Tensor(random.integers(0, 32, (8, 8)), ms.int32), tensor(8, 8), Tensor(random.integers(0, 4, (8, 8)), ms.int32))
+""",
+    "embeddings of fields, table_row_slice, MEAN": """
+net = nn.MultiFieldEmbeddingLookup(32, 8, 5, slice_mode="table_row_slice", operator="MEAN", feature_num_list=None)
+class Loss(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.net = net
+    def construct(self, ids, values, fields):
+        return ops.reduce_sum(ops.square(self.net(ids, values, fields)))
+loss = Loss()
+ms.value_and_grad(loss, None, loss.trainable_params())(
+    Tensor(random.integers(0, 32, (8, 8)), ms.int32), tensor(8, 8), Tensor(random.integers(0, 4, (8, 8)), ms.int32))
+""",
+    "embeddings of fields, table_column_slice, MAX": """
+net = nn.MultiFieldEmbeddingLookup(32, 8, 5, slice_mode="table_column_slice", operator="MAX", feature_num_list=None)
+class Loss(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.net = net
+    def construct(self, ids, values, fields):
+        return ops.reduce_sum(ops.square(self.net(ids, values, fields)))
+loss = Loss()
+ms.value_and_grad(loss, None, loss.trainable_params())(
+    Tensor(random.integers(0, 32, (8, 8)), ms.int32), tensor(8, 8), Tensor(random.integers(0, 4, (8, 8)), ms.int32))
+""",
+    "embeddings of fields, field_slice, SUM": """
+net = nn.MultiFieldEmbeddingLookup(32, 8, 5, slice_mode="field_slice", operator="SUM",
+                                   feature_num_list=(4, 4, 2, 6, 8, 2, 3, 3))
+class Loss(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.net = net
+    def construct(self, ids, values, fields):
+        return ops.reduce_sum(ops.square(self.net(ids, values, fields)))
+loss = Loss()
+ms.value_and_grad(loss, None, loss.trainable_params())(
+    Tensor(random.integers(0, 32, (8, 8)), ms.int32), tensor(8, 8), Tensor(random.integers(0, 4, (8, 8)), ms.int32))
+""",
+    "places in dimensions that are cut": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(8, 4, 6), "w")
+        self.at = Tensor(np.array([[1, 3], [-1, 0], [1, 3]]), ms.int32)
+        self.add = P.TensorScatterAdd().shard(((4, 2, 1), (1, 1), (1, 1)))
+        self.put = P.ScatterNdUpdate().shard(((2, 2, 2), (1, 1), (1, 2)))
+        self.take = P.GatherNd()
+    def construct(self, x, rows):
+        y = self.take(self.add(x, self.at, rows), self.at)
+        return ops.reduce_sum(y * y) + ops.reduce_sum(ops.stop_gradient(self.put(self.w, self.at, rows)))
+C.GradOperation(get_all=True)(Net())(tensor(8, 4, 6), tensor(3, 6))
+""",
+    "a function over the gradients": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.u, self.v = Parameter(tensor(8, 16), "u"), Parameter(tensor(16, 8), "v")
+        self.first = P.MatMul().shard(((2, 1), (1, 4)))
+    def construct(self, x):
+        return ops.matmul(self.first(x, self.u), self.v)
+clip = C.MultitypeFuncGraph("clip")
+@clip.register("Number", "Tensor", "Tensor")
+def _clip(limit, gradient, weight):
+    return ops.clip_by_value(gradient, -limit, limit) + 0.1 * weight
+@clip.register("Number", "Tuple", "Tensor")
+def _never(limit, gradient, weight):
+    return gradient
+class Train(nn.Cell):
+    def __init__(self, net, optimizer):
+        super().__init__(auto_prefix=False)
+        self.network, self.optimizer = net, optimizer
+        self.weights = optimizer.parameters
+        self.grad = C.GradOperation(get_by_list=True)
+        self.hyper_map = C.HyperMap()
+    def construct(self, x):
+        loss = self.network(x)
+        gradients = self.grad(self.network, self.weights)(x)
+        gradients = self.hyper_map(ops.partial(clip, 0.25), gradients, self.weights)
+        return ops.depend(loss, self.optimizer(gradients))
+net = Net()
+Train(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))(tensor(8, 8))
+""",
+    "a norm over a dimension that is cut": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.g = Parameter(tensor(16), "g")
+        self.norm = P.RmsNorm(1e-5).shard(((2, 4), (4,)))
+    def construct(self, x):
+        y, root = self.norm(x, self.g)
+        return y * root
+C.GradOperation(get_all=True)(Net())(tensor(8, 16))
+""",
+    "an out_strategy for every result": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.g, self.b = Parameter(tensor(16), "g"), Parameter(tensor(16), "b")
+        self.norm = P.LayerNorm(-1, -1).add_prim_attr("self_define_shard", True)
+        self.norm.shard(((4, 2, 1), (1,), (1,)), ((4, 2, 1), (4, 2, 1), (4, 2, 1)))
+    def construct(self, x):
+        return self.norm(x, self.g, self.b)[0]
+C.GradOperation(get_all=True)(Net())(tensor(4, 8, 16))
+""",
+    "an axis that is none of ranks": """
+layout = Layout((2, 4, 2), ("dp", "mp", "interleaved_parallel"))
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(8, 16), "w")
+        self.matmul = P.MatMul().shard((layout(("dp", "interleaved_parallel"), "mp"), layout("mp", "None")))
+    def construct(self, x):
+        return self.matmul(x, self.w)
+C.GradOperation(get_all=True)(Net())(tensor(8, 8))
+""",
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_equals_one_device(tmp_path: Path, name: str) -> None:
+    script = tmp_path / "net.py"
+    script.write_text(HEAD + NETWORKS[name])
+    verify_target(str(script), CompileOptions(), seed=1)
+
+
+def test_a_plan_says_how_parameters_are_stored(tmp_path: Path) -> None:
+    graph = compiled(tmp_path, NETWORKS["a cell whose parameters are cut by a plan"]).graph
+    layouts = [graph.parameter(name).layout for name in ("net.w", "net.b", "moments.net.w")]
+    assert [layout.strategy for layout in layouts if isinstance(layout, Layout)] == [(1, 4), (4,), (1, 4)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "(10, 20, 30, 4)",
+            "(10, 20, 30)",
+            "manual_split has 3 parts, but the strategy cuts the table 4 ways and the fields 4 ways",
+        ),
+        ("(10, 20, 30, 4)", "(10, 20, 30, 5)", "manual_split has 65 rows in all, the table 64"),
+        ("(10, 20, 30, 4)", "4", "manual_split must be a tuple of numbers of rows, not 4"),
+        (
+            "(1, 4)))",
+            "(4, 1)))",
+            "manual_split has 4 parts, but the strategy cuts the table 4 ways and the fields 1 ways",
+        ),
+        (".shard(((4, 2), (1, 4)))", "", "manual_split needs a strategy of two tuples"),
+        (
+            'manual_split", (10, 20, 30, 4)',
+            'manual_split_with_offset", (10, 20, 30, 4)',
+            "manual_split_with_offset must be a tuple of pairs (rows, offset), not (10, 20, 30, 4)",
+        ),
+    ],
+)  # fmt: skip
+def test_a_split_by_hand_that_does_not_fit(tmp_path: Path, old: str, new: str, message: str) -> None:
+    text = NETWORKS["a table split by hand"]
+    assert old in text
+    with pytest.raises(MspcError) as raised:
+        compiled(tmp_path, text.replace(old, new, 1))
+    assert raised.value.message == f"Gather: {message}"
+
+
+def test_a_table_split_by_hand_is_stored_in_parts(tmp_path: Path) -> None:
+    layout = compiled(tmp_path, NETWORKS["a table split by hand"]).graph.parameter("w").layout
+    assert isinstance(layout, Layout)
+    assert layout.strategy == (4, 2)
+
+
+def test_products_on_a_mesh_of_two_axes_gather_and_scatter(tmp_path: Path) -> None:
+    graph = compiled(tmp_path, NETWORKS["products on a mesh of two axes"]).graph
+    nodes = [node.op.name for node in graph.nodes if node.phase == "forward"]
+    sent = [name for name in nodes if name in ("AllGather", "AllReduce", "ReduceScatter")]
+    assert sent[:3] == ["ReduceScatter", "AllGather", "ReduceScatter"]
+
+
+def test_reshard_takes_a_layout(tmp_path: Path) -> None:
+    text = NETWORKS["a tensor brought into another layout"].replace('layout("mp", "None")', "(2, 1)")
+    with pytest.raises(MspcError) as raised:
+        compiled(tmp_path, text)
+    assert "reshard takes the layout of a tensor, not (2, 1)" in str(raised.value)
+
+
+def test_enable_nd_tp_needs_layouts(tmp_path: Path) -> None:
+    layouts = '(plane("None", ("x", "y")), plane("x", "y"))'
+    text = NETWORKS["products on a mesh of two axes"].replace(layouts, "((1, 8), (8, 1))")
+    with pytest.raises(MspcError) as raised:
+        compiled(tmp_path, text)
+    assert raised.value.message == "MatMul: enable_nd_tp needs a Layout for each of its two tensors"
+
+
+def test_dumped_tensors_are_the_slices_of_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "net.py"
+    script.write_text(
+        HEAD
+        + """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.relu = P.ReLU().shard(((4, 2),))
+    def construct(self, x):
+        y = self.relu(x)
+        ops.tensordump("dumps/y.npy", y, "in")
+        return y
+net = Net()
+x = Tensor(np.arange(64).reshape(8, 8), ms.float32)
+net(x), net(x)
+"""
+    )
+    assert CliRunner().invoke(app, ["run", str(script), "--simulate", "--ranks", "8"]).exit_code == 0
+    whole = np.arange(64.0).reshape(8, 8)
+    files = sorted(path.name for path in (tmp_path / "dumps").iterdir())
+    assert files == [f"y_float32_{step}_rank{rank}.npy" for step in (1, 2) for rank in range(8)]
+    for rank in range(8):
+        mine = np.load(tmp_path / "dumps" / f"y_float32_2_rank{rank}.npy")
+        np.testing.assert_array_equal(mine, whole[Layout.of((4, 2), [(0,), (1,)]).slices_for(rank, (8, 8))])
+
+
+def test_a_norm_whose_gain_is_cut_otherwise(tmp_path: Path) -> None:
+    text = NETWORKS["a norm over a dimension that is cut"].replace("((2, 4), (4,))", "((2, 4), (2,))")
+    with pytest.raises(MspcError) as raised:
+        compiled(tmp_path, text)
+    assert raised.value.message == "RmsNorm: the last dimensions of input 0 are cut (4,), but input 1 (2,)"
+
+
+def test_an_out_strategy_of_several_results_that_does_not_follow(tmp_path: Path) -> None:
+    text = NETWORKS["an out_strategy for every result"].replace("((4, 2, 1), (4, 2, 1), (4, 2, 1))", "((4, 1, 1),) * 3")
+    with pytest.raises(MspcError) as raised:
+        compiled(tmp_path, text)
+    assert raised.value.message == "LayerNorm 'norm': the out_strategy cuts result 0 (4, 1, 1), but it is cut (4, 2, 1)"
+
+
+def test_dumped_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "net.py"
+    script.write_text(
+        HEAD
+        + """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.dump = P.DumpGradient()
+        self.mul = P.Mul().shard(((4, 2), (4, 2)))
+    def construct(self, x):
+        y = self.dump("gradient", x, "in")
+        return self.mul(y, y)
+C.GradOperation()(Net())(Tensor(np.arange(64).reshape(8, 8), ms.float32))
+"""
+    )
+    assert CliRunner().invoke(app, ["run", str(script), "--simulate", "--ranks", "8"]).exit_code == 0
+    found = sorted(path.name for path in tmp_path.glob("gradient*"))
+    assert found == [f"gradient_float32_1_rank{rank}.npy" for rank in range(8)]
+    joined = np.concatenate([np.load(tmp_path / name).ravel() for name in found])
+    assert set(joined.tolist()) == {2.0 * i for i in range(64)}

@@ -1,0 +1,124 @@
+"""The GPU runtime without a GPU: what `GpuDevice` offers, played by NumPy and by kernels that g++ compiled.
+
+Streams are one: work is done when it is asked for. Memory that was not written holds NaN, so that a launch that reads
+too early or too much shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mspc.ops.matmul import BatchMatMul
+from mspc.runtime.comm import OneRank
+from tests.ops.cuda_emulator import Emulator
+
+
+class EmulatedProducts:
+    """Matrix products by NumPy."""
+
+    def agree(self, comm: Any) -> None: ...
+
+
+class Event:
+    def synchronize(self) -> None: ...
+
+
+class EmulatedGpu(Emulator):
+    """See `mspc.runtime.gpu.device.GpuDevice`. made: names of the kernels asked for."""
+
+    index = 0
+    name = "emulated"
+    comm: Any
+    progress: Any = None
+
+    def __init__(self, folder: Path, comm: Any = None) -> None:
+        super().__init__(folder, step=0)
+        self.comm = OneRank() if comm is None else comm
+        self.products = EmulatedProducts()
+        self.workspaces: dict[str, int] = {}
+        self.captures = 0
+        self._room: list[Any] = []
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        dtype = np.dtype(dtype)
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        raw = np.full(size + 256, 0xFF, np.uint8)
+        begin = -raw.ctypes.data % 256
+        return raw[begin : begin + size].view(dtype).reshape(shape)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        array = self.empty(shape, dtype)
+        array[...] = 0
+        return array
+
+    def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        dtype = np.dtype(dtype)
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        return memory[offset : offset + size].view(dtype).reshape(shape)
+
+    def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return np.zeros(shape, dtype)
+
+    def send(self, host: Any, array: Any) -> None:
+        array[...] = host
+
+    def receive(self, array: Any, host: Any) -> None:
+        host[...] = array
+
+    def copy(self, source: Any, target: Any) -> None:
+        target[...] = source
+
+    def same(self, first: Any, second: Any) -> bool:
+        return first.ctypes.data == second.ctypes.data
+
+    def stream(self, name: str) -> Any:
+        assert name in ("compute", "communication", "copy")
+        return contextlib.nullcontext()
+
+    def signal(self, timed: bool = False) -> Any:
+        return Event()
+
+    def wait(self, event: Any) -> None: ...
+
+    def milliseconds(self, first: Any, second: Any) -> float:
+        return 0.0
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        self.captures += 1
+        return work
+
+    def synchronize(self) -> None: ...
+
+    def matmul(self, x: Any, y: Any, out: Any, transpose_a: bool, transpose_b: bool, *, addend: Any = None,
+               bias: Any = None, activation: str = "", before: Any = None) -> Any:  # fmt: skip
+        from mspc.ops.activation import GeLU, GeLUGrad
+
+        wide = np.float64 if out.dtype == np.float64 else np.float32
+        product = BatchMatMul(transpose_a, transpose_b).kernel(self)
+        gelu, gradient = GeLU().kernel(self), GeLUGrad().kernel(self)
+
+        def launch() -> None:
+            found = product(x.astype(wide), y.astype(wide))
+            for other in (addend, bias):
+                if other is not None:
+                    found = found + other.astype(wide)
+            if activation == "gelu" and before is not None:
+                before[...] = found
+            if activation == "gelu":
+                found = gelu(found)
+            if activation == "gelu_gradient":
+                found = gradient(found, before.astype(wide), before.astype(wide))
+            out[...] = found
+
+        return launch
+
+    def fastest(self, kind: tuple[Any, ...], launches: Any) -> Any:
+        return launches[-1]
+
+    def attention(self, *arrays: Any, **options: Any) -> Any:
+        return None

@@ -1,0 +1,105 @@
+"""Small training programs for the tests of the GPU runtime, compiled for one rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import mspc as ms
+from mspc import Parameter, Tensor, nn, ops
+from mspc.compiler.config import Config
+from mspc.compiler.driver import compile_launch
+
+
+def drawn(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+class FeedForward(nn.Cell):
+    """Two products with a bias, GeLU and a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w1, self.b1 = Parameter(Tensor(drawn(8, 16)), "w1"), Parameter(Tensor(drawn(16)), "b1")
+        self.w2 = Parameter(Tensor(drawn(16, 8, seed=1)), "w2")
+        self.bias, self.gelu = ops.BiasAdd(), ops.GeLU()
+
+    def construct(self, x: Any) -> Any:
+        return ops.matmul(self.gelu(self.bias(ops.matmul(x, self.w1), self.b1)), self.w2) + x
+
+
+class Attention(nn.Cell):
+    """One pre-norm layer with four heads, computed in bfloat16 or float32."""
+
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.kind = kind
+        self.gamma, self.beta = Parameter(Tensor(np.ones(32, np.float32))), Parameter(Tensor(drawn(32)))
+        self.wq, self.wk, self.wv, self.wo = (Parameter(Tensor(drawn(32, 32, seed=i) / 6)) for i in range(4))
+        self.norm, self.softmax = ops.LayerNorm(-1, -1, 1e-5), ops.Softmax(-1)
+        self.scores, self.weigh = ops.BatchMatMul(transpose_b=True), ops.BatchMatMul()
+
+    def heads(self, x: Any) -> Any:
+        return ops.transpose(ops.reshape(x, (2, 8, 4, 8)), (0, 2, 1, 3))
+
+    def construct(self, x: Any) -> Any:
+        y, _, _ = self.norm(x, self.gamma, self.beta)
+        y = ops.cast(y, self.kind)
+        query = self.heads(ops.matmul(y, ops.cast(self.wq, self.kind)))
+        key = self.heads(ops.matmul(y, ops.cast(self.wk, self.kind)))
+        value = self.heads(ops.matmul(y, ops.cast(self.wv, self.kind)))
+        weights = self.softmax(self.scores(query, key) * 0.35)
+        mixed = ops.reshape(ops.transpose(self.weigh(weights, value), (0, 2, 1, 3)), (16, 32))
+        return ops.cast(ops.matmul(mixed, ops.cast(self.wo, self.kind)), ms.float32) + x
+
+
+class Classifier(nn.Cell):
+    """An embedding, Dense layers, dropout and a mean over the sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(12, 16)
+        self.dense, self.head = nn.Dense(16, 16, activation="relu"), nn.Dense(16, 5)
+        self.dropout = nn.Dropout(p=0.25)
+
+    def construct(self, x: Any) -> Any:
+        return self.head(self.dropout(self.dense(self.table(x).mean(axis=1))))
+
+
+def _step(network: Any, loss: Any, optimizer: str = "momentum") -> Any:
+    whole = nn.WithLossCell(network, loss)
+    weights = whole.trainable_params()
+    made = nn.Adam(weights, 0.01) if optimizer == "adam" else nn.Momentum(weights, 0.1, 0.9)
+    step = nn.TrainOneStepCell(whole, made)
+    step.set_train()
+    return step
+
+
+def _rows(columns: int) -> list[Any]:
+    return [Tensor(drawn(16, columns, seed=5)), Tensor(drawn(16, columns, seed=6))]
+
+
+def _classes() -> list[Any]:
+    generator = np.random.default_rng(7)
+    return [Tensor(generator.integers(0, 12, (6, 4)).astype(np.int32)), Tensor(np.arange(6, dtype=np.int32) % 5)]
+
+
+SCRIPTS = {
+    "feed_forward": lambda: (_step(FeedForward(), nn.MSELoss()), _rows(8)),
+    "attention": lambda: (_step(Attention(ms.float32), nn.MSELoss(), "adam"), _rows(32)),
+    "classifier": lambda: (
+        _step(Classifier(), nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), "adam"), _classes(),
+    ),
+}  # fmt: skip
+
+
+def compiled(name: str, device: str = "CPU") -> tuple[Any, dict[str, Any], list[Any]]:
+    """(execute graph, values of its parameters, inputs) of a program."""
+    ms.set_seed(1)
+    target, args = SCRIPTS[name]()
+    found = compile_launch(target, args, Config(device=device))
+    graph = found.rank_graph(0)
+    values = {p.name: np.asarray(found.traced.constants[p.name]) for p in graph.parameters if p.kind == "constant"}
+    values |= {p.name: found.traced.parameters[p.name].asnumpy() for p in graph.parameters if p.kind == "parameter"}
+    return graph, values, [arg.asnumpy() for arg in args]

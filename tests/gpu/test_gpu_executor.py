@@ -1,0 +1,83 @@
+"""The GPU executor beside the NumPy executor: the same networks, planned memory, the real CUDA code of all kernels."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.ir.diagnostics import ExecutionError
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm import OneRank
+from mspc.runtime.executor import Executor
+from mspc.runtime.gpu.executor import GpuExecutor
+from tests.gpu.emulated import EmulatedGpu
+from tests.gpu.programs import SCRIPTS, compiled
+from tests.ops.cuda_emulator import NEEDED
+
+
+def device(folder: Path) -> Any:
+    """A GPU where there is one, else an emulated one."""
+    with contextlib.suppress(ImportError):
+        import cupy
+
+        if cupy.cuda.is_available():
+            from mspc.runtime.gpu.device import open_device
+
+            return open_device()
+    if NEEDED is None:
+        pytest.skip("neither a GPU nor g++ is there")
+    return EmulatedGpu(folder)
+
+
+def both(name: str, folder: Path) -> tuple[Executor, GpuExecutor, list[Any]]:
+    graph, values, feeds = compiled(name)
+    ours = {key: np.array(value) for key, value in values.items()}
+    gpu = GpuExecutor(graph, device(folder), ours)
+    return Executor(graph, NumPyBackend(OneRank()), {k: np.array(v) for k, v in values.items()}), gpu, feeds
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_steps_equal_numpys(name: str, tmp_path: Path) -> None:
+    cpu, gpu, feeds = both(name, tmp_path)
+    for step in range(4):
+        fed = [feed + np.float32(0.1 * step) if feed.dtype.kind == "f" else feed for feed in feeds]
+        wanted, got = cpu.run(fed), gpu.run(fed)
+        for one, other in zip(wanted, got, strict=True):
+            np.testing.assert_allclose(np.asarray(other), one, rtol=2e-5, atol=1e-6)
+    for parameter in cpu.graph.parameters:
+        if parameter.kind == "parameter":
+            got, wanted = gpu.parameter(parameter.name), cpu.parameter(parameter.name)
+            np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=1e-6, err_msg=parameter.name)
+    assert gpu.captured
+
+
+def test_loss_that_is_not_finite_changes_nothing(tmp_path: Path) -> None:
+    cpu, gpu, feeds = both("feed_forward", tmp_path)
+    gpu.run(feeds)
+    bad = [np.full_like(feeds[0], np.inf), *feeds[1:]]
+    (loss,) = gpu.run(bad)
+    before = gpu.parameter("w1")
+    with pytest.raises(ExecutionError, match="the loss of step 2 is NaN on rank 0"):
+        np.asarray(loss)
+    cpu.run(feeds)
+    np.testing.assert_allclose(before, cpu.parameter("w1"), rtol=2e-5, atol=1e-6)
+
+
+def test_results_are_kept_until_they_are_read(tmp_path: Path) -> None:
+    cpu, gpu, feeds = both("feed_forward", tmp_path)
+    late = [gpu.run(feeds)[0] for _ in range(6)]
+    wanted = [float(cpu.run(feeds)[0]) for _ in range(6)]
+    np.testing.assert_allclose([float(np.asarray(one)) for one in late], wanted, rtol=2e-5)
+
+
+def test_same_origin_is_not_fed_again(tmp_path: Path) -> None:
+    cpu, gpu, feeds = both("feed_forward", tmp_path)
+    origins = [object() for _ in feeds]
+    gpu.run(feeds, origins)
+    (loss,) = gpu.run([np.full_like(feed, np.nan) for feed in feeds], origins)
+    cpu.run(feeds)
+    assert np.asarray(loss) == pytest.approx(float(cpu.run(feeds)[0]), rel=2e-5)

@@ -1,0 +1,112 @@
+"""Products through cuBLASLt against NumPy, on a GPU."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed")
+device_module = pytest.importorskip("mspc.runtime.gpu.device", reason="nvmath-python is not installed")
+
+TOLERANCE = {"float16": 3e-3, "bfloat16": 2e-2, "float32": 3e-6, "float64": 1e-13}
+SHAPES = [((24, 40), (40, 56)), ((3, 24, 40), (3, 40, 56)), ((3, 24, 40), (40, 56)), ((2, 1, 24, 40), (2, 3, 40, 56))]
+
+
+@pytest.fixture(scope="module")
+def device() -> Any:
+    import cupy
+
+    try:
+        cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError:
+        pytest.skip("no GPU")
+    return device_module.open_device()
+
+
+def drawn(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    return np.random.default_rng(seed).standard_normal(shape).astype(kind)
+
+
+def put(device: Any, array: Any) -> Any:
+    found = device.empty(array.shape, array.dtype)
+    array = np.ascontiguousarray(array)
+    device.send(array, found)
+    device.synchronize()
+    return found
+
+
+def fetched(device: Any, array: Any) -> Any:
+    found = np.empty(array.shape, array.dtype)
+    device.synchronize()
+    device.receive(array, found)
+    device.synchronize()
+    return found.astype(np.float64)
+
+
+def close(got: Any, wanted: Any, dtype: str) -> None:
+    error = np.linalg.norm(got - wanted) / np.linalg.norm(wanted)
+    assert error < TOLERANCE[dtype], f"relative error {error:.2e}"
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_product_equals_numpy(device: Any, dtype: str, shapes: Any) -> None:
+    for ta, tb in itertools.product((False, True), repeat=2):
+        x, y = drawn(shapes[0], dtype), drawn(shapes[1], dtype, 1)
+        wanted = x.astype(np.float64) @ y.astype(np.float64)
+        left = np.ascontiguousarray(x.swapaxes(-1, -2)) if ta else x
+        right = np.ascontiguousarray(y.swapaxes(-1, -2)) if tb else y
+        out = device.empty(wanted.shape, x.dtype)
+        with device.stream("compute"):
+            launch = device.matmul(put(device, left), put(device, right), out, ta, tb)
+            launch()
+        close(fetched(device, out), wanted, dtype)
+
+
+def gelu(x: Any) -> Any:
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def gelu_gradient(x: Any) -> Any:
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    slope = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
+    return 0.5 * (1 + np.tanh(inner)) + 0.5 * x * (1 - np.tanh(inner) ** 2) * slope
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_what_follows_is_joined(device: Any, dtype: str) -> None:
+    x, y, bias, addend = (drawn(s, dtype, i) for i, s in enumerate([(64, 32), (32, 48), (48,), (64, 48)]))
+    product = x.astype(np.float64) @ y.astype(np.float64)
+    wide, plus = bias.astype(np.float64), addend.astype(np.float64)
+    left, right, row, also = (put(device, a) for a in (x, y, bias, addend))
+    out, before = device.empty((64, 48), x.dtype), device.empty((64, 48), x.dtype)
+    with device.stream("compute"):
+        device.matmul(left, right, out, False, False, addend=also)()
+        close(fetched(device, out), product + plus, dtype)
+        device.matmul(left, right, out, False, False, bias=row)()
+        close(fetched(device, out), product + wide, dtype)
+        device.matmul(left, right, out, False, False, bias=row, activation="gelu", before=before)()
+        close(fetched(device, out), gelu(product + wide), dtype)
+        close(fetched(device, before), product + wide, dtype)
+        device.matmul(left, right, out, False, False, activation="gelu", before=before)()
+        close(fetched(device, out), gelu(product), dtype)
+        device.matmul(left, right, out, False, False, activation="gelu_gradient", before=also)()
+        close(fetched(device, out), product * gelu_gradient(plus), dtype)
+        device.matmul(left, right, also, False, False, addend=also)()
+        close(fetched(device, also), product + plus, dtype)
+
+
+def test_product_is_captured(device: Any) -> None:
+    x, y = drawn((64, 32), "float32"), drawn((32, 48), "float32", 1)
+    out = device.zeros((64, 48), np.float32)
+    with device.stream("compute"):
+        launch = device.matmul(put(device, x), put(device, y), out, False, False)
+        replay = device.capture(launch)
+        replay()
+    close(fetched(device, out), x.astype(np.float64) @ y.astype(np.float64), "float32")

@@ -1,0 +1,63 @@
+"""What runs are compared by: a fused graph shows the values of the operators that it is made of."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Constant, Graph, Parameter
+from mspc.ir.types import FLOAT16, FLOAT32, TensorType
+from mspc.ops.arithmetic import Add
+from mspc.ops.broadcast import ReduceSum
+from mspc.ops.cast import Cast
+from mspc.ops.elementwise import Square
+from mspc.ops.optimizer import Adam, ApplyMomentum
+from mspc.passes.base import parse_passes, run_passes
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm_local import World
+from mspc.runtime.observe import observe
+
+FUSED = ["FusedElementwise", "GroupedUpdate", "GroupedUpdate"]
+
+
+def marked_graph() -> Graph:
+    """A chain with a sum, updates with casts of halves, updates with several results; every node is numbered."""
+    graph = Graph("g")
+    graph.attrs = {"mode": "stand_alone", "ranks": 1, "rank": 0}
+
+    def new(name: str, kind: str = "parameter", shape: tuple[int, ...] = (4,)) -> Parameter:
+        graph.parameters.append(Parameter(name, TensorType(FLOAT16 if "half" in name else FLOAT32, shape), kind))
+        return graph.parameters[-1]
+
+    b = Builder(graph)
+    x = new("x", "input")
+    total = b.emit(ReduceSum(axis=(0,)), b.emit(Square(), b.emit(Add(), x, x)))
+    b.phase = "update"
+    rate = Constant(0.5, FLOAT32)
+    for name in ("w", "v"):
+        gradient = b.emit(Cast(dst_type=FLOAT32), new(f"half.{name}", "input"))
+        b.emit(ApplyMomentum(), new(name), new(f"m.{name}"), rate, gradient, rate)
+    for name in ("a", "b"):
+        b.emit(Adam(), new(name), new(f"m.{name}"), new(f"v.{name}"), *[rate] * 6, x)
+    graph.results = [total]
+    for number, node in enumerate(graph.nodes):
+        node.attrs["number"] = number
+    return graph
+
+
+def test_members_of_fused_nodes_are_seen() -> None:
+    found = []
+    for passes in ("execute", "fuse_elementwise,fuse_updates,execute"):
+        graph = run_passes(marked_graph(), parse_passes(passes))
+        generator = np.random.default_rng(0)
+        values = {p: generator.random(p.shape).astype(p.tensor_type.dtype.numpy) for p in graph.parameters}
+
+        def main(comm, graph=graph, values=values):
+            return observe(graph, NumPyBackend(comm), values, "number")
+
+        found += World(1).run(main)
+    assert [node.op.name for node in graph.nodes] == FUSED
+    assert set(found[0]) == set(found[1])
+    assert {0, 1, 2, 3, 4, 5, 6} <= set(found[1])
+    for key, value in found[0].items():
+        np.testing.assert_array_equal(found[1][key], value)

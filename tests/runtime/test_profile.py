@@ -1,0 +1,50 @@
+"""What a profile says of a step, on NumPy and as text."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm import OneRank
+from mspc.runtime.executor import Executor
+from mspc.runtime.profile import Timed, costs, trace
+from tests.gpu.programs import compiled
+
+
+def test_timed_step_equals_the_ordinary_one() -> None:
+    graph, values, feeds = compiled("feed_forward")
+    one, other = (Executor(graph, NumPyBackend(OneRank()), {k: v.copy() for k, v in values.items()}) for _ in range(2))
+    assert one.run_timed(feeds)[1] == []
+    other.run(feeds)
+    results, times = one.run_timed(feeds)
+    assert np.array_equal(results[0], other.run(feeds)[0])
+    assert [t.index for t in times] == list(range(len(graph.nodes)))
+    assert all(t.duration >= 0 for t in times)
+    assert [t.begin for t in times] == sorted(t.begin for t in times)
+    assert np.array_equal(one.run(feeds)[0], other.run(feeds)[0])
+
+
+def test_most_expensive_nodes_come_first() -> None:
+    graph, _, _ = compiled("feed_forward")
+    steps = [[Timed(0, "compute", 0, 1), Timed(1, "compute", 1, 5), Timed(2, "communication", 6, 2)] for _ in range(2)]
+    found = costs(steps, graph, most=2)
+    assert [(c.label, c.stream, c.seconds, c.share) for c in found] == [
+        (graph.nodes[1].label, "compute", 0.005, 0.625),
+        (graph.nodes[2].label, "communication", 0.002, 0.25),
+    ]
+    assert "programs.py:" in costs(steps, graph)[0].line
+
+
+def test_trace_is_chromes() -> None:
+    graph, _, _ = compiled("feed_forward")
+    steps = {r: [[Timed(0, "compute", 0.5, 1.25)], [Timed(2, "communication", 0, 2)]] for r in (1, 0)}
+    text = json.loads(json.dumps(trace(steps, dict.fromkeys((0, 1), graph))))
+    spans = [event for event in text["traceEvents"] if event["ph"] == "X"]
+    assert [(e["pid"], e["tid"], e["ts"], e["dur"], e["args"]["step"]) for e in spans] == [
+        (0, 0, 500, 1250, 0), (0, 1, 1750, 2000, 1), (1, 0, 500, 1250, 0), (1, 1, 1750, 2000, 1),
+    ]  # fmt: skip
+    assert spans[0]["name"] == graph.nodes[0].label
+    names = [e["args"]["name"] for e in text["traceEvents"] if e["ph"] == "M"]
+    assert names == ["rank 0", "compute", "communication", "rank 1", "compute", "communication"]
