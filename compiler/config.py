@@ -28,6 +28,8 @@ class Config:
     share its
         update (`enable_parallel_optimizer`).
     gradient_bucket: bytes of gradients whose reductions are one collective; 0: each its own (`comm_fusion`).
+    gradient_fp32_sync: gradients of Float32 parameters are summed over ranks in Float32, not in the half precision that
+        they were computed in.
     device: "CPU" or "GPU" (`device_target`); for GPUs attention that is written out becomes one operator.
     """
 
@@ -42,6 +44,7 @@ class Config:
     optimizer_weight_shard_size: int = -1
     gradient_bucket: int = 64 << 20
     device: str = "CPU"
+    gradient_fp32_sync: bool = True
 
     @property
     def sharded(self) -> bool:
@@ -77,6 +80,7 @@ class Config:
             optimizer_weight_shard_size=context.optimizer_shard_size,
             gradient_bucket=_bucket(dict(context.comm_fusion)),
             device=context.device_target,
+            gradient_fp32_sync=context.gradient_fp32_sync,
         )
 
 

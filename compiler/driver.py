@@ -122,6 +122,8 @@ def compile_graph(traced: Traced, fed: list[Fed], config: Config, on_stage: OnSt
         graph.attrs["gradients_mean"] = True
     if config.gradient_bucket != BUCKET:
         graph.attrs["gradient_bucket"] = config.gradient_bucket
+    if config.sharded and not config.gradient_fp32_sync:
+        graph.attrs["gradient_fp32_sync"] = False
     if config.sharded:
         graph.attrs["outputs"] = "batch" if config.dataset_strategy == "data_parallel" else "whole"
         _optimizer_parallel(traced, config)

@@ -94,7 +94,7 @@ class Timeline:
                 self.communication += time
             else:
                 self.compute += time
-            if node.attrs.get("stream") == "communication":
+            if node.attrs.get("stream"):
                 side = max(side, main) + time
                 over[node] = side
             else:

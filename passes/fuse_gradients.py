@@ -16,6 +16,7 @@ from typing import Any
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.layout import Layout
+from mspc.ops.cast import Cast
 from mspc.ops.comm import AllReduce
 from mspc.ops.op import Op
 from mspc.ops.structural import TupleGetItem
@@ -99,7 +100,8 @@ def _changes_last(nodes: list[Node]) -> list[Node]:
     for node in nodes:
         op = node.op
         changes = isinstance(op, Op) and op.mutates
-        if changes or any(value in waiting for value in node.inputs):
+        widens = isinstance(op, Cast) and any(isinstance(v, Node) and _reduces_gradient(v) for v in node.inputs)
+        if changes or widens or any(value in waiting for value in node.inputs):
             last.append(node)
             waiting.add(node)
             if changes and isinstance(op, Op):

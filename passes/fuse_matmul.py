@@ -245,7 +245,8 @@ def _first_changes(graph: Graph) -> dict[Value, int]:
     """The index of the first node that changes a parameter, by parameter."""
     found: dict[Value, int] = {}
     for index, node in enumerate(graph.nodes):
-        for place in getattr(node.op, "mutates", ()):
+        mutates: tuple[int, ...] = getattr(node.op, "mutates", ())
+        for place in mutates:
             if place < len(node.inputs):
                 found.setdefault(node.inputs[place], index)
     return found

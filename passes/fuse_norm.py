@@ -10,6 +10,7 @@ a residual connection makes it, is joined too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mspc.ir.graph import Graph, Node, Value
@@ -157,11 +158,11 @@ class _Joining:
             return None, None
         return total, other
 
-    def _new(self, op: Op, inputs: list[Value], type: Type, like: Node, parts: object) -> Node:
+    def _new(self, op: Op, inputs: list[Value], type: Type, like: Node, parts: Sequence[Value]) -> Node:
         made = Node(op, inputs, type, like.name, like.instance, like.scope, like.frames, like.phase)
         made.attrs = dict(like.attrs)
-        if isinstance(parts, list):
-            members = [part for part in parts if isinstance(part, Node) and part.phase == like.phase]
+        members = [part for part in parts if isinstance(part, Node) and part.phase == like.phase]
+        if members:
             made.attrs["fused"] = tuple(dict.fromkeys(member.label for member in members))
         return made
 

@@ -15,6 +15,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ops.arithmetic import AddN
+from mspc.ops.cast import Cast
 from mspc.ops.comm import Redistribute
 from mspc.passes.base import Pass
 from mspc.passes.placement import result_layouts
@@ -161,9 +162,11 @@ def _words(layout: Layout) -> str:
 
 def _mirrored(value: Value, source: Layout, reader: Node | None) -> str:
     """The parameter whose gradient this reduces, as MindSpore's mirror operators name it."""
-    if not source.partial or reader is None or reader.phase != "update":
+    if not source.partial or reader is None:
         return ""
-    return _gradient_of(value)
+    if isinstance(reader.op, Cast) and "gradient_for" in reader.attrs:
+        return str(reader.attrs["gradient_for"])
+    return _gradient_of(value) if reader.phase == "update" else ""
 
 
 def _gradient_of(value: Value) -> str:

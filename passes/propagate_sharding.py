@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts, element_types
@@ -23,6 +23,7 @@ from mspc.ir.layout import Layout
 from mspc.ops.factors import Rule
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
+from mspc.passes.layout_plans import State, Total, best_plan, restore, state_of
 from mspc.passes.parallel_optimizer import cut_parameters
 from mspc.passes.placement import batch_choice, operand_layouts, result_layouts, stored, structural_layout
 from mspc.passes.sharding import Choice, Source, choices, make_choice, merge, operandwise_choice, rule_of
@@ -254,30 +255,19 @@ class _Propagation:
         """Let backward operators follow their operands in three ways, and keep the best.
 
         One looks for the fewest bytes at each operator, which may scatter sums, work on the pieces and change layouts
-        many times. The others go back to the layouts of the forward graph wherever they can, one of them with sums
-        complete. Of these that with the fewest messages is kept, if it does the same work for hardly more bytes.
+        many times. The others go back to the layouts of the forward graph wherever they can, one with sums complete.
         """
         values = [*nodes, *self.graph.parameters]
-        begin = [_state(value) for value in values]
+        begin = [state_of(value) for value in values]
         found: list[tuple[Total, list[State]]] = []
         for self.mirrors in ("whole", "partial", ""):
             for node in nodes:
                 self.follow_operands(node)
             self.settle_rest()
             self.improve([node for node in nodes if node.phase == "backward"])
-            found.append((self.total(nodes), [_state(value) for value in values]))
-            _restore(values, begin)
-        *mirrored, (fewest, free) = found
-        good = [
-            (plan.moves, plan.nbytes, i)
-            for i, (plan, _) in enumerate(mirrored)
-            if plan.work <= fewest.work
-            and (
-                plan.nbytes <= fewest.nbytes
-                or (plan.moves < fewest.moves and plan.nbytes <= MORE_BYTES * fewest.nbytes)
-            )
-        ]
-        _restore(values, found[min(good)[2]][1] if good else free)
+            found.append((self.total(nodes), [state_of(value) for value in values]))
+            restore(values, begin)
+        restore(values, best_plan(found))
 
     def total(self, nodes: Iterable[Node]) -> Total:
         """What the graph costs with all layouts as they are; the work of `nodes`."""
@@ -368,8 +358,9 @@ class _Propagation:
         hints = list(dict.fromkeys(hints))
         options = choices(cast(Op, node.op), rule, operand_layouts(node), tuple(hints), self.ranks)
         if forward is not None and node.forward_input >= 0 and is_master(stored(forward)):
-            # The gradient of a parameter is summed in the parameter's own element type.
-            options = tuple(o for o in options if o.inputs[0].partial) or options
+            # The gradient of a parameter is summed in the parameter's own element type, unless told otherwise.
+            wide = bool(self.graph.attrs.get("gradient_fp32_sync", True))
+            options = tuple(o for o in options if bool(o.inputs[0].partial) == wide) or options
         if not self.multiplies(node):
             return options
         limit = min(option.work for option in options)
@@ -411,34 +402,6 @@ class _Propagation:
             return False
         self.take(node, chosen, "")
         return True
-
-
-MORE_BYTES = 1.1
-"""How many times the fewest bytes a plan of fewer messages may send."""
-
-
-@dataclass(frozen=True)
-class Total:
-    """What a plan costs a rank: bytes sent, changes of layout, points of the products' iteration spaces."""
-
-    nbytes: float
-    moves: int
-    work: float
-
-
-State = tuple[Any, Any]
-"""Layouts of a value's operands and its own."""
-
-
-def _state(value: Value) -> State:
-    return (value.in_layouts if isinstance(value, Node) else None), value.layout
-
-
-def _restore(values: Iterable[Value], states: Iterable[State]) -> None:
-    for value, (operands, layout) in zip(values, states, strict=True):
-        value.layout = layout
-        if isinstance(value, Node):
-            value.in_layouts = operands
 
 
 def is_master(parameter: Parameter | None) -> bool:

@@ -1,5 +1,6 @@
-"""Runs collectives beside computation: each starts as soon as its operands are ready, on a stream of its own, and what
-does not need its result runs before its readers.
+"""Runs collectives beside computation: each starts as soon as its operands are ready, on a side stream, and what does
+not need its result runs before its readers. Sums of gradients over a group that nothing else uses have a stream of
+their own: they take long and nobody waits for them, so that others should not queue behind them.
 
 Input:  `%1 = MatMul(%dy, %w)`, `%2 = MatMul(%x, %dy)`, `%3 = AllReduce(%1)`, `%4 = Add(%3, %a)`
 Output: `%1 = MatMul(%dy, %w)`, `%2 = AllReduce(%1) {stream: communication}`, `%3 = MatMul(%x, %dy)`, `%4 = Add(%2, %a)`
@@ -54,10 +55,21 @@ class ScheduleCommunication(Pass):
                 order = found
                 break
         graph.nodes = [nodes[i] for i in order]
+        others = {_group(node) for node in graph.nodes if isinstance(node.op, Collective) and not _sums_gradients(node)}
         for node in graph.nodes:
             if isinstance(node.op, Collective):
-                node.attrs["stream"] = "communication"
+                apart = _sums_gradients(node) and _group(node) not in others
+                node.attrs["stream"] = "reduction" if apart else "communication"
         return True
+
+
+def _sums_gradients(node: Node) -> bool:
+    return "mirror_user_id" in node.attrs
+
+
+def _group(node: Node) -> tuple[int, ...]:
+    """The ranks of a collective. One group keeps to one stream: its ranks must call its collectives in one order."""
+    return tuple(sorted(getattr(node.op, "rank_list", ())))
 
 
 class _Facts:

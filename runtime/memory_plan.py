@@ -3,14 +3,15 @@
 Input:  %0 = MatMul(%x, %w); %1 = Tanh(%0); %2 = Reshape(%1); %3 = MatMul(%2, %w); returned is ReduceSum(%3).
 Output: %0, %1 and %2 have one place, as Tanh works in place and Reshape only shows; %3 has another.
 
-Streams. Nodes run in their order on two streams: those with the attribute `stream: communication` on the second, the
-others on the main one. A node of the second stream starts once all nodes of the main stream that stand before it are
-over (an event recorded at its place). A node of the main stream starts once the collective that `MemoryPlan.waits`
-names for it, and with it every earlier one, is over: the first that reads a collective's result, and one that updates
-a parameter that a collective reads. At the end of a step the main stream waits for the second. Therefore memory that
-a node of the second stream reads or writes is not written by a node of the main stream before that wait (or before
-the end of the step where nobody waits), and the result of a collective stands in memory that all nodes before it are
-done with, or that only earlier collectives used.
+Streams. Nodes run in their order on the main stream, or on the side stream that their attribute `stream` names:
+"communication", or "reduction" for the sums of gradients. A node of a side stream starts once all nodes of the main
+stream that stand before it are over (an event recorded at its place). Any node starts once the collectives of other
+streams that `MemoryPlan.waits` names for it, and with each every earlier one of its stream, are over: the first that
+reads a collective's result, and one that updates a parameter that a collective reads. At the end of a step the main
+stream waits for the others. Therefore memory that a node of a side stream reads or writes is not written by a node of
+another stream before the main stream has waited for it (or before the end of the step where it does not), and the
+result of a collective stands in memory that all nodes before it are done with, or that only earlier collectives of
+the stream "communication" used, if it runs there too.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from mspc.ops.grouped_update import GroupedUpdate
 from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
 from mspc.runtime.arena import Block, assign, most_alive
 
-COMMUNICATION = "communication"
-"""The attribute `stream` of a node on the second stream."""
+COMMUNICATION, REDUCTION = "communication", "reduction"
+"""The attribute `stream` of nodes on side streams."""
 BUCKET_ALIGNMENT = 32
 """Bytes to which the members of a bucket are aligned. What stands in the gaps is reduced with them; nobody reads it."""
 
@@ -66,7 +67,7 @@ class MemoryPlan:
     buckets: for an AllReduce of several operands that stand side by side the whole block, in which member k begins at
         the place of operand k: one reduction over the block, in place, is the node. Its size is a multiple of the
         elements'. An AllReduce of several operands that is not here has operands elsewhere, or needed afterwards.
-    waits: for a node of the main stream the collective that must be over before it starts.
+    waits: for a node the collectives of other streams that must be over before it starts.
     copied: nodes whose result shows a parameter that is updated while the result is still needed, with the places that
         it shows. One that only shows is replaced by a copy from there to its place; an updating operator runs as ever,
         and its new values are copied to its place after it.
@@ -79,7 +80,7 @@ class MemoryPlan:
     arena: int
     lower_bound: int
     buckets: Mapping[Node, Place] = field(default_factory=dict[Node, Place])
-    waits: Mapping[Node, Node] = field(default_factory=dict[Node, Node])
+    waits: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict[Node, "tuple[Node, ...]"])
     copied: Mapping[Node, tuple[Place, ...]] = field(default_factory=dict[Node, "tuple[Place, ...]"])
     weights: int = 0
     states: int = 0
@@ -107,9 +108,10 @@ def only_shows(node: Node) -> bool:
     return bool(getattr(op, "view", False)) and node.type.nbytes == node.inputs[0].type.nbytes
 
 
-def on_second_stream(node: Node) -> bool:
-    """Whether the node runs on the stream of communication."""
-    return node.attrs.get("stream") == COMMUNICATION
+def side_stream(node: Node) -> str:
+    """The side stream on which the node runs, "" for the main one."""
+    name = node.attrs.get("stream")
+    return str(name) if name in (COMMUNICATION, REDUCTION) else ""
 
 
 @dataclass
@@ -128,14 +130,14 @@ class _Planner:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.nodes = graph.nodes
-        self.side = [on_second_stream(node) for node in graph.nodes]
+        self.side = [side_stream(node) for node in graph.nodes]
         self.cells: list[_Cell] = []
         self.shown = self._find_parts({})
         self.copied = self._late_readers()
         self.parts = self._find_parts(self.copied) if self.copied else self.shown
         self.over: dict[int, int] = {}
-        """For a node of the second stream the index from which on the main stream knows it to be over."""
-        self.waits: dict[Node, Node] = {}
+        """For a node of a side stream the index from which on the main stream knows it to be over."""
+        self.waits: dict[Node, tuple[Node, ...]] = {}
         self.blocks: list[Block] = []
         self.buckets: dict[Node, list[Block]] = {}
 
@@ -261,28 +263,37 @@ class _Planner:
                     self.cells[part].accesses.append(len(self.nodes))
 
     def _find_waits(self) -> None:
-        """Where the main stream waits for the second, and what is over from there on."""
+        """Where streams wait for others, and what the main stream knows to be over from there on."""
         made: dict[_Part, int] = {}
-        read: dict[_Part, int] = {}
-        running: list[int] = []
+        read: dict[tuple[str, _Part], int] = {}
+        running: dict[str, list[int]] = {}
         for index, node in enumerate(self.nodes):
             if not self._runs(node):
                 continue
-            parts = [part for value in node.inputs for part in self.parts[value]]
-            if self.side[index]:
-                running.append(index)
-                read.update(dict.fromkeys(parts, index))
-                made.update(dict.fromkeys(self.parts[node], index))
-                continue
-            if not running:
-                continue
-            latest = max((made.get(part, -1) for part in parts), default=-1)
+            side = self.side[index]
+            latest: dict[str, int] = {}
+            for value in node.inputs:
+                for part in self.parts[value]:
+                    if part in made:
+                        name = self.side[made[part]]
+                        latest[name] = max(latest.get(name, -1), made[part])
             for operand in getattr(node.op, "mutates", ()):
-                latest = max(latest, read.get(self.parts[node.inputs[operand]][0], -1))
-            if latest >= running[0]:
-                self.waits[node] = self.nodes[latest]
-                while running and running[0] <= latest:
-                    self.over[running.pop(0)] = index
+                for name in running:
+                    latest[name] = max(latest.get(name, -1), read.get((name, self.parts[node.inputs[operand]][0]), -1))
+            waits: list[Node] = []
+            for name, last in latest.items():
+                queue = running.get(name, [])
+                if name == side or not queue or last < queue[0]:
+                    continue
+                waits.append(self.nodes[last])
+                while not side and queue and queue[0] <= last:
+                    self.over[queue.pop(0)] = index
+            if waits:
+                self.waits[node] = tuple(waits)
+            if side:
+                running.setdefault(side, []).append(index)
+                read.update({(side, part): index for value in node.inputs for part in self.parts[value]})
+                made.update(dict.fromkeys(self.parts[node], index))
 
     # Blocks
 
@@ -332,9 +343,8 @@ class _Planner:
         cell = self.cells[part]
         if cell.accesses[-1] != index or cell.type.dtype != dtype or cell.type.nbytes != nbytes:
             return False
-        if self.side[index]:
-            return True
-        return all(self.over.get(i, len(self.nodes)) <= index for i in cell.accesses[:-1] if self.side[i])
+        others = [i for i in cell.accesses[:-1] if self.side[i] and self.side[i] != self.side[index]]
+        return all(self.over.get(i, len(self.nodes)) <= index for i in others)
 
     def _bucket(self, index: int, node: Node) -> None:
         """Tie the operands' blocks together, where all of them die here, and let the results stand in them."""
@@ -362,15 +372,17 @@ class _Planner:
         """Keep the block while these nodes run."""
         if accesses[0] < block.start:
             block.start = accesses[0]
-            block.on_side = self.side[accesses[0]]
+            block.on_side = self.side[accesses[0]] == COMMUNICATION
         last = accesses[-1]
         block.last = max(block.last, last)
-        block.free_on_side = max(block.free_on_side, last + 1)
-        free = last + 1
-        for i in reversed(accesses):
+        free = behind = last + 1
+        for i in accesses:
             if i < len(self.nodes) and self.side[i]:
-                free = max(free, self.over.get(i, len(self.nodes)))
-                break
+                over = self.over.get(i, len(self.nodes))
+                free = max(free, over)
+                if self.side[i] != COMMUNICATION:
+                    behind = max(behind, over)
+        block.free_on_side = max(block.free_on_side, behind)
         block.free = max(block.free, free)
 
     # What comes out

@@ -12,7 +12,7 @@ from typing import Any
 
 from mspc.ir.graph import Graph, Node
 
-STREAMS = ("compute", "communication")
+STREAMS = ("compute", "communication", "reduction")
 
 
 @dataclass(frozen=True)

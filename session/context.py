@@ -5,6 +5,7 @@ graph is launched.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -383,7 +384,20 @@ def freeze(target: Any = None) -> FrozenContext:
     attribute `parallel_settings`, a dict with names of FrozenContext.
     """
     session = state.current()
-    parallel, general = _values(PARALLEL, session.parallel), _values(CONTEXT, session.general)
+    settings = getattr(target, "parallel_settings", None)
+    # Every call of a network asks, and the answer hardly ever changes.
+    asked = (session.parallel, session.general, bool(getattr(target, "training", False)), settings)
+    if session.frozen is not None and session.frozen[0] == asked:
+        return session.frozen[1]
+    found = _frozen(*asked)
+    session.frozen = deepcopy(asked), found
+    return found
+
+
+def _frozen(
+    own: Mapping[str, Any], others: Mapping[str, Any], training: bool, settings: Mapping[str, Any] | None
+) -> FrozenContext:
+    parallel, general = _values(PARALLEL, dict(own)), _values(CONTEXT, dict(others))
     optimizer = parallel["parallel_optimizer_config"]
     shard_size = optimizer.get("optimizer_weight_shard_size", parallel["optimizer_weight_shard_size"])
     same = {f.name for f in fields(FrozenContext)}
@@ -398,12 +412,11 @@ def freeze(target: Any = None) -> FrozenContext:
         comm_fusion=_frozen_items(parallel["comm_fusion"]),
         all_reduce_fusion_config=tuple(parallel["all_reduce_fusion_config"]),
         **{key: general[key] for key in ("save_graphs", "save_graphs_path", "device_target", "mode")},
-        training=bool(getattr(target, "training", False)),
+        training=training,
         matmul_allow_tf32=general["gpu_config"].get("matmul_allow_tf32", False),
         conv_allow_tf32=general["gpu_config"].get("conv_allow_tf32", True),
         deterministic=general["deterministic"] == "ON",
     )
-    settings = getattr(target, "parallel_settings", None)
     return replace(frozen, **settings) if settings else frozen
 
 

@@ -23,6 +23,7 @@ class Session:
         sets and dropout layers were made.
     groups: user-made groups of ranks by name.
     general, parallel: what `set_context` and `set_auto_parallel_context` have set.
+    frozen: (what the context was last frozen from, the result), so that calls in a row need not do it again.
     """
 
     rank: int = 0
@@ -40,6 +41,7 @@ class Session:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     general: dict[str, Any] = field(default_factory=dict)
     parallel: dict[str, Any] = field(default_factory=dict)
+    frozen: Any = None
 
     @classmethod
     def from_environment(cls) -> Session:

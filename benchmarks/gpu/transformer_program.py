@@ -82,7 +82,10 @@ class Loss(nn.Cell):
 def built():
     """(sizes, training step, input, target)."""
     ms.set_context(mode=ms.GRAPH_MODE, device_target="GPU", gpu_config={"matmul_allow_tf32": True})
-    ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
+    ms.set_auto_parallel_context(
+        parallel_mode="semi_auto_parallel", dataset_strategy="full_batch",
+        gradient_fp32_sync=sizes.precision != "bf16",  # in bf16 as in JAX, whose products of gradients are summed so
+    )  # fmt: skip
     init()
     network = Loss()
     optimizer = nn.Momentum(network.trainable_params(), transformer.RATE, transformer.MOMENTUM)

@@ -30,8 +30,8 @@ class GpuDevice:
         deterministic: only algorithms that give the same bits at every run, and no choice by time.
         tf32: products of Float32 may round their operands to TF32.
 
-    compute, communication: the two streams of a step; copying: that of its inputs. pool: everything that lives on the
-        GPU for a graph is in it.
+    compute, communication, reduction: the streams of a step, the last for sums of gradients; copying: that of its
+        inputs. pool: everything that lives on the GPU for a graph is in it.
     stop: Int32 array of one element on the GPU; parameters are not updated while it is not 0.
     """
 
@@ -48,7 +48,12 @@ class GpuDevice:
         self.compute = cupy.cuda.Stream(non_blocking=True)
         # NCCL's kernels take few multiprocessors; they should not queue behind a product's many blocks.
         self.communication = cupy.cuda.Stream(non_blocking=True, priority=-1)
+        self.reduction = cupy.cuda.Stream(non_blocking=True)
         self.copying = cupy.cuda.Stream(non_blocking=True)
+        self._streams = {
+            "compute": self.compute, "communication": self.communication, "reduction": self.reduction,
+            "copy": self.copying,
+        }  # fmt: skip
         self.pool = cupy.cuda.MemoryPool()
         self._captured: list[Any] = []
         self.step = self.zeros((1,), "int64")
@@ -121,8 +126,8 @@ class GpuDevice:
     # Order
 
     def stream(self, name: str) -> Any:
-        """A context in which work goes to the stream "compute", "communication" or "copy"."""
-        return {"compute": self.compute, "communication": self.communication, "copy": self.copying}[name]
+        """A context in which work goes to the stream "compute", "communication", "reduction" or "copy"."""
+        return self._streams[name]
 
     def signal(self, timed: bool = False) -> Any:
         """An event at the end of what the current stream has been given."""
@@ -187,7 +192,8 @@ class GpuDevice:
         return self.products.fastest(kind, launches)
 
     def synchronize(self) -> None:
-        """Wait for both streams."""
+        """Wait for the streams of a step."""
+        self.reduction.synchronize()
         self.communication.synchronize()
         self.compute.synchronize()
 

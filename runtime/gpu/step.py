@@ -1,9 +1,9 @@
 """One step of a rank's graph on a GPU: every value in its planned place, every node a launch, all of it captured into
 one CUDA graph that later steps replay.
 
-Nodes run on the compute stream, those with the attribute `stream: communication` on another: they wait for what was
-launched before them, and the first node that reads their result waits for them (see `memory_plan` for what this means
-for memory).
+Nodes run on the compute stream, those with an attribute `stream` on the side stream that it names: they wait for what
+was launched before them, and the first node that reads their result waits for them (see `memory_plan` for what this
+means for memory).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mspc.ir.types import TensorType, TupleType
 from mspc.ops.device import Array, Launch
 from mspc.ops.op import Op
 from mspc.runtime.gpu.progress import communicates
-from mspc.runtime.memory_plan import COMMUNICATION, MemoryPlan, Place, on_second_stream, only_shows
+from mspc.runtime.memory_plan import MemoryPlan, Place, only_shows, side_stream
 from mspc.runtime.plan import loss_values, mutated
 from mspc.runtime.profile import Timed
 
@@ -122,7 +122,7 @@ class Step:
         device, nodes = self.device, self.graph.nodes
         count = device.kernel(_COUNT, "count_step")
         self.work.append(Work(-1, "compute", lambda: count(1, 1, (self.own_count, device.step))))
-        signals = set(self.plan.waits.values())
+        signals = {other for others in self.plan.waits.values() for other in others}
         # What goes through mailboxes takes less time than to change streams.
         quick = self._quick([node for node in nodes if communicates(node)])
         placed: dict[Node, int] = {}
@@ -134,9 +134,8 @@ class Step:
             copied = self.plan.copied.get(node)
             if only_shows(node) and copied is None:
                 continue
-            stream = COMMUNICATION if on_second_stream(node) and not quick else "compute"
-            other = self.plan.waits.get(node)
-            waits = () if other is None or quick else (placed[other],)
+            stream = "compute" if quick else side_stream(node) or "compute"
+            waits = () if quick else tuple(placed[other] for other in self.plan.waits.get(node, ()))
             placed[node] = len(self.work)
             with device.stream(stream):
                 launch, plain = self._launch(node, copied)
@@ -161,8 +160,8 @@ class Step:
             made = loss
             while isinstance(made, Node) and only_shows(made):
                 made = made.inputs[0]
-            waits = ()
-            if isinstance(made, Node) and self.work[placed[made]].stream == COMMUNICATION:
+            waits: tuple[int, ...] = ()
+            if isinstance(made, Node) and self.work[placed[made]].stream != "compute":
                 waits = (placed[made],)
                 self.work[placed[made]] = replace(self.work[placed[made]], signals=True)
             self.work.append(Work(-1, "compute", _bound(kernel, (array, self.device.stop)), waits))
@@ -282,7 +281,7 @@ class Step:
         """Put the step's work on the streams, in order; `around` is called in place of every launch."""
         device = self.device
         events: dict[int, Any] = {}
-        last = None
+        last: dict[str, Any] = {}
         for place, work in enumerate(self.work):
             self.current = work.index
             if work.stream == "compute":
@@ -292,13 +291,14 @@ class Step:
                 continue
             begun = device.signal()
             with device.stream(work.stream):
-                device.wait(begun)
+                for event in (begun, *(events[other] for other in work.waits)):
+                    device.wait(event)
                 _call(work, around)
-                last = device.signal()
+                last[work.stream] = device.signal()
             if work.signals:
-                events[place] = last
-        if last is not None:
-            device.wait(last)
+                events[place] = last[work.stream]
+        for event in last.values():
+            device.wait(event)
         if self._end is not None:
             self._end()
         self.current = -1

@@ -77,7 +77,7 @@ class EmulatedGpu(Emulator):
         return first.ctypes.data == second.ctypes.data
 
     def stream(self, name: str) -> Any:
-        assert name in ("compute", "communication", "copy")
+        assert name in ("compute", "communication", "reduction", "copy")
         return contextlib.nullcontext()
 
     def signal(self, timed: bool = False) -> Any:

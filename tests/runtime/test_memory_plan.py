@@ -101,10 +101,14 @@ def offsets(plan: MemoryPlan, *values: Value) -> list[int]:
     return [place.offset for place in places]
 
 
-def tag(nodes: Iterable[Node]) -> None:
+def tag(nodes: Iterable[Node], seed: int = 0) -> None:
+    """Collectives on side streams: those of a group all on one, as a runtime needs it."""
+    generator = random.Random(seed)
+    streams: dict[tuple[int, ...], str] = {}
     for node in nodes:
         if isinstance(node.op, Collective):
-            node.attrs |= SIDE
+            group = tuple(sorted(getattr(node.op, "rank_list", ())))
+            node.attrs["stream"] = streams.setdefault(group, generator.choice(["communication", "reduction"]))
 
 
 def test_a_dead_value_makes_room_and_elementwise_operators_work_in_place() -> None:
@@ -194,7 +198,7 @@ def test_main_stream_leaves_a_collective_s_operand_alone_until_it_waits() -> Non
     plan = make.done(make.add(Add(), make.add(MatMul(), reduced, make.w), more))
     assert plan.places[reduced] == plan.places[first]  # in place
     assert len({*offsets(plan, first, beside, more)}) == 3
-    assert [(n.op.name, c) for n, c in plan.waits.items()] == [("MatMul", reduced)]
+    assert [(n.op.name, c) for n, c in plan.waits.items()] == [("MatMul", (reduced,))]
 
 
 def test_nobody_waits_for_what_nobody_reads_until_the_end() -> None:
@@ -212,7 +216,7 @@ def test_an_update_waits_for_the_collective_that_reads_its_parameter() -> None:
     reduced = make.add(all_reduce(), make.w, side=True)
     update = make.add(AssignAdd(), make.w, make.x)
     plan = make.done(update)
-    assert plan.waits == {update: reduced}
+    assert plan.waits == {update: (reduced,)}
 
 
 def test_a_bucket_is_one_block() -> None:
@@ -258,7 +262,7 @@ def network(seed: int, rank: int = 0) -> tuple[Graph, dict[str, np.ndarray]]:
     shared = run_passes(RandomNetwork(seed).graph, parse_passes(PASSES))
     rank %= int(shared.attrs["ranks"])
     graph = run_passes(shared, parse_passes(f"slice_to_rank{{rank={rank}}},execute"))
-    tag(graph.nodes)
+    tag(graph.nodes, seed)
     return graph, {p.name: cut_for(p, rank, feeds[p.name]) for p in graph.parameters}
 
 

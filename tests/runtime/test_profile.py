@@ -47,4 +47,5 @@ def test_trace_is_chromes() -> None:
     ]  # fmt: skip
     assert spans[0]["name"] == graph.nodes[0].label
     names = [e["args"]["name"] for e in text["traceEvents"] if e["ph"] == "M"]
-    assert names == ["rank 0", "compute", "communication", "rank 1", "compute", "communication"]
+    streams = ["compute", "communication", "reduction"]
+    assert names == ["rank 0", *streams, "rank 1", *streams]

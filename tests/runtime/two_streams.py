@@ -18,7 +18,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm import Exchanging
-from mspc.runtime.memory_plan import MemoryPlan, Place, on_second_stream, only_shows
+from mspc.runtime.memory_plan import MemoryPlan, Place, only_shows, side_stream
 
 Array = Any
 
@@ -56,31 +56,33 @@ class TwoStreams:
         self.random = random.Random(seed)
         self.arena = np.full(plan.arena, 0xFF, np.uint8)
         order = [(i, n) for i, n in enumerate(graph.nodes) if n in plan.copied or not only_shows(n)]
-        self.main = [(i, n) for i, n in order if not on_second_stream(n)]
-        self.side = [(i, n) for i, n in order if on_second_stream(n)]
+        names = dict.fromkeys(side_stream(n) for _, n in order)
+        self.streams = {name: [(i, n) for i, n in order if side_stream(n) == name] for name in names}
         self.over: set[Node] = set()
-        self.flying: tuple[Node, dict[int, Array]] | None = None
+        self.flying: dict[str, tuple[Node, dict[int, Array]]] = {}
 
     def run(self) -> list[Array]:
         """The graph's results after one step in a random order."""
-        main, side = self.main[::-1], self.side[::-1]
-        eager = self.random.random()  # how far one stream tends to run ahead of the other
-        while main or side or self.flying:
-            choices = []
-            if main and self.plan.waits.get(main[-1][1], main[-1][1]) in {*self.over, main[-1][1]}:
-                choices.append("main")
-            if self.flying:
-                choices.append("finish")
-            elif side and (not main or main[-1][0] > side[-1][0]):
-                choices.append("start")
+        left = {name: nodes[::-1] for name, nodes in self.streams.items()}
+        main = left.setdefault("", [])
+        eager = self.random.random()  # how far one stream tends to run ahead of the others
+        while any(left.values()) or self.flying:
+            choices: list[str] = []
+            for name, nodes in left.items():
+                if name in self.flying:
+                    choices.append(f"finish {name}")
+                elif nodes and self.over.issuperset(self.plan.waits.get(nodes[-1][1], ())):
+                    if not name or not main or main[-1][0] > nodes[-1][0]:
+                        choices.append(f"start {name}")
             assert choices, "the streams wait for each other"
-            choice = choices[0] if self.random.random() < eager else choices[-1]
-            if choice == "main":
-                self._launch(main.pop()[1])
-            elif choice == "start":
-                self._start(side.pop()[1])
+            place = 0 if self.random.random() < eager else self.random.randrange(len(choices))
+            what, _, name = choices[place].partition(" ")
+            if what == "finish":
+                self._finish(name)
+            elif name:
+                self._start(name, left[name].pop()[1])
             else:
-                self._finish()
+                self._launch(main.pop()[1])
         return [np.array(self._read(value)) for value in self.graph.results]
 
     def _launch(self, node: Node) -> None:
@@ -96,7 +98,7 @@ class TwoStreams:
             result = tuple(np.array(self._view(p, t)) for p, t in zip(source, types, strict=True))
         self._write(node, result)
 
-    def _start(self, node: Node) -> None:
+    def _start(self, name: str, node: Node) -> None:
         """A collective may write to its results from now on; those in place of operands are gone at once."""
         operands = {i: _copy(self._read(v)) for i, v in enumerate(node.inputs)}
         places = self.plan.places
@@ -104,12 +106,11 @@ class TwoStreams:
             if target.kind == "arena":
                 self.arena[target.offset : target.offset + target.nbytes] = 0xFF
         in_place = {i: a for i, a in operands.items() if places[node.inputs[i]][0] in places[node]}
-        self.flying = node, in_place
+        self.flying[name] = node, in_place
 
-    def _finish(self) -> None:
+    def _finish(self, name: str) -> None:
         """A collective reads its operands as late as now, and writes."""
-        assert self.flying is not None
-        node, in_place = self.flying
+        node, in_place = self.flying.pop(name)
         for target in self.plan.places[node]:
             if target.kind == "arena":
                 held = self.arena[target.offset : target.offset + target.nbytes]
@@ -118,7 +119,6 @@ class TwoStreams:
         assert isinstance(node.op, Op)
         self._write(node, node.op.kernel(self.backend)(*inputs))
         self.over.add(node)
-        self.flying = None
 
     def _view(self, place: Place, type: TensorType) -> Array:
         if place.kind == "kept":

@@ -1,0 +1,49 @@
+"""Whole plans of layouts side by side: what each costs, which is kept, and how a graph takes one on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mspc.ir.graph import Node, Value
+
+MORE_BYTES = 1.1
+"""How many times the fewest bytes a plan of fewer messages may send."""
+
+
+@dataclass(frozen=True)
+class Total:
+    """What a plan costs a rank: bytes sent, changes of layout, points of the products' iteration spaces."""
+
+    nbytes: float
+    moves: int
+    work: float
+
+
+State = tuple[Any, Any]
+"""Layouts of a value's operands and its own."""
+
+
+def state_of(value: Value) -> State:
+    return (value.in_layouts if isinstance(value, Node) else None), value.layout
+
+
+def restore(values: Iterable[Value], states: Iterable[State]) -> None:
+    for value, (operands, layout) in zip(values, states, strict=True):
+        value.layout = layout
+        if isinstance(value, Node):
+            value.in_layouts = operands
+
+
+def best_plan(found: Sequence[tuple[Total, list[State]]]) -> list[State]:
+    """Of several plans the one that is kept. The last looks for the fewest bytes at every operator alone; another is
+    taken where it does no more work, and sends fewer bytes, or hardly more in fewer changes of layout."""
+    *others, (fewest, free) = found
+    good = [
+        (plan.moves, plan.nbytes, i)
+        for i, (plan, _) in enumerate(others)
+        if plan.work <= fewest.work
+        and (plan.nbytes <= fewest.nbytes or (plan.moves < fewest.moves and plan.nbytes <= MORE_BYTES * fewest.nbytes))
+    ]
+    return found[min(good)[2]][1] if good else free
