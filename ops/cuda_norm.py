@@ -18,15 +18,15 @@ LONGEST = 8192
 _EACH = (8, 4, 2, 1)
 """Columns of a thread, the first that gives a block of whole warps."""
 _WARP, _MOST_THREADS = 32, 1024
-_THREADS = 1024
-"""Threads of a multiprocessor that work at a time."""
+_THREADS = 512
+"""Threads of a multiprocessor that work at a time; with more, the blocks' own sums take longer than what is hidden."""
 
 _GRADIENTS = r"""
 extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_gradients(
     const G* dout, const X* x, const S* mean, const S* variance, const S* gamma, const D* addend, D* dx, A* partial
 ) {
     constexpr int WARPS = THREADS / 32;
-    __shared__ A sums[2][2][WARPS];
+    __shared__ A sums[2][4][WARPS];
     unsigned int column = threadIdx.x * EACH;
     int warp = threadIdx.x >> 5, turn = 0;
     A scale[EACH], dgamma[EACH], dbeta[EACH];
@@ -39,58 +39,84 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_gradients(
             dgamma[p + v] = dbeta[p + v] = 0;
         }
     }
-    for (unsigned int row = blockIdx.x; row < ROWS; row += BLOCKS) {
-        size_t at = (size_t)row * COLUMNS + column;
-        const A center = (A)wide(mean[row]), inverse = 1 / sqrt_of((A)wide(variance[row]) + (A)EPSILON);
-        A g[EACH], h[EACH], sum_g = 0, sum_gh = 0;
+    for (unsigned int row = blockIdx.x; row < ROWS; row += 2 * BLOCKS) {
+        // Two rows at a time: the loads of one hide those of the other.
+        Pack<G, V> gs[2][EACH / V];
+        Pack<X, V> xs[2][EACH / V];
+        Pack<D, V> others[2][EACH / V];
+        A center[2], inverse[2], sums_of[4] = {0, 0, 0, 0};
         #pragma unroll
-        for (int p = 0; p < EACH; p += V) {
-            Pack<G, V> gs = pack_at<G, V>(dout + at + p);
-            Pack<X, V> xs = pack_at<X, V>(x + at + p);
+        for (int r = 0; r < 2; ++r) {
+            unsigned int own = row + r * BLOCKS < ROWS ? row + r * BLOCKS : row;
+            size_t at = (size_t)own * COLUMNS + column;
             #pragma unroll
-            for (int v = 0; v < V; ++v) {
-                A own = (A)wide(gs.at[v]), hat = ((A)wide(xs.at[v]) - center) * inverse;
-                dbeta[p + v] += own;
-                dgamma[p + v] += own * hat;
-                own *= scale[p + v];
-                sum_g += own;
-                sum_gh += own * hat;
-                g[p + v] = own;
-                h[p + v] = hat;
+            for (int p = 0; p < EACH / V; ++p) {
+                gs[r][p] = pack_at<G, V>(dout + at + p * V);
+                xs[r][p] = pack_at<X, V>(x + at + p * V);
+                if (ADDS) others[r][p] = pack_at<D, V>(addend + at + p * V);
+            }
+            center[r] = (A)wide(mean[own]);
+            inverse[r] = 1 / sqrt_of((A)wide(variance[own]) + (A)EPSILON);
+        }
+        A g[2][EACH], h[2][EACH];
+        #pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const A counts = row + r * BLOCKS < ROWS ? 1 : 0;
+            #pragma unroll
+            for (int p = 0; p < EACH; ++p) {
+                A own = counts * (A)wide(gs[r][p / V].at[p % V]);
+                A hat = ((A)wide(xs[r][p / V].at[p % V]) - center[r]) * inverse[r];
+                dbeta[p] += own;
+                dgamma[p] += own * hat;
+                own *= scale[p];
+                sums_of[2 * r] += own;
+                sums_of[2 * r + 1] += own * hat;
+                g[r][p] = own;
+                h[r][p] = hat;
             }
         }
-        Pack<D, V> others[EACH / V];
-        if (ADDS) {
-            #pragma unroll
-            for (int p = 0; p < EACH; p += V) others[p / V] = pack_at<D, V>(addend + at + p);
-        }
-        sum_g = over_warp<Sum>(sum_g);
-        sum_gh = over_warp<Sum>(sum_gh);
+        #pragma unroll
+        for (int n = 0; n < 4; ++n) sums_of[n] = over_warp<Sum>(sums_of[n]);
         if (WARPS > 1) {
-            // Two sets of sums take turns: a warp may be one row ahead of those that still read.
-            if (!(threadIdx.x & 31)) { sums[turn][0][warp] = sum_g; sums[turn][1][warp] = sum_gh; }
+            // Two sets of sums take turns: a warp may be one turn ahead of those that still read.
+            if (!(threadIdx.x & 31)) for (int n = 0; n < 4; ++n) sums[turn][n][warp] = sums_of[n];
             __syncthreads();
-            sum_g = sum_gh = 0;
             #pragma unroll
-            for (int w = 0; w < WARPS; ++w) { sum_g += sums[turn][0][w]; sum_gh += sums[turn][1][w]; }
+            for (int n = 0; n < 4; ++n) {
+                sums_of[n] = 0;
+                #pragma unroll
+                for (int w = 0; w < WARPS; ++w) sums_of[n] += sums[turn][n][w];
+            }
             turn ^= 1;
         }
-        sum_g /= COLUMNS;
-        sum_gh /= COLUMNS;
         #pragma unroll
-        for (int p = 0; p < EACH; p += V) {
-            Pack<D, V> out;
+        for (int r = 0; r < 2; ++r) {
+            if (row + r * BLOCKS >= ROWS) break;
+            const A mean_g = sums_of[2 * r] / COLUMNS, mean_gh = sums_of[2 * r + 1] / COLUMNS;
+            size_t at = (size_t)(row + r * BLOCKS) * COLUMNS + column;
             #pragma unroll
-            for (int v = 0; v < V; ++v) {
-                out.at[v] = narrow<D>((g[p + v] - sum_g - h[p + v] * sum_gh) * inverse);
-                if (ADDS) out.at[v] = narrow<D>(wide(out.at[v]) + wide(others[p / V].at[v]));
+            for (int p = 0; p < EACH / V; ++p) {
+                Pack<D, V> out;
+                #pragma unroll
+                for (int v = 0; v < V; ++v) {
+                    const int n = p * V + v;
+                    out.at[v] = narrow<D>((g[r][n] - mean_g - h[r][n] * mean_gh) * inverse[r]);
+                    if (ADDS) out.at[v] = narrow<D>(wide(out.at[v]) + wide(others[r][p].at[v]));
+                }
+                put_pack<D, V>(dx + at + p * V, out);
             }
-            put_pack<D, V>(dx + at + p, out);
         }
     }
     A* own = partial + (size_t)blockIdx.x * 2 * COLUMNS + column;
+    constexpr int W = EACH * sizeof(A) > 16 ? 16 / sizeof(A) : EACH;
     #pragma unroll
-    for (int p = 0; p < EACH; ++p) { own[p] = dgamma[p]; own[COLUMNS + p] = dbeta[p]; }
+    for (int p = 0; p < EACH; p += W) {
+        Pack<A, W> gammas, betas;
+        #pragma unroll
+        for (int v = 0; v < W; ++v) { gammas.at[v] = dgamma[p + v]; betas.at[v] = dbeta[p + v]; }
+        put_pack<A, W>(own + p, gammas);
+        put_pack<A, W>(own + COLUMNS + p, betas);
+    }
 }
 """
 _TOTALS = r"""
