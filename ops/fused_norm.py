@@ -10,7 +10,7 @@ from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type, 
 from mspc.ops.cuda_norm import layer_norm_gradients
 from mspc.ops.cuda_rows import Rows, Stage
 from mspc.ops.cuda_source import Operand
-from mspc.ops.device import Array, Device, Launch
+from mspc.ops.device import Array, Device, Launch, c_type
 from mspc.ops.norm import LayerNorm, LayerNormGammaGrad, LayerNormGrad
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.rules import factor_names
@@ -20,32 +20,49 @@ _LATE = NotDifferentiable("operators are fused after all gradients are taken")
 
 class FusedLayerNorm(Op):
     """LayerNorm of the last dimension, computed in the element type of gamma and beta whatever x has; the normalised x
-    has `dst_type`. A tuple of it, mean and variance."""
+    has `dst_type`. A tuple of it, mean and variance.
+
+    With `adds` the operands are x, another tensor of its type, gamma and beta: what is normalised is their sum, which
+    is the fourth result.
+    """
 
     epsilon: float = 1e-7
     dst_type: DType = FLOAT32
+    adds: bool = False
     fresh: ClassVar[bool] = True
+    omitted: ClassVar[tuple[str, ...]] = ("adds",)
     bprop: ClassVar[Any] = _LATE
     samples: ClassVar[Any] = (
         sample((8, 32), (32,), (32,), epsilon=1e-5, dst_type=FLOAT64, gradient=False),
-        sample((2, 4, 64), (64,), (64,), epsilon=1e-5, dst_type=FLOAT64, gradient=False),
+        sample((2, 4, 64), (2, 4, 64), (64,), (64,), epsilon=1e-5, dst_type=FLOAT64, adds=True, gradient=False),
     )
 
-    def rule(self, x: TensorType, gamma: TensorType, beta: TensorType) -> Any:
-        return LayerNorm(-1, -1, self.epsilon).rule(x, gamma, beta)
+    def rule(self, *types: TensorType) -> Any:
+        rank = len(types[0].shape)
+        names = factor_names(rank)
+        full, row = " ".join([*names[:-1], f"{names[-1]}!"]), " ".join([*names[:-1], "1"])
+        ins = [full] * (2 if self.adds else 1) + [f"{names[-1]}!"] * 2
+        return f"{', '.join(ins)} -> {full}, {row}, {row}" + f", {full}" * self.adds
 
     def infer(self, *types: Any) -> Type:
-        x, gamma, beta = types
+        if len(types) != 3 + self.adds:
+            raise MspcError(f"{self.name} takes {3 + self.adds} tensors, not {len(types)}")
+        x, gamma, beta = types[0], types[-2], types[-1]
+        if self.adds and types[1] != x:
+            raise MspcError(f"{self.name}: what is added is {types[1]}, not {x}")
         found = LayerNorm(-1, -1, self.epsilon).infer(TensorType(gamma.dtype, x.shape), gamma, beta)
         assert isinstance(found, TupleType)
-        return TupleType((TensorType(self.dst_type, x.shape), *found.elements[1:]))
+        return TupleType((TensorType(self.dst_type, x.shape), *found.elements[1:], *([x] if self.adds else [])))
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         norm, target = LayerNorm(-1, -1, self.epsilon).kernel(be), self.dst_type.numpy
 
-        def kernel(x: Any, gamma: Any, beta: Any) -> Any:
-            y, mean, variance = norm(x.astype(gamma.dtype, copy=False), gamma, beta)
-            return y.astype(target, copy=False), mean, variance
+        def kernel(x: Any, *rest: Any) -> Any:
+            *other, gamma, beta = rest
+            total = x + other[0] if other else x
+            y, mean, variance = norm(total.astype(gamma.dtype, copy=False), gamma, beta)
+            found = (y.astype(target, copy=False), mean, variance)
+            return (*found, total) if other else found
 
         return kernel
 
@@ -53,13 +70,21 @@ class FusedLayerNorm(Op):
         return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        x, gamma, beta = inputs
-        y, mean, variance = out
+        x, gamma, beta = inputs[0], inputs[-2], inputs[-1]
+        y, mean, variance = out[:3]
         columns = x.shape[-1]
         if not x.size:
             return None
+        full = [Operand("x", x)]
+        results = [(y, "x * inverse * gamma + beta")]
+        change = ""
+        if self.adds:
+            # The sum is rounded as it is stored, so that the norm is of what others read.
+            full.append(Operand("other", inputs[1]))
+            results.append((out[3], "other"))
+            change = f"other = (A)wide(narrow<{c_type(dtype_of(x.dtype))}>(x + other)); x = other;"
         stages = (
-            Stage((("mean", "Sum", "x"),), then="mean /= COLUMNS;"),
+            Stage((("mean", "Sum", "x"),), change, "mean /= COLUMNS;"),
             Stage(
                 (("variance", "Sum", "x * x"),),
                 "x -= mean;",
@@ -67,9 +92,9 @@ class FusedLayerNorm(Op):
             ),
         )
         return Rows(
-            "layer_norm", x.size // columns, columns, dtype_of(gamma.dtype), stages, [Operand("x", x)],
+            "layer_norm", x.size // columns, columns, dtype_of(gamma.dtype), stages, full,
             by_column=[Operand("gamma", gamma), Operand("beta", beta)],
-            results=[(y, "x * inverse * gamma + beta")], row_results=[(mean, "mean"), (variance, "variance")],
+            results=results, row_results=[(mean, "mean"), (variance, "variance")],
         ).launch(device)  # fmt: skip
 
 

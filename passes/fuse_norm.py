@@ -4,8 +4,8 @@ Input:  %1 = Cast(%x); %2 = LayerNorm(%1, %g, %b); %4 = Cast(TupleGetItem(%2)); 
         LayerNormGrad(%d, %1, ...), LayerNormGammaGrad(%d, %1, ...), ReduceSum(%d) of %d = Cast(%dy)
 Output: %2 = FusedLayerNorm(%x, %g, %b) {dst_type: BFloat16} and FusedLayerNormGrad(%dy, %x, ...), a tuple of three.
 
-Only norms of the last dimension, of lengths that the kernels take. A sum of the gradient in x and one other tensor, as
-a residual connection makes it, is joined too.
+Only norms of the last dimension, of lengths that the kernels take. Sums as residual connections make them are joined
+too: of two tensors whose sum is normalised, and of the gradient in x and one other tensor.
 """
 
 from __future__ import annotations
@@ -73,18 +73,33 @@ class _Joining:
         items = {user.op.index: user for user in self._readers(node) if isinstance(user.op, TupleGetItem)}
         y = items.get(0)
         cast = self._only_cast(y)
-        if source is x and cast is None:
+        total = self._sum_of_two(source)
+        if source is x and cast is None and total is None:
             return
-        target = node if cast is None else cast
         assert isinstance(node.type, TupleType)
         kind = (cast if cast is not None else gamma).tensor_type.dtype
-        result = TupleType((TensorType(kind, x.shape), *node.type.elements[1:]))
-        fused = self._new(FusedLayerNorm(op.epsilon, kind), [source, gamma, beta], result, node, [x, node, target])
+        elements = (TensorType(kind, x.shape), *node.type.elements[1:])
+        if total is not None:
+            elements = (*elements, total.tensor_type)
+        result, parts = TupleType(elements), [source, x, node, node if cast is None else cast]
+        inputs = [*(total.inputs if total is not None else [source]), gamma, beta]
+        fused = self._new(FusedLayerNorm(op.epsilon, kind, total is not None), inputs, result, node, parts)
         added = [fused]
         for index, item in items.items():
-            added.append(self._new(TupleGetItem(index), [fused], result.elements[index], item, ()))
+            added.append(self._new(TupleGetItem(index), [fused], elements[index], item, ()))
             self.replaced[cast if index == 0 and cast is not None else item] = added[-1]
-        self.made[node] = added
+        if total is not None:
+            added.append(self._new(TupleGetItem(3), [fused], total.type, total, ()))
+            self.replaced[total] = added[-1]
+            self.replaced[node] = fused
+        # A sum that is normalised stands where the sum stood: others may read it before the norm.
+        self.made[node if total is None else total] = added
+
+    def _sum_of_two(self, value: Value) -> Node | None:
+        """The node of a sum of two tensors of its own type, unless it is part of something else."""
+        if not isinstance(value, Node) or not isinstance(value.op, Add) or value in self.made or value in self.replaced:
+            return None
+        return value if len(value.inputs) == 2 and all(v.type == value.type for v in value.inputs) else None
 
     def _backward(self, node: Node, op: LayerNormGrad) -> None:
         dout, x, mean, variance, gamma = node.inputs

@@ -91,7 +91,7 @@ def _backward(b: Builder, request: Node, op: Gradient) -> list[Value]:
                         _add(terms, value, grad)
                 continue
         else:
-            dout = _sum(b, terms.pop(node) if node not in wanted else terms[node])
+            dout = _sum(b, terms.pop(node) if node not in wanted else terms[node], node)
             if node in wanted:
                 terms[node] = [dout]
         _apply(b, node, dout, needed, terms)
@@ -147,10 +147,11 @@ def _add(terms: dict[Value, list[Value]], value: Value, grad: Value) -> None:
         terms.setdefault(value, []).append(grad)
 
 
-def _sum(b: Builder, terms: list[Value]) -> Value:
+def _sum(b: Builder, terms: list[Value], of: Node | None = None) -> Value:
+    """The sum of the terms of one gradient, that of the result of `of` where it is known."""
     if len(terms) == 1:
         return terms[0]
-    forward, b.forward = b.forward, None
+    forward, b.forward = b.forward, of
     total = b.emit(AddN(), *terms)
     b.forward = forward
     terms[:] = [total]

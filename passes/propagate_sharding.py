@@ -20,6 +20,7 @@ from typing import cast
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts, element_types
 from mspc.ir.layout import Layout
+from mspc.ops.arithmetic import AddN
 from mspc.ops.factors import Rule
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
@@ -309,12 +310,21 @@ class _Propagation:
         self.store_operands(node)
 
     def mirrored(self, node: Node, options: tuple[Choice, ...]) -> tuple[Choice, ...]:
-        """Those that give the gradient of a forward operand the operand's own cut, if there are any."""
+        """Those that give the gradient of a forward value the value's own cut, if there are any."""
         forward = node.forward
-        if forward is None or forward.in_layouts is None or node.forward_input < 0:
+        if forward is None:
             return options
-        wanted = forward.in_layouts[node.forward_input]
+        if isinstance(node.op, AddN):
+            wanted = forward.layout  # a sum of terms is the gradient of the result itself
+        elif forward.in_layouts is not None and node.forward_input >= 0:
+            wanted = forward.in_layouts[node.forward_input]
+        else:
+            return options
         same = tuple(o for o in options if o.outputs[0].without_partial() == wanted)
+        rule = self.rules[node]
+        if not same and isinstance(node.op, AddN) and isinstance(wanted, Layout) and rule is not None:
+            # Where a term is cut finer than the result, no choice of the operands' own cuts goes back to the result's.
+            same = (make_choice(rule, *merge(rule, ((rule.outputs[0], wanted),), self.ranks)),)
         whole = tuple(o for o in same if not o.outputs[0].partial) if self.mirrors == "whole" else ()
         return whole or same or options
 
