@@ -170,8 +170,7 @@ def cost_table(steps: Sequence[Sequence[Timed]], first: int, executor: Any) -> T
 
 def memory_table(executor: Any) -> Table:
     """Memory of a GPU: what was planned beside what is in use."""
-    parts = dict(executor.memory())
-    parts["inputs and constants"] = executor.plan.inputs + executor.plan.constants
+    parts = executor.memory()
     device = executor.device
     rows = [*parts.items(), ("planned together", sum(parts.values()))]
     rows.append((f"in use on GPU {device.index} (by all graphs)", device.pool.used_bytes()))

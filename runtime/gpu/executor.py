@@ -6,6 +6,7 @@ and from there to the GPU on a stream of their own. Results come back into pinne
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from mspc.ir.graph import Graph, Node, Parameter, Value, element_types
 from mspc.runtime.executor import checked
 from mspc.runtime.failure import NodeFailure
 from mspc.runtime.finite import NOWHERE, explained
+from mspc.runtime.gpu.progress import out_of_memory
 from mspc.runtime.gpu.step import Step, constants
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.pending import Pending
@@ -35,8 +37,8 @@ SMALL = 1 << 16
 class _Slot:
     """What one step under way has on the host.
 
-    inputs, results, stop: pinned arrays. staged: the inputs on the GPU, None for small ones. done: the event behind
-    the step. pending: results that somebody may still read.
+    inputs, results, stop: pinned arrays. staged: large inputs on the GPU, from the second that arrives on. done: the
+    event behind the step. pending: results that somebody may still read.
     """
 
     inputs: list[Array]
@@ -185,9 +187,8 @@ class GpuExecutor:
         device = self.device
         types = [element_types(p.type)[0] for p in self.inputs]
         pinned = [device.pinned(t.shape, t.dtype.numpy) for t in types]
-        staged = [device.empty(t.shape, t.dtype.numpy) if t.nbytes > SMALL else None for t in types]
         results = [device.pinned(v.shape, v.tensor_type.dtype.numpy) for v in self.graph.results]
-        return _Slot(pinned, staged, results, device.pinned((1,), "int32"))
+        return _Slot(pinned, [None] * len(types), results, device.pinned((1,), "int32"))
 
     def _feed(self, slot: _Slot, arrays: Sequence[Array], origins: Sequence[Any]) -> None:
         device = self.device
@@ -196,14 +197,17 @@ class GpuExecutor:
         self._origins = list(origins)
         if not any(new):
             return
-        for pinned, staged, array, changed in zip(slot.inputs, slot.staged, arrays, new, strict=True):
+        for i, (pinned, array, changed) in enumerate(zip(slot.inputs, arrays, new, strict=True)):
             if not changed:
                 continue
             np.copyto(pinned, array)
-            if staged is not None:
+            # The first step has nothing to hide a copy behind, and inputs that never change need no room for one.
+            if pinned.nbytes > SMALL and self.step > 1:
+                if slot.staged[i] is None:
+                    slot.staged[i] = device.empty(pinned.shape, pinned.dtype)
                 large = True
                 with device.stream("copy"):
-                    device.send(pinned, staged)
+                    device.send(pinned, slot.staged[i])
         arrived = None
         if large:
             with device.stream("copy"):
@@ -317,20 +321,23 @@ class GpuExecutor:
         message = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
         notes = list(error.notes) if isinstance(error, MspcError) else []
         where = f"{node.label} {what}" if node is not None else f"the graph {what}"
+        index = self.graph.nodes.index(node) if node is not None else -1
+        frames = node.frames if node is not None else ()
         if type(error).__name__ == "OutOfMemoryError":
-            notes += [f"{name}: {size:,} bytes" for name, size in self.memory().items()]
-        index = -1
+            asked = re.search(r"[\d,]+", str(error))
+            nbytes = int(asked[0].replace(",", "")) if asked else 0
+            found = out_of_memory(node, nbytes, self.plan.peak, self.memory(), self.rank, self.device.index)
+            return NodeFailure(*found, frames, index)
         if node is not None:
             operands = ", ".join(str(value.type) for value in node.inputs)
             notes.append(f"its operands are ({operands}), its result {node.type}")
-            index = self.graph.nodes.index(node)
-        frames = node.frames if node is not None else ()
         return NodeFailure(f"{where} on rank {self.rank} (GPU {self.device.index}): {message}", notes, frames, index)
 
     def memory(self) -> dict[str, int]:
         """Bytes by what they are for: what was planned, and the runtime's own."""
         return {
             "parameters and optimizer states": self.plan.weights + self.plan.states,
+            "inputs and constants": self.plan.inputs + self.plan.constants,
             "the step's values (planned peak)": self.plan.arena,
             **self.device.workspaces,
         }

@@ -202,7 +202,8 @@ def test_a_gpus_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
             self.device = SimpleNamespace(index=3, pool=SimpleNamespace(used_bytes=lambda: 5_000))
 
         def memory(self) -> dict[str, int]:
-            return {"parameters and optimizer states": 1024, "the step's values (planned peak)": 2048, "scratch": 512}
+            held = {"parameters and optimizer states": 1024, "inputs and constants": 72}
+            return held | {"the step's values (planned peak)": 2048, "scratch": 512}
 
         def run_timed(self, inputs: Any, origins: Any) -> Any:
             self.step += 1
@@ -228,9 +229,9 @@ def test_a_gpus_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         "device memory",
         "for                               bytes",
         "parameters and optimizer states   1,024",
+        "inputs and constants                 72",
         "the step's values (planned peak)  2,048",
         "scratch                             512",
-        "inputs and constants                 72",
         "planned together                  3,656",
         "in use on GPU 3 (by all graphs)   5,000",
         "note: 1 nodes have no kernel of their own for GPUs; they take 1.750 ms",

@@ -90,7 +90,8 @@ def test_samples_equal_numpy(device: Any) -> None:
 
 
 def test_edges_equal_numpy(device: Any) -> None:
-    check(device, list(edge_cases()))
+    # Operators that scale integers by a fraction convert infinities and negative fractions back: C++ leaves that open.
+    check(device, [c for c in edge_cases() if c.types[0].dtype.is_float or not c.op.name.endswith("Ext")])
 
 
 @pytest.mark.parametrize("scale", [1, 100])
