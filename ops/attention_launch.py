@@ -15,7 +15,7 @@ from mspc.ops.attention_kernel import Shape
 from mspc.ops.cuda_attention import LOWEST, Attention, Kernels, Room
 from mspc.ops.cuda_flash import flash_forward
 from mspc.ops.cuda_flash_gradient import flash_backward
-from mspc.ops.device import Array, Device, Launch
+from mspc.ops.device import Array, Device, Launch, in_order
 
 
 def launch_forward(device: Device, attention: Attention, result: Array, ones: Array, zero: Array) -> Launch | None:
@@ -24,7 +24,7 @@ def launch_forward(device: Device, attention: Attention, result: Array, ones: Ar
     constants = kernels.launch("attention_constants", ones.size, ones, np.int64(ones.size), zero)
     fused = _fused(device, attention, kernels, result, None) or flash_forward(device, attention, result)
     if fused is not None:
-        return _in_order([constants, fused])
+        return in_order(constants, fused)
     shape = attention.shape
     room = Room(device)
     order = [room.by_head(x) for x in attention.operands]
@@ -38,7 +38,7 @@ def launch_forward(device: Device, attention: Attention, result: Array, ones: Ar
     launches.append(device.matmul(_rows(q[0], shape), k[0], room.at(s), False, True))
     launches.append(kernels.rows("attention_softmax", room.at(s), room.at(p), attention.statistics))
     launches.append(device.matmul(room.at(p), v[0], _rows(out[0], shape), False, False))
-    return _in_order([*launches, *back])
+    return in_order(*launches, *back)
 
 
 def launch_backward(device: Device, attention: Attention, result: Array, grads: Sequence[Array]) -> Launch | None:
@@ -79,14 +79,14 @@ def _plain_backward(
                      attention.statistics, factor=factor)
     )  # fmt: skip
     if shift_gradient is not None:
-        return _in_order([*launches, kernels.sum(room.at(g), shift_gradient)])
+        return in_order(*launches, kernels.sum(room.at(g), shift_gradient))
     dq, dk, dv = (kernels.ordered(one, room)[0] for one in targets)
     launches.append(device.matmul(room.at(g), k[0], _rows(dq, shape), False, False))
     launches.append(device.matmul(room.at(g), _rows(q[0], shape), dk, True, False))
     launches.append(device.matmul(room.at(p), _rows(dout[0], shape), dv, True, False))
     for one in targets:
         launches += kernels.back(one, room)
-    return _in_order(launches)
+    return in_order(*launches)
 
 
 def _fused(
@@ -111,7 +111,7 @@ def _fused(
     )
     if fused is None or prepare is None:
         return fused
-    return _in_order([prepare, fused])
+    return in_order(prepare, fused)
 
 
 def _score_shape(shape: Shape) -> tuple[int, ...]:
@@ -121,16 +121,3 @@ def _score_shape(shape: Shape) -> tuple[int, ...]:
 def _rows(array: Array, shape: Shape) -> Array:
     """Heads that share a head of key and value as rows of one matrix."""
     return array.reshape(shape.batch, shape.key_heads, shape.group * shape.queries, array.shape[-1])
-
-
-def _in_order(launches: Sequence[Launch | None]) -> Launch | None:
-    """All of them, one after the other; None where the device has no product for the element type."""
-    found = [launch for launch in launches if launch is not None]
-    if len(found) < len(launches):
-        return None
-
-    def launch() -> None:
-        for one in found:
-            one()
-
-    return launch

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mspc.ir.types import DType, dtype_of
-from mspc.ops.cuda_rows import in_order
 from mspc.ops.cuda_source import PACK_BYTES, address, constants, grid_of, index_type
-from mspc.ops.device import Array, Device, Launch, c_type
+from mspc.ops.device import Array, Device, Launch, c_type, in_order
 
 _BLOCK = 256
 _TOGETHER = 8

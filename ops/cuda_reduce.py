@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from mspc.ir.types import DType, dtype_of
-from mspc.ops.cuda_rows import Rows, Stage, in_order
+from mspc.ops.cuda_rows import Rows, Stage
 from mspc.ops.cuda_source import (
     COMMON,
     Operand,
@@ -23,7 +23,7 @@ from mspc.ops.cuda_source import (
     lanes_of,
     neutral,
 )
-from mspc.ops.device import Array, Device, Launch, c_type
+from mspc.ops.device import Array, Device, Launch, c_type, in_order
 
 _BLOCK = 256
 _ALIGNMENT = 256

@@ -8,9 +8,8 @@ along another axis, one thread for each then. Halves are computed in float; the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from mspc.ir.types import DType, dtype_of
 from mspc.ops.arguments import axes_in
@@ -261,16 +260,3 @@ def normalise(device: Device, name: str, axis: int | tuple[int, ...], full: Sequ
         return None
     rows, columns, inner = found
     return Rows(name, rows, columns, full[0].dtype, stages, full, results=[(out, result)], inner=inner).launch(device)
-
-
-def in_order(*launches: Launch | None) -> Launch | None:
-    """Launches one after the other; None where one of them is None."""
-    found: list[Callable[[], Any]] = [launch for launch in launches if launch is not None]
-    if len(found) < len(launches):
-        return None
-
-    def launch() -> None:
-        for each in found:
-            each()
-
-    return found[0] if len(found) == 1 else launch

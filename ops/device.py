@@ -18,6 +18,19 @@ Launch = Callable[[], None]
 """Puts an operator's work on the current stream; it allocates nothing and waits for nothing."""
 
 
+def in_order(*launches: Launch | None) -> Launch | None:
+    """Launches one after the other; None where one of them is None."""
+    found = [launch for launch in launches if launch is not None]
+    if len(found) < len(launches):
+        return None
+
+    def launch() -> None:
+        for each in found:
+            each()
+
+    return found[0] if len(found) == 1 else launch
+
+
 class Kernel(Protocol):
     """A compiled CUDA kernel. Arguments are arrays (their addresses are passed) and NumPy scalars."""
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.activation import GeLU, GeLUGrad
-from mspc.ops.device import Array, Device, Launch
+from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.factors import Rule
 from mspc.ops.matmul import BatchMatMul
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
@@ -132,18 +132,8 @@ class FusedMatMul(Op):
             after = GeLU().launch(device, [bare], target)
         else:
             after = GeLUGrad().launch(device, [bare, before, before], target)
-        if product is None or after is None:
-            return whole
-        apart = _both(product, after)
-        if whole is None:
-            return apart
+        apart = in_order(product, after)
+        if apart is None or whole is None:
+            return whole or apart
         kind = (self, *((array.shape, array.dtype.name) for array in inputs))
         return device.fastest(kind, [whole, apart])
-
-
-def _both(first: Launch, second: Launch) -> Launch:
-    def launch() -> None:
-        first()
-        second()
-
-    return launch

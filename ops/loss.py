@@ -19,9 +19,9 @@ from mspc.ops.bases import Binary, require_float, require_same
 from mspc.ops.comparison import Greater, Select
 from mspc.ops.cuda_move import put_values
 from mspc.ops.cuda_reduce import Reduction, reduce
-from mspc.ops.cuda_rows import Rows, Stage, in_order
+from mspc.ops.cuda_rows import Rows, Stage
 from mspc.ops.cuda_source import COMMON, Operand, accumulating_type
-from mspc.ops.device import Array, Device, Launch
+from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.elementwise import Abs, Sign, constant, scaled
 from mspc.ops.embedding import require_integer
 from mspc.ops.norm import items

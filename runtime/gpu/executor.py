@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Parameter, Value, element_types
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.runtime.executor import checked
 from mspc.runtime.failure import NodeFailure
 from mspc.runtime.finite import NOWHERE, explained
 from mspc.runtime.gpu.progress import out_of_memory
-from mspc.runtime.gpu.step import Step, constants
+from mspc.runtime.gpu.step import Step
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.pending import Pending
 from mspc.runtime.plan import mutated
@@ -78,8 +78,9 @@ class GpuExecutor:
         try:
             for parameter in graph.parameters:
                 kept[parameter] = self._place(parameter, values)
-            for constant in constants(graph):
-                kept[constant] = self._copied(constant.value)
+            for value in self.plan.places:
+                if isinstance(value, Constant):
+                    kept[value] = self._copied(value.value)
             self._kept = kept
             self._step = Step(graph, device, self.plan, kept)
             device.products.agree(self.comm)

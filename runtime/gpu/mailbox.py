@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from mspc.ir.graph import element_types
 from mspc.ops.device import Array
+from mspc.runtime.stalled import STEP_SHIFT
 
 WORDS = 4096
 """32-bit words that a rank may send to one peer in a call."""
@@ -87,8 +89,6 @@ class Mailbox:
             op: what arrives is combined by it; "" puts the parts one after the other. mark: address of the host's and
             value to be written there, or zeros.
         """
-        from mspc.runtime.stalled import STEP_SHIFT
-
         source = (
             f"typedef {_TYPES.get(given.dtype.name, 'int')} T;\n#define HOW {_HOW.get(op, 'x')}\n"
             f"constexpr int RANKS = {self._ranks}, OWN = {self._own}, WORDS = {WORDS}, THREADS = {_THREADS};\n"
@@ -149,8 +149,6 @@ def open_mailbox(device: Any, host: Any, ranks: tuple[int, ...]) -> Mailbox | No
 
 def small(node: Any) -> bool:
     """Whether a collective's node can go through a mailbox: all that it moves is small."""
-    from mspc.ir.graph import element_types
-
     if node.op.name not in ("AllReduce", "AllGather", "ReduceScatter"):
         return False
     op = getattr(node.op, "op", "sum") if node.op.name != "AllGather" else ""

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Constant, Graph, Node, Value, element_types
+from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.types import TensorType, TupleType
-from mspc.ops.device import Array, Launch
+from mspc.ops.device import Array, Launch, c_type, in_order
 from mspc.ops.op import Op
 from mspc.runtime.gpu.progress import communicates
 from mspc.runtime.memory_plan import MemoryPlan, Place, only_shows, side_stream
@@ -33,8 +33,6 @@ extern "C" __global__ void check_finite(const {type}* loss, int* stop) {{
     if (!(value - value == 0)) stop[0] = 1;
 }}
 """
-
-
 _DELAY = """
 extern "C" __global__ void delay(long long cycles) { long long end = clock64() + cycles; while (clock64() < end); }
 """
@@ -155,7 +153,7 @@ class Step:
             if isinstance(loss, Node) and loss not in known:
                 continue
             (array,) = self.arrays(loss)
-            source = _CHECK.format(type=_c_type(loss))
+            source = _CHECK.format(type=c_type(loss.tensor_type.dtype))
             kernel = self.device.kernel(source, "check_finite")
             made = loss
             while isinstance(made, Node) and only_shows(made):
@@ -178,7 +176,9 @@ class Step:
             if only_shows(node):
                 return copy, False
             update, plain = self._made(node, op, inputs, shown)
-            return _both(update, copy), plain
+            both = in_order(update, copy)
+            assert both is not None
+            return both, plain
         return self._made(node, op, inputs, out)
 
     def _copies(self, sources: tuple[Array, ...], targets: tuple[Array, ...]) -> Launch:
@@ -311,28 +311,5 @@ def _call(work: Work, around: Callable[[Work, Launch], None] | None) -> None:
         around(work, work.launch)
 
 
-def _both(first: Launch, second: Launch) -> Launch:
-    def launch() -> None:
-        first()
-        second()
-
-    return launch
-
-
 def _bound(kernel: Any, arguments: tuple[Any, ...]) -> Launch:
     return lambda: kernel(1, 1, arguments)
-
-
-def _c_type(value: Value) -> str:
-    from mspc.ops.device import c_type
-
-    return c_type(value.tensor_type.dtype)
-
-
-def constants(graph: Graph) -> list[Constant]:
-    """The constants that nodes or results read, each once, in order."""
-    found: dict[Constant, None] = {}
-    for value in [*(v for node in graph.nodes for v in node.inputs), *graph.results]:
-        if isinstance(value, Constant):
-            found[value] = None
-    return list(found)
