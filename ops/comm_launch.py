@@ -28,6 +28,12 @@ class DeviceCommunicator(Protocol):
         """Whether elements of this type can be combined by `op`."""
         ...
 
+    def direct(self, name: str, array: Array, out: Array, op: str, ranks: Ranks) -> Launch | None:
+        """The collective `name` ("AllReduce", "AllGather" or "ReduceScatter", parts one after the other) over memory
+        that the ranks reach of each other; they call this together when the launch is made. None where the work is
+        small or there is no such way: then the forms below do it."""
+        ...
+
     def all_reduce_into(self, arrays: Sequence[Array], outs: Sequence[Array], op: str, ranks: Ranks) -> None:
         """Every array combined into the one at its place in `outs`, which may be the array itself."""
         ...
@@ -67,6 +73,10 @@ def launch_all_reduce(device: Device, arrays: Sequence[Array], out: Any, op: str
     comm: DeviceCommunicator = device.comm
     if not comm.combines(arrays[0].dtype, op):
         return None
+    if len(arrays) == 1:
+        found = comm.direct("AllReduce", arrays[0], outs[0], op, ranks)
+        if found is not None:
+            return found
     return lambda: comm.all_reduce_into(arrays, outs, op, ranks)
 
 
@@ -76,10 +86,10 @@ def launch_all_gather(device: Device, array: Array, out: Array, ranks: Ranks, ax
     comm: DeviceCommunicator = device.comm
     before = math.prod(array.shape[:axis])
     if before == 1:
-        return lambda: comm.all_gather_into(array, out, ranks)
+        return _gather(comm, array, out, ranks)
     parts = _like(device, out)
     unpack = _swapped(device, parts, out, len(ranks), before)
-    return _all(lambda: comm.all_gather_into(array, parts, ranks), unpack)
+    return _all(_gather(comm, array, parts, ranks), unpack)
 
 
 def launch_reduce_scatter(device: Device, array: Array, out: Array, op: str, ranks: Ranks, axis: int) -> Launch | None:
@@ -91,10 +101,10 @@ def launch_reduce_scatter(device: Device, array: Array, out: Array, op: str, ran
         return None
     before = math.prod(array.shape[:axis])
     if before == 1:
-        return lambda: comm.reduce_scatter_into(array, out, op, ranks)
+        return _scatter(comm, array, out, op, ranks)
     parts = _like(device, array)
     pack = _swapped(device, array, parts, before, len(ranks))
-    return _all(pack, lambda: comm.reduce_scatter_into(parts, out, op, ranks))
+    return _all(pack, _scatter(comm, parts, out, op, ranks))
 
 
 def launch_all_to_all(device: Device, array: Array, out: Array, ranks: Ranks, split: int, concat: int) -> Launch:
@@ -148,6 +158,16 @@ def launch_copies(device: Device, arrays: Sequence[Array], outs: Sequence[Array]
     """Every array to the one at its place in `outs`, unless it is there already."""
     pairs = [(a, o) for a, o in zip(arrays, outs, strict=True) if address(a) != address(o)]
     return _moves(device, [Move(a, o, (math.prod(a.shape),), (1,), (1,)) for a, o in pairs])
+
+
+def _gather(comm: DeviceCommunicator, array: Array, out: Array, ranks: Ranks) -> Launch:
+    found = comm.direct("AllGather", array, out, "", ranks)
+    return found or (lambda: comm.all_gather_into(array, out, ranks))
+
+
+def _scatter(comm: DeviceCommunicator, array: Array, out: Array, op: str, ranks: Ranks) -> Launch:
+    found = comm.direct("ReduceScatter", array, out, op, ranks)
+    return found or (lambda: comm.reduce_scatter_into(array, out, op, ranks))
 
 
 def _swapped(device: Device, source: Array, target: Array, rows: int, columns: int) -> Launch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from mspc.runtime.gpu.matmul import Products, Unsupported
 _OPTIONS = ("--std=c++17",)
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
 """CUDA's numbers for the directions of a copy."""
+_LAZY_PEER_ACCESS = 1
+"""CUDA's flag: a GPU whose memory is opened becomes reachable."""
 _ORDINARY_SHARED = 48 << 10
 """Bytes of shared memory that a block gets without asking."""
 _SMALLEST_SCRATCH = 1 << 20
@@ -64,6 +67,7 @@ class GpuDevice:
         self._scratch: dict[int, Array] = {}
         self._kept: list[Array] = []
         self._modules: dict[str, Any] = {}
+        self._imported: dict[bytes, int] = {}
 
     # Memory
 
@@ -107,6 +111,22 @@ class GpuDevice:
             runtime = cupy.cuda.runtime
             runtime.memcpyAsync(target.data.ptr, source.data.ptr, target.nbytes, _ON_DEVICE, stream)
 
+    def exported(self, array: Array) -> tuple[bytes, int]:
+        """A handle by which other processes of this host reach the allocation that `array` lies in, and the bytes from
+        its begin to the array's. Raises an error of CUDA's or OSError where there is none."""
+        base, size = ctypes.c_uint64(), ctypes.c_size_t()
+        driver = ctypes.CDLL("libcuda.so.1")
+        status = driver.cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(array.data.ptr))
+        if status:
+            raise OSError(f"CUDA knows no allocation at this address (error {status})")
+        return bytes(cupy.cuda.runtime.ipcGetMemHandle(base.value)), array.data.ptr - base.value
+
+    def imported(self, handle: bytes) -> int:
+        """The address at which this process finds an allocation of another. Raises CUDA's error."""
+        if handle not in self._imported:
+            self._imported[handle] = cupy.cuda.runtime.ipcOpenMemHandle(handle, _LAZY_PEER_ACCESS)
+        return self._imported[handle]
+
     def same(self, first: Array, second: Array) -> bool:
         """Whether two arrays begin at one address."""
         return first.data.ptr == second.data.ptr
@@ -128,6 +148,10 @@ class GpuDevice:
     def stream(self, name: str) -> Any:
         """A context in which work goes to the stream "compute", "communication", "reduction" or "copy"."""
         return self._streams[name]
+
+    def current_stream(self) -> int:
+        """What CUDA knows the current stream by."""
+        return int(cupy.cuda.get_current_stream().ptr)
 
     def signal(self, timed: bool = False) -> Any:
         """An event at the end of what the current stream has been given."""
@@ -181,6 +205,10 @@ class GpuDevice:
         except Unsupported:
             return None
 
+    def beside(self, blocks: int) -> contextlib.AbstractContextManager[None]:
+        """A context in which launches are made that run beside kernels of so many blocks."""
+        return self.products.beside(blocks)
+
     def attention(self, *arrays: Array, **options: Any) -> Launch | None:
         """See `Device.attention`."""
         from mspc.runtime.gpu.attention import make_attention  # cuDNN is loaded for networks that need it
@@ -192,7 +220,8 @@ class GpuDevice:
         return self.products.fastest(kind, launches)
 
     def synchronize(self) -> None:
-        """Wait for the streams of a step."""
+        """Wait for the streams of a step, and for what was set before one of them was chosen."""
+        cupy.cuda.Stream.null.synchronize()
         self.reduction.synchronize()
         self.communication.synchronize()
         self.compute.synchronize()

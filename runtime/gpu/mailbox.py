@@ -9,21 +9,18 @@ have read what was sent in call n. The order of additions is that of the group's
 from __future__ import annotations
 
 import math
-import socket
-import zlib
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.graph import element_types
 from mspc.ops.device import Array
+from mspc.runtime.gpu.peers import PeerMemory
 from mspc.runtime.stalled import STEP_SHIFT
 
 WORDS = 4096
 """32-bit words that a rank may send to one peer in a call."""
 _THREADS = 512
-_HANDLE = 64
-"""Bytes of CUDA's handle for memory of another process."""
 
 _SOURCE = r"""
 typedef unsigned int word;
@@ -69,11 +66,12 @@ class Mailbox:
     """The boxes of one group, of this rank and its peers. Only `open_mailbox` makes it.
 
     Args:
-        device: see `GpuDevice`. boxes: addresses of the ranks' boxes in the group's order. own: this rank's place.
+        device: see `GpuDevice`. box: this rank's. boxes: addresses of the ranks' boxes in the group's order. own: this
+        rank's place.
     """
 
-    def __init__(self, device: Any, boxes: list[int], own: int) -> None:
-        self._device = device
+    def __init__(self, device: Any, box: Array, boxes: list[int], own: int) -> None:
+        self._device, self._box = device, box
         self._ranks, self._own = len(boxes), own
         with device.stream("compute"):
             self._calls = device.zeros((1,), "uint64")
@@ -108,43 +106,20 @@ def takes(nbytes: int, dtype: Any, op: str) -> bool:
     return nbytes % 4 == 0 and nbytes <= 4 * WORDS and (not op or (name in _TYPES and op in _HOW))
 
 
-def open_mailbox(device: Any, host: Any, ranks: tuple[int, ...]) -> Mailbox | None:
+def open_mailbox(device: Any, memory: PeerMemory, ranks: tuple[int, ...], own: int) -> Mailbox | None:
     """The mailbox of a group; its members call this together. None where a rank cannot reach another's memory.
 
     Args:
-        host: the communicator of arrays on the host. ranks: in the order of slices.
+        ranks: in the order of slices. own: this rank's place among them.
     """
-    runtime = device.xp.cuda.runtime
-    everyone = tuple(sorted(ranks))
-    size = 2 * len(ranks) * WORDS * 8
-    box, handle = 0, bytes(_HANDLE)
-    try:
-        box = runtime.malloc(size)
-        runtime.memset(box, 0, size)
-        runtime.deviceSynchronize()
-        handle = bytes(runtime.ipcGetMemHandle(box))
-    except Exception:  # a driver without such memory: NCCL does the work
-        box = 0
-    own = np.frombuffer(handle.ljust(_HANDLE, b"\0")[:_HANDLE], np.uint8)
-    here = zlib.crc32(socket.gethostname().encode())
-    line = np.concatenate([own, np.array([here, box != 0], np.int64).view(np.uint8)])
-    rows = host.all_gather(line[None], everyone, 0)
-    facts = [np.ascontiguousarray(row[_HANDLE:]).view(np.int64).tolist() for row in rows]
-    good = all(place == here and there for place, there in facts)
-    boxes: list[int] = []
-    try:
-        for rank in ranks if good else ():
-            row = rows[everyone.index(rank)]
-            mine = rank == host.rank
-            boxes.append(box if mine else runtime.ipcOpenMemHandle(row[:_HANDLE].tobytes(), 1))
-    except Exception:
-        good = False
-    good = bool(host.all_reduce(np.array([good], np.int64), "min", everyone)[0])
-    if not good:
+    box = device.zeros((2 * len(ranks) * WORDS,), "uint64")
+    device.synchronize()
+    found = memory.addresses((box,), ranks)
+    if found is None:
         return None
     known = device.workspaces
-    known["mailboxes of small collectives"] = known.get("mailboxes of small collectives", 0) + size
-    return Mailbox(device, boxes, ranks.index(host.rank))
+    known["mailboxes of small collectives"] = known.get("mailboxes of small collectives", 0) + box.nbytes
+    return Mailbox(device, box, found[0], own)
 
 
 def small(node: Any) -> bool:

@@ -6,8 +6,9 @@ x @ y is computed as (y^T @ x^T)^T with the operands swapped and nothing moved.
 
 from __future__ import annotations
 
+import contextlib
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,25 @@ WORKSPACE = 64 << 20
 CANDIDATES = 12
 """Algorithms that are timed for a new shape."""
 _WARM, _TIMED = 2, 5
+
+_HOLDING = 1024
+"""Threads of a block that holds a multiprocessor: with them no product's block fits beside it."""
+_HOLD = r"""
+extern "C" __global__ void hold(volatile unsigned int* held) {
+    if (threadIdx.x == 0) atomicAdd((unsigned int*)held, 1u);
+    while (!held[1]) {}
+    __syncthreads();
+    if (threadIdx.x == 0) atomicSub((unsigned int*)held, 1u);
+}
+extern "C" __global__ void await_holders(volatile unsigned int* held, const unsigned int count) {
+    while (held[0] < count) {}
+}
+extern "C" __global__ void free_holders(volatile unsigned int* held) {
+    held[1] = 1;
+    while (held[0]) {}
+    held[1] = 0;
+}
+"""
 
 _TYPES = {
     "float16": CudaDataType.CUDA_R_16F,
@@ -66,6 +86,8 @@ class Products:
         self._device = device
         self._handle: int = 0
         self._workspace: Array = None
+        self._taken = 0
+        self._held: Array = None
         self.choices: dict[Key, int] = {}
         self.found: dict[Key, Any] = {}
 
@@ -94,15 +116,27 @@ class Products:
             left, right, result, plus, kept = parts
             if _uneven(left, result) or _uneven(right, result):
                 raise Unsupported("operands that are repeated along the last leading dimension")
-            launches.append(
-                _Product(self, left, right, result, transpose_a, transpose_b, plus, bias, activation, kept)
-            )
+            launches.append(_Product(self, left, right, result, transpose_a, transpose_b, plus, bias, activation, kept))
 
         def launch() -> None:
             for one in launches:
                 one()
 
         return launch
+
+    @contextlib.contextmanager
+    def beside(self, blocks: int) -> Iterator[None]:
+        """Products that are made in this context leave so many multiprocessors to others."""
+        before, self._taken = self._taken, blocks
+        try:
+            yield
+        finally:
+            self._taken = before
+
+    @property
+    def multiprocessors(self) -> int:
+        """Those that a product made now may fill; 0: all."""
+        return max(1, self._device.multiprocessors - self._taken) if self._taken else 0
 
     @property
     def handle(self) -> int:
@@ -154,12 +188,37 @@ class Products:
         """What a launch takes, in the mean of a few."""
         for _ in range(_WARM):
             launch()
+        if self._taken:
+            return self._seconds_beside(launch)
         begun = self._device.signal(timed=True)
         for _ in range(_TIMED):
             launch()
         ended = self._device.signal(timed=True)
         ended.synchronize()
         return self._device.milliseconds(begun, ended) / (1000 * _TIMED)
+
+    def _seconds_beside(self, launch: Launch) -> float:
+        """The same while as many multiprocessors as a collective takes are held by a kernel that does nothing."""
+        device = self._device
+        if self._held is None:
+            self._held = device.zeros((2,), "uint32")
+        hold, wait, free = (device.kernel(_HOLD, name) for name in ("hold", "await_holders", "free_holders"))
+        before = device.signal()
+        total = 0.0
+        for _ in range(_TIMED):
+            with device.stream("communication"):
+                device.wait(before)
+                hold(self._taken, _HOLDING, (self._held,))
+            wait(1, 1, (self._held, np.uint32(self._taken)))
+            begun = device.signal(timed=True)
+            launch()
+            ended = device.signal(timed=True)
+            free(1, 1, (self._held,))
+            before = device.signal()
+            before.synchronize()
+            device.synchronize()
+            total += device.milliseconds(begun, ended)
+        return total / (1000 * _TIMED)
 
     def agree(self, comm: Any) -> None:
         """Take the choices of the lowest rank that has one for a shape: ranks that compute the same must get the same
@@ -203,6 +262,8 @@ class _Product:
         self._set(lt.MatmulDescAttribute.TRANSA, int(first.transposed))
         self._set(lt.MatmulDescAttribute.TRANSB, int(second.transposed))
         self._set(lt.MatmulDescAttribute.EPILOGUE, int(epilogue))
+        if products.multiprocessors:
+            self._set(lt.MatmulDescAttribute.SM_COUNT_TARGET, products.multiprocessors)
         if bias is not None:
             self._set(lt.MatmulDescAttribute.BIAS_DATA_TYPE, int(_TYPES[bias.dtype.name]))
             self._set(lt.MatmulDescAttribute.BIAS_POINTER, bias.data.ptr)
@@ -219,7 +280,8 @@ class _Product:
         self._alpha, self._beta = np.array([1], number), np.array([addend is not None], number)
         self._key: Key = (
             x.dtype.name, out.dtype.name, fast, first, second, target, batch, kind, bias is not None,
-            addend is not None, tuple(_alignment(a) for a in self._arrays if a is not None),
+            addend is not None, products.multiprocessors,
+            tuple(_alignment(a) for a in self._arrays if a is not None),
         )  # fmt: skip
         products.choose(self._key, self)
 
@@ -228,7 +290,17 @@ class _Product:
         lt.matmul_desc_set_attribute(self._desc, attribute, data.ctypes.data, data.nbytes)
 
     def candidates(self, count: int) -> Any:
-        """The algorithms that cuBLASLt expects to be the fastest, best first."""
+        """The algorithms that cuBLASLt expects to be the fastest, best first; where some multiprocessors are taken,
+        those for all of them follow."""
+        found = self._expected(count)
+        if not self._products.multiprocessors or count == 1:
+            return found
+        self._set(lt.MatmulDescAttribute.SM_COUNT_TARGET, 0)
+        found = np.concatenate([found, self._expected(count)])
+        self._set(lt.MatmulDescAttribute.SM_COUNT_TARGET, self._products.multiprocessors)
+        return found
+
+    def _expected(self, count: int) -> Any:
         preference = lt.matmul_preference_create()
         limit = np.array([WORKSPACE], np.uint64)
         attribute = lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES

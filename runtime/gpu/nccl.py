@@ -16,8 +16,10 @@ import numpy as np
 
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph
+from mspc.ops.device import Launch
 from mspc.runtime.comm import Array, Ranks
-from mspc.runtime.gpu.mailbox import Mailbox, open_mailbox, small, takes
+from mspc.runtime.gpu.mailbox import WORDS, Mailbox, open_mailbox, small, takes
+from mspc.runtime.gpu.peers import PeerCollectives, PeerMemory
 
 _TYPES = {"int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7,
           "float64": 8, "bfloat16": 9}  # fmt: skip
@@ -68,6 +70,8 @@ class NcclComm:
         self.mark = (0, 0)
         """What a collective through a mailbox tells the host of its place; see `Progress.before`."""
         self.device: Any = None
+        self._memory: Any = None
+        self._peers: PeerCollectives | None = None
         self._byte: Array = None
         self._nccl: Any = None
 
@@ -84,7 +88,10 @@ class NcclComm:
         for key in sorted(mine - self._groups.keys()):  # one order on all ranks: nobody waits in a circle
             self._group(*key)
             if key[1] < 0 and self.device is not None:
-                self._boxes[key[0]] = open_mailbox(self.device, self.host, key[0])
+                if self._peers is None:
+                    self._memory = PeerMemory(self.device, self.host)
+                    self._peers = PeerCollectives(self.device, self._memory, self)
+                self._boxes[key[0]] = open_mailbox(self.device, self._memory, key[0], key[0].index(self.rank))
 
     def prepare_for(self, graph: Graph, together: bool) -> None:
         """The same for the groups of a graph."""
@@ -200,6 +207,13 @@ class NcclComm:
 
     def _order(self, node: Any) -> Ranks:
         return tuple(sorted(node.op.rank_list)) if node.op.name == "AllReduce" else tuple(node.op.rank_list)
+
+    def direct(self, name: str, array: Array, out: Array, op: str, ranks: Ranks) -> Launch | None:
+        """See `DeviceCommunicator`."""
+        ranks = tuple(sorted(ranks)) if name in _UNORDERED else ranks
+        if self._peers is None or self._boxes.get(ranks) is None or min(array.nbytes, out.nbytes) <= 4 * WORDS:
+            return None
+        return self._peers.launch(name, array, out, op, ranks, ranks.index(self.rank))
 
     def all_to_all_into(self, array: Array, out: Array, ranks: Ranks) -> None:
         """`array` holds a part for every member, `out` takes one from every member."""

@@ -19,8 +19,9 @@ from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.device import Array, Launch, c_type, in_order
 from mspc.ops.op import Op
+from mspc.runtime.gpu.peers import Between
 from mspc.runtime.gpu.progress import communicates
-from mspc.runtime.memory_plan import MemoryPlan, Place, only_shows, side_stream
+from mspc.runtime.memory_plan import COMMUNICATION, MemoryPlan, Place, only_shows, side_stream
 from mspc.runtime.plan import loss_values, mutated
 from mspc.runtime.profile import Timed
 
@@ -124,6 +125,7 @@ class Step:
         # What goes through mailboxes takes less time than to change streams.
         quick = self._quick([node for node in nodes if communicates(node)])
         placed: dict[Node, int] = {}
+        flying: list[tuple[int, int]] = []
         checked = False
         for index, node in enumerate(nodes):
             if index >= self.boundary and not checked:
@@ -132,15 +134,31 @@ class Step:
             copied = self.plan.copied.get(node)
             if only_shows(node) and copied is None:
                 continue
+            behind: Work | None = None
             stream = "compute" if quick else side_stream(node) or "compute"
             waits = () if quick else tuple(placed[other] for other in self.plan.waits.get(node, ()))
+            over = max((other for other in waits if self.work[other].stream == COMMUNICATION), default=-1)
+            flying = [(place, blocks) for place, blocks in flying if place > over]
             placed[node] = len(self.work)
-            with device.stream(stream):
+            with device.stream(stream), device.beside(max((blocks for _, blocks in flying), default=0)):
                 launch, plain = self._launch(node, copied)
+                if isinstance(launch, Between) and stream == COMMUNICATION and not self._needed_next(index):
+                    flying.append((placed[node], launch.blocks))
+                    behind = Work(-1, "compute", launch.awaited())
                 if device.progress is not None and communicates(node):
-                    launch = device.progress.before(index, launch, quick)
+                    launch = device.progress.before(index, launch, quick or isinstance(launch, Between))
             self.work.append(Work(index, stream, launch, waits, node in signals, plain))
+            if behind is not None:
+                self.work.append(behind)
         self._eager = any(w.plain and getattr(nodes[w.index].op, "drawn", False) for w in self.work)
+
+    def _needed_next(self, index: int) -> bool:
+        """Whether the next work of the compute stream waits for the collective at `index`."""
+        for node in self.graph.nodes[index + 1 :]:
+            if side_stream(node) or (only_shows(node) and node not in self.plan.copied):
+                continue
+            return self.graph.nodes[index] in self.plan.waits.get(node, ())
+        return True
 
     def _quick(self, nodes: Sequence[Node]) -> bool:
         look = getattr(self.device.comm, "quick", None)

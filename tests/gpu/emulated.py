@@ -80,6 +80,12 @@ class EmulatedGpu(Emulator):
         assert name in ("compute", "communication", "reduction", "copy")
         return contextlib.nullcontext()
 
+    def beside(self, blocks: int) -> Any:
+        return contextlib.nullcontext()
+
+    def current_stream(self) -> int:
+        return 0
+
     def signal(self, timed: bool = False) -> Any:
         return Event()
 

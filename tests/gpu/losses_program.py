@@ -1,6 +1,6 @@
 """Twenty training steps of two transformer layers; every rank prints its losses.
 
-    mpirun -n 4 python -m mspc run tests/gpu/losses_program.py -- 2 2
+mpirun -n 4 python -m mspc run tests/gpu/losses_program.py -- 2 2
 """
 
 import sys

@@ -1,12 +1,14 @@
-"""Collectives on real GPUs, one process each: `mpirun -n 4 python tests/gpu/nccl_program.py check|bandwidth|hang|kill`.
+"""Collectives on real GPUs, one process each: `mpirun -n 4 python tests/gpu/nccl_program.py check`, or
+`bandwidth`, `hang 4`, `kill 4`.
 
 check compares every collective with NumPy, as a method, as a launch, and as a launch in a CUDA graph that is replayed
-with other values. bandwidth times AllReduce, replayed. hang and kill lose rank 1 in a replayed step: the others must
-say so and end.
+with other values. bandwidth times AllReduce, replayed. hang and kill lose rank 1 in a replayed step, at an AllReduce of
+so many elements: the others must say so and end.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -24,6 +26,7 @@ from mspc.ops.exchange import PasteSlices
 from mspc.ops.op import Op
 from mspc.ops.point_to_point import Barrier, Receive, Send
 from mspc.runtime.choose import Asked, Wishes
+from mspc.runtime.gpu.peers import Between
 from mspc.runtime.stalled import END, packed
 from tests.runtime.graphs import GraphMaker
 
@@ -163,9 +166,11 @@ def check(bench: Bench) -> None:
         check_one(bench, paste, *parts, counts)
     messages(bench)
     in_place(bench)
+    counts["direct"] = large(bench)
     bench.comm.check()
     marks(bench)
-    print(f"rank {job.rank} checked {counts['launched']} launches, {counts['plain']} by CuPy alone", flush=True)
+    print(f"rank {job.rank} checked {counts['launched']} launches, {counts['plain']} by CuPy alone, "
+          f"{counts['direct']} directly", flush=True)  # fmt: skip
 
 
 def exchange_of(op: NeighborExchange, dtype: Any) -> NeighborExchange:
@@ -205,6 +210,41 @@ def in_place(bench: Bench) -> None:
         assert (job.comm.all_gather(found[None], everyone, 0) == found).all(), "ranks have different bits"
 
 
+def large(bench: Bench) -> int:
+    """Collectives that go through the peers' memory, on two streams; how many did."""
+    device, job, direct = bench.device, bench.job, 0
+    for ranks in groups(job.size):
+        if job.rank not in ranks:
+            continue
+        ops: list[Op] = [AllReduce(op=op, rank_list=ranks) for op in ("sum", "max", "min", "prod")]
+        ops += [AllGather(rank_list=ranks), AllGather(axis=1, rank_list=ranks)]
+        ops += [ReduceScatter(rank_list=ranks), ReduceScatter(axis=1, rank_list=ranks)]
+        for number, op in enumerate(ops):
+            dtype = (np.float32, ml_dtypes.bfloat16, np.float16, np.float64, np.int32, np.int64)[number % 6]
+            shape = (96, 1025) if isinstance(op, AllReduce) else (96, 2048)
+            wanted: list[Any] = []
+            given: list[Any] = []
+            for round_ in range(2):
+                rng = np.random.default_rng([job.rank, number, round_])
+                given.append(whole_numbers(rng, shape, dtype))
+                wanted.append(op.kernel(SimpleNamespace(xp=np, comm=job.comm, step=0))(given[-1]))
+            for name in ("communication", "reduction"):
+                x, out = bench.put(given[0]), bench.put(np.zeros(np.shape(wanted[0]), dtype))
+                with device.stream(name):
+                    launch: Any = op.launch(device, [x], out)
+                    direct += bool(isinstance(launch, Between))
+                    launch()
+                same(op, f"launch on {name}", [bench.get(out)], (wanted[0],))
+                with device.stream(name):
+                    replay = device.capture(launch)
+                bench.set(x, given[1])
+                with device.stream(name):
+                    replay()
+                    replay()
+                same(op, f"replay on {name}", [bench.get(out)], (wanted[1],))
+    return direct
+
+
 def marks(bench: Bench) -> None:
     """A replayed step leaves its place where the host reads it."""
     device = bench.device
@@ -223,41 +263,47 @@ def marks(bench: Bench) -> None:
 
 
 def bandwidth(bench: Bench) -> None:
+    """AllReduce through the peers' memory beside NCCL's, replayed."""
     device, job = bench.device, bench.job
     everyone = tuple(range(job.size))
-    for megabytes in (1, 16, 64, 256):
-        x = device.zeros((megabytes << 18,), "float32")
-        launch: Any = AllReduce(rank_list=everyone).launch(device, [x], x)
-        milliseconds: list[float] = []
+    bench.comm.prepare([(everyone, -1)], together=True)
+    for size in (1 << 18, 1 << 20, 8 << 20, 16 << 20, 64 << 20, 256 << 20):
+        x = device.zeros((size // 4,), "float32")
         with device.stream("communication"):
-            launch()
-            replay = device.capture(launch)
-            for _ in range(20):
-                first = device.signal(timed=True)
-                replay()
-                last = device.signal(timed=True)
-                device.progress.wait(last)
-                milliseconds.append(device.milliseconds(first, last))
-        seconds = float(np.median(milliseconds)) / 1000
-        bus = x.nbytes / seconds * 2 * (job.size - 1) / job.size / 1e9
+            direct: Any = AllReduce(rank_list=everyone).launch(device, [x], x)
+            plain = functools.partial(bench.comm.all_reduce_into, (x,), (x,), "sum", everyone)
+            found: list[str] = []
+            for name, launch in (("direct" if isinstance(direct, Between) else "as NCCL", direct), ("NCCL", plain)):
+                launch()
+                replay = device.capture(lambda launch=launch: [launch() for _ in range(10)])
+                milliseconds: list[float] = []
+                for _ in range(10):
+                    first = device.signal(timed=True)
+                    replay()
+                    last = device.signal(timed=True)
+                    device.progress.wait(last)
+                    milliseconds.append(device.milliseconds(first, last))
+                seconds = float(np.median(milliseconds)) / 10000
+                bus = x.nbytes / seconds * 2 * (job.size - 1) / job.size / 1e9
+                found.append(f"{name} {seconds * 1e6:.1f} us, bus {bus:.0f} GB/s")
         if job.rank == 0:
-            print(f"AllReduce of {megabytes} MB, replayed: {seconds * 1e6:.0f} us, bus {bus:.0f} GB/s", flush=True)
+            print(f"AllReduce of {size / (1 << 20):g} MiB: {'; '.join(found)}", flush=True)
 
 
-def lose(bench: Bench, how: str) -> None:
-    """Rank 1 does not come to the AllReduce of step 3."""
+def lose(bench: Bench, how: str, size: int) -> None:
+    """Rank 1 does not come to the AllReduce of step 3, of so many elements."""
     device, job = bench.device, bench.job
     make = GraphMaker()
     everyone = tuple(range(job.size))
-    node = make.node(AllReduce(rank_list=everyone), make.parameter("x", (4,)), instance="w")
+    node = make.node(AllReduce(rank_list=everyone), make.parameter("x", (size,)), instance="w")
     graph = make.returns(node)
     job.watch.graph_of = lambda rank, number: graph
     job.watch.describe = lambda rank, number, index: ExecutionError(f"at {node.label}", frames=node.frames)
     bench.comm.prepare([(everyone, -1)], together=True)
-    x = bench.put(np.ones(4, np.float32))
+    x = bench.put(np.ones(size, np.float32))
     with device.stream("compute"):
         launch: Any = node.op.launch(device, [x], x)  # type: ignore[attr-defined]  # operators have launches
-        launch = device.progress.before(0, launch)
+        launch = device.progress.before(0, launch, isinstance(launch, Between))
         end = device.progress.mark()
         launch()
         replay = device.capture(lambda: (launch(), end()))
@@ -285,7 +331,7 @@ def body() -> None:
     elif how == "bandwidth":
         bandwidth(bench)
     else:
-        lose(bench, how)
+        lose(bench, how, int(sys.argv[2]))
 
 
 if __name__ == "__main__":

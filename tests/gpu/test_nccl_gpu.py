@@ -21,12 +21,12 @@ RANKS = 4 if COUNT >= 4 else 2
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def program(how: str, timeout: float = 200) -> tuple[int, str, str, float]:
+def program(*arguments: str, timeout: float = 200) -> tuple[int, str, str, float]:
     """(status, output, errors, time of the end) of `nccl_program.py` on several GPUs."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])]
     command = [
         find_mpirun(), "-n", str(RANKS), "--oversubscribe", "--bind-to", "none",
-        sys.executable, str(ROOT / "tests" / "gpu" / "nccl_program.py"), how,
+        sys.executable, str(ROOT / "tests" / "gpu" / "nccl_program.py"), *arguments,
     ]  # fmt: skip
     done = subprocess.run(
         command, env={**mpirun_environment(), "PYTHONPATH": os.pathsep.join(paths)}, capture_output=True, text=True,
@@ -39,8 +39,10 @@ def test_every_collective_equals_numpy() -> None:
     status, out, err, _ = program("check")
     assert status == 0, err[-6000:]
     assert sum("checked" in line for line in out.splitlines()) == RANKS
+    assert " 0 directly" not in out, "GPUs of this host do not reach each other's memory"
 
 
+@pytest.mark.parametrize("size", ["4", "1000000"], ids=["through a mailbox", "directly"])
 @pytest.mark.parametrize(
     ("how", "message", "limit"),
     [
@@ -48,8 +50,8 @@ def test_every_collective_equals_numpy() -> None:
         ("kill", "rank 1 was killed or left without a word", 5),
     ],
 )
-def test_a_lost_rank_ends_the_job(how: str, message: str, limit: float) -> None:
-    status, out, err, over = program(how)
+def test_a_lost_rank_ends_the_job(how: str, message: str, limit: float, size: str) -> None:
+    status, out, err, over = program(how, size)
     assert status != 0
     assert message in err, err[-6000:]
     assert over - float(out.split("event ")[1].split()[0]) < limit

@@ -32,6 +32,9 @@ class EmulatedNccl:
     def combines(self, dtype: Any, op: str) -> bool:
         return True
 
+    def direct(self, name: str, array: Any, out: Any, op: str, ranks: Any) -> Any:
+        return None
+
     def all_reduce_into(self, arrays: Sequence[Any], outs: Sequence[Any], op: str, ranks: Any) -> None:
         for array, out in zip(arrays, outs, strict=True):
             out[...] = self.comm.all_reduce(array, op, ranks)

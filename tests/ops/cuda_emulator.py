@@ -137,6 +137,8 @@ static inline int __syncthreads_or(int v) {
     fibers::votes[round] = 0;
     return found;
 }
+static inline unsigned int atomicAdd(unsigned int* p, unsigned int v) { return __sync_fetch_and_add(p, v); }
+static inline void __threadfence_system() { __sync_synchronize(); }
 static inline void __syncwarp() { fibers::wait(fibers::AT_WARP); }
 template <class V> static unsigned long long* exchange(V v) {
     static_assert(sizeof(V) == 4 || sizeof(V) == 8, "what shuffles take");

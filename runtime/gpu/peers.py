@@ -1,0 +1,278 @@
+"""Collectives of large arrays in one kernel: ranks of one host read and write each other's memory over NVLink.
+
+For AllReduce rank r adds up part r of all ranks' arrays and writes the sum into part r of all results: every byte
+crosses once in either direction, as in the best of rings, but in one step and with few multiprocessors. ReduceScatter
+is the first half of it and AllGather the second. The order of additions is that of the group's ranks, halves are
+added in Float32, and all ranks get the same bits.
+
+A kernel begins and ends by a sign to every peer, block by block: at its begin all operands are ready and all results
+may be written, at its end both are free again.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import socket
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.types import dtype_of
+from mspc.ops.cuda_source import address
+from mspc.ops.device import Array, Launch, c_type, computing_type
+from mspc.runtime.stalled import STEP_SHIFT
+
+HANDLE = 64
+"""Bytes of CUDA's handle for memory of another process."""
+LARGEST_GROUP = 8
+_BLOCKS, _THREADS = 8, 1024
+"""Eight multiprocessors saturate NVLink as well as all of them do, six do not (measured on two H200s); the fewer are
+taken, the less products beside a collective lose."""
+_PACK = 16
+_TYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
+_HOW = {"sum": "Sum", "prod": "Product", "max": "Largest", "min": "Smallest"}
+
+_SOURCE = r"""
+typedef Pack<T, 16 / sizeof(T)> P;
+constexpr int LANES = 16 / sizeof(T);
+__device__ __forceinline__ P fetched(const P* from) {
+#ifdef __CUDA_ARCH__
+    union { unsigned int words[4]; P pack; } v;  // the memory of another GPU must not come from a cache of this one
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.words[0]), "=r"(v.words[1]), "=r"(v.words[2]), "=r"(v.words[3]) : "l"(from) : "memory");
+    return v.pack;
+#else
+    return *from;
+#endif
+}
+// Wait until this block of every rank has come here.
+__device__ __forceinline__ void all_here(const u64* signs, unsigned int call) {
+    __syncthreads();
+    if (threadIdx.x < RANKS && threadIdx.x != OWN) {
+        u64 theirs = 0;
+        #pragma unroll
+        for (int rank = 0; rank < RANKS; ++rank) if (rank == threadIdx.x) theirs = signs[rank];
+        const int row = blockIdx.x * RANKS;
+        __threadfence_system();
+        ((volatile unsigned int*)theirs)[row + OWN] = call;
+        volatile unsigned int* heard = (volatile unsigned int*)signs[OWN] + row + threadIdx.x;
+        while ((int)(*heard - call) < 0) {}
+        __threadfence_system();
+    }
+    __syncthreads();
+}
+extern "C" __global__ void __launch_bounds__(THREADS) between_peers(
+    ADDRESSES, unsigned int* calls, unsigned int* resident, const u64 count, const int tail, volatile long long* place,
+    const long long* step, const long long mark
+) {
+    if (COUNTED && threadIdx.x == 0) atomicAdd(resident, 1u);
+    const u64 sources[SOURCES] = {SOURCE_LIST}, targets[TARGETS] = {TARGET_LIST}, signs[RANKS] = {SIGN_LIST};
+    if (blockIdx.x == 0 && threadIdx.x == 0 && place) *place = mark | step[0] << STEP_SHIFT;
+    const unsigned int call = calls[blockIdx.x];
+    all_here(signs, call + 1);
+    const u64 span = (u64)THREADS * FLIGHT;
+    for (u64 begin = blockIdx.x * span + threadIdx.x; begin < count; begin += gridDim.x * span) {
+        P found[SOURCES][FLIGHT];
+        #pragma unroll
+        for (int s = 0; s < SOURCES; ++s)
+            #pragma unroll
+            for (int u = 0; u < FLIGHT; ++u)
+                if (begin + u * THREADS < count) found[s][u] = fetched((const P*)sources[s] + begin + u * THREADS);
+        #pragma unroll
+        for (int u = 0; u < FLIGHT; ++u) {
+            if (begin + u * THREADS >= count) continue;
+            P total = found[0][u];
+            if (SOURCES > 1) {
+                #pragma unroll
+                for (int lane = 0; lane < LANES; ++lane) {
+                    C sum = wide(found[0][u].at[lane]);
+                    #pragma unroll
+                    for (int s = 1; s < SOURCES; ++s) sum = HOW::of(sum, (C)wide(found[s][u].at[lane]));
+                    total.at[lane] = narrow<T>(sum);
+                }
+            }
+            #pragma unroll
+            for (int t = 0; t < TARGETS; ++t) ((P*)targets[t])[begin + u * THREADS] = total;
+        }
+    }
+    if (blockIdx.x == 0 && threadIdx.x < tail) {
+        const u64 i = count * LANES + threadIdx.x;
+        C sum = wide(((const T*)sources[0])[i]);
+        for (int s = 1; s < SOURCES; ++s) sum = HOW::of(sum, (C)wide(((const T*)sources[s])[i]));
+        for (int t = 0; t < TARGETS; ++t) ((T*)targets[t])[i] = narrow<T>(sum);
+    }
+    all_here(signs, call + 2);
+    if (threadIdx.x == 0) calls[blockIdx.x] = call + 2;
+}
+"""
+
+_AWAIT = r"""
+extern "C" __global__ void await_blocks(unsigned int* resident, const unsigned int blocks) {
+    volatile unsigned int* found = resident;
+    while (*found < blocks) {}
+    *found = 0;
+}
+"""
+
+
+class PeerMemory:
+    """How this rank reaches arrays of the other ranks of its host.
+
+    Args:
+        device: see `GpuDevice`. host: the communicator of arrays on the host.
+    """
+
+    def __init__(self, device: Any, host: Any) -> None:
+        self._device = device
+        self._host = host
+        self._place = zlib.crc32(socket.gethostname().encode())
+
+    def addresses(self, arrays: Sequence[Array], ranks: tuple[int, ...], good: bool = True) -> list[list[int]] | None:
+        """For each array the addresses at which this rank finds it on every rank, in the order of `ranks`. The ranks
+        call this together. None, on all of them, where one cannot reach another's memory or is not `good`."""
+        everyone = tuple(sorted(ranks))
+        facts = np.zeros((len(arrays), HANDLE + 8), np.uint8)
+        try:
+            for row, array in zip(facts, arrays, strict=True):
+                handle, offset = self._device.exported(array)
+                row[:HANDLE] = np.frombuffer(handle, np.uint8)
+                row[HANDLE:] = np.array([offset], np.int64).view(np.uint8)
+        except Exception:  # a driver without such memory: NCCL does the work
+            good = False
+        line = np.concatenate([facts.reshape(-1), np.array([self._place, good], np.int64).view(np.uint8)])
+        lines = self._host.all_gather(line[None], everyone, 0)
+        ends = [np.ascontiguousarray(one[-16:]).view(np.int64).tolist() for one in lines]
+        good = all(place == self._place and able for place, able in ends)
+        found: list[list[int]] = [[] for _ in arrays]
+        try:
+            for rank in ranks if good else ():
+                rows = lines[everyone.index(rank)][:-16].reshape(len(arrays), HANDLE + 8)
+                for known, array, row in zip(found, arrays, rows, strict=True):
+                    if rank == self._host.rank:
+                        known.append(address(array))
+                        continue
+                    offset = int(np.ascontiguousarray(row[HANDLE:]).view(np.int64)[0])
+                    known.append(self._device.imported(row[:HANDLE].tobytes()) + offset)
+        except Exception:  # no way from one GPU to the other
+            good = False
+        good = bool(self._host.all_reduce(np.array([good], np.int64), "min", everyone)[0])
+        return found if good else None
+
+
+class PeerCollectives:
+    """Makes collectives between ranks that reach each other's memory.
+
+    Args:
+        device: see `GpuDevice`. memory: see there. owner: has the attribute `mark`, see `NcclComm`.
+    """
+
+    def __init__(self, device: Any, memory: PeerMemory, owner: Any) -> None:
+        self._device = device
+        self._memory = memory
+        self._owner = owner
+        self._signs: dict[tuple[tuple[int, ...], int], tuple[list[int], Array, Array] | None] = {}
+
+    def launch(self, name: str, array: Array, out: Array, op: str, ranks: tuple[int, ...], own: int) -> Between | None:
+        """The collective `name` ("AllReduce", "AllGather" or "ReduceScatter") of arrays that lie one part after the
+        other. The ranks call this together, in one order. None, on all of them, where there is no such way.
+
+        Args:
+            ranks: in the order of parts and of additions. own: this rank's place among them.
+        """
+        parts = 1 if name == "AllReduce" else len(ranks)
+        part = max(array.nbytes, out.nbytes) // parts
+        kind = np.dtype(array.dtype).name
+        if len(ranks) > LARGEST_GROUP or (name != "AllReduce" and part % _PACK) or part < _PACK:
+            return None
+        if name != "AllGather" and (kind not in _TYPES or op not in _HOW):
+            return None
+        signs = self._signs_of(ranks)
+        if signs is None:
+            return None
+        aligned = not (address(array) % _PACK or address(out) % _PACK)
+        found = self._memory.addresses((array, out), ranks, aligned)
+        if found is None:
+            return None
+        given, made = found
+        packs, tail, begin = part // _PACK, 0, own * part
+        if name == "AllReduce":
+            share = -(-packs // len(ranks))
+            first = min(own * share, packs)
+            begin, tail = first * _PACK, (array.nbytes % _PACK) // array.dtype.itemsize
+            packs, tail = min(share, packs - first), tail if own == len(ranks) - 1 else 0
+            sources, targets = [a + begin for a in given], [a + begin for a in made]
+        elif name == "AllGather":
+            share, sources, targets = packs, [given[own]], [a + begin for a in made]
+        else:
+            share, sources, targets = packs, [a + begin for a in given], [made[own]]
+        return Between(self._device, self._owner, (sources, targets, *signs), (kind, op), own, (packs, share, tail))
+
+    def _signs_of(self, ranks: tuple[int, ...]) -> tuple[list[int], Array, Array] | None:
+        """Where the ranks leave their signs for each other in collectives of the current stream, how many there were,
+        and the memory itself."""
+        device = self._device
+        key = (ranks, device.current_stream())
+        if key not in self._signs:
+            words = device.zeros((_BLOCKS * len(ranks),), "uint32")
+            calls = device.zeros((_BLOCKS,), "uint32")
+            device.synchronize()
+            found = self._memory.addresses((words,), ranks)
+            self._signs[key] = None if found is None else (found[0], calls, words)
+        return self._signs[key]
+
+
+class Between:
+    """The launch of one collective. It says itself how far this rank is, see `Progress.before`.
+
+    blocks: of its kernel, each on a multiprocessor of its own.
+    """
+
+    def __init__(
+        self, device: Any, owner: Any, ends: tuple[list[int], list[int], list[int], Array, Array],
+        kind: tuple[str, str], own: int, sizes: tuple[int, int, int],
+    ) -> None:  # fmt: skip
+        sources, targets, signs, calls, self._words = ends
+        packs, share, tail = sizes
+        self._device, self._owner, self._step = device, owner, device.step
+        flight = max(1, 8 // max(2, len(sources)))
+        self.blocks = max(1, min(_BLOCKS, math.ceil(share / (_THREADS * flight))))
+        self._text = functools.partial(source_of, len(sources), len(targets), len(signs), own, *kind, flight)
+        self._kernel = device.kernel(self._text(False), "between_peers")
+        self._resident = calls  # any word, while blocks are not counted
+        self._before = (*(np.uint64(a) for a in (*sources, *targets, *signs)), calls)
+        self._behind = (np.uint64(packs), np.int32(tail))
+
+    def __call__(self) -> None:
+        place, mark = self._owner.mark
+        here = (np.uint64(place), self._step, np.int64(mark))
+        self._kernel(self.blocks, _THREADS, (*self._before, self._resident, *self._behind, *here))
+
+    def awaited(self) -> Launch:
+        """A launch for another stream that lets what follows there begin once this one, put on its stream before, has
+        its multiprocessors: it would else wait for those of a product to be free, and the product's end for it."""
+        device, blocks = self._device, np.uint32(self.blocks)
+        resident = self._resident = device.zeros((1,), "uint32")
+        self._kernel = device.kernel(self._text(True), "between_peers")
+        kernel = device.kernel(_AWAIT, "await_blocks")
+        return lambda: kernel(1, 1, (resident, blocks))
+
+
+def source_of(sources: int, targets: int, ranks: int, own: int, dtype: str, op: str, flight: int, counted: bool) -> str:
+    """The kernel `between_peers` for so many arrays to read and to write, elements of NumPy's type `dtype`; `counted`:
+    blocks that begin count themselves."""
+    kind = dtype_of(dtype) if sources > 1 else None
+    names = [[f"{letter}{i}" for i in range(n)] for letter, n in (("s", sources), ("t", targets), ("g", ranks))]
+    lists = dict(zip(("SOURCE_LIST", "TARGET_LIST", "SIGN_LIST"), (", ".join(n) for n in names), strict=True))
+    text = _SOURCE.replace("ADDRESSES", ", ".join(f"const u64 {name}" for one in names for name in one))
+    for word, listed in lists.items():
+        text = text.replace(word, listed)
+    known = f"constexpr bool COUNTED = {str(counted).lower()};\n"
+    return known + (
+        f"typedef {c_type(kind) if kind else 'int'} T;\ntypedef {computing_type(kind) if kind else 'int'} C;\n"
+        f"typedef {_HOW.get(op, 'Sum')} HOW;\n"
+        f"constexpr int SOURCES = {sources}, TARGETS = {targets}, RANKS = {ranks}, OWN = {own}, THREADS = {_THREADS};\n"
+        f"constexpr int FLIGHT = {flight}, STEP_SHIFT = {STEP_SHIFT};\n{text}"
+    )

@@ -1,0 +1,171 @@
+"""Collectives over the memory of peers: real kernels in processes of their own, that share what GPUs would share."""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from mspc.ops.device import in_order
+from mspc.runtime.comm_local import World
+from mspc.runtime.gpu.peers import HANDLE, PeerCollectives, PeerMemory
+from tests.gpu.emulated import EmulatedGpu
+from tests.ops.cuda_emulator import NEEDED
+
+REGION = 4 << 20
+"""Bytes that each rank has of the shared memory."""
+BF16: Any = ml_dtypes.bfloat16
+CASES: list[tuple[str, Any, str, int]] = [
+    ("AllReduce", np.float32, "sum", 40_001),
+    ("AllReduce", BF16, "sum", 70_003),
+    ("AllReduce", np.float16, "max", 9_000),
+    ("AllReduce", np.int64, "min", 5_001),
+    ("AllReduce", np.float64, "prod", 3),
+    ("AllGather", BF16, "", 2_400),
+    ("AllGather", np.bool_, "", 160),
+    ("ReduceScatter", BF16, "sum", 4_800),
+    ("ReduceScatter", np.float32, "sum", 40_032),
+]
+"""Collective, element type, how it combines, elements of a rank's operand."""
+
+
+class Region(EmulatedGpu):
+    """A GPU whose memory is its part of the shared one."""
+
+    def __init__(self, folder: Path, shared: mmap.mmap, rank: int) -> None:
+        self._free, self._end = rank * REGION, (rank + 1) * REGION
+        self._bytes = np.frombuffer(shared, np.uint8)
+        super().__init__(folder)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        dtype = np.dtype(dtype)
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        begin, self._free = self._free, self._free + -(-size // 256) * 256
+        assert self._free <= self._end
+        return self._bytes[begin : begin + size].view(dtype).reshape(shape)
+
+
+class Addresses:
+    """What PeerMemory tells, where every rank takes its memory in the same order."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def addresses(self, arrays: Any, ranks: Any, good: bool = True) -> list[list[int]] | None:
+        return [[a.ctypes.data + (r - self.rank) * REGION for r in ranks] for a in arrays] if good else None
+
+
+def drawn(case: int, rank: int, round_: int) -> Any:
+    _, dtype, _, count = CASES[case]
+    rng = np.random.default_rng([case, rank, round_])
+    if np.dtype(dtype) == np.bool_:
+        return rng.integers(0, 2, count).astype(dtype)
+    return rng.standard_normal(count).astype(dtype) if np.dtype(dtype).kind in "fV" else rng.integers(0, 99, count)
+
+
+def wanted(case: int, rank: int, ranks: tuple[int, ...], round_: int) -> Any:
+    name, dtype, op, _ = CASES[case]
+    parts = [drawn(case, r, round_) for r in ranks]
+    if name == "AllGather":
+        return np.concatenate(parts)
+    if np.dtype(dtype).kind == "V" or dtype == np.float16:
+        parts = [part.astype(np.float32) for part in parts]
+    function = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[op]
+    total = parts[0]
+    for part in parts[1:]:
+        total = function(total, part)
+    total = total.astype(dtype)
+    own = ranks.index(rank)
+    return total if name == "AllReduce" else np.split(total, len(ranks))[own]
+
+
+def rank_body(rank: int, ranks: tuple[int, ...], shared: mmap.mmap, folder: Path, queue: Any) -> None:
+    try:
+        device = Region(folder, shared, rank)
+        collectives = PeerCollectives(device, Addresses(rank), SimpleNamespace(mark=(0, 0)))  # type: ignore[arg-type]
+        own = ranks.index(rank)
+        made: list[tuple[Any, Any, Any]] = []
+        for case, (name, dtype, op, count) in enumerate(CASES):
+            array = device.empty((count,), dtype)
+            sizes = {"AllReduce": count, "AllGather": count * len(ranks), "ReduceScatter": count // len(ranks)}
+            out = array if case == 1 else device.empty((sizes[name],), dtype)  # case 1 works in place
+            launch = collectives.launch(name, array, out, op, ranks, own)
+            assert launch is not None
+            made.append((array, out, launch if case else in_order(launch, launch.awaited())))
+        for round_ in range(3):
+            for case, (array, out, launch) in enumerate(made):
+                array[...] = drawn(case, rank, round_)
+                launch()
+                right = wanted(case, rank, ranks, round_)
+                assert out.tobytes() == right.tobytes(), (CASES[case], out, right)
+        queue.put(None)
+    except BaseException as error:  # the other process must not wait for ever
+        queue.put(f"rank {rank}: {error!r}")
+
+
+@pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
+@pytest.mark.parametrize("ranks", [(0, 1), (2, 0, 1)])
+def test_kernels_equal_numpy(ranks: tuple[int, ...], tmp_path: Path) -> None:
+    shared = mmap.mmap(-1, REGION * len(ranks))
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    folders = [tmp_path / str(rank) for rank in sorted(ranks)]
+    for folder in folders:
+        folder.mkdir()
+    jobs = [
+        context.Process(target=rank_body, args=(rank, ranks, shared, folders[rank], queue), daemon=True)
+        for rank in sorted(ranks)
+    ]
+    for job in jobs:
+        job.start()
+    found = [queue.get(timeout=60) for _ in jobs]
+    for job in jobs:
+        job.join(10)
+        job.kill()
+    assert found == [None] * len(ranks)
+
+
+class Owner:
+    """A GPU whose allocations begin at multiples of a million."""
+
+    def __init__(self, rank: int, broken: bool = False) -> None:
+        self.rank, self.broken = rank, broken
+        self.opened: list[bytes] = []
+
+    def exported(self, array: Any) -> tuple[bytes, int]:
+        if self.broken:
+            raise OSError("no such memory")
+        return bytes([self.rank] * HANDLE), int(array.flat[0])
+
+    def imported(self, handle: bytes) -> int:
+        self.opened.append(handle)
+        return 1_000_000 * (handle[0] + 1)
+
+
+@pytest.mark.parametrize("broken", [None, 1])
+def test_addresses_are_known_to_all_or_none(broken: int | None) -> None:
+    def body(comm: Any) -> Any:
+        array = np.array([7 + comm.rank])
+        device = Owner(comm.rank, comm.rank == broken)
+        found = PeerMemory(device, comm).addresses((array,), (1, 0, 2))
+        return None if found is None else [0 if a == array.ctypes.data else a for a in found[0]]
+
+    found = World(3).run(body)
+    if broken is not None:
+        assert found == [None] * 3
+    else:
+        assert found == [[2_000_008, 0, 3_000_009], [0, 1_000_007, 3_000_009], [2_000_008, 1_000_007, 0]]
+
+
+def test_what_has_no_direct_way() -> None:
+    collectives = PeerCollectives(None, None, None)  # type: ignore[arg-type]
+    x = np.zeros(10, np.int16)
+    assert collectives.launch("AllReduce", x, x, "sum", (0, 1), 0) is None, "an element type that is not added up"
+    assert collectives.launch("AllReduce", x, x, "sum", tuple(range(9)), 0) is None, "a group of nine"
+    assert collectives.launch("AllGather", x, np.zeros(20, np.int16), "", (0, 1), 0) is None, "parts of 20 bytes"
