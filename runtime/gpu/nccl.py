@@ -7,7 +7,6 @@ write into arrays allocate nothing. Groups have a communicator each, made once, 
 from __future__ import annotations
 
 import ctypes
-import importlib
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,20 +18,23 @@ from mspc.ir.graph import Graph
 from mspc.ops.device import Launch
 from mspc.runtime.comm import Array, Ranks
 from mspc.runtime.gpu.mailbox import WORDS, Mailbox, open_mailbox, small, takes
+from mspc.runtime.gpu.nccl_library import (
+    BYTE,
+    IN_PROGRESS,
+    OPS,
+    TYPES,
+    Calls,
+    combining,
+    load_nccl,
+    shown,
+    status_of,
+    text_of,
+)
 from mspc.runtime.gpu.peers import PeerCollectives, PeerMemory
 
-_TYPES = {"int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7,
-          "float64": 8, "bfloat16": 9}  # fmt: skip
-"""NCCL's numbers of the element types that it combines."""
-_OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3}
-_BOOL_OPS = {"sum": "max", "max": "max", "prod": "min", "min": "min"}
-"""Booleans are bytes 0 and 1: their sum is "or", their product "and"."""
-_BYTE = 1
 _ON_DEVICE = 3
 """CUDA's number for a copy on the GPU."""
 _ID_BYTES = 128
-_IN_PROGRESS, _ERRORS = 7, {6: "another rank has gone, or the way to it is broken"}
-"""States that CuPy has no name for."""
 
 Key = tuple[Ranks, int]
 """A group: its ranks in their order, and -1, or the tag of what two ranks send each other by hand."""
@@ -123,7 +125,7 @@ class NcclComm:
             try:
                 comm = nccl.NcclCommunicator(len(ranks), identity.tobytes(), ranks.index(self.rank))
             except Exception as error:
-                raise ExecutionError(f"NCCL cannot join {_shown(ranks)}: {_text(error)}") from error
+                raise ExecutionError(f"NCCL cannot join {shown(ranks)}: {text_of(error)}") from error
             # NCCL destroys a communicator only after the CUDA graphs that use it, and waits for that for ever; in what
             # order Python lets go of them at its end is not known. The end of the process frees them all.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(comm))
@@ -144,20 +146,20 @@ class NcclComm:
             try:
                 group.comm.check_async_error()
             except Exception as error:
-                if _status(error) == _IN_PROGRESS:
+                if status_of(error) == IN_PROGRESS:
                     continue
-                raise ExecutionError(f"NCCL fails between {_shown(group.ranks)}: {_text(error)}") from error
+                raise ExecutionError(f"NCCL fails between {shown(group.ranks)}: {text_of(error)}") from error
 
     # Into arrays that exist
 
     def combines(self, dtype: Any, op: str) -> bool:
         """Whether NCCL combines elements of this type by `op`."""
-        return op in _OPS and (np.dtype(dtype).name in _TYPES or np.dtype(dtype) == np.bool_)
+        return op in OPS and (np.dtype(dtype).name in TYPES or np.dtype(dtype) == np.bool_)
 
     def all_reduce_into(self, arrays: Sequence[Array], outs: Sequence[Array], op: str, ranks: Ranks) -> None:
         """Arrays of one element type combined into those at their place in `outs`, each of which may be the array
         itself; NCCL takes them as one piece of work."""
-        kind, number = _combining(arrays[0].dtype, op)
+        kind, number = combining(arrays[0].dtype, op)
         if len(ranks) == 1:
             for array, out in zip(arrays, outs, strict=True):
                 self._copy(array, out)
@@ -166,7 +168,7 @@ class NcclComm:
         if len(arrays) == 1 and self._small(arrays[0], outs[0], group.ranks, arrays[0].nbytes, False, op):
             return
         # Never joined by their addresses: the ranks must make the same calls, wherever their arrays lie.
-        with _Calls(self, group, len(arrays)):
+        with self._calls(group, len(arrays)):
             for array, out in zip(arrays, outs, strict=True):
                 group.comm.allReduce(array.data.ptr, out.data.ptr, array.size, kind, number, stream)
 
@@ -178,19 +180,19 @@ class NcclComm:
         group = self._group(ranks)
         if self._small(array, out, ranks, array.nbytes, False, ""):
             return
-        with _Calls(self, group, 1):
-            group.comm.allGather(array.data.ptr, out.data.ptr, array.nbytes, _BYTE, self._stream())
+        with self._calls(group, 1):
+            group.comm.allGather(array.data.ptr, out.data.ptr, array.nbytes, BYTE, self._stream())
 
     def reduce_scatter_into(self, array: Array, out: Array, op: str, ranks: Ranks) -> None:
         """`array` holds a part for every member, one after the other; `out` is this rank's, combined."""
-        kind, number = _combining(array.dtype, op)
+        kind, number = combining(array.dtype, op)
         if len(ranks) == 1:
             self._copy(array, out)
             return
         group = self._group(ranks)
         if self._small(array, out, ranks, out.nbytes, True, op):
             return
-        with _Calls(self, group, 1):
+        with self._calls(group, 1):
             group.comm.reduceScatter(array.data.ptr, out.data.ptr, out.size, kind, number, self._stream())
 
     def _small(self, given: Array, out: Array, ranks: Ranks, nbytes: int, apart: bool, op: str) -> bool:
@@ -222,10 +224,10 @@ class NcclComm:
             return
         group, stream = self._group(ranks), self._stream()
         part = array.nbytes // len(ranks)
-        with _Calls(self, group, 2):
+        with self._calls(group, 2):
             for number in range(len(ranks)):
-                group.comm.send(array.data.ptr + number * part, part, _BYTE, number, stream)
-                group.comm.recv(out.data.ptr + number * part, part, _BYTE, number, stream)
+                group.comm.send(array.data.ptr + number * part, part, BYTE, number, stream)
+                group.comm.recv(out.data.ptr + number * part, part, BYTE, number, stream)
 
     def exchange_into(
         self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]], ranks: Ranks | None = None
@@ -241,11 +243,11 @@ class NcclComm:
         others = [(r, a) for r, a in packed if r != self.rank], [(r, a) for r, a in landing if r != self.rank]
         if others[0] or others[1]:
             group, stream = self._group(tuple(sorted(ranks or range(self.size)))), self._stream()
-            with _Calls(self, group, 2):
+            with self._calls(group, 2):
                 for rank, array in others[0]:
-                    group.comm.send(array.data.ptr, array.nbytes, _BYTE, group.of[rank], stream)
+                    group.comm.send(array.data.ptr, array.nbytes, BYTE, group.of[rank], stream)
                 for rank, array in others[1]:
-                    group.comm.recv(array.data.ptr, array.nbytes, _BYTE, group.of[rank], stream)
+                    group.comm.recv(array.data.ptr, array.nbytes, BYTE, group.of[rank], stream)
         for (_, array), (_, landed) in zip(receives, landing, strict=True):
             if landed is not array:
                 array[...] = landed
@@ -257,23 +259,23 @@ class NcclComm:
                 self._copy(array, out)
             return
         group, stream = self._group(tuple(sorted(ranks))), self._stream()
-        with _Calls(self, group, len(arrays)):
+        with self._calls(group, len(arrays)):
             for array, out in zip(arrays, outs, strict=True):
                 place = group.of[root]
-                group.comm.broadcast(array.data.ptr, out.data.ptr, out.nbytes, _BYTE, place, stream)
+                group.comm.broadcast(array.data.ptr, out.data.ptr, out.nbytes, BYTE, place, stream)
 
     def send(self, array: Array, rank: int, tag: int = 0) -> None:
         """What two ranks send each other by hand has a communicator for every tag: the order of tags is free."""
         array = self.xp.ascontiguousarray(array)
         group = self._pair(rank, tag)
-        with _Calls(self, group, 1):
-            group.comm.send(array.data.ptr, array.nbytes, _BYTE, group.of[rank], self._stream())
+        with self._calls(group, 1):
+            group.comm.send(array.data.ptr, array.nbytes, BYTE, group.of[rank], self._stream())
 
     def receive_into(self, out: Array, rank: int, tag: int = 0) -> None:
         """The array that `rank` sends with this tag."""
         group = self._pair(rank, tag)
-        with _Calls(self, group, 1):
-            group.comm.recv(out.data.ptr, out.nbytes, _BYTE, group.of[rank], self._stream())
+        with self._calls(group, 1):
+            group.comm.recv(out.data.ptr, out.nbytes, BYTE, group.of[rank], self._stream())
 
     def barrier(self, ranks: Ranks) -> None:
         """Work that is put on the stream after this begins once every member has come here."""
@@ -336,6 +338,10 @@ class NcclComm:
 
     # Parts
 
+    def _calls(self, group: _Group, count: int) -> Calls:
+        """A context for so many calls."""
+        return Calls(self._library() if count > 1 else None, group.ranks)
+
     def _pair(self, rank: int, tag: int) -> _Group:
         if not 0 <= rank < self.size or rank == self.rank:
             raise ExecutionError(f"rank {self.rank} has no rank {rank} to send to or receive from")
@@ -367,27 +373,6 @@ class NcclComm:
         return total
 
 
-class _Calls:
-    """NCCL calls that belong together, with errors that name the group."""
-
-    def __init__(self, owner: NcclComm, group: _Group, count: int) -> None:
-        self._nccl = owner._library() if count > 1 else None
-        self._group = group
-
-    def __enter__(self) -> None:
-        if self._nccl is not None:
-            self._nccl.groupStart()
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        try:
-            if self._nccl is not None:
-                self._nccl.groupEnd()
-        except Exception as ended:
-            error = error or ended
-        if isinstance(error, Exception) and not isinstance(error, ExecutionError):
-            raise ExecutionError(f"NCCL fails between {_shown(self._group.ranks)}: {_text(error)}") from error
-
-
 def groups_of(graph: Graph, rank: int) -> list[Key]:
     """The groups in which the graph of `rank` communicates, ascending."""
     found: set[Key] = set()
@@ -401,45 +386,3 @@ def groups_of(graph: Graph, rank: int) -> list[Key]:
         elif ranks:
             found.add((tuple(sorted(ranks)) if name in (*_UNORDERED, *_EXCHANGES) else tuple(ranks), -1))
     return sorted(key for key in found if len(set(key[0])) > 1)
-
-
-def load_nccl(xp: Any) -> Any:
-    """CuPy's module for NCCL.
-
-    Raises:
-        ExecutionError: this CuPy has none, or finds no library.
-    """
-    try:
-        found = importlib.import_module(f"{xp.__name__}.cuda.nccl")
-    except ImportError as error:
-        raise ExecutionError(f"CuPy cannot load NCCL: {error}") from error
-    if not getattr(found, "available", True):
-        raise ExecutionError("CuPy finds no NCCL library")
-    return found
-
-
-def _combining(dtype: Any, op: str) -> tuple[int, int]:
-    """NCCL's numbers for an element type and how it is combined."""
-    dtype = np.dtype(dtype)
-    if dtype == np.bool_:
-        return _BYTE, _OPS[_BOOL_OPS[op]]
-    return _TYPES[dtype.name], _OPS[op]
-
-
-def _status(error: Exception) -> int:
-    """NCCL's number for an error; for those that CuPy has no name for it raises a KeyError with the number."""
-    if isinstance(error, KeyError) and error.args and isinstance(error.args[0], int):
-        return error.args[0]
-    return int(getattr(error, "status", -1))
-
-
-def _text(error: Exception) -> str:
-    status = _status(error)
-    if isinstance(error, KeyError):
-        return _ERRORS.get(status, f"error {status}")
-    return str(error) or type(error).__name__
-
-
-def _shown(ranks: Ranks) -> str:
-    listed = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
-    return f"rank{'s' * (len(ranks) > 1)} {listed}"

@@ -18,8 +18,8 @@ from mspc.ops.op import Op
 from mspc.ops.point_to_point import Barrier, Receive, Send
 from mspc.runtime.comm import OneRank
 from mspc.runtime.comm_local import LocalComm, World
-from mspc.runtime.gpu import nccl as nccl_module
 from mspc.runtime.gpu.nccl import NcclComm, groups_of
+from mspc.runtime.gpu.nccl_library import load_nccl
 from tests.runtime.collectives import digest, results
 from tests.runtime.fake_gpu import FakeDevice, FakeNccl, fake, fake_move, fake_xp
 from tests.runtime.graphs import GraphMaker
@@ -150,7 +150,7 @@ def test_multicast_stays_off_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -
 def test_a_cupy_without_nccl_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fake.cuda.nccl", SimpleNamespace(available=False))  # type: ignore[arg-type]  # stands in for a module
     with pytest.raises(ExecutionError, match="CuPy finds no NCCL library"):
-        nccl_module.load_nccl(fake_xp())
+        load_nccl(fake_xp())
 
 
 @pytest.mark.parametrize(
