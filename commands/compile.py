@@ -16,7 +16,7 @@ from mspc.commands.report import Report, make_report
 from mspc.commands.report_text import print_report
 from mspc.commands.table import write_json
 from mspc.ir.diagnostics import MspcError
-from mspc.runtime.program import PROGRAM, WEIGHTS
+from mspc.runtime.program import PROGRAM, WEIGHTS, Settings
 from mspc.session.state import Session
 
 DEFAULT_FOLDER = Path("saved_graph")
@@ -61,7 +61,8 @@ def compile_target(target: str, options: CompileOptions) -> None:
         first = compile_for(launch, ranks, level)
         asked = session.rank_was_asked and ranks > 1
         programs = Programs(first, wanted, asked, level, rerun)
-        report = _write(output, programs, wanted, level, progress)
+        settings = Settings(launch.context.matmul_allow_tf32, launch.context.deterministic)
+        report = _write(output, programs, settings, wanted, level, progress)
         output.commit()
     report.notes += _notes(launch, report.mode, first.compiled.traced.ignored_strategies)
     if programs.differ:
@@ -100,7 +101,7 @@ def _find(target: str, options: CompileOptions) -> _Found:
 
 
 def _write(
-    output: OutputFolder, programs: Programs, wanted: Sequence[int], level: int, progress: Progress
+    output: OutputFolder, programs: Programs, settings: Settings, wanted: Sequence[int], level: int, progress: Progress
 ) -> Report:
     """Write the files of all ranks; the report is the first rank's."""
     report: Report | None = None
@@ -119,7 +120,7 @@ def _write(
                 execute[rank] = name
                 digests[name] = hashlib.sha256(content).hexdigest()
     output.write(WEIGHTS, weights(programs.first.compiled))
-    output.write(PROGRAM, program(programs.first.compiled, execute, digests))
+    output.write(PROGRAM, program(programs.first.compiled, execute, digests, settings))
     assert report is not None
     return report
 

@@ -12,7 +12,7 @@ from mspc.compiler.driver import Compiled, Stage
 from mspc.ir.graph import Graph, element_layouts
 from mspc.ir.printer import print_graph
 from mspc.ir.types import Type
-from mspc.runtime.program import FORMAT
+from mspc.runtime.program import FORMAT, Settings
 
 LAST = "execute"
 MAIN_STAGES = ("frontend", "step_parallel_begin", "slice_to_rank", LAST)
@@ -71,18 +71,20 @@ def weights(compiled: Compiled) -> bytes:
     return save({name: np.require(a, requirements="C") for name, a in arrays.items() if name in used})
 
 
-def program(compiled: Compiled, execute: dict[int, str], digests: dict[str, str]) -> str:
+def program(compiled: Compiled, execute: dict[int, str], digests: dict[str, str], settings: Settings) -> str:
     """The text of `program.json`.
 
-    execute: the file of every rank that was written. digests: SHA-256 of these files.
+    execute: the file of every rank that was written. digests: SHA-256 of these files. settings: of the script.
     """
     graph = compiled.graph
+    set_by_script = settings.entry()
     content = {
         "format": FORMAT,
         "compile_id": graph.attrs["compile_id"],
         "ranks": compiled.config.ranks,
         "mode": compiled.config.mode,
         "training": any(node.phase == "update" for node in graph.nodes),
+        **({"settings": set_by_script} if set_by_script else {}),
         "execute": {str(rank): name for rank, name in execute.items()},
         "digests": digests,
         "inputs": [

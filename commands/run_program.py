@@ -20,7 +20,7 @@ from mspc.runtime.comm_local import LocalComm, World
 from mspc.runtime.data import Batches, load_batches, synthetic_batches
 from mspc.runtime.failure import NodeFailure
 from mspc.runtime.plan import mutated
-from mspc.runtime.program import Program, load_program, load_slices
+from mspc.runtime.program import Program, Settings, load_program, load_slices
 from mspc.runtime.slices import full_type, gather
 
 Array = Any
@@ -137,7 +137,7 @@ def run_rank(options: Options, job: Job, program: Program, ahead: ReadAhead | No
     assert prepared is not None
     graph = prepared.graph
     agree(job.comm, str(graph.attrs.get("compile_id", "")), str(program.folder))
-    executor = _executor(graph, prepared.values, job)
+    executor = _executor(graph, prepared.values, job, program.settings)
     if job.watch is not None:
         job.watch.describe = lambda rank, _, index: _place(program, rank, index)
         job.watch.graph_of = lambda rank, _: graph if rank == job.rank else program.graph(rank, program.text(rank))
@@ -188,16 +188,15 @@ def _prepare(options: Options, job: Job, program: Program, ahead: ReadAhead | No
     return _Prepared(graph, values, batches, options.steps or batches.count, layouts, bool(mutated(graph)))
 
 
-def _executor(graph: Graph, values: dict[str, Array], job: Job) -> Any:
+def _executor(graph: Graph, values: dict[str, Array], job: Job, settings: Settings) -> Any:
     """What runs the graph on this rank's device. Raises MspcError, on all ranks together, where one cannot be made."""
     hardware = job.hardware
     hardware.agree(job.comm)
     error: MspcError | None = None
     executor: Any = None
     try:
-        hardware.prepare(False, job.comm, job.watch)
-        tf32 = bool(graph.attrs.get("matmul_allow_tf32", False))
-        executor = hardware.executor(graph, job.comm, values, job.cursor, tf32=tf32)
+        hardware.prepare(settings.deterministic, job.comm, job.watch)
+        executor = hardware.executor(graph, job.comm, values, job.cursor, tf32=settings.matmul_allow_tf32)
     except MspcError as found:
         error = found
     stop_together(job.comm, error)

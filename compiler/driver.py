@@ -10,13 +10,14 @@ from typing import Any
 from mspc.compiler.call import Call, call_types, describe_call, graph_arguments
 from mspc.compiler.config import Config, Fed, feed
 from mspc.compiler.frontend import Traced, trace
-from mspc.compiler.pipeline import FILE_NAMES, PER_RANK, UNNUMBERED, VIEWS, passes_of
+from mspc.compiler.pipeline import FILE_NAMES, UNNUMBERED, VIEWS, passes_of, rank_passes_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.printer import print_graph
 from mspc.passes.base import find_pass
 from mspc.passes.check_strategies import strategy_mistakes
 from mspc.passes.fuse_gradients import BUCKET
+from mspc.passes.triangles import note_triangles
 
 ID_LENGTH = 16
 
@@ -70,7 +71,7 @@ class Compiled:
         if on_stage is None and rank in self.ranks_done:
             return self.ranks_done[rank]
         graph, previous = self.graph, passes_of(self.config.mode, self.config.device)[-1]
-        for i, name in enumerate(PER_RANK):
+        for i, name in enumerate(rank_passes_of(self.config.device)):
             options = {"rank": rank} if name == "slice_to_rank" else {}
             graph, changed = find_pass(name, options).apply(graph)
             if on_stage is not None:
@@ -135,6 +136,8 @@ def compile_graph(traced: Traced, fed: list[Fed], config: Config, on_stage: OnSt
         if how.graph_type != how.global_type:
             parameter.global_type = how.global_type
     names = passes_of(config.mode, config.device)
+    if "fuse_attention" in names:
+        note_triangles(graph, traced.constants)
     _report(on_stage, "frontend", 0, graph, True, "")
     previous = "frontend"
     for i, name in enumerate(names, 1):

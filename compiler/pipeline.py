@@ -1,7 +1,8 @@
 """The whole compiler on one screen: which passes run in which mode, in order.
 
 A pass is a file of the same name under passes/. Passes before `slice_to_rank` see the graph of all ranks and run once;
-those from it on run for every rank that is asked for. `VIEWS` are dumps that the compile does not go on with.
+those from it on run for every rank that is asked for. Of these `fuse_matmul` cleans the graph for all behind it.
+`VIEWS` are dumps that the compile does not go on with.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ DATA_PARALLEL = ("grad", "simplify", "recompute", "step_parallel_begin", "reduce
 WITHOUT_COMMUNICATION = ("grad", "simplify", "recompute", "step_parallel_begin")
 FOR_GPU = ("fuse_attention",)
 """Ahead of the others where the device is a GPU."""
+FOR_GPU_RANKS = ("pack_attention",)
+"""Behind `slice_to_rank` where the device is a GPU."""
 PER_RANK = (
     "slice_to_rank",
     "fuse_matmul",
@@ -44,3 +47,8 @@ def passes_of(mode: str, device: str = "CPU") -> tuple[str, ...]:
     if mode in ("semi_auto_parallel", "auto_parallel"):
         return first + SHARDED
     return first + (DATA_PARALLEL if mode == "data_parallel" else WITHOUT_COMMUNICATION)
+
+
+def rank_passes_of(device: str = "CPU") -> tuple[str, ...]:
+    """Names of the passes that run for every rank, for a device."""
+    return PER_RANK[:1] + (FOR_GPU_RANKS if device == "GPU" else ()) + PER_RANK[1:]

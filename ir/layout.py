@@ -76,14 +76,14 @@ class Layout:
     @property
     def strategy(self) -> tuple[int, ...]:
         """Number of slices of every dimension."""
-        return tuple(math.prod(self.mesh[a] for a in axes) for axes in self.dims)
+        return _strategy(self.mesh, self.dims)
 
     def size_of(self, axes: Iterable[int]) -> int:
         return math.prod(self.mesh[a] for a in axes)
 
     def local_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of one rank's slice of a tensor of the global `shape`."""
-        return tuple(n // cut for n, cut in zip(shape, self.strategy, strict=True))
+        return _local_shape(self.mesh, self.dims, tuple(shape))
 
     def divides(self, shape: Sequence[int]) -> bool:
         return all(n % cut == 0 for n, cut in zip(shape, self.strategy, strict=True))
@@ -121,6 +121,16 @@ class Layout:
         if self.partial:
             text += f" {self.reduction}[{', '.join(map(str, self.partial))}]"
         return text
+
+
+@lru_cache(maxsize=65536)
+def _strategy(mesh: tuple[int, ...], dims: tuple[Axes, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(mesh[a] for a in axes) for axes in dims)
+
+
+@lru_cache(maxsize=65536)
+def _local_shape(mesh: tuple[int, ...], dims: tuple[Axes, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(n // cut for n, cut in zip(shape, _strategy(mesh, dims), strict=True))
 
 
 @lru_cache(maxsize=65536)

@@ -5,9 +5,13 @@ Every function takes arrays in the operator's `input_layout` and a `Shape` that 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import TensorType
 
 UNLIMITED = 2147483647
 """What `pre_tokens` and `next_tokens` are where nothing is left out."""
@@ -55,6 +59,32 @@ def by_head(x: Any, layout: str, heads: int) -> Any:
     first, second, hidden = x.shape
     split = x.reshape(first, second, heads, hidden // heads)
     return split.transpose(0, 2, 1, 3) if layout == "BSH" else split.transpose(1, 2, 0, 3)
+
+
+def split_heads(name: str, packed: Any, layout: str, heads: int, key_heads: int) -> list[Any]:
+    """Query, key and value that stand one behind the other in the dimension of the heads: types or views of an array.
+
+    Raises:
+        MspcError: the dimension does not hold so many heads of equal depth.
+    """
+    axis = {"BNSD": 1, "BSND": 2}.get(layout, 2)
+    shape = tuple(packed.shape)
+    parts = heads + 2 * key_heads
+    flat = layout in ("BSH", "SBH")
+    if len(shape) != (3 if flat else 4) or (shape[axis] % parts if flat else shape[axis] != parts) or not shape[axis]:
+        raise MspcError(
+            f"{name}: a packed operand of shape {shape} does not hold {heads} heads of query and {key_heads} each of "
+            f"key and value",
+            notes=[f"input_layout is {layout!r}"],
+        )
+    size = shape[axis] // parts
+    bounds = [size * n for n in (0, heads, heads + key_heads, parts)]
+    ranges = [slice(first, last) for first, last in itertools.pairwise(bounds)]
+    if isinstance(packed, TensorType):
+        sides = [(*shape[:axis], part.stop - part.start, *shape[axis + 1 :]) for part in ranges]
+        return [TensorType(packed.dtype, side) for side in sides]
+    before = (slice(None),) * axis
+    return [packed[(*before, part)] for part in ranges]
 
 
 def four_dimensions(x: Any) -> Any:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mspc.ops.cuda_attention import Attention, in_memory_order
+from mspc.ops.cuda_attention import Attention, first_row
 from mspc.ops.cuda_source import address
 from mspc.ops.device import Array, Device, Launch
 
@@ -354,7 +354,7 @@ def flash_forward(device: Device, attention: Attention, result: Array, tiles: Ti
     grid = shape.batch * shape.heads * math.ceil(shape.queries / tiles.rows())
     shared = tiles.shared(shape.depth)
     arguments = [
-        *map(in_memory_order, arrays), attention.statistics, np.int32(shape.heads), np.int32(shape.group),
+        *map(first_row, arrays), attention.statistics, np.int32(shape.heads), np.int32(shape.group),
         np.int32(shape.queries), np.int32(shape.keys), np.float32(attention.scores.scale), limit_of(attention),
         *strides_of(*arrays),
     ]  # fmt: skip

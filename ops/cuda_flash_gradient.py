@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ops.cuda_attention import Attention, in_memory_order
+from mspc.ops.cuda_attention import Attention, first_row
 from mspc.ops.cuda_flash import COMMON, INSTRUCTIONS, limit_of, macros, strides_of, takes
 from mspc.ops.device import Array, Device, Kernel, Launch
 
@@ -287,7 +287,7 @@ def flash_backward(
         (of_queries, False, shape.heads, shape.queries, (q, dout, k, v, result, dq, dq)),
         (of_keys, True, shape.key_heads, shape.keys, (k, v, q, dout, result, dk, dv)),
     ):
-        ordered = list(map(in_memory_order, arrays))
+        ordered = list(map(first_row, arrays))
         kernel = device.kernel(tiles.source(shape.depth, keyed), "flash_backward")
         grid = shape.batch * heads * math.ceil(rows / tiles.rows())
         arguments = [*ordered[:5], attention.statistics, notes, *ordered[5:], *sizes, *strides_of(*arrays)]

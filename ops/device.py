@@ -7,6 +7,7 @@ that puts their work on the current stream. Arrays are placed once, so a launch 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mspc.ir.types import DType
@@ -16,6 +17,16 @@ Array = Any
 
 Launch = Callable[[], None]
 """Puts an operator's work on the current stream; it allocates nothing and waits for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Where else an operator writes the new value of a tensor that it updates: element (r, c) of its rows of `columns`
+    elements to element r * pitch + c of `array`, rounded to the array's element type as `Cast` rounds."""
+
+    array: Array
+    columns: int
+    pitch: int
 
 
 def in_order(*launches: Launch | None) -> Launch | None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type, dtype_of
-from mspc.ops.cuda_norm import layer_norm_gradients
+from mspc.ops.cuda_norm import fits, layer_norm_gradients
 from mspc.ops.cuda_rows import Rows, Stage
 from mspc.ops.cuda_source import Operand
 from mspc.ops.device import Array, Device, Launch, c_type
@@ -156,6 +156,6 @@ class FusedLayerNormGrad(Op):
         if not x.size:
             return None
         addend = inputs[5] if self.adds else None
-        if addend is not None and addend.dtype != out[0].dtype:
+        if not fits(gamma.size) or (addend is not None and addend.dtype != out[0].dtype):
             return None
         return layer_norm_gradients(device, dout, x, mean, variance, gamma, addend, out, self.epsilon)

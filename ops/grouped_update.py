@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType, TupleType, Type
 from mspc.ops.cuda_update import launch_updates
-from mspc.ops.device import Array, Device, Launch
+from mspc.ops.device import Array, Copy, Device, Launch
 from mspc.ops.fused_body import line_of, read_line
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 from mspc.ops.optimizer import Update
@@ -52,6 +52,10 @@ class GroupedUpdate(Op):
     def mutates(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on the members
         return tuple(i * self.width + index for i in range(self.count) for index in self.member.mutates)
 
+    @property
+    def copied(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on the members
+        return tuple(i * self.width + index for i in range(self.count) for index in self.member.copied)
+
     def members(self, operands: Sequence[Any]) -> list[Sequence[Any]]:
         """The operands of every member."""
         return [operands[start : start + self.width] for start in range(0, len(operands), self.width)]
@@ -87,8 +91,11 @@ class GroupedUpdate(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        return launch_updates(device, self.member, self.members(inputs))
+    def launch(
+        self, device: Device, inputs: Sequence[Array], out: Any, copies: Mapping[int, Copy] | None = None
+    ) -> Launch | None:
+        found = [copies.get(i * self.width) for i in range(self.count)] if copies else ()
+        return launch_updates(device, self.member, self.members(inputs), found)
 
 
 @functools.lru_cache(maxsize=1024)

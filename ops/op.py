@@ -93,6 +93,8 @@ class Op:
             unset would be cut along the batch.
         has_side_effect: must run even if nobody reads the result.
         mutates: indices of the inputs (parameters) that the operator overwrites.
+        copied: those of them whose new value `launch` also writes to other places, given as its last argument: a
+            mapping from the index to a `mspc.ops.device.Copy`.
         neutral: for an operator that changes parameters, values of operands with which it changes nothing, by the
             operand's index; None stands for the parameter's own value. Empty where there are none.
         fresh: the kernel's result never shares memory with an operand.
@@ -115,6 +117,7 @@ class Op:
     follows_neighbours: ClassVar[bool] = False
     has_side_effect: ClassVar[bool] = False
     mutates: ClassVar[tuple[int, ...]] = ()
+    copied: ClassVar[tuple[int, ...]] = ()
     neutral: ClassVar[Mapping[int, float | None]] = {}
     fresh: ClassVar[bool] = False
     in_place: ClassVar[bool] = False

@@ -12,7 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import require_same
 from mspc.ops.cuda_update import launch_updates
-from mspc.ops.device import Array, Device, Launch
+from mspc.ops.device import Array, Copy, Device, Launch
 from mspc.ops.fused import in_rows
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.rules import factor_names
@@ -61,8 +61,14 @@ class Update(Op, abstract=True):
             else inferred
         )
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        return launch_updates(device, self, (inputs,))
+    @property
+    def copied(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on `cuda_update`
+        return (0,) if self.cuda_update and 0 in self.mutates else ()
+
+    def launch(
+        self, device: Device, inputs: Sequence[Array], out: Any, copies: Mapping[int, Copy] | None = None
+    ) -> Launch | None:
+        return launch_updates(device, self, (inputs,), (copies.get(0),) if copies else ())
 
 
 def _samples(*roles: str, **attributes: Any) -> tuple[Any, ...]:

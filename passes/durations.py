@@ -7,6 +7,7 @@ by them is right on all: only the order of independent nodes, and the same one o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.types import TensorType
@@ -62,10 +63,10 @@ def _operations(node: Node) -> float:
         batch = math.prod(out.shape[:-2]) if len(out.shape) > 2 else 1
         count = 2 * math.sqrt(x.size * y.size * out.size / max(batch, 1))
         return count / _rate(x)
-    if "FlashAttention" in name and len(node.inputs) >= 2:
-        x, keys = (element_types(value.type)[0] for value in node.inputs[:2])
-        length = keys.shape[-2] if keys.shape else 1
-        return (10 if "Grad" in name else 4) * x.size * length / _rate(x)
+    if "FlashAttention" in name:
+        types = [element_types(value.type)[0] for value in node.inputs]
+        operations: Callable[[Sequence[TensorType]], float] = getattr(node.op, "operations", lambda _: 0.0)
+        return operations(types) / _rate(types[0])
     return 0.0
 
 

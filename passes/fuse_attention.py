@@ -13,6 +13,12 @@ between must have no other reader. Strategies of the users must agree and cut ba
 wrote stays. It comes before differentiation, so that the backward operators are those of the fused one. Numbers
 change by rounding; only a query whose every key is masked, which attends to all keys alike when written out, attends
 to none.
+
+An addend or a mask that is a constant triangle and hides from every query the keys behind its place becomes the
+operator's `sparse_mode`: 2 where places are counted from the beginnings of both sequences, 3 where from their ends.
+An addend must be 0 where a query looks and MASKED or lower elsewhere: as long as a query's scores differ by less than
+9000, the weights there are exactly 0 in every floating-point type. A triangle that leaves a query without keys, and one
+beside another addend or mask, stays an operand.
 """
 
 from __future__ import annotations
@@ -21,6 +27,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
+
+import numpy as np
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -37,6 +45,7 @@ from mspc.ops.shape import Transpose
 from mspc.ops.softmax import Softmax
 from mspc.ops.structural import TupleGetItem
 from mspc.passes.base import Pass
+from mspc.passes.triangles import causal_mode, forget_triangles
 
 MASKED = -1e4
 """A score replaced by this number or a lower one has no weight after the softmax."""
@@ -63,8 +72,9 @@ class FuseAttention(Pass):
             if match is not None and not gone.intersection(_operands(match)):
                 matches.append(match)
                 gone.update(match.nodes)
+        forgotten = forget_triangles(graph)
         if not matches:
-            return False
+            return forgotten
         _replace(graph, {match.last: match for match in matches})
         return True
 
@@ -78,6 +88,7 @@ class _Match:
     """An attention found in the graph.
 
     nodes: what goes. last: the one whose result the fused operator gives. query, key, value: its operands.
+    sparse_mode: of the operator, in place of a shift or a mask.
     transposes: those of the operands, which go where nobody else reads them. cuts: what strategies say of each role,
         the number of parts, or of a layout the axes. mesh: the layouts' device matrix and the rest. cast: to which type
         query, key and value still are to be cast.
@@ -92,6 +103,7 @@ class _Match:
     shift: Value | None = None
     mask: Value | None = None
     inverted: bool = False
+    sparse_mode: int = 0
     layout: str = "BNSD"
     heads: int = 1
     transposes: list[Node] = field(default_factory=list["Node"])
@@ -138,6 +150,7 @@ def _matched(product: Node, users: Users, results: set[Value]) -> _Match:
     match.query, match.key = (_unscaled(v, match, only_reader) for v in at.inputs)
     _add_strategies(match, nodes)
     _take_layout(match, at.op.transpose_b, users, results)
+    _hide_future(match, at.shape)
     _check(match)
     return match
 
@@ -236,6 +249,20 @@ def _take_layout(match: _Match, transposed: bool, users: Users, results: set[Val
         match.query, match.key, match.value = (nodes[-1].inputs[0] for nodes in before)
     elif not transposed:
         match.key = _source(match.key, (0, 1, 3, 2), match)
+
+
+def _hide_future(match: _Match, scores: tuple[int, ...]) -> None:
+    """Put a sparse mode in the place of the shift or the mask, where it only hides later keys from a query."""
+    if match.shift is not None and match.mask is None:
+        match.sparse_mode = causal_mode(match.shift, scores, _hides_by_addition)
+    if match.mask is not None and match.shift is None:
+        match.sparse_mode = causal_mode(match.mask, scores, lambda near, far: near == match.inverted and far != near)
+    if match.sparse_mode:
+        match.shift, match.mask, match.inverted = None, None, False
+
+
+def _hides_by_addition(near: Any, far: Any) -> bool:
+    return bool(near == 0 and far <= np.asarray(MASKED).astype(far.dtype))  # BFloat16 has -9984 for it
 
 
 def _before_transpose(value: Value, perm: tuple[int, ...]) -> list[Node]:
@@ -346,8 +373,9 @@ def _check(match: _Match) -> None:
 def _operator(match: _Match) -> FlashAttentionScore:
     optional = [name for name, v in (("real_shift", match.shift), ("attn_mask", match.mask)) if v is not None]
     return FlashAttentionScore(
-        match.heads, scale_value=match.scale, input_layout=match.layout, optional=tuple(optional)
-    )
+        match.heads, scale_value=match.scale, input_layout=match.layout, sparse_mode=match.sparse_mode,
+        optional=tuple(optional),
+    )  # fmt: skip
 
 
 def _operands(match: _Match) -> list[Value]:

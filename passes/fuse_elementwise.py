@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.types import TensorType, TupleType, Type
@@ -22,9 +22,8 @@ from mspc.ops.comparison import Select
 from mspc.ops.fused_body import Step, closes, fusible
 from mspc.ops.fused_elementwise import FusedElementwise
 from mspc.ops.op import Op
-from mspc.ops.structural import TupleGetItem
 from mspc.passes.base import Pass
-from mspc.passes.execute import Execute
+from mspc.passes.joining import Joining, element, gathered
 from mspc.passes.simplify import remove_dead
 from mspc.passes.updates import Updates
 
@@ -39,7 +38,7 @@ class FuseElementwise(Pass):
     """Fuse elementwise operators and the reductions behind them."""
 
     def run(self, graph: Graph) -> bool:
-        changed = Execute().run(graph)  # nothing dead is fused
+        changed = remove_dead(graph)  # nothing dead is fused
         order = _Order(graph)
         for number, node in enumerate(graph.nodes):
             order.place(number, node)
@@ -193,31 +192,28 @@ def _member_shape(node: Node) -> tuple[int, ...] | None:
 
 def _emit(graph: Graph, groups: list[_Slot], updates: Updates) -> None:
     """The graph in the new order, every group as one node."""
-    starts = {slot.position: slot for slot in groups}
+    joining = Joining(graph)
     of = {node: slot for slot in groups for _, node in slot.members}
-    returned: set[Value] = set(graph.results)
+    returned = set(joining.results)
     for node in graph.nodes:
         own = of.get(node)
         for value in node.inputs:
             slot = of.get(value)  # type: ignore[call-overload]  # a Value that is no Node is in no group
             if slot is not None and slot is not own:
                 returned.add(value)
-    nodes: list[Node] = []
-    replaced: dict[Value, Value] = {}
-    for number, node in enumerate(graph.nodes):
-        if number in starts:
-            members = [member for _, member in starts[number].members]
-            nodes += _fused(members, returned, replaced, updates)
-        elif node not in of:
-            nodes.append(node)
-    graph.nodes = nodes
-    graph.replace(replaced)
+    for slot in groups:
+        members = [member for _, member in slot.members]
+        results = [node for node in members if node in returned]
+        whole, *parts = nodes = _fused(members, results, updates)
+        joining.gone.update(members)
+        joining.put(graph.nodes[slot.position], nodes)
+        for node, part in zip(results, parts or [whole], strict=True):
+            joining.replace(node, part)
+    joining.apply()
 
 
-def _fused(
-    members: Sequence[Node], returned: set[Value], replaced: dict[Value, Value], updates: Updates
-) -> list[Node]:
-    """The node of a group and, where it has several results, a node for each; `replaced` learns what they stand for."""
+def _fused(members: Sequence[Node], results: Sequence[Node], updates: Updates) -> list[Node]:
+    """The node of a group and, where it has several results, a node for each."""
     lines: dict[Value, int] = {}
     operands: dict[Value, int] = {}
     steps: list[Step] = []
@@ -226,21 +222,16 @@ def _fused(
         read = [("t", lines[v]) if v in lines else ("x", operands.setdefault(v, len(operands))) for v in inputs]
         lines[node] = len(steps)
         steps.append(Step(cast(Op, node.op), tuple(read)))
-    results = [node for node in members if node in returned]
     op = FusedElementwise.of(steps, [lines[node] for node in results])
-    last = members[-1]
     types = tuple(node.tensor_type for node in results)
     type: Type = types[0] if len(types) == 1 else TupleType(types)
-    whole = Node(op, operands, type, results[0].name if len(types) == 1 else "")
-    whole.scope, whole.frames, whole.phase = last.scope, last.frames, last.phase
-    whole.attrs = {"fused": tuple(node.label for node in members)} | merged_attributes(members)
+    whole = gathered(op, operands, type, members, [node.label for node in members])
     if len(results) == 1:
-        replaced[results[0]] = whole
+        whole.name = results[0].name
         return [whole]
-    parts = [Node(TupleGetItem(i), [whole], node.type, node.name) for i, node in enumerate(results)]
+    parts = [element(whole, i, node) for i, node in enumerate(results)]
     for part, node in zip(parts, results, strict=True):
-        part.scope, part.frames, part.phase = node.scope, node.frames, node.phase
-        replaced[node] = part
+        part.name = node.name
     return [whole, *parts]
 
 
@@ -253,9 +244,3 @@ def _sources(node: Node, updates: Updates) -> list[Value]:
         for v in node.inputs
     ]
     return plain if any(v.shape == node.shape for v in plain) else node.inputs
-
-
-def merged_attributes(members: Sequence[Node]) -> dict[str, Any]:
-    """The members' further facts, each as a tuple with an entry for every member, None where it has none."""
-    keys = dict.fromkeys(key for node in members for key in node.attrs)
-    return {key: tuple(node.attrs.get(key) for node in members) for key in keys}

@@ -5,7 +5,8 @@ Output: %1 = FusedMatMul(%x, %w) {activation: "gelu", keeps_before: true}, whose
 
 Joined are a bias and another tensor that are added, GeLU, and the product with GeLU's derivative of a product that
 nobody else reads. A sum of several products becomes a chain in which each adds to the one before. Element types and
-shapes must agree: what is broadcast stays where it is, except a bias.
+shapes must agree: what is broadcast stays where it is, except a bias. A reader that nobody needs would keep its
+product apart, so the graph is cleaned first: once for all passes that follow.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ from mspc.ops.activation import GeLU, GeLUGrad
 from mspc.ops.arithmetic import Add, AddN
 from mspc.ops.fused_matmul import FusedMatMul
 from mspc.ops.matmul import BatchMatMul, BiasAdd, MatMul
-from mspc.ops.op import Op
-from mspc.ops.structural import TupleGetItem
 from mspc.passes.base import Pass
 from mspc.passes.execute import Execute
+from mspc.passes.joining import Joining, fused, successor
 
 
 @dataclass(frozen=True)
@@ -29,20 +29,15 @@ class FuseMatmul(Pass):
     """Replace products and what follows them by FusedMatMul."""
 
     def run(self, graph: Graph) -> bool:
-        changed = Execute().run(graph)  # a reader that nobody needs would keep its product apart
-        return _Joining(graph).run() or changed
+        changed = Execute().run(graph)
+        return _Products(graph).run() or changed
 
 
-class _Joining:
+class _Products(Joining):
     """One walk over the nodes in their order; a product waits until its reader is met, and takes its place."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.users = graph.users()
-        self.results = set(graph.results)
-        self.gone: set[Node] = set()
-        self.made: dict[Node, list[Node]] = {}
-        self.replaced: dict[Value, Value] = {}
+        super().__init__(graph)
         self.products: set[Value] = set()
         self.changed_after = _first_changes(graph)
 
@@ -61,26 +56,18 @@ class _Joining:
                 self._activate(node)
             elif isinstance(op, GeLUGrad):
                 self._multiply(node, index)
-        if not self.made:
-            return False
-        nodes: list[Node] = []
-        for node in self.graph.nodes:
-            nodes.extend(self.made.get(node, ()))
-            if node not in self.gone:
-                nodes.append(node)
-        self.graph.nodes = nodes
-        self.graph.replace(self.replaced)
-        return True
+        return self.apply()
 
     # What is joined
 
     def _add(self, node: Node, index: int, candidates: tuple[int, ...]) -> None:
         for place in candidates:
-            product, other = self._now(node.inputs[place]), node.inputs[1 - place]
-            if not self._joinable(node.inputs[place], index) or product.type != node.type:
+            value, other = node.inputs[place], node.inputs[1 - place]
+            product = self._movable(value, index)
+            if product is None or product.type != node.type:
                 continue
             op = _as_fused(product)
-            if other.type == node.type and not op.addend and not op.bias and other is not node.inputs[place]:
+            if other.type == node.type and not op.addend and not op.bias and other is not value:
                 self._take(product, node, replace(op, addend=True), [*product.inputs, other])
                 return
             if not op.bias and _is_bias(node, other.type):
@@ -88,128 +75,88 @@ class _Joining:
                 return
 
     def _sum(self, node: Node, index: int) -> None:
-        joined = [v for v in dict.fromkeys(node.inputs) if self._joinable(v, index) and node.inputs.count(v) == 1]
-        joined = [v for v in joined if not _as_fused(self._now(v)).addend and v.type == node.type]
+        joined: dict[Value, Node] = {}
+        for value in node.inputs:
+            product = self._movable(value, index)
+            if product is not None and not _as_fused(product).addend and value.type == node.type:
+                joined[value] = product
         others = [v for v in node.inputs if v not in joined]
         if not joined or len(others) > 1 or (not others and len(joined) < 2):
             return
-        total: Value = others[0] if others else self._now(joined.pop(0))
-        for value in joined[:-1]:
-            product = self._now(value)
+        products = list(joined.values())
+        total: Value = others[0] if others else products.pop(0)
+        for product in products[:-1]:
+            # In front of the sum's node, so that the next one can add to it.
             op = replace(_as_fused(product), addend=True)
-            total = self._link(product, node, op, [*product.inputs[:2], total, *product.inputs[2:]])
-        last = self._now(joined[-1])
+            made = self._new(op, [*product.inputs[:2], total, *product.inputs[2:]], node.type, product, product)
+            self._drop(product)
+            self.put(node, [made])
+            total = made
+        last = products[-1]
         op = replace(_as_fused(last), addend=True)
         self._take(last, node, op, [*last.inputs[:2], total, *last.inputs[2:]])
 
     def _activate(self, node: Node) -> None:
-        source = node.inputs[0]
-        product = self._now(source)
-        if not self._is_product(product) or _as_fused(product).activation or node.type != product.type:
+        product = self._product(node.inputs[0])
+        if product is None or _as_fused(product).activation or node.type != product.type:
             return
-        kept = len(self._readers(source)) > 1 or source in self.results
+        kept = self.only_reader(node.inputs[0]) is None
         op = replace(_as_fused(product), activation="gelu", keeps_before=kept)
-        place = self._place_of(product)
-        assert isinstance(product, Node)
+        self.products.discard(product)
         if not kept:
-            fused = self._new(op, product.inputs, node.type, product, node)
-            self._put(product, place, [fused])
-            self._forget(node, fused)
+            made = self._new(op, product.inputs, node.type, product, node)
+            self.put_for(product, [made])
+            self.replace(node, made)
             return
         pair = self._new(op, product.inputs, op.infer(*[v.type for v in product.inputs]), product, node)
-        first = self._new(TupleGetItem(0), [pair], node.type, node, node)
-        second = self._new(TupleGetItem(1), [pair], product.type, product, product)
-        self._put(product, place, [pair, first, second])
-        self._forget(node, first)
-        self._forget(product, second)
-        self.replaced[source] = second
+        after, before = successor(pair, 0, node), successor(pair, 1, product)
+        self.put_for(product, [pair, after, before])
+        self.replace(node, after)
+        self.replace(product, before)
 
     def _multiply(self, node: Node, index: int) -> None:
-        product = self._now(node.inputs[0])
-        if not self._joinable(node.inputs[0], index) or _as_fused(product) != _plain(product):
+        value, before = node.inputs[:2]
+        product = self._movable(value, index)
+        if product is None or _as_fused(product) != _plain(product):
             return
-        before = node.inputs[1]
-        if before.type != node.type or product.type != node.type or before is node.inputs[0]:
+        if before.type != node.type or product.type != node.type or before is value:
             return
         self._take(product, node, replace(_as_fused(product), activation="gelu_gradient"), [*product.inputs, before])
 
     # How
 
-    def _now(self, value: Value) -> Node:
-        """What stands for a value now; any node when it is none."""
-        value = self.replaced.get(value, value)
-        return value  # type: ignore[return-value]  # callers ask `_is_product` first
+    def _product(self, value: Value) -> Node | None:
+        """The product that stands for a value now, if one does."""
+        now = self.now(value)
+        return now if isinstance(now, Node) and now in self.products else None
 
-    def _is_product(self, value: Value) -> bool:
-        return isinstance(value, Node) and (value in self.products)
-
-    def _readers(self, value: Value) -> list[Node]:
-        return [user for user, _ in self.users.get(value, ())]
-
-    def _joinable(self, value: Value, index: int) -> bool:
-        """Whether a product may move down to its one reader, at `index`: what it reads is still the same there."""
-        product = self._now(value)
-        if not self._is_product(product) or len(self._readers(value)) != 1 or value in self.results:
-            return False
+    def _movable(self, value: Value, index: int) -> Node | None:
+        """The product that a value is, if it may move down to its one reader, at `index`: what it reads is still the
+        same there."""
+        product = self._product(value)
+        if product is None or self.only_reader(value) is None:
+            return None
         if isinstance(product.op, FusedMatMul) and product.op.activation:
-            return False
-        return all(self.changed_after.get(v, index) >= index for v in product.inputs)
+            return None
+        same = all(self.changed_after.get(v, index) >= index for v in product.inputs)
+        return product if same else None
 
-    def _new(self, op: Op, inputs: list[Value], type: Type, like: Node, last: Node) -> Node:
+    def _new(self, op: FusedMatMul, inputs: list[Value], type: Type, like: Node, last: Node) -> Node:
         """A node of the product's name at the last operator's lines, which lists what it does."""
-        name = like.name if not isinstance(op, TupleGetItem) else last.name
-        made = Node(op, inputs, type, name, like.instance, like.scope, last.frames, last.phase)
-        made.attrs = {**like.attrs, **{k: v for k, v in last.attrs.items() if k not in like.attrs}}
-        made.attrs.pop("fused", None)
-        if not isinstance(op, TupleGetItem):
-            made.attrs["fused"] = tuple(dict.fromkeys([*_names(like), *_names(last)]))
-        if isinstance(op, FusedMatMul):
-            self.products.add(made)
-        return made
-
-    def _link(self, product: Node, at: Node, op: FusedMatMul, inputs: list[Value]) -> Node:
-        """A product that adds to a sum, in front of the sum's node."""
-        made = self._new(op, inputs, at.type, product, product)
-        self._drop(product)
-        self.made.setdefault(at, []).append(made)
+        made = fused(op, inputs, type, like, last, [*_names(like), *_names(last)])
+        self.products.add(made)
         return made
 
     def _take(self, product: Node, node: Node, op: FusedMatMul, inputs: list[Value]) -> None:
         """The product, with more joined to it, takes the place of its reader."""
-        ordered = _ordered(op, inputs, product)
-        made = self._new(op, ordered, node.type, product, node)
+        made = self._new(op, _ordered(op, inputs, product), node.type, product, node)
         self._drop(product)
-        self.made.setdefault(node, []).append(made)
-        self._forget(node, made)
-
-    def _put(self, product: Node, place: Node, nodes: list[Node]) -> None:
-        """New nodes in the place of a product that stays where it is."""
-        held = self.made.get(place)
-        if held is not None and product in held:
-            at = held.index(product)
-            held[at : at + 1] = nodes
-        else:
-            self.made[product] = nodes
-            self.gone.add(product)
-        self.products.discard(product)
-
-    def _place_of(self, product: Node) -> Node:
-        return next((at for at, held in self.made.items() if product in held), product)
+        self.put(node, [made])
+        self.replace(node, made)
 
     def _drop(self, product: Node) -> None:
-        for held in self.made.values():
-            if product in held:
-                held.remove(product)
-        self.gone.add(product)
+        self.drop(product)
         self.products.discard(product)
-
-    def _forget(self, node: Node, made: Node) -> None:
-        """`made` stands for `node` from now on."""
-        self.gone.add(node)
-        for value, now in list(self.replaced.items()):
-            if now is node:
-                self.replaced[value] = made
-        self.replaced[node] = made
 
 
 def _names(node: Node) -> list[str]:

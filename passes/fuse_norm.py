@@ -10,7 +10,7 @@ too: of two tensors whose sum is normalised, and of the gradient in x and one ot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mspc.ir.graph import Graph, Node, Value
@@ -21,10 +21,10 @@ from mspc.ops.cast import Cast
 from mspc.ops.cuda_norm import fits
 from mspc.ops.fused_norm import FusedLayerNorm, FusedLayerNormGrad
 from mspc.ops.norm import LayerNorm, LayerNormGammaGrad, LayerNormGrad
-from mspc.ops.op import Op
 from mspc.ops.structural import TupleGetItem
 from mspc.passes.base import Pass
-from mspc.passes.execute import Execute
+from mspc.passes.joining import Joining, fused, successor
+from mspc.passes.simplify import remove_dead
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,18 @@ class FuseNorm(Pass):
     """Replace LayerNorm and its gradients by their fused forms."""
 
     def run(self, graph: Graph) -> bool:
-        changed = Execute().run(graph)
-        return _Joining(graph).run() or changed
+        if not _Norms(graph).run():
+            return False
+        remove_dead(graph)  # conversions that nobody reads any more
+        return True
 
 
-class _Joining:
+class _Norms(Joining):
+    """One walk over the nodes: a norm and its gradients take with them what stands around."""
+
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.users = graph.users()
-        self.results = set(graph.results)
+        super().__init__(graph)
         self.place: dict[Value, int] = {node: i for i, node in enumerate(graph.nodes)}
-        self.made: dict[Node, list[Node]] = {}
-        self.replaced: dict[Value, Value] = {}
 
     def run(self) -> bool:
         for node in self.graph.nodes:
@@ -51,26 +51,17 @@ class _Joining:
                 self._forward(node, node.op)
             elif isinstance(node.op, LayerNormGrad):
                 self._backward(node, node.op)
-        if not self.made:
-            return False
-        nodes: list[Node] = []
-        for node in self.graph.nodes:
-            nodes.extend(self.made.get(node, ()))
-            if node not in self.replaced and node not in self.made:
-                nodes.append(node)
-        self.graph.nodes = nodes
-        self.graph.replace(self.replaced)
-        Execute().run(self.graph)  # conversions that nobody reads any more
-        return True
+        return self.apply()
 
     def _forward(self, node: Node, op: LayerNorm) -> None:
         x, gamma, beta = node.inputs
         if not _last_only(op.begin_norm_axis, x) or not _last_only(op.begin_params_axis, x) or node in self.results:
             return
-        if not all(isinstance(user.op, TupleGetItem) for user in self._readers(node)):
+        readers = self.readers(node)
+        items = {user.op.index: user for user in readers if isinstance(user.op, TupleGetItem)}
+        if len(items) < len(readers) or node.attrs.get("unused"):
             return
         source = _before_cast(x, gamma)
-        items = {user.op.index: user for user in self._readers(node) if isinstance(user.op, TupleGetItem)}
         y = items.get(0)
         cast = self._only_cast(y)
         total = self._sum_of_two(source)
@@ -81,23 +72,24 @@ class _Joining:
         elements = (TensorType(kind, x.shape), *node.type.elements[1:])
         if total is not None:
             elements = (*elements, total.tensor_type)
-        result, parts = TupleType(elements), [source, x, node, node if cast is None else cast]
+        parts = [source, x, node, node if cast is None else cast]
         inputs = [*(total.inputs if total is not None else [source]), gamma, beta]
-        fused = self._new(FusedLayerNorm(op.epsilon, kind, total is not None), inputs, result, node, parts)
-        added = [fused]
+        fused_op = FusedLayerNorm(op.epsilon, kind, total is not None)
+        made = fused(fused_op, inputs, TupleType(elements), node, node, _labels(node, parts))
+        added = [made]
         for index, item in items.items():
-            added.append(self._new(TupleGetItem(index), [fused], elements[index], item, ()))
-            self.replaced[cast if index == 0 and cast is not None else item] = added[-1]
+            added.append(successor(made, index, item))
+            self.replace(cast if index == 0 and cast is not None else item, added[-1])
         if total is not None:
-            added.append(self._new(TupleGetItem(3), [fused], total.type, total, ()))
-            self.replaced[total] = added[-1]
-            self.replaced[node] = fused
+            added.append(successor(made, 3, total))
+            self.replace(total, added[-1])
+        self.gone.add(node)
         # A sum that is normalised stands where the sum stood: others may read it before the norm.
-        self.made[node if total is None else total] = added
+        self.put(node if total is None else total, added)
 
     def _sum_of_two(self, value: Value) -> Node | None:
         """The node of a sum of two tensors of its own type, unless it is part of something else."""
-        if not isinstance(value, Node) or not isinstance(value.op, Add) or value in self.made or value in self.replaced:
+        if not isinstance(value, Node) or not isinstance(value.op, Add) or self.taken(value):
             return None
         return value if len(value.inputs) == 2 and all(v.type == value.type for v in value.inputs) else None
 
@@ -105,7 +97,7 @@ class _Joining:
         dout, x, mean, variance, gamma = node.inputs
         if not _last_only(op.begin_norm_axis, x) or gamma.shape != x.shape[-1:] or node in self.results:
             return
-        siblings = self._readers(dout)
+        siblings = self.readers(dout)
         scale = next((user for user in siblings if self._is_gamma_gradient(user, node)), None)
         shift = next((user for user in siblings if _sums_columns(user, gamma.type)), None)
         if scale is None or shift is None or scale in self.results or shift in self.results:
@@ -124,7 +116,7 @@ class _Joining:
             parts.append(total)
         # The results must stand before all who read them, and all operands before the fused node.
         at = last if total is None else total
-        first_read = min((self.place[u] for v in (scale, shift) for u in self._readers(v)), default=len(self.place))
+        first_read = min((self.place[u] for v in (scale, shift) for u in self.readers(v)), default=len(self.place))
         at = node if first_read <= self.place[at] else at
         if total is not None and at is node:
             inputs.pop()
@@ -133,25 +125,24 @@ class _Joining:
         if first_read <= self.place[node] or any(self.place.get(v, -1) >= self.place[at] for v in inputs):
             return
         result = TupleType((TensorType(kind, x.shape), gamma.tensor_type, gamma.tensor_type))
-        made = self._new(FusedLayerNormGrad(op.epsilon, kind, total is not None), inputs, result, node, parts)
+        fused_op = FusedLayerNormGrad(op.epsilon, kind, total is not None)
+        made = fused(fused_op, inputs, result, node, node, _labels(node, parts))
         added = [made]
-        for index, (old, type) in enumerate(zip((total or last, scale, shift), result.elements, strict=True)):
-            added.append(self._new(TupleGetItem(index), [made], type, old, ()))
-            self.replaced[old] = added[-1]
-        self.made[at] = added
-        self.replaced.setdefault(node, added[1])
+        for index, old in enumerate((total or last, scale, shift)):
+            added.append(successor(made, index, old))
+            self.replace(old, added[-1])
+        self.put(at, added)
+        self.gone.update((node, last))
 
     # What may be joined
 
-    def _readers(self, value: Value) -> list[Node]:
-        return [user for user, _ in self.users.get(value, ())]
-
     def _only_cast(self, value: Node | None) -> Node | None:
         """The one reader of a value, where it is a conversion to a half."""
-        readers = [] if value is None or value in self.results else self._readers(value)
-        if len(readers) != 1 or not isinstance(readers[0].op, Cast) or readers[0].tensor_type.dtype.itemsize != 2:
+        cast = None if value is None else self.only_reader(value)
+        if cast is None or not isinstance(cast.op, Cast):
             return None
-        return readers[0] if readers[0].tensor_type.dtype.is_float else None
+        kind = cast.tensor_type.dtype
+        return cast if kind.is_float and kind.itemsize == 2 else None
 
     def _is_gamma_gradient(self, user: Node, node: Node) -> bool:
         op = user.op
@@ -162,10 +153,9 @@ class _Joining:
 
     def _sum_with_one(self, value: Node, before: list[Node]) -> tuple[Node | None, Value | None]:
         """(the sum, the other operand) where a value's one reader adds one more tensor to it."""
-        readers = self._readers(value)
-        if len(readers) != 1 or value in self.results or readers[0] in self.made or readers[0] in self.replaced:
+        total = self.only_reader(value)
+        if total is None or self.taken(total):
             return None, None
-        total = readers[0]
         if not isinstance(total.op, Add | AddN) or len(total.inputs) != 2 or total.type != value.type:
             return None, None
         other = total.inputs[0] if total.inputs[1] is value else total.inputs[1]
@@ -173,13 +163,10 @@ class _Joining:
             return None, None
         return total, other
 
-    def _new(self, op: Op, inputs: list[Value], type: Type, like: Node, parts: Sequence[Value]) -> Node:
-        made = Node(op, inputs, type, like.name, like.instance, like.scope, like.frames, like.phase)
-        made.attrs = dict(like.attrs)
-        members = [part for part in parts if isinstance(part, Node) and part.phase == like.phase]
-        if members:
-            made.attrs["fused"] = tuple(dict.fromkeys(member.label for member in members))
-        return made
+
+def _labels(norm: Node, parts: Iterable[Value]) -> list[str]:
+    """The labels of those parts that are nodes of the norm's own phase."""
+    return [part.label for part in parts if isinstance(part, Node) and part.phase == norm.phase]
 
 
 def _before_cast(value: Value, like: Value) -> Value:

@@ -4,6 +4,7 @@ Input:  `%70 = ApplyMomentum(w, moments.w, rate, %61, momentum)`, the same of b 
 Output: `%70 = GroupedUpdate(w, moments.w, rate, %61, momentum, b, ...) {update: "ApplyMomentum(...)", count: 2}`
 
 A group stands where the last of its members stood. A gradient that a `Cast` alone widens is read before the cast.
+Copies of parameters in halves that the updates can keep up to date get the attribute `kept` (see `ops.kept_copies`).
 """
 
 from __future__ import annotations
@@ -16,18 +17,16 @@ from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType, TupleType
 from mspc.ops.cast import Cast
 from mspc.ops.comm import AllReduce
 from mspc.ops.grouped_update import GroupedUpdate, gradient_index
+from mspc.ops.kept_copies import mark_kept_copies
 from mspc.ops.optimizer import Update
 from mspc.ops.structural import TupleGetItem
 from mspc.passes.base import Pass
-from mspc.passes.fuse_elementwise import merged_attributes
+from mspc.passes.joining import Joining, element, gathered, merged_attributes
 from mspc.passes.updates import Updates
 
 MOST_MEMBERS = 64
 HELD = 64 << 20
 """Bytes of gradients, made between the members of a group, that may wait for its last member."""
-
-
-Users = dict[Value, list[tuple[Node, int]]]
 
 
 @dataclass(frozen=True)
@@ -38,23 +37,12 @@ class FuseUpdates(Pass):
         updates = Updates(graph)
         if updates.first == len(graph.nodes):
             return False
-        users = graph.users()
-        groups = [group for group in _groups(graph, updates, users) if len(group.members) > 1]
-        if not groups:
-            return False
-        made: dict[Node, list[Node]] = {}
-        replaced: dict[Value, Value] = {}
-        for group in groups:
-            made[group.members[-1]], results = _grouped(group, users, set(graph.results))
-            replaced |= results
-        gone = {*replaced, *(node for group in groups for node in (*group.members, *group.casts.values()))}
-        nodes: list[Node] = []
-        for node in graph.nodes:
-            nodes += made[node] if node in made else () if node in gone else (node,)
-        graph.nodes = nodes
-        if replaced:
-            graph.replace(replaced)
-        return True
+        joining = Joining(graph)
+        for found in _groups(joining, updates):
+            if len(found.members) > 1:
+                _join(joining, found)
+        changed = joining.apply()
+        return mark_kept_copies(graph) or changed
 
 
 @dataclass(eq=False)
@@ -69,10 +57,10 @@ class _Group:
     open: bool = True
 
 
-def _groups(graph: Graph, updates: Updates, users: Users) -> list[_Group]:
+def _groups(joining: Joining, updates: Updates) -> list[_Group]:
     """The groups, of one member too. What may not stand before a member that moves closes its group."""
+    graph = joining.graph
     numbers = {node: number for number, node in enumerate(graph.nodes)}
-    returned = set(graph.results)
     current: dict[Hashable, _Group] = {}
     found: list[_Group] = []
     read: dict[Value, set[_Group]] = {}
@@ -89,9 +77,9 @@ def _groups(graph: Graph, updates: Updates, users: Users) -> list[_Group]:
             _close(written.get(value, ()))
         for value in writes:
             _close(read.get(value, ()))
-        if not _may_join(node, users.get(node, ()), returned):
+        if not _may_join(node, joining):
             continue
-        cast = _widening(node, users, returned, updates)
+        cast = _widening(node, joining, updates)
         key = _key(node, cast)
         group = current.get(key)
         start = group.start if group is not None else number
@@ -116,14 +104,14 @@ def _close(groups: Iterable[_Group]) -> None:
         group.open = False
 
 
-def _may_join(node: Node, users: Iterable[tuple[Node, int]], returned: set[Value]) -> bool:
+def _may_join(node: Node, joining: Joining) -> bool:
     """Whether the node is an update of parameters whose result, where it is a tuple, is only taken apart."""
     if not isinstance(node.op, Update):
         return False
     if not all(isinstance(node.inputs[index], Parameter) for index in node.op.mutates):
         return False
     return isinstance(node.type, TensorType) or (
-        node not in returned and all(isinstance(user.op, TupleGetItem) for user, _ in users)
+        node not in joining.results and all(isinstance(user.op, TupleGetItem) for user in joining.readers(node))
     )
 
 
@@ -146,7 +134,7 @@ def _bucket(node: Node) -> Node | None:
     return value if isinstance(value, Node) and isinstance(value.op, AllReduce) and len(value.inputs) > 1 else None
 
 
-def _widening(node: Node, users: Users, returned: set[Value], updates: Updates) -> Node | None:
+def _widening(node: Node, joining: Joining, updates: Updates) -> Node | None:
     """The Cast from 16 bits that only makes the gradient of an update, if it can be done by the update."""
     index = gradient_index(node.op)  # type: ignore[arg-type]  # an Update, as it may join
     cast = node.inputs[index] if index is not None else None
@@ -154,44 +142,42 @@ def _widening(node: Node, users: Users, returned: set[Value], updates: Updates) 
         return None
     if cast.inputs[0].tensor_type.dtype not in (FLOAT16, BFLOAT16) or node.inputs[0].tensor_type.dtype != FLOAT32:
         return None
-    if len(users.get(cast, ())) != 1 or cast in returned or updates.changes(cast.inputs[0]):
+    if joining.only_reader(cast) is None or updates.changes(cast.inputs[0]):
         return None
     return cast
 
 
-def _grouped(group: _Group, users: Users, returned: set[Value]) -> tuple[list[Node], dict[Value, Value]]:
-    """(the nodes in the place of the last member, what stands for members' results)."""
-    op, last = group.members[0].op, group.members[-1]
+def _join(joining: Joining, found: _Group) -> None:
+    """Put one operator, and what takes its result apart, in the place of the group's last member."""
+    members = found.members
+    op = members[0].op
     assert isinstance(op, Update)
     inputs: list[Value] = []
-    for member in group.members:
-        cast = group.casts.get(member)
+    for member in members:
+        cast = found.casts.get(member)
         inputs += [cast.inputs[0] if cast is not None and value is cast else value for value in member.inputs]
-    types = tuple(t for member in group.members for t in element_types(member.type))
-    whole = Node(GroupedUpdate.of(op, len(group.members)), inputs, TupleType(types))
-    whole.scope, whole.frames, whole.phase = last.scope, last.frames, last.phase
-    whole.attrs = {"fused": tuple(f"{m.label} of {m.inputs[0].name}" for m in group.members)}
-    whole.attrs |= merged_attributes(group.members)
-    casts = [group.casts[member] for member in group.members if member in group.casts]
+    types = tuple(t for member in members for t in element_types(member.type))
+    labels = [f"{m.label} of {m.inputs[0].name}" for m in members]
+    whole = gathered(GroupedUpdate.of(op, len(members)), inputs, TupleType(types), members, labels)
+    casts = [found.casts[member] for member in members if member in found.casts]
     whole.attrs |= {f"cast_{key}": value for key, value in merged_attributes(casts).items()}
     nodes = [whole]
-    results: dict[Value, Value] = {}
-    for index, member in enumerate(group.members):
-        for place, read in enumerate(_parts(member, users, returned)):
-            part = Node(TupleGetItem(index * op.outputs + place), [whole], types[index * op.outputs + place])
-            part.scope, part.frames, part.phase = member.scope, member.frames, member.phase
+    for index, member in enumerate(members):
+        for place, read in enumerate(_parts(member, joining)):
             if read:
-                nodes.append(part)
-            results |= dict.fromkeys(read, part)
-    return nodes, results
+                nodes.append(element(whole, index * op.outputs + place, member))
+            for value in read:
+                joining.replace(value, nodes[-1])
+    joining.gone.update((*members, *casts))
+    joining.put(members[-1], nodes)
 
 
-def _parts(member: Node, users: Users, returned: set[Value]) -> list[list[Value]]:
+def _parts(member: Node, joining: Joining) -> list[list[Value]]:
     """For every result of a member the values that stand for it."""
     if isinstance(member.type, TensorType):
-        return [[member] if member in returned or member in users else []]
+        return [[member] if member in joining.results or member in joining.users else []]
     found: list[list[Value]] = [[] for _ in element_types(member.type)]
-    for user, _ in users.get(member, ()):
+    for user in joining.readers(member):
         assert isinstance(user.op, TupleGetItem)
         found[user.op.index].append(user)
     return found

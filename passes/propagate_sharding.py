@@ -51,6 +51,7 @@ class _Propagation:
         self.traffic = Traffic(graph)
         self.traffic.required = result_layouts(graph)
         self.trains = any(node.phase != "forward" for node in graph.nodes)
+        self.parameters = {parameter.name: parameter for parameter in graph.parameters}
         self.rules: dict[Node, Rule | None] = {}
         self.wanted: dict[Value, Layout] = {}
         self.mirrors = ""
@@ -63,6 +64,9 @@ class _Propagation:
             except MspcError as error:
                 errors.append(error)
         raise_all(errors)
+        self.products = {
+            node for node in graph.nodes if node.phase != "forward" and _multiplies(node, self.rules[node])
+        }
 
     def run(self) -> None:
         for node in self.graph.nodes:
@@ -274,15 +278,8 @@ class _Propagation:
         """What the graph costs with all layouts as they are; the work of `nodes`."""
         values = (*self.graph.nodes, *self.graph.parameters)
         spent = [*map(self.traffic.of_value, values), *map(self.traffic.of_sum, self.graph.nodes)]
-        work = sum(work_of(node, self.rules[node]) for node in nodes if self.multiplies(node))
+        work = sum(work_of(node, self.rules[node]) for node in nodes if node in self.products)
         return Total(sum(spent), sum(nbytes > 0 for nbytes in spent), work)
-
-    def multiplies(self, node: Node) -> bool:
-        """Whether an operator computes more than once with its operands' elements, as products of matrices do."""
-        rule = self.rules[node]
-        values = (node, *node.inputs)
-        largest = max((t.size for value in values for t in element_types(value.type)), default=0)
-        return rule is not None and math.prod(rule.sizes) > largest
 
     # Backward operators and updates ---------------------------------------------------------------------------------
 
@@ -358,7 +355,7 @@ class _Propagation:
             if forward is not None and node.attrs.get("recomputed") and isinstance(forward.layout, Layout):
                 wanted.append(forward.layout)
             for name in filter(None, str(node.attrs.get("gradient_for", "")).split(",")):
-                layout = self.graph.parameter(name).layout
+                layout = self.parameters[name].layout
                 wanted.append(layout if isinstance(layout, Layout) else None)
             hints += [
                 (rule.outputs[0], layout.without_partial())
@@ -371,7 +368,7 @@ class _Propagation:
             # The gradient of a parameter is summed in the parameter's own element type, unless told otherwise.
             wide = bool(self.graph.attrs.get("gradient_fp32_sync", True))
             options = tuple(o for o in options if bool(o.inputs[0].partial) == wide) or options
-        if not self.multiplies(node):
+        if node not in self.products:
             return options
         limit = min(option.work for option in options)
         if forward is not None and forward.in_layouts is not None:
@@ -412,6 +409,13 @@ class _Propagation:
             return False
         self.take(node, chosen, "")
         return True
+
+
+def _multiplies(node: Node, rule: Rule | None) -> bool:
+    """Whether an operator computes more than once with its operands' elements, as products of matrices do."""
+    values = (node, *node.inputs)
+    largest = max((t.size for value in values for t in element_types(value.type)), default=0)
+    return rule is not None and math.prod(rule.sizes) > largest
 
 
 def is_master(parameter: Parameter | None) -> bool:

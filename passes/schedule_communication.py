@@ -12,9 +12,9 @@ taken more than a collective ahead of where it stood, since its result would; if
 are put off for fewer collectives, and at last not at all.
 
 Collectives keep their order among each other, which is that of the graph of all ranks. So ranks that share a group
-call its collectives in one order, and a runtime that runs node by node cannot come to a deadlock. A parameter is read
-and updated in the order in which the nodes stood, and nothing is updated before the results of the graph that were
-known ahead of it.
+call its collectives in one order, and a runtime that runs node by node cannot come to a deadlock. A parameter, and a
+copy of it that is `kept`, is read and updated in the order in which the nodes stood, and nothing is updated before the
+results of the graph that were known ahead of it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ops.comm import Collective
+from mspc.ops.kept_copies import KEPT
 from mspc.passes.base import Pass
 from mspc.passes.durations import seconds, shows
 
@@ -87,7 +88,7 @@ class _Facts:
         self.shown = [shows(node) for node in nodes]
         self.changes: list[tuple[int, ...]] = [getattr(node.op, "mutates", ()) for node in nodes]
         self.speaks = [isinstance(node.op, Collective) for node in nodes]
-        self.costs = [0.0 if self.shown[i] else seconds(node) for i, node in enumerate(nodes)]
+        self.costs = [0.0 if self.shown[i] or KEPT in n.attrs else seconds(n) for i, n in enumerate(nodes)]
         self.sizes = [0 if self.shown[i] or self.changes[i] else node.type.nbytes for i, node in enumerate(nodes)]
         self.needs = self._dependencies(graph)
 
@@ -114,7 +115,8 @@ class _Facts:
                     read.setdefault(parameter, []).append(i)
             if mutates:
                 found += [r for r in self.results if r < i]
-            if touched and (mutates or self.shown[i]):
+            # A kept copy is overwritten with its parameter.
+            if touched and (mutates or self.shown[i] or KEPT in node.attrs):
                 memory[node] = tuple(touched)
             if self.speaks[i]:
                 if last_collective >= 0:

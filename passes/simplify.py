@@ -20,13 +20,14 @@ from mspc.ops.op import Op
 from mspc.ops.reshape import Reshape
 from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
 from mspc.passes.base import Pass
+from mspc.passes.updates import Updates, shown_operands
 
 LARGEST_FOLDED = 16
 """Elements up to which the result of a constant operator is computed at compile time."""
 
 
 @dataclass
-class _Compiling:
+class Compiling:
     """The backend on which constants are computed at compile time."""
 
     xp: Any = np
@@ -49,12 +50,18 @@ def _forward_values(graph: Graph) -> bool:
     replaced: dict[Value, Value] = {}
     known: dict[Any, Node] = {}
     constants: dict[Any, Constant] = {}
-    for node in graph.nodes:
+    updates = Updates(graph)
+    reach = _Reach(graph)
+    for number, node in enumerate(graph.nodes):
         if replaced or any(isinstance(v, Constant) for v in node.inputs):
             node.inputs = [_unique(replaced.get(v, v), constants) for v in node.inputs]
         simpler = _simpler(node)
+        if simpler is not None and updates.changes(simpler) and updates.between((simpler,), number, reach(node)):
+            simpler = None  # its readers behind an update want what stood there before
         if simpler is None and node.phase != "forward" and not node.op.has_side_effect and not _speaks(node):
-            key = (node.op, tuple(map(id, node.inputs)), node.phase, node.layout, node.in_layouts)
+            # What reads a parameter before an update is not what reads it behind.
+            since = updates.last_before(node.inputs, number) if number > updates.first else -1
+            key = (node.op, tuple(map(id, node.inputs)), node.phase, node.layout, node.in_layouts, since)
             earlier = known.setdefault(key, node)
             if earlier is not node:
                 simpler = earlier
@@ -68,6 +75,25 @@ def _forward_values(graph: Graph) -> bool:
             replaced[node] = simpler
     graph.results = [replaced.get(v, v) for v in graph.results]
     return bool(replaced)
+
+
+class _Reach:
+    """The last position at which a node's result is read, also by what may show its memory."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._last: dict[Value, int] | None = None
+
+    def __call__(self, node: Node) -> int:
+        if self._last is None:
+            self._last = {value: len(self._graph.nodes) for value in self._graph.results}
+            for number in range(len(self._graph.nodes) - 1, -1, -1):
+                reader = self._graph.nodes[number]
+                shown = set(shown_operands(reader))
+                for index, value in enumerate(reader.inputs):
+                    until = self._last.get(reader, number) if index in shown else number
+                    self._last[value] = max(self._last.get(value, 0), until)
+        return self._last.get(node, -1)
 
 
 def _gradients_of_both(kept: Node, gone: Node) -> dict[str, str]:
@@ -122,7 +148,7 @@ def _folded(node: Node) -> Constant | None:
         return None
     if node.layout is not None or math.prod(node.type.shape) != node.type.size:
         return None
-    result = node.op.kernel(_Compiling())(*(v.value for v in node.inputs if isinstance(v, Constant)))
+    result = node.op.kernel(Compiling())(*(v.value for v in node.inputs if isinstance(v, Constant)))
     return Constant(np.asarray(result), node.type.dtype)
 
 

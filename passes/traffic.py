@@ -7,6 +7,7 @@ is brought once to each layout that somebody needs, from the cheapest copy that 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Value, element_layouts
@@ -37,16 +38,17 @@ class Traffic:
 
     def needs(self, value: Value, besides: Node | None = None) -> list[Layout]:
         """The distinct layouts that decided readers need, in run order; sums take their terms as they are."""
-        found: dict[Layout, None] = {}
+        found: list[Layout] = []
         for node, index in self.users.get(value, ()):
             if node is besides or node.in_layouts is None or "unused" in node.attrs or _added_first(node, value):
                 continue
             layout = node.in_layouts[index]
-            if layout is not None:
-                found[layout] = None
-        if value in self.required:
-            found[self.required[value]] = None
-        return list(found)
+            if layout is not None and layout not in found:
+                found.append(layout)
+        required = self.required.get(value)
+        if required is not None and required not in found:
+            found.append(required)
+        return found
 
     def of_value(self, value: Value) -> float:
         """Bytes spent to bring a value to all its readers."""
@@ -65,17 +67,18 @@ class Traffic:
             return 0.0
         target = node.in_layouts[0]
         assert target is not None
+        layouts = [v.layout for v in node.inputs]
         groups = {
             v.layout: v.tensor_type
             for v in node.inputs
-            if isinstance(v.layout, Layout) and v.layout != target and _added_first(node, v)
+            if isinstance(v.layout, Layout) and v.layout != target and layouts.count(v.layout) > 1
         }
         return sum(bytes_between(layout, target, type) for layout, type in groups.items())
 
 
 def _added_first(node: Node, value: Value) -> bool:
     """Whether `value` is a term that is added to others of its layout before the sum moves."""
-    return isinstance(node.op, AddN) and sum(other.layout == value.layout for other in node.inputs) > 1
+    return isinstance(node.op, AddN) and [other.layout for other in node.inputs].count(value.layout) > 1
 
 
 def bytes_between(source: Layout, target: Layout, type: TensorType) -> float:
@@ -136,11 +139,13 @@ def work_of(node: Node, rule: Rule | None) -> float:
     """Points of the iteration space that one rank computes, from the layouts that the node has."""
     if rule is None or node.in_layouts is None:
         return 0.0
+    return _work(rule, (*node.in_layouts, *element_layouts(node.layout)))
+
+
+@lru_cache(maxsize=65536)
+def _work(rule: Rule, layouts: tuple[Layout | None, ...]) -> float:
     cuts: dict[int, int] = {}
-    for dims, layout in (
-        *zip(rule.inputs, node.in_layouts, strict=True),
-        *zip(rule.outputs, element_layouts(node.layout), strict=True),
-    ):
+    for dims, layout in zip((*rule.inputs, *rule.outputs), layouts, strict=True):
         assert layout is not None
         for dim, cut in zip(dims, layout.strategy, strict=True):
             for f in dim:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
@@ -43,6 +43,16 @@ class Updates:
                 if bisect_right(numbers, start) != bisect_right(numbers, stop):
                     return True
         return False
+
+    def last_before(self, values: Iterable[Value], stop: int) -> int:
+        """The position of the last update, before `stop`, of what one of the values shows; -1 where there is none."""
+        last = -1
+        for value in values:
+            for parameter in self.parameters(value):
+                numbers = self.numbers.get(parameter, [])
+                at = bisect_left(numbers, stop)
+                last = max(last, numbers[at - 1] if at else -1)
+        return last
 
     def parameters(self, value: Value) -> frozenset[Value]:
         """The parameters whose memory the value may show: itself, through operators that may hand out views of their

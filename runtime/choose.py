@@ -190,6 +190,7 @@ class GpuMemory(Memory):
     def store(self, placed: Array, array: Array) -> None:
         self.finish()
         self._send(array, placed)
+        self.device.writers.outside(placed)
 
     def finish(self) -> None:
         for executor in self.executors:

@@ -12,6 +12,9 @@ stream waits for the others. Therefore memory that a node of a side stream reads
 another stream before the main stream has waited for it (or before the end of the step where it does not), and the
 result of a collective stands in memory that all nodes before it are done with, or that only earlier collectives of
 the stream "communication" used, if it runs there too.
+
+Copies of parameters that are `kept` have memory of the arena for themselves from step to step: updates write them for
+the next one. Where others wrote to the parameters, their nodes run in their order ahead of a step.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from mspc.ir.types import DType, TensorType
 from mspc.ops.comm import AllReduce
 from mspc.ops.fused_elementwise import FusedElementwise, step_types
 from mspc.ops.grouped_update import GroupedUpdate
+from mspc.ops.kept_copies import KeptCopies, marked_copies
 from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
 from mspc.runtime.arena import Block, assign, most_alive
 
@@ -71,6 +75,8 @@ class MemoryPlan:
     copied: nodes whose result shows a parameter that is updated while the result is still needed, with the places that
         it shows. One that only shows is replaced by a copy from there to its place; an updating operator runs as ever,
         and its new values are copied to its place after it.
+    kept: copies of parameters, whose places stand from step to step, and what only they read: these nodes need not run
+        while updates alone change the parameters.
     weights, states, inputs: bytes of parameters: those that training leaves alone or that are trainable, those that
         only the updates change (moments, counters), and what is fed. constants: bytes of the constants in the text.
     gradients, activations: most bytes of the arena alive at once in what updates read, and in all else.
@@ -88,6 +94,7 @@ class MemoryPlan:
     constants: int = 0
     gradients: int = 0
     activations: int = 0
+    kept: KeptCopies = field(default_factory=KeptCopies)
 
     @property
     def peak(self) -> int:
@@ -131,6 +138,8 @@ class _Planner:
         self.graph = graph
         self.nodes = graph.nodes
         self.side = [side_stream(node) for node in graph.nodes]
+        self.kept = marked_copies(graph)
+        self.copy_of: dict[Value, Node] = {p.parameter: n for n, pieces in self.kept.copies.items() for p in pieces}
         self.cells: list[_Cell] = []
         self.shown = self._find_parts({})
         self.copied = self._late_readers()
@@ -150,6 +159,9 @@ class _Planner:
         for cell in self.cells:
             if cell.block is not None:
                 self._extend(cell.block, cell.accesses)
+        for block in (cell.block for n in self.kept.copies for cell in self._cells(n)):
+            assert block is not None
+            block.start = 0
         arena = assign(self.blocks, alignment)
         gradients = self._gradients()
         rest = [block for block in self.blocks if id(block) not in gradients]
@@ -171,6 +183,7 @@ class _Planner:
             constants=sum(constant.type.nbytes for constant in constants),
             gradients=most_alive(list(gradients.values())),
             activations=most_alive(rest),
+            kept=self.kept,
             **sizes,
         )
 
@@ -257,10 +270,12 @@ class _Planner:
                 for part in self.parts[value]:
                     if isinstance(part, int) and self.cells[part].accesses[-1] != index:
                         self.cells[part].accesses.append(index)
-        for value in self.graph.results:
-            for part in self.parts[value]:
-                if isinstance(part, int):
-                    self.cells[part].accesses.append(len(self.nodes))
+        for value in (*self.graph.results, *self.kept.copies):
+            for cell in self._cells(value):
+                cell.accesses.append(len(self.nodes))
+
+    def _cells(self, value: Value) -> list[_Cell]:
+        return [self.cells[part] for part in self.parts[value] if isinstance(part, int)]
 
     def _find_waits(self) -> None:
         """Where streams wait for others, and what the main stream knows to be over from there on."""
@@ -278,8 +293,10 @@ class _Planner:
                         name = self.side[made[part]]
                         latest[name] = max(latest.get(name, -1), made[part])
             for operand in getattr(node.op, "mutates", ()):
+                value = node.inputs[operand]
+                written = [self.parts[value][0], *self.parts.get(self.copy_of.get(value, value), ())]
                 for name in running:
-                    latest[name] = max(latest.get(name, -1), read.get((name, self.parts[node.inputs[operand]][0]), -1))
+                    latest[name] = max(latest.get(name, -1), *(read.get((name, part), -1) for part in written))
             waits: list[Node] = []
             for name, last in latest.items():
                 queue = running.get(name, [])
@@ -323,7 +340,7 @@ class _Planner:
         self, index: int, node: Node, operands: Sequence[Value], type: TensorType, taken: Sequence[Block]
     ) -> Block | None:
         """The block of one of `operands` in whose place a result of `type` may stand."""
-        if node in self.copied:
+        if node in self.copied or node in self.kept.copies:
             return None
         if not isinstance(node.op, AllReduce):
             if not getattr(node.op, "in_place", False):

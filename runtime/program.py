@@ -20,6 +20,38 @@ from mspc.runtime.slices import cut_parameter
 FORMAT = 1
 PROGRAM = "program.json"
 WEIGHTS = "weights.safetensors"
+_SWITCH = {"ON": True, "OFF": False}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the script set for runs on a GPU, under the names and with the values of `set_context`.
+
+    matmul_allow_tf32: products of Float32 may round their operands to TF32. deterministic: the same bits at every run.
+    """
+
+    matmul_allow_tf32: bool = False
+    deterministic: bool = False
+
+    def entry(self) -> dict[str, Any]:
+        """The entry `settings` of `program.json`: what is not as by default; empty where nothing is to be written."""
+        tf32 = {"matmul_allow_tf32": True} if self.matmul_allow_tf32 else {}
+        return tf32 | ({"deterministic": "ON"} if self.deterministic else {})
+
+    @staticmethod
+    def read(entry: Any) -> Settings:
+        """The settings of such an entry. Raises ValueError for an unknown name or value."""
+        if not isinstance(entry, dict):
+            raise ValueError(f"settings is {json.dumps(entry)}, not an object")
+        for key in entry:
+            if key not in ("matmul_allow_tf32", "deterministic"):
+                raise ValueError(f"settings has no {key!r}; known are matmul_allow_tf32 and deterministic")
+        tf32, deterministic = entry.get("matmul_allow_tf32", False), entry.get("deterministic", "OFF")
+        if not isinstance(tf32, bool):
+            raise ValueError(f"matmul_allow_tf32 in settings is {json.dumps(tf32)}, not true or false")
+        if not isinstance(deterministic, str) or deterministic not in _SWITCH:
+            raise ValueError(f'deterministic in settings is {json.dumps(deterministic)}, not "ON" or "OFF"')
+        return Settings(tf32, _SWITCH[deterministic])
 
 
 @dataclass
@@ -28,6 +60,7 @@ class Program:
 
     ranks, mode, compile_id: of the compile. training: whether a step changes parameters.
     execute: rank to its file, relative to `folder`. digests: SHA-256 of these files when they were written.
+    settings: of the script; a program that says nothing of them has the defaults.
     """
 
     folder: Path
@@ -40,6 +73,7 @@ class Program:
     inputs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     outputs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     parameters: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    settings: Settings = Settings()
 
     def text(self, rank: int) -> str:
         """The text of a rank's graph.
@@ -135,6 +169,7 @@ def load_program(folder: Path) -> Program:
             inputs=_typed(content, "inputs", list),
             outputs=_typed(content, "outputs", list),
             parameters=_typed(content, "parameters", list),
+            settings=Settings.read(content.get("settings", {})),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise MspcError(f"{path} is damaged: {error}") from None

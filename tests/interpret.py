@@ -20,6 +20,7 @@ from mspc.ops.structural import Gradient
 from mspc.passes.base import Pass, find_pass, run_passes
 from mspc.passes.grad import Grad
 from mspc.passes.slice_to_rank import SliceToRank
+from mspc.passes.triangles import TRIANGLE
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm_local import LocalComm, World
 from mspc.runtime.executor import Executor
@@ -30,12 +31,16 @@ FINAL = [find_pass(name) for name in PER_RANK[1:]]
 
 
 def random_feeds(graph: Graph, seed: int = 0, dtype: Any = None) -> Arrays:
-    """Global arrays for all parameters of the graph: floats in (0.1, 1.1), integers 0 to 3."""
+    """Global arrays for all parameters of the graph: floats in (0.1, 1.1), integers 0 to 3, noted triangles."""
     generator = np.random.default_rng(seed)
     feeds: Arrays = {}
     for parameter in graph.parameters:
         type = parameter.tensor_type if parameter.global_type is None else parameter.global_type
-        if type.dtype.is_float:
+        if TRIANGLE in parameter.attrs:
+            diagonal, near, far = parameter.attrs[TRIANGLE]
+            triangle = np.where(np.tri(*type.shape[-2:], diagonal, dtype=np.bool_), near, far)
+            feeds[parameter.name] = np.broadcast_to(triangle, type.shape).astype(type.dtype.numpy)
+        elif type.dtype.is_float:
             feeds[parameter.name] = (generator.random(type.shape) + 0.1).astype(dtype or type.dtype.numpy)
         else:
             feeds[parameter.name] = generator.integers(0, 4, type.shape).astype(type.dtype.numpy)

@@ -14,6 +14,7 @@ import numpy as np
 from mspc.ops.device import PRELUDE, Array, Kernel, Launch
 from mspc.runtime.comm import OneRank
 from mspc.runtime.gpu.matmul import Products, Unsupported
+from mspc.runtime.gpu.writers import Writers
 
 _OPTIONS = ("--std=c++17",)
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
@@ -36,6 +37,7 @@ class GpuDevice:
     compute, communication, reduction: the streams of a step, the last for sums of gradients; copying: that of its
         inputs. pool: everything that lives on the GPU for a graph is in it.
     stop: Int32 array of one element on the GPU; parameters are not updated while it is not 0.
+    writers: who wrote last to the arrays of parameters.
     """
 
     def __init__(self, index: int = 0, comm: Any = None, deterministic: bool = False, tf32: bool = False) -> None:
@@ -62,6 +64,7 @@ class GpuDevice:
         self.step = self.zeros((1,), "int64")
         self.stop = self.zeros((1,), "int32")
         self.progress: Any = None
+        self.writers = Writers()
         self.products = Products(self)
         self.workspaces: dict[str, int] = {}
         self._scratch: dict[int, Array] = {}
@@ -149,9 +152,10 @@ class GpuDevice:
         """A context in which work goes to the stream "compute", "communication", "reduction" or "copy"."""
         return self._streams[name]
 
-    def current_stream(self) -> int:
-        """What CUDA knows the current stream by."""
-        return int(cupy.cuda.get_current_stream().ptr)
+    def current_stream(self) -> str:
+        """The name of the current stream; "" for one that is not of a step."""
+        current = cupy.cuda.get_current_stream().ptr
+        return next((name for name, stream in self._streams.items() if stream.ptr == current), "")
 
     def signal(self, timed: bool = False) -> Any:
         """An event at the end of what the current stream has been given."""

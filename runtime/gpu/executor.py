@@ -145,6 +145,7 @@ class GpuExecutor:
         self.device.synchronize()
         self.device.send(value, self._kept[parameter])
         self.device.synchronize()
+        self.device.writers.outside(self._kept[parameter])
 
     # Steps
 
@@ -296,7 +297,7 @@ class GpuExecutor:
             if not held and not self._finite(parameter):
                 kind = {"input": "argument"}.get(parameter.kind, parameter.kind)
                 held = f"{kind} {parameter.name!r} held such a value before the step"
-        for work in self._step.work:
+        for work in sorted((*self._step.anew, *self._step.work), key=lambda work: work.index):
             if not 0 <= work.index < self.boundary:
                 continue
             with device.stream(work.stream):

@@ -173,7 +173,7 @@ class PeerCollectives:
         self._device = device
         self._memory = memory
         self._owner = owner
-        self._signs: dict[tuple[tuple[int, ...], int], tuple[list[int], Array, Array] | None] = {}
+        self._signs: dict[tuple[tuple[int, ...], str], tuple[list[int], Array, Array] | None] = {}
 
     def launch(self, name: str, array: Array, out: Array, op: str, ranks: tuple[int, ...], own: int) -> Between | None:
         """The collective `name` ("AllReduce", "AllGather" or "ReduceScatter") of arrays that lie one part after the

@@ -4,6 +4,9 @@ one CUDA graph that later steps replay.
 Nodes run on the compute stream, those with an attribute `stream` on the side stream that it names: they wait for what
 was launched before them, and the first node that reads their result waits for them (see `memory_plan` for what this
 means for memory).
+
+Copies of parameters that the updates keep up to date are made by nodes that run ahead of a step, where something else
+wrote to a parameter since the step before, and only there.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ import numpy as np
 
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.types import TensorType, TupleType
-from mspc.ops.device import Array, Launch, c_type, in_order
+from mspc.ops.cuda_source import address
+from mspc.ops.device import Array, Copy, Launch, c_type, in_order
 from mspc.ops.op import Op
+from mspc.runtime.gpu.overlap import Overlap
 from mspc.runtime.gpu.peers import Between
 from mspc.runtime.gpu.progress import communicates
 from mspc.runtime.memory_plan import COMMUNICATION, MemoryPlan, Place, only_shows, side_stream
@@ -87,6 +92,11 @@ class Step:
         self.boundary = min(updates, default=len(graph.nodes))
         self.losses = loss_values(graph) if updates else []
         self.work: list[Work] = []
+        self.anew: list[Work] = []
+        """What makes the copies of parameters that the step's updates keep up to date."""
+        self._written = [address(kept[p]) for p in dict.fromkeys(p for ps in updates.values() for p in ps)]
+        self._copied = [address(kept[piece.parameter]) for pieces in plan.kept.copies.values() for piece in pieces]
+        self._fresh, self._token = False, object()
         self.current = -1
         self._replay: Callable[[], None] | None = None
         self._eager = False
@@ -121,11 +131,12 @@ class Step:
         device, nodes = self.device, self.graph.nodes
         count = device.kernel(_COUNT, "count_step")
         self.work.append(Work(-1, "compute", lambda: count(1, 1, (self.own_count, device.step))))
+        copies = self._kept_copies()
         signals = {other for others in self.plan.waits.values() for other in others}
         # What goes through mailboxes takes less time than to change streams.
         quick = self._quick([node for node in nodes if communicates(node)])
         placed: dict[Node, int] = {}
-        flying: list[tuple[int, int]] = []
+        overlap = Overlap()
         checked = False
         for index, node in enumerate(nodes):
             if index >= self.boundary and not checked:
@@ -134,17 +145,24 @@ class Step:
             copied = self.plan.copied.get(node)
             if only_shows(node) and copied is None:
                 continue
+            if node in self.plan.kept.copies or node in self.plan.kept.inner:
+                launch, plain = self._launch(node, None)
+                self.anew.append(Work(index, "compute", launch, plain=plain))
+                continue
             behind: Work | None = None
             stream = "compute" if quick else side_stream(node) or "compute"
             waits = () if quick else tuple(placed[other] for other in self.plan.waits.get(node, ()))
-            over = max((other for other in waits if self.work[other].stream == COMMUNICATION), default=-1)
-            flying = [(place, blocks) for place, blocks in flying if place > over]
+            for other in waits:
+                if self.work[other].stream == COMMUNICATION:
+                    overlap.ends(other)
             placed[node] = len(self.work)
-            with device.stream(stream), device.beside(max((blocks for _, blocks in flying), default=0)):
-                launch, plain = self._launch(node, copied)
-                if isinstance(launch, Between) and stream == COMMUNICATION and not self._needed_next(index):
-                    flying.append((placed[node], launch.blocks))
-                    behind = Work(-1, "compute", launch.awaited())
+            with device.stream(stream), device.beside(overlap.taken(node) if stream == "compute" else 0):
+                launch, plain = self._launch(node, copied, copies.get(node))
+                if stream == COMMUNICATION and not self._needed_next(index):
+                    direct = isinstance(launch, Between)
+                    if direct and overlap.idle:  # behind others it would get its multiprocessors late
+                        behind = Work(-1, "compute", launch.awaited())
+                    overlap.begins(placed[node], node, launch.blocks if direct else 0)
                 if device.progress is not None and communicates(node):
                     launch = device.progress.before(index, launch, quick or isinstance(launch, Between))
             self.work.append(Work(index, stream, launch, waits, node in signals, plain))
@@ -182,7 +200,21 @@ class Step:
                 self.work[placed[made]] = replace(self.work[placed[made]], signals=True)
             self.work.append(Work(-1, "compute", _bound(kernel, (array, self.device.stop)), waits))
 
-    def _launch(self, node: Node, copied: tuple[Place, ...] | None) -> tuple[Launch, bool]:
+    def _kept_copies(self) -> dict[Node, dict[int, Copy]]:
+        """For every update the copies that it writes, by the operand that they are of."""
+        found: dict[Node, dict[int, Copy]] = {}
+        for node, pieces in self.plan.kept.copies.items():
+            (place,), dtype = self.plan.places[node], node.tensor_type.dtype.numpy
+            for piece in pieces:
+                extent = piece.parameter.tensor_type.size // piece.columns * piece.pitch - piece.pitch + piece.columns
+                begin = place.offset + piece.begin * dtype.itemsize
+                array = self.device.view(self.arena, begin, (extent,), dtype)
+                found.setdefault(piece.update, {})[piece.operand] = Copy(array, piece.columns, piece.pitch)
+        return found
+
+    def _launch(
+        self, node: Node, copied: tuple[Place, ...] | None, copies: Mapping[int, Copy] | None = None
+    ) -> tuple[Launch, bool]:
         op = node.op
         assert isinstance(op, Op)
         inputs: list[Any] = [self._operand(value) for value in node.inputs]
@@ -193,11 +225,11 @@ class Step:
             copy = self._copies(shown, out)
             if only_shows(node):
                 return copy, False
-            update, plain = self._made(node, op, inputs, shown)
+            update, plain = self._made(node, op, inputs, shown, copies)
             both = in_order(update, copy)
             assert both is not None
             return both, plain
-        return self._made(node, op, inputs, out)
+        return self._made(node, op, inputs, out, copies)
 
     def _copies(self, sources: tuple[Array, ...], targets: tuple[Array, ...]) -> Launch:
         def launch() -> None:
@@ -206,7 +238,9 @@ class Step:
 
         return launch
 
-    def _made(self, node: Node, op: Op, inputs: list[Any], out: Any) -> tuple[Launch, bool]:
+    def _made(
+        self, node: Node, op: Any, inputs: list[Any], out: Any, copies: Mapping[int, Copy] | None
+    ) -> tuple[Launch, bool]:
         bucket = self.plan.buckets.get(node)
         if bucket is not None:
             dtype = element_types(node.type)[0].dtype.numpy
@@ -214,9 +248,11 @@ class Step:
             inputs, out = [whole], (whole,)
         try:
             single = bucket is not None or not isinstance(node.type, TupleType)
-            launch = op.launch(self.device, inputs, out[0] if single else out)
+            given = (self.device, inputs, out[0] if single else out)
+            launch = op.launch(*given, copies) if copies else op.launch(*given)
             if launch is not None:
                 return launch, False
+            assert not copies, "an operator that says that it writes copies has no launch"
             return self._plain(op, inputs, out), True
         except Exception as error:
             error.node = node  # type: ignore[attr-defined]  # for the message
@@ -245,12 +281,24 @@ class Step:
         second is captured; the others replay it."""
         self.backend.step = number
         with self.device.stream("compute"):
+            self._renew()
             if self._replay is None and number > 1 and not self._eager:
                 self._capture()
             if self._replay is not None:
                 self._replay()
             else:
                 self.enqueue()
+
+    def _renew(self) -> None:
+        """Make the copies of parameters that the step reads, unless they are what the step before left."""
+        if self._written and self.device.writers.begin(self._token, self._written, self._copied):
+            self._fresh = False
+        if not self._fresh:
+            for work in self.anew:
+                self.current = work.index
+                work.launch()
+            self._fresh = True
+            self.current = -1
 
     def run_timed(self, number: int) -> list[Timed]:
         """The same step node by node, and when each ran."""
@@ -265,6 +313,7 @@ class Step:
 
         delay = device.kernel(_DELAY, "delay")
         with device.stream("compute"):
+            self._renew()
             delay(1, 1, (np.int64(DELAY_CYCLES * len(self.work)),))
             self.enqueue(around)
         device.synchronize()

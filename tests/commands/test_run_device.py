@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,31 +112,83 @@ def test_a_compile_needs_no_device(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (tmp_path / "out" / "program.json").is_file()
 
 
-def test_a_compiled_program_runs_on_the_device_of_every_rank(
-    cuda: PlayedCuda, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("train.py").write_text(TRAIN)
+def compiled_program(line: str = "") -> Options:
+    """The training step, compiled for two ranks by a script that holds `line`, and its data."""
+    Path("train.py").write_text(TRAIN.replace("init()", f"init(); {line}") if line else TRAIN)
     compile_target("train.py", CompileOptions(ranks=2, out=Path("out"), json=Path("table.json")))
     data = Path("data.npz")
     rng = np.random.default_rng(3)
     np.savez(data, inputs0=rng.random((24, 8), np.float32), inputs1=rng.random((24, 4), np.float32))
-    capsys.readouterr()
-    run_directory(Path("out"), data=data, simulate=True, save=Path("cpu.safetensors"))
-    wanted = capsys.readouterr().out
-    options = Options(Path("out"), data=data, save=Path("gpu.safetensors"))
+    return Options(Path("out"), data=data)
+
+
+def run_on_played_gpus(options: Options, wishes: Wishes) -> list[list[Any]]:
+    """What each of two ranks did with its GPU."""
     program = check_program(options, 2)
     played = [PlayedCuda(), PlayedCuda()]
 
     def body(comm: Any) -> None:
-        hardware = Hardware(Wishes(), comm.rank, 2, probe=Machine(), cuda=played[comm.rank])
+        hardware = Hardware(wishes, comm.rank, 2, probe=Machine(), cuda=played[comm.rank])
         run_rank(options, Job(comm, comm, None, hardware), program)
 
     World(2).run(body)
+    return [p.log for p in played]
+
+
+def test_a_compiled_program_runs_on_the_device_of_every_rank(
+    cuda: PlayedCuda, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = compiled_program()
+    capsys.readouterr()
+    run_directory(options.folder, data=options.data, simulate=True, save=Path("cpu.safetensors"))
+    wanted = capsys.readouterr().out
+    logs = run_on_played_gpus(replace(options, save=Path("gpu.safetensors")), Wishes())
     assert capsys.readouterr().out == wanted
-    assert [p.log[0] for p in played] == [("open", 0, False), ("open", 1, False)]
+    assert [log[0] for log in logs] == [("open", 0, False), ("open", 1, False)]
     cpu, gpu = load_file("cpu.safetensors"), load_file("gpu.safetensors")
     assert cpu.keys() == gpu.keys()
     assert all(np.array_equal(cpu[name], gpu[name]) for name in cpu)
+
+
+TF32 = 'ms.set_context(gpu_config={"matmul_allow_tf32": True})'
+DETERMINISTIC = 'ms.set_context(deterministic="ON")'
+
+
+@pytest.mark.parametrize(
+    ("line", "entry", "wishes", "tf32", "deterministic"),
+    [
+        (TF32, {"matmul_allow_tf32": True}, Wishes(), True, False),
+        (DETERMINISTIC, {"deterministic": "ON"}, Wishes(), False, True),
+        (f"{TF32}; {DETERMINISTIC}", {"matmul_allow_tf32": True, "deterministic": "ON"}, Wishes(), True, True),
+        (TF32, {"matmul_allow_tf32": True}, Wishes(deterministic=True), True, True),
+        ('ms.set_context(gpu_config={"matmul_allow_tf32": False}, deterministic="OFF")', None, Wishes(), False, False),
+    ],
+)
+def test_a_compiled_program_follows_the_settings_of_its_script(
+    cuda: PlayedCuda, line: str, entry: Any, wishes: Wishes, tf32: bool, deterministic: bool
+) -> None:
+    options = compiled_program(line)
+    facts = json.loads((options.folder / "program.json").read_text())
+    assert facts.get("settings") == entry
+    for rank, log in enumerate(run_on_played_gpus(options, wishes)):
+        assert log[0] == ("open", rank, deterministic)
+        assert [one[2] for one in log if one[0] == "executor"] == [tf32]
+
+
+def test_settings_change_nothing_else_in_a_compiled_program(cuda: PlayedCuda) -> None:
+    def files() -> dict[str, bytes]:
+        return {str(p.relative_to("out")): p.read_bytes() for p in Path("out").rglob("*") if p.is_file()}
+
+    compiled_program(TF32)
+    with_settings = files()
+    compiled_program(TF32.replace("True", "False"))
+    without = files()
+    facts = json.loads(with_settings["program.json"])
+    assert list(facts).index("settings") == list(facts).index("training") + 1
+    del facts["settings"]
+    assert (json.dumps(facts, indent=1) + "\n").encode() == without.pop("program.json")
+    del with_settings["program.json"]
+    assert with_settings == without
 
 
 def test_no_gpu_is_an_error_of_status_2(tmp_path: Path) -> None:

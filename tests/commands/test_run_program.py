@@ -186,6 +186,24 @@ def test_damaged_facts_are_refused(program: Path) -> None:
     assert "out holds no compiled program: program.json is missing" in refused(program)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"matmul_allow_tf32": 1}, "matmul_allow_tf32 in settings is 1, not true or false"),
+        ({"matmul_allow_tf32": "ON"}, 'matmul_allow_tf32 in settings is "ON", not true or false'),
+        ({"deterministic": True}, 'deterministic in settings is true, not "ON" or "OFF"'),
+        ({"deterministic": "on"}, 'deterministic in settings is "on", not "ON" or "OFF"'),
+        ({"deterministic": ["ON"]}, 'deterministic in settings is ["ON"], not "ON" or "OFF"'),
+        ({"tf32": True}, "settings has no 'tf32'; known are matmul_allow_tf32 and deterministic"),
+        (["deterministic"], 'settings is ["deterministic"], not an object'),
+        (None, "settings is null, not an object"),
+    ],
+)
+def test_wrong_settings_are_refused(program: Path, settings: Any, message: str) -> None:
+    change(program, settings=settings)
+    assert refused(program) == f"error: out/program.json is damaged: {message}"
+
+
 def test_damaged_weights_are_refused(program: Path) -> None:
     path = program / "weights.safetensors"
     path.write_bytes(path.read_bytes()[:-9])

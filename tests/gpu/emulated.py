@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ops.matmul import BatchMatMul
 from mspc.runtime.comm import OneRank
-from tests.ops.cuda_emulator import Emulator
+from mspc.runtime.gpu.writers import Writers
+from tests.ops.cuda_emulator import Emulator, aligned
 
 
 class EmulatedProducts:
@@ -40,16 +40,14 @@ class EmulatedGpu(Emulator):
         super().__init__(folder, step=0)
         self.comm = OneRank() if comm is None else comm
         self.products = EmulatedProducts()
+        self.writers = Writers()
         self.workspaces: dict[str, int] = {}
         self.captures = 0
         self._room: list[Any] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         dtype = np.dtype(dtype)
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        raw = np.full(size + 256, 0xFF, np.uint8)
-        begin = -raw.ctypes.data % 256
-        return raw[begin : begin + size].view(dtype).reshape(shape)
+        return aligned(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize).view(dtype).reshape(shape)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
         array = self.empty(shape, dtype)
@@ -83,8 +81,8 @@ class EmulatedGpu(Emulator):
     def beside(self, blocks: int) -> Any:
         return contextlib.nullcontext()
 
-    def current_stream(self) -> int:
-        return 0
+    def current_stream(self) -> str:
+        return "compute"
 
     def signal(self, timed: bool = False) -> Any:
         return Event()
@@ -99,29 +97,6 @@ class EmulatedGpu(Emulator):
         return work
 
     def synchronize(self) -> None: ...
-
-    def matmul(self, x: Any, y: Any, out: Any, transpose_a: bool, transpose_b: bool, *, addend: Any = None,
-               bias: Any = None, activation: str = "", before: Any = None) -> Any:  # fmt: skip
-        from mspc.ops.activation import GeLU, GeLUGrad
-
-        wide = np.float64 if out.dtype == np.float64 else np.float32
-        product = BatchMatMul(transpose_a, transpose_b).kernel(self)
-        gelu, gradient = GeLU().kernel(self), GeLUGrad().kernel(self)
-
-        def launch() -> None:
-            found = product(x.astype(wide), y.astype(wide))
-            for other in (addend, bias):
-                if other is not None:
-                    found = found + other.astype(wide)
-            if activation == "gelu" and before is not None:
-                before[...] = found
-            if activation == "gelu":
-                found = gelu(found)
-            if activation == "gelu_gradient":
-                found = gradient(found, before.astype(wide), before.astype(wide))
-            out[...] = found
-
-        return launch
 
     def fastest(self, kind: tuple[Any, ...], launches: Any) -> Any:
         return launches[-1]

@@ -221,7 +221,7 @@ def large(bench: Bench) -> int:
         ops += [ReduceScatter(rank_list=ranks), ReduceScatter(axis=1, rank_list=ranks)]
         for number, op in enumerate(ops):
             dtype = (np.float32, ml_dtypes.bfloat16, np.float16, np.float64, np.int32, np.int64)[number % 6]
-            shape = (96, 1025) if isinstance(op, AllReduce) else (96, 2048)
+            shape = (1040, 1025) if isinstance(op, AllReduce) else (96, 2048)
             wanted: list[Any] = []
             given: list[Any] = []
             for round_ in range(2):
@@ -273,7 +273,10 @@ def bandwidth(bench: Bench) -> None:
             direct: Any = AllReduce(rank_list=everyone).launch(device, [x], x)
             plain = functools.partial(bench.comm.all_reduce_into, (x,), (x,), "sum", everyone)
             found: list[str] = []
-            for name, launch in (("direct" if isinstance(direct, Between) else "as NCCL", direct), ("NCCL", plain)):
+            for name, launch in (
+                ("direct" if isinstance(direct, Between) else "as NCCL", direct),
+                ("NCCL", plain),
+            ):
                 launch()
                 replay = device.capture(lambda launch=launch: [launch() for _ in range(10)])
                 milliseconds: list[float] = []

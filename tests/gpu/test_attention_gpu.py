@@ -15,9 +15,7 @@ import pytest
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.op import Op
-
-pytest.importorskip("cupy", reason="CuPy is not installed")
-device_module = pytest.importorskip("mspc.runtime.gpu.device", reason="nvmath-python is not installed")
+from tests.gpu.arrays import fetched, opened, put
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}
 """Of the error's norm over the result's norm."""
@@ -47,35 +45,9 @@ class NumPy:
     step = 0
 
 
-def opened(deterministic: bool = False) -> Any:
-    import cupy
-
-    try:
-        cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError:
-        pytest.skip("no GPU")
-    return device_module.open_device(deterministic=deterministic)
-
-
 @pytest.fixture(scope="module")
 def device() -> Any:
     return opened()
-
-
-def put(device: Any, array: Any) -> Any:
-    array = np.ascontiguousarray(array)
-    found = device.empty(array.shape, array.dtype)
-    device.send(array, found)
-    device.synchronize()
-    return found
-
-
-def fetched(device: Any, array: Any) -> Any:
-    found = np.empty(array.shape, array.dtype)
-    device.synchronize()
-    device.receive(array, found)
-    device.synchronize()
-    return found
 
 
 def numpy_type(dtype: str) -> Any:

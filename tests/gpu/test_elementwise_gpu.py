@@ -14,6 +14,7 @@ import pytest
 
 from mspc.ops.grouped_update import GroupedUpdate
 from mspc.ops.optimizer import ApplyMomentum
+from tests.gpu.arrays import fetched, opened, put
 from tests.ops.cuda_chains import (
     Case,
     chain,
@@ -25,35 +26,10 @@ from tests.ops.cuda_chains import (
     update_types,
 )
 
-cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
-device_module = pytest.importorskip("mspc.runtime.gpu.device", reason="nvmath-python is not installed")
-
 
 @pytest.fixture(scope="module")
 def device() -> Any:
-    try:
-        cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError:
-        pytest.skip("no GPU")
-    return device_module.open_device()
-
-
-def put(device: Any, array: Any, shift: int = 0) -> Any:
-    """A copy on the GPU that begins `shift` bytes behind an aligned address."""
-    array = np.asarray(array)
-    room = device.empty((array.nbytes + shift,), np.uint8)
-    found = device.view(room, shift, array.shape, array.dtype)
-    device.send(np.ascontiguousarray(array), found)
-    device.synchronize()
-    cupy.cuda.get_current_stream().synchronize()
-    return found
-
-
-def get(device: Any, array: Any) -> Any:
-    found = np.empty(array.shape, array.dtype)
-    device.receive(array, found)
-    cupy.cuda.get_current_stream().synchronize()
-    return found
+    return opened()
 
 
 def prepared(device: Any, case: Case) -> tuple[list[Any], list[Any], Any]:
@@ -75,9 +51,9 @@ def check(device: Any, cases: Sequence[Case]) -> None:
     failed: list[str] = []
     for case in cases:
         inputs, made, launch = prepared(device, case)
-        before = [get(device, x) for x in inputs]
+        before = [fetched(device, x) for x in inputs]
         launch()
-        results = [get(device, x) for x in [*made, *(inputs[i] for i in case.op.mutates)]]
+        results = [fetched(device, x) for x in [*made, *(inputs[i] for i in case.op.mutates)]]
         try:
             case.check(results, before)
         except AssertionError as error:
@@ -110,7 +86,7 @@ def test_reductions_repeat_their_bits(device: Any) -> None:
     seen: set[bytes] = set()
     for _ in range(5):
         launch()
-        seen.add(b"".join(get(device, array).tobytes() for array in made))
+        seen.add(b"".join(fetched(device, array).tobytes() for array in made))
     assert len(seen) == 1
 
 
@@ -124,12 +100,12 @@ def test_launches_are_captured(device: Any) -> None:
         made[0][...] = 0
         replay()
         device.synchronize()
-    case.check([get(device, made[0])], [get(device, x) for x in inputs])
+    case.check([fetched(device, made[0])], [fetched(device, x) for x in inputs])
 
 
 def figures() -> None:
     """Print microseconds and bytes moved per second of kernels as a step of a network has them."""
-    device = device_module.open_device()
+    device = opened()
     rows = "8192 4096"
     momentum = ApplyMomentum()
     cases = [

@@ -17,6 +17,7 @@ from mspc.ops import attention_launch
 from mspc.ops.attention import FlashAttentionScore
 from mspc.ops.cuda_flash import flash_forward
 from mspc.ops.cuda_flash_gradient import flash_backward
+from tests.gpu.arrays import fetched, opened, put
 from tests.ops.flash_cases import (
     CASES,
     FORWARD_TILES,
@@ -29,9 +30,6 @@ from tests.ops.flash_cases import (
     relative_error,
 )
 
-pytest.importorskip("cupy", reason="CuPy is not installed")
-device_module = pytest.importorskip("mspc.runtime.gpu.device", reason="nvmath-python is not installed")
-
 TOLERANCE = {"one key": 3e-3}
 """Where gradients cancel out; 1e-3 else."""
 REPEATS = 20
@@ -39,29 +37,7 @@ REPEATS = 20
 
 @pytest.fixture(scope="module")
 def device() -> Any:
-    import cupy
-
-    try:
-        cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError:
-        pytest.skip("no GPU")
-    return device_module.open_device(tf32=True)
-
-
-def put(device: Any, array: Any) -> Any:
-    array = np.ascontiguousarray(array)
-    found = device.empty(array.shape, array.dtype)
-    device.send(array, found)
-    device.synchronize()
-    return found
-
-
-def fetched(device: Any, array: Any) -> Any:
-    found = np.empty(array.shape, array.dtype)
-    device.synchronize()
-    device.receive(array, found)
-    device.synchronize()
-    return found
+    return opened(tf32=True)
 
 
 def kernels_named(device: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 
 from mspc.ops.device import in_order
 from mspc.runtime.comm_local import World
-from mspc.runtime.gpu.peers import HANDLE, PeerCollectives, PeerMemory
+from mspc.runtime.gpu.peers import HANDLE, Between, PeerCollectives, PeerMemory
 from tests.gpu.emulated import EmulatedGpu
 from tests.ops.cuda_emulator import NEEDED
 
@@ -96,7 +96,7 @@ def rank_body(rank: int, ranks: tuple[int, ...], shared: mmap.mmap, folder: Path
             sizes = {"AllReduce": count, "AllGather": count * len(ranks), "ReduceScatter": count // len(ranks)}
             out = array if case == 1 else device.empty((sizes[name],), dtype)  # case 1 works in place
             launch = collectives.launch(name, array, out, op, ranks, own)
-            assert launch is not None
+            assert isinstance(launch, Between)
             made.append((array, out, launch if case else in_order(launch, launch.awaited())))
         for round_ in range(3):
             for case, (array, out, launch) in enumerate(made):

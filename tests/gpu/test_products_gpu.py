@@ -10,8 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-pytest.importorskip("cupy", reason="CuPy is not installed")
-device_module = pytest.importorskip("mspc.runtime.gpu.device", reason="nvmath-python is not installed")
+from tests.gpu.arrays import fetched, opened, put
 
 TOLERANCE = {"float16": 3e-3, "bfloat16": 2e-2, "float32": 3e-6, "float64": 1e-13}
 SHAPES = [((24, 40), (40, 56)), ((3, 24, 40), (3, 40, 56)), ((3, 24, 40), (40, 56)), ((2, 1, 24, 40), (2, 3, 40, 56))]
@@ -19,13 +18,7 @@ SHAPES = [((24, 40), (40, 56)), ((3, 24, 40), (3, 40, 56)), ((3, 24, 40), (40, 5
 
 @pytest.fixture(scope="module")
 def device() -> Any:
-    import cupy
-
-    try:
-        cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError:
-        pytest.skip("no GPU")
-    return device_module.open_device()
+    return opened()
 
 
 def drawn(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
@@ -33,24 +26,8 @@ def drawn(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype(kind)
 
 
-def put(device: Any, array: Any) -> Any:
-    found = device.empty(array.shape, array.dtype)
-    array = np.ascontiguousarray(array)
-    device.send(array, found)
-    device.synchronize()
-    return found
-
-
-def fetched(device: Any, array: Any) -> Any:
-    found = np.empty(array.shape, array.dtype)
-    device.synchronize()
-    device.receive(array, found)
-    device.synchronize()
-    return found.astype(np.float64)
-
-
 def close(got: Any, wanted: Any, dtype: str) -> None:
-    error = np.linalg.norm(got - wanted) / np.linalg.norm(wanted)
+    error = np.linalg.norm(got.astype(np.float64) - wanted) / np.linalg.norm(wanted)
     assert error < TOLERANCE[dtype], f"relative error {error:.2e}"
 
 

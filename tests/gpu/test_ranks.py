@@ -17,7 +17,7 @@ from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.slices import cut_parameter
 from tests.gpu.emulated import EmulatedGpu
-from tests.gpu.sharded import build
+from tests.gpu.sharded import HEADS, build
 from tests.ops.cuda_emulator import NEEDED
 
 pytestmark = pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
@@ -65,6 +65,8 @@ def test_sharded_steps_equal_numpys(data: int, tensor: int, tmp_path: Path) -> N
     found, feeds = compiled(data, tensor)
     graphs = [found.rank_graph(rank) for rank in range(data * tensor)]
     assert any(node.attrs.get("stream") == "communication" for node in graphs[0].nodes)
+    attentions = [node.op.attributes() for node in graphs[0].nodes if "FlashAttention" in node.op.name]
+    assert [found["packed"] for found in attentions] == [HEADS // tensor] * 4
     full = {name: np.asarray(p.value) for name, p in found.traced.parameters.items()}
     folders = [tmp_path / str(rank) for rank in range(data * tensor)]
     for folder in folders:

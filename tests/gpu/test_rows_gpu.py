@@ -12,10 +12,8 @@ import pytest
 from mspc.ir.graph import element_types
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.op import REGISTRY
+from tests.gpu.arrays import cupy, fetched, opened, put
 from tests.ops.cuda_cases import Case, NumPy, all_cases
-
-cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
-device_module = pytest.importorskip("mspc.runtime.gpu.device", reason="nvmath-python is not installed")
 
 CASES = {case.name: case for case in all_cases()}
 LEAST_BANDWIDTH = 0.25
@@ -24,31 +22,8 @@ LEAST_BANDWIDTH = 0.25
 
 @pytest.fixture(scope="module")
 def device() -> Any:
-    try:
-        count = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError:
-        count = 0
-    if not count:
-        pytest.skip("no GPU")
-    found = device_module.open_device()
+    found = opened()
     found.step[...] = NumPy.step
-    return found
-
-
-def on_gpu(array: Any, shift: int = 0) -> Any:
-    """A copy on the GPU that begins `shift` elements behind an aligned address."""
-    memory = cupy.empty(array.nbytes + (shift + 1) * array.itemsize, np.uint8)
-    found = cupy.ndarray(array.shape, array.dtype, memptr=memory.data + shift * array.itemsize)
-    if array.nbytes:
-        array = np.ascontiguousarray(array)
-        found.data.copy_from_host(array.ctypes.data, array.nbytes)
-    return found
-
-
-def on_host(array: Any) -> Any:
-    found = np.empty(array.shape, array.dtype)
-    if found.nbytes:
-        array.data.copy_to_host(found.ctypes.data, found.nbytes)
     return found
 
 
@@ -58,15 +33,16 @@ def test_kernel_equals_numpy(device: Any, name: str) -> None:
     inputs = case.inputs()
     with np.errstate(all="ignore"):
         expected = case.expected(inputs)
-    operands = [on_gpu(x, case.shift) for x in inputs]
-    made = [on_gpu(np.full(t.shape, 7).astype(t.dtype.numpy), case.shift) for t in case.results()]
+    operands = [put(device, x, case.shift * x.itemsize) for x in inputs]
+    sevens = [np.full(t.shape, 7).astype(t.dtype.numpy) for t in case.results()]
+    made = [put(device, x, case.shift * x.itemsize) for x in sevens]
     if case.alias >= 0:
         made[0] = operands[case.alias]
     launch = case.op.launch(device, operands, case.outs(made))
     assert launch is not None
     launch()
     cupy.cuda.runtime.deviceSynchronize()
-    case.check([on_host(x) for x in made], expected)
+    case.check([fetched(device, x) for x in made], expected)
 
 
 def timed(launch: Any, repeats: int = 20) -> float:
@@ -131,13 +107,13 @@ def test_bandwidth_of_large_tensors(device: Any, floats: str) -> None:
         given = [dtype_of(n or floats) for n in (names or [floats] * len(shapes))]
         types = tuple(TensorType(dtype, shape) for dtype, shape in zip(given, shapes, strict=True))
         op = REGISTRY[name](**fields)
-        operands = [on_gpu(np.full(t.shape, 1).astype(t.dtype.numpy)) for t in types]
+        operands = [put(device, np.full(t.shape, 1).astype(t.dtype.numpy)) for t in types]
         if len(operands) == 2 and types[1].dtype.is_integer:
             classes = fields.get("size", types[0].shape[-1] if "Entropy" in name else types[0].shape[0])
             draw = np.random.default_rng(0).integers(0, classes, types[1].shape)
-            operands[1] = on_gpu(draw.astype(np.int32))
+            operands[1] = put(device, draw.astype(np.int32))
         results = element_types(op.infer(*types))
-        made = [on_gpu(np.zeros(t.shape, t.dtype.numpy)) for t in results]
+        made = [put(device, np.zeros(t.shape, t.dtype.numpy)) for t in results]
         launch = op.launch(device, operands, Case(name, op, types).outs(made))
         assert launch is not None
         seconds = timed(launch)

@@ -17,7 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from mspc.ops.activation import GeLU, GeLUGrad
+from mspc.ops.cuda_norm_kernels import INSTRUCTIONS
 from mspc.ops.device import PRELUDE
+from mspc.ops.matmul import BatchMatMul
 
 NEEDED = shutil.which("g++")
 
@@ -26,6 +29,7 @@ SHIM = r"""
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <tuple>
 #include <ucontext.h>
 #include <utility>
@@ -62,6 +66,28 @@ static inline int __popc(unsigned int v) { return __builtin_popcount(v); }
 static inline double __dadd_rn(double a, double b) { volatile double r = a + b; return r; }
 static inline double __dmul_rn(double a, double b) { volatile double r = a * b; return r; }
 
+// A copy to shared memory is made as late as it may be, or at once.
+namespace copies {
+struct Copy { unsigned char* to; const void* from; int bytes; unsigned int group; };
+static std::deque<Copy> waiting[1024];
+static unsigned int closed[1024];
+static void make(const Copy& one) { std::memcpy(one.to, one.from, one.bytes); }
+}
+typedef unsigned char* Shared;
+static Shared shared_at(void* memory) { return (Shared)memory; }
+template <int BYTES> static void start_copy(Shared to, const void* from) {
+    if (((unsigned long long)to | (unsigned long long)from) % BYTES) __builtin_trap();
+    const copies::Copy one = {to, from, BYTES, copies::closed[threadIdx.x]};
+    if (EAGER_COPIES || BYTES < 4) copies::make(one);
+    else copies::waiting[threadIdx.x].push_back(one);
+}
+static void close_copies() { ++copies::closed[threadIdx.x]; }
+template <int LEFT> static void await_copies() {
+    auto& waiting = copies::waiting[threadIdx.x];
+    for (; !waiting.empty() && waiting.front().group + LEFT < copies::closed[threadIdx.x]; waiting.pop_front())
+        copies::make(waiting.front());
+}
+
 namespace fibers {
 enum State { READY, AT_BLOCK, AT_WARP, DONE };
 struct Fiber { ucontext_t start; jmp_buf point; State state; bool begun; unsigned int shuffles; char* stack; };
@@ -95,6 +121,7 @@ static bool block(unsigned int threads) {
         f.start.uc_stack.ss_sp = f.stack; f.start.uc_stack.ss_size = 65536; f.start.uc_link = nullptr;
         makecontext(&f.start, body, 0);
         f.state = READY; f.begun = false; f.shuffles = 0; vote_rounds[t] = 0;
+        copies::waiting[t].clear(); copies::closed[t] = 0;
     }
     votes[0] = votes[1] = 0;
     for (;;) {
@@ -194,14 +221,38 @@ static int run(void (*kernel)(A...), bool waits, const unsigned int* grid, unsig
 """
 
 
+def aligned(nbytes: int, shift: int = 0) -> Any:
+    """Bytes that begin `shift` behind a multiple of 256, as memory of a GPU does; read as floats they are NaN."""
+    memory = np.full(nbytes + shift + 512, 0xFF, np.uint8)
+    begin = -memory.ctypes.data % 256 + shift
+    return memory[begin : begin + nbytes]
+
+
+def placed(array: Any, shift: int = 0) -> Any:
+    """A copy that begins `shift` bytes behind a multiple of 256."""
+    found = aligned(array.nbytes, shift).view(array.dtype).reshape(array.shape)
+    found[...] = array
+    return found
+
+
+_STAND_INS = """
+template <class T> static void narrow_two(T* to, float low, float high) {
+    to[0] = narrow<T>(low);
+    to[1] = narrow<T>(high);
+}
+"""
+
+
 class Emulator:
-    """See `mspc.ops.device.Device`. Few multiprocessors, so that small tensors take the ways of large ones."""
+    """See `mspc.ops.device.Device`. Few multiprocessors, so that small tensors take the ways of large ones. Products of
+    matrices are NumPy's."""
 
     xp = np
     comm = None
     deterministic = True
     tf32 = False
     shared = ""  # C++ that stands once before all kernels
+    eager = False  # whether copies to shared memory are made at once, else when they are waited for
 
     def __init__(self, folder: Path, multiprocessors: int = 2, step: int = 3) -> None:
         self.folder = folder
@@ -210,11 +261,35 @@ class Emulator:
         self.stop = np.zeros(1, np.int32)
         self.sources: dict[tuple[str, str], int] = {}
         self.built: Any = None
-        self._scratch = np.full(1 << 20, 0xFF, np.uint8)
+        self._scratch = aligned(1 << 20)
 
     def scratch(self, nbytes: int) -> Any:
-        begin = -self._scratch.ctypes.data % 256
-        return self._scratch[begin : begin + nbytes]
+        assert nbytes <= self._scratch.nbytes
+        return self._scratch[:nbytes]
+
+    def matmul(self, x: Any, y: Any, out: Any, transpose_a: bool, transpose_b: bool, *, addend: Any = None,
+               bias: Any = None, activation: str = "", before: Any = None) -> Any:  # fmt: skip
+        for array in (x, y, out):
+            assert array.flags.c_contiguous
+        assert x.dtype == y.dtype
+        wide = np.float64 if out.dtype == np.float64 else np.float32
+        product = BatchMatMul(transpose_a, transpose_b).kernel(self)
+        gelu, gradient = GeLU().kernel(self), GeLUGrad().kernel(self)
+
+        def launch() -> None:
+            found = product(x.astype(wide), y.astype(wide))
+            for other in (addend, bias):
+                if other is not None:
+                    found = found + other.astype(wide)
+            if activation == "gelu" and before is not None:
+                before[...] = found
+            if activation == "gelu":
+                found = gelu(found)
+            if activation == "gelu_gradient":
+                found = gradient(found, before.astype(wide), before.astype(wide))
+            out[...] = found
+
+        return launch
 
     def kernel(self, source: str, name: str) -> Any:
         number = self.sources.setdefault((source, name), len(self.sources))
@@ -262,6 +337,7 @@ class Emulator:
             path.write_text(text)
             found.append(path.with_suffix(".so"))
             command = ["g++", "-std=c++17", "-O0", "-w", "-shared", "-fPIC", "-U_FORTIFY_SOURCE"]
+            command += [f"-DEAGER_COPIES={int(self.eager)}"]
             command += ["-o", str(found[-1]), str(path)]
             jobs.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
         for job in jobs:
@@ -272,6 +348,8 @@ class Emulator:
 
 def emulated(source: str) -> str:
     """CUDA C++ with its PTX replaced by C++."""
+    source = source.replace(INSTRUCTIONS, _STAND_INS)
+    source = re.sub(r"extern __shared__ unsigned char memory\[\]", "unsigned char memory[227 << 10]", source)
     source = re.sub(r'asm\("ex2\.[^"]*" : "=f"\((\w+)\) : "f"\((\w+)\)\);', r"\1 = exp2f(\2);", source)
     source = re.sub(r'asm\("rcp\.[^"]*" : "=f"\((\w+)\) : "f"\((\w+)\)\);', r"\1 = 1 / \2;", source)
     source = re.sub(r'asm\("cvt\.f32\.f16 [^"]*" : "=f"\((\w+)\) : "h"\(([\w.]+)\)\);', r"\1 = from_f16(\2);", source)

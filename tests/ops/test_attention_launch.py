@@ -36,26 +36,13 @@ class NumPy:
     step = 0
 
 
-class Products(Emulator):
-    """The emulated device with NumPy's products. fused: what `attention` was asked for; it fills its result with 7."""
+class Fusing(Emulator):
+    """An emulated device that may have attention. fused: what it was asked for; its result is filled with 7."""
 
     def __init__(self, folder: Path, fuses: bool = False) -> None:
         super().__init__(folder)
         self.fuses = fuses
         self.fused: list[dict[str, Any]] = []
-
-    def matmul(self, x: Any, y: Any, out: Any, transpose_a: bool, transpose_b: bool) -> Any:
-        for array in (x, y, out):
-            assert array.flags.c_contiguous
-        assert x.dtype == y.dtype
-
-        def launch() -> None:
-            wide = np.float64 if out.dtype == np.float64 else np.float32
-            left, right = x.astype(wide), y.astype(wide)
-            left = left.swapaxes(-1, -2) if transpose_a else left
-            out[...] = left @ (right.swapaxes(-1, -2) if transpose_b else right)
-
-        return launch
 
     def attention(self, *operands: Any, **settings: Any) -> Any:
         if not self.fuses:
@@ -96,7 +83,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
     """(results of NumPy, results of the launch, launch) of every case; all kernels are compiled together."""
     if NEEDED is None:
         pytest.skip("needs g++")
-    device = Products(tmp_path_factory.mktemp("kernels"))
+    device = Fusing(tmp_path_factory.mktemp("kernels"))
     cases = {case: REGISTRY[case[0]].samples[case[1]] for case in CASES}
     cases["FlashAttentionScore", -1, "Float32"] = LONG
     found: dict[Any, Any] = {}
@@ -121,10 +108,10 @@ def test_kernels_equal_numpy(prepared: dict[Any, Any], name: str, index: int, dt
         np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * size)
 
 
-def launched(tmp_path: Path, op: FlashAttentionScore, *inputs: np.ndarray) -> tuple[Products, tuple[np.ndarray, ...]]:
+def launched(tmp_path: Path, op: FlashAttentionScore, *inputs: np.ndarray) -> tuple[Fusing, tuple[np.ndarray, ...]]:
     if NEEDED is None:
         pytest.skip("needs g++")
-    device = Products(tmp_path, fuses=True)
+    device = Fusing(tmp_path, fuses=True)
     out = empty(op, list(inputs))
     launch = op.launch(device, inputs, out)  # type: ignore[arg-type]  # the emulator
     assert launch is not None
@@ -175,7 +162,7 @@ def test_kernels_compile_for_h200(tmp_path: Path) -> None:
     compiler = shutil.which("nvcc")
     if compiler is None:
         pytest.skip("needs nvcc")
-    device = Products(tmp_path)
+    device = Fusing(tmp_path)
     for name in NAMES:
         sample = REGISTRY[name].samples[1]
         for dtype in TOLERANCE:

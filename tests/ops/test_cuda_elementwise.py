@@ -18,7 +18,7 @@ from mspc.ops.cuda_math import MATH
 from mspc.ops.device import PRELUDE
 from mspc.ops.op import REGISTRY
 from tests.ops.cuda_chains import Case, chain, chain_cases, edge_cases, sample_cases, update_cases
-from tests.ops.cuda_emulator import NEEDED, Emulator
+from tests.ops.cuda_emulator import NEEDED, Emulator, placed
 
 NVCC = shutil.which("nvcc")
 
@@ -30,15 +30,6 @@ class Device(Emulator):
 
     def kernel(self, source: str, name: str) -> Any:
         return super().kernel(source.removeprefix(MATH).removeprefix(HELPERS), name)
-
-
-def placed(array: Any, shift: int = 0) -> Any:
-    """A copy that begins `shift` bytes behind a multiple of 256."""
-    memory = np.full(array.nbytes + 512, 0x5A, np.uint8)
-    begin = -memory.ctypes.data % 256 + shift
-    found = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
-    found[...] = array
-    return found
 
 
 def prepared(device: Any, case: Case) -> tuple[list[Any], list[Any], Any]:

@@ -13,22 +13,13 @@ import pytest
 from mspc.ops.device import PRELUDE
 from mspc.ops.op import REGISTRY, Op
 from tests.ops.cuda_cases import ELEMENTWISE, MODULES, Case, NumPy, all_cases
-from tests.ops.cuda_emulator import NEEDED, Emulator
+from tests.ops.cuda_emulator import NEEDED, Emulator, placed
 
 CASES = {case.name: case for case in all_cases()}
 PLAIN = {
     "Argmax", "ArgMaxWithValue", "Argmin", "ArgMinWithValue", "CumSum", "ReduceProdGrad", "TopK",
 }  # fmt: skip
 """Operators of these modules that run through CuPy."""
-
-
-def placed(array: Any, shift: int) -> Any:
-    """A copy that begins `shift` elements behind an address that is a multiple of 256."""
-    memory = np.empty(array.nbytes + 512 + shift * array.itemsize, np.uint8)
-    begin = -memory.ctypes.data % 256 + shift * array.itemsize
-    found = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
-    found[...] = array
-    return found
 
 
 class Prepared(dict[str, Any]):
@@ -46,8 +37,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     device = Emulator(tmp_path_factory.mktemp("kernels"), step=NumPy.step)
     found = Prepared()
     for name, case in CASES.items():
-        inputs = [placed(x, case.shift) for x in case.inputs()]
-        made = [placed(np.full(t.shape, 7).astype(t.dtype.numpy), case.shift) for t in case.results()]
+        inputs = [placed(x, case.shift * x.itemsize) for x in case.inputs()]
+        sevens = [np.full(t.shape, 7).astype(t.dtype.numpy) for t in case.results()]
+        made = [placed(x, case.shift * x.itemsize) for x in sevens]
         if case.alias >= 0:
             made[0] = inputs[case.alias]
         found[name] = inputs, made, case.op.launch(device, inputs, case.outs(made))

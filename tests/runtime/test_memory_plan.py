@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 from mspc.commands.capture import capture
 from mspc.commands.programs import config_of
 from mspc.compiler.driver import compile_launch
+from mspc.ir.compare import difference
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.parser import parse
+from mspc.ir.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.activation import Tanh
 from mspc.ops.arithmetic import Add
@@ -27,7 +30,7 @@ from mspc.ops.fused_elementwise import FusedElementwise
 from mspc.ops.grouped_update import GroupedUpdate
 from mspc.ops.matmul import MatMul
 from mspc.ops.modules import load_operators
-from mspc.ops.op import Op
+from mspc.ops.op import REGISTRY, Op
 from mspc.ops.optimizer import Adam, AssignAdd
 from mspc.ops.reduce import ReduceMean
 from mspc.ops.reshape import Reshape
@@ -38,6 +41,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
 from mspc.runtime.memory_plan import MemoryPlan, plan_memory
 from mspc.session.state import Session
+from tests.copied_parameters import random_copies
 from tests.interpret import cut_for
 from tests.networks import RandomNetwork
 from tests.random_networks import PASSES, well_conditioned_feeds
@@ -245,6 +249,33 @@ def test_an_operand_needed_after_the_reduction_is_no_member_of_a_block() -> None
     one, two = plan.places[reduced]
     assert two == plan.places[second][0]
     assert one != plan.places[first][0]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32))
+def test_copies_of_parameters_stand_from_step_to_step(seed: int) -> None:
+    graph = random_copies(seed)
+    assert difference(parse(print_graph(graph), REGISTRY).main, graph) == ""
+    plan = plan_memory(graph, alignment=16)
+    check_places(graph, plan)
+    comm = Alone(0, 2)
+    rng = np.random.default_rng(seed)
+    values = {p.name: rng.random(SHAPE).astype(np.float32) / 4 for p in graph.parameters}
+    planned = {name: array.copy() for name, array in values.items()}
+    executor = Executor(graph, NumPyBackend(comm), values)  # type: ignore[arg-type]
+    step: TwoStreams | None = None
+    for number in range(3):
+        expected = executor.run([values["x"]])
+        step = TwoStreams(graph, plan, planned, comm, seed + number, step)
+        for one, other in zip([*expected, *values.values()], [*step.run(), *planned.values()], strict=True):
+            np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-5)
+
+
+def test_many_of_these_graphs_keep_copies() -> None:
+    plans = [plan_memory(random_copies(seed)) for seed in range(40)]
+    assert sum(bool(plan.kept.copies) for plan in plans) > 20
+    assert sum(bool(plan.kept.inner) for plan in plans) > 5
+    assert sum(len(plan.waits) > 0 and bool(plan.kept.copies) for plan in plans) > 5
 
 
 def grown(seed: int) -> Graph:

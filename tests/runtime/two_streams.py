@@ -1,7 +1,8 @@
 """Runs a rank's graph in its planned memory, on two streams that interleave in any order that their events allow.
 
 What is not yet written is NaN, and so is what a collective in flight will write; what it reads is read as late as it
-can be. So a plan that lets two values share memory too early gives other numbers for some order.
+can be. So a plan that lets two values share memory too early gives other numbers for some order. Copies of parameters
+that are kept are made in the first step, ahead of it; later ones find what the updates wrote.
 """
 
 from __future__ import annotations
@@ -48,14 +49,28 @@ class Alone(Exchanging):
 
 
 class TwoStreams:
-    """One step of `graph` as `plan` places it; `values` are its parameters' arrays by name, which it updates."""
+    """One step of `graph` as `plan` places it; `values` are its parameters' arrays by name, which it updates. `before`:
+    the step before it."""
 
-    def __init__(self, graph: Graph, plan: MemoryPlan, values: Mapping[str, Array], comm: Any, seed: int) -> None:
+    def __init__(
+        self, graph: Graph, plan: MemoryPlan, values: Mapping[str, Array], comm: Any, seed: int,
+        before: TwoStreams | None = None,
+    ) -> None:  # fmt: skip
         self.graph, self.plan, self.values = graph, plan, values
         self.backend = NumPyBackend(comm, step=1)
         self.random = random.Random(seed)
         self.arena = np.full(plan.arena, 0xFF, np.uint8)
+        kept = plan.kept.nodes()
+        if before is None:
+            for node in graph.nodes:
+                if node in kept:
+                    self._launch(node)
+        copies = [(p.offset, p.offset + p.nbytes) for node in plan.kept.copies for p in plan.places[node]]
+        old, self.arena = self.arena if before is None else before.arena, np.full(plan.arena, 0xFF, np.uint8)
+        for begin, end in copies:
+            self.arena[begin:end] = old[begin:end]
         order = [(i, n) for i, n in enumerate(graph.nodes) if n in plan.copied or not only_shows(n)]
+        order = [(i, n) for i, n in order if n not in kept]
         names = dict.fromkeys(side_stream(n) for _, n in order)
         self.streams = {name: [(i, n) for i, n in order if side_stream(n) == name] for name in names}
         self.over: set[Node] = set()
@@ -93,10 +108,19 @@ class TwoStreams:
             mutates = getattr(node.op, "mutates", ())
             inputs = [self._read(v) if i in mutates else _copy(self._read(v)) for i, v in enumerate(node.inputs)]
             result = node.op.run(self.backend, *inputs)
+            self._write_copies(node)
         if source is not None:
             types = element_types(node.type)
             result = tuple(np.array(self._view(p, t)) for p, t in zip(source, types, strict=True))
         self._write(node, result)
+
+    def _write_copies(self, update: Node) -> None:
+        for node, pieces in self.plan.kept.copies.items():
+            for piece in pieces:
+                if piece.update is update:
+                    value = self.values[piece.parameter.name].reshape(-1, piece.columns)
+                    at = np.arange(len(value))[:, None] * piece.pitch + np.arange(piece.columns) + piece.begin
+                    self._read(node).reshape(-1)[at] = value.astype(node.tensor_type.dtype.numpy)
 
     def _start(self, name: str, node: Node) -> None:
         """A collective may write to its results from now on; those in place of operands are gone at once."""

@@ -1,0 +1,47 @@
+"""Which products are told that a collective holds multiprocessors beside them."""
+
+from __future__ import annotations
+
+from mspc.ops.comm import AllReduce
+from mspc.ops.matmul import MatMul
+from mspc.runtime.gpu.overlap import Overlap
+from tests.runtime.graphs import GraphMaker
+
+PAIR = (0, 1)
+
+
+def test_products_count_until_the_collective_is_over() -> None:
+    make = GraphMaker()
+    x, w = make.parameter("x", (4096, 4096)), make.parameter("w", (4096, 4096))
+    # 67 MB at 300 GB/s: 232 us. A product of 137 GFLOP takes 458 us, a quarter of its rows 115 us.
+    reduced = make.node(AllReduce(rank_list=PAIR), x, shape=(4096, 4096))
+    large = make.node(MatMul(), x, w, shape=(4096, 4096))
+    small = make.node(MatMul(), make.parameter("y", (1024, 4096)), w, shape=(1024, 4096))
+    overlap = Overlap()
+    assert overlap.taken(small) == 0
+    assert overlap.idle
+    overlap.begins(3, reduced, 8)
+    assert not overlap.idle
+    assert overlap.taken(small) == 8
+    assert overlap.taken(small) == 8
+    assert overlap.taken(small) == 0, "only 2 us are left"
+    overlap.ends(3)
+    overlap.begins(7, reduced, 8)
+    assert overlap.taken(large) == 8, "half of the time"
+    assert overlap.taken(large) == 0
+    overlap.ends(7)
+    overlap.begins(9, reduced, 8)
+    overlap.ends(9)
+    assert overlap.taken(small) == 0, "it was waited for"
+
+
+def test_collectives_of_one_stream_follow_each_other() -> None:
+    make = GraphMaker()
+    x, w = make.parameter("x", (4096, 4096)), make.parameter("w", (4096, 4096))
+    reduced = make.node(AllReduce(rank_list=PAIR), x, shape=(4096, 4096))
+    small = make.node(MatMul(), make.parameter("y", (1024, 4096)), w, shape=(1024, 4096))
+    overlap = Overlap()
+    overlap.begins(1, reduced, 0)  # NCCL does not say what it takes
+    overlap.begins(2, reduced, 8)
+    assert not overlap.idle
+    assert [overlap.taken(small) for _ in range(5)] == [8, 8, 8, 8, 0]
