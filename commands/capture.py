@@ -52,6 +52,12 @@ class _Recorder:
             self.seen = target, args, freeze(target), _top_line(sys._getframe(1))
         raise _Stop
 
+    def synchronize(self) -> None:
+        """Nothing is under way."""
+
+    def most_memory(self) -> int:
+        return 0
+
 
 def capture(path: Path, arguments: Sequence[str], session: state.Session) -> Launch:
     """Run the script in `session` up to its first launch.

@@ -118,6 +118,15 @@ class Launcher:
             self.store.done(found)
         return found.compiled.traced.rebuild([Tensor.from_array(array) for array in results])
 
+    def synchronize(self) -> None:
+        """Wait for all steps under way. Raises ExecutionError for what failed in them."""
+        with self.job.outside_user_code():
+            self.job.hardware.memory.finish()
+
+    def most_memory(self) -> int:
+        """Bytes of a GPU that this rank's graphs have taken at most; 0 on the CPU."""
+        return self.job.hardware.memory.most()
+
     def _compile(self, target: Any, call: Call, frozen: FrozenContext) -> Launched:
         error: MspcError | None = None
         built: tuple[Compiled, dict[str, Any]] | None = None

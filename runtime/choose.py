@@ -164,6 +164,10 @@ class Memory:
     def finish(self) -> None:
         """Wait for all steps under way; raises what they raise."""
 
+    def most(self) -> int:
+        """Bytes of device memory that were taken at most."""
+        return 0
+
 
 class GpuMemory(Memory):
     """Arrays on the GPU. `executors`: whose steps may be under way."""
@@ -195,6 +199,9 @@ class GpuMemory(Memory):
     def finish(self) -> None:
         for executor in self.executors:
             executor.finish()
+
+    def most(self) -> int:
+        return int(self.device.pool.total_bytes())  # a pool gives nothing back
 
     def _send(self, array: Array, placed: Array) -> None:
         import numpy as np

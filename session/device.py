@@ -1,5 +1,5 @@
-"""What `mindspore.runtime` offers: settings of device memory, taken, checked, and without effect; and which device
-a script asks for.
+"""What `mindspore.runtime` offers: settings of device memory, taken, checked, and without effect; waiting for a GPU and
+the memory taken there; and which device a script asks for.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from mspc.session import state
+from mspc.session import launch, state
 from mspc.session.errors import ApiTypeError, ApiValueError
 
 
@@ -55,13 +55,18 @@ def set_device(device_target: str, device_id: int = 0) -> None:
 
 
 def launch_blocking() -> None:
-    """Accepted; the executor waits for every operator anyway."""
+    """Accepted, without effect: errors name their operator also where steps are replayed."""
 
 
 def synchronize() -> None:
-    """Returns at once: results are complete when a call returns."""
+    """Wait for all steps under way on a GPU; raises what they raise. On the CPU results are complete when a call
+    returns."""
+    found = launch.installed()
+    if found is not None:
+        found.synchronize()
 
 
 def max_memory_allocated(*_: Any) -> int:
-    """0: device memory is not used."""
-    return 0
+    """Bytes of the GPU that this rank's networks have taken at most; 0 on the CPU."""
+    found = launch.installed()
+    return 0 if found is None else found.most_memory()

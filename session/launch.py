@@ -15,6 +15,14 @@ class Launcher(Protocol):
         """Run `target(*args)` as a compiled graph: a Tensor, or a (nested) tuple of Tensors."""
         ...
 
+    def synchronize(self) -> None:
+        """Wait for all steps under way; raises what they raise."""
+        ...
+
+    def most_memory(self) -> int:
+        """Bytes of a GPU that the graphs of this rank have taken at most; 0 on the CPU."""
+        ...
+
 
 _installed: list[Launcher] = []
 
@@ -24,6 +32,11 @@ def install(launcher: Launcher | None) -> Launcher | None:
     before = _installed[0] if _installed else None
     _installed[:] = [] if launcher is None else [launcher]
     return before
+
+
+def installed() -> Launcher | None:
+    """The launcher in place; None before the first launch of a script run by plain `python`."""
+    return _installed[0] if _installed else None
 
 
 def launcher() -> Launcher:

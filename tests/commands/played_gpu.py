@@ -46,6 +46,7 @@ class Device:
         self.index, self.deterministic, self.log, self.tf32 = index, deterministic, log, False
         self.queue: list[Callable[[], None]] = []
         self.progress = SimpleNamespace(graph=-1)
+        self.pool = SimpleNamespace(total_bytes=lambda: 4096)
         self.writers = SimpleNamespace(outside=lambda array: None)
         self.comm = SimpleNamespace(prepare_for=lambda graph, together: log.append(("groups", together)))
 

@@ -97,6 +97,19 @@ def test_a_failure_of_a_step_under_way_is_not_lost(cuda: PlayedCuda, capsys: pyt
     assert capsys.readouterr().out == "not known yet\n"
 
 
+def test_a_script_waits_for_the_gpu_and_asks_for_its_memory(
+    cuda: PlayedCuda, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asks = "print(ms.runtime.max_memory_allocated())"
+    bad = "step(x, Tensor(np.full((8, 4), np.nan, np.float32)))"
+    text = f"{NETWORK}\nms.runtime.synchronize()\n{asks}\nx, y = rows(0)\nstep(x, y)\n{asks}\n{bad}\n"
+    with pytest.raises(ExecutionError, match="the loss of step 2 is NaN on rank 0"):
+        run(f"{text}ms.runtime.synchronize()\nprint('never')\n", WISHES)
+    assert capsys.readouterr().out == "0\n4096\n"
+    run(text.replace(bad, ""), Wishes("cpu"))
+    assert capsys.readouterr().out == "0\n0\n"
+
+
 def test_a_simulation_says_that_it_runs_on_the_cpu(cuda: PlayedCuda, capsys: pytest.CaptureFixture[str]) -> None:
     Path("train.py").write_text(TRAIN.replace("init()", 'init("nccl")'))
     run_script(Path("train.py"), 2, simulate=True)
