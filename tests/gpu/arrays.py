@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -20,6 +22,20 @@ def opened(deterministic: bool = False, tf32: bool = False) -> Any:
     if not count:
         pytest.skip("no GPU")
     return device_module.open_device(deterministic=deterministic, tf32=tf32)
+
+
+class NumPy:
+    """The backend of a kernel's own numbers."""
+
+    xp = np
+    comm = None
+    step = 0
+
+
+def drawn(shape: tuple[int, ...], dtype: str, seed: int) -> Any:
+    """Normal numbers."""
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    return np.random.default_rng(seed).standard_normal(shape).astype(kind)
 
 
 def put(device: Any, array: Any, shift: int = 0) -> Any:
@@ -40,6 +56,26 @@ def fetched(device: Any, array: Any) -> Any:
     device.receive(array, found)
     _wait(device)
     return found
+
+
+def microseconds(device: Any, launches: Sequence[Callable[[], None]], repeats: int = 20) -> float:
+    """What the launches take together, in a CUDA graph of many."""
+    with device.stream("compute"):
+        for launch in launches:
+            launch()
+
+        def many() -> None:
+            for _ in range(repeats):
+                for launch in launches:
+                    launch()
+
+        replay = device.capture(many)
+        replay()
+        begun = device.signal(timed=True)
+        replay()
+        ended = device.signal(timed=True)
+    device.synchronize()
+    return device.milliseconds(begun, ended) / repeats * 1000
 
 
 def _wait(device: Any) -> None:

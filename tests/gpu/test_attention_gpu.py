@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.op import Op
-from tests.gpu.arrays import fetched, opened, put
+from tests.gpu.arrays import NumPy, drawn, fetched, opened, put
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}
 """Of the error's norm over the result's norm."""
@@ -39,23 +38,9 @@ PLAIN = ("band",)
 """Forms that cuDNN is not asked for."""
 
 
-class NumPy:
-    xp = np
-    comm = None
-    step = 0
-
-
 @pytest.fixture(scope="module")
 def device() -> Any:
     return opened()
-
-
-def numpy_type(dtype: str) -> Any:
-    return ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
-
-
-def drawn(shape: tuple[int, ...], dtype: str, seed: int) -> Any:
-    return np.random.default_rng(seed).standard_normal(shape).astype(numpy_type(dtype))
 
 
 def in_layout(layout: str, heads: int, length: int) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from mspc.ops import attention_launch
 from mspc.ops.attention import FlashAttentionScore
 from mspc.ops.cuda_flash import flash_forward
 from mspc.ops.cuda_flash_gradient import flash_backward
-from tests.gpu.arrays import fetched, opened, put
+from tests.gpu.arrays import fetched, microseconds, opened, put
 from tests.ops.flash_cases import (
     CASES,
     FORWARD_TILES,
@@ -32,7 +32,6 @@ from tests.ops.flash_cases import (
 
 TOLERANCE = {"one key": 3e-3}
 """Where gradients cancel out; 1e-3 else."""
-REPEATS = 20
 
 
 @pytest.fixture(scope="module")
@@ -105,23 +104,6 @@ def test_gradients_follow_this_forward_pass_and_repeat(device: Any) -> None:
         assert relative_error(fetched(device, found), wanted) < 1e-3
 
 
-def microseconds(device: Any, launch: Callable[[], None]) -> float:
-    with device.stream("compute"):
-        launch()
-
-        def many() -> None:
-            for _ in range(REPEATS):
-                launch()
-
-        replay = device.capture(many)
-        replay()
-        begun = device.signal(timed=True)
-        replay()
-        ended = device.signal(timed=True)
-    device.synchronize()
-    return device.milliseconds(begun, ended) / REPEATS * 1000
-
-
 @pytest.mark.parametrize(("length", "causal"), [(512, False), (2048, False), (2048, True)])
 def test_time(
     device: Any, length: int, causal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -149,7 +131,7 @@ def test_time(
         with device.stream("compute"):
             launch = make()
         assert launch is not None
-        time = microseconds(device, launch)
+        time = microseconds(device, [launch])
         assert 0 < time < 1e6
         lines.append(f"  {what}: {time:.1f} us, {operations * work / time / 1e6:.0f} TFLOP/s")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -18,7 +17,7 @@ from mspc.ops.fused_matmul import FusedMatMul
 from mspc.ops.matmul import MatMul
 from mspc.ops.op import Op
 from mspc.ops.shape import Split
-from tests.gpu.arrays import fetched, opened, put
+from tests.gpu.arrays import NumPy, drawn, fetched, microseconds, opened, put
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-3}
 """Of the error's norm over the result's norm; Float32 is TF32."""
@@ -32,23 +31,11 @@ FORMS: dict[str, tuple[dict[str, Any], int]] = {
     "fewer heads of key and value": ({"input_layout": "BSND"}, 2),
     "one head of key and value": ({"input_layout": "BSH", "sparse_mode": 3}, 1),
 }
-REPEATS = 20
-
-
-class NumPy:
-    xp = np
-    comm = None
-    step = 0
 
 
 @pytest.fixture(scope="module")
 def device() -> Any:
     return opened(tf32=True)
-
-
-def drawn(shape: tuple[int, ...], dtype: str, seed: int) -> Any:
-    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
-    return np.random.default_rng(seed).standard_normal(shape).astype(kind)
 
 
 def shape_of(layout: str, heads: int) -> tuple[int, ...]:
@@ -116,25 +103,6 @@ def test_cudnn_refuses_none() -> None:
         _, out = prepared(device, forward, [x])
         prepared(device, backward, [x, out[3], out[0], out[3]])
     assert device.fused_attention.refused == {}
-
-
-def microseconds(device: Any, launches: list[Callable[[], None]]) -> float:
-    with device.stream("compute"):
-        for launch in launches:
-            launch()
-
-        def many() -> None:
-            for _ in range(REPEATS):
-                for launch in launches:
-                    launch()
-
-        replay = device.capture(many)
-        replay()
-        begun = device.signal(timed=True)
-        replay()
-        ended = device.signal(timed=True)
-    device.synchronize()
-    return device.milliseconds(begun, ended) / REPEATS * 1000
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
