@@ -5,7 +5,8 @@ Output: `%3 = MatMul(...)`, `%4 = AllReduce(%3)`, `%5 = MatMul(...)`
 
 A collective stands behind the last of its operands, but no more than two collectives ahead of where it stood: what it
 makes stays alive until it is used. A gradient's reduction may move farther, as its result is no larger than its
-operand; but it lets the next other collective go first, since only the updates wait for it.
+operand; but it lets the next other collective go first, since only the updates wait for it. The `TupleGetItem`s of a
+bucket stay with it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from collections.abc import Mapping
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ops.comm import Collective
+from mspc.ops.structural import TupleGetItem
 
 AHEAD = 2
 """How many other collectives one is put ahead of."""
 
 Key = tuple[int, int, int]
-"""Where a node goes: behind the operator of this number, ahead of, among or behind the collectives there, its number.
-"""
+"""Where a node goes: behind the operator of this number; there ahead of the collectives, among them, behind them, or
+behind these; its number."""
 
 
 def order_collectives(graph: Graph) -> bool:
@@ -43,7 +45,8 @@ def order_collectives(graph: Graph) -> bool:
     unchanged = _unchanged(graph)
     gathers = {i for i in collectives if nodes[i].inputs and nodes[i].inputs[0] in unchanged}
     others = sorted(keys[i] for i in collectives if i not in gathers and not _reduces_gradient(nodes[i]))
-    first_use = _first_uses(nodes, place, behind)
+    items = _items_of_buckets(nodes)
+    first_use = _first_uses(nodes, place, behind, items)
     for i in collectives:
         if i in gathers:
             before = bisect_left(others, keys[i])
@@ -52,6 +55,7 @@ def order_collectives(graph: Graph) -> bool:
             later = others[bisect_left(others, keys[i]) :][:1]
             if later and later[0][0] < first_use.get(nodes[i], len(nodes)):
                 keys[i] = (later[0][0], 2, i)
+    keys.update((place[item], (keys[place[bucket]][0], 3, place[item])) for item, bucket in items.items())
     order = sorted(range(len(nodes)), key=lambda i: keys.get(i, (i, 0, i)))
     graph.nodes = [nodes[i] for i in order]
     return any(i != k for i, k in enumerate(order))
@@ -80,11 +84,27 @@ def _unchanged(graph: Graph) -> set[Value]:
     return {p for p in graph.parameters if p.kind == "parameter" and p not in late}
 
 
-def _first_uses(nodes: list[Node], place: Mapping[Value, int], behind: Mapping[Value, int]) -> dict[Value, int]:
+def _items_of_buckets(nodes: list[Node]) -> dict[Value, Node]:
+    """The single gradients that are taken out of a reduction of several, and that reduction."""
+    found: dict[Value, Node] = {}
+    for node in nodes:
+        if isinstance(node.op, TupleGetItem):
+            bucket = node.inputs[0]
+            if isinstance(bucket, Node) and isinstance(bucket.op, Collective) and _reduces_gradient(bucket):
+                found[node] = bucket
+    return found
+
+
+def _first_uses(
+    nodes: list[Node], place: Mapping[Value, int], behind: Mapping[Value, int], items: Mapping[Value, Node]
+) -> dict[Value, int]:
     """For every collective the number of the operator ahead of which its result is needed."""
     found: dict[Value, int] = {}
     for node in nodes:
+        if node in items:
+            continue
         for value in node.inputs:
-            if value in behind:
-                found[value] = min(found.get(value, len(nodes)), behind.get(node, place[node]))
+            made = items.get(value, value)
+            if made in behind:
+                found[made] = min(found.get(made, len(nodes)), behind.get(node, place[node]))
     return found

@@ -75,15 +75,16 @@ def _rate(type: TensorType) -> float:
 
 
 class Timeline:
-    """A step of a graph in the order of its nodes, on one stream and on two.
+    """A step of a graph in the order of its nodes, on one stream and on several.
 
     compute, communication: seconds of the nodes of either kind by themselves. total: seconds of the step with what has
-    the attribute `stream: communication` beside the rest.
+    an attribute `stream` beside the rest, each such stream for itself.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.compute = self.communication = 0.0
-        main = side = 0.0
+        main = 0.0
+        sides: dict[object, float] = {}
         over: dict[Value, float] = {}
         for node in graph.nodes:
             ready = max((over.get(value, 0.0) for value in node.inputs), default=0.0)
@@ -95,12 +96,12 @@ class Timeline:
                 self.communication += time
             else:
                 self.compute += time
-            if node.attrs.get("stream"):
-                side = max(side, main) + time
-                over[node] = side
+            stream = node.attrs.get("stream")
+            if stream:
+                over[node] = sides[stream] = max(sides.get(stream, 0.0), main) + time
             else:
                 main = max(main, ready) + time
-        self.total = max(main, side)
+        self.total = max(main, *sides.values()) if sides else main
 
     @property
     def alone(self) -> float:

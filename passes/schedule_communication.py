@@ -1,11 +1,12 @@
 """Runs collectives beside computation: each starts as soon as its operands are ready, on a side stream, and what does
 not need its result runs before its readers. Sums of gradients over a group that nothing else uses have a stream of
-their own: they take long and nobody waits for them, so that others should not queue behind them.
+their own: they take long and nobody waits for them, so that others should not queue behind them. They are put off
+while another collective is under way, with which they would share the link.
 
 Input:  `%1 = MatMul(%dy, %w)`, `%2 = MatMul(%x, %dy)`, `%3 = AllReduce(%1)`, `%4 = Add(%3, %a)`
 Output: `%1 = MatMul(%dy, %w)`, `%2 = AllReduce(%1) {stream: communication}`, `%3 = MatMul(%x, %dy)`, `%4 = Add(%2, %a)`
 
-The nodes are listed anew as two streams would run them, by the times of `durations`. Operators that the next
+The nodes are listed anew as these streams would run them, by the times of `durations`. Operators that the next
 collectives wait for come first; others (gradients of weights, updates) fill the time in which the rest waits for a
 result. Nothing is put off for longer than a few collectives, since its operands stay alive meanwhile, and nothing is
 taken more than a collective ahead of where it stood, since its result would; if memory grows all the same, the nodes
@@ -37,6 +38,9 @@ EARLY = 1
 """How many collectives a node may be taken ahead of."""
 AHEAD = 64 << 20
 """Bytes of parameters that may be gathered before their first use begins, beside the first such parameter."""
+SLOWED = 2.0
+"""How much longer a reduction of gradients is taken to need beside computation than alone. An update that comes too
+early holds up all that is behind it (measured: a tenth of a step), one that comes late costs nothing."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +60,17 @@ class ScheduleCommunication(Pass):
                 order = found
                 break
         graph.nodes = [nodes[i] for i in order]
-        others = {_group(node) for node in graph.nodes if isinstance(node.op, Collective) and not _sums_gradients(node)}
-        for node in graph.nodes:
-            if isinstance(node.op, Collective):
-                apart = _sums_gradients(node) and _group(node) not in others
+        for node, speaks, apart in zip(nodes, facts.speaks, facts.apart, strict=True):
+            if speaks:
                 node.attrs["stream"] = "reduction" if apart else "communication"
         return True
+
+
+def _apart(nodes: Sequence[Node]) -> list[bool]:
+    """Which nodes are sums of gradients over a group that nothing else uses."""
+    collectives = [node for node in nodes if isinstance(node.op, Collective)]
+    others = {_group(node) for node in collectives if not _sums_gradients(node)}
+    return [isinstance(n.op, Collective) and _sums_gradients(n) and _group(n) not in others for n in nodes]
 
 
 def _sums_gradients(node: Node) -> bool:
@@ -77,7 +86,8 @@ class _Facts:
     """What a schedule depends on, by the numbers of the nodes.
 
     operands: the nodes whose results a node reads. shown: its result is memory of its operands. changes: operands that
-    it overwrites. speaks: it is a collective. needs: the nodes that must stand before it. costs: seconds.
+    it overwrites. speaks: it is a collective. apart: it has the stream of reductions. needs: the nodes that must stand
+    before it. costs: seconds.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -88,6 +98,7 @@ class _Facts:
         self.shown = [shows(node) for node in nodes]
         self.changes: list[tuple[int, ...]] = [getattr(node.op, "mutates", ()) for node in nodes]
         self.speaks = [isinstance(node.op, Collective) for node in nodes]
+        self.apart = _apart(nodes)
         self.costs = [0.0 if self.shown[i] or KEPT in n.attrs else seconds(n) for i, n in enumerate(nodes)]
         self.sizes = [0 if self.shown[i] or self.changes[i] else node.type.nbytes for i, node in enumerate(nodes)]
         self.needs = self._dependencies(graph)
@@ -153,7 +164,7 @@ class _Facts:
 
 
 class _Schedule:
-    """Runs the nodes on two streams in thought; `order` lists them as they were launched."""
+    """Runs the nodes on their streams in thought; `order` lists them as they were launched."""
 
     def __init__(self, facts: _Facts, patience: int) -> None:
         self.facts, self.patience = facts, patience
@@ -170,7 +181,7 @@ class _Schedule:
         self.order: list[int] = []
         self.over = [0.0] * len(nodes)
         """When a node's result is there; for a node of the main stream, what it showed of a collective's."""
-        self.main = self.side = 0.0
+        self.main = self.side = self.reduction = 0.0
         self.next = 0
         self.ahead = 0
         self.home = self._homes()
@@ -218,12 +229,10 @@ class _Schedule:
                 heapq.heappush(able, (rank, i))
             if able:
                 _, i = heapq.heappop(able)
+                self.main += self.costs[i]
+                self._launched(i)
             elif stalled:
-                self.main, _, i = heapq.heappop(stalled)
-            else:
-                continue
-            self.main += self.costs[i]
-            self._launched(i)
+                self.main = max(self.main, stalled[0][0])
 
     def _start_collectives(self, forced: bool) -> None:
         while self.next < len(self.collectives):
@@ -234,11 +243,23 @@ class _Schedule:
                 if self.ahead and self.ahead + self.gathered[i] > AHEAD and not forced:
                     return
                 self.ahead += self.gathered[i]
+            if self.facts.apart[i] and self._lets_others_end() and not forced:
+                return
             forced = False
             self.next += 1
-            self.side = max(self.side, self.main) + self.costs[i]
-            self.over[i] = self.side
+            if self.facts.apart[i]:
+                self.reduction = max(self.reduction, self.side, self.main) + SLOWED * self.costs[i]
+                self.over[i] = self.reduction
+            else:
+                self.side = max(self.side, self.main) + self.costs[i]
+                self.over[i] = self.side
             self._launched(i)
+
+    def _lets_others_end(self) -> bool:
+        """Whether a reduction of gradients stays behind for now: another collective is under way, and the next one does
+        not wait for this to be launched."""
+        following = self.collectives[self.next + 1 : self.next + 2]
+        return self.side > self.main and not (following and self.missing[following[0]] == 1)
 
     def _launched(self, i: int) -> None:
         self.order.append(i)

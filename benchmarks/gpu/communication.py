@@ -4,7 +4,8 @@
 
 Rank 0 prints
 - the gradient reductions of the captured step, replayed alone, beside plain calls of NCCL on buffers of the same sizes;
-- the step, the step without its gradient reductions, and those reductions alone;
+- the step and the step without its gradient reductions, beside the limit: 1.05 times the latter and the reductions
+  that nothing can hide, which are ready when only updates are left to compute;
 - the host's time for a replayed step;
 - bytes of the runtime's pool beside what the compiler predicted.
 """
@@ -54,7 +55,8 @@ def milliseconds(run):
 def captured(chosen):
     """A CUDA graph of some of the step's work, in its order and on its streams."""
     ordinary = step.work
-    step.work = [work if chosen(work) else _silent(work) for work in ordinary]
+    wanted = [chosen(ordinary[work.awaits] if work.awaits >= 0 else work) for work in ordinary]
+    step.work = [work if kept else _silent(work) for work, kept in zip(ordinary, wanted, strict=True)]
     try:
         with device.stream("compute"):
             step.enqueue()
@@ -89,6 +91,17 @@ def plain_reductions(works):
         return device.capture(run)
 
 
+def unhidden():
+    """The gradient reductions behind the last work of the compute stream that is not an update, by their nodes."""
+    found = []
+    for work in reversed(step.work):
+        if work.stream == "compute" and work.index >= 0 and graph.nodes[work.index].phase != "update":
+            return found
+        if gradient(work):
+            found.append(work.index)
+    return found
+
+
 reductions = [work for work in step.work if gradient(work)]
 lines = [f"{sizes.layers} layers, {sizes.precision}, data {sizes.data} x tensor {sizes.tensor}"]
 whole = milliseconds(captured(lambda work: True))
@@ -99,11 +112,16 @@ if reductions:
     alone = milliseconds(captured(gradient))
     plain = milliseconds(plain_reductions(reductions))
     without = milliseconds(captured(lambda work: not gradient(work)))
+    last = unhidden()
+    rest = milliseconds(captured(lambda work: work.index in last)) if last else 0.0
+    limit = 1.05 * without + rest
     lines += [
         f"gradient reductions: {len(reductions)}, {sum(nbytes) / 1e6:.1f} MB",
         f"  replayed alone {alone:.3f} ms, {traffic / alone / 1e6:.0f} GB/s; plain NCCL {plain:.3f} ms, "
         f"{traffic / plain / 1e6:.0f} GB/s: {plain / alone:.2f} of its rate",
         f"step {whole:.3f} ms, without gradient reductions {without:.3f} ms: {whole / without:.3f} times",
+        f"  cannot hide: the last {len(last)}, alone {rest:.3f} ms; 1.05 times the step without reductions and these "
+        f"{limit:.3f} ms: the step takes {whole / limit:.3f} of it",
     ]
 else:
     lines.append(f"step {whole:.3f} ms, no gradient reductions")

@@ -59,6 +59,7 @@ class Backend:
 class Work:
     """A node's place in a step. index: in the graph; -1 for the runtime's own work. waits: work on the other stream
     that must be over. signals: whether others wait for this. plain: it runs through CuPy, not by a launch of its own.
+    awaits: it ends once this work has its multiprocessors; -1: it does not.
     """
 
     index: int
@@ -67,6 +68,7 @@ class Work:
     waits: tuple[int, ...] = ()
     signals: bool = False
     plain: bool = False
+    awaits: int = -1
 
 
 class Step:
@@ -161,7 +163,7 @@ class Step:
                 if stream == COMMUNICATION and not self._needed_next(index):
                     direct = isinstance(launch, Between)
                     if direct and overlap.idle:  # behind others it would get its multiprocessors late
-                        behind = Work(-1, "compute", launch.awaited())
+                        behind = Work(-1, "compute", launch.awaited(), awaits=placed[node])
                     overlap.begins(placed[node], node, launch.blocks if direct else 0)
                 if device.progress is not None and communicates(node):
                     launch = device.progress.before(index, launch, quick or isinstance(launch, Between))

@@ -14,19 +14,20 @@ from mspc.commands.capture import capture
 from mspc.commands.programs import config_of
 from mspc.compiler.driver import Compiled, compile_launch
 from mspc.ir.compare import difference
-from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.parser import parse
 from mspc.ir.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.arithmetic import Add
+from mspc.ops.arithmetic import Add, Mul
 from mspc.ops.comm import AllGather, AllReduce, Collective
 from mspc.ops.matmul import MatMul
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
 from mspc.ops.optimizer import AssignAdd
+from mspc.ops.structural import TupleGetItem
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.collective_order import order_collectives
-from mspc.passes.durations import Timeline
+from mspc.passes.durations import Timeline, seconds, shows
 from mspc.passes.schedule_communication import ScheduleCommunication
 from mspc.runtime.memory_plan import plan_memory
 from mspc.session.state import Session
@@ -89,6 +90,42 @@ def test_what_the_next_reduction_needs_goes_first() -> None:
     read = make.add(Add(), total, x)
     out = make.add(Add(), read, aside)
     assert make.scheduled(out) == [first, total, aside, read, out]
+
+
+def gradient(make: Maker, *products: Node) -> Node:
+    """The sum over a group of their own of gradients that these products make."""
+    total = make.add(AllReduce(rank_list=(0, 2)), *products, phase="backward")
+    total.attrs["mirror_user_id"] = ", ".join(f"w{i}" for i in range(len(products)))
+    return total
+
+
+def test_a_bucket_lets_the_next_collective_go_first() -> None:
+    make = Maker()
+    x, (w, y, z) = make.x, make.weights
+    made = [make.add(MatMul(), x, w), make.add(MatMul(), x, y)]
+    bucket = gradient(make, *made)
+    items = [make.add(TupleGetItem(i), bucket) for i in range(2)]
+    first = make.add(MatMul(), x, z)
+    total = make.add(reduce(), first)
+    out = make.add(Add(), total, x)
+    updates = [make.add(AssignAdd(), w, item, phase="update") for w, item in zip((w, y), items, strict=True)]
+    make.graph.results = [out]
+    assert order_collectives(make.graph)
+    assert make.graph.nodes == [*made, first, total, bucket, *items, out, *updates]
+
+
+def test_a_reduction_of_gradients_waits_while_another_collective_is_under_way() -> None:
+    make = Maker()
+    x, (w, y, z) = make.x, make.weights
+    first = make.add(MatMul(), x, w)
+    total = make.add(reduce(), first)
+    made = make.add(Mul(), x, y)
+    bucket = gradient(make, made)
+    aside = make.add(Mul(), x, z)
+    read = make.add(Add(), total, aside)
+    update = make.add(AssignAdd(), y, bucket, phase="update")
+    assert make.scheduled(read) == [first, total, made, aside, bucket, read, update]
+    assert (total.attrs["stream"], bucket.attrs["stream"]) == ("communication", "reduction")
 
 
 def test_a_parameter_is_read_before_it_is_updated_and_updates_wait_for_results() -> None:
@@ -213,6 +250,26 @@ def test_little_but_the_forward_reductions_stays_unhidden(transformer: Compiled)
     forward = Timeline(only_forward(after))
     assert beside.total - beside.compute < forward.communication + 0.15 * beside.communication
     assert plan_memory(after).arena < 1.03 * plan_memory(before).arena
+
+
+def test_updates_come_late_enough_for_a_slow_reduction(transformer: Compiled) -> None:
+    """Nothing but updates is left to run when the main stream first waits for a reduction that takes twice its time."""
+    nodes = rank_graph(transformer, 0).nodes
+    over: dict[Value, float] = {}
+    main = side = reduction = 0.0
+    stalled = False
+    for node in nodes:
+        ready = max((over.get(value, 0.0) for value in node.inputs), default=0.0)
+        if shows(node):
+            over[node] = ready
+        elif node.attrs.get("stream") == "reduction":
+            over[node] = reduction = max(reduction, main) + 2 * seconds(node)
+        elif node.attrs.get("stream"):
+            over[node] = side = max(side, main) + seconds(node)
+        else:
+            assert node.phase == "update" or not stalled
+            stalled = stalled or (node.phase == "update" and ready > main)
+            main = max(main, ready) + seconds(node)
 
 
 def only_forward(graph: Graph) -> Graph:
