@@ -45,6 +45,9 @@ class ParameterStore:
         self._job = job
         self._kept: dict[int, _Kept] = {}
         self._borrowed: dict[int, list[tuple[_Kept, int]]] = {}
+        self._several: dict[int, list[tuple[_Kept, int]]] = {}
+        """Of what a graph borrowed, by its number, the parameters of which there are several slices; others always have
+        the newest values. Asked for at every step, so kept."""
 
     def attach(self, parameter: Any, graph_parameter: GraphParameter, owner: Any) -> Array:
         """The array of `parameter` as this rank's graph holds it; from now on its values live here."""
@@ -63,6 +66,7 @@ class ParameterStore:
         full = self.read(parameter)
         array = self._place(graph_parameter, full)
         kept.slices.append(_Slice(graph_parameter, array, owner, kept.version))
+        self._several.clear()
         self._uses(owner, kept, len(kept.slices) - 1)
         return array
 
@@ -87,17 +91,24 @@ class ParameterStore:
     def prepare(self, launched: Any) -> None:
         """Bring the launched graph's slices up to date; they are, unless another graph places a
         parameter otherwise."""
-        for kept, index in self._borrowed.get(launched.number, ()):
+        for kept, index in self._in_several_slices(launched):
             if kept.slices[index].version != kept.version:
                 self._refresh(kept, index)
 
     def done(self, launched: Any) -> None:
         """The launched graph has run, and changed the parameters that it updates."""
-        for kept, index in self._borrowed.get(launched.number, ()):
-            if len(kept.slices) > 1 and kept.slices[index].graph_parameter.name in launched.mutated:
+        for kept, index in self._in_several_slices(launched):
+            if kept.slices[index].graph_parameter.name in launched.mutated:
                 kept.version += 1
                 kept.slices[index].version = kept.version
                 kept.newest = index
+
+    def _in_several_slices(self, launched: Any) -> list[tuple[_Kept, int]]:
+        found = self._several.get(launched.number)
+        if found is None:
+            borrowed = self._borrowed.get(launched.number, ())
+            found = self._several[launched.number] = [(kept, index) for kept, index in borrowed if len(kept.slices) > 1]
+        return found
 
     def _refresh(self, kept: _Kept, index: int) -> None:
         mine = kept.slices[index]

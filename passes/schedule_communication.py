@@ -40,7 +40,7 @@ AHEAD = 64 << 20
 """Bytes of parameters that may be gathered before their first use begins, beside the first such parameter."""
 SLOWED = 2.0
 """How much longer a reduction of gradients is taken to need beside computation than alone. An update that comes too
-early holds up all that is behind it (measured: a tenth of a step), one that comes late costs nothing."""
+early holds up all that is behind it (measured: a twentieth of a step), one that comes late costs nothing."""
 
 
 @dataclass(frozen=True)
