@@ -11,6 +11,7 @@ nodes at every step.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -19,7 +20,7 @@ from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType
 from mspc.ops.cast import Cast
 from mspc.ops.op import Op
 from mspc.ops.shape import Concat
-from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
+from mspc.ops.structural import shows
 
 KEPT = "kept"
 """The attribute of the nodes that make such copies."""
@@ -64,9 +65,11 @@ def mark_kept_copies(graph: Graph) -> bool:
     known = {_content(node): node for node in found.copies}
     again = {node: known[_content(node)] for node in graph.nodes if node not in nodes and _content(node) in known}
     if again:
-        numbers, (reach, readers) = _numbers(graph), _reach(graph)
+        numbers, reach, readers = _numbers(graph), _reach(graph), _readers(graph)
         limits = {node: _overwritten(pieces, numbers) for node, pieces in found.copies.items()}
-        gone: dict[Value, Value] = {node: kept for node, kept in again.items() if reach[node] < limits[kept]}
+        gone: dict[Value, Value] = {
+            node: kept for node, kept in again.items() if reach.get(node, numbers[node]) < limits[kept]
+        }
         casts = {v for node in again if node in gone for v in node.inputs if readers[v] == 1}
         graph.nodes = [node for node in graph.nodes if node not in gone and node not in casts]
         graph.replace(gone)
@@ -84,7 +87,7 @@ def kept_copies(graph: Graph, among: Iterable[Node]) -> KeptCopies:
     writers = _writers(graph) if made else {}
     if not writers:
         return KeptCopies()
-    numbers, (reach, readers) = _numbers(graph), _reach(graph)
+    numbers, reach, readers = _numbers(graph), _reach(graph), _readers(graph)
     found = KeptCopies()
     taken: set[Parameter] = set()
     # A cast that only a Concat reads is a part of the Concat's copy.
@@ -95,7 +98,7 @@ def kept_copies(graph: Graph, among: Iterable[Node]) -> KeptCopies:
         parameters = [piece.parameter for piece in pieces]
         if not pieces or len({*parameters}) < len(parameters) or not taken.isdisjoint(parameters):
             continue
-        if reach[node] >= _overwritten(pieces, numbers):
+        if reach.get(node, numbers[node]) >= _overwritten(pieces, numbers):
             continue
         found.copies[node] = tuple(pieces)
         found.inner.update((v, None) for v in node.inputs if isinstance(v, Node))
@@ -138,27 +141,17 @@ def _writers(graph: Graph) -> dict[Value, tuple[Node, int]]:
     return {value: writer for value, writer in found.items() if value not in others}
 
 
-def _reach(graph: Graph) -> tuple[dict[Node, int], dict[Value, int]]:
-    """For every node the number of the last one that reads its result's memory; for every value how often it is
-    read."""
-    reach = {node: number for number, node in enumerate(graph.nodes)}
-    readers: dict[Value, int] = {}
-    for value in graph.results:
-        readers[value] = readers.get(value, 0) + 1
-        if isinstance(value, Node):
-            reach[value] = len(graph.nodes)
-    for number in range(len(graph.nodes) - 1, -1, -1):
-        node = graph.nodes[number]
-        shows = isinstance(node.op, Depend | MakeTuple | TupleGetItem) or bool(getattr(node.op, "view", False))
-        until = reach[node] if shows else number
-        for value in node.inputs:
-            readers[value] = readers.get(value, 0) + 1
-            if isinstance(value, Node):
-                reach[value] = max(reach[value], until)
-    return reach, readers
+def _reach(graph: Graph) -> dict[Value, int]:
+    """For every value that is read the number of the last node that reads its memory."""
+    return graph.last_reads(lambda node: range(len(node.inputs)) if shows(node) else ())
 
 
-def _pieces(node: Node, writers: dict[Value, tuple[Node, int]], readers: dict[Value, int]) -> list[Piece]:
+def _readers(graph: Graph) -> Counter[Value]:
+    """How often every value is read or returned."""
+    return Counter(value for values in (graph.results, *(node.inputs for node in graph.nodes)) for value in values)
+
+
+def _pieces(node: Node, writers: dict[Value, tuple[Node, int]], readers: Mapping[Value, int]) -> list[Piece]:
     """Where parameters stand in the node's result; [] where it is no copy of parameters."""
     joined = isinstance(node.op, Concat)
     found: list[Piece] = []

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Node, Value
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 
@@ -62,6 +62,11 @@ class Depend(Op):
 
 def _first(x: Any, *_: Any) -> Any:
     return x
+
+
+def shows(node: Node) -> bool:
+    """Whether the node's result is memory of its operands, so that nothing has to run."""
+    return isinstance(node.op, Depend | MakeTuple | TupleGetItem) or bool(getattr(node.op, "view", False))
 
 
 class StopGradient(Op):

@@ -37,21 +37,21 @@ def order_collectives(graph: Graph) -> bool:
     line: list[int] = []
     for i in collectives:
         behind[nodes[i]] = _ready(nodes[i], i, place, behind)
-        if not _reduces_gradient(nodes[i]):
+        if not sums_gradients(nodes[i]):
             if len(line) >= AHEAD:
                 behind[nodes[i]] = max(behind[nodes[i]], line[-AHEAD])
             line.append(behind[nodes[i]])
     keys: dict[int, Key] = {i: (behind[nodes[i]], 1, i) for i in collectives}
     unchanged = _unchanged(graph)
     gathers = {i for i in collectives if nodes[i].inputs and nodes[i].inputs[0] in unchanged}
-    others = sorted(keys[i] for i in collectives if i not in gathers and not _reduces_gradient(nodes[i]))
+    others = sorted(keys[i] for i in collectives if i not in gathers and not sums_gradients(nodes[i]))
     items = _items_of_buckets(nodes)
     first_use = _first_uses(nodes, place, behind, items)
     for i in collectives:
         if i in gathers:
             before = bisect_left(others, keys[i])
             keys[i] = (others[before - AHEAD][0] if before >= AHEAD else -1, 0, i)
-        elif _reduces_gradient(nodes[i]):
+        elif sums_gradients(nodes[i]):
             later = others[bisect_left(others, keys[i]) :][:1]
             if later and later[0][0] < first_use.get(nodes[i], len(nodes)):
                 keys[i] = (later[0][0], 2, i)
@@ -69,7 +69,8 @@ def _ready(node: Node, index: int, place: Mapping[Value, int], behind: Mapping[V
     return max(found, default=-1) if max(found, default=-1) >= 0 else index
 
 
-def _reduces_gradient(node: Node) -> bool:
+def sums_gradients(node: Node) -> bool:
+    """Whether a collective sums gradients of parameters."""
     return "mirror_user_id" in node.attrs
 
 
@@ -90,7 +91,7 @@ def _items_of_buckets(nodes: list[Node]) -> dict[Value, Node]:
     for node in nodes:
         if isinstance(node.op, TupleGetItem):
             bucket = node.inputs[0]
-            if isinstance(bucket, Node) and isinstance(bucket.op, Collective) and _reduces_gradient(bucket):
+            if isinstance(bucket, Node) and isinstance(bucket.op, Collective) and sums_gradients(bucket):
                 found[node] = bucket
     return found
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.types import TensorType
 from mspc.ops.comm import Collective
-from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
+from mspc.ops.structural import shows
 
 PRODUCTS = {2: 600e12, 4: 300e12, 8: 50e12}
 """Operations per second of matrix products by bytes of an element; Float32 rounds to TF32."""
@@ -24,11 +24,6 @@ LATENCY = 12e-6
 """Seconds of a collective of no bytes."""
 LINK = 340e9
 """Bytes per second that a rank sends in a collective."""
-
-
-def shows(node: Node) -> bool:
-    """Whether the node's result is memory of its operands, so that nothing runs."""
-    return isinstance(node.op, (Depend, MakeTuple, TupleGetItem)) or bool(getattr(node.op, "view", False))
 
 
 def seconds(node: Node) -> float:

@@ -22,6 +22,7 @@ from mspc.ops.matmul import BatchMatMul, BiasAdd, MatMul
 from mspc.passes.base import Pass
 from mspc.passes.execute import Execute
 from mspc.passes.joining import Joining, fused, successor
+from mspc.passes.updates import first_changes
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class _Products(Joining):
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
         self.products: set[Value] = set()
-        self.changed_after = _first_changes(graph)
+        self.changed_after = first_changes(graph)
 
     def run(self) -> bool:
         for index, node in enumerate(self.graph.nodes):
@@ -186,14 +187,3 @@ def _is_bias(node: Node, type: Type) -> bool:
     if not isinstance(type, TensorType) or type.dtype != node.type.dtype or type.shape != node.type.shape[-1:]:
         return False
     return not isinstance(node.op, BiasAdd) or node.op.channel(len(node.type.shape)) == len(node.type.shape) - 1
-
-
-def _first_changes(graph: Graph) -> dict[Value, int]:
-    """The index of the first node that changes a parameter, by parameter."""
-    found: dict[Value, int] = {}
-    for index, node in enumerate(graph.nodes):
-        mutates: tuple[int, ...] = getattr(node.op, "mutates", ())
-        for place in mutates:
-            if place < len(node.inputs):
-                found.setdefault(node.inputs[place], index)
-    return found

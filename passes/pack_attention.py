@@ -16,7 +16,7 @@ summed in another order, and the sum of the three is rounded once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 from mspc.ir.graph import Graph, Node, Value
@@ -30,6 +30,7 @@ from mspc.ops.shape import Concat, Split, Transpose
 from mspc.ops.slicing import StridedSlice
 from mspc.ops.structural import TupleGetItem
 from mspc.passes.base import Pass
+from mspc.passes.joining import Joining
 from mspc.passes.projections import HEADS_BEHIND, Attention, Backward, Facts, Match, NoMatch, attention_of, matched
 from mspc.passes.simplify import remove_dead
 
@@ -46,45 +47,42 @@ class PackAttention(Pass):
         if not attentions:
             return False
         facts = Facts.of(graph)
-        plan = _Plan()
+        plan = _Plan(graph)
         for operands, nodes in attentions.items():
             try:
                 match = matched(facts, operands, [node for node in nodes if node in facts.live])
             except NoMatch:
                 continue
             _pack(facts, match, plan)
-        if not plan.made:
-            return False
         plan.add_up()
-        graph.nodes = [n for old in graph.nodes if old in facts.live for n in (*plan.made.get(old, ()), old)]
-        graph.replace(plan.replaced)
+        if not plan.apply():
+            return False
         remove_dead(graph)
         return True
 
 
-@dataclass
-class _Plan:
-    """made: new nodes, in front of which old one. replaced: what stands for what. by_place: results of attentions by
-    head, and the same in the order of the sequence. terms: of sums what stands for a term, None where it goes.
+class _Plan(Joining):
+    """by_place: results of attentions by head, and the same in the order of the sequence. terms: of sums what stands
+    for a term, None where it goes.
     """
 
-    made: dict[Node, list[Node]] = field(default_factory=dict[Node, "list[Node]"])
-    replaced: dict[Value, Value] = field(default_factory=dict[Value, Value])
-    by_place: dict[Value, Value] = field(default_factory=dict[Value, Value])
-    terms: dict[Node, dict[Value, Value | None]] = field(default_factory=dict[Node, "dict[Value, Value | None]"])
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self.by_place: dict[Value, Value] = {}
+        self.terms: dict[Node, dict[Value, Value | None]] = {}
 
     def emit(
         self, place: Node, op: Op, inputs: Sequence[Value], like: Node, parts: Sequence[Node] = (), takes: bool = False
     ) -> Node:
-        """A new node in front of `place`, at the lines of `like`. It stands for all of `parts`, or `takes` the names
-        and facts of `like`."""
+        """A new node in the place of one that goes, at the lines of `like`. It stands for all of `parts`, or `takes`
+        the names and facts of `like`."""
         type = op.infer(*[value.type for value in inputs])  # type: ignore[misc]  # structural operators take tuples
         made = Node(op, inputs, type, scope=like.scope, frames=like.frames, phase=like.phase)
         if takes:
             made.name, made.instance, made.attrs = like.name, like.instance, dict(like.attrs)
         if parts:
             made.attrs["fused"] = tuple(part.label for part in parts)
-        self.made.setdefault(place, []).append(made)
+        self.put(place, [made])
         return made
 
     def add_up(self) -> None:
@@ -92,7 +90,7 @@ class _Plan:
         for total, terms in self.terms.items():
             values = [terms.get(value, value) for value in total.inputs]
             left = [value for value in values if value is not None]
-            self.replaced[total] = left[0] if len(left) == 1 else self.emit(total, AddN(), left, total, takes=True)
+            self.replace(total, left[0] if len(left) == 1 else self.emit(total, AddN(), left, total, takes=True))
 
 
 def _pack(facts: Facts, match: Match, plan: _Plan) -> None:
@@ -129,16 +127,16 @@ def _packed_attention(facts: Facts, match: Match, node: Node, packed: Value, pla
     packed_op = replace(op, packed=match.shape.key_heads, input_layout=match.layout)
     made = plan.emit(node, packed_op, operands, node, takes=True)
     if not gradient:
-        plan.replaced[node] = made
+        plan.replace(node, made)
     if match.transposed and forward:
         for reader, _ in facts.users.get(node, ()):
             if reader.op != TupleGetItem(3):
                 continue
             result = plan.by_place[reader] = plan.emit(node, TupleGetItem(3), [made], reader, takes=True)
-            plan.replaced[reader] = plan.emit(node, Transpose(HEADS_BEHIND), [result], reader)
+            plan.replace(reader, plan.emit(node, Transpose(HEADS_BEHIND), [result], reader))
             for user, _ in facts.users.get(reader, ()):
                 if isinstance(user.op, Transpose) and tuple(user.op.perm) == HEADS_BEHIND:
-                    plan.replaced[user] = result
+                    plan.replace(user, result)
     return made
 
 
@@ -178,7 +176,7 @@ def _take_apart(
     if len(set(columns)) == 1:
         split = plan.emit(place, Split(axis, len(columns)), [whole], parts[0])
         for index, part in enumerate(parts):
-            plan.replaced[part] = plan.emit(place, TupleGetItem(index), [split], part, takes=True)
+            plan.replace(part, plan.emit(place, TupleGetItem(index), [split], part, takes=True))
         return
     last = 0
     for part, size in zip(parts, columns, strict=True):
@@ -186,4 +184,4 @@ def _take_apart(
         begin = tuple(first if d == axis else 0 for d in range(len(whole.shape)))
         end = tuple(last if d == axis else n for d, n in enumerate(whole.shape))
         op = StridedSlice(begin=begin, end=end, strides=(1,) * len(begin))
-        plan.replaced[part] = plan.emit(place, op, [whole], part, takes=True)
+        plan.replace(part, plan.emit(place, op, [whole], part, takes=True))

@@ -18,6 +18,7 @@ from mspc.ops.shape import Transpose
 from mspc.ops.slicing import StridedSlice
 from mspc.ops.structural import TupleGetItem
 from mspc.passes.simplify import live_values
+from mspc.passes.updates import first_changes
 
 HEADS_BEHIND = (0, 2, 1, 3)
 """From (batch, sequence, heads, depth) to (batch, heads, sequence, depth) and back."""
@@ -46,18 +47,11 @@ class Facts:
     def of(graph: Graph) -> Facts:
         live = live_values(graph)
         users: Users = {}
-        changed: dict[Value, int] = {}
-        for i, node in enumerate(graph.nodes):
-            if node not in live:
-                continue
-            for place, value in enumerate(node.inputs):
+        for node in graph.nodes:
+            for place, value in enumerate(node.inputs if node in live else ()):
                 users.setdefault(value, []).append((node, place))
-            mutates: tuple[int, ...] = getattr(node.op, "mutates", ())
-            for place in mutates:
-                if place < len(node.inputs):
-                    changed.setdefault(node.inputs[place], i)
         index: dict[Value, int] = {node: i for i, node in enumerate(graph.nodes)}
-        return Facts(index, live, users, set(graph.results), changed)
+        return Facts(index, live, users, set(graph.results), first_changes(graph))
 
     def readers(self, value: Value) -> list[tuple[Node, int]]:
         """Raises NoMatch for what the graph returns."""

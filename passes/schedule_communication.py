@@ -27,8 +27,10 @@ from dataclasses import dataclass
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ops.comm import Collective
 from mspc.ops.kept_copies import KEPT
+from mspc.ops.structural import shows
 from mspc.passes.base import Pass
-from mspc.passes.durations import seconds, shows
+from mspc.passes.collective_order import sums_gradients
+from mspc.passes.durations import seconds
 
 PATIENCE = (6, 3, 1)
 """How many collectives a node that is ready may be put off for; the next one is tried where memory grows too much."""
@@ -69,12 +71,8 @@ class ScheduleCommunication(Pass):
 def _apart(nodes: Sequence[Node]) -> list[bool]:
     """Which nodes are sums of gradients over a group that nothing else uses."""
     collectives = [node for node in nodes if isinstance(node.op, Collective)]
-    others = {_group(node) for node in collectives if not _sums_gradients(node)}
-    return [isinstance(n.op, Collective) and _sums_gradients(n) and _group(n) not in others for n in nodes]
-
-
-def _sums_gradients(node: Node) -> bool:
-    return "mirror_user_id" in node.attrs
+    others = {_group(node) for node in collectives if not sums_gradients(node)}
+    return [isinstance(n.op, Collective) and sums_gradients(n) and _group(n) not in others for n in nodes]
 
 
 def _group(node: Node) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -51,13 +52,15 @@ def _forward_values(graph: Graph) -> bool:
     known: dict[Any, Node] = {}
     constants: dict[Any, Constant] = {}
     updates = Updates(graph)
-    reach = _Reach(graph)
+    last_reads = cache(lambda: graph.last_reads(shown_operands))
     for number, node in enumerate(graph.nodes):
         if replaced or any(isinstance(v, Constant) for v in node.inputs):
             node.inputs = [_unique(replaced.get(v, v), constants) for v in node.inputs]
         simpler = _simpler(node)
-        if simpler is not None and updates.changes(simpler) and updates.between((simpler,), number, reach(node)):
-            simpler = None  # its readers behind an update want what stood there before
+        if simpler is not None and updates.changes(simpler):
+            last = last_reads().get(node, -1)
+            if updates.between((simpler,), number, last):  # its readers behind an update want what stood there before
+                simpler = None
         if simpler is None and node.phase != "forward" and not node.op.has_side_effect and not _speaks(node):
             # What reads a parameter before an update is not what reads it behind.
             since = updates.last_before(node.inputs, number) if number > updates.first else -1
@@ -75,25 +78,6 @@ def _forward_values(graph: Graph) -> bool:
             replaced[node] = simpler
     graph.results = [replaced.get(v, v) for v in graph.results]
     return bool(replaced)
-
-
-class _Reach:
-    """The last position at which a node's result is read, also by what may show its memory."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._last: dict[Value, int] | None = None
-
-    def __call__(self, node: Node) -> int:
-        if self._last is None:
-            self._last = {value: len(self._graph.nodes) for value in self._graph.results}
-            for number in range(len(self._graph.nodes) - 1, -1, -1):
-                reader = self._graph.nodes[number]
-                shown = set(shown_operands(reader))
-                for index, value in enumerate(reader.inputs):
-                    until = self._last.get(reader, number) if index in shown else number
-                    self._last[value] = max(self._last.get(value, 0), until)
-        return self._last.get(node, -1)
 
 
 def _gradients_of_both(kept: Node, gone: Node) -> dict[str, str]:

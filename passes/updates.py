@@ -83,3 +83,13 @@ def shown_operands(node: Node) -> Iterable[int]:
 def mutated_operands(op: object) -> tuple[int, ...]:
     """The operands that an operator overwrites."""
     return getattr(op, "mutates", ())
+
+
+def first_changes(graph: Graph) -> dict[Value, int]:
+    """The position of the first node that changes a parameter, by parameter."""
+    found: dict[Value, int] = {}
+    for number, node in enumerate(graph.nodes):
+        for index in mutated_operands(node.op):
+            if index < len(node.inputs):
+                found.setdefault(node.inputs[index], number)
+    return found

@@ -28,7 +28,7 @@ from mspc.ops.comm import AllReduce
 from mspc.ops.fused_elementwise import FusedElementwise, step_types
 from mspc.ops.grouped_update import GroupedUpdate
 from mspc.ops.kept_copies import KeptCopies, marked_copies
-from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
+from mspc.ops.structural import MakeTuple, TupleGetItem, shows
 from mspc.runtime.arena import Block, assign, most_alive
 
 COMMUNICATION, REDUCTION = "communication", "reduction"
@@ -108,11 +108,8 @@ def plan_memory(graph: Graph, alignment: int = 256) -> MemoryPlan:
 
 
 def only_shows(node: Node) -> bool:
-    """Whether the node's result is memory of its operands, so that nothing has to run."""
-    op = node.op
-    if isinstance(op, (Depend, MakeTuple, TupleGetItem)):
-        return True
-    return bool(getattr(op, "view", False)) and node.type.nbytes == node.inputs[0].type.nbytes
+    """Whether nothing has to run: the node's result is memory of its operands, and no part of it."""
+    return shows(node) and (not getattr(node.op, "view", False) or node.type.nbytes == node.inputs[0].type.nbytes)
 
 
 def side_stream(node: Node) -> str:

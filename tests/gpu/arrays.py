@@ -1,4 +1,4 @@
-"""What tests on a GPU share: the device, and arrays that go there and come back. Skipped where there is none."""
+"""What tests on a GPU share: the device, arrays that go there and come back, launches. Skipped where there is none."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+
+from mspc.ir.types import TensorType, dtype_of
+from mspc.ops.op import Op
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 device_module = pytest.importorskip("mspc.runtime.gpu.device", reason="nvmath-python is not installed")
@@ -56,6 +59,30 @@ def fetched(device: Any, array: Any) -> Any:
     device.receive(array, found)
     _wait(device)
     return found
+
+
+def launched(device: Any, op: Op, arrays: Sequence[Any]) -> tuple[Callable[[], None], tuple[Any, ...]]:
+    """An operator's launch on these arrays, and the arrays of its results, which hold NaN so far."""
+    inferred: Any = op.infer(*[TensorType(dtype_of(a.dtype), tuple(a.shape)) for a in arrays])
+    types = (inferred,) if isinstance(inferred, TensorType) else inferred.elements
+    out = tuple(put(device, np.full(t.shape, np.nan, t.dtype.numpy)) for t in types)
+    with device.stream("compute"):
+        launch = op.launch(device, arrays, out[0] if len(out) == 1 else out)
+    assert launch is not None
+    return launch, out
+
+
+def kernels_named(device: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the kernels that are asked for from now on."""
+    names: list[str] = []
+    original = device.kernel
+
+    def kernel(source: str, name: str) -> Any:
+        names.append(name)
+        return original(source, name)
+
+    monkeypatch.setattr(device, "kernel", kernel)
+    return names
 
 
 def microseconds(device: Any, launches: Sequence[Callable[[], None]], repeats: int = 20) -> float:

@@ -5,16 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
-from mspc.ops.op import Op
-from tests.gpu.arrays import NumPy, drawn, fetched, opened, put
+from tests.gpu.arrays import NumPy, drawn, fetched, launched, microseconds, opened, put
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}
 """Of the error's norm over the result's norm."""
@@ -60,21 +57,6 @@ def made(form: str, dtype: str) -> tuple[FlashAttentionScore, list[Any]]:
         mask[..., 0] = False
         inputs.append(mask)
     return op, inputs
-
-
-def results(device: Any, op: Op, arrays: list[Any]) -> tuple[Any, ...]:
-    """Arrays on the GPU for the results, holding NaN."""
-    inferred: Any = op.infer(*[TensorType(dtype_of(a.dtype), tuple(a.shape)) for a in arrays])
-    types = (inferred,) if isinstance(inferred, TensorType) else inferred.elements
-    return tuple(put(device, np.full(t.shape, np.nan, t.dtype.numpy)) for t in types)
-
-
-def launched(device: Any, op: Op, arrays: list[Any]) -> tuple[Callable[[], None], tuple[Any, ...]]:
-    out = results(device, op, arrays)
-    with device.stream("compute"):
-        launch = op.launch(device, arrays, out[0] if len(out) == 1 else out)
-    assert launch is not None
-    return launch, out
 
 
 def close(device: Any, got: Any, wanted: Any, dtype: str, what: str) -> None:
@@ -180,7 +162,7 @@ def test_deterministic_gradients_have_the_same_bits() -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_time(device: Any, dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
     """B=16, N=16, S=512, D=64, as in a transformer of width 1024; 4 B N S^2 D operations forward, 10 backward."""
-    batch, heads, length, depth, repeats = 16, 16, 512, 64, 20
+    batch, heads, length, depth = 16, 16, 512, 64
     shape = (batch, length, heads, depth)
     attributes: dict[str, Any] = {"scale_value": depth**-0.5, "input_layout": "BSND"}
     q, k, v, dy = (put(device, drawn(shape, dtype, i)) for i in range(4))
@@ -188,22 +170,9 @@ def test_time(device: Any, dtype: str, capsys: pytest.CaptureFixture[str]) -> No
     backward, _ = launched(device, FlashAttentionScoreGrad(heads, **attributes), [q, k, v, dy, out[0], out[3]])
     lines: list[str] = []
     for name, launch, factor in (("forward", forward, 4), ("backward", backward, 10)):
-        with device.stream("compute"):
-            launch()
-
-            def many(launch: Callable[[], None] = launch) -> None:
-                for _ in range(repeats):
-                    launch()
-
-            replay = device.capture(many)
-            replay()
-            begun = device.signal(timed=True)
-            replay()
-            ended = device.signal(timed=True)
-        device.synchronize()
-        milliseconds = device.milliseconds(begun, ended) / repeats
-        rate = factor * batch * heads * length * length * depth / milliseconds / 1e9
-        assert 0 < milliseconds < 1000
-        lines.append(f"{dtype} {name}: {milliseconds * 1000:.1f} us, {rate:.0f} TFLOP/s")
+        time = microseconds(device, [launch])
+        rate = factor * batch * heads * length * length * depth / time / 1e6
+        assert 0 < time < 1e6
+        lines.append(f"{dtype} {name}: {time:.1f} us, {rate:.0f} TFLOP/s")
     with capsys.disabled():
         print("", *lines, sep="\n")

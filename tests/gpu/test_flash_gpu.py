@@ -17,7 +17,7 @@ from mspc.ops import attention_launch
 from mspc.ops.attention import FlashAttentionScore
 from mspc.ops.cuda_flash import flash_forward
 from mspc.ops.cuda_flash_gradient import flash_backward
-from tests.gpu.arrays import fetched, microseconds, opened, put
+from tests.gpu.arrays import fetched, kernels_named, microseconds, opened, put
 from tests.ops.flash_cases import (
     CASES,
     FORWARD_TILES,
@@ -37,19 +37,6 @@ TOLERANCE = {"one key": 3e-3}
 @pytest.fixture(scope="module")
 def device() -> Any:
     return opened(tf32=True)
-
-
-def kernels_named(device: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the kernels that are asked for from now on."""
-    names: list[str] = []
-    original = device.kernel
-
-    def kernel(source: str, name: str) -> Any:
-        names.append(name)
-        return original(source, name)
-
-    monkeypatch.setattr(device, "kernel", kernel)
-    return names
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -5,19 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.attention import FlashAttentionScore, FlashAttentionScoreGrad
 from mspc.ops.fused_matmul import FusedMatMul
 from mspc.ops.matmul import MatMul
-from mspc.ops.op import Op
 from mspc.ops.shape import Split
-from tests.gpu.arrays import NumPy, drawn, fetched, microseconds, opened, put
+from tests.gpu.arrays import NumPy, drawn, fetched, kernels_named, launched, microseconds, opened, put
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-3}
 """Of the error's norm over the result's norm; Float32 is TF32."""
@@ -42,17 +39,6 @@ def shape_of(layout: str, heads: int) -> tuple[int, ...]:
     return {"BSND": (B, S, heads, D), "BSH": (B, S, heads * D), "SBH": (S, B, heads * D)}[layout]
 
 
-def prepared(device: Any, op: Op, arrays: list[Any]) -> tuple[Callable[[], None], list[Any]]:
-    """(launch, arrays of NaN for its results)."""
-    inferred: Any = op.infer(*[TensorType(dtype_of(a.dtype), tuple(a.shape)) for a in arrays])
-    types = [inferred] if isinstance(inferred, TensorType) else list(inferred.elements)
-    out = [put(device, np.full(t.shape, np.nan).astype(t.dtype.numpy)) for t in types]
-    with device.stream("compute"):
-        launch = op.launch(device, arrays, out[0] if len(out) == 1 else tuple(out))
-    assert launch is not None
-    return launch, out
-
-
 def check(device: Any, got: Any, wanted: Any, dtype: str, what: str) -> None:
     got, wanted = fetched(device, got).astype(np.float64), np.asarray(wanted, np.float64)
     error = np.linalg.norm(got - wanted) / np.linalg.norm(wanted)
@@ -69,16 +55,9 @@ def test_forward_and_backward_equal_numpy(device: Any, form: str, dtype: str, mo
     dy = drawn(shape_of(forward.input_layout, N), dtype, 2)
     expected: Any = forward.run(NumPy(), x)  # type: ignore[arg-type]  # the tests' backend
     wanted: Any = backward.run(NumPy(), x, dy, expected[0], expected[3])  # type: ignore[arg-type]
-    names: list[str] = []
-    kernel = device.kernel
-
-    def noted(source: str, name: str) -> Any:
-        names.append(name)
-        return kernel(source, name)
-
-    monkeypatch.setattr(device, "kernel", noted)
-    launch, out = prepared(device, forward, [put(device, x)])
-    back, (gradient,) = prepared(device, backward, [put(device, v) for v in (x, dy, expected[0], expected[3])])
+    names = kernels_named(device, monkeypatch)
+    launch, out = launched(device, forward, [put(device, x)])
+    back, (gradient,) = launched(device, backward, [put(device, v) for v in (x, dy, expected[0], expected[3])])
     with device.stream("compute"):
         launch()
         back()
@@ -100,8 +79,8 @@ def test_cudnn_refuses_none() -> None:
         settings = {"head_num": N, "scale_value": D**-0.5, "packed": m, **attributes}
         forward, backward = FlashAttentionScore(**settings), FlashAttentionScoreGrad(**settings)
         x = put(device, drawn(shape_of(forward.input_layout, N + 2 * m), "bfloat16", 1))
-        _, out = prepared(device, forward, [x])
-        prepared(device, backward, [x, out[3], out[0], out[3]])
+        _, out = launched(device, forward, [x])
+        launched(device, backward, [x, out[3], out[0], out[3]])
     assert device.fused_attention.refused == {}
 
 
@@ -120,17 +99,17 @@ def test_time(device: Any, dtype: str, heads: int, capsys: pytest.CaptureFixture
         weights = [packed_w] if packed else apart_w
         forward = FlashAttentionScore(**settings, packed=heads if packed else 0)
         backward = FlashAttentionScoreGrad(**settings, packed=heads if packed else 0)
-        products = [prepared(device, MatMul(), [x, w]) for w in weights]
+        products = [launched(device, MatMul(), [x, w]) for w in weights]
         y = [out[0].reshape(batch, length, -1, 64) for _, out in products]
-        score, out = prepared(device, forward, y)
-        gradient, grads = prepared(device, backward, [*y, out[3], out[0], out[3]])
+        score, out = launched(device, forward, y)
+        gradient, grads = launched(device, backward, [*y, out[3], out[0], out[3]])
         dy = [one.reshape(rows, -1) for one in grads]
-        dx = [prepared(device, MatMul(False, True), [dy[0], weights[0]])]
+        dx = [launched(device, MatMul(False, True), [dy[0], weights[0]])]
         for d, w in zip(dy[1:], weights[1:], strict=True):
             sums = FusedMatMul(False, True, addend=True)
-            dx.append(prepared(device, sums, [d, w, dx[-1][1][0]]))
-        dw = [prepared(device, MatMul(True, False), [x, d]) for d in dy]
-        taken = [prepared(device, Split(1, 3), dw[0][1])[0]] if packed else []
+            dx.append(launched(device, sums, [d, w, dx[-1][1][0]]))
+        dw = [launched(device, MatMul(True, False), [x, d]) for d in dy]
+        taken = [launched(device, Split(1, 3), dw[0][1])[0]] if packed else []
         times["packed" if packed else "apart"] = {
             "products": microseconds(device, [launch for launch, _ in products]),
             "attention": microseconds(device, [score]),

@@ -24,10 +24,10 @@ from mspc.ops.matmul import MatMul
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
 from mspc.ops.optimizer import AssignAdd
-from mspc.ops.structural import TupleGetItem
+from mspc.ops.structural import TupleGetItem, shows
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.collective_order import order_collectives
-from mspc.passes.durations import Timeline, seconds, shows
+from mspc.passes.durations import Timeline, seconds
 from mspc.passes.schedule_communication import ScheduleCommunication
 from mspc.runtime.memory_plan import plan_memory
 from mspc.session.state import Session
