@@ -5,12 +5,17 @@ Public names (`mspc.nn`, `mspc.Tensor`, ...) are looked up on first use, so that
 
 from typing import Any
 
+from mspc.api.alias import install_public
+
 __version__ = "0.1.0"
+
+
+install_public()
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    from mspc.session.names import find  # looked up late: the command line must start without NumPy
+    from mspc.api.names import find  # looked up late: the command line must start without NumPy
 
     return find(name)

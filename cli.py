@@ -171,7 +171,7 @@ def run(
     ] = None,
 ) -> None:
     """Train a script, or execute a compiled program: under mpirun, with --ranks N, or with --simulate."""
-    from mspc.commands.profile_options import profile_options
+    from mspc.engine.profile_options import profile_options
     from mspc.runtime.choose import Wishes
 
     wishes, profiled = Wishes(str(device), deterministic, timeout), profile_options(profile, profile_steps)

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mspc.commands.capture import capture
-from mspc.commands.programs import config_of
+from mspc.api.state import Session
 from mspc.compiler.driver import Stage, compile_launch
-from mspc.session.state import Session
+from mspc.engine.capture import capture
+from mspc.engine.programs import config_of
 
 QUICK_START = Path(__file__).resolve().parent.parent / "samples" / "quickstart" / "net.py"
 RANKS = 8

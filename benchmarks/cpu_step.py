@@ -18,7 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mspc.commands.mpirun import find_mpirun, mpirun_environment
+from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 
 HERE = Path(__file__).resolve().parent
 RANKS = 8

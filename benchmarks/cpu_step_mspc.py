@@ -13,8 +13,8 @@ import numpy as np
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
+from mspc.api.common.initializer import initializer
 from mspc.communication import get_group_size, get_rank, init
-from mspc.session.mindspore_initializer import initializer
 
 STEPS, LAYERS = (int(word) for word in sys.argv[1:3])
 WIDTH, HEADS, SEQUENCE, BATCH, HIDDEN = 512, 8, 128, 16, 2048

@@ -16,7 +16,7 @@ from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.op import ArrayBackend, Op
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm import OneRank
+from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 
 NODES = 1000

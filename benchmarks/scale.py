@@ -15,10 +15,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from mspc.commands.capture import capture
-from mspc.commands.programs import config_of
+from mspc.api.state import Session
 from mspc.compiler.driver import Stage, compile_launch
-from mspc.session.state import Session
+from mspc.engine.capture import capture
+from mspc.engine.programs import config_of
 
 SCRIPT = Path(__file__).resolve().parent / "networks" / "layers.py"
 RANKS = 8

@@ -12,16 +12,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mspc.commands.capture import capture
-from mspc.commands.programs import config_of
+from mspc.analysis.durations import Timeline, seconds
+from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, compile_launch
 from mspc.compiler.pipeline import PER_RANK
+from mspc.engine.capture import capture
+from mspc.engine.programs import config_of
 from mspc.ir.graph import Graph
-from mspc.ops.comm import Collective
+from mspc.ops.collective.collectives import Collective
 from mspc.passes.base import find_pass, run_passes
-from mspc.passes.durations import Timeline, seconds
 from mspc.runtime.memory_plan import plan_memory
-from mspc.session.state import Session
 
 SCRIPT = Path(__file__).resolve().parent / "networks" / "layers.py"
 SCHEDULE = "schedule_communication"

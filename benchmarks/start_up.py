@@ -13,13 +13,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mspc.commands.mpirun import find_mpirun, mpirun_environment
+from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 
 QUICK_START = Path(__file__).resolve().parent.parent / "samples" / "quickstart" / "net.py"
 RANK = """
 import sys, time
 start = time.perf_counter()
-from mspc.commands import job
+from mspc.engine import job
 from mspc.runtime.executor import Executor
 join, run, up = job.join_job, Executor.run, []
 def joined():

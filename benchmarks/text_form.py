@@ -12,10 +12,10 @@ from pathlib import Path
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.location import Location
-from mspc.ir.parser import parse
-from mspc.ir.printer import print_graph, print_module
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph, print_module
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.arithmetic import Add
+from mspc.ops.math.arithmetic import Add
 from mspc.ops.modules import load_operators
 
 NODES = 3000

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mspc.commands.capture import Launch, NamedTarget, build, capture, parse_target
-from mspc.commands.dumps import StageFiles, is_execute, numbered, program, weights
-from mspc.commands.output import OutputFolder
-from mspc.commands.programs import ObservedSession, Programs, compile_for
-from mspc.commands.progress import Progress
-from mspc.commands.report import Report, make_report
-from mspc.commands.report_text import print_report
-from mspc.commands.table import write_json
+from mspc.api.state import Session
+from mspc.commands.report.facts import Report, make_report
+from mspc.commands.report.progress import Progress
+from mspc.commands.report.table import write_json
+from mspc.commands.report.text import print_report
+from mspc.engine.capture import Launch, NamedTarget, build, capture, parse_target
+from mspc.engine.dumps import StageFiles, is_execute, numbered, program, weights
+from mspc.engine.output import OutputFolder
+from mspc.engine.programs import ObservedSession, Programs, compile_for
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime.program import PROGRAM, WEIGHTS, Settings
-from mspc.session.state import Session
 
 DEFAULT_FOLDER = Path("saved_graph")
 
@@ -153,7 +153,7 @@ def _launch(target: NamedTarget | Path, options: CompileOptions, session: Sessio
 
 def _rerun(target: NamedTarget | Path, options: CompileOptions, first: Session, rank: int) -> Launch:
     """The launch as another rank sees it: the script runs again with modules of its own, unseen."""
-    from mspc.commands.user_state import UserState
+    from mspc.engine.user_state import UserState
 
     session = Session(rank, first.size, rank, first.local_size, launched=first.launched)
     user = UserState(session, None, shown=False)

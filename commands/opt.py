@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.parser import parse
-from mspc.ir.printer import print_graph, print_module
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph, print_module
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 from mspc.passes.base import parse_passes, run_passes

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mspc.commands.mpirun import limit_threads, mpi_rank, mpi_size, run_under_mpirun
-from mspc.commands.profile_options import ProfileOptions
+from mspc.engine.profile_options import ProfileOptions
+from mspc.engine.ranks.mpirun import limit_threads, mpi_rank, mpi_size, run_under_mpirun
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime.choose import Wishes
 
@@ -57,8 +57,8 @@ def run_script(
         raise MspcError(f"--only-rank {only_rank}: the ranks are 0 to {wanted - 1}")
     if simulate:
         limit_threads(wanted)
-        from mspc.commands.simulate import simulate_script
-        from mspc.session import alias
+        from mspc.api import alias
+        from mspc.engine.simulate import simulate_script
 
         alias.install()
         simulate_script(path, wanted, True, only_rank, script_arguments, wishes, _profilers(profile))
@@ -102,11 +102,11 @@ def run_directory(
     with _said_once():
         _check(ranks, simulate, profile)
     limit_threads(MANY if simulate else 0)
-    from mspc.commands.run_program import Options, check_program, run_rank, simulate_program
+    from mspc.engine.run_program import Options, check_program, run_rank, simulate_program
 
     options = Options(folder, data, synthetic, steps, save, save_outputs)
     if mpi_size() > 1:
-        from mspc.commands.run_program import read_ahead
+        from mspc.engine.run_program import read_ahead
 
         ahead = read_ahead(folder, mpi_rank(), frames=profile is not None)
         job = _join(wishes, profile)
@@ -175,7 +175,7 @@ def _run_rank(
     def body() -> None:
         _prepare(job, path, ranks_given)
         if only_rank is not None and only_rank != job.rank:
-            from mspc.commands.user_state import Nowhere
+            from mspc.engine.user_state import Nowhere
 
             sys.stdout = Nowhere()  # type: ignore[assignment]  # takes text and drops it
         _run_to_its_end(path, arguments, job)
@@ -188,7 +188,7 @@ def _run_rank(
 
 def _run_to_its_end(path: Path, arguments: Sequence[str], job: Any) -> None:
     """Run the script, and what is left to do once it has ended well, be it by sys.exit()."""
-    from mspc.commands.script import run_script_as
+    from mspc.engine.script import run_script_as
 
     ended: SystemExit | None = None
     try:
@@ -211,8 +211,8 @@ def _run_one(
 
     What the script prints before its first step is held back until that is known.
     """
-    from mspc.commands.launcher import RanksWanted
-    from mspc.commands.user_state import HeldBack
+    from mspc.engine.launch import RanksWanted
+    from mspc.engine.user_state import HeldBack
 
     held = HeldBack(sys.stdout)
     job = _simulated(wishes, profile) if simulate else _join(wishes, profile)
@@ -231,7 +231,7 @@ def _run_one(
 
 
 def _join(wishes: Wishes, profile: ProfileOptions | None) -> Any:
-    from mspc.commands.job import join_job
+    from mspc.engine.job import join_job
 
     job = join_job(wishes)
     job.profile = _profilers(profile)()
@@ -245,25 +245,26 @@ def _profilers(profile: ProfileOptions | None) -> Callable[[], Any]:
     def make() -> Any:
         if profile is None:
             return None
-        from mspc.commands.profile import Profiler
+        from mspc.commands.report.profile import show_profile
+        from mspc.engine.profile import Profiler
 
-        return Profiler(profile, out)
+        return Profiler(profile, out, show_profile)
 
     return make
 
 
 def _simulated(wishes: Wishes, profile: ProfileOptions | None) -> Any:
     """The only rank of a simulation."""
-    from mspc.commands.job import Job
-    from mspc.commands.simulate import simulated_hardware
-    from mspc.runtime.comm import OneRank
+    from mspc.engine.job import Job
+    from mspc.engine.simulate import simulated_hardware
+    from mspc.runtime.comm.interface import OneRank
 
     return Job(OneRank(), OneRank(), None, simulated_hardware(wishes, 0), _profilers(profile)())
 
 
 def _prepare(job: Any, path: Path, ranks_given: bool) -> Any:
-    from mspc.commands.launcher import Launcher
-    from mspc.session import alias, launch, state
+    from mspc.api import alias, launch, state
+    from mspc.engine.launch import Launcher
 
     alias.install()
     state.swap(state.Session.of_rank(job.rank, job.size))

@@ -9,23 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from mspc.commands.capture import Launch
+from mspc.api.common.parameter import Parameter as ScriptParameter
+from mspc.api.common.tensor import Tensor
 from mspc.commands.compile import CompileOptions, find_launch
-from mspc.commands.table import Table, print_table, write_json
+from mspc.commands.report.table import Table, print_table, write_json
 from mspc.compiler.call import call_types, describe_call
 from mspc.compiler.config import Config, feed
 from mspc.compiler.driver import Compiled, Stage, compile_launch
+from mspc.engine.capture import Launch
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph, Node, Parameter, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
-from mspc.ops.cast import Cast
+from mspc.ops.tensor.cast import Cast
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm_local import LocalComm, World
+from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.observe import join, observe
 from mspc.runtime.slices import cut_parameter
-from mspc.session.parameter import Parameter as ScriptParameter
-from mspc.session.tensor import Tensor
 
 Array = Any
 MARK = "verify"

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from mspc.api.common.parameter import Parameter
+from mspc.api.common.tensor import Tensor
 from mspc.compiler.config import Fed
 from mspc.ir.types import TensorType
-from mspc.session.parameter import Parameter
-from mspc.session.tensor import Tensor
 
 Call = tuple[Any, ...]
 """Arguments of a launch: TensorTypes, Fixed values, and tuples of both."""

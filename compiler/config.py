@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mspc.api.context import FrozenContext
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import TensorType
-from mspc.session.context import FrozenContext
 
 SHARDED_MODES = ("semi_auto_parallel", "auto_parallel")
 

@@ -9,15 +9,15 @@ from typing import Any
 
 from mspc.compiler.call import Call, call_types, describe_call, graph_arguments
 from mspc.compiler.config import Config, Fed, feed
-from mspc.compiler.frontend import Traced, trace
+from mspc.compiler.frontend.trace import Traced, trace
 from mspc.compiler.pipeline import FILE_NAMES, UNNUMBERED, VIEWS, passes_of, rank_passes_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
-from mspc.ir.printer import print_graph
+from mspc.ir.text.printer import print_graph
 from mspc.passes.base import find_pass
-from mspc.passes.check_strategies import strategy_mistakes
-from mspc.passes.fuse_gradients import BUCKET
-from mspc.passes.triangles import note_triangles
+from mspc.passes.communication.fuse_gradients import BUCKET
+from mspc.passes.fusion.causal_masks import note_triangles
+from mspc.passes.sharding.check_strategies import strategy_mistakes
 
 ID_LENGTH = 16
 

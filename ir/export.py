@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.text.values import element_text, layouts_text, type_text
 from mspc.ir.types import TensorType
-from mspc.ir.values import element_text, layouts_text, type_text
 
 if TYPE_CHECKING:
     import networkx

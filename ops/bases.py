@@ -12,11 +12,11 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BOOL, DType, TensorType, Type
-from mspc.ops.cuda_elementwise import launch_elementwise
+from mspc.ops.cpu.blocks import apply
+from mspc.ops.cuda.elementwise import launch_elementwise
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.fused import apply
 from mspc.ops.op import ArrayBackend, Op
-from mspc.ops.rules import broadcast_rule
+from mspc.sharding.rules import broadcast_rule
 
 
 def require_float(name: str, *types: TensorType) -> None:

@@ -1,25 +1,32 @@
-"""The list of operator modules. Importing them fills the registry, so that a text can be parsed."""
+"""Finds the modules that define operators. Importing them fills the registry, so that a text can be parsed."""
 
 from __future__ import annotations
 
+import os
+import pkgutil
+from functools import cache
 from importlib import import_module
 
+from mspc import ops
 from mspc.ops.op import REGISTRY, Op
 
-MODULES = (
-    "structural", "cast", "reshape", "broadcast", "comparison", "arithmetic", "elementwise",
-    "trigonometry", "special", "integer", "reduce", "all_finite", "matmul", "slicing", "shape", "activation",
-    "piecewise",
-    "softmax", "norm", "attention", "embedding", "scatter", "masking", "creation", "random", "selection", "loss",
-    "mint", "mint_selection", "mint_arithmetic", "random_mask", "parts", "parameter_scatter", "distance",
-    "dump", "sampling", "optimizer", "comm", "exchange", "regroup", "point_to_point",
-    "fused_elementwise", "fused_matmul", "fused_norm", "grouped_update",
-)  # fmt: skip
-"""Modules of `mspc.ops` that define operators, in the order in which they build on each other."""
+KERNELS = ("cpu", "cuda")
+"""Rooms of `mspc.ops` without operators."""
+
+
+@cache
+def operator_modules() -> tuple[str, ...]:
+    """Modules in the rooms of `mspc.ops` that may define operators, by name."""
+    rooms = [room.name for room in pkgutil.iter_modules(ops.__path__) if room.ispkg and room.name not in KERNELS]
+    return tuple(
+        f"{ops.__name__}.{room}.{module.name}"
+        for room in rooms
+        for module in pkgutil.iter_modules([os.path.join(folder, room) for folder in ops.__path__])
+    )
 
 
 def load_operators() -> dict[str, type[Op]]:
     """Import every operator module and return the registry."""
-    for module in MODULES:
-        import_module(f"mspc.ops.{module}")
+    for module in operator_modules():
+        import_module(module)
     return REGISTRY

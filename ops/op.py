@@ -16,9 +16,9 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import DType, TensorType, TupleType, Type
+from mspc.ops.cpu.widening import widening, widening_into
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.factors import Rule, parse_rule
-from mspc.ops.half import widening, widening_into
+from mspc.sharding.factors import Rule, parse_rule
 
 if TYPE_CHECKING:
     from mspc.ir.builder import Builder

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import os
+import pkgutil
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from mspc import passes
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 
@@ -38,18 +42,27 @@ class Pass:
         return graph, self.run(graph)
 
 
+@functools.cache
+def _homes() -> dict[str, str]:
+    """File name -> module, over the rooms of passes/."""
+    rooms = [module.name for module in pkgutil.iter_modules(passes.__path__) if module.ispkg]
+    return {
+        module.name: f"{passes.__name__}.{room}.{module.name}"
+        for room in rooms
+        for module in pkgutil.iter_modules([os.path.join(folder, room) for folder in passes.__path__])
+    }
+
+
 def find_pass(name: str, options: dict[str, Any] | None = None) -> Pass:
     """The pass called `name` with options.
 
     Raises:
         MspcError: there is no such pass or option.
     """
-    if not re.fullmatch(r"[a-z]\w*", name) or name in ("base", "sharding"):
+    home = _homes().get(name)
+    if home is None:
         raise MspcError(f"there is no pass {name!r}")
-    try:
-        module = importlib.import_module(f"mspc.passes.{name}")
-    except ModuleNotFoundError:
-        raise MspcError(f"there is no pass {name!r}") from None
+    module = importlib.import_module(home)
     found = getattr(module, "".join(word.capitalize() for word in name.split("_")), None)
     if not (isinstance(found, type) and issubclass(found, Pass)):
         raise MspcError(f"there is no pass {name!r}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 
-from mspc.runtime.comm import Communicator
+from mspc.runtime.comm.interface import Communicator
 
 
 @dataclass(slots=True)

@@ -15,8 +15,8 @@ import numpy as np
 
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.types import TensorType, TupleType
+from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
-from mspc.ops.structural import TupleGetItem
 from mspc.runtime.backend import NumPyBackend
 
 SMALLEST = 16384

@@ -13,8 +13,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.types import TensorType
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.failure import NodeFailure
-from mspc.runtime.finite import check_finite, search
+from mspc.runtime.faults.failure import NodeFailure
+from mspc.runtime.faults.finite import check_finite, search
 from mspc.runtime.plan import Plan, Steps, own, plan
 from mspc.runtime.profile import Timed, stream_of
 

@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import DType, TensorType
-from mspc.ops.comm import AllReduce
-from mspc.ops.fused_elementwise import FusedElementwise, step_types
-from mspc.ops.grouped_update import GroupedUpdate
-from mspc.ops.kept_copies import KeptCopies, marked_copies
-from mspc.ops.structural import MakeTuple, TupleGetItem, shows
+from mspc.ops.collective.collectives import AllReduce
+from mspc.ops.control.structural import MakeTuple, TupleGetItem, shows
+from mspc.ops.fused.elementwise import FusedElementwise, step_types
+from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.fused.shadow_weights import KeptCopies, marked_copies
 from mspc.runtime.arena import Block, assign, most_alive
 
 COMMUNICATION, REDUCTION = "communication", "reduction"

@@ -11,8 +11,8 @@ import numpy as np
 from mspc.ir.graph import Constant, Graph, Node, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
-from mspc.ops.fused_elementwise import FusedElementwise, steps_of
-from mspc.ops.grouped_update import GroupedUpdate, gradient_index
+from mspc.ops.fused.elementwise import FusedElementwise, steps_of
+from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index
 from mspc.runtime.backend import NumPyBackend
 
 Array = Any

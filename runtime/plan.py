@@ -14,9 +14,9 @@ from mspc.ir.diagnostics import raise_all
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import TensorType
 from mspc.ops.op import Op
-from mspc.runtime.arrivals import arrival_kernels
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import buffered_kernels
+from mspc.runtime.comm.arrivals import arrival_kernels
 
 Step = tuple[int, Callable[..., Any], int, int, tuple[int, ...] | None, int, tuple[int, ...] | None]
 """(node index, kernel, slot of operand 0, slot of operand 1 or -1, all operands' slots when there are

@@ -13,8 +13,8 @@ from typing import Any
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.layout import Layout
-from mspc.ir.parser import parse
-from mspc.ir.pieces import Malformed, read_layouts
+from mspc.ir.text.fragments import Malformed, read_layouts
+from mspc.ir.text.parser import parse
 from mspc.runtime.slices import cut_parameter
 
 FORMAT = 1

@@ -10,7 +10,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Layouts, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
-from mspc.runtime.comm import Communicator
+from mspc.runtime.comm.interface import Communicator
 
 Array = Any
 

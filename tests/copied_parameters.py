@@ -6,17 +6,17 @@ import random
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType
-from mspc.ops.activation import Tanh
-from mspc.ops.broadcast import ReduceSum
-from mspc.ops.cast import Cast
-from mspc.ops.comm import AllReduce
-from mspc.ops.kept_copies import mark_kept_copies
-from mspc.ops.matmul import MatMul
+from mspc.ops.collective.collectives import AllReduce
+from mspc.ops.fused.shadow_weights import mark_kept_copies
+from mspc.ops.math.matmul import MatMul
+from mspc.ops.nn.activation import Tanh
 from mspc.ops.op import Op
-from mspc.ops.optimizer import AssignAdd
-from mspc.ops.reshape import Reshape
-from mspc.ops.shape import Concat
-from mspc.ops.slicing import StridedSlice
+from mspc.ops.optim.optimizer import AssignAdd
+from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.moving import Concat
+from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.slicing import StridedSlice
 
 SHAPE = (16, 16)
 _TYPE = TensorType(FLOAT32, SHAPE)

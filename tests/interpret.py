@@ -14,15 +14,15 @@ import numpy as np
 from mspc.compiler.pipeline import PER_RANK
 from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.layout import Layout
-from mspc.ops.comm import AllReduce, ReduceScatter
+from mspc.ops.collective.collectives import AllReduce, ReduceScatter
+from mspc.ops.control.structural import Gradient
 from mspc.ops.op import Op
-from mspc.ops.structural import Gradient
+from mspc.passes.autodiff.grad import Grad
 from mspc.passes.base import Pass, find_pass, run_passes
-from mspc.passes.grad import Grad
-from mspc.passes.slice_to_rank import SliceToRank
-from mspc.passes.triangles import TRIANGLE
+from mspc.passes.fusion.causal_masks import TRIANGLE
+from mspc.passes.per_rank.slice_to_rank import SliceToRank
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm_local import LocalComm, World
+from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
 
 Arrays = dict[str, np.ndarray]

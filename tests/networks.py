@@ -9,10 +9,10 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT64, TensorType
-from mspc.ops.factors import Rule
+from mspc.ops.control.structural import Gradient, TupleGetItem
 from mspc.ops.op import REGISTRY, Op
-from mspc.ops.structural import Gradient, TupleGetItem
-from mspc.passes.sharding import composite_conflict, rule_of
+from mspc.passes.sharding.choices import composite_conflict, rule_of
+from mspc.sharding.factors import Rule
 
 RANKS = (2, 4, 6, 8, 12)
 

@@ -18,7 +18,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.comm import (
+from mspc.ops.collective.collectives import (
     AllGather,
     AllReduce,
     AlltoAll,
@@ -27,9 +27,9 @@ from mspc.ops.comm import (
     NeighborExchange,
     ReduceScatter,
 )
-from mspc.ops.exchange import Exchange
+from mspc.ops.collective.exchange import Exchange
 from mspc.ops.op import Op, Placement
-from mspc.passes.redistribution_plan import Plan, Step
+from mspc.passes.communication.redistribution_plan import Plan, Step
 
 Pair = tuple[Layout, Layout, tuple[int, ...]]
 RANKS = (4, 6, 8, 12, 16, 64)

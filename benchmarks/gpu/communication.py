@@ -18,8 +18,8 @@ import numpy as np
 import transformer_program
 from cupy.cuda import nccl
 
+from mspc.api.launch import launcher
 from mspc.communication import get_group_size, get_rank
-from mspc.session.launch import launcher
 
 REPEATS = 20
 sizes, train, x, y = transformer_program.built()

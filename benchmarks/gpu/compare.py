@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mspc.commands.mpirun import find_mpirun, mpirun_environment
+from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 
 HERE = Path(__file__).resolve().parent
 TOLERANCE = {"quickstart": 1e-5, "tf32": 1e-3, "bf16": 1e-2}

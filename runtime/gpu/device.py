@@ -12,7 +12,7 @@ import cupy
 import numpy as np
 
 from mspc.ops.device import PRELUDE, Array, Kernel, Launch
-from mspc.runtime.comm import OneRank
+from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.gpu.matmul import Products, Unsupported
 from mspc.runtime.gpu.writers import Writers
 

@@ -17,8 +17,8 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.runtime.executor import checked
-from mspc.runtime.failure import NodeFailure
-from mspc.runtime.finite import NOWHERE, explained
+from mspc.runtime.faults.failure import NodeFailure
+from mspc.runtime.faults.finite import NOWHERE, explained
 from mspc.runtime.gpu.progress import out_of_memory
 from mspc.runtime.gpu.step import Step
 from mspc.runtime.memory_plan import plan_memory

@@ -15,8 +15,8 @@ import numpy as np
 
 from mspc.ir.graph import element_types
 from mspc.ops.device import Array
+from mspc.runtime.faults.stalled import STEP_SHIFT
 from mspc.runtime.gpu.peers import PeerMemory
-from mspc.runtime.stalled import STEP_SHIFT
 
 WORDS = 4096
 """32-bit words that a rank may send to one peer in a call."""

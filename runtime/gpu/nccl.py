@@ -16,7 +16,7 @@ import numpy as np
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph
 from mspc.ops.device import Launch
-from mspc.runtime.comm import Array, Ranks
+from mspc.runtime.comm.interface import Array, Ranks
 from mspc.runtime.gpu.mailbox import WORDS, Mailbox, open_mailbox, small, takes
 from mspc.runtime.gpu.nccl_library import (
     BYTE,

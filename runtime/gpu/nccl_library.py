@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.diagnostics import ExecutionError
-from mspc.runtime.comm import Ranks
+from mspc.runtime.comm.interface import Ranks
 
 TYPES = {"int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7,
           "float64": 8, "bfloat16": 9}  # fmt: skip

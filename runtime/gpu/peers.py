@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.types import dtype_of
-from mspc.ops.cuda_source import address
+from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Launch, c_type, computing_type
-from mspc.runtime.stalled import STEP_SHIFT
+from mspc.runtime.faults.stalled import STEP_SHIFT
 
 HANDLE = 64
 """Bytes of CUDA's handle for memory of another process."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ops.device import Launch
-from mspc.runtime.stalled import END, STEP_SHIFT, packed
+from mspc.runtime.faults.stalled import END, STEP_SHIFT, packed
 
 _MARK = f"""
 extern "C" __global__ void put_mark(u64 place, const long long* step, long long where) {{

@@ -20,7 +20,7 @@ import numpy as np
 
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.types import TensorType, TupleType
-from mspc.ops.cuda_source import address
+from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Copy, Launch, c_type, in_order
 from mspc.ops.op import Op
 from mspc.runtime.gpu.overlap import Overlap

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mspc.ops.cuda_source import address
+from mspc.ops.cuda.source import address
 from mspc.ops.device import Array
 
 

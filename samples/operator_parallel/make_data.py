@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
-from mspc.dataset.vision import Resize
+from mspc.api.dataset.vision import Resize
 
 FOLDER = Path(__file__).parent / "data"
 TRAIN, TEST = 320, 56  # images; together below 300 kB

@@ -17,8 +17,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from mspc.ir.compare import difference
-from mspc.ir.parser import parse
-from mspc.ir.printer import print_graph
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
 from mspc.ops.modules import load_operators
 
 ALL_STAGES = [

@@ -14,12 +14,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.job import Job
 from mspc.commands.run import run_directory, run_script
-from mspc.commands.run_program import Options, check_program, run_rank
+from mspc.engine.job import Job
+from mspc.engine.run_program import Options, check_program, run_rank
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.runtime.choose import Hardware, Wishes
-from mspc.runtime.comm_local import World
+from mspc.runtime.comm.local import World
 from tests.commands.played_gpu import Machine, PlayedCuda
 from tests.commands.test_run_script import NETWORK, TRAIN
 

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.job import Job
-from mspc.commands.profile import Profiler
-from mspc.commands.profile_options import ProfileOptions, profile_options
+from mspc.commands.report.profile import show_profile
 from mspc.commands.run import run_directory, run_script
+from mspc.engine.job import Job
+from mspc.engine.profile import Profiler
+from mspc.engine.profile_options import ProfileOptions, profile_options
 from mspc.ir.diagnostics import MspcError
-from mspc.runtime.comm import OneRank
+from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.profile import Timed
 from tests.commands.test_run_script import NETWORK, TRAIN
 from tests.gpu.programs import compiled
@@ -214,7 +215,7 @@ def test_a_gpus_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
             return -self.step
 
     executor, job = Executor(), Job(OneRank(), OneRank())
-    job.profile = Profiler(ProfileOptions(tmp_path / "trace.json", 2), sys.stdout)
+    job.profile = Profiler(ProfileOptions(tmp_path / "trace.json", 2), sys.stdout, show_profile)
     results = []
     for _ in range(6):
         results.append(job.run(executor, []))

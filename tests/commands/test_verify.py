@@ -12,7 +12,7 @@ import pytest
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ops.comm import AllReduce
+from mspc.ops.collective.collectives import AllReduce
 
 SCRIPT = """
 import mindspore as ms, numpy as np

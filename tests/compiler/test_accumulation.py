@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from mspc.commands.capture import capture
+from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
-from mspc.commands.programs import config_of
 from mspc.commands.verify import verify_target
 from mspc.compiler.driver import compile_launch
+from mspc.engine.capture import capture
+from mspc.engine.programs import config_of
 from mspc.ir.graph import Node
-from mspc.session.state import Session
 
 SCRIPT = """
 import mindspore as ms, numpy as np

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mspc.commands.capture import capture
-from mspc.commands.programs import config_of
+from mspc.api.state import Session
 from mspc.compiler.driver import Stage, compile_launch
-from mspc.ops.comm import Collective
-from mspc.session.state import Session
+from mspc.engine.capture import capture
+from mspc.engine.programs import config_of
+from mspc.ops.collective.collectives import Collective
 
 SCRIPT = """
 import numpy as np

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from mspc.commands.capture import capture
+from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
-from mspc.commands.programs import config_of
 from mspc.commands.verify import verify_target
 from mspc.compiler.driver import Compiled, compile_launch
+from mspc.engine.capture import capture
+from mspc.engine.programs import config_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
-from mspc.session.state import Session
 
 HEAD = """
 import mindspore as ms, numpy as np

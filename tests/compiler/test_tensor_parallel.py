@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from mspc.commands.capture import capture
-from mspc.commands.programs import config_of
+from mspc.api.state import Session
 from mspc.compiler.driver import compile_launch
+from mspc.engine.capture import capture
+from mspc.engine.programs import config_of
 from mspc.ir.graph import Graph
-from mspc.ops.comm import Collective
-from mspc.session.state import Session
+from mspc.ops.collective.collectives import Collective
 
 LAYERS = 12
 

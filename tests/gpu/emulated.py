@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from mspc.runtime.comm import OneRank
+from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.gpu.writers import Writers
-from tests.ops.cuda_emulator import Emulator, aligned
+from tests.ops.cuda.cuda_emulator import Emulator, aligned
 
 
 class EmulatedProducts:

@@ -19,15 +19,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from mspc.commands.job import join_job
+from mspc.engine.job import join_job
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ops.comm import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
-from mspc.ops.exchange import PasteSlices
+from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
+from mspc.ops.collective.exchange import PasteSlices
+from mspc.ops.collective.point_to_point import Barrier, Receive, Send
 from mspc.ops.op import Op
-from mspc.ops.point_to_point import Barrier, Receive, Send
 from mspc.runtime.choose import Asked, Wishes
+from mspc.runtime.faults.stalled import END, packed
 from mspc.runtime.gpu.peers import Between
-from mspc.runtime.stalled import END, packed
 from tests.runtime.graphs import GraphMaker
 
 DTYPES: list[Any] = [

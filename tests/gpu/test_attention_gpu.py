@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
+from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from tests.gpu.arrays import NumPy, drawn, fetched, launched, microseconds, opened, put
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.grouped_update import GroupedUpdate
-from mspc.ops.optimizer import ApplyMomentum
+from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.optim.optimizer import ApplyMomentum
 from tests.gpu.arrays import fetched, opened, put
-from tests.ops.cuda_chains import (
+from tests.ops.cuda.cuda_chains import (
     Case,
     chain,
     chain_cases,

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops import attention_launch
-from mspc.ops.attention import FlashAttentionScore
-from mspc.ops.cuda_flash import flash_forward
-from mspc.ops.cuda_flash_gradient import flash_backward
+from mspc.ops.cuda.flash import flash_forward
+from mspc.ops.cuda.flash_gradient import flash_backward
+from mspc.ops.nn import attention_launch
+from mspc.ops.nn.attention import FlashAttentionScore
 from tests.gpu.arrays import fetched, kernels_named, microseconds, opened, put
-from tests.ops.flash_cases import (
+from tests.ops.cuda.flash_cases import (
     CASES,
     FORWARD_TILES,
     KEY_TILES,

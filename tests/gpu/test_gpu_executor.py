@@ -11,12 +11,12 @@ import pytest
 
 from mspc.ir.diagnostics import ExecutionError
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm import OneRank
+from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.programs import SCRIPTS, compiled
-from tests.ops.cuda_emulator import NEEDED
+from tests.ops.cuda.cuda_emulator import NEEDED
 
 
 def device(folder: Path) -> Any:

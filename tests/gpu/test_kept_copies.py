@@ -17,17 +17,17 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_launch
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph
-from mspc.ir.parser import parse
-from mspc.ir.printer import print_graph
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
 from mspc.ops.op import REGISTRY
 from mspc.runtime.choose import GpuMemory
-from mspc.runtime.comm_local import LocalComm, World
+from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.slices import cut_parameter
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.programs import drawn
 from tests.gpu.test_ranks import EmulatedNccl
-from tests.ops.cuda_emulator import NEEDED
+from tests.ops.cuda.cuda_emulator import NEEDED
 
 COPIES = 5
 """Nodes that make the copies of `Halves`: three casts, a Concat of two more."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.commands.mpirun import find_mpirun, mpirun_environment
+from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 from mspc.runtime.choose import Probe
 
 COUNT, WHY = Probe().gpus()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mspc.ops.comm import AllReduce
-from mspc.ops.matmul import MatMul
+from mspc.ops.collective.collectives import AllReduce
+from mspc.ops.math.matmul import MatMul
 from mspc.runtime.gpu.overlap import Overlap
 from tests.runtime.graphs import GraphMaker
 

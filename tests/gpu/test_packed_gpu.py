@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.attention import FlashAttentionScore, FlashAttentionScoreGrad
-from mspc.ops.fused_matmul import FusedMatMul
-from mspc.ops.matmul import MatMul
-from mspc.ops.shape import Split
+from mspc.ops.fused.matmul import FusedMatMul
+from mspc.ops.math.matmul import MatMul
+from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
+from mspc.ops.tensor.moving import Split
 from tests.gpu.arrays import NumPy, drawn, fetched, kernels_named, launched, microseconds, opened, put
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-3}

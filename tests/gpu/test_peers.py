@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from mspc.ops.device import in_order
-from mspc.runtime.comm_local import World
+from mspc.runtime.comm.local import World
 from mspc.runtime.gpu.peers import HANDLE, Between, PeerCollectives, PeerMemory
 from tests.gpu.emulated import EmulatedGpu
-from tests.ops.cuda_emulator import NEEDED
+from tests.ops.cuda.cuda_emulator import NEEDED
 
 REGION = 4 << 20
 """Bytes that each rank has of the shared memory."""

@@ -12,13 +12,13 @@ import pytest
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_launch
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm_local import LocalComm, World
+from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.slices import cut_parameter
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.sharded import HEADS, build
-from tests.ops.cuda_emulator import NEEDED
+from tests.ops.cuda.cuda_emulator import NEEDED
 
 pytestmark = pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
 

@@ -13,7 +13,7 @@ from mspc.ir.graph import element_types
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.op import REGISTRY
 from tests.gpu.arrays import cupy, fetched, opened, put
-from tests.ops.cuda_cases import Case, NumPy, all_cases
+from tests.ops.cuda.cuda_cases import Case, NumPy, all_cases
 
 CASES = {case.name: case for case in all_cases()}
 LEAST_BANDWIDTH = 0.25

@@ -9,8 +9,8 @@ import pytest
 from mspc.ir.compare import module_difference
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.opaque import Literal, Module, OpaqueOp, Reference, Symbol
-from mspc.ir.parser import parse
-from mspc.ir.printer import print_module
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_module
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.modules import load_operators
 

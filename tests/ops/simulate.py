@@ -16,8 +16,8 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Parameter, Value, element_types
 from mspc.ir.layout import Axes
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.factors import Rule
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, Placement, Sample
+from mspc.sharding.factors import Rule
 
 
 class NumPy:
@@ -45,7 +45,7 @@ def samples_of(modules_left_out: Sequence[str]) -> Iterator[tuple[str, int]]:
     for name, cls in sorted(REGISTRY.items()):
         if (
             cls.__module__.startswith("mspc.ops.")
-            and cls.__module__.rpartition(".")[2] not in modules_left_out
+            and cls.__module__.removeprefix("mspc.ops.") not in modules_left_out
         ):
             yield from ((name, index) for index in range(len(cls.samples)))
 

@@ -11,12 +11,12 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType
-from mspc.ops.all_finite import AT_ONCE, AllFinite
-from mspc.ops.cast import Cast
+from mspc.ops.optim.all_finite import AT_ONCE, AllFinite
+from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import parse_passes, run_passes
-from mspc.passes.sharding import operandwise_choice
+from mspc.passes.sharding.choices import operandwise_choice
 from tests.interpret import run_on_ranks
-from tests.ops.cuda_emulator import NEEDED, Emulator
+from tests.ops.cuda.cuda_emulator import NEEDED, Emulator
 
 BAD = [None, (0, np.inf), (1, -np.inf), (2, np.nan)]
 

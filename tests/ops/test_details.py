@@ -6,31 +6,31 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulate import BACKEND, gradient_graph, interpret, results_of
 
 from mspc.ir.layout import Layout
 from mspc.ir.types import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, TensorType
-from mspc.ops.activation import GeLU, Sigmoid
-from mspc.ops.arithmetic import Add, Div, Maximum, Mul
-from mspc.ops.comparison import Select
-from mspc.ops.elementwise import Sqrt
-from mspc.ops.embedding import Gather, GatherGrad
-from mspc.ops.loss import (
+from mspc.ops.loss.loss import (
     BinaryCrossEntropy,
     KLDivLoss,
     SoftmaxCrossEntropyWithLogits,
     SparseSoftmaxCrossEntropyWithLogits,
 )
-from mspc.ops.matmul import MatMul
+from mspc.ops.math.arithmetic import Add, Div, Maximum, Mul
+from mspc.ops.math.comparison import Select
+from mspc.ops.math.elementwise import Sqrt
+from mspc.ops.math.matmul import MatMul
+from mspc.ops.math.reduce import ReduceMax, ReduceMean, ReduceProd
+from mspc.ops.math.special import Erf
+from mspc.ops.nn.activation import GeLU, Sigmoid
 from mspc.ops.op import Op, Placement
-from mspc.ops.optimizer import SGD, Adam, AdamWeightDecay, ApplyMomentum
+from mspc.ops.optim.optimizer import SGD, Adam, AdamWeightDecay, ApplyMomentum
 from mspc.ops.promotion import operand_dtype, promoted
-from mspc.ops.random import Dropout
-from mspc.ops.reduce import ReduceMax, ReduceMean, ReduceProd
-from mspc.ops.reshape import Reshape
-from mspc.ops.rules import broadcast_rule, reshape_rule
-from mspc.ops.slicing import StridedSlice
-from mspc.ops.special import Erf
+from mspc.ops.random.dropout import Dropout
+from mspc.ops.tensor.embedding import Gather, GatherGrad
+from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.slicing import StridedSlice
+from mspc.sharding.rules import broadcast_rule, reshape_rule
+from tests.ops.simulate import BACKEND, gradient_graph, interpret, results_of
 
 
 def tensor(*shape: int, dtype: Any = FLOAT32) -> TensorType:
@@ -236,7 +236,7 @@ def test_dropout_is_reproducible_and_scales() -> None:
 
 
 def test_random_words_are_splitmix64() -> None:
-    from mspc.ops.random import random_words
+    from mspc.ops.random.dropout import random_words
 
     # The first outputs of SplitMix64 started from 1234567, as its reference implementation gives them.
     expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]

@@ -11,25 +11,25 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT16, FLOAT32, INT32, TensorType
-from mspc.ops.activation import PReLU
-from mspc.ops.arithmetic import Add, AddN, Div, Mul
-from mspc.ops.broadcast import BroadcastTo, ReduceSum
-from mspc.ops.cast import Cast
-from mspc.ops.comparison import LogicalAnd, Select
-from mspc.ops.creation import Fill, Range
-from mspc.ops.elementwise import Sqrt
-from mspc.ops.embedding import Gather, OneHot
-from mspc.ops.matmul import BatchMatMul, BiasAdd, MatMul
-from mspc.ops.norm import LayerNorm
+from mspc.ops.math.arithmetic import Add, AddN, Div, Mul
+from mspc.ops.math.comparison import LogicalAnd, Select
+from mspc.ops.math.elementwise import Sqrt
+from mspc.ops.math.matmul import BatchMatMul, BiasAdd, MatMul
+from mspc.ops.math.reduce import ReduceMean
+from mspc.ops.nn.activation import PReLU
+from mspc.ops.nn.norm import LayerNorm
+from mspc.ops.nn.softmax import Softmax
 from mspc.ops.op import Op
-from mspc.ops.optimizer import ApplyMomentum
-from mspc.ops.random import Dropout
-from mspc.ops.reduce import ReduceMean
-from mspc.ops.reshape import Flatten, Reshape, Squeeze
-from mspc.ops.selection import TopK
-from mspc.ops.shape import Concat, Split, Tile, Transpose
-from mspc.ops.slicing import StridedSlice
-from mspc.ops.softmax import Softmax
+from mspc.ops.optim.optimizer import ApplyMomentum
+from mspc.ops.random.dropout import Dropout
+from mspc.ops.tensor.broadcast import BroadcastTo, ReduceSum
+from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.creation import Fill, Range
+from mspc.ops.tensor.embedding import Gather, OneHot
+from mspc.ops.tensor.moving import Concat, Split, Tile, Transpose
+from mspc.ops.tensor.reshape import Flatten, Reshape, Squeeze
+from mspc.ops.tensor.selection import TopK
+from mspc.ops.tensor.slicing import StridedSlice
 
 
 def tensor(*shape: int, dtype: Any = FLOAT32) -> TensorType:

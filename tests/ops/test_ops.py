@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulate import (
+
+from mspc.ir.builder import Builder
+from mspc.ir.compare import difference
+from mspc.ir.graph import Graph, Parameter
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.ir.types import BOOL, TensorType, dtype_of
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY, NotDifferentiable, Op, sample
+from tests.ops.simulate import (
     BACKEND,
     arrays_of,
     check_gradients,
@@ -18,18 +27,10 @@ from simulate import (
     wants_gradient,
 )
 
-from mspc.ir.builder import Builder
-from mspc.ir.compare import difference
-from mspc.ir.graph import Graph, Parameter
-from mspc.ir.parser import parse
-from mspc.ir.printer import print_graph
-from mspc.ir.types import BOOL, TensorType, dtype_of
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, NotDifferentiable, Op, sample
-
 load_operators()
 ELSEWHERE = (
-    "structural", "comm", "exchange", "regroup", "point_to_point", "fused_elementwise", "grouped_update",
+    "control.structural", "collective.collectives", "collective.exchange", "collective.regroup",
+    "collective.point_to_point", "fused.elementwise", "fused.grouped_update",
 )  # fmt: skip
 """Modules whose operators have tests of their own: they need other ranks, have no kernel, or are never sharded."""
 CASES = list(samples_of(ELSEWHERE))
@@ -42,7 +43,7 @@ LINEAR = [
 def test_every_operator_states_its_hooks() -> None:
     silent: list[str] = []
     for name, cls in sorted(REGISTRY.items()):
-        module = cls.__module__.rpartition(".")[2]
+        module = cls.__module__.removeprefix("mspc.ops.")
         if not cls.__module__.startswith("mspc.ops.") or module in ELSEWHERE:
             continue
         if not cls.__doc__ or cls.__doc__.startswith(f"{name}("):

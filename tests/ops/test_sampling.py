@@ -9,11 +9,11 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, INT32, TensorType
-from mspc.ops.creation import LinSpaceBetween
-from mspc.ops.dump import TensorDump
-from mspc.ops.mint_selection import RepeatInterleaveTensor
+from mspc.ops.control.dump import TensorDump
+from mspc.ops.loss.sampling import UniformCandidateSampler
 from mspc.ops.op import Op
-from mspc.ops.sampling import UniformCandidateSampler
+from mspc.ops.tensor.creation import LinSpaceBetween
+from mspc.ops.tensor.mint_selection import RepeatInterleaveTensor
 
 
 def test_candidates_are_different_and_miss_the_true_classes() -> None:

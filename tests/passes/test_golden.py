@@ -1,4 +1,4 @@
-"""Golden tests: `tests/passes/PASS/CASE.ir` goes through the passes on its `# RUN:` line and must give `CASE.out.ir`.
+"""Golden tests: `tests/passes/ROOM/PASS/CASE.ir` through the passes on its `# RUN:` line must give `CASE.out.ir`.
 
 `pytest tests/passes --update-goldens` rewrites the files that differ. A rewritten golden is still checked: the
 text reads
@@ -18,15 +18,15 @@ import pytest
 from mspc.ir.compare import difference
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
-from mspc.ir.parser import parse
-from mspc.ir.printer import print_graph
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 from mspc.passes.base import parse_passes, run_passes
 from tests.interpret import random_feeds, run_on_ranks, run_whole, same
 
 HERE = Path(__file__).parent
-CASES = sorted(p for p in HERE.glob("*/*.ir") if not p.name.endswith(".out.ir"))
+CASES = sorted(p for p in HERE.glob("*/*/*.ir") if not p.name.endswith(".out.ir"))
 COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "NeighborExchange", "Exchange")
 
 load_operators()

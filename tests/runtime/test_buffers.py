@@ -10,19 +10,19 @@ import pytest
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.activation import GeLU, Tanh
-from mspc.ops.arithmetic import Add, AddN, Mul
-from mspc.ops.broadcast import ReduceSum
-from mspc.ops.matmul import MatMul
-from mspc.ops.norm import LayerNorm
+from mspc.ops.control.structural import MakeTuple, TupleGetItem
+from mspc.ops.math.arithmetic import Add, AddN, Mul
+from mspc.ops.math.matmul import MatMul
+from mspc.ops.nn.activation import GeLU, Tanh
+from mspc.ops.nn.norm import LayerNorm
+from mspc.ops.nn.softmax import Softmax
 from mspc.ops.op import Op
-from mspc.ops.reshape import Reshape
-from mspc.ops.shape import Transpose
-from mspc.ops.softmax import Softmax
-from mspc.ops.structural import MakeTuple, TupleGetItem
+from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.moving import Transpose
+from mspc.ops.tensor.reshape import Reshape
 from mspc.runtime import buffers, plan
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm import OneRank
+from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 
 SIDE = 80

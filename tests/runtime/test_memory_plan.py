@@ -13,34 +13,34 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mspc.commands.capture import capture
-from mspc.commands.programs import config_of
+from mspc.api.state import Session
 from mspc.compiler.driver import compile_launch
+from mspc.engine.capture import capture
+from mspc.engine.programs import config_of
 from mspc.ir.compare import difference
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
-from mspc.ir.parser import parse
-from mspc.ir.printer import print_graph
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.activation import Tanh
-from mspc.ops.arithmetic import Add
-from mspc.ops.broadcast import ReduceSum
-from mspc.ops.comm import AllReduce, Collective
-from mspc.ops.fused_elementwise import FusedElementwise
-from mspc.ops.grouped_update import GroupedUpdate
-from mspc.ops.matmul import MatMul
+from mspc.ops.collective.collectives import AllReduce, Collective
+from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
+from mspc.ops.fused.elementwise import FusedElementwise
+from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.math.arithmetic import Add
+from mspc.ops.math.matmul import MatMul
+from mspc.ops.math.reduce import ReduceMean
 from mspc.ops.modules import load_operators
+from mspc.ops.nn.activation import Tanh
 from mspc.ops.op import REGISTRY, Op
-from mspc.ops.optimizer import Adam, AssignAdd
-from mspc.ops.reduce import ReduceMean
-from mspc.ops.reshape import Reshape
-from mspc.ops.structural import Depend, MakeTuple, TupleGetItem
+from mspc.ops.optim.optimizer import Adam, AssignAdd
+from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import parse_passes, run_passes
 from mspc.runtime.arena import Block, assign, most_alive
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
 from mspc.runtime.memory_plan import MemoryPlan, plan_memory
-from mspc.session.state import Session
 from tests.copied_parameters import random_copies
 from tests.interpret import cut_for
 from tests.networks import RandomNetwork

@@ -7,14 +7,14 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Parameter
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType
-from mspc.ops.arithmetic import Add
-from mspc.ops.broadcast import ReduceSum
-from mspc.ops.cast import Cast
-from mspc.ops.elementwise import Square
-from mspc.ops.optimizer import Adam, ApplyMomentum
+from mspc.ops.math.arithmetic import Add
+from mspc.ops.math.elementwise import Square
+from mspc.ops.optim.optimizer import Adam, ApplyMomentum
+from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import parse_passes, run_passes
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm_local import World
+from mspc.runtime.comm.local import World
 from mspc.runtime.observe import observe
 
 FUSED = ["FusedElementwise", "GroupedUpdate", "GroupedUpdate"]

@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm import OneRank
+from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.profile import Timed, costs, trace
 from tests.gpu.programs import compiled

@@ -12,10 +12,10 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, INT32, DType, TensorType
-from mspc.runtime.agreement import agree, stop_together
-from mspc.runtime.comm_local import LocalComm, World
+from mspc.runtime.comm.agreement import agree, stop_together
+from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.data import Batches, load_batches, synthetic_batches
-from mspc.runtime.failure import StoppedByOther
+from mspc.runtime.faults.failure import StoppedByOther
 from mspc.runtime.slices import cut, cut_parameter, gather
 
 WHOLE = np.arange(48, dtype=np.float32).reshape(4, 12)

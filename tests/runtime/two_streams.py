@@ -18,7 +18,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import TensorType
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm import Exchanging
+from mspc.runtime.comm.interface import Exchanging
 from mspc.runtime.memory_plan import MemoryPlan, Place, only_shows, side_stream
 
 Array = Any

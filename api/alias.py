@@ -1,0 +1,198 @@
+"""Public modules: `mindspore.nn` and `mspc.nn` are mspc/api/nn. One finder serves both names.
+
+api/ is laid out as MindSpore is, module for module; `OTHER_NAMES` has the rest.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+NAME = "mindspore"
+_OWN = "mspc"
+_API = os.path.dirname(os.path.abspath(__file__))
+_INTERNAL = frozenset({"alias", "errors", "launch", "names", "state"})
+"""Modules of api/ that no script imports."""
+
+OTHER_NAMES: dict[str, str] = {
+    "common.dtype": "api.common.dtype",
+    "communication.management": "api.communication",
+    "communication.comm_func": "api.communication",
+    "device": "api.runtime",
+    "dtype": "api.common.dtype",
+    "dataset.transforms.c_transforms": "api.dataset.transforms",
+    "dataset.transforms.py_transforms": "api.dataset.transforms",
+    "dataset.transforms.transforms": "api.dataset.transforms",
+    "dataset.vision.c_transforms": "api.dataset.vision",
+    "dataset.vision.py_transforms": "api.dataset.vision",
+    "dataset.vision.transforms": "api.dataset.vision",
+    "nn.layer": "api.nn",
+    "nn.layer.activation": "api.nn.activation",
+    "nn.layer.basic": "api.nn.basic",
+    "nn.layer.container": "api.nn.container",
+    "nn.layer.embedding": "api.nn.basic",
+    "nn.layer.normalization": "api.nn.basic",
+    "nn.loss.loss": "api.nn.loss",
+    "nn.optim.ada_grad": "api.nn.optim.adaptive",
+    "nn.optim.ftrl": "api.nn.optim.adaptive",
+    "nn.optim.lazyadam": "api.nn.optim.adam",
+    "nn.optim.rmsprop": "api.nn.optim.adaptive",
+    "nn.wrap.cell_wrapper": "api.nn.wrap",
+    "nn.wrap.loss_scale": "api.nn.loss_scale",
+    "ops.auto_generate": "api.ops",
+    "ops.auto_generate.gen_ops_def": "api.ops",
+    "ops.auto_generate.gen_ops_prim": "api.ops",
+    "ops.composite": "api.ops",
+    "ops.function": "api.ops",
+    "ops.functional": "api.ops",
+    "ops.operations": "api.ops",
+    "ops.operations.array_ops": "api.ops",
+    "ops.operations.comm_ops": "api.ops",
+    "ops.operations.inner_ops": "api.ops",
+    "ops.operations.math_ops": "api.ops",
+    "ops.operations.nn_ops": "api.ops",
+    "ops.operations.other_ops": "api.ops",
+    "ops.operations.random_ops": "api.ops",
+    "ops.operations._inner_ops": "api.ops",
+    "parallel.algo_parameter_config": "api.parallel.algo_parameters",
+    "parallel.nn": "api.nn.wrap",
+    "train.amp": "api.amp",
+}
+"""Modules whose place in MindSpore is another than in api/."""
+
+
+API_LEVEL = "2.10.0"
+"""What scripts are told that ask for `mindspore.__version__`: the interface that mspc follows."""
+
+
+def public_modules() -> list[str]:
+    """Every public module, without the first name; "" is the whole."""
+    found = {"", *OTHER_NAMES}
+    for folder, _, files in os.walk(_API):
+        parts = os.path.relpath(folder, _API).split(os.sep) if folder != _API else []
+        if "__init__.py" in files:
+            found.add(".".join(parts))
+        found |= {".".join([*parts, file[:-3]]) for file in files if file.endswith(".py") and file != "__init__.py"}
+    return sorted(found - _INTERNAL)
+
+
+def home_of(name: str) -> str | None:
+    """The module of mspc behind a public one (`nn.loss.loss`), None where there is none."""
+    if name in OTHER_NAMES:
+        return f"{_OWN}.{OTHER_NAMES[name]}"
+    if not name:
+        return _OWN
+    place = os.path.join(_API, *name.split("."))
+    if name in _INTERNAL or not (os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py"))):
+        return None
+    return f"{_OWN}.api.{name}"
+
+
+class PublicFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds `mspc.nn` in api/, where mspc has no folder of that name itself."""
+
+    first = _OWN
+
+    def __init__(self) -> None:
+        self._specs: dict[str, importlib.machinery.ModuleSpec | None] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        first, _, rest = fullname.partition(".")
+        if first != self.first:
+            return None
+        if home_of(rest) is None:
+            return self.refuse(fullname, rest)
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def refuse(self, fullname: str, rest: str) -> None:
+        """What becomes of a module that is not there; None leaves it to other finders."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        """The module of api/ itself, but where another public one lies below a module that is no folder."""
+        rest = spec.name.partition(".")[2]
+        home = importlib.import_module(home_of(rest) or _OWN)
+        below = any(name.startswith(f"{rest}.") for name in OTHER_NAMES)
+        if below and not hasattr(home, "__path__"):
+            return _Alias(spec.name)
+        self._specs[spec.name] = home.__spec__
+        return home
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        name = spec.name if spec is not None else module.__name__
+        if isinstance(module, _Alias):
+            module.__dict__["_target"] = importlib.import_module(home_of(name.partition(".")[2]) or _OWN)
+        else:
+            module.__spec__ = self._specs.pop(name)
+
+
+class AliasFinder(PublicFinder):
+    """Finds `mindspore` and everything below it."""
+
+    first = NAME
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return _Alias(spec.name)
+
+    def refuse(self, fullname: str, rest: str) -> None:
+        raise ModuleNotFoundError(
+            f"mspc does not support the module {fullname!r} of mindspore{_nearest(rest)}", name=fullname
+        )
+
+
+class _Alias(ModuleType):
+    """A public module: its attributes are those of the module of api/ behind it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__version__" and self.__name__ == NAME:
+            return API_LEVEL
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(name)
+        full = f"{self.__name__}.{name}"
+        is_module = home_of(full.partition(".")[2]) is not None
+        try:
+            found = getattr(self.__dict__["_target"], name)
+        except AttributeError:
+            if is_module:
+                return importlib.import_module(full)
+            raise AttributeError(f"mspc does not support {full}") from None
+        return importlib.import_module(full) if is_module and isinstance(found, ModuleType) else found
+
+    def __dir__(self) -> list[str]:
+        return dir(self.__dict__["_target"])
+
+
+def install_public() -> None:
+    """Make `import mspc.nn` mean mspc/api/nn. Calling it again changes nothing."""
+    if not any(type(finder) is PublicFinder for finder in sys.meta_path):
+        sys.meta_path.append(PublicFinder())
+
+
+def install() -> None:
+    """Make `import mindspore` mean mspc, before any installed package of that name. Calling it
+    again changes nothing.
+    """
+    if not any(isinstance(finder, AliasFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, AliasFinder())
+
+
+def uninstall() -> None:
+    """Undo `install` and forget the modules that were imported by it."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, AliasFinder)]
+    for name in [name for name in sys.modules if name.partition(".")[0] == NAME]:
+        del sys.modules[name]
+
+
+def _nearest(rest: str) -> str:
+    import difflib  # only on the way to an error
+
+    near = difflib.get_close_matches(rest, list(filter(None, public_modules())), 1)
+    return f"; did you mean '{NAME}.{near[0]}'?" if near else ""

@@ -1,0 +1,192 @@
+"""Requests for gradients as plain data: what `value_and_grad`, `grad` and `GradOperation` return.
+
+They hold what to differentiate and with respect to what; the front end turns them into a Gradient node
+when they are called inside a compiled function. Called by a script, they launch a graph themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from mspc.api import launch
+from mspc.api.common.parameter import Parameter
+from mspc.api.errors import ApiTypeError, ApiValueError
+
+
+@dataclass(frozen=True)
+class GradientFunction:
+    """`fn` and its gradients, to be called like `fn`.
+
+    fn: a Cell or a function.
+    positions: indices of the arguments to differentiate by; () for none.
+    weights: parameters to differentiate by, None for none.
+    has_aux: only the first result of fn is differentiated; the others are returned as they are.
+    get_all: gradients of all positions come as a tuple, also of one; with `weights` the whole result is
+        (gradients of inputs, gradients of weights).
+    sens_param: the last argument of the call is the sensitivity (the gradient of the result).
+    value: the result of fn is returned too: (value, gradients).
+    weights_tuple: `weights` was a list or tuple, so their gradients are a tuple (else one gradient).
+    positions_tuple: `positions` was given as a tuple.
+    all_positions: every argument that is a tensor of floats is differentiated (GradOperation(get_all=True)).
+    """
+
+    fn: Any
+    positions: tuple[int, ...] = (0,)
+    weights: tuple[Parameter, ...] | None = None
+    has_aux: bool = False
+    get_all: bool = False
+    sens_param: bool = False
+    value: bool = False
+    weights_tuple: bool = True
+    positions_tuple: bool = False
+    all_positions: bool = False
+
+    def __call__(self, *args: Any) -> Any:
+        return launch.launcher().launch(self, args)
+
+
+@dataclass(frozen=True)
+class GradOperation:
+    """MindSpore's older way to ask for gradients: `GradOperation(get_by_list=True)(net, weights)(x)`.
+
+    get_all: gradients of all inputs, as a tuple. get_by_list: gradients of the weights given.
+    sens_param: the last argument of the call is the sensitivity. Without get_all and get_by_list: the
+        gradient of the first input.
+    """
+
+    get_all: bool = False
+    get_by_list: bool = False
+    sens_param: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("get_all", "get_by_list", "sens_param"):
+            if not isinstance(getattr(self, name), bool):
+                raise ApiTypeError(
+                    f"GradOperation: {name} must be True or False, not {getattr(self, name)!r}"
+                )
+
+    def __call__(self, fn: Any, weights: Any = None, grad_position: Any = None) -> GradientFunction:
+        """What computes the gradients of `fn`.
+
+        Raises:
+            TypeError: `weights` holds something else than Parameters.
+        """
+        found, _ = _weights(weights)
+        if self.get_by_list and found is None:
+            found = tuple(fn.trainable_params()) if hasattr(fn, "trainable_params") else ()
+        inputs = self.get_all or not self.get_by_list
+        return GradientFunction(
+            fn=fn,
+            positions=() if not inputs or self.get_all else (0,),
+            weights=found if self.get_by_list else None,
+            get_all=self.get_all,
+            sens_param=self.sens_param,
+            all_positions=self.get_all,
+        )
+
+
+def value_and_grad(
+    fn: Any,
+    grad_position: int | tuple[int, ...] | None = 0,
+    weights: Any = None,
+    has_aux: bool = False,
+    return_ids: bool = False,
+    sens_param: bool = False,
+) -> GradientFunction:
+    """A function that returns (value of fn, gradients).
+
+    Args:
+        fn: a Cell or a function.
+        grad_position: argument or arguments to differentiate by; None for none.
+        weights: Parameter, or several, to differentiate by.
+        has_aux: only the first result of fn is differentiated.
+        sens_param: the last argument of the call is the gradient of the result.
+
+    Raises:
+        ValueError: neither positions nor weights are given. TypeError: an argument has the wrong type.
+    """
+    return _request("value_and_grad", fn, grad_position, weights, has_aux, return_ids, sens_param, True)
+
+
+def grad(
+    fn: Any,
+    grad_position: int | tuple[int, ...] | None = 0,
+    weights: Any = None,
+    has_aux: bool = False,
+    return_ids: bool = False,
+) -> GradientFunction:
+    """A function that returns the gradients of fn; with `has_aux` also its further results.
+
+    Raises:
+        ValueError: neither positions nor weights are given. TypeError: an argument has the wrong type.
+    """
+    return _request("grad", fn, grad_position, weights, has_aux, return_ids, False, False)
+
+
+def _request(
+    name: str,
+    fn: Any,
+    position: Any,
+    weights: Any,
+    has_aux: bool,
+    return_ids: bool,
+    sens_param: bool,
+    value: bool,
+) -> GradientFunction:
+    if not callable(fn):
+        raise ApiTypeError(f"{name} takes a Cell or a function, not {type(fn).__name__}")
+    if return_ids:
+        raise ApiValueError(f"{name}: return_ids=True is not supported")
+    if not isinstance(has_aux, bool):
+        raise ApiTypeError(f"{name}: has_aux must be True or False, not {has_aux!r}")
+    found, several = _weights(weights)
+    if position is None and found is None:
+        raise ApiValueError(f"{name}: grad_position and weights must not both be None")
+    positions = () if position is None else position if isinstance(position, tuple) else (position,)
+    for entry in positions:
+        if isinstance(entry, bool) or not isinstance(entry, int):
+            raise ApiTypeError(
+                f"{name}: grad_position must be an integer or a tuple of them, not {position!r}"
+            )
+        if entry < 0:
+            raise ApiValueError(f"{name}: grad_position {entry} is negative")
+    return GradientFunction(
+        fn, positions, found, has_aux, False, sens_param, value, several, isinstance(position, tuple)
+    )
+
+
+def _weights(weights: Any) -> tuple[tuple[Parameter, ...] | None, bool]:
+    """(parameters, whether there were several)."""
+    if weights is None:
+        return None, True
+    if isinstance(weights, Parameter):
+        return (weights,), False
+    if isinstance(weights, Iterable):
+        found = tuple(weights)
+        if all(isinstance(entry, Parameter) for entry in found):
+            return found, True
+    raise ApiTypeError("weights must be Parameters, for example net.trainable_params()")
+
+
+@dataclass(frozen=True)
+class JitFunction:
+    """A function marked with `jit`: called by a script it is compiled and run, inside a graph it
+    is read through.
+    """
+
+    fn: Callable[..., Any]
+
+    def __call__(self, *args: Any) -> Any:
+        return launch.launcher().launch(self.fn, args)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else JitFunction(self.fn.__get__(instance, owner))
+
+
+def jit(fn: Any = None, **_: Any) -> Any:
+    """Mark a function to be compiled when it is called. Options (`mode`, `jit_config`, ...) have
+    no effect.
+    """
+    return jit if fn is None else JitFunction(fn)

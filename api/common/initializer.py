@@ -1,0 +1,48 @@
+"""`mindspore.common.initializer`: the function `initializer` and the classes behind its names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api.common.initial_values import (
+    Constant,
+    HeNormal,
+    HeUniform,
+    Identity,
+    Initializer,
+    Normal,
+    One,
+    TruncatedNormal,
+    Uniform,
+    XavierNormal,
+    XavierUniform,
+    Zero,
+    initial_value,
+)
+from mspc.api.common.tensor import Tensor
+from mspc.api.errors import ApiValueError
+from mspc.ir.types import FLOAT32
+
+__all__ = [
+    "Constant", "HeNormal", "HeUniform", "Identity", "Initializer", "Normal", "One", "TruncatedNormal",
+    "Uniform",
+    "XavierNormal", "XavierUniform", "Zero", "initializer",
+]  # fmt: skip
+
+
+def initializer(init: Any, shape: Any = None, dtype: Any = FLOAT32) -> Tensor:
+    """A Tensor whose values are drawn when they are needed.
+
+    Args:
+        init: a name ("normal", "zeros", ...), a number, an Initializer, its class, or a Tensor of that shape.
+
+    Raises:
+        TypeError, ValueError: `init` or `shape` is of the wrong kind.
+    """
+    if isinstance(init, Tensor):
+        if shape is not None and tuple(shape) != init.shape:
+            raise ApiValueError(f"initializer: the tensor has shape {init.shape}, not {tuple(shape)}")
+        return init
+    if shape is None:
+        raise ApiValueError("initializer: shape is missing")
+    return Tensor(initial_value(init, shape, dtype))

@@ -1,0 +1,170 @@
+"""`Parameter`: a tensor with a name that training changes. While a graph trains it, its values
+live in the runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import numpy as np
+
+from mspc.api.common.initial_values import InitialValue, as_initializer
+from mspc.api.common.tensor import Tensor, as_array
+from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.ir.types import dtype_of
+
+UNNAMED = "Parameter"
+"""The name of a parameter until a cell's attribute gives it one."""
+
+
+class Store(Protocol):
+    """Where the values of parameters are while a graph trains them."""
+
+    def read(self, parameter: Parameter) -> np.ndarray:
+        """The full tensor; a sharded one is gathered, so every rank must read it."""
+        ...
+
+    def write(self, parameter: Parameter, array: np.ndarray) -> None:
+        """Replace the full tensor."""
+        ...
+
+
+class Parameter(Tensor):
+    """A tensor that belongs to a network.
+
+    Args:
+        default_input: Tensor, array, number or list; values of an `initializer` are drawn when they
+            are needed.
+        name: None takes the name of the attribute that holds the parameter.
+        requires_grad: whether training changes it.
+        layerwise_parallel: kept out of the gradient reduction of data parallel modes.
+        parallel_optimizer: may be cut over replicas by the parallel optimizer.
+
+    The full name of a parameter is the path of attributes of the cells that hold it, then its own
+    name. `owned`: a cell holds it already, so that an optimizer's list of it does not rename it.
+    """
+
+    def __init__(
+        self,
+        default_input: Any,
+        name: str | None = None,
+        requires_grad: bool = True,
+        layerwise_parallel: bool = False,
+        parallel_optimizer: bool = True,
+        storage_format: str = "",
+        device: Any = None,
+    ) -> None:
+        if name is not None and not isinstance(name, str):
+            raise ApiTypeError(f"the name of a parameter must be a string, not {name!r}")
+        if name is not None and not name.strip():
+            raise ApiValueError("the name of a parameter must not be empty")
+        if not isinstance(requires_grad, bool):
+            raise ApiTypeError(f"requires_grad must be True or False, not {requires_grad!r}")
+        super().__init__(default_input)
+        if self._array is not None and isinstance(default_input, Tensor):
+            self._array = np.array(self._array)
+        self.store: Store | None = None
+        self.given_name = name
+        self.name = UNNAMED if name is None else name
+        self.requires_grad = requires_grad
+        self.layerwise_parallel = layerwise_parallel
+        self.parallel_optimizer = parallel_optimizer
+        self.comm_fusion = 1
+        self.owned = False
+
+    @property
+    def value(self) -> np.ndarray:
+        """The full tensor as it is now; gathered from all ranks while a graph trains it in slices."""
+        if self.store is not None:
+            return self.store.read(self)
+        if self._array is None:
+            assert self._lazy is not None
+            self._array = self._lazy.fill()
+        return self._array
+
+    @value.setter
+    def value(self, array: np.ndarray) -> None:
+        if self.store is not None:
+            self.store.write(self, array)
+        else:
+            self._array = array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._lazy.shape if self._lazy is not None else self._array.shape  # type: ignore[union-attr]  # one of both is set
+
+    @property
+    def dtype(self) -> Any:
+        return self._lazy.dtype if self._lazy is not None else dtype_of(self._array.dtype)  # type: ignore[union-attr]  # one of both is set
+
+    @property
+    def data(self) -> Parameter:
+        return self
+
+    @property
+    def param_info(self) -> Parameter:
+        return self
+
+    def set_data(self, data: Any, slice_shape: bool = False) -> Parameter:
+        """Replace the values. Raises ValueError for another shape, TypeError for another kind of number."""
+        if isinstance(data, InitialValue) or (isinstance(data, Tensor) and data.has_init):
+            data = Tensor(data).value
+        array = as_array(data)
+        if array.shape != self.shape:
+            raise ApiValueError(
+                f"parameter '{self.name}' has shape {self.shape}, the new values {array.shape}"
+            )
+        kind = dtype_of(array.dtype)
+        if kind != self.dtype and kind.is_float and not self.dtype.is_float:
+            raise ApiTypeError(f"parameter '{self.name}' is {self.dtype}, the new values are {kind}")
+        self.value = array.astype(self.dtype.numpy)
+        return self
+
+    def assign_value(self, other: Any) -> Parameter:
+        return self.set_data(other)
+
+    def init_data(self, *_: Any, **__: Any) -> Parameter:
+        return self
+
+    def clone(self, init: Any = "same") -> Parameter:
+        """A new parameter of the same shape; `init` "same" copies the values, else it is an initializer."""
+        if init == "same":
+            source: Any = self._lazy if self.has_init else np.array(self.value)
+        else:
+            source = InitialValue(as_initializer(init), self.shape, self.dtype)
+        twin = Parameter(
+            source, self.name, self.requires_grad, self.layerwise_parallel, self.parallel_optimizer
+        )
+        twin.comm_fusion = self.comm_fusion
+        return twin
+
+    @property
+    def has_init(self) -> bool:
+        return self.store is None and self._array is None and self._lazy is not None
+
+    def __repr__(self) -> str:
+        facts = f"name={self.name}, shape={self.shape}, dtype={self.dtype}"
+        return f"Parameter({facts}, requires_grad={self.requires_grad})"
+
+    __str__ = __repr__
+
+
+class ParameterTuple(tuple[Parameter, ...]):
+    """Several parameters. Raises TypeError for an element that is none."""
+
+    def __new__(cls, iterable: Iterable[Parameter]) -> ParameterTuple:
+        found = tuple(iterable)
+        for element in found:
+            if not isinstance(element, Parameter):
+                raise ApiTypeError(f"ParameterTuple takes Parameters, not {type(element).__name__}")
+        return super().__new__(cls, found)
+
+    def clone(self, prefix: str, init: Any = "same") -> ParameterTuple:
+        """Copies named `prefix.name`, with their values or with those of an initializer."""
+        twins: list[Parameter] = []
+        for parameter in self:
+            twin = parameter.clone(init)
+            twin.name = twin.given_name = f"{prefix}.{parameter.name}"
+            twins.append(twin)
+        return ParameterTuple(twins)

@@ -1,0 +1,356 @@
+"""`Tensor`: an array with MindSpore's interface, for everything outside a compiled graph. NumPy
+does the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from mspc.api.common.dtype import promoted_scalar
+from mspc.api.common.initial_values import InitialValue, as_initializer, checked_shape
+from mspc.api.common.tensor_methods import TensorMethods
+from mspc.api.communication.groups import ranks_of
+from mspc.api.errors import ApiIndexError, ApiTypeError, ApiValueError, caller_location
+from mspc.api.ops.primitive import register_session
+from mspc.ir.types import FLOAT32, INT64, DType, TensorType, dtype_of
+from mspc.ops.promotion import promoted
+
+
+class Tensor(TensorMethods):
+    """A tensor of one element type.
+
+    Args:
+        input_data: array, number, (nested) list, or another Tensor. Python floats become Float32, ints
+            Int64; NumPy
+            arrays keep their element type.
+        dtype: element type; None keeps the data's.
+        shape, init: instead of data: a shape (with dtype) and an initializer that draws the values
+            when asked for.
+
+    Raises:
+        TypeError: the data are no tensor. ValueError: data and shape are both given, or rows have
+        different lengths.
+    """
+
+    __array_priority__ = 100
+    _pending: Any = None
+    owned = False
+    """Whether nobody else holds the array, so that the same array means the same values."""
+
+    def __init__(
+        self, input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None
+    ) -> None:
+        self._array: np.ndarray | None = None
+        self._lazy: InitialValue | None = None
+        if input_data is None and shape is not None:
+            kind = FLOAT32 if dtype is None else dtype_of(dtype)
+            self._lazy = InitialValue(
+                as_initializer("zeros" if init is None else init), checked_shape(shape), kind
+            )
+            return
+        if input_data is None or init is not None:
+            raise ApiValueError("Tensor takes input_data, or shape (with dtype and init)")
+        if isinstance(input_data, InitialValue):
+            self._lazy = input_data if dtype is None else input_data.restyled(dtype_of(dtype))
+            return
+        if isinstance(input_data, Tensor) and input_data._lazy is not None and input_data._array is None:
+            lazy = input_data._lazy
+            self._lazy = lazy if dtype is None else lazy.restyled(dtype_of(dtype))
+            return
+        self._array = as_array(input_data, dtype)
+        self.owned = not isinstance(input_data, Tensor)
+        if shape is not None and checked_shape(shape) != self._array.shape:
+            raise ApiValueError(
+                f"Tensor: the data have shape {self._array.shape}, not {checked_shape(shape)}"
+            )
+
+    @staticmethod
+    def from_array(array: Any) -> Tensor:
+        """A tensor around `array`, which is not copied. An array that a device still computes (it has `fetch()`) is
+        waited for when somebody reads the tensor."""
+        tensor = object.__new__(Tensor)
+        tensor._array = None if hasattr(array, "fetch") else np.asarray(array)
+        tensor._pending = array if tensor._array is None else None
+        tensor._lazy = None
+        return tensor
+
+    @staticmethod
+    def from_numpy(array: np.ndarray) -> Tensor:
+        """A tensor that shares the memory of `array`."""
+        if not isinstance(array, np.ndarray):
+            raise ApiTypeError(f"from_numpy takes a NumPy array, not {type(array).__name__}")
+        return Tensor.from_array(array)
+
+    # What it is -----------------------------------------------------------------------------------
+
+    @property
+    def value(self) -> np.ndarray:
+        """The values; drawn now when the tensor came from an initializer."""
+        if self._array is None:
+            if self._pending is not None:
+                self._array = np.asarray(self._pending.fetch())
+                self._pending = None
+                return self._array
+            assert self._lazy is not None
+            self._array = self._lazy.fill()
+        return self._array
+
+    @value.setter
+    def value(self, array: np.ndarray) -> None:
+        self._array = array
+
+    @property
+    def has_init(self) -> bool:
+        """Whether the values are still to be drawn."""
+        return self._array is None and self._lazy is not None
+
+    def fill_slices(self, slices: tuple[slice, ...]) -> np.ndarray:
+        """The values in `slices`; only these are kept when the whole tensor was not drawn yet."""
+        if self.has_init:
+            assert self._lazy is not None
+            return self._lazy.fill(slices)
+        return self.value[slices]
+
+    def init_data(self, *_: Any) -> Tensor:
+        """Draw the values now; returns the tensor."""
+        _ = self.value
+        return self
+
+    def asnumpy(self) -> np.ndarray:
+        """The values as a NumPy array (its own memory)."""
+        return np.array(self.value)
+
+    def numpy(self) -> np.ndarray:
+        return self.asnumpy()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        if self._array is None and self._lazy is not None:
+            return self._lazy.shape
+        if self._pending is not None:
+            return self._pending.shape
+        return self.value.shape
+
+    @property
+    def dtype(self) -> DType:
+        if self._array is None and self._lazy is not None:
+            return self._lazy.dtype
+        return dtype_of(self.value.dtype)
+
+    @property
+    def type(self) -> TensorType:
+        """Element type and shape as the compiler sees them."""
+        return TensorType(self.dtype, self.shape)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def dim(self) -> int:
+        return self.ndim
+
+    @property
+    def size(self) -> int:
+        return self.type.size
+
+    def numel(self) -> int:
+        return self.size
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.type.nbytes
+
+    # Python protocols -----------------------------------------------------------------------------
+
+    def item(self, index: Any = None) -> Any:
+        """One element as a Python number; without an index the tensor must have exactly one."""
+        if index is None and self.size != 1:
+            raise ApiValueError(f"item() needs a tensor with one element, not shape {self.shape}")
+        return self.value.item() if index is None else self.value.item(index)
+
+    def tolist(self) -> Any:
+        return self.value.tolist()
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return np.array(self.value, dtype=dtype)
+
+    def __repr__(self) -> str:
+        values = np.array2string(self.value, separator=", ", prefix="Tensor(value=")
+        return f"Tensor(shape={list(self.shape)}, dtype={self.dtype}, value={values})"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec and self.size == 1 else str(self)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ApiTypeError("a tensor without dimensions has no len()")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.shape:
+            raise ApiTypeError("a tensor without dimensions cannot be iterated")
+        return (Tensor.from_array(row) for row in self.value)
+
+    def __bool__(self) -> bool:
+        return bool(self._single("bool"))
+
+    def __int__(self) -> int:
+        return int(self._single("int"))
+
+    def __float__(self) -> float:
+        return float(self._single("float"))
+
+    def __index__(self) -> int:
+        if not (self.dtype.is_integer and self.size == 1):
+            raise ApiTypeError(f"only a tensor with one integer can be an index, not {self.type}")
+        return int(self.item())
+
+    def _single(self, kind: str) -> Any:
+        if self.size != 1:
+            raise ApiValueError(f"{kind}() needs a tensor with one element, not shape {self.shape}")
+        return self.value.item()
+
+    __hash__ = object.__hash__
+
+    def __getitem__(self, index: Any) -> Tensor:
+        try:
+            return Tensor.from_array(self.value[_plain_index(index)])
+        except IndexError as error:
+            raise ApiIndexError(f"index {index!r} of a tensor of shape {self.shape}: {error}") from None
+
+    def __setitem__(self, index: Any, item: Any) -> None:
+        array = np.array(self.value)
+        array[_plain_index(index)] = item.value if isinstance(item, Tensor) else item
+        self.value = array
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        return self.copy()
+
+    def copy(self) -> Tensor:
+        return Tensor.from_array(np.array(self.value))
+
+    def assign_value(self, other: Any) -> Tensor:
+        """Take over the values of another tensor of the same shape."""
+        array = as_array(other, self.dtype)
+        if array.shape != self.shape:
+            raise ApiValueError(f"assign_value: shape {array.shape} is not {self.shape}")
+        self.value = array
+        return self
+
+    def set_dtype(self, dtype: Any) -> Tensor:
+        self.value = self.value.astype(dtype_of(dtype).numpy)
+        return self
+
+    # Operators ------------------------------------------------------------------------------------
+
+    def _binary(self, other: Any, function: Callable[..., Any], swapped: bool, divide: bool = False) -> Any:
+        left = self.value
+        if isinstance(other, (Tensor, np.ndarray)):
+            right = other.value if isinstance(other, Tensor) else other
+            kind = promoted(dtype_of(left.dtype), dtype_of(right.dtype))
+        elif isinstance(other, (bool, int, float, np.generic)):
+            right = other
+            kind = promoted_scalar(
+                dtype_of(left.dtype), other.item() if isinstance(other, np.generic) else other
+            )
+        else:
+            return NotImplemented
+        if divide and not kind.is_float:
+            kind = FLOAT32
+        operands = (np.asarray(left, kind.numpy), np.asarray(right, kind.numpy))
+        try:
+            return Tensor.from_array(function(*(operands[::-1] if swapped else operands)))
+        except ValueError as error:
+            raise ApiValueError(f"shapes {left.shape} and {np.shape(right)} do not fit: {error}") from None
+
+    def __neg__(self) -> Tensor:
+        return Tensor.from_array(-self.value)
+
+    def __pos__(self) -> Tensor:
+        return self
+
+    def __abs__(self) -> Tensor:
+        return Tensor.from_array(np.abs(self.value))
+
+    def __invert__(self) -> Tensor:
+        return Tensor.from_array(~self.value)
+
+    def __matmul__(self, other: Any) -> Any:
+        return self._binary(other, np.matmul, False)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return self._binary(other, np.matmul, True)
+
+
+def _plain_index(index: Any) -> Any:
+    if isinstance(index, tuple):
+        return tuple(_plain_index(i) for i in index)
+    return index.value if isinstance(index, Tensor) else index
+
+
+def as_array(data: Any, dtype: Any = None) -> np.ndarray:
+    """The array that `Tensor(data, dtype)` holds.
+
+    Raises:
+        TypeError: `data` is no number, array or list. ValueError: nested lists of different lengths.
+    """
+    kind = None if dtype is None else dtype_of(dtype)
+    if isinstance(data, Tensor):
+        array = data.value
+        return array if kind is None or kind == data.dtype else array.astype(kind.numpy)
+    if isinstance(data, (np.ndarray, np.generic)):
+        return np.array(data, dtype=None if kind is None else kind.numpy)
+    if not isinstance(data, (bool, int, float, list, tuple)):
+        raise ApiTypeError(f"a tensor is made of numbers, lists and arrays, not of {type(data).__name__}")
+    try:
+        array = np.array(_unwrapped(data))
+    except ValueError:
+        raise ApiValueError("the rows of the list have different lengths") from None
+    if array.dtype.kind not in "biuf":
+        raise ApiTypeError(f"a tensor is made of numbers, not of {data!r}")
+    if kind is None and array.dtype.kind == "f":
+        kind = FLOAT32
+    if kind is None and array.dtype.kind in "iu":
+        kind = INT64
+    return array if kind is None else array.astype(kind.numpy)
+
+
+def _unwrapped(data: Any) -> Any:
+    if isinstance(data, (list, tuple)):
+        return [_unwrapped(item) for item in data]
+    return data.value if isinstance(data, Tensor) else data
+
+
+def _binary_method(function: Callable[..., Any], swapped: bool, divide: bool = False) -> Callable[..., Any]:
+    def method(self: Tensor, other: Any) -> Any:
+        return self._binary(other, function, swapped, divide)
+
+    return method
+
+
+_ARITHMETIC: dict[str, tuple[Any, bool]] = {
+    "add": (np.add, False), "sub": (np.subtract, False), "mul": (np.multiply, False),
+    "truediv": (np.true_divide, True), "floordiv": (np.floor_divide, False), "mod": (np.mod, False),
+    "pow": (np.power, False), "and": (np.bitwise_and, False), "or": (np.bitwise_or, False),
+    "xor": (np.bitwise_xor, False),
+}  # fmt: skip
+for _name, (_function, _divide) in _ARITHMETIC.items():
+    setattr(Tensor, f"__{_name}__", _binary_method(_function, False, _divide))
+    setattr(Tensor, f"__r{_name}__", _binary_method(_function, True, _divide))
+for _name, _function in {
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
+    "ne": np.not_equal,
+}.items():  # fmt: skip
+    setattr(Tensor, f"__{_name}__", _binary_method(_function, False))
+
+register_session(Tensor, caller_location, ranks_of)

@@ -1,0 +1,156 @@
+"""Who I am among the ranks: `init`, ranks, sizes, groups. Nothing here talks to other ranks."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from mspc.api import state
+from mspc.api.communication.groups import ranks_of, require_init
+from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.sharding.groups import WORLD_GROUPS
+
+HCCL_WORLD_COMM_GROUP = "hccl_world_group"
+NCCL_WORLD_COMM_GROUP = "nccl_world_group"
+MCCL_WORLD_COMM_GROUP = "mccl_world_group"
+
+
+class GlobalComm:
+    """Names of the group of all ranks."""
+
+    BACKEND: ClassVar[str] = "mccl"
+    WORLD_COMM_GROUP: ClassVar[str] = WORLD_GROUPS[0]
+    INITED: ClassVar[bool] = False
+
+
+class ReduceOp:
+    """How collectives combine."""
+
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+    PROD = "prod"
+
+
+def init(backend_name: str | None = None) -> None:
+    """Make ranks and groups known. "nccl" asks for GPUs, unless `device_target` or `--device` says otherwise.
+
+    Raises:
+        TypeError: `backend_name` is no string. ValueError: it is not "hccl", "nccl" or "mccl".
+    """
+    if backend_name is not None and not isinstance(backend_name, str):
+        raise ApiTypeError(f"init: backend_name must be a string, not {backend_name!r}")
+    if backend_name not in (None, "hccl", "nccl", "mccl"):
+        raise ApiValueError(f"init: backend_name {backend_name!r} is not 'hccl', 'nccl' or 'mccl'")
+    session = state.current()
+    session.initialized = True
+    session.backend = backend_name or ""
+
+
+def release() -> None:
+    """The opposite of `init`; groups are forgotten. Raises RuntimeError before `init()`."""
+    session = require_init("release")
+    session.initialized = False
+    session.groups.clear()
+
+
+def get_rank(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
+    """This rank's number in the group.
+
+    Raises:
+        RuntimeError: `init()` was not called. ValueError: there is no such group, or this rank is not in it.
+    """
+    session = require_init("get_rank")
+    ranks = ranks_of(group)
+    if session.rank not in ranks:
+        raise ApiValueError(
+            f"get_rank: rank {session.rank} is not in group {group!r}, which has {_listed(ranks)}"
+        )
+    return ranks.index(session.rank)
+
+
+def get_group_size(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
+    """Number of ranks of the group. Raises RuntimeError before `init()`, ValueError for an unknown group."""
+    require_init("get_group_size")
+    return len(ranks_of(group))
+
+
+def get_local_rank(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
+    """This rank's number among those of the group on this host. Raises as `get_rank`."""
+    session = require_init("get_local_rank")
+    ranks_of(group)
+    return session.local_rank
+
+
+def get_local_rank_size(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
+    """Number of ranks on this host. Raises as `get_group_size`."""
+    session = require_init("get_local_rank_size")
+    ranks_of(group)
+    return session.local_size
+
+
+def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
+    """The world's number of the rank that has number `group_rank_id` in the group.
+
+    Raises:
+        RuntimeError: before `init()`. ValueError: no such group or rank.
+    """
+    require_init("get_world_rank_from_group_rank")
+    ranks = ranks_of(group)
+    if not isinstance(group_rank_id, int) or not 0 <= group_rank_id < len(ranks):
+        raise ApiValueError(f"group {group!r} has {len(ranks)} ranks; there is no number {group_rank_id}")
+    return ranks[group_rank_id]
+
+
+def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
+    """The group's number of a rank. Raises as `get_world_rank_from_group_rank`."""
+    require_init("get_group_rank_from_world_rank")
+    ranks = ranks_of(group)
+    if world_rank_id not in ranks:
+        raise ApiValueError(f"rank {world_rank_id} is not in group {group!r}, which has {_listed(ranks)}")
+    return ranks.index(world_rank_id)
+
+
+def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
+    """Name a group of ranks; every rank calls it alike.
+
+    Raises:
+        RuntimeError: before `init()`. TypeError, ValueError: the name is taken, or the ranks are no
+        different ranks
+            of this job.
+    """
+    session = require_init("create_group")
+    if not isinstance(group, str) or not group:
+        raise ApiTypeError(f"create_group: the name must be a string, not {group!r}")
+    if not isinstance(rank_ids, (list, tuple, range)):
+        raise ApiTypeError(f"create_group: rank_ids must be a list of ranks, not {rank_ids!r}")
+    ranks = tuple(rank_ids)
+    if not ranks or len(set(ranks)) != len(ranks):
+        raise ApiValueError(f"create_group: rank_ids {list(ranks)} must be different ranks, at least one")
+    for rank in ranks:
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < session.size:
+            raise ApiValueError(f"create_group: {rank!r} is no rank of a job of {session.size}")
+    if group in WORLD_GROUPS or (group in session.groups and session.groups[group] != tuple(sorted(ranks))):
+        raise ApiValueError(f"create_group: there is a group {group!r} already")
+    session.groups[group] = tuple(sorted(ranks))
+
+
+def destroy_group(group: str) -> None:
+    """Forget a group. Raises RuntimeError before `init()`, ValueError for an unknown group or the world."""
+    session = require_init("destroy_group")
+    if group in WORLD_GROUPS:
+        raise ApiValueError("destroy_group: the group of all ranks cannot be destroyed")
+    ranks_of(group)
+    del session.groups[group]
+
+
+def get_process_group_ranks(group: str = GlobalComm.WORLD_COMM_GROUP) -> list[int]:
+    """The ranks of a group, ascending. Raises as `get_group_size`."""
+    require_init("get_process_group_ranks")
+    return list(ranks_of(group))
+
+
+def _listed(ranks: tuple[int, ...]) -> str:
+    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
+
+
+get_local_size = get_local_rank_size

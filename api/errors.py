@@ -1,0 +1,87 @@
+"""Errors of the Python API: members of the one family that are also the built-in exception a
+script expects.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from collections.abc import Iterable
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.location import Location
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class ApiError(MspcError):
+    """A wrong call of the Python API; the location is the caller's line in the user's file."""
+
+    def __init__(self, message: str, notes: Iterable[str] = (), location: Location | None = None) -> None:
+        super().__init__(message, location or caller_location(), notes)
+
+
+class ApiValueError(ApiError, ValueError):
+    """An argument has an impossible value."""
+
+
+class ApiTypeError(ApiError, TypeError):
+    """An argument has the wrong type."""
+
+
+class ApiKeyError(ApiError, KeyError):
+    """A dict has a key that is not known, or lacks one that it needs."""
+
+
+class ApiIndexError(ApiError, IndexError):
+    """An index lies outside."""
+
+
+class ApiRuntimeError(ApiError, RuntimeError):
+    """A call comes at the wrong time, for example before `init()`."""
+
+
+def caller_location() -> Location | None:
+    """The innermost running line outside mspc and outside installed libraries, or None."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not is_library(file):
+            return _location(file, frame.f_code, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+def is_own(file: str) -> bool:
+    """Whether a source file is one of mspc's modules; samples and tests in a checkout are none."""
+    if not file.startswith(PACKAGE):
+        return False
+    folder = file[len(PACKAGE) :].partition(os.sep)[0]
+    return folder.endswith(".py") or os.path.isfile(os.path.join(PACKAGE, folder, "__init__.py"))
+
+
+def is_library(file: str) -> bool:
+    """Whether a source file belongs to mspc or to an installed library, not to the user."""
+    if is_own(file) or file.startswith("<") or "site-packages" in file:
+        return True
+    return file.startswith(os.path.dirname(os.__file__))
+
+
+def _location(file: str, code: object, instruction: int, line: int) -> Location:
+    text = linecache.getline(file, line).rstrip("\n")
+    spans = list(code.co_positions())  # type: ignore[attr-defined]  # since 3.11
+    first, last, start, end = (
+        spans[instruction // 2] if 0 <= instruction // 2 < len(spans) else (line, line, None, None)
+    )
+    shown = os.path.relpath(file)
+    shown = file if shown.startswith("..") else shown
+    if first != line or start is None:
+        return Location(shown, line, text=text)
+    column = _characters(text, start)
+    end_column = _characters(text, end) if last == line and end is not None else len(text)
+    return Location(shown, line, column + 1, end_column + 1, text)
+
+
+def _characters(text: str, offset: int) -> int:
+    return len(text.encode()[:offset].decode(errors="ignore"))

@@ -1,0 +1,198 @@
+"""Functions of `mint` whose arguments differ from those of `ops`. They are parsed when a compiled function calls them,
+so they keep to the part of Python that mspc compiles; called by a script they run at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api import ops
+
+
+def add(input: Any, other: Any, *, alpha: Any = 1) -> Any:
+    """input + alpha * other."""
+    if alpha == 1:
+        return ops.Add()(input, other)
+    return ops.Add()(input, ops.Mul()(other, alpha))
+
+
+def sub(input: Any, other: Any, *, alpha: Any = 1) -> Any:
+    """input - alpha * other."""
+    if alpha == 1:
+        return ops.Sub()(input, other)
+    return ops.Sub()(input, ops.Mul()(other, alpha))
+
+
+def matmul(input: Any, other: Any) -> Any:
+    """Matrix product; more dimensions than two are a batch."""
+    return ops.matmul(input, other)
+
+
+def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """beta * input + alpha * (mat1 @ mat2)."""
+    return add(input if beta == 1 else ops.Mul()(input, beta), ops.MatMul()(mat1, mat2), alpha=alpha)
+
+
+def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """beta * input + alpha * (batch1 @ batch2), batch by batch."""
+    return add(input if beta == 1 else ops.Mul()(input, beta), ops.BatchMatMul()(batch1, batch2), alpha=alpha)
+
+
+def outer(input: Any, vec2: Any) -> Any:
+    """The outer product of two vectors."""
+    return ops.Outer()(input, vec2)
+
+
+# Shapes -----------------------------------------------------------------------------------------------------
+
+
+def cat(tensors: Any, dim: int = 0) -> Any:
+    """Tensors one after another along `dim`."""
+    return ops.Concat(dim)(tensors)
+
+
+concat = cat
+
+
+def stack(tensors: Any, dim: int = 0) -> Any:
+    """Tensors side by side along a new dimension."""
+    return ops.Stack(dim)(tensors)
+
+
+def chunk(input: Any, chunks: int, dim: int = 0) -> Any:
+    """`chunks` equal parts along `dim`, a tuple."""
+    return ops.Split(dim, chunks)(input)
+
+
+def split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> Any:
+    """Parts along `dim`, a tuple: of one size, or of the sizes listed."""
+    if isinstance(split_size_or_sections, int):
+        return ops.Split(dim, tensor.shape[dim] // split_size_or_sections)(tensor)
+    return ops.SplitWithSize()(tensor, tuple(split_size_or_sections), dim)
+
+
+def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    """Dimensions start_dim to end_dim made one."""
+    return ops.flatten(input, start_dim=start_dim, end_dim=end_dim)
+
+
+def squeeze(input: Any, dim: Any = None) -> Any:
+    """Without dimensions of size 1: all, or `dim`."""
+    return ops.squeeze(input, dim)
+
+
+def unsqueeze(input: Any, dim: int) -> Any:
+    """A new dimension of size 1 at `dim`."""
+    return ops.ExpandDims()(input, dim)
+
+
+def transpose(input: Any, dim0: int, dim1: int) -> Any:
+    """Two dimensions exchanged."""
+    return ops.swapaxes(input, dim0, dim1)
+
+
+def t(input: Any) -> Any:
+    """A matrix transposed; a vector as it is."""
+    if len(input.shape) < 2:
+        return input
+    return ops.Transpose()(input, (1, 0))
+
+
+def narrow(input: Any, dim: int, start: int, length: int) -> Any:
+    """`length` elements from `start` along `dim`."""
+    rank = len(input.shape)
+    begin = tuple([start if d == dim % rank else 0 for d in range(rank)])
+    end = tuple([start + length if d == dim % rank else input.shape[d] for d in range(rank)])
+    return ops.StridedSlice()(input, begin, end, (1,) * rank)
+
+
+def index_select(input: Any, dim: int, index: Any) -> Any:
+    """Slices of `input` along `dim`."""
+    return ops.Gather()(input, index, dim)
+
+
+def gather(input: Any, dim: int, index: Any) -> Any:
+    """Element by element the value of `input` at `index` along `dim`."""
+    return ops.GatherD()(input, dim, index)
+
+
+def repeat_interleave(input: Any, repeats: int, dim: Any = None) -> Any:
+    """Every slice along `dim` repeated."""
+    if dim is None:
+        return ops.RepeatInterleaveInt()(ops.Reshape()(input, (-1,)), repeats, 0)
+    return ops.RepeatInterleaveInt()(input, repeats, dim)
+
+
+# Reductions -------------------------------------------------------------------------------------------------
+
+
+def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """Sum along `dim`, None for all."""
+    return ops.ReduceSum(keepdim)(_as(input, dtype), () if dim is None else dim)
+
+
+def mean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """Mean along `dim`, None for all."""
+    return ops.ReduceMean(keepdim)(_as(input, dtype), () if dim is None else dim)
+
+
+def prod(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """Product along `dim`, None for all."""
+    return ops.ReduceProd(keepdim)(_as(input, dtype), () if dim is None else dim)
+
+
+def all(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Whether all elements along `dim` are true."""
+    return ops.ReduceAll(keepdim)(input, () if dim is None else dim)
+
+
+def any(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Whether any element along `dim` is true."""
+    return ops.ReduceAny(keepdim)(input, () if dim is None else dim)
+
+
+def amax(input: Any, dim: Any = (), keepdim: bool = False) -> Any:
+    """Maximum along `dim`, () for all."""
+    return ops.ReduceMax(keepdim)(input, dim)
+
+
+def amin(input: Any, dim: Any = (), keepdim: bool = False) -> Any:
+    """Minimum along `dim`, () for all."""
+    return ops.ReduceMin(keepdim)(input, dim)
+
+
+def max(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """The maximum, or (maxima, their places) along `dim`."""
+    if dim is None:
+        return ops.Max()(input)
+    return ops.MaxDim()(input, dim, keepdim)
+
+
+def min(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """The minimum, or (minima, their places) along `dim`."""
+    if dim is None:
+        return ops.Min()(input)
+    return ops.MinDim()(input, dim, keepdim)
+
+
+def cumsum(input: Any, dim: int, dtype: Any = None) -> Any:
+    """Running sums along `dim`."""
+    return ops.CumsumExt()(_as(input, dtype), dim)
+
+
+def sort(input: Any, *, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+    """(sorted elements, their places) along `dim`."""
+    return ops.SortExt()(input, dim, descending, stable)
+
+
+def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """(the k largest elements along `dim`, their places)."""
+    return ops.TopkExt()(input, k, dim, largest, sorted)
+
+
+def softmax(input: Any, dim: int, *, dtype: Any = None) -> Any:
+    """exp(input) divided by its sum along `dim`."""
+    return ops.Softmax(dim)(_as(input, dtype))
+
+
+def _as(input: Any, dtype: Any) -> Any:
+    return input if dtype is None else ops.cast(input, dtype)

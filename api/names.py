@@ -1,0 +1,54 @@
+"""The public names of mspc, as `mindspore` has them: where each one lives. Looked up on first use."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from mspc.api.alias import home_of
+
+_FROM: dict[str, tuple[str, ...]] = {
+    "mspc.api.common.tensor": ("Tensor",),
+    "mspc.api.common.parameter": ("Parameter", "ParameterTuple"),
+    "mspc.api.common.seed": ("set_seed", "get_seed"),
+    "mspc.api.common.gradient": ("value_and_grad", "grad", "jit", "GradOperation"),
+    "mspc.api.context": (
+        "GRAPH_MODE", "PYNATIVE_MODE", "ParallelMode", "set_context", "get_context",
+        "set_auto_parallel_context",
+        "get_auto_parallel_context", "reset_auto_parallel_context",
+    ),
+    "mspc.api.common.dtype": (
+        "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
+        "bfloat16",
+        "float32", "float64", "byte", "short", "half", "single", "double", "int_", "uint", "float_", "long",
+        "dtype_to_nptype", "dtype_to_pytype", "pytype_to_dtype",
+    ),
+    "mspc.ir.types": ("DType",),
+    "mspc.ir.diagnostics": ("MspcError",),
+    "mspc.api.nn.cell": ("Cell",),
+    "mspc.api.parallel.reshard": ("reshard",),
+    "mspc.api.common.api": ("from_numpy", "tensor", "ms_function", "ms_class", "jit_class", "lazy_inline"),
+    "mspc.api.train.model": ("Model",),
+    "mspc.api.train.serialization": ("load_checkpoint", "load_param_into_net", "save_checkpoint"),
+    "mspc.api.train.callback": (
+        "Callback", "CheckpointConfig", "LossMonitor", "ModelCheckpoint", "RunContext", "TimeMonitor",
+    ),
+    "mspc.api.parallel.layout": ("Layout",),
+    "mspc.api.parallel.shard": ("shard",),
+    "mspc.api.parallel.auto_parallel": ("AutoParallel",),
+    "mspc.api.parallel.algo_parameters": ("get_algo_parameters", "reset_algo_parameters", "set_algo_parameters"),
+}  # fmt: skip
+HOME = {name: module for module, names in _FROM.items() for name in names}
+
+
+def find(name: str) -> Any:
+    """The object behind a public name.
+
+    Raises:
+        AttributeError: mspc has no such name.
+    """
+    if name in HOME:
+        return getattr(importlib.import_module(HOME[name]), name)
+    if home_of(name) is not None:
+        return importlib.import_module(f"mspc.{name}")
+    raise AttributeError(f"module 'mspc' has no attribute {name!r}")

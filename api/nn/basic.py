@@ -1,0 +1,209 @@
+"""Layers: Dense, Embedding, Dropout, LayerNorm, Flatten."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mspc.api import ops
+from mspc.api.common.initial_values import HeUniform, Uniform, initial_value
+from mspc.api.common.parameter import Parameter
+from mspc.api.common.seed import new_dropout_seeds
+from mspc.api.common.tensor import Tensor
+from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.nn.activation import get_activation
+from mspc.api.nn.cell import Cell
+from mspc.api.ops.primitive import Primitive
+from mspc.ir.types import FLOAT32
+
+
+def positive(name: str, what: str, value: Any) -> int:
+    """`value` as a size. Raises TypeError for no integer, ValueError below 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ApiTypeError(f"{name}: {what} must be an integer, not {value!r}")
+    if value < 1:
+        raise ApiValueError(f"{name}: {what} {value} must be at least 1")
+    return value
+
+
+def parameter(init: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Parameter:
+    """A parameter from an initializer or from a Tensor of that shape. Raises ValueError for another shape."""
+    if not isinstance(init, Tensor):
+        return Parameter(initial_value(init, shape, dtype), name)
+    if init.shape != shape:
+        raise ApiValueError(f"{name}: the initial tensor has shape {init.shape}, not {shape}")
+    return Parameter(init, name)
+
+
+class Dense(Cell):
+    """x @ weight.T + bias, then the activation; weight is [out_channels, in_channels].
+
+    Args:
+        weight_init, bias_init: an initializer, its name, a number or a Tensor; None draws both
+            uniformly as in
+            He et al. 2015 with slope sqrt(5).
+        activation: a Cell, a Primitive, a name, or None.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, weight_init: Any = None, bias_init: Any = None,
+        has_bias: bool = True, activation: Any = None, dtype: Any = FLOAT32,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.in_channels = positive("Dense", "in_channels", in_channels)
+        self.out_channels = positive("Dense", "out_channels", out_channels)
+        if not isinstance(has_bias, bool):
+            raise ApiTypeError(f"Dense: has_bias must be True or False, not {has_bias!r}")
+        self.has_bias = has_bias
+        weight_init = HeUniform(math.sqrt(5)) if weight_init is None else weight_init
+        self.weight = parameter(weight_init, (out_channels, in_channels), dtype, "weight")
+        self.matmul = ops.MatMul(transpose_b=True)
+        if has_bias:
+            bias_init = Uniform(1 / math.sqrt(in_channels)) if bias_init is None else bias_init
+            self.bias = parameter(bias_init, (out_channels,), dtype, "bias")
+            self.bias_add = ops.BiasAdd()
+        self.activation = get_activation(activation) if isinstance(activation, str) else activation
+        if self.activation is not None and not isinstance(self.activation, (Cell, Primitive)):
+            raise ApiTypeError(f"Dense: activation must be a Cell, a Primitive or a name, not {activation!r}")
+
+    def construct(self, x: Any) -> Any:
+        shape = x.shape
+        if len(shape) != 2:
+            x = ops.reshape(x, (-1, shape[-1]))
+        x = self.matmul(x, self.weight)
+        if self.has_bias:
+            x = self.bias_add(x, self.bias)
+        if self.activation is not None:
+            x = self.activation(x)
+        if len(shape) != 2:
+            x = ops.reshape(x, (*shape[:-1], self.out_channels))
+        return x
+
+    def extend_repr(self) -> str:
+        sizes = f"input_channels={self.in_channels}, output_channels={self.out_channels}"
+        return f"{sizes}, has_bias={self.has_bias}"
+
+
+class Flatten(Cell):
+    """Dimensions start_dim to end_dim made one."""
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+        super().__init__()
+        self.start_dim = start_dim
+        self.end_dim = end_dim
+
+    def construct(self, x: Any) -> Any:
+        return ops.flatten(x, start_dim=self.start_dim, end_dim=self.end_dim)
+
+
+class Embedding(Cell):
+    """Rows of a table [vocab_size, embedding_size] at the indices.
+
+    Args:
+        use_one_hot: multiply a one-hot matrix with the table instead of picking rows.
+        padding_idx: this row starts as zeros.
+    """
+
+    def __init__(
+        self, vocab_size: int, embedding_size: int, use_one_hot: bool = False,
+        embedding_table: Any = "normal",
+        dtype: Any = FLOAT32, padding_idx: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.vocab_size = positive("Embedding", "vocab_size", vocab_size)
+        self.embedding_size = positive("Embedding", "embedding_size", embedding_size)
+        self.use_one_hot = use_one_hot
+        table = embedding_table
+        if padding_idx is not None:
+            if not 0 <= padding_idx < vocab_size:
+                raise ApiValueError(
+                    f"Embedding: padding_idx {padding_idx} is not below vocab_size {vocab_size}"
+                )
+            rows = parameter(table, (vocab_size, embedding_size), dtype, "embedding_table").asnumpy()
+            rows[padding_idx] = 0
+            table = Tensor(rows)
+        self.embedding_table = parameter(table, (vocab_size, embedding_size), dtype, "embedding_table")
+        self.gather = ops.Gather()
+        self.matmul = ops.MatMul()
+
+    def construct(self, ids: Any) -> Any:
+        if self.use_one_hot:
+            hot = ops.one_hot(ops.reshape(ids, (-1,)), self.vocab_size, 1.0, 0.0)
+            return ops.reshape(self.matmul(hot, self.embedding_table), (*ids.shape, self.embedding_size))
+        return self.gather(self.embedding_table, ids, 0)
+
+    def extend_repr(self) -> str:
+        return f"vocab_size={self.vocab_size}, embedding_size={self.embedding_size}"
+
+
+class Dropout(Cell):
+    """In training, elements set to 0 with probability p, the others divided by 1 - p; else the input.
+
+    Args:
+        keep_prob: older spelling of 1 - p.
+    """
+
+    def __init__(self, keep_prob: float = 0.5, p: float | None = None, dtype: Any = FLOAT32) -> None:
+        super().__init__()
+        if p is None:
+            if not 0 < keep_prob <= 1:
+                raise ApiValueError(f"Dropout: keep_prob {keep_prob} must be above 0 and at most 1")
+            p = 1 - keep_prob
+        if not 0 <= p < 1:
+            raise ApiValueError(f"Dropout: p {p} must be at least 0 and below 1")
+        self.p = p
+        self.dropout = ops.Dropout(1 - p, *new_dropout_seeds())
+
+    def construct(self, x: Any) -> Any:
+        if not self.training or self.p == 0:
+            return x
+        out, _ = self.dropout(x)
+        return out
+
+    def extend_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class LayerNorm(Cell):
+    """x normalised to mean 0 and variance 1 over its last dimensions, times gamma, plus beta.
+
+    Args:
+        normalized_shape: shape of the normalised dimensions.
+        begin_norm_axis, begin_params_axis: where they begin.
+    """
+
+    def __init__(
+        self, normalized_shape: Any, begin_norm_axis: int = -1, begin_params_axis: int = -1,
+        gamma_init: Any = "ones",
+        beta_init: Any = "zeros", epsilon: float = 1e-7, dtype: Any = FLOAT32,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if not isinstance(normalized_shape, (tuple, list)):
+            raise ApiTypeError(
+                f"LayerNorm: normalized_shape must be a tuple of integers, not {normalized_shape!r}"
+            )
+        shape = tuple(positive("LayerNorm", "normalized_shape", n) for n in normalized_shape)
+        self.normalized_shape = shape
+        self.gamma = parameter(gamma_init, shape, dtype, "gamma")
+        self.beta = parameter(beta_init, shape, dtype, "beta")
+        self.layer_norm = ops.LayerNorm(begin_norm_axis, begin_params_axis, epsilon)
+
+    def construct(self, input_x: Any) -> Any:
+        y, _, _ = self.layer_norm(input_x, self.gamma, self.beta)
+        return y
+
+    def extend_repr(self) -> str:
+        return f"normalized_shape={self.normalized_shape}"
+
+
+class RMSNorm(Cell):
+    """x divided by the root of the mean of its squares over the last dimension, times gamma."""
+
+    def __init__(self, dim: int, eps: float = 1e-6, dtype: Any = FLOAT32) -> None:
+        super().__init__()
+        self.gamma = parameter("ones", (positive("RMSNorm", "dim", dim),), dtype, "gamma")
+        self.rms_norm = ops.RmsNorm(eps)
+
+    def construct(self, x: Any) -> Any:
+        y, _ = self.rms_norm(x, self.gamma)
+        return y

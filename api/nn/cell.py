@@ -1,0 +1,334 @@
+"""`Cell`: the building block of networks. Its attributes are collected here; its `construct` is
+parsed, never run.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from mspc.api import launch
+from mspc.api.common.parameter import UNNAMED, Parameter
+from mspc.api.common.parameter_plan import checked_plan
+from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
+from mspc.api.ops.primitive import Primitive, check_strategy
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, dtype_of
+
+
+class Cell:
+    """A part of a network: parameters, operators and further cells as attributes, and `construct` for
+    what it computes.
+
+    Calling a cell in a script compiles and runs it; inside another cell's `construct` it becomes part
+    of that graph.
+
+    Args:
+        auto_prefix: attribute names of this cell become part of the names of the parameters below it.
+    """
+
+    def __init__(self, auto_prefix: bool = True, flags: dict[str, Any] | None = None) -> None:
+        put = object.__setattr__
+        put(self, "_cells", OrderedDict[str, Cell]())
+        put(self, "_params", OrderedDict[str, Parameter]())
+        put(self, "_members", set[str]())
+        put(self, "_owned", set[str]())
+        put(self, "_auto_prefix", auto_prefix)
+        put(self, "_flags", dict(flags or {}))
+        put(self, "training", False)
+        put(self, "requires_grad", False)
+        put(self, "in_strategy", None)
+        put(self, "out_strategy", None)
+        put(self, "parameter_plan", ())
+
+    def construct(self, *args: Any, **kwargs: Any) -> Any:
+        """What the cell computes; written by subclasses in the part of Python that mspc compiles."""
+        raise ApiRuntimeError(f"{type(self).__name__} defines no construct()")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compile (once) and run `construct` on tensors."""
+        if kwargs:
+            args = _positional(self.construct, args, kwargs)
+        return launch.launcher().launch(self, args)
+
+    # Attributes -----------------------------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        members = self.__dict__.get("_members", ())
+        if isinstance(value, (Parameter, Cell, Primitive, list, tuple)) or name in members:
+            self._register(name, value)
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._forget(name)
+        object.__delattr__(self, name)
+
+    def _register(self, name: str, value: Any) -> None:
+        if "_cells" not in self.__dict__:
+            if not isinstance(value, (Parameter, Cell)):
+                return
+            raise ApiRuntimeError(
+                f"{type(self).__name__}: call super().__init__() before setting attribute {name!r}"
+            )
+        if name in self._members:
+            self._forget(name)
+        if isinstance(value, Parameter):
+            self._insert(name, value)
+        elif isinstance(value, Cell):
+            self._adopt(name, value)
+        elif isinstance(value, Primitive):
+            value.instance_name = name
+        elif isinstance(value, (list, tuple)):
+            self._register_items(name, value)
+
+    def _register_items(self, name: str, items: Iterable[Any]) -> None:
+        for i, item in enumerate(items):
+            if isinstance(item, Parameter):
+                self._members.add(name)
+                self._insert(f"{name}.{i}", item, own=not item.owned)
+            elif isinstance(item, Cell):
+                self._members.add(name)
+                self._adopt(f"{name}.{i}", item)
+
+    def _insert(self, name: str, parameter: Parameter, own: bool = True) -> None:
+        if parameter.name == UNNAMED:
+            parameter.name = name
+        self._params[name] = parameter
+        self._members.add(name)
+        if own:
+            parameter.owned = True
+            self._owned.add(name)
+
+    def _forget(self, name: str) -> None:
+        prefix = f"{name}."
+        self._members.discard(name)
+        for members in (self._params, self._cells):
+            for key in [k for k in members if k == name or k.startswith(prefix)]:
+                del members[key]
+                self._owned.discard(key)
+
+    def insert_param_to_cell(
+        self, param_name: str, param: Parameter, check_name_contain_dot: bool = True
+    ) -> None:
+        """Add a parameter under an attribute name.
+
+        Raises:
+            TypeError: `param` is no Parameter. ValueError: the name is empty or contains a dot.
+        """
+        if not isinstance(param, Parameter):
+            raise ApiTypeError(f"insert_param_to_cell takes a Parameter, not {type(param).__name__}")
+        if not param_name or (check_name_contain_dot and "." in param_name):
+            raise ApiValueError(f"{param_name!r} cannot name a parameter")
+        self._insert(param_name, param)
+        object.__setattr__(self, param_name, param)
+
+    def insert_child_to_cell(self, child_name: str, child_cell: Cell) -> None:
+        """Add a cell under an attribute name.
+
+        Raises:
+            TypeError: `child_cell` is no Cell. ValueError: the name is taken or contains a dot.
+        """
+        if not isinstance(child_cell, Cell):
+            raise ApiTypeError(f"insert_child_to_cell takes a Cell, not {type(child_cell).__name__}")
+        if not child_name or "." in child_name or child_name in self._cells:
+            raise ApiValueError(f"{child_name!r} cannot name a child: it is taken, empty or contains a dot")
+        self._adopt(child_name, child_cell)
+        object.__setattr__(self, child_name, child_cell)
+
+    def _adopt(self, name: str, cell: Cell) -> None:
+        if "_cells" not in cell.__dict__:
+            raise ApiRuntimeError(f"{type(cell).__name__} does not call super().__init__()")
+        self._cells[name] = cell
+        self._members.add(name)
+        if self._auto_prefix:
+            cell.update_parameters_name(f"{name}.")
+
+    def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
+        """Put `prefix` before the attribute paths in the names of the parameters that the cells here own.
+
+        A cell that was named once and is now held by a second cell takes the second one's path.
+        """
+        cells = self._paths() if recurse else [("", self)]
+        named: set[int] = set()
+        for path, cell in cells:
+            for key, parameter in cell._params.items():
+                if key in cell._owned and id(parameter) not in named:
+                    named.add(id(parameter))
+                    parameter.name = f"{prefix}{path}{parameter.given_name or key}"
+
+    def _paths(self, path: str = "") -> Iterator[tuple[str, Cell]]:
+        """(what this and all cells below add to the names of their parameters, cell)."""
+        yield path, self
+        for name, cell in self._cells.items():
+            yield from cell._paths(f"{path}{name}." if self._auto_prefix else path)
+
+    # Looking around -------------------------------------------------------------------------------
+
+    def name_cells(self) -> OrderedDict[str, Cell]:
+        """The cells directly below, by attribute."""
+        return OrderedDict(self._cells)
+
+    def cells(self) -> Any:
+        """The cells directly below."""
+        return self._cells.values()
+
+    def cells_and_names(self, cells: Any = None, name_prefix: str = "") -> Iterator[tuple[str, Cell]]:
+        """(attribute path, cell) for this cell and all below, each cell once."""
+        seen = cells if cells is not None else set()
+        if id(self) in seen:
+            return
+        seen.add(id(self))
+        yield name_prefix, self
+        for name, cell in self._cells.items():
+            yield from cell.cells_and_names(seen, f"{name_prefix}.{name}" if name_prefix else name)
+
+    def parameters_and_names(
+        self, name_prefix: str = "", expand: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """(attribute path, parameter) of this cell and, with `expand`, all below; each parameter once."""
+        seen: set[int] = set()
+        cells = self.cells_and_names(name_prefix=name_prefix) if expand else [(name_prefix, self)]
+        for path, cell in cells:
+            for name, parameter in cell._params.items():
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield f"{path}.{name}" if path else name, parameter
+
+    def get_parameters(self, expand: bool = True) -> Iterator[Parameter]:
+        """All parameters, each once."""
+        for _, parameter in self.parameters_and_names(expand=expand):
+            yield parameter
+
+    def trainable_params(self, recurse: bool = True) -> list[Parameter]:
+        """The parameters that training changes."""
+        return [p for p in self.get_parameters(recurse) if p.requires_grad]
+
+    def untrainable_params(self, recurse: bool = True) -> list[Parameter]:
+        """The parameters that training leaves alone."""
+        return [p for p in self.get_parameters(recurse) if not p.requires_grad]
+
+    def parameters_dict(self, recurse: bool = True) -> OrderedDict[str, Parameter]:
+        """Parameters by full name."""
+        return OrderedDict((p.name, p) for p in self.get_parameters(recurse))
+
+    def parameters_broadcast_dict(self, recurse: bool = True) -> OrderedDict[str, Parameter]:
+        return OrderedDict((p.name, p) for p in self.get_parameters(recurse) if not p.layerwise_parallel)
+
+    def apply(self, fn: Any) -> Cell:
+        """Call `fn` on every cell, those below first."""
+        for cell in self._cells.values():
+            cell.apply(fn)
+        fn(self)
+        return self
+
+    @property
+    def cls_name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def auto_prefix(self) -> bool:
+        return self._auto_prefix
+
+    # Settings -------------------------------------------------------------------------------------
+
+    def set_train(self, mode: bool = True) -> Cell:
+        """Training or evaluation, for this cell and all below: it decides what Dropout does."""
+        if not isinstance(mode, bool):
+            raise ApiTypeError(f"set_train takes True or False, not {mode!r}")
+        for _, cell in self.cells_and_names():
+            object.__setattr__(cell, "training", mode)
+        return self
+
+    def set_grad(self, requires_grad: bool = True) -> Cell:
+        """Accepted; what is differentiated follows from the training cell."""
+        object.__setattr__(self, "requires_grad", requires_grad)
+        return self
+
+    def shard(
+        self,
+        in_strategy: Any,
+        out_strategy: Any = None,
+        parameter_plan: Any = None,
+        device: str = "",
+        level: int = 0,
+    ) -> Cell:
+        """Say how the inputs of this cell are cut and return the cell; `parameter_plan` maps names of
+        parameters (or paths to them, as "self.dense.weight") to cuts.
+
+        Raises TypeError or ValueError for what is no strategy of this cell's tensors."""
+        label = f"{type(self).__name__}.shard"
+        self.in_strategy = check_strategy(in_strategy, f"{label}: in_strategy")
+        self.out_strategy = check_strategy(out_strategy, f"{label}: out_strategy")
+        self.parameter_plan = checked_plan(self, parameter_plan, label)
+        return self
+
+    def recompute(self, **options: Any) -> Cell:
+        """Compute what is inside again in the backward part instead of keeping it."""
+        return self.add_flags_recursive(recompute=True)
+
+    def to_float(self, dst_type: DType) -> Cell:
+        """Compute in another element type: floating-point inputs of this cell and of all below, their parameters and
+        their constant tensors are cast to it where operators read them. Parameters keep their own type.
+
+        Raises:
+            ValueError: it is none of float16, bfloat16, float32.
+        """
+        try:
+            dtype = dtype_of(dst_type)
+        except (MspcError, TypeError):
+            raise ApiValueError(f"to_float: {dst_type!r} is no element type") from None
+        if dtype not in (FLOAT16, BFLOAT16, FLOAT32):
+            raise ApiValueError(f"to_float: {dtype} is none of Float16, BFloat16, Float32")
+        return self.add_flags_recursive(to_float=dtype)
+
+    def add_flags(self, **flags: Any) -> Cell:
+        self._flags.update(flags)
+        return self
+
+    def add_flags_recursive(self, **flags: Any) -> Cell:
+        for _, cell in self.cells_and_names():
+            cell._flags.update(flags)
+        return self
+
+    def get_flags(self) -> dict[str, Any]:
+        return self._flags
+
+    def set_comm_fusion(self, fusion_type: int, recurse: bool = True) -> Cell:
+        for parameter in self.trainable_params(recurse):
+            parameter.comm_fusion = fusion_type
+        return self
+
+    def set_inputs(self, *inputs: Any, **kwargs: Any) -> None:
+        """Accepted; shapes come from the tensors of each call."""
+
+    def init_parameters_data(self, auto_parallel_mode: bool = False) -> dict[Parameter, Parameter]:
+        """Accepted; initial values are drawn when they are needed. Returns every parameter mapped
+        to itself.
+        """
+        return {parameter: parameter for parameter in self.get_parameters()}
+
+    def extend_repr(self) -> str:
+        """What `repr` says besides the cells below."""
+        return ""
+
+    def __repr__(self) -> str:
+        own = self.extend_repr()
+        below = [f"  ({name}): {cell!r}".replace("\n", "\n  ") for name, cell in self._cells.items()]
+        if not below:
+            return f"{type(self).__name__}<{own}>"
+        return "\n".join([f"{type(self).__name__}<{own}", *below, "  >"])
+
+
+def _positional(construct: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    try:
+        bound = inspect.signature(construct).bind(*args, **kwargs)
+    except TypeError as error:
+        raise ApiTypeError(f"construct(): {error}") from None
+    bound.apply_defaults()
+    if bound.kwargs:
+        raise ApiTypeError(
+            f"construct(): keyword-only arguments {', '.join(bound.kwargs)} cannot be launched"
+        )
+    return bound.args

@@ -1,0 +1,156 @@
+"""Training steps with a scaled loss: gradients too small for a narrow element type are kept from vanishing, and a step
+whose gradients have overflowed changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mspc.api import ops
+from mspc.api.common.parameter import Parameter
+from mspc.api.common.tensor import Tensor
+from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.nn.activation import Identity
+from mspc.api.nn.cell import Cell
+from mspc.api.nn.optim.optimizer import number
+from mspc.api.nn.wrap import TrainOneStepCell
+from mspc.ir.types import FLOAT32, INT32
+
+__all__ = ["DynamicLossScaleUpdateCell", "FixedLossScaleUpdateCell", "TrainOneStepWithLossScaleCell"]
+
+
+def whole(name: str, what: str, value: Any) -> int:
+    """`value` as a count. Raises TypeError for no integer, ValueError below 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ApiTypeError(f"{name}: {what} must be an integer, not {value!r}")
+    if value < 1:
+        raise ApiValueError(f"{name}: {what} {value} must be at least 1")
+    return value
+
+
+def as_dtype(value: Any, dtype: Any) -> Any:
+    """`value` in an element type; itself where it has it."""
+    return value if value.dtype == dtype else ops.cast(value, dtype)
+
+
+class FixedLossScaleUpdateCell(Cell):
+    """Keeps the loss scale; a step with overflow is left out all the same."""
+
+    def __init__(self, loss_scale_value: float) -> None:
+        super().__init__()
+        self.loss_scale_value = number("FixedLossScaleUpdateCell", "loss_scale_value", loss_scale_value, above=0.0)
+
+    def get_loss_scale(self) -> float:
+        """The scale of the first step."""
+        return self.loss_scale_value
+
+    def construct(self, loss_scale: Any, overflow: Any) -> Any:
+        return overflow
+
+
+class DynamicLossScaleUpdateCell(Cell):
+    """Divides the loss scale by `scale_factor` (to 1 at least) when gradients overflow, and multiplies it after
+    `scale_window` steps without overflow or change.
+
+    The states are the parameters `current_iterator_step` and `last_overflow_iterator_step`, as in MindSpore: the number
+    of the next step, from 1, and that of the last step that changed the scale.
+    """
+
+    def __init__(self, loss_scale_value: float, scale_factor: int, scale_window: int) -> None:
+        super().__init__()
+        name = "DynamicLossScaleUpdateCell"
+        self.loss_scale_value = number(name, "loss_scale_value", loss_scale_value, above=0.0)
+        self.scale_factor = float(whole(name, "scale_factor", scale_factor))
+        self.scale_window = whole(name, "scale_window", scale_window)
+        self.minimum_loss_scale = 1.0
+        self.cur_iter = Parameter(Tensor(1, INT32), "current_iterator_step", requires_grad=False)
+        self.last_overflow_iter = Parameter(Tensor(0, INT32), "last_overflow_iterator_step", requires_grad=False)
+        self.assign = ops.Assign()
+        self.add_flags(updates=True)
+
+    def get_loss_scale(self) -> float:
+        """The scale of the first step."""
+        return self.loss_scale_value
+
+    def construct(self, loss_scale: Any, overflow: Any) -> Any:
+        grows = ops.logical_and(
+            ops.less_equal(self.scale_window, self.cur_iter - self.last_overflow_iter), ops.logical_not(overflow)
+        )
+        smaller = ops.maximum(loss_scale * (1.0 / self.scale_factor), self.minimum_loss_scale)
+        scale = ops.select(overflow, smaller, ops.select(grows, loss_scale * self.scale_factor, loss_scale))
+        changed = ops.select(ops.logical_or(overflow, grows), self.cur_iter, self.last_overflow_iter)
+        self.assign(loss_scale, scale)
+        self.assign(self.last_overflow_iter, changed)
+        self.assign(self.cur_iter, self.cur_iter + 1)
+        return overflow
+
+
+class TrainOneStepWithLossScaleCell(TrainOneStepCell):
+    """One training step on loss * scale, with the gradients divided by the scale before the optimizer sees them.
+
+    When a gradient holds an infinity or a NaN anywhere, on any rank, neither weights nor states of the optimizer
+    change. The loss that comes out is not scaled.
+
+    Args:
+        network: returns the loss. optimizer: its parameters are the weights that are trained.
+        scale_sense: a Tensor with the scale, or a cell that is called as `cell(scale, overflow)` with the parameter
+            `scale_sense` and updates it; `get_loss_scale()` gives the first scale.
+
+    Returns (loss, whether gradients have overflowed, loss scale as the next step will use it).
+    """
+
+    def __init__(self, network: Cell, optimizer: Any, scale_sense: Any) -> None:
+        super().__init__(network, optimizer, sens=None)
+        name = type(self).__name__
+        self.loss_scaling_manager = None
+        if isinstance(scale_sense, Cell):
+            self.loss_scaling_manager = scale_sense
+            scale = Tensor(scale_sense.get_loss_scale(), FLOAT32)
+        elif isinstance(scale_sense, Tensor):
+            if scale_sense.shape not in ((), (1,)):
+                raise ApiValueError(f"{name}: scale_sense must be a scalar, not of shape {scale_sense.shape}")
+            scale = Tensor(np.asarray(scale_sense.value, np.float32).reshape(()))
+        else:
+            raise ApiTypeError(f"{name}: scale_sense must be a Cell or a Tensor, not {type(scale_sense).__name__}")
+        self.scale_sense = Parameter(scale, "scale_sense", requires_grad=False)
+        self.grad = ops.GradOperation(get_by_list=True, sens_param=True)
+        self.grad_reducer = Identity()
+        self.all_finite = ops.AllFinite()
+
+    def set_sense_scale(self, sens: Any) -> None:
+        """Replace the loss scale. Raises TypeError for no Tensor, ValueError for another shape."""
+        if not isinstance(sens, Tensor):
+            raise ApiTypeError(f"set_sense_scale takes a Tensor, not {type(sens).__name__}")
+        if sens.shape not in ((), (1,)):
+            raise ApiValueError(f"set_sense_scale takes a scalar, not a tensor of shape {sens.shape}")
+        self.scale_sense.set_data(Tensor(np.asarray(sens.value, np.float32).reshape(())))
+
+    def construct(self, *inputs: Any) -> Any:
+        loss = self.network(*inputs)
+        status, scale = self.start_overflow_check(loss, self.scale_sense)
+        inverse = 1.0 / scale
+        sens = ops.ones_like(loss) * as_dtype(scale, loss.dtype)
+        grads = self.grad_reducer(self.grad(self.network, self.weights)(*inputs, sens))
+        overflow = self.process_loss_scale(self.get_overflow_status(status, grads))
+        grads = [gradient * as_dtype(inverse, gradient.dtype) for gradient in grads]
+        if not overflow:
+            loss = ops.depend(loss, self.optimizer(grads))
+        if self.return_grad:
+            return loss, overflow, self.scale_sense, grads
+        return loss, overflow, self.scale_sense
+
+    def start_overflow_check(self, pre_cond: Any, compute_input: Any) -> Any:
+        """(nothing, compute_input): overflow is found in the gradients, not watched for from here on."""
+        return False, compute_input
+
+    def get_overflow_status(self, status: Any, compute_output: Any) -> Any:
+        """Whether any of the gradients holds an infinity or a NaN, a Bool scalar."""
+        return ops.logical_not(self.all_finite(compute_output))
+
+    def process_loss_scale(self, overflow: Any) -> Any:
+        """Update the loss scale; the same truth comes back."""
+        if self.loss_scaling_manager is not None:
+            return self.loss_scaling_manager(self.scale_sense, overflow)
+        return overflow

@@ -1,0 +1,99 @@
+"""Adam and its form with decoupled weight decay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api import ops
+from mspc.api.errors import ApiValueError
+from mspc.api.nn.optim.optimizer import Optimizer, number, scalar
+
+
+def check_beta(name: str, what: str, value: Any) -> float:
+    """`value` as the decay of a moment. Raises TypeError for no number, ValueError for one that is not in (0, 1)."""
+    value = number(name, what, value)
+    if not 0.0 < value < 1.0:
+        raise ApiValueError(f"{name}: {what} {value} must be between 0 and 1")
+    return value
+
+
+class Adam(Optimizer):
+    """Kingma and Ba 2015: moments m and v, corrected by 1 - beta^step; parameter -= lr * m / (sqrt(v) + eps).
+
+    The states are the parameters `moment1.NAME`, `moment2.NAME`, `beta1_power` and `beta2_power`.
+    """
+
+    def __init__(
+        self, params: Any, learning_rate: Any = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
+        eps: float = 1e-8,
+        use_locking: bool = False, use_nesterov: bool = False, weight_decay: float = 0.0,
+        loss_scale: float = 1.0,
+        use_amsgrad: bool = False, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        if use_amsgrad or kwargs:
+            raise ApiValueError(f"Adam: {', '.join(kwargs) or 'use_amsgrad'} is not supported")
+        self.beta1 = check_beta("Adam", "beta1", beta1)
+        self.beta2 = check_beta("Adam", "beta2", beta2)
+        self.eps = number("Adam", "eps", eps, above=0.0)
+        self.beta1_power = scalar(1.0, "beta1_power")
+        self.beta2_power = scalar(1.0, "beta2_power")
+        self.moment1 = self.states("moment1")
+        self.moment2 = self.states("moment2")
+        self.assign = ops.Assign()
+        self.opt = ops.Adam(use_locking, use_nesterov)
+
+    def construct(self, gradients: Any) -> Any:
+        gradients = self.scale_grad(self.decay_weight(gradients))
+        rates = self.get_lr()
+        self.count_step()
+        power1 = self.assign(self.beta1_power, self.beta1_power * self.beta1)
+        power2 = self.assign(self.beta2_power, self.beta2_power * self.beta2)
+        return tuple([
+            self.opt(parameter, m, v, power1, power2, rate, self.beta1, self.beta2, self.eps, gradient)
+            for parameter, m, v, rate, gradient in zip(
+                self.parameters, self.moment1, self.moment2, rates, gradients, strict=True
+            )
+        ])  # fmt: skip
+
+
+class LazyAdam(Adam):
+    """Adam, under the name that networks with embeddings use. MindSpore's leaves rows without a gradient as they are;
+    here gradients are dense, and moments decay as in Adam. `sparse_opt` can be configured and is never used.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sparse_opt = ops.Adam()
+
+
+class AdamWeightDecay(Optimizer):
+    """Adam without bias correction; the weight decay pulls on the parameter, not on the gradient:
+    parameter -= lr * (m / (sqrt(v) + eps) + weight_decay * parameter).
+
+    The states are the parameters `adam_m.NAME` and `adam_v.NAME`.
+    """
+
+    def __init__(
+        self, params: Any, learning_rate: Any = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, params, weight_decay)
+        self.beta1 = check_beta("AdamWeightDecay", "beta1", beta1)
+        self.beta2 = check_beta("AdamWeightDecay", "beta2", beta2)
+        self.eps = number("AdamWeightDecay", "eps", eps, above=0.0)
+        self.moments1 = self.states("adam_m")
+        self.moments2 = self.states("adam_v")
+        self.opt = ops.AdamWeightDecay()
+
+    def construct(self, gradients: Any) -> Any:
+        rates = self.get_lr()
+        self.count_step()
+        return tuple([
+            self.opt(parameter, m, v, rate, self.beta1, self.beta2, self.eps, decay, gradient)
+            for parameter, m, v, rate, decay, gradient in zip(
+                self.parameters, self.moments1, self.moments2, rates, self.weight_decays, gradients,
+                strict=True
+            )
+        ])  # fmt: skip

@@ -1,0 +1,188 @@
+"""The base of optimizers: parameters and their groups, learning rates, weight decay, loss scale,
+the step counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from mspc.api import ops
+from mspc.api.common.parameter import Parameter, ParameterTuple
+from mspc.api.common.tensor import Tensor
+from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.nn.cell import Cell
+from mspc.api.nn.learning_rate_schedule import LearningRateSchedule
+from mspc.ir.types import FLOAT32, INT32
+
+GROUP_KEYS = ("params", "lr", "weight_decay", "grad_centralization", "order_params")
+
+
+class Optimizer(Cell):
+    """Changes `parameters` by their gradients when it is called with them.
+
+    Args:
+        learning_rate: a number; a list, array or Tensor with one number per step (the last one holds
+            on); or a
+            LearningRateSchedule.
+        parameters: Parameters, or dicts {"params": [...], "lr": ..., "weight_decay": ...} with
+            settings of groups.
+        weight_decay: added to each gradient times the parameter; without groups not for parameters
+            whose names hold
+            "beta" or "gamma".
+        loss_scale: gradients are divided by it.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong kind or size.
+    """
+
+    def __init__(
+        self, learning_rate: Any, parameters: Any, weight_decay: float = 0.0, loss_scale: float = 1.0
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        name = type(self).__name__
+        groups = _groups(name, parameters, learning_rate, weight_decay)
+        self.parameters = ParameterTuple([p for group in groups for p in group["params"]])
+        if len({id(p) for p in self.parameters}) != len(self.parameters):
+            raise ApiValueError(f"{name}: a parameter stands twice in the list")
+        self.weight_decays = tuple(_decay(name, g, p, len(groups) > 1) for g in groups for p in g["params"])
+        self.loss_scale = number(name, "loss_scale", loss_scale, above=0.0)
+        self.global_step = Parameter(Tensor(np.zeros(1, np.int32)), "global_step", requires_grad=False)
+        self.global_step_increase_tensor = Tensor([1], INT32)
+        self.assignadd = ops.AssignAdd()
+        self.learning_rate, self.rate_of = self._rates(name, groups)
+
+    def _rates(self, name: str, groups: list[dict[str, Any]]) -> tuple[Any, tuple[int, ...]]:
+        """(the different learning rates, for every parameter the index of its own)."""
+        rates: list[Any] = []
+        given: list[Any] = []
+        index: list[int] = []
+        for group in groups:
+            place = next((i for i, other in enumerate(given) if other is group["lr"]), len(given))
+            if place == len(given):
+                given.append(group["lr"])
+                suffix = f"_group_{place}" if len(groups) > 1 else ""
+                rates.append(_rate(name, group["lr"], f"learning_rate{suffix}"))
+            index += [place] * len(group["params"])
+        return (rates[0] if len(rates) == 1 else tuple(rates)), tuple(index)
+
+    def rate(self, rate: Any) -> Any:
+        """One learning rate at this step, a scalar."""
+        if isinstance(rate, LearningRateSchedule):
+            return ops.reshape(rate(self.global_step), ())
+        if rate.ndim == 0:
+            return rate
+        step = ops.minimum(self.global_step, rate.shape[0] - 1)
+        return ops.reshape(ops.gather(rate, step, 0), ())
+
+    def get_lr(self) -> Any:
+        """The learning rate of every parameter at this step."""
+        if isinstance(self.learning_rate, tuple):
+            rates = [self.rate(rate) for rate in self.learning_rate]
+        else:
+            rates = [self.rate(self.learning_rate)]
+        return [rates[i] for i in self.rate_of]
+
+    def states(self, prefix: str, init: str | float = "zeros") -> ParameterTuple:
+        """A state for every parameter, of its shape, named `prefix.NAME`; `init` is an initializer or a number."""
+        found = self.parameters.clone(prefix, init)
+        for state in found:
+            state.requires_grad = False
+        return found
+
+    def count_step(self) -> Any:
+        """Count this step."""
+        return self.assignadd(self.global_step, self.global_step_increase_tensor)
+
+    def scale_grad(self, gradients: Any) -> Any:
+        """The gradients without the loss scale."""
+        if self.loss_scale == 1.0:
+            return gradients
+        return [gradient * (1.0 / self.loss_scale) for gradient in gradients]
+
+    def decay_weight(self, gradients: Any) -> Any:
+        """The gradients with the pull of the weight decay."""
+        if not any(self.weight_decays):
+            return gradients
+        return [
+            gradient + parameter * decay if decay else gradient
+            for gradient, parameter, decay in zip(gradients, self.parameters, self.weight_decays, strict=True)
+        ]
+
+    def construct(self, gradients: Any) -> Any:
+        raise NotImplementedError
+
+
+def number(name: str, what: str, value: Any, least: float = 0.0, above: float | None = None) -> float:
+    """`value` as a float. Raises TypeError for no number, ValueError for one below `least` or not
+    above `above`.
+    """
+    if isinstance(value, Tensor) and value.size == 1:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        raise ApiTypeError(f"{name}: {what} must be a number, not {value!r}")
+    if above is not None and not value > above:
+        raise ApiValueError(f"{name}: {what} {value} must be above {above:g}")
+    if above is None and not value >= least:
+        raise ApiValueError(f"{name}: {what} {value} must be at least {least:g}")
+    return float(value)
+
+
+def scalar(value: float, name: str) -> Parameter:
+    """A Float32 scalar that the graph reads and nobody trains."""
+    return Parameter(Tensor(value, FLOAT32), name, requires_grad=False)
+
+
+def _rate(name: str, rate: Any, parameter: str) -> Any:
+    if isinstance(rate, LearningRateSchedule):
+        return rate
+    if isinstance(rate, (list, tuple, np.ndarray)) or (
+        isinstance(rate, Iterable) and not isinstance(rate, Tensor)
+    ):
+        rate = Tensor(np.asarray(list(rate), np.float32))
+    if isinstance(rate, Tensor):
+        if rate.ndim > 1 or rate.size == 0:
+            raise ApiValueError(
+                f"{name}: learning rates must be a list of numbers, not of shape {rate.shape}"
+            )
+        return Parameter(Tensor(rate, FLOAT32), parameter, requires_grad=False)
+    return scalar(number(name, "learning_rate", rate), parameter)
+
+
+def _groups(name: str, parameters: Any, rate: Any, decay: Any) -> list[dict[str, Any]]:
+    if isinstance(parameters, Parameter) or not isinstance(parameters, Iterable):
+        raise ApiTypeError(f"{name}: params must be a list of Parameters, not {type(parameters).__name__}")
+    found = list(parameters)
+    if not found:
+        raise ApiValueError(f"{name}: the list of parameters is empty", ["pass net.trainable_params()"])
+    if not any(isinstance(entry, Mapping) for entry in found):
+        return [{"params": _checked(name, found), "lr": rate, "weight_decay": decay, "default": True}]
+    groups: list[dict[str, Any]] = []
+    for entry in found:
+        if not isinstance(entry, Mapping):
+            raise ApiTypeError(f"{name}: params mixes Parameters and groups")
+        for key in entry:
+            if key not in GROUP_KEYS:
+                raise ApiValueError(f"{name}: a group has no entry {key!r}; it takes {', '.join(GROUP_KEYS)}")
+        if "order_params" in entry:
+            continue
+        if "params" not in entry:
+            raise ApiValueError(f"{name}: a group has no entry 'params'")
+        group = {"lr": rate, "weight_decay": decay, **entry, "default": "weight_decay" not in entry}
+        groups.append(group | {"params": _checked(name, list(entry["params"]))})
+    return groups
+
+
+def _checked(name: str, parameters: list[Any]) -> list[Parameter]:
+    for entry in parameters:
+        if not isinstance(entry, Parameter):
+            raise ApiTypeError(f"{name}: params holds {type(entry).__name__}, not a Parameter")
+    return parameters
+
+
+def _decay(name: str, group: dict[str, Any], parameter: Parameter, grouped: bool) -> float:
+    decay = number(name, "weight_decay", group["weight_decay"])
+    excluded = "beta" in parameter.name or "gamma" in parameter.name
+    return 0.0 if excluded and group["default"] and not grouped else decay

@@ -1,0 +1,198 @@
+"""Cells that turn a network into something to train or to evaluate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api import ops
+from mspc.api.common.parameter import ParameterTuple
+from mspc.api.errors import ApiTypeError
+from mspc.api.nn.cell import Cell
+from mspc.api.nn.virtual_dataset import VirtualDatasetCell as _VirtualDatasetCell
+from mspc.api.nn.virtual_dataset import VirtualDatasetCellTriple
+from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32
+
+__all__ = [
+    "ForwardValueAndGrad",
+    "ParameterUpdate",
+    "TrainOneStepCell",
+    "VirtualDatasetCellTriple",
+    "WithEvalCell",
+    "WithLossCell",
+    "WithWideLossCell",
+    "_VirtualDatasetCell",
+]  # fmt: skip
+
+
+class WithLossCell(Cell):
+    """The loss of a network's output: `loss_fn(backbone(data), label)`."""
+
+    def __init__(self, backbone: Cell, loss_fn: Any) -> None:
+        super().__init__(auto_prefix=False)
+        if not isinstance(backbone, Cell):
+            raise ApiTypeError(f"WithLossCell: backbone must be a Cell, not {type(backbone).__name__}")
+        self._backbone = backbone
+        self._loss_fn = loss_fn
+
+    @property
+    def backbone_network(self) -> Cell:
+        return self._backbone
+
+    def construct(self, data: Any, label: Any) -> Any:
+        out = self._backbone(data)
+        return self._loss_fn(out, label)
+
+
+class WithWideLossCell(Cell):
+    """`loss_fn(backbone(data), label)` with the loss computed in Float32."""
+
+    def __init__(self, backbone: Cell, loss_fn: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self._backbone = backbone
+        self._loss_fn = loss_fn
+
+    @property
+    def backbone_network(self) -> Cell:
+        return self._backbone
+
+    def construct(self, data: Any, label: Any) -> Any:
+        return self._loss_fn(_wide(self._backbone(data)), _wide(label))
+
+
+class WithEvalCell(Cell):
+    """(loss, output, label), for metrics."""
+
+    def __init__(self, network: Cell, loss_fn: Any, add_cast_fp32: bool = False) -> None:
+        super().__init__(auto_prefix=False)
+        self._network = network
+        self._loss_fn = loss_fn
+
+    def construct(self, data: Any, label: Any) -> Any:
+        outputs = self._network(data)
+        loss = self._loss_fn(outputs, label)
+        return loss, outputs, label
+
+
+class TrainOneStepCell(Cell):
+    """One training step: the loss of `network(*inputs)`, after the optimizer has changed the weights.
+
+    Args:
+        network: returns the loss. optimizer: its parameters are the weights that are trained.
+        sens: the gradient of the loss, a number, or a Tensor of the shape of the loss.
+    """
+
+    def __init__(self, network: Cell, optimizer: Any, sens: Any = None, return_grad: bool = False) -> None:
+        super().__init__(auto_prefix=False)
+        if not isinstance(network, Cell):
+            raise ApiTypeError(f"TrainOneStepCell: network must be a Cell, not {type(network).__name__}")
+        if not isinstance(optimizer, Cell):
+            raise ApiTypeError(f"TrainOneStepCell: optimizer must be a Cell, not {type(optimizer).__name__}")
+        self.network = network
+        self.network.set_grad()
+        self.optimizer = optimizer
+        self.weights = self.optimizer.parameters
+        self.sens = sens
+        self.return_grad = return_grad
+        self.grad = ops.GradOperation(get_by_list=True, sens_param=sens is not None)
+
+    def construct(self, *inputs: Any) -> Any:
+        loss = self.network(*inputs)
+        if self.sens is None:
+            grads = self.grad(self.network, self.weights)(*inputs)
+        else:
+            grads = self.grad(self.network, self.weights)(*inputs, ops.full_like(loss, self.sens))
+        loss = ops.depend(loss, self.optimizer(grads))
+        if self.return_grad:
+            return loss, grads
+        return loss
+
+
+class ForwardValueAndGrad(Cell):
+    """(value of the network, gradients).
+
+    Args:
+        weights: ParameterTuple, for `get_by_list`. get_all: gradients of all inputs.
+        sens_param: the last argument of a call is the gradient of the value.
+    """
+
+    def __init__(
+        self, network: Any, weights: Any = None, get_all: bool = False, get_by_list: bool = False,
+        sens_param: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.weights = ParameterTuple(weights) if weights is not None else ParameterTuple(())
+        self.sens_param = sens_param
+        self.grad = ops.GradOperation(get_all=get_all, get_by_list=get_by_list, sens_param=sens_param)
+
+    def construct(self, *inputs: Any) -> Any:
+        if self.sens_param:
+            loss = self.network(*inputs[:-1])
+        else:
+            loss = self.network(*inputs)
+        grads = self.grad(self.network, self.weights)(*inputs)
+        return loss, grads
+
+
+class ParameterUpdate(Cell):
+    """Gives a parameter a new value."""
+
+    def __init__(self, param: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self._param = param
+        self.assign = ops.Assign()
+
+    def construct(self, x: Any) -> Any:
+        return self.assign(self._param, x)
+
+
+class GradAccumulationCell(Cell):
+    """The sum of `network`'s losses over `micro_size` parts of the batch, one after the other.
+
+    Only one part is computed at a time (mark the network with `recompute()` where its activations must not wait for the
+    backward graph). The parts' gradients are added on each rank before they are reduced, so the ranks communicate
+    gradients once for the whole batch.
+    """
+
+    parts = "micro_size"
+
+    def __init__(self, network: Cell, micro_size: int) -> None:
+        super().__init__(auto_prefix=False)
+        name = type(self).__name__
+        if not isinstance(network, Cell):
+            raise ApiTypeError(f"{name}: network must be a Cell, not {type(network).__name__}")
+        if not isinstance(micro_size, int) or isinstance(micro_size, bool) or micro_size < 1:
+            raise ApiTypeError(f"{name}: {self.parts} must be a positive int, not {micro_size!r}")
+        self.network = network
+        self.micro_size = micro_size
+
+    def construct(self, *inputs: Any) -> Any:
+        count = self.micro_size
+        rows = [part.shape[0] // count for part in inputs]
+        loss = self.network(*[part[0:n] for part, n in zip(inputs, rows, strict=True)])
+        for i in range(1, count):
+            loss = loss + self.network(*[part[i * n : (i + 1) * n] for part, n in zip(inputs, rows, strict=True)])
+        return loss
+
+
+class MicroBatchInterleaved(GradAccumulationCell):
+    """The sum of `network`'s results over `interleave_num` parts of the batch, which do not wait for each other: one
+    part may compute while another communicates."""
+
+    parts = "interleave_num"
+
+    def __init__(self, network: Cell, interleave_num: int = 2) -> None:
+        super().__init__(network, interleave_num)
+        self.interleave_num = interleave_num
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple([_wide(item) for item in value])
+    if value.dtype in (FLOAT16, BFLOAT16):
+        return ops.cast(value, FLOAT32)
+    return value
+
+
+GradAccumulation = GradAccumulationCell
+"""Its name in `mindspore.parallel.nn`."""

@@ -1,0 +1,65 @@
+"""`MultitypeFuncGraph`: a function with a form for each combination of kinds of arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mspc.api.common.tensor import Tensor
+from mspc.api.errors import ApiTypeError
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "Bool": lambda value: isinstance(value, bool),
+    "Int": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "Float": lambda value: isinstance(value, float),
+    "Number": lambda value: isinstance(value, int | float),
+    "String": lambda value: isinstance(value, str),
+    "Tuple": lambda value: isinstance(value, tuple),
+    "List": lambda value: isinstance(value, list),
+    "None": lambda value: value is None,
+    "NoneType": lambda value: value is None,
+    "Function": callable,
+}
+
+
+class MultitypeFuncGraph:
+    """Chooses by the kinds of its arguments among the functions registered: "Tensor", "Number", "Int", "Float", "Bool",
+    "String", "Tuple", "List", "None" or "Function" for each.
+
+    Raises:
+        TypeError: a kind is none of these, or no function takes the arguments of a call.
+    """
+
+    def __init__(self, name: str, read_value: bool = False) -> None:
+        self.name = name
+        self._functions: list[tuple[tuple[str, ...], Callable[..., Any]]] = []
+
+    def register(self, *kinds: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """A decorator: the function takes arguments of these kinds."""
+        for kind in kinds:
+            if kind != "Tensor" and kind not in _KINDS:
+                known = f"it takes {', '.join(['Tensor', *_KINDS])}"
+                raise ApiTypeError(f"MultitypeFuncGraph {self.name!r}: there is no kind {kind!r}", [known])
+
+        def keep(function: Callable[..., Any]) -> Callable[..., Any]:
+            self._functions.append((kinds, function))
+            return function
+
+        return keep
+
+    def chosen(self, args: Sequence[Any], is_tensor: Callable[[Any], bool]) -> Callable[..., Any]:
+        """The function for these arguments, the one registered last where there are several."""
+        for kinds, function in reversed(self._functions):
+            fits = zip(kinds, args, strict=False)
+            if len(kinds) == len(args) and all(
+                is_tensor(arg) if kind == "Tensor" else not is_tensor(arg) and _KINDS[kind](arg) for kind, arg in fits
+            ):
+                return function
+        found = ", ".join("Tensor" if is_tensor(arg) else type(arg).__name__ for arg in args)
+        known = "; ".join(", ".join(kinds) for kinds, _ in self._functions) or "none"
+        raise ApiTypeError(
+            f"MultitypeFuncGraph {self.name!r} has no function for ({found})", [f"registered are {known}"]
+        )
+
+    def __call__(self, *args: Any) -> Any:
+        return self.chosen(args, lambda value: isinstance(value, Tensor))(*args)

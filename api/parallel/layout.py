@@ -1,0 +1,119 @@
+"""`Layout`: a mesh of ranks with named axes, from which tensors take the axes that cut them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.ir.named_layout import INTERLEAVED, NamedLayout
+
+WHOLE = "None"
+"""The name for a dimension that is not cut."""
+
+
+class Layout:
+    """A mesh of ranks, row-major, every axis with a name.
+
+    `layout("dp", ("sp", "mp"), "None")` is the placement of a tensor of three dimensions: the first
+    cut by axis "dp", the second by "sp" (the coarser cut) and "mp", the third whole. An axis "interleaved_parallel" is
+    none of ranks: it says that every rank may take its slice in parts, and changes no slice.
+
+    Args:
+        device_matrix: sizes of the axes. alias_name: their names, all different.
+        rank_list: only the ranks 0 to their number less one are supported.
+
+    Raises:
+        TypeError: an argument is no tuple, a size no integer, a name no string. ValueError: sizes and
+        names do not fit,
+            a name is empty, "None" or stands twice.
+    """
+
+    def __init__(self, device_matrix: Any, alias_name: Any, rank_list: Any = None) -> None:
+        if not isinstance(device_matrix, tuple):
+            raise ApiTypeError(f"Layout: device_matrix must be a tuple of integers, not {device_matrix!r}")
+        if not isinstance(alias_name, tuple):
+            raise ApiTypeError(
+                f"Layout: alias_name must be a tuple of strings, not {alias_name!r}",
+                [f"write ({alias_name!r},)"] if isinstance(alias_name, str) else (),
+            )
+        for size in device_matrix:
+            if isinstance(size, bool) or not isinstance(size, int):
+                raise ApiTypeError(f"Layout: device_matrix holds {size!r}, not an integer")
+            if size < 1:
+                raise ApiValueError(f"Layout: device_matrix {device_matrix} has an axis of size {size}")
+        for alias in alias_name:
+            if not isinstance(alias, str):
+                raise ApiTypeError(f"Layout: alias_name holds {alias!r}, not a string")
+            if not alias or alias == WHOLE:
+                raise ApiValueError(f"Layout: {alias!r} cannot name an axis")
+        if len(device_matrix) != len(alias_name) or not device_matrix:
+            raise ApiValueError(
+                f"Layout: device_matrix {device_matrix} has {len(device_matrix)} axes, "
+                f"alias_name {len(alias_name)} names"
+            )
+        if len(set(alias_name)) != len(alias_name):
+            raise ApiValueError(f"Layout: alias_name {alias_name} holds a name twice")
+        if INTERLEAVED in alias_name[:-1]:
+            raise ApiValueError(f"Layout: {INTERLEAVED!r} must be the last of alias_name {alias_name}")
+        self.device_matrix = device_matrix
+        self.alias_name = alias_name
+        last = alias_name[-1] == INTERLEAVED
+        self._interleaved = device_matrix[-1] if last else 1
+        self._axes = len(alias_name) - last
+        if not self._axes:
+            raise ApiValueError(f"Layout: {INTERLEAVED!r} is no axis of ranks; name one beside it")
+        self.rank_list = list(range(math.prod(device_matrix[: self._axes])))
+        if rank_list is not None and list(rank_list) != self.rank_list:
+            raise ApiValueError("Layout: rank_list other than 0, 1, 2, ... is not supported")
+
+    def __call__(self, *tensor_map: Any) -> NamedLayout:
+        """The placement of a tensor: per dimension the name of an axis, a tuple of names, or "None".
+
+        Raises:
+            TypeError: an entry is neither. ValueError: an unknown name, or an axis used twice.
+        """
+        used: list[str] = []
+        entries: list[int | tuple[int, ...]] = []
+        for dimension, entry in enumerate(tensor_map):
+            if isinstance(entry, tuple):
+                if not entry:
+                    raise ApiValueError(
+                        f'Layout: dimension {dimension} names no axis; write "None" to keep it whole'
+                    )
+                found = tuple(self._axis(alias, dimension, used) for alias in entry if alias != WHOLE)
+                entries.append(tuple(axis for axis in found if axis >= 0) or -1)
+            else:
+                entries.append(-1 if entry == WHOLE else self._axis(entry, dimension, used))
+        interleaved = self._interleaved if INTERLEAVED in used else 1
+        kept = slice(self._axes)
+        return NamedLayout(self.device_matrix[kept], self.alias_name[kept], tuple(entries), interleaved)
+
+    def _axis(self, alias: Any, dimension: int, used: list[str]) -> int:
+        if not isinstance(alias, str):
+            raise ApiTypeError(
+                f"Layout: dimension {dimension} is {alias!r}, not the name of an axis or a tuple of them"
+            )
+        if alias not in self.alias_name:
+            raise ApiValueError(
+                f"Layout: dimension {dimension} names the unknown axis {alias!r}",
+                [f'the axes are {", ".join(map(repr, self.alias_name))}; "None" keeps a dimension whole'],
+            )
+        if alias in used:
+            raise ApiValueError(
+                f"Layout: axis {alias!r} is used twice, the second time for dimension {dimension}"
+            )
+        used.append(alias)
+        return -1 if alias == INTERLEAVED else self._axes - 1 - self.alias_name.index(alias)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The mesh as plain data."""
+        return {
+            "device_matrix": self.device_matrix,
+            "alias_name": self.alias_name,
+            "interleaved_parallel": self._interleaved > 1,
+            "rank_list": self.rank_list,
+        }
+
+    def __repr__(self) -> str:
+        return f"Layout(device_matrix={self.device_matrix}, alias_name={self.alias_name})"

@@ -1,0 +1,14 @@
+"""`reshard`: the same tensor in another layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api import ops
+from mspc.api.common.parameter_plan import checked_layout
+
+
+def reshard(tensor: Any, layout: Any) -> Any:
+    """`tensor`, cut as `layout` (a Layout called with axis names) says from here on. Raises TypeError for what is no
+    layout of a tensor."""
+    return ops.Cast().shard((checked_layout(layout),))(tensor, tensor.dtype)

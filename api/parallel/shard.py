@@ -1,0 +1,38 @@
+"""`shard`: a cell or function whose inputs are cut as said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api.common.parameter_plan import checked_plan
+from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.nn.cell import Cell
+from mspc.api.ops.primitive import check_strategy
+from mspc.api.parallel.layout import Layout
+from mspc.api.parallel.sharded import ShardedFunction
+
+__all__ = ["Layout", "shard"]
+
+
+def shard(fn: Any, in_strategy: Any, out_strategy: Any = None, parameter_plan: Any = None) -> ShardedFunction:
+    """`fn`, its inputs cut by `in_strategy`, one tuple or Layout per tensor.
+
+    Args:
+        parameter_plan: how parameters of the Cell (or of that whose method `fn` is) are cut, by name or path as
+            "self.dense.weight".
+
+    Raises:
+        TypeError: `fn` is not callable, or a strategy is none. ValueError: a strategy is impossible, or a
+            parameter is none of the Cell's.
+    """
+    if not isinstance(fn, Cell) and not callable(fn):
+        raise ApiTypeError(f"shard takes a Cell or a function, not {type(fn).__name__}")
+    owner = fn if isinstance(fn, Cell) else getattr(fn, "__self__", None)
+    if parameter_plan and not isinstance(owner, Cell):
+        raise ApiValueError("shard: a parameter_plan needs a Cell or its method; a function holds no parameters")
+    return ShardedFunction(
+        fn,
+        check_strategy(in_strategy, "shard: in_strategy"),
+        check_strategy(out_strategy, "shard: out_strategy"),
+        checked_plan(owner, parameter_plan, "shard"),
+    )

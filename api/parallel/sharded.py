@@ -1,0 +1,24 @@
+"""What `shard(fn, ...)` returns: a function with strategies, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mspc.api import launch
+
+
+@dataclass(frozen=True)
+class ShardedFunction:
+    """`fn` with strategies: in_strategy per input, out_strategy per output, parameter_plan as
+    (Parameter, strategy).
+    """
+
+    fn: Callable[..., Any]
+    in_strategy: tuple[Any, ...] | None
+    out_strategy: tuple[Any, ...] | None = None
+    parameter_plan: tuple[tuple[Any, Any], ...] = ()
+
+    def __call__(self, *args: Any) -> Any:
+        return launch.launcher().launch(self, args)

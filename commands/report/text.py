@@ -1,0 +1,90 @@
+"""The table of a compile, for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mspc.commands.report.facts import Report
+from mspc.commands.report.table import Table, print_table
+
+LISTED_RANKS = 16
+"""Longer groups print as start:stop:step."""
+
+
+def print_report(report: Report, folder: Path) -> None:
+    """The table of a compile."""
+    ranks = f"{report.ranks} rank{'s' if report.ranks > 1 else ''}"
+    print(f"{report.mode}, {ranks}, compile {report.compile_id}, in {folder}")
+    print()
+    for table in report_tables(report):
+        if table.rows:
+            print_table(table)
+            print()
+    totals = report.totals
+    print(
+        f"rank {report.rank}: {totals.operators} operators, {totals.collectives} collectives, "
+        f"{totals.bytes_sent} bytes sent per step"
+    )
+    memory = report.memory
+    print(
+        f"memory: weights {_size(memory.weights)}, states {_size(memory.states)}, inputs {_size(memory.inputs)}, "
+        f"step {_size(memory.step)} (gradients {_size(memory.gradients)}, activations {_size(memory.activations)} "
+        f"at most), together {_size(totals.peak_bytes)}"
+    )
+    for note in report.notes:
+        print(f"note: {note}")
+
+
+def report_tables(report: Report) -> list[Table]:
+    """Operators, parameters, collectives and slices."""
+    operators = Table(
+        "operators (forward)",
+        ("operator", "instance", "strategy", "from", "line"),
+        [
+            (o.operator, o.instance or "-", _strategy(o.strategy), o.origin or "-", o.line)
+            for o in report.operators
+        ],
+    )
+    parameters = Table(
+        f"inputs and parameters, with the slice of rank {report.rank}",
+        ("name", "kind", "type", "shape", "slice", "bytes"),
+        [(p.name, p.kind, p.dtype, str(p.shape), str(p.slice), str(p.bytes)) for p in report.parameters],
+        (5,),
+    )
+    collectives = Table(
+        f"collectives of rank {report.rank}, with the bytes it sends in one step",
+        ("operator", "group", "bytes", "line", "reason"),
+        [
+            (c.operator, group(c.ranks), str(c.bytes), c.line or "-", c.reason or "-")
+            for c in report.collectives
+        ],
+        (2,),
+    )
+    slices = Table(
+        "slices that were inserted; nothing is sent",
+        ("before", "after", "line", "reason"),
+        [(str(s.shape), str(s.slice), s.line or "-", s.reason or "-") for s in report.slices],
+    )
+    return [operators, parameters, collectives, slices]
+
+
+def group(ranks: tuple[int, ...]) -> str:
+    """`0-1-2-3`; many ranks with one stride as start:stop:step."""
+    if len(ranks) <= LISTED_RANKS:
+        return "-".join(map(str, ranks)) or "-"
+    step = ranks[1] - ranks[0]
+    if step > 0 and ranks == tuple(range(ranks[0], ranks[-1] + 1, step)):
+        return f"{ranks[0]}:{ranks[-1] + step}:{step}"
+    return f"{len(ranks)} ranks from {ranks[0]}"
+
+
+def _strategy(strategy: tuple[tuple[int, ...], ...]) -> str:
+    return " ".join(str(cut).replace(",)", ")") for cut in strategy) or "-"
+
+
+def _size(count: int) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024  # type: ignore[assignment]  # a float from here on
+    return f"{count:.1f} GiB"

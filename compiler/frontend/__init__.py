@@ -1,0 +1,1 @@
+"""From a network written in Python to one graph: `construct` is read, never run."""

@@ -1,0 +1,138 @@
+"""Names and attributes: where a value comes from in the user's program."""
+
+from __future__ import annotations
+
+import ast
+import types
+from typing import Any
+
+import numpy as np
+
+from mspc.api.common.parameter import Parameter
+from mspc.api.common.tensor import Tensor
+from mspc.api.nn.cell import Cell
+from mspc.api.nn.container import CellList
+from mspc.compiler.frontend.precision import attribute_as_float
+from mspc.compiler.frontend.state import Tracer
+from mspc.compiler.frontend.tensor import ATTRIBUTES, METHODS, attribute
+from mspc.compiler.frontend.values import (
+    MISSING,
+    POISON,
+    UNSET,
+    Closure,
+    Frame,
+    Poisoned,
+    TensorMethod,
+    describe,
+    nearest,
+)
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+
+
+def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: str) -> Any:
+    """`base.name`.
+
+    Raises:
+        MspcError: there is no such attribute.
+    """
+    if isinstance(base, Value):
+        tracer.at(frame, node)
+        return attribute(tracer, base, name)
+    if isinstance(base, Parameter) and name in METHODS:
+        tracer.at(frame, node)
+        return TensorMethod(tracer.value(base), name)
+    if isinstance(base, Parameter) and name in ("T", "mT"):
+        tracer.at(frame, node)
+        return ATTRIBUTES[name](tracer, tracer.value(base))
+    if isinstance(base, Closure | TensorMethod):
+        raise frame.error(node, f"{describe(base)} has no attribute '{name}'")
+    try:
+        found = getattr(base, name)
+    except AttributeError as error:
+        raise frame.error(node, *_missing(base, name, error)) from None
+    except MspcError as error:
+        raise frame.error(node, error.message, error.notes) from None
+    except Exception as error:
+        raise frame.error(
+            node, f"reading attribute '{name}' raised {type(error).__name__}: {error}"
+        ) from None
+    if isinstance(base, Cell):
+        return _of_cell(tracer, frame, node, base, name, found)
+    return found
+
+
+def _of_cell(tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, name: str, found: Any) -> Any:
+    if not isinstance(found, Tensor | np.ndarray):
+        return found
+    kind = cell.get_flags().get("to_float") if frame.phase != "update" else None
+    path = tracer.cell_paths.get(id(cell), "")
+    full = f"{path}.{name}" if path else name
+    if not isinstance(found, Parameter):
+        name_tensor(tracer, found, full)
+    if kind is None:
+        return found
+    tracer.at(frame, node)
+    return attribute_as_float(tracer, found, kind, full)
+
+
+def name_tensor(tracer: Tracer, tensor: Any, name: str) -> None:
+    """Note how a constant tensor of the script is called where it is first met."""
+    if id(tensor) not in tracer.tensor_names:
+        tracer.keep(tensor)
+        tracer.tensor_names[id(tensor)] = name
+
+
+def _missing(base: Any, name: str, error: AttributeError) -> tuple[str, list[str]]:
+    if isinstance(base, types.ModuleType):
+        text = str(error)
+        if base.__name__.startswith("mspc") and "no attribute" not in text:
+            return text, nearest(name, dir(base))
+        return f"module '{base.__name__}' has no attribute '{name}'", nearest(name, dir(base))
+    kind = base.__name__ if isinstance(base, type) else type(base).__name__
+    return f"'{kind}' object has no attribute '{name}'", nearest(
+        name, [n for n in dir(base) if not n.startswith("_")]
+    )
+
+
+def look_up(tracer: Tracer, frame: Frame, node: ast.Name) -> Any:
+    """The value of a variable.
+
+    Raises:
+        MspcError: there is no such name, or it has no value yet. Poisoned: an earlier mistake left it
+        without one.
+    """
+    name = node.id
+    found = frame.lookup(name)
+    if found is POISON:
+        raise Poisoned
+    if found is MISSING:
+        raise frame.error(node, f"name '{name}' is not defined", nearest(name, frame.known_names()))
+    if found is UNSET:
+        raise frame.error(
+            node, f"variable '{name}' has no value here: no statement that ran before assigns it"
+        )
+    if isinstance(found, Tensor | np.ndarray) and not isinstance(found, Parameter):
+        name_tensor(tracer, found, name)
+    return found
+
+
+def register_cells(tracer: Tracer, cell: Cell, held: str) -> None:
+    """Note how the cells below `cell` are called: in scopes, and in the names of constants."""
+    if id(cell) in tracer.cell_paths:
+        return
+    if held and held.isidentifier():
+        tracer.cell_names.setdefault(id(cell), held)
+    _register(tracer, cell, "", "")
+
+
+def _register(tracer: Tracer, cell: Cell, path: str, prefix: str) -> None:
+    tracer.keep(cell)
+    tracer.cell_paths[id(cell)] = path
+    for name, child in cell.name_cells().items():
+        if id(child) in tracer.cell_paths:
+            continue
+        label = f"{prefix}{name}"
+        tracer.cell_names.setdefault(id(child), label)
+        below = f"{label}-{type(child).__name__}/" if isinstance(child, CellList) else ""
+        _register(tracer, child, f"{path}.{name}" if path else name, below)

@@ -1,0 +1,251 @@
+"""Python's built-in functions inside `construct`: on what is known at compile time, and where it
+makes sense on tensors."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import math
+import types
+from collections.abc import Callable
+from typing import Any
+
+from mspc.api.common.parameter import Parameter
+from mspc.api.common.tensor import Tensor
+from mspc.compiler.frontend.index import unpacked
+from mspc.compiler.frontend.operators import binary, fold, is_graph_value, truth
+from mspc.compiler.frontend.state import Tracer
+from mspc.compiler.frontend.values import Closure, Frame, TensorMethod, contains_tensor, describe
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+
+Handler = Callable[..., Any]
+"""(tracer, frame, node, *arguments) -> value."""
+
+GetAttribute = Callable[[Tracer, Frame, ast.AST, Any, str], Any]
+
+
+def _len(t: Tracer, frame: Frame, node: ast.AST, value: Any) -> Any:
+    if isinstance(value, Value):
+        if not value.shape:
+            raise t.error("len() of a scalar tensor")
+        return value.shape[0]
+    return fold(t, "len()", len, value)
+
+
+def _elements(t: Tracer, name: str, value: Any) -> list[Any]:
+    return unpacked(t, value, f"{name}()")
+
+
+def _enumerate(t: Tracer, frame: Frame, node: ast.AST, iterable: Any, start: int = 0) -> Any:
+    return [(start + i, item) for i, item in enumerate(_elements(t, "enumerate", iterable))]
+
+
+def _zip(t: Tracer, frame: Frame, node: ast.AST, *iterables: Any, strict: bool = False) -> Any:
+    columns = [_elements(t, "zip", iterable) for iterable in iterables]
+    if strict and len({len(column) for column in columns}) > 1:
+        raise t.error(f"zip(strict=True): the lengths are {', '.join(str(len(c)) for c in columns)}")
+    return list(zip(*columns, strict=False))
+
+
+def _map(t: Tracer, frame: Frame, node: ast.AST, function: Any, *iterables: Any) -> Any:
+    rows = _zip(t, frame, node, *iterables)
+    return [t.call(frame, node, function, list(row), {}) for row in rows]
+
+
+def _filter(t: Tracer, frame: Frame, node: ast.AST, function: Any, iterable: Any) -> Any:
+    kept: list[Any] = []
+    for item in _elements(t, "filter", iterable):
+        passes = item if function is None else t.call(frame, node, function, [item], {})
+        if truth(t, passes, "the condition of filter()"):
+            kept.append(item)
+    return kept
+
+
+def _tuple(t: Tracer, frame: Frame, node: ast.AST, iterable: Any = ()) -> Any:
+    return tuple(_elements(t, "tuple", iterable))
+
+
+def _list(t: Tracer, frame: Frame, node: ast.AST, iterable: Any = ()) -> Any:
+    return t.own(_elements(t, "list", iterable))
+
+
+def _dict(t: Tracer, frame: Frame, node: ast.AST, *args: Any, **kwargs: Any) -> Any:
+    return t.own(fold(t, "dict()", lambda: dict(*args, **kwargs)))
+
+
+def _reversed(t: Tracer, frame: Frame, node: ast.AST, iterable: Any) -> Any:
+    return _elements(t, "reversed", iterable)[::-1]
+
+
+def _sum(t: Tracer, frame: Frame, node: ast.AST, iterable: Any, start: Any = 0) -> Any:
+    if isinstance(iterable, Value):
+        raise t.error("sum() goes over a tensor", ["use x.sum()"])
+    total = start
+    for item in _elements(t, "sum", iterable):
+        skip = is_graph_value(item) and isinstance(total, int) and total == 0
+        total = item if skip else binary(t, ast.Add, total, item)
+    return total
+
+
+def _extreme(name: str, operator: str) -> Handler:
+    def handler(t: Tracer, frame: Frame, node: ast.AST, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and is_graph_value(args[0]):
+            raise t.error(f"{name}() of one tensor", [f"use x.{name}()"])
+        items = _elements(t, name, args[0]) if len(args) == 1 else list(args)
+        if not any(map(is_graph_value, items)):
+            return fold(t, f"{name}()", lambda: getattr(builtins, name)(items, **kwargs))
+        if kwargs:
+            raise t.error(f"{name}() of tensors takes no {', '.join(kwargs)}")
+        for item in items:
+            if is_graph_value(item) and math.prod(item.shape) > 1:
+                raise t.error(
+                    f"{name}() compares tensors of several elements", [f"use ops.{operator.lower()}(a, b)"]
+                )
+        result = items[0]
+        for item in items[1:]:
+            result = t.emit(t.op(operator), result, item)
+        return result
+
+    return handler
+
+
+def _abs(t: Tracer, frame: Frame, node: ast.AST, value: Any) -> Any:
+    return t.emit(t.op("Abs"), value) if is_graph_value(value) else fold(t, "abs()", abs, value)
+
+
+def _round(t: Tracer, frame: Frame, node: ast.AST, value: Any, digits: int | None = None) -> Any:
+    if is_graph_value(value):
+        if digits:
+            raise t.error("round() of a tensor takes no number of digits")
+        return t.emit(t.op("Round"), value)
+    return fold(t, "round()", round, value, digits)
+
+
+def _pow(t: Tracer, frame: Frame, node: ast.AST, base: Any, exponent: Any) -> Any:
+    return binary(t, ast.Pow, base, exponent)
+
+
+def _number(kind: type) -> Handler:
+    def handler(t: Tracer, frame: Frame, node: ast.AST, *args: Any) -> Any:
+        if args and is_graph_value(args[0]):
+            raise t.error(
+                f"{kind.__name__}() of a tensor: its contents are not known at compile time",
+                [f"to change the element type use x.{'bool' if kind is bool else 'astype'}(...)"],
+            )
+        return fold(t, f"{kind.__name__}()", kind, *args)
+
+    return handler
+
+
+def _isinstance(t: Tracer, frame: Frame, node: ast.AST, value: Any, classes: Any) -> Any:
+    kinds = classes if isinstance(classes, tuple) else (classes,)
+    if isinstance(value, Value):
+        return any(isinstance(kind, type) and issubclass(Tensor, kind) for kind in kinds)
+    if isinstance(value, Closure | TensorMethod):
+        return types.FunctionType in kinds or object in kinds
+    return fold(t, "isinstance()", isinstance, value, classes)
+
+
+def _type(t: Tracer, frame: Frame, node: ast.AST, value: Any) -> Any:
+    return (
+        Tensor
+        if isinstance(value, Value)
+        else types.FunctionType
+        if isinstance(value, Closure)
+        else type(value)
+    )
+
+
+def _print(t: Tracer, frame: Frame, node: ast.AST, *args: Any, **kwargs: Any) -> None:
+    t.warn("print() inside a compiled function is ignored")
+
+
+def _sorted(
+    t: Tracer, frame: Frame, node: ast.AST, iterable: Any, *, key: Any = None, reverse: bool = False
+) -> Any:
+    if is_graph_value(iterable) or contains_tensor(iterable):
+        raise t.error("sorted() compares tensors, whose contents are not known at compile time")
+    items = list(iterable)
+    keys = items if key is None else [t.call(frame, node, key, [item], {}) for item in items]
+    order = fold(t, "sorted()", lambda: sorted(range(len(items)), key=lambda i: keys[i], reverse=reverse))
+    return t.own([items[i] for i in order])
+
+
+def _every(name: str, decided_by: bool) -> Handler:
+    def handler(t: Tracer, frame: Frame, node: ast.AST, iterable: Any) -> Any:
+        for item in _elements(t, name, iterable):
+            if truth(t, item, f"a condition of {name}()") is decided_by:
+                return decided_by
+        return not decided_by
+
+    return handler
+
+
+def _str(t: Tracer, frame: Frame, node: ast.AST, value: Any = "") -> Any:
+    return text_of(value)
+
+
+def text_of(value: Any) -> str:
+    """How a value shows in strings: a tensor by its type."""
+    if isinstance(value, Value):
+        return str(value.type)
+    if isinstance(value, Parameter):
+        return value.name
+    return describe(value) if isinstance(value, Closure | TensorMethod) else str(value)
+
+
+def _callable(t: Tracer, frame: Frame, node: ast.AST, value: Any) -> Any:
+    return isinstance(value, TensorMethod) or (not isinstance(value, Value) and callable(value))
+
+
+def super_of(t: Tracer, frame: Frame, node: ast.AST, *args: Any) -> Any:
+    """`super()` of the method that runs, or `super(Class, object)`."""
+    if args:
+        return fold(t, "super()", super, *args)
+    owner = frame.enclosing("__class__") if frame.enclosing else None
+    arguments = frame.source.tree.args
+    positional = (*arguments.posonlyargs, *arguments.args)
+    if not isinstance(owner, type) or not positional:
+        raise t.error("super() stands outside of a method")
+    return super(owner, frame.locals[positional[0].arg])
+
+
+def attribute_handlers(get: GetAttribute) -> dict[Any, Handler]:
+    """`getattr` and `hasattr`, over the front end's own way to read an attribute."""
+
+    def read(t: Tracer, frame: Frame, node: ast.AST, value: Any, name: str, *default: Any) -> Any:
+        if not isinstance(name, str):
+            raise t.error(f"getattr(): the name of an attribute is {describe(name)}, not a string")
+        try:
+            return get(t, frame, node, value, name)
+        except MspcError:
+            if default:
+                return default[0]
+            raise
+
+    def has(t: Tracer, frame: Frame, node: ast.AST, value: Any, name: str) -> bool:
+        missing = object()
+        return read(t, frame, node, value, name, missing) is not missing
+
+    return {getattr: read, hasattr: has}
+
+
+HANDLERS: dict[Any, Handler] = {
+    len: _len, enumerate: _enumerate, zip: _zip, map: _map, filter: _filter, tuple: _tuple, list: _list,
+    dict: _dict,
+    reversed: _reversed, sum: _sum, max: _extreme("max", "Maximum"), min: _extreme("min", "Minimum"),
+    abs: _abs,
+    round: _round, pow: _pow, int: _number(int), float: _number(float), bool: _number(bool),
+    isinstance: _isinstance, type: _type, print: _print, sorted: _sorted, any: _every("any", True),
+    all: _every("all", False), str: _str, repr: _str, callable: _callable, super: super_of,
+}  # fmt: skip
+
+REFUSED = frozenset(
+    getattr(builtins, name)
+    for name in (
+        "open", "input", "eval", "exec", "compile", "globals", "locals", "vars", "setattr", "delattr",
+        "__import__",
+        "iter", "next", "id", "breakpoint", "object", "memoryview", "classmethod", "staticmethod", "property",
+    )
+)  # fmt: skip

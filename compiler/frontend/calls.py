@@ -1,0 +1,318 @@
+"""Calls inside `construct`: operators become nodes, cells and functions are inlined, all else is
+called as it is."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mspc.api.common.gradient import GradientFunction, JitFunction
+from mspc.api.common.tensor import Tensor
+from mspc.api.nn.cell import Cell
+from mspc.api.nn.optim.optimizer import Optimizer
+from mspc.api.ops.multitype import MultitypeFuncGraph
+from mspc.api.ops.primitive import Primitive
+from mspc.compiler.frontend.arguments import bind
+from mspc.compiler.frontend.attributes import get_attribute, register_cells
+from mspc.compiler.frontend.builtins import HANDLERS, attribute_handlers
+from mspc.compiler.frontend.gradient import call_gradient
+from mspc.compiler.frontend.precision import as_float
+from mspc.compiler.frontend.primitives import call_primitive
+from mspc.compiler.frontend.python import call_class, call_handler, call_python
+from mspc.compiler.frontend.sharding import cut, is_sharded_function, planned
+from mspc.compiler.frontend.source import FunctionSource
+from mspc.compiler.frontend.state import MAX_DEPTH, Tracer
+from mspc.compiler.frontend.tensor import METHODS, call_method
+from mspc.compiler.frontend.values import (
+    MISSING,
+    POISON,
+    Closure,
+    Frame,
+    Poisoned,
+    TensorMethod,
+    contains_tensor,
+    describe,
+)
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Node, Value
+from mspc.ops.op import Op
+
+Args = Sequence[Any]
+Kwargs = Mapping[str, Any]
+
+_HANDLERS = HANDLERS | attribute_handlers(get_attribute)
+
+
+@dataclass(frozen=True)
+class Callee:
+    """A function to be inlined.
+
+    defaults: values of the last positional parameters. globals: its module's names. enclosing: gives the
+    names of the functions around it, `MISSING` for others. is_method: messages do not count its first
+    argument.
+    """
+
+    source: FunctionSource
+    name: str
+    defaults: Args
+    keyword_defaults: Kwargs
+    globals: Mapping[str, Any]
+    enclosing: Callable[[str], Any]
+    is_method: bool = False
+
+
+def call(
+    tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwargs: Kwargs, held: str = ""
+) -> Any:
+    """`fn(*args, **kwargs)` at `node`; `held` is the attribute or variable that holds `fn`.
+
+    Raises:
+        MspcError: the call cannot be taken. Poisoned: the callee had a mistake, already noted.
+    """
+    if isinstance(fn, Primitive):
+        return call_primitive(tracer, frame, node, fn, args, kwargs)
+    if isinstance(fn, Cell):
+        return call_cell(tracer, frame, node, fn, args, kwargs, held)
+    if isinstance(fn, types.FunctionType):
+        return _call_function(tracer, frame, node, fn, args, kwargs)
+    if isinstance(fn, types.MethodType):
+        return _call_method(tracer, frame, node, fn, args, kwargs)
+    if isinstance(fn, Closure):
+        names, enclosing = fn.frame.globals, fn.frame.lookup
+        callee = Callee(fn.source, fn.name, fn.defaults, fn.keyword_defaults, names, enclosing)
+        return inline(tracer, frame, node, callee, args, kwargs)
+    tracer.at(frame, node)
+    if isinstance(fn, TensorMethod):
+        return call_method(tracer, fn, args, kwargs)
+    if isinstance(fn, GradientFunction):
+        return _call_gradient(tracer, frame, node, fn, args, kwargs)
+    if isinstance(fn, JitFunction):
+        return call(tracer, frame, node, fn.fn, args, kwargs, held)
+    if isinstance(fn, MultitypeFuncGraph):
+        try:
+            chosen = fn.chosen(args, tracer.is_tensor)
+        except MspcError as error:
+            raise tracer.error(error.message, error.notes) from None
+        return call(tracer, frame, node, chosen, args, kwargs, held)
+    if is_sharded_function(fn):
+        inputs = cut(tracer, list(args), fn.in_strategy, "in_strategy")
+        with planned(tracer, fn.parameter_plan):
+            result = call(tracer, frame, node, fn.fn, inputs, kwargs, held)
+        tracer.at(frame, node)
+        return cut(tracer, result, fn.out_strategy, "out_strategy")
+    if isinstance(fn, functools.partial):
+        return call(tracer, frame, node, fn.func, [*fn.args, *args], {**fn.keywords, **kwargs}, held)
+    handler = _HANDLERS.get(fn) if isinstance(fn, types.BuiltinFunctionType | type) else None
+    if handler is not None:
+        return call_handler(tracer, frame, node, fn, handler, args, kwargs)
+    if isinstance(fn, Value | Tensor) or not callable(fn):
+        raise tracer.error(f"{describe(fn)} cannot be called")
+    if isinstance(fn, type):
+        return call_class(tracer, fn, args, kwargs)
+    own = inspect.getattr_static(type(fn), "__call__", None)
+    if isinstance(own, types.FunctionType) and tracer.sources.file(own.__code__.co_filename).is_traced:
+        return _call_function(tracer, frame, node, own, [fn, *args], kwargs)
+    return call_python(tracer, fn, args, kwargs)
+
+
+# Cells and functions --------------------------------------------------------------------------------------
+
+
+def call_cell(
+    tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, args: Args, kwargs: Kwargs, held: str = ""
+) -> Any:
+    """Inline `cell.construct`, in a scope of its own."""
+    construct = cell.__dict__.get("construct") or type(cell).construct
+    construct = construct.fn if isinstance(construct, JitFunction) else construct
+    function = construct.__func__ if isinstance(construct, types.MethodType) else construct
+    if function is Cell.construct:
+        raise frame.error(node, f"{type(cell).__name__} defines no construct()")
+    if not isinstance(function, types.FunctionType):
+        raise frame.error(node, f"{type(cell).__name__}.construct is {describe(function)}, not a function")
+    register_cells(tracer, cell, held)
+    flags = cell.get_flags()
+    key = _memo_key(cell, args, kwargs)
+    tracer.at(frame, node)
+    first = len(tracer.builder.nodes)
+    inputs: Args = args
+    if "to_float" in flags:
+        inputs = [as_float(tracer, arg, flags["to_float"]) for arg in args]
+        kwargs = as_float(tracer, dict(kwargs), flags["to_float"])
+    inputs = cut(tracer, inputs, cell.in_strategy, "in_strategy")
+    if cell.in_strategy is not None:
+        first = len(tracer.builder.nodes)
+    with planned(tracer, cell.parameter_plan):
+        result = _inline_function(tracer, frame, node, function, [cell, *inputs], kwargs, True, cell)
+    tracer.at(frame, node)
+    result = cut(tracer, result, cell.out_strategy, "out_strategy")
+    if "result_float" in flags:
+        result = as_float(tracer, result, flags["result_float"])
+    nodes = tracer.builder.nodes
+    if flags.get("recompute"):
+        for made in nodes[first:]:
+            if made.phase == "forward":
+                made.attrs["recompute"] = f"{tracer.builder.scope}, call {first}"
+    if key is not None and not any(_mutates(made) for made in nodes[first:]):
+        tracer.keep(cell)
+        tracer.calls[key] = (result, first, len(nodes), tuple(args))
+    return result
+
+
+def _mutates(node: Node) -> bool:
+    return isinstance(node.op, Op) and bool(node.op.mutates)
+
+
+def _call_function(
+    tracer: Tracer, frame: Frame, node: ast.AST, function: types.FunctionType, args: Args, kwargs: Kwargs
+) -> Any:
+    wrapped = getattr(function, "__wrapped__", None)
+    if not tracer.sources.file(function.__code__.co_filename).is_traced:
+        if isinstance(wrapped, types.FunctionType):
+            return _call_function(tracer, frame, node, wrapped, args, kwargs)
+        tracer.at(frame, node)
+        return call_python(tracer, function, args, kwargs)
+    key = _memo_key(function, args, kwargs)
+    first = len(tracer.builder.nodes)
+    result = _inline_function(tracer, frame, node, function, args, kwargs)
+    nodes = tracer.builder.nodes
+    if key is not None and len(nodes) > first and not any(_mutates(made) for made in nodes[first:]):
+        tracer.keep(function)
+        tracer.calls[key] = (result, first, len(nodes), tuple(args))
+    return result
+
+
+def _call_method(
+    tracer: Tracer, frame: Frame, node: ast.AST, method: types.MethodType, args: Args, kwargs: Kwargs
+) -> Any:
+    owner, function = method.__self__, method.__func__
+    if isinstance(owner, Cell) and function is type(owner).construct:
+        return call_cell(tracer, frame, node, owner, args, kwargs)
+    if isinstance(owner, Tensor) and (contains_tensor(list(args)) or contains_tensor(dict(kwargs))):
+        tracer.at(frame, node)
+        name = method.__name__
+        if name not in METHODS:
+            raise tracer.error(f"Tensor.{name}() does not take tensors of the graph")
+        return call_method(tracer, TensorMethod(tracer.value(owner), name), args, kwargs)
+    if not isinstance(function, types.FunctionType):
+        tracer.at(frame, node)
+        return call_python(tracer, method, args, kwargs)
+    if tracer.sources.file(function.__code__.co_filename).is_traced:
+        return _inline_function(tracer, frame, node, function, [owner, *args], kwargs, True)
+    tracer.at(frame, node)
+    return call_python(tracer, method, args, kwargs)
+
+
+def _inline_function(
+    tracer: Tracer,
+    frame: Frame,
+    node: ast.AST,
+    function: types.FunctionType,
+    args: Args,
+    kwargs: Kwargs,
+    is_method: bool = False,
+    cell: Cell | None = None,
+) -> Any:
+    try:
+        source = tracer.sources.function(function)
+    except MspcError as error:
+        raise frame.error(node, error.message, error.notes) from None
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    callee = Callee(
+        source,
+        function.__name__,
+        function.__defaults__ or (),
+        function.__kwdefaults__ or {},
+        function.__globals__,
+        lambda name: _captured(cells, name),
+        is_method,
+    )
+    return inline(tracer, frame, node, callee, args, kwargs, cell)
+
+
+def _captured(cells: Mapping[str, Any], name: str) -> Any:
+    found = cells.get(name)
+    try:
+        return MISSING if found is None else found.cell_contents
+    except ValueError:
+        return MISSING
+
+
+def inline(
+    tracer: Tracer,
+    caller: Frame,
+    node: ast.AST,
+    callee: Callee,
+    args: Args,
+    kwargs: Kwargs,
+    cell: Cell | None = None,
+) -> Any:
+    """Run the body of a function with its arguments bound; `cell` opens a scope of its own."""
+    if caller.depth >= MAX_DEPTH:
+        raise caller.error(
+            node, f"calls nest more than {MAX_DEPTH} deep: the recursion of '{callee.name}' does not end"
+        )
+    try:
+        names = bind(
+            callee.source.tree,
+            callee.name,
+            args,
+            kwargs,
+            callee.defaults,
+            callee.keyword_defaults,
+            callee.is_method,
+        )
+    except MspcError as error:
+        raise caller.error(node, error.message, error.notes) from None
+    frame = Frame(callee.source, names, callee.globals, callee.enclosing, caller, caller.frames(node))
+    if cell is not None:
+        if caller.depth:
+            label = tracer.cell_names.get(id(cell), "")
+            frame.scope = f"{caller.scope}/{f'{label}-' if label else ''}{type(cell).__name__}"
+        flags = cell.get_flags()
+        frame.to_float, frame.precision = flags.get("to_float"), flags.get("precision")
+        if isinstance(cell, Optimizer) or flags.get("updates"):
+            frame.phase = "update"
+    result = tracer.run(frame)
+    if result is POISON:
+        raise Poisoned
+    return result
+
+
+def _memo_key(fn: Any, args: Args, kwargs: Kwargs) -> tuple[int, ...] | None:
+    """Key under which a call's result may serve again, for a gradient of the same call."""
+    if kwargs or not all(isinstance(arg, Value) for arg in args):
+        return None
+    return (id(fn), *map(id, args))
+
+
+def _call_gradient(
+    tracer: Tracer, frame: Frame, node: ast.AST, request: GradientFunction, args: Args, kwargs: Kwargs
+) -> Any:
+    if kwargs:
+        raise tracer.error(
+            f"a gradient function takes its arguments by position, not by name: {', '.join(kwargs)}"
+        )
+    fn = request.fn.fn if isinstance(request.fn, JitFunction) else request.fn
+
+    def inline_again(given: list[Any], reuse: bool) -> tuple[Any, int, int]:
+        earlier = tracer.calls.get(_memo_key(fn, given, {}) or ()) if reuse else None
+        if earlier is not None:
+            return _graph_values(tracer, earlier[0]), earlier[1], earlier[2]
+        first = len(tracer.builder.nodes)
+        result = call(tracer, frame, node, fn, given, {})
+        return _graph_values(tracer, result), first, len(tracer.builder.nodes)
+
+    return call_gradient(tracer, frame, node, request, args, inline_again)
+
+
+def _graph_values(tracer: Tracer, result: Any) -> Any:
+    if isinstance(result, Tensor):
+        return tracer.value(result)
+    if isinstance(result, tuple | list):
+        return tuple(_graph_values(tracer, item) for item in result)
+    return result

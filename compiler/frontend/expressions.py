@@ -1,0 +1,390 @@
+"""Expressions of the parsed program. One function per kind of syntax; a kind that is not listed is
+refused."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from mspc.api.common.parameter import Parameter
+from mspc.api.nn.cell import Cell
+from mspc.compiler.frontend.attributes import get_attribute, look_up
+from mspc.compiler.frontend.builtins import text_of
+from mspc.compiler.frontend.calls import call
+from mspc.compiler.frontend.index import subscript, unpacked
+from mspc.compiler.frontend.operators import COMPARE, binary, compare, is_graph_value, truth, unary
+from mspc.compiler.frontend.source import FunctionSource
+from mspc.compiler.frontend.state import Tracer
+from mspc.compiler.frontend.values import Closure, Frame, contains_tensor, describe
+from mspc.ir.graph import Node, Value
+
+
+def evaluate(tracer: Tracer, frame: Frame, node: ast.expr) -> Any:
+    """The value of an expression.
+
+    Raises:
+        MspcError: it is wrong, or not supported. Poisoned: it reads what an earlier mistake left without
+        a value.
+    """
+    handler = EXPRESSIONS.get(type(node))
+    if handler is None:
+        what = REFUSED.get(type(node), type(node).__name__)
+        raise frame.error(node, f"{what} is not supported inside a compiled function")
+    return handler(tracer, frame, node)
+
+
+def _constant(tracer: Tracer, frame: Frame, node: ast.Constant) -> Any:
+    return node.value
+
+
+def _attribute(tracer: Tracer, frame: Frame, node: ast.Attribute) -> Any:
+    return get_attribute(tracer, frame, node, evaluate(tracer, frame, node.value), node.attr)
+
+
+def _call(tracer: Tracer, frame: Frame, node: ast.Call) -> Any:
+    function = node.func
+    held = ""
+    if isinstance(function, ast.Attribute):
+        base = evaluate(tracer, frame, function.value)
+        target = get_attribute(tracer, frame, function, base, function.attr)
+        held = function.attr if isinstance(base, Cell) else ""
+    else:
+        target = evaluate(tracer, frame, function)
+        held = function.id if isinstance(function, ast.Name) else ""
+    args: list[Any] = []
+    for argument in node.args:
+        if isinstance(argument, ast.Starred):
+            value = evaluate(tracer, frame, argument.value)
+            tracer.at(frame, argument)
+            args += unpacked(tracer, value, "the argument list")
+        else:
+            args.append(evaluate(tracer, frame, argument))
+    kwargs: dict[str, Any] = {}
+    for keyword in node.keywords:
+        value = evaluate(tracer, frame, keyword.value)
+        if keyword.arg is not None:
+            kwargs[keyword.arg] = value
+        elif isinstance(value, dict):
+            kwargs |= value
+        else:
+            raise frame.error(keyword.value, f"** takes a dict, not {describe(value)}")
+    return call(tracer, frame, node, target, args, kwargs, held)
+
+
+def _binary(tracer: Tracer, frame: Frame, node: ast.BinOp) -> Any:
+    left = evaluate(tracer, frame, node.left)
+    right = evaluate(tracer, frame, node.right)
+    tracer.at(frame, node)
+    return binary(tracer, type(node.op), left, right)
+
+
+def _unary(tracer: Tracer, frame: Frame, node: ast.UnaryOp) -> Any:
+    operand = evaluate(tracer, frame, node.operand)
+    tracer.at(frame, node)
+    if isinstance(node.op, ast.Not):
+        return not truth(tracer, operand, "'not'")
+    return unary(tracer, type(node.op), operand)
+
+
+def _boolean(tracer: Tracer, frame: Frame, node: ast.BoolOp) -> Any:
+    word, stop = ("or", True) if isinstance(node.op, ast.Or) else ("and", False)
+    value: Any = None
+    for operand in node.values[:-1]:
+        value = evaluate(tracer, frame, operand)
+        tracer.at(frame, operand)
+        if truth(tracer, value, f"'{word}'") is stop:
+            return value
+    return evaluate(tracer, frame, node.values[-1])
+
+
+def _compare(tracer: Tracer, frame: Frame, node: ast.Compare) -> Any:
+    left = evaluate(tracer, frame, node.left)
+    result: Any = True
+    for i, (operator, operand) in enumerate(zip(node.ops, node.comparators, strict=True)):
+        right = evaluate(tracer, frame, operand)
+        tracer.at(frame, node)
+        result = _compared(tracer, operator, left, right)
+        if i + 1 < len(node.ops) and not truth(tracer, result, "a chained comparison"):
+            return result
+        left = right
+    return result
+
+
+def _compared(tracer: Tracer, operator: ast.cmpop, left: Any, right: Any) -> Any:
+    if type(operator) in COMPARE:
+        return compare(tracer, type(operator), left, right)
+    if isinstance(operator, ast.Is | ast.IsNot):
+        return (left is right) is isinstance(operator, ast.Is)
+    if is_graph_value(right):
+        raise tracer.error("'in' looks into a tensor, whose contents are not known at compile time")
+    if isinstance(right, list | tuple) and (is_graph_value(left) or contains_tensor(right)):
+        found = any(
+            left is item or (not is_graph_value(item) and not is_graph_value(left) and left == item)
+            for item in right
+        )
+    else:
+        try:
+            found = left in right
+        except TypeError as error:
+            raise tracer.error(f"'in': {error}") from None
+    return found is isinstance(operator, ast.In)
+
+
+def _conditional(tracer: Tracer, frame: Frame, node: ast.IfExp) -> Any:
+    test = evaluate(tracer, frame, node.test)
+    tracer.at(frame, node.test)
+    return evaluate(tracer, frame, node.body if truth(tracer, test, "the condition") else node.orelse)
+
+
+def _elements(tracer: Tracer, frame: Frame, nodes: list[ast.expr]) -> list[Any]:
+    found: list[Any] = []
+    for node in nodes:
+        if isinstance(node, ast.Starred):
+            value = evaluate(tracer, frame, node.value)
+            tracer.at(frame, node)
+            found += unpacked(tracer, value, "*")
+        else:
+            found.append(evaluate(tracer, frame, node))
+    return found
+
+
+def _tuple(tracer: Tracer, frame: Frame, node: ast.Tuple) -> Any:
+    return tuple(_elements(tracer, frame, node.elts))
+
+
+def _list(tracer: Tracer, frame: Frame, node: ast.List) -> Any:
+    return tracer.own(_elements(tracer, frame, node.elts))
+
+
+def _set(tracer: Tracer, frame: Frame, node: ast.Set) -> Any:
+    items = _elements(tracer, frame, node.elts)
+    if any(map(is_graph_value, items)):
+        raise frame.error(
+            node, "a set of tensors is not supported inside a compiled function", ["use a tuple or a list"]
+        )
+    return tracer.own(set(items))
+
+
+def _dict(tracer: Tracer, frame: Frame, node: ast.Dict) -> Any:
+    found: dict[Any, Any] = {}
+    for key, item in zip(node.keys, node.values, strict=True):
+        value = evaluate(tracer, frame, item)
+        if key is None:
+            if not isinstance(value, dict):
+                raise frame.error(item, f"** takes a dict, not {describe(value)}")
+            found |= value
+            continue
+        name = evaluate(tracer, frame, key)
+        if is_graph_value(name):
+            raise frame.error(key, "a tensor cannot be a key")
+        found[name] = value
+    return tracer.own(found)
+
+
+def _subscript(tracer: Tracer, frame: Frame, node: ast.Subscript) -> Any:
+    base = evaluate(tracer, frame, node.value)
+    index = evaluate(tracer, frame, node.slice)
+    tracer.at(frame, node)
+    return subscript(tracer, base, index)
+
+
+def _slice(tracer: Tracer, frame: Frame, node: ast.Slice) -> Any:
+    parts = [
+        None if part is None else evaluate(tracer, frame, part)
+        for part in (node.lower, node.upper, node.step)
+    ]
+    return slice(*parts)
+
+
+def _lambda(tracer: Tracer, frame: Frame, node: ast.Lambda) -> Any:
+    return closure(tracer, frame, node)
+
+
+def closure(tracer: Tracer, frame: Frame, tree: ast.FunctionDef | ast.Lambda) -> Closure:
+    """A function defined here, with the defaults that its arguments have now."""
+    defaults = tuple(evaluate(tracer, frame, default) for default in tree.args.defaults)
+    only = {
+        argument.arg: evaluate(tracer, frame, default)
+        for argument, default in zip(tree.args.kwonlyargs, tree.args.kw_defaults, strict=True)
+        if default is not None
+    }
+    return Closure(FunctionSource(frame.source.file, tree, frame.source.offset), frame, defaults, only)
+
+
+def _string(tracer: Tracer, frame: Frame, node: ast.JoinedStr) -> Any:
+    return "".join(str(evaluate(tracer, frame, part)) for part in node.values)
+
+
+def _formatted(tracer: Tracer, frame: Frame, node: ast.FormattedValue) -> Any:
+    value = evaluate(tracer, frame, node.value)
+    spec = "" if node.format_spec is None else evaluate(tracer, frame, node.format_spec)
+    if isinstance(value, Value | Parameter | Closure):
+        return text_of(value)
+    if node.conversion == ord("r"):
+        value = repr(value)
+    try:
+        return format(value, spec)
+    except (TypeError, ValueError) as error:
+        raise frame.error(node.value, f"format: {error}") from None
+
+
+def _named(tracer: Tracer, frame: Frame, node: ast.NamedExpr) -> Any:
+    value = evaluate(tracer, frame, node.value)
+    name_result(value, node.target.id)
+    frame.locals[node.target.id] = value
+    return value
+
+
+def _comprehension(
+    tracer: Tracer, frame: Frame, generators: list[ast.comprehension], produce: Callable[[Frame], None]
+) -> None:
+    """Run `produce` for every combination of the loops, in a frame of their own."""
+    inner = Frame(frame.source, {}, frame.globals, frame.lookup, frame, frame.call_frames)
+    inner.depth = frame.depth
+    inner._local_names = frozenset()
+    _loop(tracer, inner, generators, produce)
+
+
+def _loop(
+    tracer: Tracer, frame: Frame, generators: list[ast.comprehension], produce: Callable[[Frame], None]
+) -> None:
+    if not generators:
+        produce(frame)
+        return
+    first, rest = generators[0], generators[1:]
+    if first.is_async:
+        raise frame.error(first.target, "async is not supported inside a compiled function")
+    items = evaluate(tracer, frame, first.iter)
+    tracer.at(frame, first.iter)
+    for item in unpacked(tracer, items, "the loop"):
+        assign(tracer, frame, first.target, item)
+        for condition in first.ifs:
+            test = evaluate(tracer, frame, condition)
+            tracer.at(frame, condition)
+            if not truth(tracer, test, "the condition"):
+                break
+        else:
+            _loop(tracer, frame, rest, produce)
+
+
+def _list_comprehension(tracer: Tracer, frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Any:
+    found: list[Any] = []
+    _comprehension(
+        tracer, frame, node.generators, lambda inner: found.append(evaluate(tracer, inner, node.elt))
+    )
+    return tracer.own(found)
+
+
+def _set_comprehension(tracer: Tracer, frame: Frame, node: ast.SetComp) -> Any:
+    found: set[Any] = set()
+    _comprehension(tracer, frame, node.generators, lambda inner: found.add(evaluate(tracer, inner, node.elt)))
+    return tracer.own(found)
+
+
+def _dict_comprehension(tracer: Tracer, frame: Frame, node: ast.DictComp) -> Any:
+    found: dict[Any, Any] = {}
+
+    def produce(inner: Frame) -> None:
+        found[evaluate(tracer, inner, node.key)] = evaluate(tracer, inner, node.value)
+
+    _comprehension(tracer, frame, node.generators, produce)
+    return tracer.own(found)
+
+
+def name_result(value: Any, name: str) -> None:
+    """A node is called after the first variable it is assigned to."""
+    if isinstance(value, Node) and not value.name and name.strip("_"):
+        value.name = name
+
+
+def assign(tracer: Tracer, frame: Frame, target: ast.expr, value: Any) -> None:
+    """`target = value`.
+
+    Raises:
+        MspcError: the target cannot be assigned to, or the number of values is wrong.
+    """
+    if isinstance(target, ast.Name):
+        name_result(value, target.id)
+        frame.locals[target.id] = value
+        return
+    tracer.at(frame, target)
+    if isinstance(target, ast.Tuple | ast.List):
+        _unpack(tracer, frame, target.elts, unpacked(tracer, value, "the assignment"))
+        return
+    if isinstance(target, ast.Subscript):
+        _assign_item(tracer, frame, target, value)
+        return
+    if isinstance(target, ast.Attribute):
+        _assign_attribute(tracer, frame, target, value)
+        return
+    raise frame.error(
+        target, f"an assignment to {type(target).__name__} is not supported inside a compiled function"
+    )
+
+
+def _unpack(tracer: Tracer, frame: Frame, targets: list[ast.expr], values: list[Any]) -> None:
+    starred = [i for i, target in enumerate(targets) if isinstance(target, ast.Starred)]
+    if not starred:
+        if len(values) != len(targets):
+            raise tracer.error(f"{len(targets)} names on the left, but {len(values)} values on the right")
+        for target, value in zip(targets, values, strict=True):
+            assign(tracer, frame, target, value)
+        return
+    place, after = starred[0], len(targets) - starred[0] - 1
+    if len(values) < place + after:
+        raise tracer.error(
+            f"at least {place + after} values are needed on the right, but there are {len(values)}"
+        )
+    _unpack(tracer, frame, targets[:place], values[:place])
+    star = targets[place]
+    assert isinstance(star, ast.Starred)
+    assign(tracer, frame, star.value, tracer.own(values[place : len(values) - after]))
+    _unpack(tracer, frame, targets[place + 1 :], values[len(values) - after :])
+
+
+def _assign_item(tracer: Tracer, frame: Frame, target: ast.Subscript, value: Any) -> None:
+    base = evaluate(tracer, frame, target.value)
+    index = evaluate(tracer, frame, target.slice)
+    tracer.at(frame, target)
+    if tracer.is_tensor(base):
+        raise tracer.error(
+            "assigning to elements of a tensor is not supported",
+            ["build the new tensor, for example with ops.select(mask, new, x) or ops.concat"],
+        )
+    if id(base) not in tracer.owned:
+        raise tracer.error(f"this would change {describe(base)} that lives outside of the compiled function")
+    try:
+        base[index] = value
+    except (TypeError, IndexError, KeyError) as error:
+        raise tracer.error(str(error)) from None
+
+
+def _assign_attribute(tracer: Tracer, frame: Frame, target: ast.Attribute, value: Any) -> None:
+    base = evaluate(tracer, frame, target.value)
+    current = getattr(base, target.attr, None) if not isinstance(base, Value) else None
+    tracer.at(frame, target)
+    if not isinstance(current, Parameter):
+        raise tracer.error(
+            f"attribute '{target.attr}' cannot be set inside a compiled function",
+            ["set attributes in __init__; only a Parameter can get a new value here"],
+        )
+    kind = current.dtype
+    _, made = tracer.emit_on(tracer.op("Assign"), [current, tracer.cast(tracer.value(value, kind), kind)])
+    made.phase = "update"
+
+
+EXPRESSIONS: dict[type[ast.expr], Callable[..., Any]] = {
+    ast.Name: look_up, ast.Attribute: _attribute, ast.Call: _call, ast.Constant: _constant,
+    ast.BinOp: _binary,
+    ast.UnaryOp: _unary, ast.BoolOp: _boolean, ast.Compare: _compare, ast.IfExp: _conditional,
+    ast.Tuple: _tuple,
+    ast.List: _list, ast.Set: _set, ast.Dict: _dict, ast.Subscript: _subscript, ast.Slice: _slice,
+    ast.Lambda: _lambda, ast.JoinedStr: _string, ast.FormattedValue: _formatted, ast.NamedExpr: _named,
+    ast.ListComp: _list_comprehension, ast.GeneratorExp: _list_comprehension, ast.SetComp: _set_comprehension,
+    ast.DictComp: _dict_comprehension,
+}  # fmt: skip
+
+REFUSED: dict[type[ast.expr], str] = {
+    ast.Await: "'await'", ast.Yield: "'yield'", ast.YieldFrom: "'yield from'", ast.Starred: "'*' here",
+}  # fmt: skip

@@ -1,0 +1,197 @@
+"""Calls of `grad(fn)`, `value_and_grad(fn)` and `GradOperation()(fn)`: the function is inlined and a
+Gradient node asks for the derivatives. The pass `grad` expands it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mspc.api.common import parameter as session
+from mspc.api.common.gradient import GradientFunction
+from mspc.compiler.frontend.state import Tracer
+from mspc.compiler.frontend.values import Closure, Frame, describe, tensors_in
+from mspc.ir.graph import Node, Parameter, Value
+from mspc.ir.types import TensorType
+from mspc.ops.control.structural import Gradient, StopGradient, TupleGetItem
+from mspc.ops.tensor.reshape import Reshape
+
+Inline = Callable[[list[Any], bool], tuple[Any, int, int]]
+"""(arguments, whether an earlier inlining may be used again) -> (result, first and last node of the body)."""
+
+
+def call_gradient(
+    tracer: Tracer,
+    frame: Frame,
+    node: ast.AST,
+    request: GradientFunction,
+    args: Sequence[Any],
+    inline: Inline,
+) -> Any:
+    """The result of calling `request` with `args`.
+
+    Raises:
+        MspcError: an argument or a result cannot be differentiated.
+    """
+    tracer.at(frame, node)
+    given = [tracer.value(arg) if tracer.is_tensor(arg) else arg for arg in args]
+    sens: Any = None
+    if request.sens_param:
+        if not given:
+            raise tracer.error("the last argument must be the gradient of the result (sens_param=True)")
+        sens = given.pop()
+    places = _places(tracer, request, given)
+    weights = [_weight(tracer, weight) for weight in request.weights or ()]
+    for weight in weights:
+        if not weight.tensor_type.dtype.is_float:
+            raise tracer.error(f"parameter '{weight.name}' is {weight.tensor_type.dtype} and has no gradient")
+    fresh = _separate(tracer, request.fn, given, places, weights)
+    inputs = [given[place] for place in places]
+    result, first, last = inline(given, not fresh)
+    if _leaks(tracer, first, last, [*inputs, *weights]):
+        result, first, last = inline(given, False)
+        _cut(tracer, first, last, [*inputs, *weights])
+    tracer.at(frame, node)
+    outputs, aux = _outputs(tracer, request, result)
+    sensitivities = _sensitivities(tracer, outputs, sens) if request.sens_param else []
+    grads: list[Any] = []
+    if inputs or weights:
+        op = Gradient(outputs=len(outputs), has_sens=request.sens_param)
+        made = tracer.builder.emit(op, *outputs, *inputs, *weights, *sensitivities)
+        grads = [tracer.builder.emit(TupleGetItem(index=i), made) for i in range(len(inputs) + len(weights))]
+    of_inputs: Any = tuple(grads[: len(inputs)])
+    of_weights: Any = tuple(grads[len(inputs) :])
+    if len(inputs) == 1 and not (request.positions_tuple or request.get_all):
+        of_inputs = of_inputs[0]
+    if not request.weights_tuple:
+        of_weights = of_weights[0]
+    has_inputs = bool(request.positions) or request.all_positions
+    if request.weights is None:
+        found = of_inputs
+    else:
+        found = (of_inputs, of_weights) if has_inputs else of_weights
+    if request.value:
+        return result, found
+    return (found, aux) if request.has_aux else found
+
+
+def _weight(tracer: Tracer, weight: Any) -> Value:
+    """The parameter itself, also where operators read it in another element type."""
+    return tracer.weight(weight) if isinstance(weight, session.Parameter) else tracer.value(weight)
+
+
+def _places(tracer: Tracer, request: GradientFunction, given: list[Any]) -> list[int]:
+    """Indices of the arguments to differentiate by."""
+    if request.all_positions:
+        return [i for i, arg in enumerate(given) if isinstance(arg, Value) and arg.tensor_type.dtype.is_float]
+    for place in request.positions:
+        if place >= len(given):
+            raise tracer.error(f"grad_position {place} is out of range: there are {len(given)} arguments")
+        arg = given[place]
+        if not isinstance(arg, Value):
+            raise tracer.error(f"argument {place} is {describe(arg)} and cannot be differentiated")
+        if not arg.tensor_type.dtype.is_float:
+            raise tracer.error(
+                f"argument {place} is a tensor of {arg.tensor_type.dtype}; only "
+                f"floating-point tensors have gradients"
+            )
+    return list(request.positions)
+
+
+def _separate(tracer: Tracer, fn: Any, given: list[Any], places: list[int], weights: list[Value]) -> bool:
+    """Give a differentiated argument a value of its own where the function may read the same value
+    another way (as a second argument, captured, or as a weight), or where it was computed from another
+    one: the graph is flat.
+
+    Returns whether anything was changed.
+    """
+    changed = False
+    wanted = [given[place] for place in places]
+    before = list(given)
+    for place in places:
+        value = given[place]
+        shared = sum(v is value for v in before) > 1 or value in weights
+        if shared or isinstance(fn, Closure) or (isinstance(value, Parameter) and value.kind != "input"):
+            given[place] = tracer.builder.emit(Reshape(shape=value.shape), value)
+            changed = True
+        elif isinstance(value, Node):
+            sources = _depending(tracer.builder.nodes, [v for v in (*wanted, *weights) if v is not value])
+            if value in sources:
+                given[place] = tracer.builder.emit(StopGradient(), value)
+                changed = True
+    return changed
+
+
+def _depending(nodes: Sequence[Node], on: Sequence[Value]) -> set[Value]:
+    found: set[Value] = set(on)
+    for node in nodes:
+        if any(value in found for value in node.inputs):
+            found.add(node)
+    return found.difference(on)
+
+
+def _outside(tracer: Tracer, first: int, last: int, wanted: list[Value]) -> list[Node]:
+    """Nodes before the body that the body reads, though they are computed from a differentiated value."""
+    nodes = tracer.builder.nodes
+    body = set(nodes[first:last])
+    read = {v: None for n in nodes[first:last] for v in n.inputs if isinstance(v, Node) and v not in body}
+    for value in wanted:
+        read.pop(value, None)  # type: ignore[arg-type]  # a Parameter is never among them
+    if not read:
+        return []
+    computed = _depending(nodes[:first], wanted)
+    return [value for value in read if value in computed]
+
+
+def _leaks(tracer: Tracer, first: int, last: int, wanted: list[Value]) -> bool:
+    return bool(_outside(tracer, first, last, wanted))
+
+
+def _cut(tracer: Tracer, first: int, last: int, wanted: list[Value]) -> None:
+    """What the function captures from outside is constant in it, even if it was computed from the
+    same values."""
+    nodes = tracer.builder.nodes
+    body = nodes[first:last]
+    stops: dict[Value, Value] = {}
+    made: list[Node] = []
+    for value in _outside(tracer, first, last, wanted):
+        stop = Node(StopGradient(), [value], value.type, "", "", value.scope, value.frames, value.phase)
+        stops[value] = stop
+        made.append(stop)
+    for node in body:
+        node.inputs = [stops.get(value, value) for value in node.inputs]
+    nodes[first:first] = made
+    tracer.calls.clear()
+
+
+def _outputs(tracer: Tracer, request: GradientFunction, result: Any) -> tuple[list[Value], Any]:
+    """(results to differentiate, the others)."""
+    primary, aux = result, ()
+    if request.has_aux:
+        if not isinstance(result, tuple | list) or len(result) < 2:
+            raise tracer.error(
+                f"has_aux=True needs a function that returns (loss, further results), not {describe(result)}"
+            )
+        primary, aux = result[0], tuple(result[1:])
+    found = [v for v in tensors_in(primary) if isinstance(v.type, TensorType) and v.type.dtype.is_float]
+    if isinstance(primary, Parameter):
+        found = [primary]
+    if not found:
+        found = [v for v in tensors_in(primary) if isinstance(v.type, TensorType)]
+        if not found:
+            raise tracer.error(f"the function returns {describe(primary)}; there is nothing to differentiate")
+        tracer.warn(f"the function returns {describe(primary)}: all its gradients are zero, as in MindSpore")
+    return found, aux
+
+
+def _sensitivities(tracer: Tracer, outputs: list[Value], sens: Any) -> list[Value]:
+    given = list(sens) if isinstance(sens, tuple | list) else [sens]
+    if len(given) != len(outputs):
+        raise tracer.error(f"there are {len(outputs)} results, but the sensitivity has {len(given)} entries")
+    found: list[Value] = []
+    for value, output in zip(given, outputs, strict=True):
+        made = tracer.cast(tracer.value(value, output.tensor_type.dtype), output.tensor_type.dtype)
+        if made.shape != output.shape:
+            raise tracer.error(f"the sensitivity has shape {made.shape}, the result {output.shape}")
+        found.append(made)
+    return found

@@ -1,0 +1,169 @@
+"""Python's operators on tensors and on what is known at compile time."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mspc.api.common.parameter import Parameter
+from mspc.api.common.tensor import Tensor
+from mspc.compiler.frontend.state import Tracer
+from mspc.compiler.frontend.values import describe
+from mspc.ir.graph import Value
+from mspc.ir.types import BOOL
+
+Python = Callable[..., Any]
+
+BINARY: dict[type[ast.operator], tuple[str, str, Python]] = {
+    ast.Add: ("+", "Add", operator.add),
+    ast.Sub: ("-", "Sub", operator.sub),
+    ast.Mult: ("*", "Mul", operator.mul),
+    ast.Div: ("/", "Div", operator.truediv),
+    ast.FloorDiv: ("//", "FloorDiv", operator.floordiv),
+    ast.Mod: ("%", "FloorMod", operator.mod),
+    ast.Pow: ("**", "Pow", operator.pow),
+    ast.MatMult: ("@", "MatMul", operator.matmul),
+    ast.BitAnd: ("&", "LogicalAnd", operator.and_),
+    ast.BitOr: ("|", "LogicalOr", operator.or_),
+    ast.BitXor: ("^", "LogicalXor", operator.xor),
+    ast.LShift: ("<<", "", operator.lshift),
+    ast.RShift: (">>", "", operator.rshift),
+}
+COMPARE: dict[type[ast.cmpop], tuple[str, str, Python]] = {
+    ast.Eq: ("==", "Equal", operator.eq),
+    ast.NotEq: ("!=", "NotEqual", operator.ne),
+    ast.Lt: ("<", "Less", operator.lt),
+    ast.LtE: ("<=", "LessEqual", operator.le),
+    ast.Gt: (">", "Greater", operator.gt),
+    ast.GtE: (">=", "GreaterEqual", operator.ge),
+}
+UNARY: dict[type[ast.unaryop], tuple[str, str, Python]] = {
+    ast.USub: ("-", "Neg", operator.neg),
+    ast.UAdd: ("+", "", operator.pos),
+    ast.Invert: ("~", "LogicalNot", operator.invert),
+}
+
+
+def is_graph_value(value: Any) -> bool:
+    """Whether an operator on `value` belongs into the graph: tensors of the graph and Parameters."""
+    return isinstance(value, Value | Parameter)
+
+
+def binary(tracer: Tracer, kind: type[ast.operator], left: Any, right: Any) -> Any:
+    """`left <kind> right`; the place must have been given to the tracer."""
+    symbol, name, python = BINARY[kind]
+    if not is_graph_value(left) and not is_graph_value(right):
+        return fold(tracer, f"operator {symbol}", python, left, right)
+    if not name:
+        raise tracer.error(f"operator {symbol} does not take tensors")
+    if name == "MatMul":
+        return matmul(tracer, left, right)
+    if name.startswith("Logical"):
+        _logical_operands(tracer, symbol, left, right)
+    _check_operands(tracer, symbol, left, right)
+    return tracer.emit(tracer.op(name), left, right)
+
+
+def matmul(tracer: Tracer, left: Any, right: Any) -> Any:
+    """`left @ right` for tensors of any ranks, as NumPy has it."""
+    x, y = tracer.value(left), tracer.value(right)
+    a, b = len(x.shape), len(y.shape)
+    if a == 2 and b == 2:
+        return tracer.emit(tracer.op("MatMul"), x, y)
+    if a > 1 and b > 1:
+        return tracer.emit(tracer.op("BatchMatMul"), x, y)
+    if a == 0 or b == 0:
+        raise tracer.error(f"operator @ needs at least 1 dimension, the shapes are {x.shape} and {y.shape}")
+    if a == 1:
+        x = reshape(tracer, x, (1, *x.shape))
+    if b == 1:
+        y = reshape(tracer, y, (*y.shape, 1))
+    product = matmul(tracer, x, y)
+    shape = list(product.shape)
+    if b == 1:
+        del shape[-1]
+    if a == 1:
+        del shape[-1 if b == 1 else -2]
+    return reshape(tracer, product, tuple(shape))
+
+
+def reshape(tracer: Tracer, x: Value, shape: tuple[int, ...]) -> Value:
+    """`x` with another shape; x itself where it has that shape."""
+    return x if x.shape == shape else tracer.emit(tracer.op("Reshape", shape=shape), x)
+
+
+def compare(tracer: Tracer, kind: type[ast.cmpop], left: Any, right: Any) -> Any:
+    """`left <kind> right` for the comparisons that tensors have."""
+    symbol, name, python = COMPARE[kind]
+    if not is_graph_value(left) and not is_graph_value(right):
+        return fold(tracer, f"operator {symbol}", python, left, right)
+    other = right if is_graph_value(left) else left
+    if name in ("Equal", "NotEqual") and (other is None or isinstance(other, str | type)):
+        return name == "NotEqual"
+    _check_operands(tracer, symbol, left, right)
+    return tracer.emit(tracer.op(name), left, right)
+
+
+def unary(tracer: Tracer, kind: type[ast.unaryop], operand: Any) -> Any:
+    """`-x`, `+x`, `~x`."""
+    symbol, name, python = UNARY[kind]
+    if not is_graph_value(operand):
+        return fold(tracer, f"operator {symbol}", python, operand)
+    if not name:
+        return tracer.value(operand)
+    if name == "LogicalNot":
+        _logical_operands(tracer, symbol, operand)
+    return tracer.emit(tracer.op(name), operand)
+
+
+def fold(tracer: Tracer, what: str, python: Python, *operands: Any) -> Any:
+    """Compute with values known at compile time; Python's complaint becomes an error at the current place."""
+    try:
+        result = python(*operands)
+    except Exception as error:
+        text = getattr(error, "message", None) or str(error) or type(error).__name__
+        raise tracer.error(f"{what}: {text}", getattr(error, "notes", ())) from None
+    return tracer.own(result) if isinstance(result, list) else result
+
+
+def truth(tracer: Tracer, value: Any, what: str) -> bool:
+    """The truth of a condition, which must be known at compile time.
+
+    Raises:
+        MspcError: it depends on the contents of a tensor.
+    """
+    if isinstance(value, Value | Parameter):
+        raise tracer.error(
+            f"{what} depends on the contents of a tensor {tracer.value(value).type}, which "
+            f"are not known at compile time",
+            [
+                "conditions may use shapes, Python numbers and attributes; for tensors there "
+                "is ops.select(condition, a, b)"
+            ],
+        )
+    try:
+        return bool(value)
+    except Exception as error:
+        text = getattr(error, "message", None) or str(error)
+        raise tracer.error(f"{what} has no truth value: {text}") from None
+
+
+def _logical_operands(tracer: Tracer, symbol: str, *operands: Any) -> None:
+    for operand in operands:
+        dtype = tracer.value(operand).tensor_type.dtype
+        if dtype != BOOL:
+            raise tracer.error(f"operator {symbol} takes tensors of Bool, not of {dtype}")
+
+
+def _check_operands(tracer: Tracer, symbol: str, left: Any, right: Any) -> None:
+    for side, operand in (("left", left), ("right", right)):
+        if not isinstance(
+            operand, Value | Tensor | np.ndarray | np.generic | bool | int | float | list | tuple
+        ):
+            raise tracer.error(
+                f"operator {symbol}: the {side} operand is {describe(operand)}, not a tensor or a number"
+            )

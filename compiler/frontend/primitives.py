@@ -1,0 +1,90 @@
+"""Calls of operators inside `construct`: nodes with the user's strategies and attributes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.api.common.tensor import Tensor
+from mspc.api.ops.primitive import Primitive
+from mspc.compiler.frontend.norm import cut_norm
+from mspc.compiler.frontend.state import Tracer
+from mspc.compiler.frontend.strategies import arranged
+from mspc.compiler.frontend.values import Frame, tensors_in
+from mspc.ir.diagnostics import MspcError
+from mspc.ops.control.structural import Depend
+from mspc.ops.op import Op
+
+Args = Sequence[Any]
+Kwargs = Mapping[str, Any]
+
+
+def operand(tracer: Tracer, value: Any) -> Any:
+    """An argument of an operator: tensors of the script become graph values, also inside tuples."""
+    if isinstance(value, Tensor | np.ndarray):
+        return tracer.value(value)
+    if isinstance(value, tuple | list) and any(
+        isinstance(v, Tensor | np.ndarray | tuple | list) for v in value
+    ):
+        return tuple(operand(tracer, v) for v in value)
+    return value
+
+
+def call_primitive(
+    tracer: Tracer, frame: Frame, node: ast.AST, primitive: Primitive, args: Args, kwargs: Kwargs
+) -> Any:
+    """One operator: a node with the user's strategies, or several where element types must be brought
+    together."""
+    tracer.at(frame, node)
+    if kwargs:
+        raise tracer.error(
+            f"{primitive.name} takes its operands by position, not by name: {', '.join(kwargs)}"
+        )
+    instance = primitive.instance_name
+    if isinstance(primitive.op, Depend):
+        return _depend(tracer, primitive.op, args, instance)
+    op, operands = _prepared(tracer, primitive.op, [operand(tracer, arg) for arg in args], instance)
+    parts = cut_norm(tracer, primitive, op, operands)
+    if parts is not None:
+        return parts
+    ins, outs = primitive.in_strategy, primitive.out_strategy
+    if tracer.sharded and primitive.attrs:
+        operands, ins, outs = arranged(tracer, primitive, op, operands)
+    made, result = tracer.emit_on(op, operands, instance=instance)
+    if op.mutates:
+        made.phase = "update"
+    if ins is not None or outs is not None:
+        if tracer.sharded:
+            made.in_strategy, made.out_strategy = ins, outs
+        else:
+            tracer.keep(primitive)
+            tracer.ignored.add(id(primitive))
+    if primitive.attrs:
+        made.attrs.update(primitive.attrs)
+    return result
+
+
+def _prepared(tracer: Tracer, op: Op, args: list[Any], instance: str) -> tuple[Op, Sequence[Any]]:
+    try:
+        return op.call(*args)
+    except MspcError as error:
+        if error.location is not None:
+            raise
+        message = error.message
+        if instance and message.startswith(op.name):
+            message = f"{op.name} '{instance}'{message[len(op.name) :]}"
+        raise tracer.error(message, error.notes) from None
+    except TypeError as error:
+        raise tracer.error(f"{op.name}: {error}".replace(f"{type(op).__name__}.call()", "it")) from None
+
+
+def _depend(tracer: Tracer, op: Depend, args: Args, instance: str) -> Any:
+    if len(args) < 2:
+        raise tracer.error("Depend takes a value and what must run before it")
+    value, after = operand(tracer, args[0]), [v for arg in args[1:] for v in tensors_in(operand(tracer, arg))]
+    if isinstance(value, tuple | list):
+        return tuple(_depend(tracer, op, (v, *args[1:]), instance) for v in value)
+    return tracer.emit(op, value, *after, instance=instance) if after else value

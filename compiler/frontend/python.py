@@ -1,0 +1,99 @@
+"""Calls inside `construct` that are neither operators nor inlined: classes, built-in and library
+functions."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mspc.api.common.parameter import Parameter
+from mspc.api.common.tensor import Tensor
+from mspc.api.nn.cell import Cell
+from mspc.compiler.frontend.builtins import REFUSED
+from mspc.compiler.frontend.state import Tracer
+from mspc.compiler.frontend.values import Frame, contains_tensor
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+
+Args = Sequence[Any]
+Kwargs = Mapping[str, Any]
+
+_CHANGING = "append extend insert pop remove clear sort reverse update setdefault popitem add discard".split()
+
+
+def call_handler(
+    tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, handler: Any, args: Args, kwargs: Kwargs
+) -> Any:
+    try:
+        return handler(tracer, frame, node, *args, **kwargs)
+    except TypeError as error:
+        try:
+            inspect.signature(handler).bind(tracer, frame, node, *args, **kwargs)
+        except TypeError:
+            raise tracer.error(f"{fn.__name__}() does not take these arguments") from None
+        raise error
+
+
+def call_class(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Any:
+    if issubclass(cls, Parameter):
+        raise tracer.error("a Parameter must be made in __init__, not inside a compiled function")
+    if issubclass(cls, Tensor) and args and contains_tensor(args[0]):
+        value = args[0] if isinstance(args[0], Value) else None
+        if value is None:
+            raise tracer.error("Tensor() of several tensors", ["use ops.stack"])
+        dtype = args[1] if len(args) > 1 else kwargs.get("dtype")
+        return value if dtype is None else tracer.cast(value, dtype)
+    if issubclass(cls, Cell):
+        made = call_python(tracer, cls, args, kwargs)
+        if next(made.get_parameters(), None) is not None:
+            raise tracer.error(
+                f"{cls.__name__} holds parameters: it must be made in __init__, not inside a "
+                f"compiled function"
+            )
+        return made
+    if (issubclass(cls, tuple) and hasattr(cls, "_fields")) or dataclasses.is_dataclass(cls):
+        return call_python(tracer, cls, args, kwargs, takes_tensors=True)
+    return call_python(tracer, cls, args, kwargs)
+
+
+def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tensors: bool = False) -> Any:
+    """Call something as it is, with arguments known at compile time.
+
+    Raises:
+        MspcError: an argument is a tensor of the graph, the function is one that a compiled function may
+            not call, or it raises.
+    """
+    name = getattr(fn, "__name__", type(fn).__name__)
+    if isinstance(fn, types.BuiltinFunctionType | type) and fn in REFUSED:
+        raise tracer.error(f"{name}() is not supported inside a compiled function")
+    owner = getattr(fn, "__self__", None)
+    if isinstance(owner, list | dict | set | tuple | str) and not isinstance(fn, types.MethodType):
+        if name in _CHANGING and id(owner) not in tracer.owned:
+            raise tracer.error(
+                f"{name}() would change a {type(owner).__name__} that lives outside of the compiled function",
+                [f"make a new one inside: {'dict' if isinstance(owner, dict) else 'list'}(...)"],
+            )
+        takes_tensors = True
+    if not takes_tensors and (contains_tensor(list(args)) or contains_tensor(dict(kwargs))):
+        raise tracer.error(
+            f"{name}() takes only what is known at compile time, not tensors",
+            ["operators on tensors stand in mindspore.ops"],
+        )
+    module = str(getattr(fn, "__module__", None) or type(fn).__module__).split(".")[0]
+    if module in ("numpy", "math") and any(isinstance(arg, Parameter) for arg in (*args, *kwargs.values())):
+        raise tracer.error(f"{name}() takes only what is known at compile time, not a Parameter")
+    try:
+        result = fn(*args, **kwargs)
+    except MspcError as error:
+        raise tracer.error(error.message, error.notes) from None
+    except Exception as error:
+        raise tracer.error(f"{name}() raised {type(error).__name__}: {error}") from None
+    return (
+        tracer.own(result)
+        if isinstance(result, list | dict) and takes_tensors and not isinstance(fn, type)
+        else result
+    )

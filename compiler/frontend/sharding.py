@@ -1,0 +1,71 @@
+"""Strategies of whole cells and functions: `cell.shard(...)` and `shard(fn, ...)`.
+
+They cut the tensors that go in and out. Such a tensor passes through a Cast to its own element type that
+carries the strategy; the operators inside take theirs from it by propagation. Parameters that a plan names are read
+in the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mspc.compiler.frontend.state import Tracer
+from mspc.ir.graph import Value
+from mspc.ir.types import TensorType
+
+INSTANCE = "shard"
+"""Instance name of the operators that carry the strategies."""
+
+
+def is_sharded_function(fn: Any) -> bool:
+    """Whether `fn` is what `shard(function, strategies)` gives: the function beside its strategies."""
+    return hasattr(fn, "fn") and hasattr(fn, "in_strategy") and hasattr(fn, "parameter_plan")
+
+
+def cut(tracer: Tracer, values: Any, strategy: tuple[Any, ...] | None, what: str) -> Any:
+    """`values`, a sequence or a single tensor, with one entry of the strategy for every tensor in order.
+
+    Raises:
+        MspcError: there are more entries than tensors.
+    """
+    if strategy is None:
+        return values
+    if not tracer.sharded:
+        tracer.keep(strategy)
+        tracer.ignored.add(id(strategy))
+        return values
+    several = isinstance(values, list | tuple)
+    items: Sequence[Any] = values if several else [values]
+    tensors = [i for i, value in enumerate(items) if tracer.is_tensor(value)]
+    if len(strategy) > len(tensors):
+        raise tracer.error(f"{what} has {len(strategy)} entries, but there are {len(tensors)} tensors")
+    found = list(items)
+    for i, entry in zip(tensors, strategy, strict=False):
+        found[i] = marked(tracer, tracer.value(found[i]), entry)
+    return type(values)(found) if several else found[0]
+
+
+def marked(tracer: Tracer, value: Value, entry: Any) -> Value:
+    """`value` through a Cast that carries the strategy `entry`."""
+    assert isinstance(value.type, TensorType)
+    node, _ = tracer.emit_on(tracer.op("Cast", dst_type=value.type.dtype), [value], instance=INSTANCE)
+    node.in_strategy = (entry,)
+    return node
+
+
+@contextlib.contextmanager
+def planned(tracer: Tracer, plan: Sequence[tuple[Any, Any]]) -> Iterator[None]:
+    """While a cell is traced, its parameters are read with the strategies that its `parameter_plan` gives them."""
+    if not plan or not tracer.sharded:
+        yield
+        return
+    before = tracer.parameter_readers
+    readers = {id(parameter): functools.partial(marked, tracer, entry=entry) for parameter, entry in plan}
+    tracer.parameter_readers = {**before, **readers}
+    try:
+        yield
+    finally:
+        tracer.parameter_readers = before

@@ -1,0 +1,236 @@
+"""Source of functions as syntax trees with true positions: what the front end reads instead of running.
+
+Only the lines of one function are parsed, not its whole file, and each function once per trace. May be
+imported by the compiler only.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import os
+import types
+from typing import Any
+
+from mspc.api.errors import PACKAGE, is_own
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.location import Location
+
+FunctionTree = ast.FunctionDef | ast.Lambda
+
+_API = os.path.join(PACKAGE, "api", "")
+_TRACED_OWN = tuple(
+    os.path.join(_API, *place)
+    for place in (("nn", ""), ("mint", ""), ("ops", "functional"), ("ops", "hyper_map"), ("parallel", "reshard"))
+)
+"""Where functions that become part of a graph stand."""
+_SHOWN_OWN = tuple(os.path.join(_API, *place) for place in (("nn", ""), ("parallel", ""), ("ops", "hyper_map")))
+"""Whose frames are shown: what stands between the user's lines and an operator."""
+_NOT_TRACED = os.path.join(_API, "nn", "cell.py")
+_STANDARD_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
+_INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
+
+
+def _is_library(path: str) -> bool:
+    return path.startswith(("<frozen ", _STANDARD_LIBRARY)) or any(folder in path for folder in _INSTALLED)
+
+
+class SourceFile:
+    """One Python file.
+
+    name: as dumps and messages show it, "" for libraries, whose lines are left out of call stacks.
+    is_traced: whether functions of this file are read; those of libraries and of mspc's own machinery
+    are called.
+    """
+
+    def __init__(self, path: str, script_folder: str) -> None:
+        self.path = path
+        full = os.path.abspath(path)
+        self.is_own = is_own(full)
+        is_library = _is_library(path)
+        self.is_traced = (
+            full.startswith(_TRACED_OWN) and full != _NOT_TRACED if self.is_own else not is_library
+        )
+        self.name = ""
+        if self.is_own:
+            if full.startswith(_SHOWN_OWN):
+                self.name = "mspc/" + full[len(PACKAGE) :].replace(os.sep, "/")
+        elif not is_library:
+            self.name = os.path.relpath(full, script_folder or os.getcwd()).replace(os.sep, "/")
+        self.lines: list[str] = []
+        self._functions: list[FunctionTree] | None = None
+
+    def load(self) -> None:
+        """Read the lines, once. They stay empty where there is no file."""
+        if not self.lines:
+            self.lines = linecache.getlines(self.path)
+
+    def functions(self) -> list[FunctionTree]:
+        """All functions of the file. Raises SyntaxError for a file that changed since it was imported."""
+        if self._functions is None:
+            tree = ast.parse("".join(self.lines))
+            self._functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.Lambda)]
+        return self._functions
+
+
+class FunctionSource:
+    """One function's syntax tree in its file.
+
+    offset: what to add to a tree's line numbers to get the file's.
+    """
+
+    __slots__ = ("_locations", "file", "offset", "tree")
+
+    def __init__(self, file: SourceFile, tree: FunctionTree, offset: int) -> None:
+        self.file = file
+        self.tree = tree
+        self.offset = offset
+        self._locations: dict[ast.AST, Location] = {}
+
+    def location(self, node: ast.AST) -> Location:
+        """The span of `node`, an expression or a statement; up to the line's end when it spans
+        several lines."""
+        found = self._locations.get(node)
+        if found is None:
+            found = self._locations[node] = self._span(node)
+        return found
+
+    def _span(self, node: Any) -> Location:
+        line = node.lineno + self.offset
+        lines = self.file.lines
+        text = lines[line - 1].rstrip("\n") if line <= len(lines) else ""
+        start = node.col_offset
+        end = node.end_col_offset if node.end_lineno == node.lineno else len(text.encode())
+        if not text.isascii():
+            raw = text.encode()
+            start = len(raw[:start].decode(errors="ignore"))
+            end = len(raw[:end].decode(errors="ignore"))
+        return Location(self.file.name, line, start + 1, end + 1, text)
+
+
+class Sources:
+    """Files and functions read by one trace. Paths are shown relative to `script_folder`."""
+
+    def __init__(self, script_folder: str) -> None:
+        self.script_folder = script_folder
+        self._files: dict[str, SourceFile] = {}
+        self._functions: dict[tuple[str, types.CodeType], FunctionSource] = {}
+
+    def file(self, path: str) -> SourceFile:
+        found = self._files.get(path)
+        if found is None:
+            found = self._files[path] = SourceFile(path, self.script_folder)
+        return found
+
+    def function(self, function: types.FunctionType) -> FunctionSource:
+        """The source of a Python function.
+
+        Raises:
+            MspcError: there is none, or it has another form than a def or a lambda.
+        """
+        code = function.__code__
+        key = (code.co_filename, code)
+        found = self._functions.get(key)
+        if found is None:
+            file = self.file(code.co_filename)
+            file.load()
+            found = self._functions[key] = _find(file, code, function.__qualname__)
+        return found
+
+
+def _find(file: SourceFile, code: types.CodeType, name: str) -> FunctionSource:
+    if not file.lines:
+        raise MspcError(
+            f"the source of '{name}' is not available",
+            notes=["a network is compiled from its source text: define it in a file"],
+        )
+    if code.co_name != "<lambda>":
+        found = _parse_lines(file, code)
+        if found is not None:
+            return found
+    try:
+        functions = file.functions()
+    except SyntaxError:
+        raise MspcError(f"'{file.name}' changed after it was imported, so '{name}' cannot be read") from None
+    fits = [f for f in functions if _first_line(f) == code.co_firstlineno and _name(f) == code.co_name]
+    if len(fits) > 1:
+        fits = [f for f in fits if _argument_names(f) == code.co_varnames[: len(_argument_names(f))]]
+    if len(fits) > 1:
+        columns = {position[2] for position in code.co_positions() if position[2]}
+        fits = [f for f in fits if isinstance(f, ast.Lambda) and f.body.col_offset in columns][:1]
+    if not fits:
+        raise MspcError(f"the source of '{name}' was not found in '{file.name}'")
+    return FunctionSource(file, fits[0], 0)
+
+
+def _parse_lines(file: SourceFile, code: types.CodeType) -> FunctionSource | None:
+    """Parse only the function's own lines; None where that does not give the function."""
+    first = code.co_firstlineno
+    last = _last_line(code)
+    lines = file.lines
+    if first > len(lines):
+        return None
+    head = lines[first - 1]
+    indent = len(head) - len(head.lstrip())
+    # Code that can never run leaves no trace in the bytecode, so the block goes on while lines are
+    # indented deeper.
+    while last < len(lines):
+        line = lines[last]
+        if line.strip() and len(line) - len(line.lstrip()) <= indent:
+            break
+        last += 1
+    text = "".join(lines[first - 1 : last])
+    offset = first - 1
+    if indent:
+        text, offset = "if 1:\n" + text, first - 2
+    try:
+        tree: Any = ast.parse(text).body[0]
+    except (SyntaxError, IndexError):
+        return None
+    if indent:
+        tree = tree.body[0]
+    if isinstance(tree, ast.FunctionDef) and tree.name == code.co_name:
+        return FunctionSource(file, tree, offset)
+    return None
+
+
+def _last_line(code: types.CodeType) -> int:
+    last = max((position[1] or 0 for position in code.co_positions()), default=code.co_firstlineno)
+    inner = (_last_line(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return max(last, code.co_firstlineno, *inner)
+
+
+def _first_line(tree: FunctionTree) -> int:
+    decorators = getattr(tree, "decorator_list", None)
+    return decorators[0].lineno if decorators else tree.lineno
+
+
+def _name(tree: FunctionTree) -> str:
+    return tree.name if isinstance(tree, ast.FunctionDef) else "<lambda>"
+
+
+def _argument_names(tree: FunctionTree) -> tuple[str, ...]:
+    a = tree.args
+    return tuple(arg.arg for arg in (*a.posonlyargs, *a.args, *a.kwonlyargs))
+
+
+def assigned_names(tree: ast.AST) -> frozenset[str]:
+    """Names that a function's body, or one statement, binds: they are local in the whole function."""
+    found: set[str] = set()
+    todo: list[ast.AST] = list(tree.body) if isinstance(tree, ast.FunctionDef) else [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Name):
+            if not isinstance(node.ctx, ast.Load):
+                found.add(node.id)
+            continue
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+            continue
+        if isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
+            continue
+        todo.extend(ast.iter_child_nodes(node))
+    return frozenset(found)

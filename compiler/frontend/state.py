@@ -1,0 +1,325 @@
+"""What one trace keeps: the graph under construction, parameters found so far, the running functions, errors.
+
+Values of the interpreted program are graph values for tensors, and ordinary Python objects for all that
+is known at compile time. Lower front-end modules get the `Tracer` and call back through it, so that none
+imports another upwards.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.api.common import parameter as session
+from mspc.api.common.tensor import Tensor
+from mspc.api.nn.precision import Precision
+from mspc.compiler.frontend.source import Sources
+from mspc.compiler.frontend.values import Frame, TooManyErrors, describe
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.types import BOOL, FLOAT32, INT64, DType, TensorType, TupleType, dtype_of
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY, Op
+from mspc.ops.promotion import operand_dtype
+from mspc.ops.tensor.cast import Cast
+
+INLINE_LIMIT = 16
+"""Constant tensors of more elements become parameters of kind "constant"."""
+
+MAX_DEPTH = 200
+"""Calls within calls; a recursion that does not end at compile time reaches it."""
+
+MAX_ERRORS = 20
+
+
+class Tracer:
+    """The state of one trace and the ways to make graph values."""
+
+    def __init__(self, name: str, sharded: bool, script_folder: str) -> None:
+        load_operators()
+        self.graph = Graph(name)
+        self.builder = Builder(self.graph)
+        self.sources = Sources(script_folder)
+        self.sharded = sharded
+        self.parameters: dict[str, session.Parameter] = {}
+        self.constants: dict[str, np.ndarray] = {}
+        self.errors: list[MspcError] = []
+        self.warnings: list[str] = []
+        self.ignored: set[int] = set()
+        self.owned: dict[int, Any] = {}
+        self.cell_names: dict[int, str] = {}
+        self.cell_paths: dict[int, str] = {}
+        self.calls: dict[tuple[int, ...], tuple[Any, int, int, tuple[Any, ...]]] = {}
+        self.call: Callable[..., Any] = _not_wired
+        self.run: Callable[[Frame], Any] = _not_wired
+        self.tensor_names: dict[int, str] = {}
+        self.rounded: dict[tuple[int, DType], Tensor] = {}
+        self.precision: Precision | None = None
+        self.to_float: DType | None = None
+        self.guard: Value | None = None
+        """A Bool scalar without which updates change nothing."""
+        self.parameter_readers: dict[int, Callable[[Parameter], Value]] = {}
+        self._kept: list[Any] = []
+        self._weights: dict[int, Parameter] = {}
+        self._tensors: dict[int, tuple[Any, Value]] = {}
+
+    # Where the program stands -----------------------------------------------------------------------------
+
+    def at(self, frame: Frame, node: ast.AST) -> None:
+        """What is emitted next comes from `node`."""
+        b = self.builder
+        b.frames = frame.frames(node)
+        b.scope = frame.scope
+        b.phase = frame.phase
+        self.precision, self.to_float = frame.precision, frame.to_float
+
+    def error(self, message: str, notes: Iterable[str] = ()) -> MspcError:
+        """An error at the place last given to `at`."""
+        return MspcError(message, notes=notes, frames=self.builder.frames)
+
+    def note(self, error: MspcError) -> None:
+        """Keep a mistake to be reported at the end, once. Raises TooManyErrors when there are enough."""
+        if any(e.message == error.message and e.location == error.location for e in self.errors):
+            return
+        self.errors.append(error)
+        if len(self.errors) >= MAX_ERRORS:
+            raise TooManyErrors
+
+    def warn(self, message: str) -> None:
+        where = self.builder.frames[0] if self.builder.frames else None
+        text = f"{where}: warning: {message}" if where else f"warning: {message}"
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    def keep(self, value: Any) -> None:
+        """Let an object live as long as the trace, which knows it by its identity."""
+        self._kept.append(value)
+
+    def own(self, value: Any) -> Any:
+        """Mark a list or dict as made by the traced program, which may change it."""
+        self.owned[id(value)] = value
+        return value
+
+    # Values -----------------------------------------------------------------------------------------------
+
+    def is_tensor(self, value: Any) -> bool:
+        """Whether `value` stands for a tensor in the graph (constant tensors of the script included)."""
+        return isinstance(value, Value | Tensor | np.ndarray)
+
+    def value(self, value: Any, like: DType | None = None) -> Value:
+        """`value` as an operand: tensors, Parameters, arrays, numbers.
+
+        like: the element type of the tensors beside a number, which takes it unless it is a float beside
+        integers.
+
+        Raises:
+            MspcError: it is something else.
+        """
+        if isinstance(value, Value):
+            return value
+        if isinstance(value, session.Parameter):
+            weight = self.weight(value)
+            read = self.parameter_readers.get(id(value))
+            found = weight if read is None else read(weight)
+            if self.to_float is None or self.builder.phase == "update" or not found.tensor_type.dtype.is_float:
+                return found
+            return self.cast(found, self.to_float)
+        if isinstance(value, Tensor | np.ndarray):
+            return self.constant_tensor(value, self.tensor_names.get(id(value), ""))
+        if isinstance(value, bool | int | float | np.generic):
+            return Constant(value, number_dtype(value, like))
+        if isinstance(value, list | tuple) and _is_numeric(value):
+            array = np.asarray(value)
+            kind = array.dtype.kind
+            return self.constant_tensor(array.astype("float32" if kind == "f" else array.dtype), "")
+        raise self.error(f"{describe(value)} is not a tensor")
+
+    def weight(self, weight: session.Parameter) -> Parameter:
+        """The graph's parameter for one of the script."""
+        found = self._weights.get(id(weight))
+        if found is not None:
+            return found
+        name = weight.name
+        if name in self.parameters:
+            raise self.error(
+                f"two parameters are called '{name}'",
+                ['give each Parameter its own name, for example Parameter(value, "w1")'],
+            )
+        for other in self.graph.parameters:
+            if other.name == name:
+                other.name = self._free_name(f"{name}_{other.kind}")
+                if other.kind == "constant":
+                    self.constants[other.name] = self.constants.pop(name)
+        made = Parameter(
+            name, TensorType(weight.dtype, tuple(weight.shape)), "parameter", weight.requires_grad
+        )
+        if weight.layerwise_parallel:
+            made.attrs["layerwise_parallel"] = True
+        if not weight.parallel_optimizer:
+            made.attrs["parallel_optimizer"] = False
+        self._weights[id(weight)] = made
+        self.parameters[name] = weight
+        self.graph.parameters.append(made)
+        return made
+
+    def constant_tensor(self, tensor: Any, name: str) -> Value:
+        """A tensor of the script as a constant; large ones become a parameter called `name`."""
+        found = self._tensors.get(id(tensor))
+        if found is not None:
+            return found[1]
+        if isinstance(tensor, session.Parameter):
+            return self.weight(tensor)
+        array = np.asarray(tensor.value if isinstance(tensor, Tensor) else tensor)
+        made: Value
+        if array.size <= INLINE_LIMIT:
+            made = Constant(array.copy(), dtype_of(array.dtype))
+        else:
+            made = Parameter(
+                self._free_name(name or "constant"),
+                TensorType(dtype_of(array.dtype), array.shape),
+                "constant",
+            )
+            self.constants[made.name] = array
+            self.graph.parameters.append(made)
+        self._tensors[id(tensor)] = (tensor, made)
+        return made
+
+    def _free_name(self, wanted: str) -> str:
+        taken = {p.name for p in self.graph.parameters}
+        name, count = wanted, 0
+        while name in taken or name in self.parameters:
+            count += 1
+            name = f"{wanted}_{count}"
+        return name
+
+    # Nodes ------------------------------------------------------------------------------------------------
+
+    def emit(self, op: Op, *operands: Any, name: str = "", instance: str = "") -> Any:
+        """Append `op`; numbers become constants, element types are brought together as the operator wants it.
+
+        Returns the node, or a tuple with one node per result.
+        """
+        return self.emit_on(op, operands, name, instance)[1]
+
+    def emit_on(
+        self, op: Op, operands: Sequence[Any], name: str = "", instance: str = ""
+    ) -> tuple[Node, Any]:
+        """(the node, what the program sees of it)."""
+        values = self.operands(op, operands)
+        if op.mutates:
+            self.calls.clear()
+            values = self.update_operands(op, values)
+        node = self.builder.emit(op, *values, name=name, instance=instance)
+        policy = self.precision
+        widened = policy is not None and policy.widens and op.name in policy.narrow
+        if isinstance(node.type, TupleType):
+            parts = [self.builder.emit(TupleGetItem(index=i), node) for i in range(len(node.type.elements))]
+            return node, tuple(self.widened(part) if widened else part for part in parts)
+        return node, self.widened(node) if widened else node
+
+    def widened(self, value: Node) -> Value:
+        """A result in Float32 where it is floating point."""
+        return self.cast(value, FLOAT32) if value.tensor_type.dtype.is_float else value
+
+    def update_operands(self, op: Op, values: list[Value]) -> list[Value]:
+        """The operands of an update: parameters themselves where a plan or another element type stands between, what
+        is narrower than the parameter in its type, and what changes nothing where the program does not take the branch.
+        """
+        values = [_written(v) if i in op.mutates else v for i, v in enumerate(values)]
+        variable = values[op.mutates[0]]
+        kind = variable.tensor_type.dtype
+        values = [self.cast(v, kind) if i not in op.mutates and _narrower(v, kind) else v for i, v in enumerate(values)]
+        if self.guard is None:
+            return values
+        if not op.neutral:
+            raise self.error(f"{op.name} cannot stand under a condition that depends on the contents of a tensor")
+        for index, neutral in op.neutral.items():
+            value = values[index]
+            kept = variable if neutral is None else Constant(neutral, value.tensor_type.dtype)
+            values[index] = self.emit(self.op("Select"), self.guard, value, kept)
+        return values
+
+    def operands(self, op: Op, operands: Sequence[Any]) -> list[Value]:
+        like = next((v.tensor_type.dtype for v in map(self._typed, operands) if v is not None), None)
+        values = [v if isinstance(v, Value) else self.value(v, like) for v in operands]
+        if self.precision is not None:
+            values = self.precise(op, values, self.precision)
+        if len(values) < 2 and not getattr(op, "promotes", ""):
+            return values
+        common = operand_dtype(op, [v.type.dtype for v in values if isinstance(v.type, TensorType)])
+        return values if common is None else [self.cast(v, common) for v in values]
+
+    def precise(self, op: Op, values: list[Value], policy: Precision) -> list[Value]:
+        """Operands in the element type in which the operator computes under mixed precision."""
+        target = policy.dtype if op.name in policy.narrow else FLOAT32 if op.name in policy.wide else None
+        if target is None:
+            return values
+        return [
+            self.cast(v, target) if isinstance(v.type, TensorType) and v.type.dtype.is_float else v for v in values
+        ]
+
+    def _typed(self, operand: Any) -> Value | None:
+        if isinstance(operand, Value):
+            return operand if isinstance(operand.type, TensorType) else None
+        return self.value(operand) if isinstance(operand, Tensor | np.ndarray) else None
+
+    def cast(self, value: Value, dtype: DType) -> Value:
+        if value.tensor_type.dtype == dtype:
+            return value
+        if isinstance(value, Constant):
+            return Constant(value.value.astype(dtype.numpy), dtype)
+        return self.emit(self.op("Cast", dst_type=dtype), value)
+
+    def op(self, name: str, **attributes: Any) -> Op:
+        """The operator called `name`. Raises MspcError where mspc has none."""
+        found = REGISTRY.get(name)
+        if found is None:
+            raise self.error(
+                f"the operator {name} is not supported", ["`mspc ops` lists the operators that are"]
+            )
+        return found(**attributes)
+
+
+def _written(value: Value) -> Value:
+    """The parameter itself where `value` reads one by a plan (see `parameter_readers`) or in another element type."""
+    found = value
+    while isinstance(found, Node) and isinstance(found.op, Cast):
+        found = found.inputs[0]
+    return found if isinstance(found, Parameter) else value
+
+
+def _narrower(value: Value, kind: DType) -> bool:
+    """Whether `value` is floating point of fewer bytes than `kind`, which is too."""
+    own = value.type.dtype if isinstance(value.type, TensorType) else None
+    return own is not None and own.is_float and kind.is_float and own.itemsize < kind.itemsize
+
+
+def _not_wired(*_: Any) -> Any:
+    raise AssertionError("the tracer is used without its interpreter")
+
+
+def _is_numeric(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(map(_is_numeric, value))
+    return isinstance(value, bool | int | float | np.generic)
+
+
+def number_dtype(value: Any, like: DType | None) -> DType:
+    """Element type of a Python number beside tensors of type `like`: theirs, but a float makes integers
+    Float32 and an int makes Bool Int64; alone a float is Float32, an int Int64."""
+    if isinstance(value, np.generic) and like is None:
+        return dtype_of(value.dtype)
+    is_float = isinstance(value, float | np.floating)
+    is_bool = isinstance(value, bool | np.bool_)
+    if like is None:
+        return FLOAT32 if is_float else BOOL if is_bool else INT64
+    if is_float:
+        return like if like.is_float else FLOAT32
+    if not is_bool and like == BOOL:
+        return INT64
+    return like

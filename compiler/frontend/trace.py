@@ -1,0 +1,240 @@
+"""From a network written in Python to one graph: `construct` is parsed and interpreted over graph
+values, never run.
+
+Tensors are values of the graph; everything else (numbers, shapes, attributes, cells, functions) is known
+at compile time.
+All calls are inlined: the graph is flat. The other `frontend_*` files hold the parts; `trace` puts them
+together.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from mspc.api.common import parameter as session
+from mspc.api.common.gradient import GradientFunction, JitFunction
+from mspc.api.common.tensor import Tensor
+from mspc.api.nn.cell import Cell
+from mspc.compiler.frontend.calls import call
+from mspc.compiler.frontend.operators import is_graph_value
+from mspc.compiler.frontend.sharding import is_sharded_function
+from mspc.compiler.frontend.source import FunctionSource, Sources
+from mspc.compiler.frontend.state import Tracer
+from mspc.compiler.frontend.statements import run
+from mspc.compiler.frontend.values import Closure, Frame, Poisoned, TooManyErrors, describe
+from mspc.ir.diagnostics import MspcError, raise_all
+from mspc.ir.graph import Graph, Parameter, Value
+from mspc.ir.types import TensorType, dtype_of
+
+DEPTH = 20_000
+"""Python's own recursion limit while a network is read; nested calls of the network cost several each."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """Stands for a result of the graph in the structure of what the function returns."""
+
+    index: int
+
+
+@dataclass
+class Traced:
+    """What the front end made of a network.
+
+    graph: forward and update operators, with Gradient requests. parameters: the script's Parameters by
+    graph name.
+    constants: large arrays of the script by graph name. structure: what the function returns, with a
+    `Leaf` for every tensor. ignored_strategies: operators whose `shard()` does not count in this mode.
+    warnings: for the user.
+    """
+
+    graph: Graph
+    parameters: dict[str, session.Parameter]
+    constants: dict[str, np.ndarray]
+    structure: Any
+    ignored_strategies: int = 0
+    warnings: list[str] = field(default_factory=list[str])
+
+    def rebuild(self, results: Sequence[Any]) -> Any:
+        """What the function returns when the graph's results are `results`."""
+        return _rebuilt(self.structure, results)
+
+
+def trace(
+    target: Any,
+    args: Sequence[Any],
+    sharded: bool = True,
+    script_folder: str = "",
+    name: str = "",
+    other_mistakes: Callable[[Graph], list[MspcError]] | None = None,
+) -> Traced:
+    """Read `target(*args)` into a graph.
+
+    Args:
+        target: a Cell, a function, or a gradient function.
+        args: Tensors, arrays, TensorTypes or (shape, element type) pairs for tensors that are fed, also
+            in tuples and lists; anything else is a constant. Shapes are those of the graph.
+        sharded: whether strategies given with `shard()` count.
+        script_folder: the user's files are shown relative to it.
+        name: of the graph; made from the target's when empty.
+        other_mistakes: asked for what else is wrong with the part of the graph that could be read, when there are
+            mistakes, so that all come together.
+
+    Raises:
+        MspcError: the network is wrong, or uses what is not supported; independent mistakes come together.
+    """
+    while hasattr(target, "parallel_settings"):
+        target = target.network  # an AutoParallel cell: the settings have gone into the configuration
+    tracer = Tracer(name or _graph_name(target), sharded, script_folder)
+    tracer.call = partial(call, tracer)
+    tracer.run = partial(run, tracer)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, DEPTH))
+    result: Any = None
+    structure: Any = None
+    poisoned = False
+    try:
+        given = _fed(tracer, target, args)
+        result = call(tracer, _outermost(script_folder), ast.Pass(), target, given, {})
+        tracer.graph.results, structure = _results(tracer, result)
+    except MspcError as error:
+        tracer.errors.append(error)
+    except (Poisoned, TooManyErrors):
+        poisoned = True
+    except RecursionError:
+        tracer.errors.append(tracer.error("calls nest too deep: a recursion does not end at compile time"))
+    finally:
+        sys.setrecursionlimit(limit)
+    if tracer.errors and other_mistakes is not None:
+        tracer.errors += other_mistakes(tracer.graph)
+    raise_all(tracer.errors)
+    assert not poisoned, "a value is missing, but no mistake was noted"
+    graph = tracer.graph
+    graph.returns_tuple = isinstance(result, tuple | list | dict)
+    return Traced(graph, tracer.parameters, tracer.constants, structure, len(tracer.ignored), tracer.warnings)
+
+
+def _inner(target: Any) -> Any:
+    """The cell or function below requests for gradients, `jit` and `shard`."""
+    while isinstance(target, GradientFunction | JitFunction) or is_sharded_function(target):
+        target = target.fn
+    return target
+
+
+def _graph_name(target: Any) -> str:
+    target = _inner(target)
+    if isinstance(target, Cell):
+        return f"{type(target).__name__}_construct"
+    found = getattr(target, "__name__", "")
+    return found if found.isidentifier() else "function"
+
+
+class _NoFile:
+    """The place above the outermost function: it has no source line."""
+
+    name = ""
+
+
+def _outermost(script_folder: str) -> Frame:
+    source = FunctionSource(_NoFile(), ast.parse("lambda: 0").body[0].value, 0)  # type: ignore[arg-type, attr-defined]  # only its name is read
+    return Frame(source, {}, {}, None, None, ())
+
+
+def _fed(tracer: Tracer, target: Any, args: Sequence[Any]) -> list[Any]:
+    """Graph inputs for the tensors among `args`, called after the parameters of `target`."""
+    names = _argument_names(tracer.sources, target, len(args))
+    return [_input(tracer, name, arg) for name, arg in zip(names, args, strict=True)]
+
+
+def _input(tracer: Tracer, name: str, arg: Any) -> Any:
+    if isinstance(arg, session.Parameter):
+        return arg
+    type = _tensor_type(arg)
+    if type is not None:
+        made = Parameter(name, type, "input")
+        tracer.graph.parameters.append(made)
+        return made
+    if isinstance(arg, tuple | list) and any(_has_tensor(item) for item in arg):
+        return tuple(_input(tracer, f"{name}{i}", item) for i, item in enumerate(arg))
+    return arg
+
+
+def _has_tensor(arg: Any) -> bool:
+    if isinstance(arg, tuple | list):
+        return _tensor_type(arg) is not None or any(map(_has_tensor, arg))
+    return _tensor_type(arg) is not None
+
+
+def _tensor_type(arg: Any) -> TensorType | None:
+    if isinstance(arg, TensorType):
+        return arg
+    if isinstance(arg, Tensor | np.ndarray):
+        return TensorType(dtype_of(arg.dtype), tuple(arg.shape))
+    if (
+        isinstance(arg, tuple)
+        and len(arg) == 2
+        and isinstance(arg[0], tuple)
+        and not isinstance(arg[1], tuple | list)
+    ):
+        try:
+            return TensorType(dtype_of(arg[1]), arg[0])
+        except (MspcError, TypeError):
+            return None
+    return None
+
+
+def _argument_names(sources: Sources, target: Any, count: int) -> list[str]:
+    """Names of the inputs: construct's arguments; `inputs0`, `inputs1`, ... for `*inputs`."""
+    target = _inner(target)
+    function = target.construct if isinstance(target, Cell) else target
+    function = function.fn if isinstance(function, JitFunction) else function
+    is_method = isinstance(function, types.MethodType)
+    function = getattr(function, "__func__", function)
+    if isinstance(function, Closure) or not isinstance(function, types.FunctionType):
+        return [f"input{i}" for i in range(count)]
+    code = function.__code__
+    names = list(code.co_varnames[int(is_method) : code.co_argcount])
+    if code.co_flags & 0x04:
+        star = code.co_varnames[code.co_argcount + code.co_kwonlyargcount]
+        names += [f"{star}{i}" for i in range(count - len(names))]
+    names += [f"input{i}" for i in range(len(names), count)]
+    return names[:count]
+
+
+def _results(tracer: Tracer, result: Any) -> tuple[list[Value], Any]:
+    found: list[Value] = []
+
+    def structure(value: Any) -> Any:
+        if is_graph_value(value) or isinstance(value, Tensor | np.ndarray):
+            found.append(tracer.value(value))
+            return Leaf(len(found) - 1)
+        if isinstance(value, tuple | list):
+            items = [structure(item) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        if isinstance(value, dict):
+            return {key: structure(item) for key, item in value.items()}
+        if value is None or isinstance(value, bool | int | float | str | np.generic):
+            return value
+        raise tracer.error(f"the network returns {describe(value)}; it may return tensors and numbers")
+
+    shape = structure(result)
+    return found, shape
+
+
+def _rebuilt(structure: Any, results: Sequence[Any]) -> Any:
+    if isinstance(structure, Leaf):
+        return results[structure.index]
+    if isinstance(structure, tuple):
+        items = [_rebuilt(item, results) for item in structure]
+        return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
+    if isinstance(structure, dict):
+        return {key: _rebuilt(item, results) for key, item in structure.items()}
+    return structure

@@ -1,0 +1,179 @@
+"""Values of the interpreted program that are neither tensors nor plain Python objects, and the functions
+that run.
+
+Tensors are values of the graph; all that is known at compile time is an ordinary Python object.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mspc.api.common.tensor import Tensor
+from mspc.compiler.frontend.source import FunctionSource, assigned_names
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.location import Frames
+
+
+class Poisoned(Exception):
+    """A statement reads what an earlier mistake, already noted, left without a value."""
+
+
+class TooManyErrors(Exception):
+    """Ends a trace that has enough to report."""
+
+
+class Poison:
+    """The value of a name whose statement had a mistake; reading it skips the reader without another
+    message."""
+
+
+POISON = Poison()
+MISSING = object()
+"""What looking up a name gives where there is none."""
+UNSET = object()
+"""What looking up a name gives that the function assigns, but not before this point."""
+
+
+@dataclass(frozen=True)
+class Closure:
+    """A function or lambda that is defined inside a traced function."""
+
+    source: FunctionSource
+    frame: Frame
+    defaults: tuple[Any, ...]
+    keyword_defaults: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return getattr(self.source.tree, "name", "<lambda>")
+
+    def __call__(self, *_: Any) -> Any:
+        """Closures are read, never run; they are callable so that requests for gradients accept them."""
+        raise AssertionError(f"{self.name} is run outside of the front end")
+
+
+@dataclass(frozen=True)
+class TensorMethod:
+    """`x.sum` before it is called."""
+
+    value: Value
+    name: str
+
+
+class Frame:
+    """One running function: its names and where it stands."""
+
+    __slots__ = (
+        "_local_names", "_spans", "call_frames", "depth", "enclosing", "globals", "locals", "phase", "precision",
+        "scope", "source", "to_float",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        source: FunctionSource,
+        names: dict[str, Any],
+        global_names: Mapping[str, Any],
+        enclosing: Callable[[str], Any] | None,
+        caller: Frame | None,
+        call_frames: Frames,
+    ) -> None:
+        self.source = source
+        self.locals = names
+        self.globals = global_names
+        self.enclosing = enclosing
+        self.call_frames = call_frames
+        self.scope = caller.scope if caller else "Default"
+        self.phase = caller.phase if caller else "forward"
+        self.precision: Any = caller.precision if caller else None
+        self.to_float: Any = caller.to_float if caller else None
+        self.depth = caller.depth + 1 if caller else 0
+        self._local_names: frozenset[str] | None = None
+        self._spans: dict[ast.AST, Frames] = {}
+
+    @property
+    def local_names(self) -> frozenset[str]:
+        if self._local_names is None:
+            self._local_names = assigned_names(self.source.tree)
+        return self._local_names
+
+    def frames(self, node: ast.AST) -> Frames:
+        """The call stack at `node`, innermost first; lines of files without a shown name are left out."""
+        if not self.source.file.name:
+            return self.call_frames
+        found = self._spans.get(node)
+        if found is None:
+            found = self._spans[node] = (self.source.location(node), *self.call_frames)
+        return found
+
+    def error(self, node: ast.AST, message: str, notes: Iterable[str] = ()) -> MspcError:
+        return MspcError(message, notes=notes, frames=self.frames(node))
+
+    def lookup(self, name: str) -> Any:
+        """The value of a name as this function sees it: its own, then those of the functions around it,
+        then the module's and Python's. `UNSET` for an own name without a value yet, `MISSING` where
+        there is none.
+        """
+        found = self.locals.get(name, MISSING)
+        if found is not MISSING:
+            return found
+        if name in self.local_names:
+            return UNSET
+        if self.enclosing is not None:
+            found = self.enclosing(name)
+            if found is not MISSING:
+                return found
+        found = self.globals.get(name, MISSING)
+        return vars(builtins).get(name, MISSING) if found is MISSING else found
+
+    def known_names(self) -> list[str]:
+        """Names that could have been meant, for messages."""
+        return [*self.locals, *self.globals, *vars(builtins)]
+
+
+def describe(value: Any) -> str:
+    """A short text of a value for messages, without addresses."""
+    if isinstance(value, Value):
+        return f"a tensor {value.type}"
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    if isinstance(value, Tensor | np.ndarray):
+        return f"a {type(value).__name__} of shape {tuple(value.shape)}"
+    if isinstance(value, Closure | type) or hasattr(value, "__name__"):
+        return f"'{getattr(value, 'name', None) or getattr(value, '__name__', '')}'"
+    return f"a {type(value).__name__}"
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """A note that guesses what was meant."""
+    close = difflib.get_close_matches(name, list(known), 1)
+    return [f"did you mean '{close[0]}'?"] if close else []
+
+
+def contains_tensor(value: Any) -> bool:
+    """Whether a graph value stands anywhere in `value`."""
+    if isinstance(value, Value | TensorMethod):
+        return True
+    if isinstance(value, tuple | list):
+        return any(map(contains_tensor, value))
+    if isinstance(value, dict):
+        return any(map(contains_tensor, value.values()))
+    return isinstance(value, slice) and any(map(contains_tensor, (value.start, value.stop, value.step)))
+
+
+def tensors_in(value: Any) -> list[Value]:
+    """All graph values in nested tuples, lists and dicts, in order."""
+    if isinstance(value, Value):
+        return [value]
+    if isinstance(value, tuple | list):
+        return [v for item in value for v in tensors_in(item)]
+    if isinstance(value, dict):
+        return [v for item in value.values() for v in tensors_in(item)]
+    return []

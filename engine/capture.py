@@ -1,0 +1,226 @@
+"""Finds the graph to compile: runs a script up to its first launch, or builds the network that is named."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+from mspc.api import alias, launch, state
+from mspc.api.context import FrozenContext, ParallelMode, freeze
+from mspc.engine.script import ScriptError, run_script_as
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.location import Location
+from mspc.ir.types import DTYPES, TensorType, dtype_of
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a script asked to run first.
+
+    target: the cell or function. args: its tensors, as one rank hands them in, or global types when `whole`.
+    context: the settings at that moment. script: the file. later: launches after it, which are not compiled.
+    """
+
+    target: Any
+    args: tuple[Any, ...]
+    context: FrozenContext
+    script: Path
+    whole: bool = False
+    later: tuple[Location, ...] = ()
+
+
+class _Stop(BaseException):
+    """Leaves the script at its first launch. No Exception, so that the script's handlers let it through."""
+
+
+class _Recorder:
+    """A launcher that notes the first launch and stops the script."""
+
+    def __init__(self) -> None:
+        self.seen: tuple[Any, tuple[Any, ...], FrozenContext, Location | None] | None = None
+
+    def launch(self, target: Any, args: tuple[Any, ...]) -> Any:
+        if self.seen is None:
+            self.seen = target, args, freeze(target), _top_line(sys._getframe(1))
+        raise _Stop
+
+    def synchronize(self) -> None:
+        """Nothing is under way."""
+
+    def most_memory(self) -> int:
+        return 0
+
+
+def capture(path: Path, arguments: Sequence[str], session: state.Session) -> Launch:
+    """Run the script in `session` up to its first launch.
+
+    Raises:
+        MspcError: the script is missing, fails, or ends without calling a network.
+    """
+    recorder = _Recorder()
+    _prepare(session, recorder)
+    try:
+        run_script_as("__main__", path, arguments)
+    except _Stop:
+        pass
+    except SystemExit as error:
+        if recorder.seen is None and error.code not in (None, 0):
+            raise MspcError(f"{path} exited with {error.code!r} before it called a network") from None
+    except ScriptError:
+        if recorder.seen is None:
+            raise
+    if recorder.seen is None:
+        raise MspcError(
+            f"{path} ends without calling a network, so there is nothing to compile",
+            notes=[
+                "call Model.train, a train step or a cell at the end of the script",
+                f"or name the network: mspc compile '{path}:Net()' --input 'float32[16,32]'",
+            ],
+        )
+    target, args, context, line = recorder.seen
+    later = _later_launches(sys.modules["__main__"], path, line) if line else ()
+    return Launch(target, args, context, path, later=later)
+
+
+@dataclass(frozen=True)
+class NamedTarget:
+    """`net.py:Net(32, bias=True)` taken apart."""
+
+    path: Path
+    name: str
+    args: tuple[Any, ...]
+    keywords: tuple[tuple[str, Any], ...]
+
+
+def parse_target(text: str) -> NamedTarget | Path:
+    """The network that `text` names, or the path of a script.
+
+    Raises:
+        MspcError: what follows `.py:` is no call with literal arguments.
+    """
+    match = re.fullmatch(r"(.*\.py):(.+)", text, re.DOTALL)
+    if match is None:
+        return Path(text)
+    refused = MspcError(
+        f"cannot read {match[2]!r} as a network",
+        notes=["write a class and literal arguments: 'net.py:Net(32, 16, bias=True)'"],
+    )
+    try:
+        call = ast.parse(match[2].strip(), mode="eval").body
+        if isinstance(call, ast.Name):
+            return NamedTarget(Path(match[1]), call.id, (), ())
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            raise refused
+        args = tuple(ast.literal_eval(arg) for arg in call.args)
+        keywords = tuple(
+            (word.arg, ast.literal_eval(word.value)) for word in call.keywords if word.arg is not None
+        )
+    except (SyntaxError, ValueError):
+        raise refused from None
+    if len(keywords) < len(call.keywords):
+        raise refused
+    return NamedTarget(Path(match[1]), call.func.id, args, keywords)
+
+
+def parse_input(text: str) -> TensorType:
+    """The type of `float32[16,32]`; `int64[]` is a scalar.
+
+    Raises:
+        MspcError: `text` is no type.
+    """
+    match = re.fullmatch(r"\s*(\w+)\s*\[\s*((?:\d+\s*(?:,\s*\d+\s*)*,?)?)\s*\]\s*", text)
+    if match is None:
+        raise MspcError(
+            f"cannot read {text!r} as an input", notes=["write an element type and a shape: float32[16,32]"]
+        )
+    if match[1].lower() not in {name.lower() for name in DTYPES}:
+        known = ", ".join(name.lower() for name in DTYPES)
+        raise MspcError(f"{text!r}: unknown element type {match[1]!r}", notes=[f"known are {known}"])
+    return TensorType(dtype_of(match[1]), tuple(int(n) for n in re.findall(r"\d+", match[2])))
+
+
+def build(target: NamedTarget, inputs: Sequence[str], session: state.Session) -> Launch:
+    """The network that `target` names, called with whole inputs of the given types in semi-automatic mode.
+
+    Raises:
+        MspcError: the file, the name or the arguments are wrong.
+    """
+    types = tuple(parse_input(text) for text in inputs)
+    recorder = _Recorder()
+    _prepare(session, recorder)
+    namespace: dict[str, Any] = {}
+    try:
+        namespace = run_script_as(target.path.stem, target.path, ()).__dict__
+    except _Stop:  # the file also launches something; what it defines is there all the same
+        namespace = sys.modules[target.path.stem].__dict__
+    if target.name not in namespace:
+        raise MspcError(f"{target.path} defines no {target.name!r}", notes=_similar(target.name, namespace))
+    keywords = dict(target.keywords)
+    try:
+        inspect.signature(namespace[target.name]).bind(*target.args, **keywords)
+    except TypeError as error:
+        raise MspcError(f"cannot build {target.name}: {error}") from None
+    try:
+        network = namespace[target.name](*target.args, **keywords)
+    except _Stop:
+        raise MspcError(f"{target.name} calls a network while it is built") from None
+    except MspcError:
+        raise
+    except Exception as error:
+        raise ScriptError(error) from None
+    context = FrozenContext(parallel_mode=ParallelMode.SEMI_AUTO_PARALLEL, dataset_strategy="full_batch")
+    return Launch(network, types, context, target.path, whole=True)
+
+
+def _prepare(session: state.Session, recorder: _Recorder) -> None:
+    alias.install()
+    state.swap(session)
+    launch.install(recorder)
+
+
+def _similar(name: str, namespace: dict[str, Any]) -> list[str]:
+    from mspc.api.nn.cell import Cell
+
+    cells = [key for key, value in namespace.items() if isinstance(value, type) and issubclass(value, Cell)]
+    own = [key for key in cells if namespace[key].__module__ == namespace.get("__name__")]
+    return [f"it defines {', '.join(own)}"] if own else []
+
+
+def _top_line(frame: FrameType | None) -> Location | None:
+    """The line of the script's own top level that runs now."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>":
+            return Location(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+def _later_launches(module: ModuleType, path: Path, line: Location) -> tuple[Location, ...]:
+    """Calls of a network or a Model below `line` at the script's top level, as far as its text shows them."""
+    from mspc.api.nn.cell import Cell
+    from mspc.api.train import Model
+
+    found: list[Location] = []
+    for statement in ast.parse(path.read_bytes()).body:
+        if statement.lineno <= line.line or isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+            continue
+        for node in ast.walk(statement):
+            function = node.func if isinstance(node, ast.Call) else None
+            method = function.attr if isinstance(function, ast.Attribute) else ""
+            owner = function.value if isinstance(function, ast.Attribute) else function
+            value = vars(module).get(owner.id) if isinstance(owner, ast.Name) else None
+            trains = isinstance(value, Model) and method in ("train", "eval", "fit", "predict")
+            if trains or (isinstance(value, Cell) and not method):
+                assert function is not None
+                text = linecache.getline(str(path), function.lineno).rstrip("\n")
+                column = len(text.encode()[: function.col_offset].decode(errors="ignore")) + 1
+                found.append(Location(str(path), function.lineno, column, 0, text))
+    return tuple(found)

@@ -1,0 +1,113 @@
+"""The files of a compile: a text per stage, `program.json`, the weights. Contents; output.py writes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from mspc.compiler.driver import Compiled, Stage
+from mspc.ir.graph import Graph, element_layouts
+from mspc.ir.text.printer import print_graph
+from mspc.ir.types import Type
+from mspc.runtime.program import FORMAT, Settings
+
+LAST = "execute"
+MAIN_STAGES = ("frontend", "step_parallel_begin", "slice_to_rank", LAST)
+NO_FILES = -1
+"""A level below all: nothing is kept of a stage."""
+
+File = tuple[str, bytes]
+
+
+class StageFiles:
+    """Collects the files of the stages that a level asks for; pass it as `on_stage`.
+
+    level: 0 the last stage, 1 the main ones, 2 all, 3 all with drawings.
+    """
+
+    def __init__(self, level: int) -> None:
+        self.level = level
+        self.files: list[File] = []
+        """(name without counter, content)."""
+
+    def __call__(self, stage: Stage) -> None:
+        wanted = {NO_FILES: (), 0: (LAST,), 1: MAIN_STAGES}.get(self.level)
+        if wanted is None or stage.name in wanted:
+            self._keep(stage)
+
+    def _keep(self, stage: Stage) -> None:
+        changed = "yes" if stage.changed else "no"
+        header = f"# after: {stage.name}, previous: {stage.previous or 'none'}, changed: {changed}\n"
+        self.files.append((f"{stage.file}.ir", (header + print_graph(stage.graph)).encode()))
+        if self.level >= 3:
+            from mspc.ir.export import to_dot
+
+            self.files.append((f"{stage.file}.dot", to_dot(stage.graph).encode()))
+
+
+def numbered(rank: int, files: Iterable[File]) -> Iterable[File]:
+    """The files under the rank's folder, with a counter that a stage's text and drawing share."""
+    counter = -1
+    for name, content in files:
+        stem, dot, ending = name.rpartition(".")
+        counter += ending == "ir"
+        yield f"rank_{rank}/{stem}_{counter:04}{dot}{ending}", content
+
+
+def is_execute(name: str) -> bool:
+    return f"_{LAST}_" in name and name.endswith(".ir")
+
+
+def weights(compiled: Compiled) -> bytes:
+    """The full initial parameters and the constants, as safetensors."""
+    from safetensors.numpy import save
+
+    used = {p.name for p in compiled.graph.parameters if p.kind != "input"}
+    arrays: dict[str, Any] = dict(compiled.traced.constants)
+    arrays |= {name: parameter.value for name, parameter in compiled.traced.parameters.items()}
+    return save({name: np.require(a, requirements="C") for name, a in arrays.items() if name in used})
+
+
+def program(compiled: Compiled, execute: dict[int, str], digests: dict[str, str], settings: Settings) -> str:
+    """The text of `program.json`.
+
+    execute: the file of every rank that was written. digests: SHA-256 of these files. settings: of the script.
+    """
+    graph = compiled.graph
+    set_by_script = settings.entry()
+    content = {
+        "format": FORMAT,
+        "compile_id": graph.attrs["compile_id"],
+        "ranks": compiled.config.ranks,
+        "mode": compiled.config.mode,
+        "training": any(node.phase == "update" for node in graph.nodes),
+        **({"settings": set_by_script} if set_by_script else {}),
+        "execute": {str(rank): name for rank, name in execute.items()},
+        "digests": digests,
+        "inputs": [
+            {"name": p.name, **_typed(fed.global_type), "layout": str(fed.layout)}
+            for p, fed in zip(compiled.inputs, compiled.fed, strict=True)
+        ],
+        "outputs": _outputs(graph),
+        "parameters": [
+            {"name": p.name, "kind": p.kind, **_typed(p.global_type or p.type), "layout": str(p.layout or "")}
+            for p in graph.parameters
+            if p.kind != "input"
+        ],
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _outputs(graph: Graph) -> list[dict[str, Any]]:
+    layouts = ["; ".join(map(str, element_layouts(value.layout))) for value in graph.results]
+    return [{**_typed(v.type), "layout": layout} for v, layout in zip(graph.results, layouts, strict=True)]
+
+
+def _typed(type: Type) -> dict[str, Any]:
+    shape = getattr(type, "shape", None)
+    if shape is None:
+        return {"type": str(type)}
+    return {"dtype": str(getattr(type, "dtype", "")), "shape": list(shape)}

@@ -1,0 +1,171 @@
+"""The job that this process is a rank of, alone or one of mpirun's: how it begins, and how it ends when
+a rank fails."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from mspc.api.errors import is_library
+from mspc.engine.ranks.mpirun import job_name, limit_threads, local_place, mpi_rank, mpi_size
+from mspc.engine.script import ScriptError
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.runtime.choose import Hardware, Wishes
+
+
+@dataclass
+class Job:
+    """comm: the communicator of this rank's graphs. aside: that of everything else, so that the two
+    never mix.
+    watch: of the job under mpirun, else None. hardware: the device that runs this rank's graphs.
+    profile: times steps where that was asked for, see `commands.profile.Profiler`."""
+
+    comm: Any
+    aside: Any
+    watch: Any = None
+    hardware: Hardware = field(default_factory=lambda: Hardware(simulated=True))
+    profile: Any = None
+
+    @property
+    def rank(self) -> int:
+        return self.comm.rank
+
+    @property
+    def size(self) -> int:
+        return self.comm.size
+
+    @property
+    def cursor(self) -> Any:
+        """Where an executor leaves the index of its node."""
+        return None if self.watch is None else self.watch.cursor
+
+    def run(self, executor: Any, inputs: Sequence[Any], origins: Sequence[Any] = ()) -> list[Any]:
+        """A step of a graph on its executor; see `Executor.run`."""
+        if self.profile is None:
+            return executor.run(inputs, origins)
+        return self.profile.run(executor, inputs, origins)
+
+    def step(self, graph: int, step: int) -> None:
+        """A step of the graph with this number begins."""
+        if self.watch is not None:
+            self.watch.graph(graph, step)
+
+    def step_done(self) -> None:
+        """The step has ended; the user's code goes on."""
+        if self.watch is not None:
+            self.watch.cursor[0] = -1
+        if self.profile is not None:
+            self.profile.step_done(self)
+
+    def outside_user_code(self) -> Any:
+        """A context around everything that may communicate; a simulation changes over to other ranks
+        inside."""
+        return contextlib.nullcontext()
+
+    def finish(self) -> None:
+        """Wait for the other ranks to end too; every rank calls this once, at its end."""
+        sys.stdout.flush()
+        try:
+            self.hardware.memory.finish()
+        except BaseException as error:  # the others must not wait for this rank
+            self.fail(error)
+        if self.watch is not None:
+            self.watch.end()
+            self.comm.finalize()
+            self.watch.stop()
+            self.watch = None
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """End the job with one message and the status that belongs to `error`."""
+        text, status = explain(error)
+        sys.stdout.flush()
+        if self.watch is None:
+            if text:
+                print(text, file=sys.stderr, flush=True)
+            raise SystemExit(status)
+        from mspc.runtime.faults.failure import StoppedByOther  # this module must not import NumPy before join_job
+
+        if isinstance(error, StoppedByOther):
+            self.watch.fail("", status, quiet=True)
+        from mspc.runtime.faults.watch import BEFORE
+
+        place = self.watch.place(self.rank)
+        if place.message != BEFORE and f"rank {self.rank}" not in text:
+            text = f"rank {self.rank} failed {place.message}:\n{text}"
+        self.watch.fail(text, status)
+
+    def guard(self, body: Callable[[], object]) -> int:
+        """Run this rank's part of the job and return the exit status; a failure ends all ranks."""
+        try:
+            body()
+        except SystemExit as stop:
+            if stop.code not in (None, 0):
+                self.fail(stop)
+        except BaseException as error:  # whatever it is: the others must not wait for this rank
+            self.fail(error)
+        self.finish()
+        return 0
+
+
+def join_job(wishes: Wishes | None = None) -> Job:
+    """Take this process's place in mpirun's job; alone where mpirun did not start it.
+
+    Args:
+        wishes: what the command line says of devices.
+
+    Raises:
+        MspcError: MPI counts other ranks than mpirun's environment says.
+    """
+    size = mpi_size()
+    hardware = Hardware(wishes, *local_place(), warn=_warn)
+    if size <= 1:
+        from mspc.runtime.comm.interface import OneRank
+
+        return Job(OneRank(), OneRank(), hardware=hardware)
+    limit_threads()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # lines of several ranks stay whole
+    from mspc.runtime.faults.watch import Watch
+
+    watch = Watch(mpi_rank(), size, job_name())
+    watch.patience = hardware.wishes.timeout or watch.patience
+    from mspc.runtime.comm.mpi import MpiComm
+
+    comm = MpiComm(watch)
+    if comm.size != size:
+        raise MspcError(
+            f"mpirun started {size} ranks, but MPI counts {comm.size}",
+            notes=["mpi4py uses another MPI than this mpirun; use the mpirun beside this Python"],
+        )
+    watch.start(lambda: comm.barrier(tuple(range(size))))
+    return Job(comm, MpiComm(watch, channel=1), watch, hardware)
+
+
+def _warn(text: str) -> None:
+    if mpi_rank() == 0:
+        print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
+def explain(error: BaseException) -> tuple[str, int]:
+    """The message for the user and the exit status of what ended a rank."""
+    if isinstance(error, MspcError):
+        return error.render(), error.exit_status
+    if isinstance(error, KeyboardInterrupt):
+        return "", 130
+    if isinstance(error, SystemExit):
+        place = _own_frames(error)
+        where = f" at {place[-1].filename}:{place[-1].lineno}: {place[-1].line}" if place else ""
+        if isinstance(error.code, int):
+            return ExecutionError(f"sys.exit({error.code}){where}").render(), error.code & 255 or 1
+        return f"{error.code}{where}", 1
+    if isinstance(error, Exception) and _own_frames(error):
+        return explain(ScriptError(error))
+    return "".join(traceback.format_exception(error)).rstrip(), 1
+
+
+def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames of the user's own files."""
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if not is_library(frame.filename)]

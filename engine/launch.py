@@ -1,0 +1,254 @@
+"""What stands behind a called cell: compiles it once per target and argument types, and runs this rank's
+graph."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from mspc.api import context
+from mspc.api.common.tensor import Tensor
+from mspc.api.context import FrozenContext
+from mspc.api.runtime import asked_device
+from mspc.compiler.call import Call, describe_call
+from mspc.compiler.config import Config, Fed
+from mspc.compiler.driver import Compiled, compile_graph, trace_call
+from mspc.compiler.frontend.trace import Traced
+from mspc.engine.job import Job, explain, join_job
+from mspc.engine.parameter_store import ParameterStore
+from mspc.engine.ranks.mpirun import mpi_size
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.graph import Graph
+from mspc.ir.graph import Parameter as GraphParameter
+from mspc.runtime.choose import EACH_ITS_OWN, Asked, Wishes
+from mspc.runtime.comm.agreement import agree, stop_together
+from mspc.runtime.plan import mutated
+from mspc.runtime.slices import cut_parameter
+
+Array = Any
+
+
+class RanksWanted(BaseException):
+    """Leaves a script that asks for more ranks than run, before its first step; no script's handler
+    catches it."""
+
+    def __init__(self, ranks: int) -> None:
+        super().__init__(ranks)
+        self.ranks = ranks
+
+
+class Launched:
+    """One compiled target on this rank: its executor and how its arguments arrive."""
+
+    def __init__(
+        self, number: int, compiled: Compiled, job: Job, parameters: dict[str, Any], store: ParameterStore,
+        tf32: bool = False,
+    ) -> None:  # fmt: skip
+        self.number = number
+        self.compiled = compiled
+        self.job = job
+        graph = compiled.rank_graph(job.rank)
+        values: dict[str, Array] = {}
+        self.borrowed: list[Any] = []
+        for parameter in graph.parameters:
+            if parameter.kind == "constant":
+                full = compiled.traced.constants[parameter.name]
+                values[parameter.name] = cut_parameter(parameter, np.asarray(full), job.rank, "constant")
+            elif parameter.kind == "parameter":
+                values[parameter.name] = store.attach(parameters[parameter.name], parameter, self)
+        self.executor = job.hardware.executor(graph, job.comm, values, job.cursor, number, tf32)
+        self.mutated = {p.name for ps in mutated(graph).values() for p in ps}
+
+    def run(self, arrays: Sequence[Array], origins: Sequence[Any]) -> list[Array]:
+        """One step on this rank's arrays; an array whose origin is the last step's has not changed since."""
+        executor = self.executor
+        fed = [_fit(p, a, self.job.rank) for p, a in zip(executor.inputs, arrays, strict=True)]
+        self.job.step(self.number, executor.step + 1)
+        results = self.job.run(executor, fed, origins)
+        self.job.step_done()
+        return results
+
+
+class Launcher:
+    """Runs the launches of one rank's script.
+
+    Args:
+        job: this rank's place. ranks_given: `--ranks` was given, so a script's device_num does not count.
+        script_folder: file names in graphs are relative to it.
+    """
+
+    def __init__(self, job: Job, ranks_given: bool = False, script_folder: str = "") -> None:
+        self.job = job
+        self.ranks_given = ranks_given
+        self.script_folder = script_folder
+        self.store = ParameterStore(job)
+        self.launched: list[Launched] = []
+        self.on_first_compile: Callable[[], None] = _nothing
+        self._known: dict[Any, Launched] = {}
+        self._kept: list[Any] = []
+        self._said: set[str] = set()
+
+    def launch(self, target: Any, args: tuple[Any, ...]) -> Any:
+        """Run `target(*args)`: a Tensor, or a (nested) tuple of them.
+
+        Raises:
+            MspcError: the target cannot be compiled, or the arguments do not fit. ExecutionError: it failed.
+        """
+        tensors: list[Tensor] = []
+        call = describe_call(args, tensors)
+        frozen = context.freeze(target)
+        key = (id(target), call, frozen)
+        found = self._known.get(key)
+        if found is None:
+            found = self._compile(target, call, frozen)
+            self._known[key] = found
+            self._kept.append((target, args))  # an id must not be used again while it is part of a key
+        arrays = [tensor.value for tensor in tensors]
+        with self.job.outside_user_code():
+            self.store.prepare(found)
+            results = found.run(arrays, [t.value if t.owned else None for t in tensors])
+            self.store.done(found)
+        return found.compiled.traced.rebuild([Tensor.from_array(array) for array in results])
+
+    def synchronize(self) -> None:
+        """Wait for all steps under way. Raises ExecutionError for what failed in them."""
+        with self.job.outside_user_code():
+            self.job.hardware.memory.finish()
+
+    def most_memory(self) -> int:
+        """Bytes of a GPU that this rank's graphs have taken at most; 0 on the CPU."""
+        return self.job.hardware.memory.most()
+
+    def _compile(self, target: Any, call: Call, frozen: FrozenContext) -> Launched:
+        error: MspcError | None = None
+        built: tuple[Compiled, dict[str, Any]] | None = None
+        asked = Asked(**asked_device())
+        try:
+            self._check_ranks(frozen)
+            self.job.hardware.choose(asked, self.job.size)
+            if not self.launched:
+                self.on_first_compile()
+            built = self.build(target, call, self.config(frozen))
+        except MspcError as found:
+            error = found
+        if error is not None and self.job.size == 1:
+            raise error
+        with self.job.outside_user_code():
+            stop_together(self.job.comm, error)
+            assert built is not None
+            compiled, parameters = built
+            if compiled.config.mode not in EACH_ITS_OWN:
+                agree(self.job.comm, compiled.compile_id)
+            self.job.hardware.agree(self.job.comm)
+        self._warn(compiled)
+        self.job.hardware.prepare(asked.deterministic, self.job.comm, self.job.watch)
+        tf32 = bool(getattr(frozen, "matmul_allow_tf32", False))
+        launched = Launched(len(self.launched), compiled, self.job, parameters, self.store, tf32)
+        self.launched.append(launched)
+        if self.job.watch is not None:
+            self.job.watch.describe = self.describe
+            self.job.watch.graph_of = self.graph_of
+        return launched
+
+    def _warn(self, compiled: Compiled) -> None:
+        """Rank 0 says once what the front end noticed, and that strategies do not count in this mode."""
+        if self.job.rank:
+            return
+        said = list(compiled.traced.warnings)
+        ignored, mode = compiled.traced.ignored_strategies, compiled.config.mode
+        if ignored:
+            said.append(f"{ignored} strategies set with shard() do not count in mode {mode}")
+        for text in said:
+            if text not in self._said:
+                self._said.add(text)
+                print(f"warning: {text}", file=sys.stderr, flush=True)
+
+    def build(self, target: Any, call: Call, config: Config) -> tuple[Compiled, dict[str, Any]]:
+        """The compiled target, and the script's Parameter of every parameter name."""
+        traced, fed = self.trace(target, call, config)
+        return compile_graph(traced, fed, config), traced.parameters
+
+    def trace(self, target: Any, call: Call, config: Config) -> tuple[Traced, list[Fed]]:
+        """What the front end makes of `target(*call)`, and how its tensors arrive."""
+        return trace_call(target, call, config)
+
+    def config(self, frozen: FrozenContext) -> Config:
+        """The compiler's settings for a launch in this context."""
+        config = Config.from_context(frozen, self.job.size, self.script_folder)
+        choice = self.job.hardware.choice
+        return config if choice is None else replace(config, device=choice.device.upper())
+
+    def _check_ranks(self, frozen: FrozenContext) -> None:
+        wanted = frozen.device_num
+        if not wanted or self.ranks_given or wanted == self.job.size:
+            return
+        if self.job.size == 1 and mpi_size() == 0:
+            raise RanksWanted(wanted)
+        raise MspcError(
+            f"the script sets device_num={wanted}, but mpirun started {self.job.size} ranks",
+            notes=[f"start it with mpirun -n {wanted}, or give --ranks {self.job.size} to overrule the script"],
+        )
+
+    def describe(self, rank: int, number: int, index: int) -> ExecutionError:
+        """Where another rank is: `at NODE`, with the node's frames."""
+        node = self.graph_of(rank, number).nodes[index]
+        return ExecutionError(f"at {node.label}", frames=node.frames)
+
+    def graph_of(self, rank: int, number: int) -> Graph:
+        """The graph that a rank runs, by its number in the job."""
+        launched = self.launched[number]
+        return launched.executor.graph if rank == self.job.rank else launched.compiled.rank_graph(rank)
+
+
+def default_launcher() -> Launcher:
+    """The launcher of a script run by plain Python, alone or under mpirun: it joins the job at its first
+    launch, and the job ends when the script fails."""
+    job = join_job(Wishes())
+    failed: list[BaseException] = []
+
+    def finish() -> None:
+        try:
+            if not failed:
+                job.finish()
+        except SystemExit as stop:  # steps under way have failed; at this point Python would end with status 0
+            sys.stderr.flush()
+            os._exit(stop.code if isinstance(stop.code, int) else 1)
+
+    atexit.register(finish)
+    ordinary = sys.excepthook
+
+    def fail(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        failed.append(error)
+        if job.watch is not None and threading.current_thread() is threading.main_thread():
+            job.fail(error)
+        if isinstance(error, RanksWanted):
+            error = MspcError(
+                f"the script sets device_num={error.ranks}, but runs on one rank",
+                notes=[f"start it with mspc run SCRIPT --ranks {error.ranks}, or under mpirun -n {error.ranks}"],
+            )
+        if isinstance(error, MspcError):
+            print(explain(error)[0], file=sys.stderr)
+            return
+        ordinary(kind, error, trace)
+
+    sys.excepthook = fail
+    return Launcher(job)
+
+
+def _nothing() -> None: ...
+
+
+def _fit(parameter: GraphParameter, array: Array, rank: int) -> Array:
+    """What the graph takes of what the script feeds: the array itself, or this rank's slice of a whole
+    one."""
+    if array.shape == parameter.shape:
+        return array
+    return cut_parameter(parameter, array, rank, "argument")

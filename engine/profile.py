@@ -1,0 +1,204 @@
+"""`mspc run --profile`: times some steps on every rank, gathers the times on rank 0, writes the trace.
+
+Timed are the launches of the first graph that trains, or of the first graph where none does. Its first two steps
+prepare: they count only where the run has no others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mspc.engine.profile_options import ProfileOptions
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.runtime.choose import EACH_ITS_OWN
+from mspc.runtime.comm.interface import fingerprint
+from mspc.runtime.comm.local import LocalComm
+from mspc.runtime.profile import STREAMS, Timed, trace
+
+PREPARING = 2
+"""Steps of a graph that also prepare: kernels and memory in the first, the CUDA graph in the second."""
+
+
+@dataclass
+class _Noted:
+    """A graph whose steps are timed. preparing: times of its first steps; steps: of those after them."""
+
+    executor: Any
+    preparing: list[list[Timed]] = field(default_factory=list[Any])
+    steps: list[list[Timed]] = field(default_factory=list[Any])
+
+    def add(self, step: int, times: list[Timed]) -> None:
+        """The times of a step, whose number counts from 1."""
+        (self.preparing if step <= PREPARING else self.steps).append(times)
+
+    def best(self) -> tuple[int, list[list[Timed]]]:
+        """(number of the first, times) of the steps that say most; no steps where none has times."""
+        if self.steps:
+            return PREPARING + 1, self.steps
+        for number in range(len(self.preparing), 0, -1):
+            if self.preparing[number - 1]:
+                return number, [self.preparing[number - 1]]
+        return 0, []
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What rank 0 knows of all ranks: times of their steps, the number of the first of these, their graphs.
+
+    executor: rank 0's, None where no network ran. job: rank 0's. file: of the trace, as it was asked for.
+    """
+
+    steps: Mapping[int, list[list[Timed]]]
+    first: Mapping[int, int]
+    graphs: Mapping[int, Graph]
+    executor: Any
+    job: Any
+    file: Path
+
+
+class Profiler:
+    """Times the steps of one rank.
+
+    Args:
+        out: where the tables are printed, whatever becomes of the script's output. show: prints them.
+    """
+
+    def __init__(self, options: ProfileOptions, out: Any, show: Callable[[Gathered], None]) -> None:
+        self.options = options
+        self._print = show
+        self._place = Path(os.path.abspath(options.file))  # a script may change its folder
+        self._out = out
+        self._noted: _Noted | None = None
+        self._over = False
+
+    def run(self, executor: Any, inputs: Sequence[Any], origins: Sequence[Any]) -> list[Any]:
+        """A step as `executor.run` makes it, timed where it is one of those that count."""
+        if not self._times(executor):
+            return executor.run(inputs, origins)
+        assert self._noted is not None
+        results, times = executor.run_timed(inputs, origins)
+        self._noted.add(executor.step, times)
+        return results
+
+    def _times(self, executor: Any) -> bool:
+        if self._over:
+            return False
+        if self._noted is None or (executor.trains and not self._noted.executor.trains):
+            self._noted = _Noted(executor)
+        return self._noted.executor is executor and len(self._noted.steps) < self.options.steps
+
+    def step_done(self, job: Any) -> None:
+        """A step has ended. Once enough are timed on all ranks, these come together here.
+
+        Raises:
+            MspcError: the file cannot be written.
+        """
+        noted = self._noted
+        if self._over or noted is None or not noted.executor.trains or len(noted.steps) < self.options.steps:
+            return
+        if job.size > 1 and noted.executor.graph.attrs.get("mode") in EACH_ITS_OWN:
+            return  # every rank may be at another graph
+        self.end(job)
+
+    def end(self, job: Any) -> None:
+        """The run has ended, on all ranks: write what was timed, unless that is done.
+
+        Raises:
+            MspcError: the file cannot be written.
+        """
+        if self._over:
+            return
+        self._over = True
+        gathered = _gather(job, self._noted, self.options.file)
+        if job.rank:
+            return
+        _write(self._place, self.options.file, trace(gathered.steps, gathered.graphs, gathered.first))
+        # Under mpirun rank 0 has a terminal of mpirun's own, and lines of other ranks come between single prints.
+        whole = StringIO() if job.size > 1 and not isinstance(job.comm, LocalComm) else None
+        with contextlib.redirect_stdout(whole or self._out):
+            self._print(gathered)
+        if whole is not None:
+            self._out.write(whole.getvalue())
+        self._out.flush()
+
+
+
+def _gather(job: Any, noted: _Noted | None, file: Path) -> Gathered:
+    """The times of all ranks, which call this together; what is wanted of graphs stands on rank 0 alone."""
+    comm = job.aside
+    first, steps = noted.best() if noted is not None else (0, [])
+    everyone = tuple(range(comm.size))
+    rows = np.array(
+        [
+            (number, t.index, STREAMS.index(t.stream), t.begin, t.duration, t.plain)
+            for number, times in enumerate(steps)
+            for t in times
+        ],
+        np.float64,
+    ).reshape(-1, 6)
+    sizes = comm.all_gather(np.array([[first, len(steps), len(rows)]], np.int64), everyone, 0)
+    padded = np.zeros((1, max(1, int(sizes[:, 2].max())), 6))
+    padded[0, : len(rows)] = rows
+    every = comm.all_gather(padded, everyone, 0)
+    found: dict[int, list[list[Timed]]] = {}
+    for rank in everyone:
+        found[rank] = [[] for _ in range(sizes[rank, 1])]
+        for number, index, stream, begin, duration, plain in every[rank, : sizes[rank, 2]].tolist():
+            timed = Timed(int(index), STREAMS[int(stream)], begin, duration, bool(plain))
+            found[rank][int(number)].append(timed)
+    graphs = _graphs(comm, None if noted is None else noted.executor.graph)
+    firsts = {rank: int(sizes[rank, 0]) for rank in everyone}
+    return Gathered(found, firsts, graphs, None if noted is None else noted.executor, job, file)
+
+
+def _graphs(comm: Any, graph: Graph | None) -> dict[int, Graph]:
+    """On rank 0 a graph for every rank: its own for those whose nodes are the same, which is the rule; the others
+    send the text of theirs."""
+    everyone = tuple(range(comm.size))
+    graph = Graph("none") if graph is None else graph
+    own = fingerprint("\n".join(f"{node.label}: {node.type}" for node in graph.nodes))
+    found = comm.all_gather(own[None], everyone, 0)
+    others = [rank for rank in everyone if not np.array_equal(found[rank], found[0])]
+    text = np.frombuffer(print_graph(graph).encode() if comm.rank in others else b"", np.uint8)
+    sizes = comm.all_gather(np.array([len(text)], np.int64), everyone, 0)
+    graphs = dict.fromkeys(everyone, graph)
+    for rank in others:
+        if comm.rank in (0, rank):
+            mine = text if comm.rank == rank else np.zeros(sizes[rank], np.uint8)
+            sent = bytes(comm.broadcast(mine, rank, (0, rank)))
+            if comm.rank == 0:
+                graphs[rank] = _read(sent.decode(), rank)
+    return graphs
+
+
+def _read(text: str, rank: int) -> Graph:
+    from mspc.ops.modules import load_operators
+    from mspc.ops.op import REGISTRY
+
+    load_operators()
+    return parse(text, REGISTRY, f"rank {rank}", frames=True).graphs[0]
+
+
+def _write(place: Path, shown: Path, content: Mapping[str, Any]) -> None:
+    beside = place.with_name(f".{place.name}.{os.getpid()}.new")
+    try:
+        with open(beside, "w", encoding="utf-8") as file:
+            json.dump(content, file, separators=(",", ":"))
+            file.write("\n")
+        os.replace(beside, place)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise MspcError(f"cannot write {shown}: {error.strerror}") from None

@@ -1,0 +1,122 @@
+"""The program of every rank: one for all, unless the script builds another network on another rank."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mspc.api.state import Session
+from mspc.compiler.config import Config
+from mspc.compiler.driver import Compiled, Stage, compile_launch
+from mspc.engine.capture import Launch
+from mspc.engine.dumps import NO_FILES, File, StageFiles
+from mspc.ir.text.printer import print_graph
+
+PROBES = 8
+"""How many ranks are tried at most to see whether the network depends on the rank."""
+
+
+@dataclass
+class ObservedSession(Session):
+    """A session that notes whether anybody asked which rank it is: only then can ranks differ."""
+
+    seen: list[str] = field(default_factory=list[str])
+
+    def __getattribute__(self, name: str) -> object:
+        if name in ("rank", "local_rank"):
+            super().__getattribute__("seen").append(name)
+        return super().__getattribute__(name)
+
+    @property
+    def rank_was_asked(self) -> bool:
+        return bool(self.seen)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A launch, compiled. shared: the files of the stages that all ranks share. text: the graph as traced."""
+
+    compiled: Compiled
+    shared: list[File]
+    text: str
+
+
+def compile_for(launch: Launch, ranks: int, level: int) -> Built:
+    """Compile `launch` for `ranks` ranks, keeping the files that `level` asks for."""
+    files = StageFiles(level)
+    traced: list[str] = []
+
+    def note(stage: Stage) -> None:
+        if not traced:
+            traced.append(print_graph(stage.graph))
+        files(stage)
+
+    compiled = compile_launch(launch.target, launch.args, config_of(launch, ranks), note, launch.whole)
+    return Built(compiled, files.files, traced[0])
+
+
+def config_of(launch: Launch, ranks: int) -> Config:
+    """The compiler's settings: those of the script's context."""
+    return Config.from_context(launch.context, ranks, os.path.dirname(os.path.abspath(launch.script)))
+
+
+class Programs:
+    """What each rank compiles.
+
+    Where the script asked which rank it is, it is run again, unseen, as other ranks (all that are wanted, or
+    a spread of many); only if one of them launches another graph every rank gets a run of its own. All graphs
+    then carry the identity of rank 0's.
+
+    Args:
+        first: the program of the first rank that is wanted. wanted: all of them, ascending.
+        asked: whether the script asked for its rank. rerun: the script's launch as another rank.
+    """
+
+    def __init__(
+        self, first: Built, wanted: Sequence[int], asked: bool, level: int, rerun: Callable[[int], Launch]
+    ) -> None:
+        self.first = first
+        self._first_rank = wanted[0]
+        self._level = level
+        self._rerun = rerun
+        others = sorted({0, *_spread(wanted)} - {wanted[0]}) if asked else []
+        ranks = first.compiled.config.ranks
+        self.differ = any(_traced_text(rerun(rank), ranks) != first.text for rank in others)
+        self._identity = first.compiled.compile_id
+        if self.differ and self._first_rank != 0:
+            self._identity = compile_for(rerun(0), ranks, NO_FILES).compiled.compile_id
+            first.compiled.graph.attrs["compile_id"] = self._identity
+
+    def of_rank(self, rank: int) -> Built:
+        """The program from which the graph of `rank` is cut."""
+        if not self.differ or rank == self._first_rank:
+            return self.first
+        built = compile_for(self._rerun(rank), self.first.compiled.config.ranks, self._level)
+        built.compiled.graph.attrs["compile_id"] = self._identity
+        return built
+
+
+def _spread(wanted: Sequence[int]) -> set[int]:
+    """All of a few ranks; of many the first ones, two in the middle and the last ones."""
+    if len(wanted) <= PROBES:
+        return set(wanted)
+    middle = len(wanted) // 2
+    return {*wanted[:4], *wanted[middle : middle + 2], *wanted[-2:]}
+
+
+def _traced_text(launch: Launch, ranks: int) -> str:
+    """The graph of a launch as the front end hands it over, as text."""
+    found: list[str] = []
+
+    class _Enough(Exception):
+        """The rest of the compile is not needed."""
+
+    def note(stage: Stage) -> None:
+        found.append(print_graph(stage.graph))
+        raise _Enough
+
+    with contextlib.suppress(_Enough):
+        compile_launch(launch.target, launch.args, config_of(launch, ranks), note, launch.whole)
+    return found[0]

@@ -1,0 +1,274 @@
+"""Executes a compiled directory on one rank, or on all ranks in this process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mspc.engine.job import Job
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.graph import Graph
+from mspc.ir.layout import Layout
+from mspc.runtime.choose import Asked, Wishes
+from mspc.runtime.comm.agreement import agree, stop_together
+from mspc.runtime.comm.local import LocalComm, World
+from mspc.runtime.data import Batches, load_batches, synthetic_batches
+from mspc.runtime.faults.failure import NodeFailure
+from mspc.runtime.plan import mutated
+from mspc.runtime.program import Program, Settings, load_program, load_slices
+from mspc.runtime.slices import full_type, gather
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `mspc run DIR` was asked for; see `commands.run.run_directory`."""
+
+    folder: Path
+    data: Path | None = None
+    synthetic: bool = False
+    steps: int | None = None
+    save: Path | None = None
+    save_outputs: Path | None = None
+
+
+def check_program(options: Options, ranks: int | None) -> Program:
+    """The program, once it is clear that it can run on `ranks` ranks (None: as many as it was compiled for).
+
+    Raises:
+        MspcError: it cannot.
+    """
+    program = load_program(options.folder)
+    if ranks is not None and ranks != program.ranks:
+        raise MspcError(
+            f"{options.folder} was compiled for {_count(program.ranks)}, not for {ranks}",
+            notes=[f"run it on {program.ranks}, or compile it again with --ranks {ranks}"],
+        )
+    missing = program.missing(program.ranks)
+    if missing:
+        listed = ", ".join(map(str, missing[:16])) + (", ..." if len(missing) > 16 else "")
+        raise MspcError(
+            f"{options.folder} holds no graph for rank {listed} of {program.ranks}",
+            notes=["compile it without --rank"],
+        )
+    if options.data is not None and options.synthetic:
+        raise MspcError("--data and --synthetic exclude each other")
+    if options.data is not None and not options.data.is_file():
+        raise MspcError(f"there is no file {options.data}")
+    if options.data is None and not options.synthetic and program.inputs:
+        names = ", ".join(str(entry.get("name")) for entry in program.inputs)
+        raise MspcError(
+            f"{options.folder} takes {names}",
+            notes=["give --data FILE.npz with these arrays, or --synthetic"],
+        )
+    return program
+
+
+def _count(ranks: int) -> str:
+    return f"{ranks} rank{'s' if ranks > 1 else ''}"
+
+
+def simulate_program(
+    options: Options, program: Program, wishes: Wishes | None = None, profiler: Callable[[], Any] = lambda: None
+) -> None:
+    """Run all ranks in this process. `profiler` makes what times the steps of one rank.
+
+    Raises:
+        MspcError: what the first rank that failed raised.
+    """
+    from mspc.engine.simulate import simulated_hardware  # brings the compiler along
+
+    def main(comm: LocalComm) -> None:
+        hardware = simulated_hardware(wishes, comm.rank)
+        run_rank(options, Job(comm, comm, None, hardware, profiler()), program)
+
+    World(program.ranks).run(main)
+
+
+@dataclass
+class _Prepared:
+    graph: Graph
+    values: dict[str, Array]
+    batches: Batches
+    steps: int
+    layouts: list[Layout | None]
+    trains: bool
+
+
+@dataclass(frozen=True)
+class ReadAhead:
+    """A rank's graph, read while the other ranks were coming up, and the text that it was read from."""
+
+    text: str
+    graph: Graph
+
+
+def read_ahead(folder: Path, rank: int, frames: bool = False) -> ReadAhead | None:
+    """Read a rank's graph before MPI is up, with its source lines where `frames` says so; None where that fails, which
+    the run itself then reports."""
+    try:
+        program = load_program(folder)
+        text = program.text(rank)
+        return ReadAhead(text, program.graph(rank, text, frames))
+    except MspcError:
+        return None
+
+
+def run_rank(options: Options, job: Job, program: Program, ahead: ReadAhead | None = None) -> None:
+    """This rank's part: read its graph and slices, agree with the others, run the steps.
+
+    Raises:
+        MspcError: the files are damaged or do not fit, status 2. ExecutionError: a step failed, status 1.
+    """
+    error: MspcError | None = None
+    prepared: _Prepared | None = None
+    try:
+        job.hardware.choose(Asked(), job.size)
+        prepared = _prepare(options, job, program, ahead)
+    except MspcError as found:
+        error = found
+    stop_together(job.comm, error)
+    assert prepared is not None
+    graph = prepared.graph
+    agree(job.comm, str(graph.attrs.get("compile_id", "")), str(program.folder))
+    executor = _executor(graph, prepared.values, job, program.settings)
+    if job.watch is not None:
+        job.watch.describe = lambda rank, _, index: _place(program, rank, index)
+        job.watch.graph_of = lambda rank, _: graph if rank == job.rank else program.graph(rank, program.text(rank))
+    outputs: list[list[Array]] = []
+    try:
+        for step in range(prepared.steps):
+            job.step(0, step + 1)
+            results = job.run(executor, prepared.batches.step(step))
+            if options.save_outputs is not None:
+                outputs.append(_whole(prepared.layouts, results, job))
+            _show(step + 1, prepared, results, job)
+            job.step_done()
+        job.hardware.memory.finish()
+        if job.profile is not None:
+            job.profile.end(job)
+    except NodeFailure as failure:
+        raise _with_frames(failure, program, job) from failure
+    if options.save is not None:
+        _save_parameters(options.save, executor, job)
+    if options.save_outputs is not None and job.rank == 0:
+        names = [f"output{i}" for i in range(len(graph.results))]
+        stacked = {n: np.stack([step[i] for step in outputs]) for i, n in enumerate(names)} if outputs else {}
+        if prepared.steps == 1:
+            stacked = {name: array[0] for name, array in stacked.items()}
+        _write(options.save_outputs, lambda file: np.savez(file, **stacked))
+
+
+def _prepare(options: Options, job: Job, program: Program, ahead: ReadAhead | None) -> _Prepared:
+    text = program.text(job.rank)
+    if program.edited(job.rank, text):
+        name = program.folder / program.execute[job.rank]
+        print(f"warning: {name} has been edited since it was compiled", file=sys.stderr, flush=True)
+    if ahead is not None and ahead.text == text:
+        graph = ahead.graph
+    else:
+        graph = program.graph(job.rank, text, frames=job.profile is not None)
+    values = load_slices(program, graph, job.rank)
+    inputs = [parameter for parameter in graph.parameters if parameter.kind == "input"]
+    if options.data is not None:
+        batches = load_batches(options.data, inputs, job.rank)
+    else:
+        batches = synthetic_batches(inputs, job.rank)
+    layouts = program.output_layouts()
+    if len(layouts) != len(graph.results):
+        raise MspcError(
+            f"{program.folder} has {len(layouts)} outputs, but the graph of rank {job.rank} {len(graph.results)}"
+        )
+    return _Prepared(graph, values, batches, options.steps or batches.count, layouts, bool(mutated(graph)))
+
+
+def _executor(graph: Graph, values: dict[str, Array], job: Job, settings: Settings) -> Any:
+    """What runs the graph on this rank's device. Raises MspcError, on all ranks together, where one cannot be made."""
+    hardware = job.hardware
+    hardware.agree(job.comm)
+    error: MspcError | None = None
+    executor: Any = None
+    try:
+        hardware.prepare(settings.deterministic, job.comm, job.watch)
+        executor = hardware.executor(graph, job.comm, values, job.cursor, tf32=settings.matmul_allow_tf32)
+    except MspcError as found:
+        error = found
+    stop_together(job.comm, error)
+    return executor
+
+
+def _show(step: int, prepared: _Prepared, results: list[Array], job: Job) -> None:
+    """Rank 0 says what came out: the loss of a training step, a summary of each output otherwise."""
+    if prepared.trains and results:
+        if job.rank == 0:
+            print(f"step: {step}, loss is {number(results[0])}", flush=True)
+        return
+    for index, array in enumerate(_whole(prepared.layouts, results, job)):
+        if job.rank == 0:
+            wide = np.asarray(array, dtype=np.float64) if array.size else np.zeros(1)
+            print(
+                f"step: {step}, output {index}: shape {tuple(array.shape)}, mean {wide.mean():.6g}, "
+                f"min {wide.min():.6g}, max {wide.max():.6g}",
+                flush=True,
+            )
+
+
+def number(array: Array) -> str:
+    """A tensor of one element as the shortest text that reads back to it; others as NumPy prints them."""
+    array = np.asarray(array)
+    return str(array.reshape(())[()]) if array.size == 1 else str(array)
+
+
+def _whole(layouts: list[Layout | None], results: list[Array], job: Job) -> list[Array]:
+    """The full outputs, gathered where the ranks hold slices of them."""
+    whole: list[Array] = []
+    for layout, array in zip(layouts, results, strict=True):
+        array = np.asarray(array)
+        if layout is not None and not layout.is_partial and not layout.is_replicated:
+            shape = tuple(n * cut for n, cut in zip(array.shape, layout.strategy, strict=True))
+            array = gather(array, layout, shape, job.comm)
+        whole.append(array)
+    return whole
+
+
+def _save_parameters(path: Path, executor: Any, job: Job) -> None:
+    tensors: dict[str, Array] = {}
+    for parameter in executor.graph.parameters:
+        if parameter.kind != "input":
+            local = executor.parameter(parameter.name)
+            tensors[parameter.name] = gather(local, parameter.layout, full_type(parameter).shape, job.comm)
+    if job.rank == 0:
+        from safetensors.numpy import save
+
+        _write(
+            path,
+            lambda file: file.write(save({n: np.array(a, order="C") for n, a in sorted(tensors.items())})),
+        )
+
+
+def _write(path: Path, write: Any) -> None:
+    try:
+        with open(path, "wb") as file:
+            write(file)
+    except OSError as error:
+        raise MspcError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _place(program: Program, rank: int, index: int) -> ExecutionError:
+    graph = program.graph(rank, program.text(rank), frames=True)
+    node = graph.nodes[index]
+    return ExecutionError(f"at {node.label}", frames=node.frames)
+
+
+def _with_frames(failure: NodeFailure, program: Program, job: Job) -> NodeFailure:
+    """The failure with the source lines of its node, which a rank does not read before it needs them."""
+    if failure.location is not None or failure.index < 0:
+        return failure
+    graph = program.graph(job.rank, program.text(job.rank), frames=True)
+    return failure.at(graph.nodes[failure.index].frames)

@@ -1,0 +1,91 @@
+"""Runs a user's script as `python script.py` would, and reports what goes wrong in it with its own lines."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from mspc.api.errors import is_library
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.location import Location
+
+
+class ScriptError(MspcError):
+    """An exception that the user's own code raised, shown with the user's own frames."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(_summary(error)[-1])
+        self.error = error
+
+    def render(self) -> str:
+        return "\n".join(_summary(self.error))
+
+
+def read_script(path: Path) -> CodeType:
+    """The compiled code of a script.
+
+    Raises:
+        MspcError: the file is missing, is no text, or is not Python.
+    """
+    try:
+        return compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    except FileNotFoundError:
+        raise MspcError(f"there is no script {str(path)!r}") from None
+    except OSError as error:
+        raise MspcError(f"cannot read the script {str(path)!r}: {error.strerror}") from None
+    except SyntaxError as error:
+        text = (error.text or "").rstrip("\n")
+        end = error.end_offset or 0
+        where = Location(str(path), error.lineno or 1, error.offset or 0, end if end > 0 else 0, text)
+        raise MspcError(f"not Python: {error.msg}", where if error.lineno else None) from None
+    except ValueError as error:  # a null byte
+        raise MspcError(f"{path} is not Python: {error}") from None
+
+
+def run_script_as(name: str, path: Path, arguments: Sequence[str]) -> ModuleType:
+    """Run the script as module `name`: "__main__", or another name to only define what it defines.
+
+    `sys.argv`, `sys.path[0]` and `sys.modules` are as under `python script.py`, and stay so: functions of the
+    script may be called later. The working folder is left alone.
+
+    Raises:
+        ScriptError: the script raised an exception. MspcError: mistakes found by mspc. Exceptions that are no
+        errors (SystemExit, KeyboardInterrupt) pass through.
+    """
+    code = read_script(path)
+    module = ModuleType(name)
+    about: dict[str, Any] = {
+        "__file__": str(path),
+        "__builtins__": __builtins__,
+        "__loader__": importlib.machinery.SourceFileLoader(name, str(path)),
+        "__cached__": None,
+        "__annotations__": {},
+    }
+    module.__dict__.update(about)
+    sys.modules[name] = module
+    sys.argv = [str(path), *arguments]
+    sys.path[0] = os.path.dirname(os.path.realpath(path))
+    try:
+        exec(code, module.__dict__)  # the user's program: running it is what was asked for
+    except MspcError:
+        raise
+    except Exception as error:
+        raise ScriptError(error) from None
+    return module
+
+
+def _summary(error: BaseException) -> list[str]:
+    """The lines that Python prints for an exception, without the frames of libraries and of mspc."""
+    found = traceback.TracebackException.from_exception(error)
+    whole: traceback.TracebackException | None = found
+    while whole is not None:
+        own = [frame for frame in whole.stack if not is_library(frame.filename)]
+        whole.stack = traceback.StackSummary.from_list(own)
+        whole = whole.__cause__ or (None if whole.__suppress_context__ else whole.__context__)
+    return "".join(found.format()).rstrip("\n").split("\n")

@@ -1,0 +1,152 @@
+"""`--simulate`: every rank runs the script from the top, in a thread of this process, in turns."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mspc.api import state
+from mspc.compiler.call import Call
+from mspc.compiler.config import Config
+from mspc.compiler.driver import Compiled, compile_graph
+from mspc.engine.job import Job
+from mspc.engine.launch import Launcher, RanksWanted
+from mspc.engine.script import ScriptError, run_script_as
+from mspc.engine.user_state import UserState
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.text.printer import print_graph
+from mspc.runtime.choose import Hardware, Wishes
+from mspc.runtime.comm.local import LocalComm, World
+from mspc.runtime.faults.failure import StoppedByOther
+
+
+class SimulatedJob(Job):
+    """One rank's place in a simulation: its own state is in place only while its script runs."""
+
+    def __init__(self, comm: LocalComm, user: UserState, hardware: Hardware) -> None:
+        super().__init__(comm, LocalComm(comm.world, comm.rank, channel=1), None, hardware)
+        self.user = user
+        self._inside = 0
+
+    @contextlib.contextmanager
+    def outside_user_code(self) -> Iterator[None]:
+        self._inside += 1
+        if self._inside > 1:
+            yield
+            self._inside -= 1
+            return
+        self.user.leave()
+        try:
+            yield
+            self.comm.pause()
+        finally:
+            self.user.enter()
+            self._inside -= 1
+
+
+class SharedCompiles:
+    """What the ranks' launchers share: a graph is compiled by the first rank that launches it.
+
+    Ranks launch their own copies of one network; the copies are told apart by the order in which a rank
+    launches them, and are the same program when the front end finds the same graph in them.
+    """
+
+    def __init__(self) -> None:
+        self.compiled: dict[tuple[int, Config, str], Compiled] = {}
+
+
+class SimulatedLauncher(Launcher):
+    """A launcher that looks for what another rank has compiled already."""
+
+    def __init__(self, job: Job, ranks_given: bool, script_folder: str, shared: SharedCompiles) -> None:
+        super().__init__(job, ranks_given, script_folder)
+        self._shared = shared
+
+    def build(self, target: Any, call: Call, config: Config) -> tuple[Compiled, dict[str, Any]]:
+        traced, fed = self.trace(target, call, config)
+        key = (len(self.launched), config, print_graph(traced.graph))
+        compiled = self._shared.compiled.get(key)
+        if compiled is None:
+            compiled = self._shared.compiled[key] = compile_graph(traced, fed, config)
+        return compiled, traced.parameters
+
+
+def simulate_script(
+    path: Path, ranks: int, ranks_given: bool, only_rank: int | None, arguments: Sequence[str],
+    wishes: Wishes | None = None, profiler: Callable[[], Any] = lambda: None,
+) -> None:  # fmt: skip
+    """Run a script on `ranks` simulated ranks. `profiler` makes what times the steps of one rank.
+
+    Raises:
+        RanksWanted: the script asks for another number, and `--ranks` was not given.
+        MspcError: the first failure of a rank, with the rank's number in its message. SystemExit: a
+        rank's own.
+    """
+    shared = SharedCompiles()
+    users: list[UserState] = []
+    modules = frozenset(sys.modules)
+
+    def main(comm: LocalComm) -> None:
+        session = state.Session.of_rank(comm.rank, ranks)
+        user = UserState(session, None, only_rank is None or only_rank == comm.rank, modules)
+        users.append(user)
+        job = SimulatedJob(comm, user, simulated_hardware(wishes, comm.rank))
+        job.profile = profiler()
+        user.launcher = SimulatedLauncher(job, ranks_given, str(path.resolve().parent), shared)
+        user.enter()
+        try:
+            _naming(comm.rank, ranks, lambda: run_script_as("__main__", path, arguments))
+        finally:
+            user.leave()
+        if job.profile is not None:
+            job.profile.end(job)
+
+    try:
+        World(ranks).run(main)
+    finally:
+        for user in users:
+            user.close()
+
+
+def simulated_hardware(wishes: Wishes | None, rank: int) -> Hardware:
+    """The device of a simulated rank, which rank 0 says is not the one that was asked for."""
+
+    def warn(text: str) -> None:
+        if rank == 0:
+            print(f"warning: {text}", file=sys.stderr, flush=True)
+
+    return Hardware(wishes, simulated=True, warn=warn)
+
+
+def _naming(rank: int, ranks: int, body: Callable[[], object]) -> None:
+    """Run a rank's script; a failure names the rank where there are several."""
+    try:
+        body()
+    except (RanksWanted, StoppedByOther):
+        raise
+    except SystemExit as stop:
+        if stop.code not in (None, 0):
+            raise
+    except ScriptError as error:
+        if ranks == 1:
+            raise
+        raise _RankError(rank, error) from None
+    except ExecutionError as error:
+        if ranks == 1 or f"rank {rank}" in error.message:
+            raise
+        raise _RankError(rank, error) from None
+
+
+class _RankError(MspcError):
+    """A rank's failure under a line that names the rank."""
+
+    def __init__(self, rank: int, error: MspcError) -> None:
+        super().__init__(error.message)
+        self.exit_status = error.exit_status
+        self._text = f"rank {rank} failed:\n{error.render()}"
+
+    def render(self) -> str:
+        return self._text

@@ -1,0 +1,167 @@
+"""Everything global that a script can see and change, so that simulated ranks each have their own."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from io import TextIOBase
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from mspc.api import launch, state
+from mspc.api.errors import is_library
+
+
+class UserState:
+    """One simulated rank's modules, random generators, arguments, working folder, session and output.
+
+    Between `enter` and `leave` this rank's script runs; only one rank is inside at a time.
+
+    Args:
+        session: of the rank. launcher: that its cells call. shown: whether its output is printed.
+        shared_modules: names of modules that are no rank's own; those that are there now when None.
+    """
+
+    def __init__(
+        self,
+        session: state.Session,
+        launcher: launch.Launcher | None,
+        shown: bool,
+        shared_modules: frozenset[str] | None = None,
+    ) -> None:
+        self._session = session
+        self.launcher = launcher
+        # Unseeded ranks differ, as processes do, but equally in every run.
+        self._bits: Any = np.random.MT19937(np.random.SeedSequence((0x72616E6B, session.rank)))
+        self._random = random.Random(session.rank).getstate()
+        self._modules: dict[str, ModuleType] = {}
+        self._shared = frozenset(sys.modules) if shared_modules is None else shared_modules
+        self._arguments = list(sys.argv)
+        self._path = list(sys.path)
+        self._folder = os.getcwd()
+        self._output: Any = LineWriter(sys.stdout) if shown else Nowhere()
+        self._before: tuple[Any, ...] = ()
+        self._main = sys.modules["__main__"]
+
+    def enter(self) -> None:
+        """Put this rank's state in place."""
+        self._before = (
+            state.swap(self._session), launch.install(self.launcher), np.random.get_bit_generator(),
+            random.getstate(), sys.argv, sys.path, sys.stdout,
+        )  # fmt: skip
+        np.random.set_bit_generator(self._bits)
+        random.setstate(self._random)
+        sys.modules.update(self._modules)
+        sys.argv, sys.path, sys.stdout = self._arguments, self._path, self._output
+        if os.getcwd() != self._folder:
+            os.chdir(self._folder)
+
+    def leave(self) -> None:
+        """Take this rank's state away again, as it is now."""
+        self._bits = np.random.get_bit_generator()
+        self._random = random.getstate()
+        self._arguments, self._path, self._output = sys.argv, sys.path, sys.stdout
+        self._folder = os.getcwd()
+        own = [
+            name
+            for name, module in list(sys.modules.items())
+            if name == "__main__" or (name not in self._shared and _is_users(module))
+        ]
+        self._modules = {name: sys.modules.pop(name) for name in own}
+        sys.modules["__main__"] = self._main
+        session, launcher, bits, numbers, sys.argv, sys.path, sys.stdout = self._before
+        state.swap(session)
+        launch.install(launcher)
+        np.random.set_bit_generator(bits)
+        random.setstate(numbers)
+
+    def close(self) -> None:
+        """Print what is left of an unfinished line."""
+        self._output.flush_line()
+
+
+class LineWriter(TextIOBase):
+    """Passes whole lines on, so that lines of several ranks do not mix."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self._line = ""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # a plain attribute in the base
+        return getattr(self._target, "encoding", "utf-8")
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        lines, newline, rest = (self._line + text).rpartition("\n")
+        if newline:
+            self._target.write(lines + newline)
+        self._line = rest
+        return len(text)
+
+    def flush(self) -> None:
+        self._target.flush()
+
+    def flush_line(self) -> None:
+        if self._line:
+            self._target.write(self._line + "\n")
+            self._line = ""
+        self._target.flush()
+
+
+class Nowhere(TextIOBase):
+    """Takes text and drops it."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush_line(self) -> None:
+        """Nothing is left."""
+
+
+class HeldBack(TextIOBase):
+    """Keeps text until it is released or dropped, then passes everything on."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self._held: list[str] | None = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if self._held is None:
+            self._target.write(text)
+        else:
+            self._held.append(text)
+        return len(text)
+
+    def flush(self) -> None:
+        if self._held is None:
+            self._target.flush()
+
+    def drop(self) -> None:
+        """Forget what was held."""
+        self._held = []
+
+    def release(self) -> None:
+        """Pass on what was held and what follows."""
+        held, self._held = self._held, None
+        for text in held or ():
+            self._target.write(text)
+
+
+def _is_users(module: Any) -> bool:
+    """Whether a module is the script's own: not mspc's, the standard library's, or an installed one."""
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or not isinstance(module, ModuleType):
+        return False
+    return not is_library(file)

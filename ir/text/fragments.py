@@ -1,0 +1,357 @@
+"""The small texts inside a file (attributes, layouts, types, values) -> Python values, by grammar.lark.
+
+A file repeats few of them, so each is read once. Used by `mspc.ir.text.parser` alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from importlib import resources
+from typing import Any, cast
+
+import numpy as np
+from lark import Lark, Token
+from lark.exceptions import UnexpectedInput, VisitError
+
+from mspc.ir.graph import Constant
+from mspc.ir.layout import REDUCTIONS, Layout
+from mspc.ir.named_layout import NamedLayout
+from mspc.ir.opaque import Reference, Symbol
+from mspc.ir.types import DTYPES, DType, OpaqueType, TensorType, TupleType, Type
+
+LARGEST_CONSTANT = 1 << 26
+"""Most elements of a constant, and members of a list start:stop:step, that a file may ask for."""
+_OWN_TYPE = re.compile(r"<(?:Ref\[|Tensor\[|Tuple\[Tensor\[)")
+_TYPED_NUMBER = re.compile(r"(Bool|BF16|[IUF]\d+)\((.*)\)\Z")
+_TENSOR = re.compile(r"Tensor\(shape=\[(.*?)\], ?dtype=(\w+), ?value=(.*)\)\Z", re.DOTALL)
+_WORDS: dict[str, Any] = {"true": True, "false": False, "None": None, **DTYPES}
+_PUNCTUATION = {
+    "COMMA": "','", "COLON": "':'", "SEMICOLON": "';'", "LPAR": "'('", "RPAR": "')'", "LBRACE": "'{'",
+    "RBRACE": "'}'", "LSQB": "'['", "RSQB": "']'", "LESSTHAN": "'<'", "MORETHAN": "'>'", "STAR": "'*'",
+    "NONE": "'none'", "TENSOR": "a constant", "$END": "the end",
+}  # fmt: skip
+_NAMED_LAYOUT_KEYS = ("device_matrix", "tensor_map", "alias_name")
+_ELEMENT = re.compile(r"(?:nan:[0-9a-f]+|-?(?:inf|nan|\d+(?:\.\d*)?(?:e[+-]?\d+)?)|true|false)\Z")
+
+
+class Malformed(Exception):
+    """A piece of text that is wrong: what, and how many characters behind the start of the piece."""
+
+    def __init__(self, message: str, offset: int = 0, expected: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.offset = offset
+        self.expected = expected
+
+
+def string_of(text: str) -> str:
+    """The string of a quoted text. MindSpore does not escape; such a text is taken as it stands."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text[1:-1]
+
+
+def name_of(text: str) -> str:
+    """The name that a bare word or a quoted text stands for."""
+    return string_of(text) if text.startswith('"') else text
+
+
+class _Actions:
+    """What each rule of the grammar becomes."""
+
+    def integer(self, items: list[Any]) -> int:
+        return int(items[0])
+
+    def float(self, items: list[Any]) -> float:
+        return float(items[0])
+
+    def string(self, items: list[Any]) -> str:
+        return string_of(items[0])
+
+    def word(self, items: list[Any]) -> Any:
+        text = str(items[0])
+        return _WORDS[text] if text in _WORDS else Symbol(text)
+
+    def symbol(self, items: list[Any]) -> Symbol:
+        return Symbol(string_of(items[0][1:]))
+
+    def dashed(self, items: list[Any]) -> Symbol:
+        return Symbol(str(items[0]))
+
+    def typed_number(self, items: list[Any]) -> Any:
+        match = _TYPED_NUMBER.match(items[0])
+        assert match is not None
+        kind, text = match.groups()
+        try:
+            if kind == "Bool":
+                return bool(int(text))
+            return int(text) if kind[0] in "IU" else float(text)
+        except ValueError:
+            raise Malformed(f"{items[0]} is no number", items[0].start_pos) from None
+
+    def progression(self, items: list[Any]) -> tuple[int, ...]:
+        start, stop, step = map(int, items[0].split(":"))
+        if step == 0 or len(range(start, stop, step)) > LARGEST_CONSTANT:
+            message = f"{items[0]} is no list start:stop:step of at most {LARGEST_CONSTANT} integers"
+            raise Malformed(message, items[0].start_pos)
+        return tuple(range(start, stop, step))
+
+    def graph_name(self, items: list[Any]) -> Reference:
+        return Reference(name_of(items[0][1:]), at=items[0].start_pos)
+
+    def other_graph(self, items: list[Any]) -> Reference:
+        graph, _, value = items[0][3:-1].partition(":")
+        return Reference(graph, value, items[0].start_pos)
+
+    def layout_value(self, items: list[Any]) -> Layout:
+        return _at(items[0], read_layouts, str(items[0][6:]))[0]
+
+    def tensor(self, items: list[Any]) -> Any:
+        return _at(items[0], read_tensor, str(items[0]))
+
+    def type_value(self, items: list[Any]) -> Type:
+        return _at(items[0], read_type, str(items[0]))
+
+    def tuple(self, items: list[Any]) -> tuple[Any, ...]:
+        return tuple(items)
+
+    def pair(self, items: list[Any]) -> tuple[str, Any]:
+        return name_of(items[0].strip("'")), items[1]
+
+    def attributes(self, items: list[Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in items:
+            if key in found:
+                raise Malformed(f"the attribute '{key}' stands twice")
+            found[key] = value
+        return found
+
+    def named_layout(self, items: list[Any]) -> NamedLayout:
+        fields = dict(items)
+        missing = [key for key in _NAMED_LAYOUT_KEYS if key not in fields]
+        if missing:
+            raise Malformed(f"a layout needs {', '.join(_NAMED_LAYOUT_KEYS)}; there is no {missing[0]}")
+        matrix, places, names = (fields[key] for key in _NAMED_LAYOUT_KEYS)
+        if not _are_integers(matrix) or min(matrix, default=0) < 1:
+            raise Malformed(f"device_matrix is {matrix}; it must be a tuple of positive integers")
+        axes = [a for entry in _entries(places) for a in _entries(entry)]
+        fit = isinstance(places, tuple) and _are_integers(tuple(axes))
+        if not fit or any(not -1 <= a < len(matrix) for a in axes):
+            raise Malformed(f"tensor_map is {places}; it must hold axes of the device_matrix, or -1")
+        aliases = tuple(name.text if isinstance(name, Symbol) else name for name in _entries(names))
+        if len(aliases) != len(matrix) or not all(isinstance(name, str) for name in aliases):
+            raise Malformed(f"alias_name is {names}; it must name every axis of the device_matrix")
+        return NamedLayout(matrix, aliases, cast(Any, places))
+
+    def axes(self, items: list[Any]) -> tuple[int, ...]:
+        if any("." in item for item in items):
+            raise Malformed("a list of numbers separated by commas is needed here")
+        return tuple(map(int, items))
+
+    def layout(self, items: list[Any]) -> Layout:
+        mesh = items[0]
+        reduction, partial = (items[-2], items[-1]) if items[-1] is not None else (None, ())
+        dims = [() if d == "-" else tuple(map(int, d.split("."))) for d in items[1:-2]]
+        used = [a for axes in dims for a in axes] + list(partial)
+        if 0 in mesh:
+            raise Malformed(f"the mesh {mesh} has an axis of size 0")
+        if any(a >= len(mesh) for a in used):
+            raise Malformed(f"the mesh {mesh} has no axis {max(used)}")
+        if len(used) != len(set(used)):
+            raise Malformed("a mesh axis is used twice")
+        if reduction is not None and reduction not in REDUCTIONS:
+            raise Malformed(f"{reduction} is no reduction; known are {', '.join(REDUCTIONS)}")
+        return Layout.of(mesh, dims, partial, str(reduction or "sum"))
+
+    def no_layout(self, items: list[Any]) -> None:
+        return None
+
+    def layouts(self, items: list[Any]) -> tuple[Any, ...]:
+        return tuple(items)
+
+    def nested_layouts(self, items: list[Any]) -> tuple[Any, ...]:
+        return items[0]
+
+    def operands(self, items: list[Any]) -> list[Any]:
+        return items
+
+    def subgraph(self, items: list[Any]) -> list[Any]:
+        return items
+
+    node = single_result = tuple_result = parameter = subgraph
+
+    def shape(self, items: list[Any]) -> tuple[int, ...]:
+        sizes = tuple(map(int, items))
+        if any(n < 0 for n in sizes):
+            raise Malformed(f"the shape {sizes} has a negative dimension")
+        return sizes
+
+    def tensor_type(self, items: list[Any]) -> TensorType:
+        return TensorType(_dtype(items[0]), items[1])
+
+    def element(self, items: list[Any]) -> tuple[DType, int]:
+        return _dtype(items[0]), 1 if items[1] is None else int(items[1])
+
+    def tuple_type(self, items: list[Any]) -> TupleType:
+        runs = [item for item in items if item and isinstance(item[0], DType)]
+        shapes = [item for item in items if not (item and isinstance(item[0], DType))]
+        if sum(times for _, times in runs) != len(shapes):
+            raise Malformed(f"the tuple has {sum(t for _, t in runs)} elements but {len(shapes)} shapes")
+        dtypes = [dtype for dtype, times in runs for _ in range(times)]
+        return TupleType(tuple(map(TensorType, dtypes, shapes)))
+
+
+def _at(token: Token, read: Callable[[str], Any], text: str) -> Any:
+    try:
+        return read(text)
+    except Malformed as error:
+        raise Malformed(error.message, token.start_pos or 0) from None
+
+
+def _entries(value: Any) -> tuple[Any, ...]:
+    """The members of a tuple; anything else is its own only member."""
+    return cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+
+
+def _are_integers(value: Any) -> bool:
+    return isinstance(value, tuple) and all(type(v) is int for v in _entries(value))
+
+
+def _dtype(name: str) -> DType:
+    if name not in DTYPES:
+        raise Malformed(f"unknown element type {name}; known are {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+@lru_cache(maxsize=1)
+def grammar() -> Lark:
+    """The parser of grammar.lark; made once, when the first text is read."""
+    text = resources.files("mspc.ir.text").joinpath("grammar.lark").read_text("utf-8")
+    starts = ["module", "attributes", "layouts", "type", "value"]
+    return Lark(
+        text, parser="lalr", lexer="contextual", start=starts, maybe_placeholders=True, transformer=_Actions()
+    )
+
+
+def parse_text(text: str, start: str) -> Any:
+    """The result of a start rule of the grammar. Raises lark's UnexpectedInput, Malformed, VisitError."""
+    return cast(Any, grammar()).parse(text, start=start)
+
+
+def _read(text: str, start: str) -> Any:
+    try:
+        return parse_text(text, start)
+    except VisitError as error:
+        raise error.orig_exc from None
+    except UnexpectedInput as error:
+        raise Malformed(unexpected(error, text), error.pos_in_stream or len(text), expected(error)) from None
+
+
+def unexpected(error: UnexpectedInput, text: str) -> str:
+    """What stands where the grammar allows something else."""
+    at = error.pos_in_stream
+    if at is None or at < 0 or at >= len(text):
+        return "the text ends too early"
+    line = text[at : at + 24].split("\n")[0]
+    return f"unexpected {line!r}" if line else "unexpected end of line"
+
+
+def expected(error: UnexpectedInput) -> tuple[str, ...]:
+    """Names of what the grammar allows, as words."""
+    names: Iterable[str] = getattr(error, "allowed", None) or getattr(error, "accepts", None) or ()
+    words = [_PUNCTUATION.get(name, name.lower().replace("_", " ")) for name in names]
+    return tuple(sorted(word for word in words if not word.startswith(" ")))
+
+
+@lru_cache(maxsize=16384)
+def read_attributes(text: str) -> dict[str, Any]:
+    """`{key: value, ...}`; shared, so callers must not change it. Raises Malformed."""
+    return _read(text, "attributes")
+
+
+@lru_cache(maxsize=16384)
+def read_layouts(text: str) -> tuple[Any, ...]:
+    """Layouts separated by `;`; None where the text says none. Raises Malformed."""
+    return _read(text, "layouts") if text.strip() else ()
+
+
+@lru_cache(maxsize=4096)
+def read_value(text: str) -> Any:
+    """One value. Raises Malformed."""
+    return _read(text, "value")
+
+
+@lru_cache(maxsize=16384)
+def read_type(text: str) -> Type:
+    """`<...>`: a type of mspc, or an OpaqueType for what does not even begin like one. Raises Malformed."""
+    if _OWN_TYPE.match(text) or text == "<Tuple[], TupleShape()>":
+        return _read(text, "type")
+    return OpaqueType(text)
+
+
+def read_foreign_type(text: str) -> Type:
+    """The same for another compiler's text, where everything that mspc's types cannot say stays opaque."""
+    try:
+        return read_type(text)
+    except Malformed:
+        return OpaqueType(text)
+
+
+@lru_cache(maxsize=4096)
+def read_tensor(text: str) -> Constant | Symbol:
+    """`Tensor(shape=[..], dtype=.., value=..)`; a Symbol where the value is shortened. Raises Malformed."""
+    match = _TENSOR.match(text)
+    assert match is not None
+    dims, name, value = match.groups()
+    dtype = _dtype(name)
+    sizes = [d.strip() for d in dims.split(",") if d.strip()]
+    if not all(d.isascii() and d.isdigit() and len(d) < 19 for d in sizes):
+        raise Malformed(f"[{dims}] is no shape")
+    shape = tuple(map(int, sizes))
+    if math.prod(shape) > LARGEST_CONSTANT:
+        raise Malformed(f"a constant of shape {shape} is too large to stand in a file")
+    if "..." in value or "\n" in value:
+        return Symbol(" ".join(text.split()))
+    elements = value.replace("[", " ").replace("]", " ").replace(",", " ").split()
+    if value.count("[") != value.count("]") or not all(map(_ELEMENT.match, elements)):
+        raise Malformed(f"{value} is no value of a constant")
+    fill = len(elements) == 1 and "[" not in value
+    if not fill and len(elements) != math.prod(shape):
+        size = math.prod(shape)
+        raise Malformed(f"the constant has {len(elements)} elements, but its shape {shape} has {size}")
+    return Constant(_array(elements, dtype, shape, fill))
+
+
+def _array(elements: list[str], dtype: DType, shape: tuple[int, ...], fill: bool) -> Any:
+    try:
+        flat = np.array([_element(e, dtype) for e in elements], dtype=dtype.numpy)
+    except (OverflowError, ValueError):
+        raise Malformed(f"a value of the constant is no {dtype}") from None
+    return np.broadcast_to(flat, shape).copy() if fill and shape else flat.reshape(shape)
+
+
+def _element(text: str, dtype: DType) -> Any:
+    if dtype.kind == "b":
+        return {"true": True, "1": True, "false": False, "0": False}[text] if text in _BOOLS else _bad(text)
+    if dtype.kind != "f":
+        return int(text)
+    if text.startswith("nan:"):
+        raw = bytes.fromhex(text[4:])[::-1]
+        if len(raw) != dtype.itemsize:
+            raise ValueError(text)
+        return np.frombuffer(raw, dtype.numpy)[0]
+    return dtype.numpy.type(float(text))
+
+
+_BOOLS = frozenset({"true", "false", "1", "0"})
+
+
+def _bad(text: str) -> Any:
+    raise ValueError(text)
+
+

@@ -1,0 +1,187 @@
+"""Graph -> text, in the two-line node form of MindSpore's dumps; docs/ir-format.md specifies it.
+
+Deterministic: numbers follow the run order, attributes their declaration; no addresses, no times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.location import Frames
+from mspc.ir.named_layout import NamedLayout
+from mspc.ir.opaque import Literal, Module
+from mspc.ir.text.values import (
+    constant_text,
+    key_text,
+    layouts_text,
+    name_text,
+    type_text,
+    value_text,
+)
+from mspc.ir.types import TensorType
+
+_INDENT = "      "
+
+
+def print_graph(graph: Graph) -> str:
+    """The text of one graph; `mspc.ir.text.parser.parse` reads it back to an equal graph.
+
+    Raises:
+        TypeError: an attribute has a value that has no text.
+        KeyError: a node reads a value that is not in the graph.
+    """
+    return print_module(Module(graph.name, [graph]))
+
+
+def print_module(module: Module) -> str:
+    """The text of a file with one or more graphs."""
+    main = module.main
+    lines = [f"#IR entry      : @{name_text(module.entry)}"]
+    if module.dialect:
+        lines.append(f"#IR dialect    : {module.dialect}")
+    lines += [f"#Total subgraph: {len(module.graphs)}", "", "#attrs         :"]
+    lines += _attribute_lines(main.attrs)
+    lines += [f"#Total params  : {len(main.parameters)}", ""]
+    numbers: dict[Value, str] = {}
+    first = 1
+    for graph in [main, *(g for g in module.graphs if g is not main)]:
+        for number, parameter in enumerate(graph.parameters, first):
+            numbers[parameter] = f"%para{number}_{name_text(parameter.name)}"
+        first += len(graph.parameters)
+    lines += [f"{numbers[p]}: {_parameter_text(p)}" for p in main.parameters]
+    for graph in module.graphs:
+        lines.append("")
+        if graph is not main and graph.attrs:
+            lines += ["subgraph attr:", *_attribute_lines(graph.attrs)]
+        if graph is main:
+            lines.append(f"subgraph @{name_text(graph.name)}() {{")
+        else:
+            types = ", ".join(type_text(p.type) for p in graph.parameters)
+            operands = ", ".join(numbers[p] for p in graph.parameters)
+            lines.append(f"# Parameters: {len(graph.parameters)}, ({types})")
+            lines.append(f"subgraph @{name_text(graph.name)}({operands}) {{")
+        _GraphWriter(graph, numbers, lines).write()
+        lines.append("}")
+    lines.append("")
+    return "\n".join(lines)
+
+
+class _GraphWriter:
+    """Appends the nodes of one graph to `lines`; keeps the texts of call stacks that nodes share."""
+
+    def __init__(self, graph: Graph, parameters: Mapping[Value, str], lines: list[str]) -> None:
+        self.graph = graph
+        self.lines = lines
+        self.names: dict[Value, str] = dict(parameters)
+        for number, node in enumerate(graph.nodes):
+            self.names[node] = f"%{number}"
+        self.trailers: dict[tuple[str, int], str] = {}
+
+    def operand(self, value: Value) -> str:
+        name = self.names.get(value)
+        if name is not None:
+            return name
+        if isinstance(value, Constant):
+            return constant_text(value)
+        if isinstance(value, Literal):
+            return value_text(value.value)
+        raise KeyError(f"{value!r} is not in the graph {self.graph.name}")
+
+    def write(self) -> None:
+        append = self.lines.append
+        operand = self.operand
+        for node in self.graph.nodes:
+            head = f"  {self.names[node]}({name_text(node.name)})" if node.name else f"  {self.names[node]}"
+            inputs = ", ".join([operand(v) for v in node.inputs])
+            append(f"{head} = {node.op.name}({inputs}){self.groups(node)}")
+            types = ", ".join([type_text(v.type) for v in node.inputs])
+            append(f"{_INDENT}: ({types}) -> ({type_text(node.type)})")
+            trailer = self.trailer(node)
+            if trailer:
+                append(trailer)
+        results = ", ".join(operand(v) for v in self.graph.results)
+        append(f"  Return(({results}))" if self.graph.returns_tuple else f"  Return({results})")
+        append(f"{_INDENT}: ({', '.join(type_text(v.type) for v in self.graph.results)})")
+
+    def groups(self, node: Node) -> str:
+        text = f" {{instance name: {name_text(node.instance)}}}" if node.instance else ""
+        attributes = _attributes_text(node.op.attributes())
+        if node.in_strategy is not None:
+            attributes.append(_strategy_text("in", node.in_strategy))
+        if node.out_strategy is not None:
+            attributes.append(_strategy_text("out", node.out_strategy))
+        if attributes:
+            text += f" primitive_attrs: {{{', '.join(attributes)}}}"
+        facts = [] if node.phase == "forward" else [f"phase: {name_text(node.phase)}"]
+        if node.attrs:
+            assert "phase" not in node.attrs, "the phase is a field of the node"
+            facts += _attributes_text(node.attrs)
+        if facts:
+            text += f" cnode_attrs: {{{', '.join(facts)}}}"
+        forward = self.names.get(node.forward) if node.forward is not None else None
+        if forward:
+            index = f".{node.forward_input}" if node.forward_input >= 0 else ""
+            text += f" {{gradient_of: {forward}{index}}}"
+        if node.strategy is not None:
+            text += f" {{in_strategy: {value_text(node.strategy)}}}"
+        if node.in_layouts is not None:
+            text += f" {{in_layouts: {layouts_text(node.in_layouts)}}}"
+        if node.layout is not None:
+            text += f" {{layout: {layouts_text(node.layout)}}}"
+        return text
+
+    def trailer(self, node: Node) -> str:
+        key = (node.scope, id(node.frames))
+        text = self.trailers.get(key)
+        if text is None:
+            lines = [f"{_INDENT}# scope: ({name_text(node.scope)})"] if node.scope else []
+            text = "\n".join([*lines, *_frame_lines(node.frames)])
+            self.trailers[key] = text
+        return text
+
+
+def _frame_lines(frames: Frames) -> list[str]:
+    lines: list[str] = []
+    for frame in frames:
+        text = frame.text.replace("\n", " ").replace("\r", " ")
+        place = f" {frame.column}~{frame.end_column}" if frame.column or frame.end_column else ""
+        lines.append(f"{_INDENT}# In file {frame.file}({frame.line})/{text}/{place}")
+    return lines
+
+
+def _attribute_lines(attrs: Mapping[str, Any]) -> list[str]:
+    return [f"{key_text(key)} : {value_text(value)}" for key, value in attrs.items()]
+
+
+def _attributes_text(attributes: Mapping[str, Any]) -> list[str]:
+    return [f"{key_text(key)}: {value_text(value)}" for key, value in attributes.items()]
+
+
+def _strategy_text(side: str, strategy: Iterable[Any]) -> str:
+    entries = tuple(strategy)
+    kind = "layout" if any(isinstance(entry, NamedLayout) for entry in entries) else "strategy"
+    return f"{side}_{kind}: {value_text(entries)}"
+
+
+def _parameter_text(parameter: Parameter) -> str:
+    tensor = parameter.type
+    text = type_text(tensor)
+    if parameter.kind != "input" and isinstance(tensor, TensorType):
+        shape = ", ".join(map(str, tensor.shape))
+        key = name_text(parameter.name)
+        text = f"<Ref[Tensor[{tensor.dtype}]], ({shape}), ref_key={key}>  :  has_default"
+    facts: list[str] = []
+    if parameter.kind != ("parameter" if "<Ref[" in text else "input"):
+        facts.append(f"kind: {name_text(parameter.kind)}")
+    if parameter.trainable:
+        facts.append("trainable: true")
+    groups = f" {{{', '.join(facts)}}}" if facts else ""
+    if parameter.attrs:
+        groups += f" cnode_attrs: {{{', '.join(_attributes_text(parameter.attrs))}}}"
+    if parameter.layout is not None:
+        groups += f" {{layout: {layouts_text(parameter.layout)}}}"
+    if parameter.global_type is not None:
+        groups += f" {{global: {type_text(parameter.global_type)}}}"
+    return text + groups

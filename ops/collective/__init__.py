@@ -1,0 +1,1 @@
+"""Communication of ranks as operators: collectives, exchanges, sends and receives."""

@@ -1,0 +1,429 @@
+"""Collectives of a group of ranks, as operators like any other, and the abstract changes of placement.
+
+Every one has two forms. In the graph of all ranks the group is named by mesh axes (`mesh`, `axes`): types
+are global, and the operator changes the placement alone. On a rank (`localize`) it is named by its ranks
+(`rank_list`, `group`) and types are the rank's own. Scripts that place their slices by hand write the
+second form; its ranks are filled in by `with_ranks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar, Self, cast
+
+import numpy as np
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Value, element_types
+from mspc.ir.layout import Layout, group_of
+from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
+from mspc.ops.collective.launch import (
+    launch_all_gather,
+    launch_all_reduce,
+    launch_all_to_all,
+    launch_broadcast,
+    launch_exchange,
+    launch_reduce_scatter,
+)
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.math.arithmetic import Mul, RealDiv
+from mspc.ops.math.comparison import Equal
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement
+from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.slicing import StridedSlice
+from mspc.sharding.groups import WORLD_GROUPS, group_name
+
+Ranks = tuple[int, ...]
+NO_GRADIENT = NotDifferentiable("placements are chosen after differentiation")
+_REDUCE_OPS = ("sum", "max", "min", "prod")
+
+
+class Collective(Op, abstract=True):
+    """What all collectives share. A subclass has the fields `group` and `rank_list`, and those that
+    the compiler inserts have `mesh` and `axes`.
+
+    A collective must run even if nobody on a rank reads the result: the other ranks wait for it.
+    """
+
+    has_side_effect: ClassVar[bool] = True
+    widens: ClassVar[bool] = False
+    ordered: ClassVar[bool] = True
+    """Whether the order of the ranks matters to the result."""
+    omitted: ClassVar[tuple[str, ...]] = ("group", "mesh", "axes", "rank_list")
+    """The text of one form leaves out the fields of the other."""
+
+    @property
+    def _mesh(self) -> tuple[int, ...]:
+        return getattr(self, "mesh", ())
+
+    @property
+    def fresh(self) -> bool:  # type: ignore[override]  # only the form that runs on a rank makes arrays
+        return not self._mesh
+
+    @property
+    def ranks(self) -> Ranks:
+        """Ranks of the group, in the order of their slices.
+
+        Raises:
+            MspcError: the group is known by name only.
+        """
+        found: Ranks = getattr(self, "rank_list", ())
+        if not found:
+            raise MspcError(
+                f"{self.name}: the ranks of group {getattr(self, 'group', '')!r} are not known here",
+                notes=["call init() before the network is built, and create_group() for a group of your own"],
+            )
+        return found
+
+    @property
+    def group_size(self) -> int:
+        return len(self.ranks)
+
+    def with_ranks(self, ranks: Sequence[int], group: str = "") -> Self:
+        """The form that runs on a rank, with its group."""
+        listed = tuple(ranks)
+        changes: dict[str, Any] = {name: () for name in ("mesh", "axes") if hasattr(self, name)}
+        changes["rank_list"] = listed
+        return replace(self, group=group or group_name(listed), **changes)
+
+    def rule(self, *types: TensorType) -> str:
+        raise MspcError(
+            f"{self.name} moves data between ranks by hand and cannot be sharded",
+            notes=["remove it in semi_auto_parallel mode: mspc inserts the collectives there"],
+        )
+
+    def localize(self, placement: Placement) -> Op:
+        if not self._mesh:
+            return self
+        axes: tuple[int, ...] = getattr(self, "axes", ())
+        ranks = group_of(self._mesh, axes, placement.rank)
+        return self.with_ranks(ranks if self.ordered else sorted(ranks))
+
+    def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the result on a rank. Raises MspcError where the operand does not fit."""
+        return shape
+
+    def infer(self, *types: Type) -> Type:
+        x = _one_tensor(self, types)
+        if self._mesh:
+            return x
+        op = getattr(self, "op", "sum")
+        if op not in _REDUCE_OPS:
+            legal = ", ".join(_REDUCE_OPS)
+            raise MspcError(f"{self.name}: op is {op!r}", notes=[f"it must be one of {legal}"])
+        return x.with_shape(self.local_shape(x.shape))
+
+    def bind(self, comm: Any) -> Callable[..., Any]:
+        """The kernel on one rank."""
+        raise NotImplementedError(self.name)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        return _same if self._mesh else self.bind(be.comm)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+
+class AllReduce(Collective):
+    """The group's tensors combined by `op` ("sum", "max", "min" or "prod"); the same on every rank.
+
+    Several operands of one element type travel together, and the result is a tuple.
+    """
+
+    op: str = "sum"
+    group: str = WORLD_GROUPS[0]
+    mesh: tuple[int, ...] = ()
+    axes: tuple[int, ...] = ()
+    rank_list: Ranks = ()
+    ordered: ClassVar[bool] = False
+    in_place: ClassVar[bool] = True
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        """Ranks differentiate the sum of their losses, so gradients add up, as in MindSpore."""
+        summed = replace(self, op="sum")
+        if self.op == "sum":
+            return (b.emit(summed, dout),)
+        if self.op == "prod":
+            return (b.emit(RealDiv(), b.emit(summed, b.emit(Mul(), dout, out)), x),)
+        chosen = b.emit(Cast(x.tensor_type.dtype), b.emit(Equal(), x, out))
+        return (b.emit(Mul(), b.emit(summed, dout), chosen),)
+
+    def infer(self, *types: Type) -> Type:
+        tensors = [t for t in types if isinstance(t, TensorType)]
+        if len(tensors) < 2 or len(tensors) < len(types):
+            return super().infer(*types)
+        if any(t.dtype != tensors[0].dtype for t in tensors):
+            raise MspcError(f"AllReduce: {', '.join(str(t.dtype) for t in tensors)} cannot travel together")
+        return TupleType(tuple(tensors))
+
+    def bind(self, comm: Any) -> Callable[..., Any]:
+        return partial(comm.all_reduce, op=self.op, ranks=self.ranks)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return launch_all_reduce(device, inputs, out, self.op, self.ranks)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        one = super().kernel(be)
+        xp = be.xp
+
+        def several(*arrays: Any) -> Any:
+            if len(arrays) == 1:
+                return one(arrays[0])
+            found = one(xp.concatenate([array.ravel() for array in arrays]))
+            parts: list[Any] = []
+            start = 0
+            for array in arrays:
+                parts.append(found[start : start + array.size].reshape(array.shape))
+                start += array.size
+            return tuple(parts)
+
+        return several
+
+
+class AllGather(Collective):
+    """The group's tensors side by side along `axis`, in the order of the ranks."""
+
+    group: str = WORLD_GROUPS[0]
+    axis: int = 0
+    mesh: tuple[int, ...] = ()
+    axes: tuple[int, ...] = ()
+    rank_list: Ranks = ()
+
+    def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return _resized(self, shape, self.axis, self.group_size, 1)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return (
+            b.emit(ReduceScatter("sum", self.group, self.axis, self.mesh, self.axes, self.rank_list), dout),
+        )
+
+    def bind(self, comm: Any) -> Callable[..., Any]:
+        return partial(comm.all_gather, ranks=self.ranks, axis=self.axis)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return launch_all_gather(device, inputs[0], out, self.ranks, self.axis)
+
+
+class ReduceScatter(Collective):
+    """This rank's slice along `axis` of the group's tensors combined by `op`."""
+
+    op: str = "sum"
+    group: str = WORLD_GROUPS[0]
+    axis: int = 0
+    mesh: tuple[int, ...] = ()
+    axes: tuple[int, ...] = ()
+    rank_list: Ranks = ()
+
+    def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return _resized(self, shape, self.axis, 1, self.group_size)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        if self.op != "sum":
+            raise MspcError(
+                f"ReduceScatter has no gradient for op {self.op!r}", notes=["only the sum has one"]
+            )
+        return (b.emit(AllGather(self.group, self.axis, self.mesh, self.axes, self.rank_list), dout),)
+
+    def bind(self, comm: Any) -> Callable[..., Any]:
+        return partial(comm.reduce_scatter, op=self.op, ranks=self.ranks, axis=self.axis)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return launch_reduce_scatter(device, inputs[0], out, self.op, self.ranks, self.axis)
+
+
+class AlltoAll(Collective):
+    """Piece i of the tensor, cut along `split_dim`, goes to rank i of the group; what arrives is joined along
+    `concat_dim`. `split_count` is the size of the group."""
+
+    split_count: int = 1
+    split_dim: int = 0
+    concat_dim: int = 0
+    group: str = WORLD_GROUPS[0]
+    mesh: tuple[int, ...] = ()
+    axes: tuple[int, ...] = ()
+    rank_list: Ranks = ()
+
+    def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if self.split_count != self.group_size:
+            raise MspcError(
+                f"AlltoAll: split_count is {self.split_count}, the group has {self.group_size} ranks"
+            )
+        cut = _resized(self, shape, self.split_dim, 1, self.split_count)
+        return _resized(self, cut, self.concat_dim, self.split_count, 1)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return (b.emit(replace(self, split_dim=self.concat_dim, concat_dim=self.split_dim), dout),)
+
+    def bind(self, comm: Any) -> Callable[..., Any]:
+        return partial(
+            comm.all_to_all, ranks=self.ranks, split_dim=self.split_dim, concat_dim=self.concat_dim
+        )
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return launch_all_to_all(device, inputs[0], out, self.ranks, self.split_dim, self.concat_dim)
+
+
+class Broadcast(Collective):
+    """The tensors of `root_rank` on every rank of the group; takes and returns a tuple, as in MindSpore."""
+
+    root_rank: int = 0
+    group: str = WORLD_GROUPS[0]
+    mesh: tuple[int, ...] = ()
+    axes: tuple[int, ...] = ()
+    rank_list: Ranks = ()
+    ordered: ClassVar[bool] = False
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        return self, _spread(args)
+
+    def infer(self, *types: Type) -> Type:
+        return TupleType(tuple(t for t in types if isinstance(t, TensorType)))
+
+    def bprop(self, b: Builder, *inputs_out_dout: Any) -> Sequence[Value | None]:
+        """MindSpore hands the gradient through unchanged; it is not added up over the ranks."""
+        return tuple(inputs_out_dout[-1])
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        if self._mesh:
+            return lambda *arrays: arrays
+        comm, root, ranks = be.comm, self.root_rank, self.ranks
+        return lambda *arrays: tuple(comm.broadcast(array, root, ranks) for array in arrays)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return launch_broadcast(device, inputs, out, self.root_rank, self.ranks)
+
+
+class NeighborExchange(Collective):
+    """Sends operand i to rank `send_rank_ids[i]` and returns what comes from `recv_rank_ids`, as a tuple of
+    tensors of `recv_shapes` and `recv_type`. A rank may only send, or only receive."""
+
+    send_rank_ids: Ranks = ()
+    recv_rank_ids: Ranks = ()
+    recv_shapes: tuple[tuple[int, ...], ...] = ()
+    send_shapes: tuple[tuple[int, ...], ...] = ()
+    recv_type: DType = FLOAT32
+    group: str = WORLD_GROUPS[0]
+    rank_list: Ranks = ()
+    omitted: ClassVar[tuple[str, ...]] = ("send_shapes", "group", "rank_list")
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        return self, _spread(args)
+
+    def infer(self, *types: Type) -> Type:
+        group: Any = self.group
+        if not isinstance(group, str):
+            raise MspcError(f"NeighborExchange: group must be the name of a group, not {group!r}")
+        for field in ("send_rank_ids", "recv_rank_ids"):
+            ids: Any = getattr(self, field)
+            known = cast("tuple[Any, ...]", ids) if isinstance(ids, tuple) else (None,)
+            if any(isinstance(i, bool) or not isinstance(i, int) for i in known):
+                raise MspcError(f"NeighborExchange: {field} must be a list of ranks, not {ids}")
+        to, of, shapes = len(self.send_rank_ids), len(self.recv_rank_ids), self.recv_shapes
+        if len(types) != to:
+            raise MspcError(f"NeighborExchange: {len(types)} tensors for {to} ranks to send to")
+        if len(shapes) != of:
+            raise MspcError(f"NeighborExchange: {len(shapes)} shapes for {of} ranks to receive from")
+        given = tuple(t.shape for t in types if isinstance(t, TensorType))
+        if self.send_shapes and tuple(map(tuple, self.send_shapes)) != given:
+            raise MspcError(f"NeighborExchange: send_shapes is {self.send_shapes}, the tensors have {given}")
+        return TupleType(tuple(TensorType(self.recv_type, tuple(shape)) for shape in shapes))
+
+    def bprop(self, b: Builder, *operands_out_dout: Any) -> Sequence[Value | None]:
+        """Gradients go back to where the tensors came from; all ranks differentiate their exchange."""
+        *operands, out, dout = operands_out_dout
+        sent: list[Value] = []
+        for grad, type in zip(dout, element_types(out.type), strict=True):
+            sent.append(Constant(np.zeros(type.shape), type.dtype) if grad is None else grad)
+        back = replace(
+            self,
+            send_rank_ids=self.recv_rank_ids,
+            recv_rank_ids=self.send_rank_ids,
+            recv_shapes=tuple(value.shape for value in operands),
+            send_shapes=(),
+            recv_type=operands[0].tensor_type.dtype if operands else self.recv_type,
+        )
+        arrived = b.emit(back, *sent)
+        return tuple(b.emit(TupleGetItem(i), arrived) for i in range(len(operands)))
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        comm, ranks, dtype = be.comm, self.send_rank_ids, self.recv_type.numpy
+        receives = [(r, tuple(s), dtype) for r, s in zip(self.recv_rank_ids, self.recv_shapes, strict=True)]
+        return lambda *arrays: tuple(comm.exchange(list(zip(ranks, arrays, strict=True)), receives))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        sends = list(zip(self.send_rank_ids, inputs, strict=True))
+        receives = list(zip(self.recv_rank_ids, out, strict=True))
+        return launch_exchange(device, sends, receives, self.rank_list)
+
+
+class LayoutChange(Op, abstract=True):
+    """The global tensor stays as it is; the ranks hold `source` before and `target` after."""
+
+    source: Layout = Layout((1,), ())
+    target: Layout = Layout((1,), ())
+    widens: ClassVar[bool] = False
+    bprop: ClassVar[Any] = NO_GRADIENT
+
+    def rule(self, *types: TensorType) -> str:
+        raise MspcError(f"{self.name} has its layouts already and cannot be sharded again")
+
+    def infer(self, *types: Type) -> Type:
+        return types[0]
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return inputs[0]
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        return _same
+
+
+class Redistribute(LayoutChange):
+    """Brings a tensor from `source` to `target`; `lower_redistribution` replaces it by the cheapest steps."""
+
+    def localize(self, placement: Placement) -> Op:
+        raise MspcError(
+            "Redistribute must be lowered before the graph is sliced", notes=["run lower_redistribution"]
+        )
+
+
+class LocalSlice(LayoutChange):
+    """A change of layout for which every rank keeps a part of what it holds; nothing is sent."""
+
+    def localize(self, placement: Placement) -> Op:
+        shape = placement.in_types[0].shape
+        old = self.source.slices_for(placement.rank, shape)
+        new = self.target.slices_for(placement.rank, shape)
+        begin = tuple(n.start - o.start for n, o in zip(new, old, strict=True))
+        end = tuple(n.stop - o.start for n, o in zip(new, old, strict=True))
+        return StridedSlice(begin=begin, end=end, strides=(1,) * len(shape))
+
+
+def _same(x: Any) -> Any:
+    """The kernel of the form over mesh axes: the global tensor is the same before and after."""
+    return x
+
+
+def _spread(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Operands of a call that may hand them over as one tuple."""
+    if not args:
+        return ()
+    first = args[0]
+    return tuple(cast("Iterable[Any]", first)) if len(args) == 1 and isinstance(first, tuple | list) else args
+
+
+def _one_tensor(op: Op, types: Sequence[Type]) -> TensorType:
+    if len(types) != 1 or not isinstance(types[0], TensorType):
+        raise MspcError(f"{op.name} takes one tensor, not {', '.join(map(str, types)) or 'none'}")
+    return types[0]
+
+
+def _resized(op: Op, shape: tuple[int, ...], dim: int, times: int, parts: int) -> tuple[int, ...]:
+    if not 0 <= dim < len(shape):
+        raise MspcError(f"{op.name}: there is no dimension {dim} in shape {shape}")
+    if shape[dim] % parts:
+        raise MspcError(f"{op.name}: dimension {dim} is {shape[dim]}, which does not divide by {parts} ranks")
+    return (*shape[:dim], shape[dim] * times // parts, *shape[dim + 1 :])

@@ -1,0 +1,100 @@
+"""The free exchange of pieces between ranks: one abstract operator, and what it becomes on a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.types import TensorType, Type
+from mspc.ops.collective.collectives import NO_GRADIENT, LayoutChange, NeighborExchange
+from mspc.ops.collective.launch import launch_paste
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.op import ArrayBackend, Op, Placement
+from mspc.ops.tensor.moving import Concat
+from mspc.ops.tensor.slicing import StridedSlice
+from mspc.sharding.groups import group_name
+from mspc.sharding.pieces import Box, rank_exchange, spans_one_dimension
+
+
+class Exchange(LayoutChange):
+    """A change of layout for which every rank sends each other rank the piece that it lacks.
+
+    A rank runs one NeighborExchange, and PasteSlices or Concat where its new slice has several pieces.
+    """
+
+    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+        (x,) = inputs
+        part = rank_exchange(self.source, self.target, placement.in_types[0].shape, placement.rank)
+        cuts: dict[Box, Value] = {part.old: x}
+
+        def cut(box: Box) -> Value:
+            if box not in cuts:
+                local = box.within(part.old)
+                strides = (1,) * len(local.begin)
+                cuts[box] = b.emit(StridedSlice(begin=local.begin, end=local.end, strides=strides), x)
+            return cuts[box]
+
+        pieces = [(part.kept, cut(part.kept))] if part.kept is not None else []
+        if part.sends or part.receives:
+            everyone = tuple(range(self.source.ranks))
+            exchange = NeighborExchange(
+                send_rank_ids=tuple(rank for rank, _ in part.sends),
+                recv_rank_ids=tuple(rank for rank, _ in part.receives),
+                recv_shapes=tuple(box.within(box).end for _, box in part.receives),
+                recv_type=x.tensor_type.dtype,
+                group=group_name(everyone),
+                rank_list=everyone,
+            )
+            received = b.emit(exchange, *(cut(box) for _, box in part.sends))
+            pieces += [(box, b.emit(TupleGetItem(i), received)) for i, (_, box) in enumerate(part.receives)]
+        pieces.sort(key=lambda piece: piece[0].begin)
+        if len(pieces) == 1:
+            return pieces[0][1]
+        values = [value for _, value in pieces]
+        axis = spans_one_dimension([box for box, _ in pieces], part.new)
+        if axis is not None:
+            return b.emit(Concat(axis=axis), *values)
+        begins = tuple(box.within(part.new).begin for box, _ in pieces)
+        return b.emit(PasteSlices(shape=part.new.within(part.new).end, begins=begins), *values)
+
+
+class PasteSlices(Op):
+    """A new tensor of `shape` made of the operands, operand i with its first element at `begins[i]`.
+
+    The operands must cover it and not overlap.
+    """
+
+    shape: tuple[int, ...] = ()
+    begins: tuple[tuple[int, ...], ...] = ()
+    fresh: ClassVar[bool] = True
+    bprop: ClassVar[Any] = NO_GRADIENT
+
+    def rule(self, *types: TensorType) -> str:
+        raise MspcError("PasteSlices works on the slices of one rank and cannot be sharded")
+
+    def infer(self, *types: Type) -> Type:
+        tensors = [t for t in types if isinstance(t, TensorType)]
+        if not tensors or len(tensors) != len(types) or len(types) != len(self.begins):
+            raise MspcError(f"PasteSlices: {len(types)} operands for {len(self.begins)} places")
+        for index, (tensor, begin) in enumerate(zip(tensors, self.begins, strict=True)):
+            ends = [b + n for b, n in zip(begin, tensor.shape, strict=False)]
+            fits = len(begin) == len(tensor.shape) == len(self.shape)
+            if not fits or any(end > n for end, n in zip(ends, self.shape, strict=True)):
+                place = f"into {self.shape} at {begin}"
+                raise MspcError(f"PasteSlices: input {index} of shape {tensor.shape} does not fit {place}")
+        if sum(t.size for t in tensors) != TensorType(tensors[0].dtype, self.shape).size:
+            raise MspcError(f"PasteSlices: the operands do not make up shape {self.shape}")
+        return tensors[0].with_shape(self.shape)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        whole = be.xp.empty(self.shape, inputs[0].dtype)
+        for begin, piece in zip(self.begins, inputs, strict=True):
+            whole[tuple(slice(b, b + n) for b, n in zip(begin, piece.shape, strict=True))] = piece
+        return whole
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return launch_paste(device, inputs, out, self.begins)

@@ -1,0 +1,103 @@
+"""Sends and receives between two ranks, and the barrier, for scripts that place their work by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
+from mspc.ops.collective.collectives import Collective, Ranks
+from mspc.ops.collective.launch import launch_copies
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.op import ArrayBackend, NotDifferentiable
+from mspc.sharding.groups import WORLD_GROUPS
+
+
+class Send(Collective):
+    """Sends the tensor to `dest_rank`; the result is the operand, so that a Depend can order what follows."""
+
+    sr_tag: int = 0
+    dest_rank: int = 0
+    group: str = WORLD_GROUPS[0]
+    rank_list: Ranks = ()
+    omitted: ClassVar[tuple[str, ...]] = ("group", "rank_list")
+    bprop: ClassVar[Any] = NotDifferentiable("a tensor sent by hand leaves the graph of this rank")
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        comm, rank, tag = be.comm, self.dest_rank, self.sr_tag
+
+        def send(x: Any) -> Any:
+            comm.send(x, rank, tag)
+            return x
+
+        return send
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        copy, comm = launch_copies(device, inputs, (out,)), device.comm
+
+        def send() -> None:
+            comm.send(inputs[0], self.dest_rank, self.sr_tag)
+            copy()
+
+        return send
+
+
+class Receive(Collective):
+    """A tensor of `shape` and `dtype` from `src_rank`, sent there under the same `sr_tag`."""
+
+    sr_tag: int = 0
+    src_rank: int = 0
+    shape: tuple[int, ...] = ()
+    dtype: DType = FLOAT32
+    group: str = WORLD_GROUPS[0]
+    rank_list: Ranks = ()
+    omitted: ClassVar[tuple[str, ...]] = ("group", "rank_list")
+    bprop: ClassVar[Any] = NotDifferentiable("it has no operand on this rank")
+
+    def infer(self, *types: Type) -> Type:
+        return TensorType(self.dtype, tuple(self.shape))
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        comm, rank, tag, shape, dtype = (
+            be.comm,
+            self.src_rank,
+            self.sr_tag,
+            tuple(self.shape),
+            self.dtype.numpy,
+        )
+        return lambda *_: comm.receive(rank, tag, shape, dtype)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        comm = device.comm
+        return lambda: comm.receive_into(out, self.src_rank, self.sr_tag)
+
+
+class Barrier(Collective):
+    """Hands its operands through once every rank of the group has come here."""
+
+    group: str = WORLD_GROUPS[0]
+    rank_list: Ranks = ()
+    omitted: ClassVar[tuple[str, ...]] = ("group", "rank_list")
+    bprop: ClassVar[Any] = NotDifferentiable("it orders ranks and computes nothing")
+
+    def infer(self, *types: Type) -> Type:
+        return TupleType(tuple(t for t in types if isinstance(t, TensorType)))
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        comm, ranks = be.comm, self.ranks
+
+        def barrier(*arrays: Any) -> Any:
+            comm.barrier(ranks)
+            return arrays
+
+        return barrier
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        copy, comm, ranks = launch_copies(device, inputs, out), device.comm, self.ranks
+
+        def barrier() -> None:
+            if len(ranks) > 1:
+                comm.barrier(ranks)
+            copy()
+
+        return barrier

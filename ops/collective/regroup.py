@@ -1,0 +1,82 @@
+"""An all-to-all and a gather whose data arrive out of order, put in order by each rank on its own.
+
+Where one dimension loses axes and only some of them, not the minor ones, cut another dimension afterwards, no sequence
+of ordered collectives reaches the floor. An exchange of pieces does, with a message for every rank that holds a piece:
+thousands on thousands of ranks. Two collectives and a local transposition send the same bytes in far fewer messages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Value
+from mspc.ir.layout import Axes, Layout, common_mesh, group_of, on_mesh
+from mspc.ops.collective.collectives import AllGather, AlltoAll, LayoutChange
+from mspc.ops.op import Op, Placement
+from mspc.ops.tensor.moving import Transpose
+from mspc.ops.tensor.reshape import Reshape
+
+
+@dataclass(frozen=True, slots=True)
+class Regrouping:
+    """lost: axes that stop cutting dimension `concat_dim`, major to minor. moved: those of them that cut `split_dim`
+    afterwards, in that order. gathered: the others."""
+
+    mesh: tuple[int, ...]
+    concat_dim: int
+    split_dim: int
+    lost: Axes
+    moved: Axes
+    gathered: Axes
+
+
+def regrouping(source: Layout, target: Layout) -> Regrouping | None:
+    """How to go from `source` to `target` by one all-to-all and one gather, or None."""
+    mesh = common_mesh(source.mesh, target.mesh)
+    if mesh is None or source.partial or target.partial:
+        return None
+    old, _ = on_mesh(source, mesh)
+    new, _ = on_mesh(target, mesh)
+    losing = [d for d, (a, b) in enumerate(zip(old, new, strict=True)) if len(a) > len(b) and a[: len(b)] == b]
+    gaining = [d for d, (a, b) in enumerate(zip(old, new, strict=True)) if len(b) > len(a) and b[: len(a)] == a]
+    same = sum(a == b for a, b in zip(old, new, strict=True))
+    if len(losing) != 1 or len(gaining) != 1 or same != len(old) - 2:
+        return None
+    (i,), (j,) = losing, gaining
+    lost, moved = old[i][len(new[i]) :], new[j][len(old[j]) :]
+    if not set(moved) < set(lost):
+        return None
+    return Regrouping(mesh, i, j, lost, moved, tuple(a for a in lost if a not in moved))
+
+
+class Regroup(LayoutChange):
+    """A change of layout by one AlltoAll and one AllGather, then a transposition on each rank."""
+
+    def localize(self, placement: Placement) -> Op:
+        raise AssertionError("it expands to several operators")
+
+    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+        way = regrouping(self.source, self.target)
+        assert way is not None, f"{self.source} does not go to {self.target} by one all-to-all and one gather"
+        (x,) = inputs
+        rows = x.shape[way.concat_dim]
+
+        def group(axes: Axes) -> tuple[int, ...]:
+            return group_of(way.mesh, axes, placement.rank)
+
+        count = math.prod(way.mesh[a] for a in way.moved)
+        exchange = AlltoAll(split_count=count, split_dim=way.split_dim, concat_dim=way.concat_dim)
+        moved = b.emit(exchange.with_ranks(group(way.moved)), x)
+        whole = b.emit(AllGather(axis=way.concat_dim).with_ranks(group(way.gathered)), moved)
+        arrived = (*way.gathered, *way.moved)
+        if arrived == way.lost:
+            return whole
+        before, after = whole.shape[: way.concat_dim], whole.shape[way.concat_dim + 1 :]
+        apart = b.emit(Reshape((*before, *(way.mesh[a] for a in arrived), rows, *after)), whole)
+        first = len(before)
+        order = [*range(first), *(first + arrived.index(a) for a in way.lost)]
+        order += range(first + len(arrived), len(apart.shape))
+        return b.emit(Reshape(whole.shape), b.emit(Transpose(perm=tuple(order)), apart))

@@ -1,0 +1,1 @@
+"""What gives a graph its shape: tuples, ordering, requests for gradients, dumps."""

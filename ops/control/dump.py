@@ -1,0 +1,91 @@
+"""An operator that writes a tensor to a file while the network runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.graph import Value
+from mspc.ir.types import TensorType
+from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.sharding.rules import factor_names
+
+MODES = ("out", "in")
+
+
+class TensorDump(Op):
+    """Writes this rank's slice of x to `file` at every step, and returns x. Called as `TensorDump()(file, x)`.
+
+    The name of the file gets element type, step and rank: "dumps/x.npy" becomes `dumps/x_float32_1_rank0.npy`.
+
+    file: "" writes nothing. mode: "out" or "in", as in MindSpore, which dumps before or after a change of layout; here
+    a dump follows the layout of the operator that made the tensor.
+    """
+
+    mode: str = "out"
+    file: str = ""
+    has_side_effect: ClassVar[bool] = True
+    follows_neighbours: ClassVar[bool] = True
+    samples: ClassVar[Any] = (sample((8, 16)),)
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        if len(args) != 2 or not isinstance(args[0], str) or not args[0]:
+            raise MspcError("TensorDump takes the name of a file and a tensor", notes=['TensorDump()("x.npy", x)'])
+        if self.mode not in MODES:
+            raise MspcError(f"TensorDump: mode {self.mode!r} is not one of 'out', 'in'")
+        return replace(self, file=args[0]), args[1:]
+
+    def rule(self, x: TensorType) -> str:
+        names = " ".join(factor_names(len(x.shape)))
+        return f"{names} -> {names}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return (dout,)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        if not self.file:
+            return x
+        values = np.asarray(x.get() if hasattr(x, "get") else x)
+        rank, step = getattr(be.comm, "rank", 0), getattr(be, "step", 0)
+        path = Path(self.file.removesuffix(".npy") + f"_{values.dtype.name}_{step}_rank{rank}.npy")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.save(path, values.astype(np.float32) if values.dtype.name == "bfloat16" else values)
+        except OSError as error:
+            raise ExecutionError(f"TensorDump cannot write {path}: {error.strerror}") from None
+        return x
+
+
+class DumpGradient(Op):
+    """x, whose gradient is written as TensorDump writes. Called as `DumpGradient()(file, x, mode)`."""
+
+    file: str = ""
+    mode: str = "out"
+    follows_neighbours: ClassVar[bool] = True
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    samples: ClassVar[Any] = (sample((8, 16)),)
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        if len(args) not in (2, 3) or not isinstance(args[0], str) or not args[0]:
+            raise MspcError("DumpGradient takes the name of a file, a tensor and a mode")
+        mode = args[2] if len(args) == 3 else self.mode
+        if mode not in MODES:
+            raise MspcError(f"DumpGradient: mode {mode!r} is not one of 'out', 'in'")
+        return replace(self, file=args[0], mode=mode), args[1:2]
+
+    def rule(self, x: TensorType) -> str:
+        names = " ".join(factor_names(len(x.shape)))
+        return f"{names} -> {names}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return (b.emit(TensorDump(self.mode, self.file), dout),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return inputs[0]

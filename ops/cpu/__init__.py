@@ -1,0 +1,1 @@
+"""Kernels for NumPy that operators share."""

@@ -1,0 +1,87 @@
+"""Matrix products on several threads, each with single-threaded BLAS on its part of the result.
+
+BLAS's own threads wait for each other by spinning: on cores that others use too, a product of many small matrices
+then takes tens of times as long. Threads that share out a whole product meet once, and sleep while they wait.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mspc.ops.cpu.blocks import in_parallel, thread_count
+
+SHARED = 1 << 22
+"""Multiplications from which threads are worth waking: some 0.1 ms of one core."""
+
+Product = tuple[Any, Any, Any]
+"""(x, y, out) with out = x @ y."""
+
+
+def product(x: Any, y: Any, out: Any) -> Any:
+    """x @ y, written to `out`, all NumPy's; leading dimensions broadcast."""
+    threads = thread_count()
+    if threads == 1 or out.size * x.shape[-1] < SHARED or _blas_threads() is None:
+        return np.matmul(x, y, out=out)
+    with _one_blas_thread():
+        in_parallel([functools.partial(np.matmul, a, b, out=c) for a, b, c in _shares(x, y, out, threads)])
+    return out
+
+
+def _shares(x: Any, y: Any, out: Any, threads: int) -> Iterator[Product]:
+    """The product cut into one part for each thread: along the first batch dimension, the rows or the columns."""
+    batch, rows, columns = out.shape[0] if out.ndim > 2 else 0, out.shape[-2], out.shape[-1]
+    by_batch, by_rows = batch >= threads, rows >= columns
+    length = batch if by_batch else rows if by_rows else columns
+    step = -(-length // threads)
+    for begin in range(0, length, step):
+        part = slice(begin, begin + step)
+        if by_batch:
+            yield _batches(x, out.ndim, part), _batches(y, out.ndim, part), out[part]
+        elif by_rows:
+            yield x[..., part, :], y, out[..., part, :]
+        else:
+            yield x, y[..., part], out[..., part]
+
+
+def _batches(operand: Any, rank: int, part: slice) -> Any:
+    return operand[part] if operand.ndim == rank and operand.shape[0] != 1 else operand
+
+
+def limit_blas() -> None:
+    """From now on BLAS uses at most as many threads as a kernel may: ranks that share cores must not spin on them."""
+    found = _blas_threads()
+    if found is not None and found[0]() > thread_count():
+        found[1](thread_count())
+
+
+@contextmanager
+def _one_blas_thread() -> Generator[None]:
+    found = _blas_threads()
+    assert found is not None
+    get, set_to = found
+    before = get()
+    set_to(1)
+    try:
+        yield
+    finally:
+        set_to(before)
+
+
+@functools.cache
+def _blas_threads() -> tuple[Callable[[], int], Callable[[int], None]] | None:
+    """Functions that read and set the number of threads of the OpenBLAS inside NumPy's wheels; None without it."""
+    root = Path(np.__file__).parent
+    for path in sorted([*root.parent.glob("numpy.libs/*openblas*"), *root.glob(".dylibs/*openblas*")]):
+        try:
+            library = ctypes.CDLL(str(path))
+            return library.scipy_openblas_get_num_threads64_, library.scipy_openblas_set_num_threads64_
+        except (OSError, AttributeError):
+            continue
+    return None

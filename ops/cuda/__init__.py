@@ -1,0 +1,1 @@
+"""CUDA sources that operators share."""

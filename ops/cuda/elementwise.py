@@ -1,0 +1,353 @@
+"""One CUDA kernel for an elementwise operator, or for a chain of them with the reductions that close it.
+
+Every operand is read once and every result written once. A result may be an operand's memory: a thread reads what it
+overwrites before. Reductions have a fixed order: along rows by a warp or a block each, along columns or over everything
+in two passes where one has too few results to fill the GPU.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, Protocol, cast
+
+from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT32, INT64, UINT32, UINT64, DType, TensorType, dtype_of
+from mspc.ops.cuda.loops import BLOCK, HELPERS, Loop, Stream, Total, column_loop, plain_loop, row_loop
+from mspc.ops.cuda.math import MATH, one_word
+from mspc.ops.cuda.source import address
+from mspc.ops.device import Array, Device, Launch, c_type, computing_type
+
+_ALIGNMENT = 256
+_WAVES = 4
+"""Blocks per multiprocessor that a reduction is split into."""
+_HOW = {
+    "sum": "Sum", "mean": "Sum", "max": "Largest", "min": "Smallest", "prod": "Product", "all": "Smallest",
+    "any": "Largest",
+}  # fmt: skip
+_HOW_BOOL = {"Sum": "Largest", "Product": "Smallest"}
+_PARTIAL = {
+    "float": FLOAT32, "double": FLOAT64, "int": INT32, "unsigned int": UINT32, "long long": INT64,
+    "unsigned long long": UINT64,
+}  # fmt: skip
+"""Element types of partial totals by their C++ types."""
+_TOKEN = re.compile(r"\{(\d+|\+)\}|\b[TRE]\b")
+
+
+class Line(Protocol):
+    """A line of a chain: an operator, and per operand ("x", operand of the chain) or ("t", earlier line).
+
+    reduces: it is a reduction, whose result nothing reads.
+    """
+
+    @property
+    def op(self) -> Any: ...
+    @property
+    def operands(self) -> tuple[tuple[str, int], ...]: ...
+    @property
+    def reduces(self) -> bool: ...
+
+
+def launch_elementwise(device: Device, op: Any, inputs: Sequence[Array], out: Array) -> Launch | None:
+    """Launch of one operator that has a `cuda` expression; None where it has none."""
+    if not op.cuda:
+        return None
+    types = [_type_of(array) for array in inputs]
+    result = dtype_of(out.dtype)
+    text = _defined("t0", result, expression(op, [f"x{i}" for i in range(len(inputs))], types, result))
+    return _launch(device, inputs, types, [text], [("t0", out)], [], tuple(out.shape), ())
+
+
+def launch_chain(device: Device, lines: Sequence[Line], types: Sequence[TensorType], returns: Sequence[int],
+                 inputs: Sequence[Array], out: Any) -> Launch | None:  # fmt: skip
+    """Launch of a chain; None where a line has no `cuda` expression or the loop cannot be generated.
+
+    Args:
+        types: of the lines' results. returns: the lines whose results are stored, in the order of `out`.
+    """
+    operand_types = [_type_of(array) for array in inputs]
+    arrays = cast("Sequence[Array]", out) if isinstance(out, tuple | list) else (out,)
+    results = dict(zip(returns, arrays, strict=True))
+    read = {index for line in lines for kind, index in line.operands if kind == "t"}
+    text: list[str] = []
+    writes: list[tuple[str, Array]] = []
+    totals: dict[tuple[int, ...], list[Total]] = {}
+    shapes: set[tuple[int, ...]] = set()
+    for number, (line, type) in enumerate(zip(lines, types, strict=True)):
+        names = [f"{kind}{index}" for kind, index in line.operands]
+        given = [(operand_types if kind == "x" else types)[index] for kind, index in line.operands]
+        if line.reduces:
+            shapes.add(given[0].shape)
+            axes = tuple(sorted(line.op.axes(given[0].rank)))
+            totals.setdefault(axes, []).append(_total(line.op, names[0], given[0], results[number]))
+            continue
+        if not line.op.cuda:
+            return None
+        # A rounding that nobody sees is left to the store.
+        plain = number not in read and line.op.name == "Cast"
+        value = names[0] if plain else expression(line.op, names, given, type.dtype)
+        text.append(_defined(f"t{number}", type.dtype, value))
+        if number in results:
+            shapes.add(type.shape)
+            writes.append((f"t{number}", results[number]))
+    if len(shapes) != 1:
+        return None
+    (shape,) = shapes
+    launches: list[Launch] = []
+    kinds = [*totals] or [()]
+    for axes in kinds:
+        # Reductions along other axes take a pass each; the last one stores, perhaps over what the others read.
+        stored = writes if axes == kinds[-1] else []
+        made = _launch(device, inputs, operand_types, text, stored, totals.get(axes, []), shape, axes)
+        if made is None:
+            return None
+        launches.append(made)
+    return _all(launches)
+
+
+def expression(op: Any, names: Sequence[str], types: Sequence[TensorType], result: DType) -> str:
+    """The operator's `cuda` with the operands' names and the types in place.
+
+    Beside what `Op` says, `{+}` is the sum of all operands and `E` the type of operand 0 in memory.
+    """
+    own = types[0].dtype
+    words = {"T": one_word(computing_type(own)), "R": one_word(computing_type(result)), "E": one_word(c_type(own))}
+
+    def put(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return words[match[0]]
+        return " + ".join(names) if match[1] == "+" else names[int(match[1])]
+
+    return _TOKEN.sub(put, op.cuda)
+
+
+def _defined(name: str, dtype: DType, value: str) -> str:
+    type = computing_type(dtype)
+    return f"const {type} {name} = ({type})({value});"
+
+
+def _type_of(array: Array) -> TensorType:
+    return TensorType(dtype_of(array.dtype), tuple(array.shape))
+
+
+def _total(op: Any, value: str, type: TensorType, out: Array) -> Total:
+    how = _HOW[op.reduction]
+    axes: tuple[int, ...] = op.axes(type.rank)
+    count = math.prod(type.shape[d] for d in axes) if op.reduction == "mean" else 1
+    how = _HOW_BOOL.get(how, how) if type.dtype == BOOL else how
+    return Total(value, how, count, type.dtype, dtype_of(out.dtype), out)
+
+
+def _launch(device: Device, inputs: Sequence[Array], types: Sequence[TensorType], text: Sequence[str],
+            writes: Sequence[tuple[str, Array]], totals: Sequence[Total], shape: tuple[int, ...],
+            axes: tuple[int, ...]) -> Launch | None:  # fmt: skip
+    if math.prod(shape) == 0:
+        return None if totals else _nothing
+    code = " ".join([*text, *(total.value for total in totals)])
+    used = [i for i in range(len(inputs)) if re.search(rf"\bx{i}\b", code)]
+    sizes, labels, strides = _merged(shape, axes, [types[i].shape for i in used])
+    reads = tuple(Stream(f"x{i}", types[i].dtype, s, inputs[i]) for i, s in zip(used, strides, strict=True))
+    kept = tuple((f"y{i}", dtype_of(array.dtype), array) for i, (_, array) in enumerate(writes))
+    loop = Loop(
+        sizes, reads, kept, tuple(totals), _chain(reads, kept, totals, text, [name for name, _ in writes]),
+        pack=1, flight=1, wide=math.prod(shape) >= 2**31,
+    )  # fmt: skip
+    loop.pack = _pack(loop)
+    if not totals:
+        return _plain(device, loop)
+    return _reduce(device, loop, labels)
+
+
+def _nothing() -> None:
+    """Of no elements."""
+
+
+def _chain(reads: Sequence[Stream], writes: Sequence[Any], totals: Sequence[Total], text: Sequence[str],
+           values: Sequence[str]) -> str:  # fmt: skip
+    """The function `chain` of one element."""
+    given = [f"const {computing_type(read.dtype)} {read.name}" for read in reads]
+    given += [f"{computing_type(dtype)}& {name}" for name, dtype, _ in writes]
+    given += [f"{computing_type(total.accumulates)}& r{i}" for i, total in enumerate(totals)]
+    sets = [f"{name} = {value};" for (name, _, _), value in zip(writes, values, strict=True)]
+    sets += [f"r{i} = {total.value};" for i, total in enumerate(totals)]
+    body = "\n".join(f"    {line}" for line in [*text, *sets])
+    return f"__device__ __forceinline__ void chain({', '.join(given)}) {{\n{body}\n}}"
+
+
+def _merged(shape: tuple[int, ...], axes: Sequence[int], operands: Sequence[tuple[int, ...]],
+            ) -> tuple[tuple[int, ...], tuple[bool, ...], list[tuple[int, ...]]]:  # fmt: skip
+    """(sizes, whether each is reduced, strides of each operand) of the loop's dimensions, neighbours merged."""
+    rank = len(shape)
+    found: list[tuple[int, bool, tuple[int, ...]]] = []
+    for d in range(rank):
+        if shape[d] == 1:
+            continue
+        place = [d - rank + len(operand) for operand in operands]
+        strides = tuple(
+            0 if p < 0 or operand[p] == 1 else math.prod(operand[p + 1 :])
+            for p, operand in zip(place, operands, strict=True)
+        )
+        size, reduced = shape[d], d in axes
+        if found and found[-1][1] == reduced and all(
+            outer == inner * size for outer, inner in zip(found[-1][2], strides, strict=True)
+        ):  # fmt: skip
+            size *= found.pop()[0]
+        found.append((size, reduced, strides))
+    if not found or (axes and not any(reduced for _, reduced, _ in found)):
+        found.append((1, bool(axes), (0,) * len(operands)))
+    sizes, labels, steps = zip(*found, strict=True)
+    return tuple(sizes), tuple(labels), [tuple(step[i] for step in steps) for i in range(len(operands))]
+
+
+def _pack(loop: Loop) -> int:
+    """Elements of a pack: as many as 16 bytes hold of the widest type; fewer where places or rows do not allow it."""
+    packed = [(read.dtype, read.array) for read in loop.reads if loop.kind(read) in ("whole", "row")]
+    packed += [(dtype, array) for _, dtype, array in loop.writes]
+    pack = 16 // max((dtype.itemsize for dtype, _ in packed), default=4)
+    if loop.totals:
+        pack = min(pack, 8)
+    divides = len(loop.sizes) > 1 or bool(loop.totals)  # else the rest is done element by element
+    while pack > 1 and (
+        (divides and math.prod(loop.sizes[-1:]) % pack)
+        or any(address(array) % (pack * dtype.itemsize) for dtype, array in packed)
+        or any(loop.kind(read) == "row" and stride % pack for read in loop.reads for stride in read.strides[:-1])
+    ):
+        pack //= 2
+    return pack
+
+
+def _flight(loop: Loop, packs_per_thread: float) -> int:
+    """Packs that a thread has in flight: more for few streams, as far as there are packs for all threads."""
+    streams = max(1, sum(loop.kind(read) in ("whole", "row") for read in loop.reads))
+    return next((n for n in (4, 2) if n * streams <= 8 and packs_per_thread >= 2 * n), 1)
+
+
+def _bound(device: Device, source: str, name: str, loop: Loop, blocks: int) -> Launch:
+    kernel = device.kernel(MATH + HELPERS + source, name)
+    arguments = tuple(loop.arguments)
+
+    def launch() -> None:
+        kernel(blocks, BLOCK, arguments)
+
+    return launch
+
+
+def _plain(device: Device, loop: Loop) -> Launch:
+    packs = max(1, loop.size // loop.pack)
+    loop.flight = _flight(loop, packs / (device.multiprocessors * 2048))
+    source = plain_loop(loop)
+    return _bound(device, source, "elementwise", loop, -(-packs // (BLOCK * loop.flight)))
+
+
+def _reduce(device: Device, loop: Loop, labels: Sequence[bool]) -> Launch | None:
+    """One pass, or two where the first makes partial totals."""
+    runs = [(reduced, math.prod(n for n, _ in group)) for reduced, group in groupby(
+        zip(loop.sizes, labels, strict=True), key=lambda pair: pair[1])]  # fmt: skip
+    kinds = [reduced for reduced, _ in runs]
+    counts = [count for _, count in runs]
+    if kinds[-1]:
+        outer, height, width = 1, 1, math.prod(counts[:-1])
+        if len(kinds) > 4:
+            return None
+        if len(kinds) > 2:  # rows first; their totals are then combined over the reduced dimension further out
+            outer, height, width = (*[1] * (4 - len(kinds)), *counts[:-1])
+        return _by_rows(device, loop, counts[-1], outer, height, width)
+    if len(kinds) > 3:
+        return None
+    outer, height, width = (*[1] * (3 - len(kinds)), *counts)
+    return _by_columns(device, loop, outer, height, width)
+
+
+def _by_rows(device: Device, loop: Loop, length: int, outer: int, height: int, width: int) -> Launch | None:
+    rows = outer * height * width
+    packs = length // loop.pack
+    lanes, parts = row_plan(rows, packs, device.multiprocessors)
+    parts = parts if height == 1 else 1
+    partial = parts > 1 or height > 1
+    loop.flight = _flight(loop, packs / (lanes * parts))
+    scratch = _scratch(device, loop, rows * parts) if partial else None
+    source = row_loop(loop, rows, lanes, parts, scratch)
+    first = _bound(device, source, "rows", loop, rows * parts if lanes == BLOCK else -(-rows * lanes // BLOCK))
+    if scratch is None:
+        return first
+    return _all([first, _combine(device, loop, scratch, (rows, parts, 1) if parts > 1 else (outer, height, width))])
+
+
+def row_plan(rows: int, packs: int, multiprocessors: int) -> tuple[int, int]:
+    """(threads that share a row of so many packs, parts into which it is split)."""
+    if packs <= 32:
+        return 1 << max(0, packs - 1).bit_length(), 1
+    if packs <= 512 and rows >= 16 * multiprocessors:
+        return 32, 1
+    wanted = -(-_WAVES * multiprocessors // rows)
+    return BLOCK, max(1, min(wanted, packs // (4 * BLOCK)))
+
+
+def _by_columns(device: Device, loop: Loop, outer: int, height: int, width: int) -> Launch | None:
+    packs = width // loop.pack
+    across, parts = column_plan(outer, height, packs, device.multiprocessors)
+    down = BLOCK // across
+    loop.flight = _flight(loop, height / (down * parts))
+    if sum(BLOCK * loop.pack * (8 if total.type in ("double", "long long") else 4) for total in loop.totals) > 40000:
+        return None
+    scratch = _scratch(device, loop, outer * parts * width) if parts > 1 else None
+    source = column_loop(loop, outer, height, across, parts, scratch)
+    first = _bound(device, source, "columns", loop, outer * parts * -(-packs // across))
+    return first if scratch is None else _all([first, _combine(device, loop, scratch, (outer, parts, width))])
+
+
+def column_plan(outer: int, height: int, packs: int, multiprocessors: int) -> tuple[int, int]:
+    """(packs of the width that a block takes, parts into which the height is split)."""
+    across = min(32, 1 << max(0, packs - 1).bit_length())
+    blocks = outer * -(-packs // across)
+    wanted = -(-_WAVES * multiprocessors // blocks)
+    return across, max(1, min(wanted, height // (4 * (BLOCK // across))))
+
+
+def _scratch(device: Device, loop: Loop, count: int) -> list[Array]:
+    """Room for `count` partial totals of each reduction."""
+    sizes = [-(-count * _PARTIAL[total.type].itemsize // _ALIGNMENT) * _ALIGNMENT for total in loop.totals]
+    whole = device.scratch(sum(sizes))
+    begins = [sum(sizes[:i]) for i in range(len(sizes))]
+    return [whole[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
+
+
+def _combine(device: Device, loop: Loop, scratch: Sequence[Array], sizes: tuple[int, int, int]) -> Launch:
+    """The pass over partial totals: (outer, parts, width) -> (outer, width)."""
+    outer, parts, width = sizes
+    shape = tuple(sizes)
+    types = [_PARTIAL[total.type] for total in loop.totals]
+    strides = (parts * width, width, 1)
+    if width == 1:
+        shape, strides = (outer, parts), (parts, 1)
+    given = enumerate(zip(types, scratch, strict=True))
+    reads = tuple(Stream(f"x{i}", type, strides, array) for i, (type, array) in given)
+    totals = tuple(
+        replace(total, value=f"x{i}", accumulates=type)
+        for i, (total, type) in enumerate(zip(loop.totals, types, strict=True))
+    )
+    second = Loop(shape, reads, (), totals, _chain(reads, (), totals, (), ()), pack=1, flight=1, wide=loop.wide)
+    if width == 1:
+        lanes = min(BLOCK, 1 << max(0, parts - 1).bit_length())
+        lanes = lanes if lanes <= 32 else BLOCK
+        second.flight = _flight(second, parts / lanes)
+        source = row_loop(second, outer, lanes, 1, None)
+        return _bound(device, source, "rows", second, outer if lanes == BLOCK else -(-outer * lanes // BLOCK))
+    across = min(32, 1 << max(0, width - 1).bit_length())
+    second.flight = _flight(second, parts / (BLOCK // across))
+    source = column_loop(second, outer, parts, across, 1, None)
+    return _bound(device, source, "columns", second, outer * -(-width // across))
+
+
+def _all(launches: Sequence[Launch]) -> Launch:
+    """One after the other."""
+    if len(launches) == 1:
+        return launches[0]
+
+    def launch() -> None:
+        for each in launches:
+            each()
+
+    return launch

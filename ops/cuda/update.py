@@ -1,0 +1,200 @@
+"""One CUDA kernel for an optimizer's update of many parameters.
+
+A table on the GPU holds where every member's operands lie and how many elements it has; a block updates one chunk of
+one member. Members of different sizes share a launch, and scalars are read from the GPU by every thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.types import DType, dtype_of
+from mspc.ops.cuda.math import MATH, one_word
+from mspc.ops.cuda.source import address
+from mspc.ops.device import Array, Copy, Device, Launch, c_type, computing_type
+
+_BLOCK = 256
+_LONGEST = 16
+"""Packs that a thread updates at most, one after the other."""
+_WAVES = 8
+"""Blocks per multiprocessor that a launch is to have, where there is enough work."""
+
+
+_Member = tuple[Sequence[Array], Copy | None]
+
+
+def launch_updates(
+    device: Device, op: Any, members: Sequence[Sequence[Array]], copies: Sequence[Copy | None] = ()
+) -> Launch | None:
+    """Launch of the update `op` of every member, its operands in the operator's order.
+
+    Members with the same element types share a kernel.
+
+    Args:
+        op: an `Update` that states `cuda_update`; None is returned where it states none.
+        copies: for every member where else the new value of its operand 0 goes.
+    """
+    if not op.cuda_update:
+        return None
+    groups: dict[tuple[DType, ...], list[_Member]] = {}
+    for operands, copy in zip(members, copies or [None] * len(members), strict=True):
+        if operands[0].size:
+            groups.setdefault(tuple(dtype_of(array.dtype) for array in operands), []).append((operands, copy))
+    launches: list[Launch] = []
+    for dtypes, group in groups.items():
+        # Members without a copy go with the first kind of those that have one.
+        kinds = list(dict.fromkeys(dtype_of(copy.array.dtype) for _, copy in group if copy is not None)) or [None]
+        for kind in kinds:
+            own = [m for m in group if (kinds[0] if m[1] is None else dtype_of(m[1].array.dtype)) == kind]
+            launches.append(_launch(device, op, dtypes, own, kind))
+
+    def launch() -> None:
+        for each in launches:
+            each()
+
+    return launches[0] if len(launches) == 1 else launch
+
+
+def _launch(
+    device: Device, op: Any, dtypes: Sequence[DType], members: Sequence[_Member], copy_type: DType | None
+) -> Launch:
+    tensors = [i for i in range(len(dtypes)) if i not in op.scalars]
+    pack = 16 // max(dtypes[i].itemsize for i in tensors)
+    while any(address(operands[i]) % (pack * dtypes[i].itemsize) for operands, _ in members for i in tensors):
+        pack //= 2
+    while not all(_takes_packs(operands, copy, pack) for operands, copy in members):
+        pack //= 2
+    flight = 2 if len(tensors) <= 4 else 1
+    total = sum(operands[0].size for operands, _ in members)
+    repeats = total // (pack * flight * _BLOCK * _WAVES * device.multiprocessors)
+    span = _BLOCK * pack * flight * max(1, min(_LONGEST // flight, repeats))
+    table: list[list[int]] = []
+    blocks: list[tuple[int, int]] = []
+    rows = any(copy is not None and copy.columns < operands[0].size for operands, copy in members)
+    for number, (operands, copy) in enumerate(members):
+        row = [*(address(array) for array in operands), operands[0].size]
+        if copy_type is not None:
+            row += [0, 1, 1] if copy is None else [address(copy.array), copy.columns, copy.pitch]
+        table.append(row)
+        blocks += [(number, chunk) for chunk in range(-(-operands[0].size // span))]
+    kernel = device.kernel(MATH + update_source(op, dtypes, pack, flight, copy_type, rows), "update")
+    arguments = (
+        device.xp.asarray(np.array(table, np.uint64)),
+        device.xp.asarray(np.array(blocks, np.uint32)),
+        device.stop,
+        np.uint64(span),
+    )
+
+    def launch() -> None:
+        kernel(len(blocks), _BLOCK, arguments)
+
+    return launch
+
+
+def _takes_packs(operands: Sequence[Array], copy: Copy | None, pack: int) -> bool:
+    """Whether packs of an updated tensor are packs of its copy."""
+    if copy is None:
+        return True
+    apart = copy.columns < operands[0].size
+    return address(copy.array) % (pack * copy.array.dtype.itemsize) == 0 and not (
+        apart and (copy.columns % pack or copy.pitch % pack)
+    )
+
+
+def update_source(
+    op: Any, dtypes: Sequence[DType], pack: int, flight: int, copy_type: DType | None = None, rows: bool = False
+) -> str:
+    """The kernel `update`: `pack` elements at once, `flight` packs loaded before the first is used.
+
+    copy_type: the element type of copies of operand 0, None where there are none. rows: rows of some lie apart.
+    """
+    type = one_word(computing_type(dtypes[0]))
+    names: Sequence[str] = op.operands
+    mutates: Sequence[int] = op.mutates
+    tensors = [i for i in range(len(names)) if i not in op.scalars]
+    element = [f"{type}& {name}" if i in op.mutates else f"const {type} {name}" for i, name in enumerate(names)]
+    body = [
+        f"const {_constant(value, type)[0]} {name} = {_constant(value, type)[1]};"
+        for name, value in op.attributes().items()
+        if re.search(rf"\b{name}\b", op.cuda_update)
+    ]
+    body += [line.strip() for line in re.sub(r"\bT\b", type, op.cuda_update).strip().splitlines()]
+    width = len(names) + (1 if copy_type is None else 4)
+    lines = [
+        "if (stop[0]) return;",
+        f"const u64* const row = table + (u64)blocks[2 * blockIdx.x] * {width};",
+        f"const u64 size = row[{len(names)}], begin = blocks[2 * blockIdx.x + 1] * span;",
+        "const u64 end = begin + span < size ? begin + span : size;",
+    ]
+    for i, name in enumerate(names):
+        kind = c_type(dtypes[i])
+        if i in op.scalars:
+            lines.append(f"const {type} {name} = ({type})wide(*(const {kind}*)row[{i}]);")
+        else:
+            lines.append(f"{kind}* const p{i} = ({kind}*)row[{i}];")
+    copied, bounds = "", str(_BLOCK)
+    if copy_type is not None:
+        lines.append(f"{c_type(copy_type)}* const copy = ({c_type(copy_type)}*)row[{len(names) + 1}];")
+        copied = "copy + {0}"
+        # As many blocks at the same time as without copies.
+        bounds = f"{_BLOCK}, {5 if len(tensors) <= 3 else 4}"
+    if rows:
+        lines.append(f"const unsigned int columns = row[{len(names) + 2}];")
+        lines.append(f"const u64 pitch = row[{len(names) + 3}];")
+        copied = "copy + (u64)((unsigned int){0} / columns) * pitch + (unsigned int){0} % columns"
+    step = _BLOCK * pack
+    place = f"const u64 i = at + u * {step};"
+    lines += [f"for (u64 at = begin + threadIdx.x * {pack}; at < end; at += {step * flight}) {{"]
+    lines += [f"    Pack<{c_type(dtypes[i])}, {pack}> a{i}[{flight}];" for i in tensors]
+    lines += ["    #pragma unroll", f"    for (int u = 0; u < {flight}; ++u) {{", f"        {place}"]
+    lines += [f"        if (i + {pack} <= size) {{"]
+    lines += [f"            a{i}[u] = *(const Pack<{c_type(dtypes[i])}, {pack}>*)(p{i} + i);" for i in tensors]
+    lines += ["        }", "    }", "    #pragma unroll", f"    for (int u = 0; u < {flight}; ++u) {{"]
+    lines += [f"        {place}"]
+    lines += [f"        if (i + {pack} <= size) {{", "            #pragma unroll"]
+    lines += [f"            for (int j = 0; j < {pack}; ++j) {{"]
+    lines += _updated(op, dtypes, tensors, "a{}[u].at[j]", 16)
+    lines += ["            }"]
+    lines += [f"            *(Pack<{c_type(dtypes[i])}, {pack}>*)(p{i} + i) = a{i}[u];" for i in mutates]
+    if copy_type is not None:
+        lines += ["            if (copy) {", f"                Pack<{c_type(copy_type)}, {pack}> c;"]
+        lines += [f"                for (int j = 0; j < {pack}; ++j)"]
+        lines += [f"                    c.at[j] = narrow<{c_type(copy_type)}>(wide(a0[u].at[j]));"]
+        lines += [f"                *(Pack<{c_type(copy_type)}, {pack}>*)({copied.format('i')}) = c;", "            }"]
+    lines += ["        } else {", "            #pragma unroll 1", "            for (u64 k = i; k < size; ++k) {"]
+    lines += _updated(op, dtypes, tensors, "p{}[k]", 16)
+    if copy_type is not None:
+        lines += [f"                if (copy) *({copied.format('k')}) = narrow<{c_type(copy_type)}>(wide(p0[k]));"]
+    lines += ["            }", "        }", "    }", "}"]
+    return "\n".join(
+        [
+            f"__device__ __forceinline__ void update_element({', '.join(element)}) {{",
+            *(f"    {line}" for line in body),
+            "}",
+            f'extern "C" __global__ void __launch_bounds__({bounds}) update(',
+            "    const u64* table, const unsigned int* blocks, const int* stop, const u64 span) {",
+            *(line if line.lstrip().startswith("#") else f"    {line}" for line in lines),
+            "}",
+            "",
+        ]
+    )
+
+
+def _updated(op: Any, dtypes: Sequence[DType], tensors: Sequence[int], place: str, indent: int) -> list[str]:
+    """The update of one element; `place` is where operand {} has it."""
+    type = computing_type(dtypes[0])
+    mutates: Sequence[int] = op.mutates
+    lines = [f"{type} v{i} = ({type})wide({place.format(i)});" for i in tensors]
+    given = [f"v{i}" if i in tensors else name for i, name in enumerate(op.operands)]
+    lines.append(f"update_element({', '.join(given)});")
+    lines += [f"{place.format(i)} = narrow<{c_type(dtypes[i])}>(v{i});" for i in mutates]
+    return [f"{' ' * indent}{line}" for line in lines]
+
+
+def _constant(value: Any, type: str) -> tuple[str, str]:
+    """(C++ type, C++ constant) of an attribute."""
+    return ("bool", str(value).lower()) if isinstance(value, bool) else (type, f"({type}){value!r}")

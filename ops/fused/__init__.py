@@ -1,0 +1,1 @@
+"""Several operators as one, made by the passes of passes/fusion."""

@@ -1,0 +1,181 @@
+"""The lines of a fused operator: one operator each, as text, read into operators without evaluating anything.
+
+`Mul(x0, t1)` multiplies operand 0 of the fused operator by the result of line 1. Attributes follow the operands in
+the spelling of the graph text: `Cast(t0, dst_type=Float16)`, `ReduceSum(t1, keep_dims=false, axis=(0))`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.text.values import key_text, value_text
+from mspc.ir.types import TensorType
+from mspc.ops.bases import Elementwise
+from mspc.ops.op import REGISTRY, Op
+
+_LINE = re.compile(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*\Z", re.DOTALL)
+_OPERAND = re.compile(r"\s*([xt])(0|[1-9]\d{0,5})\s*(?:,|\Z)")
+_KEY = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*")
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[()\[\]{},]|[^"()\[\]{},]+')
+_CLOSING = ("ReduceSum", "ReduceMean", "ReduceMax")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line: the operator, and for each operand ("x", operand of the fused operator) or ("t", earlier line)."""
+
+    op: Op
+    operands: tuple[tuple[str, int], ...]
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the line is a reduction; nothing reads its result."""
+        return closes(self.op)
+
+
+def fusible(op: object) -> bool:
+    """Whether the operator may be a line in the middle of a fused operator: every element of its result is computed
+    from the operands' elements at the same place alone, broadcast by the general rule."""
+    # PReLU aligns its second operand with dimension 1.
+    return isinstance(op, Elementwise) and bool(op.cuda) and op.name != "PReLU"
+
+
+def closes(op: object) -> bool:
+    """Whether the operator may close a chain: a reduction."""
+    return isinstance(op, Op) and op.name in _CLOSING
+
+
+def line_of(op: Op, operands: Sequence[tuple[str, int]]) -> str:
+    """The text of a line.
+
+    Raises:
+        TypeError: an attribute has a value that has no text.
+    """
+    parts = [f"{kind}{index}" for kind, index in operands]
+    parts += [f"{key_text(key)}={value_text(value)}" for key, value in op.attributes().items()]
+    return f"{op.name}({', '.join(parts)})"
+
+
+@functools.lru_cache(maxsize=65536)
+def read_line(line: str) -> Step:
+    """The operator and the operands of a line.
+
+    Raises:
+        MspcError: the line is malformed, or its operator is unknown or cannot have these attributes.
+    """
+    match = _LINE.match(line)
+    if match is None:
+        _fail(line, "it is not of the form Name(x0, t0, key=value)")
+    name, rest = match.groups()
+    operands: list[tuple[str, int]] = []
+    at = 0
+    while (operand := _OPERAND.match(rest, at)) is not None:
+        operands.append((operand[1], int(operand[2])))
+        at = operand.end()
+    pairs = [_pair(line, text) for text in _split(rest[at:])]
+    if pairs and operands and rest[:at].rstrip()[-1:] != ",":
+        _fail(line, f"unexpected {rest[at:]!r}")
+    return Step(_operator(line, name, pairs), tuple(operands))
+
+
+def _split(text: str) -> list[str]:
+    """The parts between the commas that stand in no brackets and no string."""
+    if not text.strip():
+        return []
+    parts, depth = [""], 0
+    for token in _TOKEN.findall(text):
+        depth += (token in "([{") - (token in ")]}") if len(token) == 1 else 0
+        if token == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return parts
+
+
+def _pair(line: str, text: str) -> tuple[str, str]:
+    match = _KEY.match(text)
+    if match is None:
+        _fail(line, f"{text.strip()!r} is neither x0, x1, ... nor t0, t1, ... nor key=value")
+    return match[1], text[match.end() :].strip()
+
+
+def _operator(line: str, name: str, pairs: list[tuple[str, str]]) -> Op:
+    from mspc.ir.text.fragments import Malformed, read_attributes
+    from mspc.ir.text.operator_reader import OperatorReader  # only a text that is read needs the grammar
+    from mspc.ir.text.source_text import SourceText
+
+    if name not in REGISTRY:
+        from mspc.ops.modules import load_operators  # imports the modules that use this one
+
+        load_operators()
+    if name not in REGISTRY:
+        _fail(line, f"there is no operator {name}")
+    try:
+        text = f"{{{', '.join(f'{key}: {value}' for key, value in pairs)}}}"
+        attributes: dict[str, Any] = read_attributes(text) if pairs else {}
+        op = OperatorReader(SourceText(line, "line"), REGISTRY).operator(name, attributes, 0)
+    except (Malformed, MspcError) as error:
+        _fail(line, error.message, error.notes if isinstance(error, MspcError) else ())
+    return cast(Op, op)
+
+
+def _fail(line: str, message: str, notes: Sequence[str] = ()) -> NoReturn:
+    raise MspcError(f"in the line {line!r} of a fused operator: {message}", notes=notes) from None
+
+
+@functools.lru_cache(maxsize=65536)
+def read_body(body: tuple[str, ...], returns: tuple[int, ...]) -> tuple[Step, ...]:
+    """The lines of a fused operator, checked against each other.
+
+    Raises:
+        MspcError: a line is malformed, reads what there is not or is not needed, or `returns` names no lines.
+    """
+    if not body:
+        raise MspcError("a fused operator has no lines")
+    steps = tuple(map(read_line, body))
+    needed: set[tuple[str, int]] = {("t", index) for index in returns}
+    for number, (line, step) in enumerate(zip(body, steps, strict=True)):
+        if not fusible(step.op) and not step.reduces:
+            _fail(line, f"{step.op.name} does not work element by element")
+        if not step.operands:
+            _fail(line, "it reads nothing")
+        for kind, index in step.operands:
+            if kind == "t" and index >= number:
+                _fail(line, f"t{index} is not the result of an earlier line")
+            if kind == "t" and steps[index].reduces:
+                _fail(line, f"t{index} is a reduction, which only closes a chain")
+        if step.reduces and [kind for kind, _ in step.operands] != ["t"]:
+            _fail(line, "a reduction reads the result of one earlier line")
+        needed.update(step.operands)
+    if not returns or len(set(returns)) != len(returns) or not all(0 <= index < len(body) for index in returns):
+        raise MspcError(f"a fused operator of {len(body)} lines cannot return {returns}")
+    for number, line in enumerate(body):
+        if ("t", number) not in needed:
+            _fail(line, "its result is neither read nor returned")
+    for index in range(operand_count(steps)):
+        if ("x", index) not in needed:
+            raise MspcError(f"no line of the fused operator reads x{index}")
+    return steps
+
+
+def operand_count(steps: Sequence[Step]) -> int:
+    """How many operands the lines read."""
+    return 1 + max((index for step in steps for kind, index in step.operands if kind == "x"), default=-1)
+
+
+def types_of_steps(steps: Sequence[Step], operand_types: Sequence[TensorType]) -> list[TensorType]:
+    """The type of every line's result.
+
+    Raises:
+        MspcError: the operands do not fit.
+    """
+    found: list[TensorType] = []
+    for step in steps:
+        types = [(operand_types if kind == "x" else found)[index] for kind, index in step.operands]
+        found.append(cast(TensorType, step.op.infer(*types)))
+    return found

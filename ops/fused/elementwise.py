@@ -1,0 +1,83 @@
+"""Several operators that work element by element as one, which passes over memory once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import TensorType, TupleType, Type, dtype_of
+from mspc.ops.cuda.elementwise import launch_chain
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.fused.body import Step, line_of, operand_count, read_body, types_of_steps
+from mspc.ops.fused.kernel import blocked_kernel, plain_kernel
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
+
+
+class FusedElementwise(Op):
+    """The operators of `body`, one a line, each applied to operands x0, x1, ... and results t0, t1, ... of lines.
+
+    All lines have one shape, to which the operands are broadcast; reductions may close chains. `returns` are the
+    lines whose results are the operator's: one tensor, or a tuple of several.
+    """
+
+    body: tuple[str, ...] = ()
+    returns: tuple[int, ...] = ()
+    fresh: ClassVar[bool] = True
+    in_place: ClassVar[bool] = True
+    any_types: ClassVar[bool] = True
+    widens: ClassVar[bool] = False  # its lines do, each rounding its own result
+    bprop: ClassVar[Any] = NotDifferentiable("operators are fused after all gradients are taken")
+
+    def __post_init__(self) -> None:
+        read_body(self.body, self.returns)
+
+    @classmethod
+    def of(cls, steps: Sequence[Step], returns: Sequence[int]) -> FusedElementwise:
+        """The operator of these lines."""
+        return cls(tuple(line_of(step.op, step.operands) for step in steps), tuple(returns))
+
+    def rule(self, *types: TensorType) -> str:
+        raise MspcError(f"{self.name} is of a rank's own graph: it has no sharding rule")
+
+    def infer(self, *types: Any) -> Type:
+        steps = steps_of(self)
+        if len(types) != operand_count(steps):
+            raise MspcError(f"{self.name} takes {operand_count(steps)} tensors, not {len(types)}")
+        for index, operand in enumerate(types):
+            if not isinstance(operand, TensorType):
+                raise MspcError(f"{self.name}: input {index} is {operand}, not a tensor")
+        found = step_types(self, types)
+        lines = zip(self.body, found, steps, strict=True)
+        chain = [(line, type.shape) for line, type, step in lines if not step.reduces]
+        for line, shape in chain:
+            if shape != chain[0][1]:
+                raise MspcError(
+                    f"{self.name}: the line {line!r} has shape {shape}, the line {chain[0][0]!r} {chain[0][1]}",
+                    notes=["all lines but reductions have one shape"],
+                )
+        results = tuple(found[index] for index in self.returns)
+        return results[0] if len(results) == 1 else TupleType(results)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        return blocked_kernel(be, steps_of(self), self.returns) or plain_kernel(be, steps_of(self), self.returns)
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return blocked_kernel(be, steps_of(self), self.returns)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        types = step_types(self, [TensorType(dtype_of(array.dtype), tuple(array.shape)) for array in inputs])
+        return launch_chain(device, steps_of(self), types, self.returns, inputs, out)
+
+
+def steps_of(op: FusedElementwise) -> tuple[Step, ...]:
+    """The parsed lines of the operator."""
+    return read_body(op.body, op.returns)
+
+
+def step_types(op: FusedElementwise, operand_types: Sequence[TensorType]) -> list[TensorType]:
+    """The type of every line's result. Raises MspcError where the operands do not fit."""
+    return types_of_steps(steps_of(op), operand_types)

@@ -1,0 +1,121 @@
+"""Updates of many parameters by one optimizer as one operator."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, cast
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType, TupleType, Type
+from mspc.ops.cuda.update import launch_updates
+from mspc.ops.device import Array, Copy, Device, Launch
+from mspc.ops.fused.body import line_of, read_line
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
+from mspc.ops.optim.optimizer import Update
+
+
+class GroupedUpdate(Op):
+    """`count` times the operator `update`, written as a line without operands: `AssignAdd()`.
+
+    Operands are those of the first member, then those of the second, and so on; the result is the tuple of the
+    members' results (all of them where a member has several). A gradient may be Float16 or BFloat16 where its
+    parameter is Float32: it is widened first.
+    """
+
+    update: str = ""
+    count: int = 1
+    has_side_effect: ClassVar[bool] = True
+    bprop: ClassVar[Any] = NotDifferentiable("it changes parameters")
+
+    def __post_init__(self) -> None:
+        update_of(self.update)
+        if self.count < 1:
+            raise MspcError(f"GroupedUpdate has {self.count} members; it needs at least one")
+
+    @classmethod
+    def of(cls, op: Update, count: int) -> GroupedUpdate:
+        """`count` updates by `op`."""
+        return cls(line_of(op, ()), count)
+
+    @property
+    def member(self) -> Update:
+        """The operator of every member."""
+        return update_of(self.update)
+
+    @property
+    def width(self) -> int:
+        """Operands of a member."""
+        return len(self.member.operands)
+
+    @property
+    def mutates(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on the members
+        return tuple(i * self.width + index for i in range(self.count) for index in self.member.mutates)
+
+    @property
+    def copied(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on the members
+        return tuple(i * self.width + index for i in range(self.count) for index in self.member.copied)
+
+    def members(self, operands: Sequence[Any]) -> list[Sequence[Any]]:
+        """The operands of every member."""
+        return [operands[start : start + self.width] for start in range(0, len(operands), self.width)]
+
+    def rule(self, *types: TensorType) -> str:
+        raise MspcError(f"{self.name} is of a rank's own graph: it has no sharding rule")
+
+    def infer(self, *types: Any) -> Type:
+        if len(types) != self.count * self.width:
+            raise MspcError(f"{self.name} takes {self.count * self.width} tensors, not {len(types)}")
+        found: list[TensorType] = []
+        for operands in self.members(types):
+            inferred = self.member.infer(*[widened(self.member, operands, i) for i in range(self.width)])
+            found += inferred.elements if isinstance(inferred, TupleType) else (cast(TensorType, inferred),)
+        return TupleType(tuple(found))
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        op, run, members = self.member, functools.partial(self.member.run, be), self.members
+        place = gradient_index(op)
+
+        def kernel(*inputs: Any) -> tuple[Any, ...]:
+            results: list[Any] = []
+            for operands in members(inputs):
+                if place is not None and operands[place].dtype != operands[0].dtype:
+                    operands = list(operands)
+                    operands[place] = operands[place].astype(operands[0].dtype)
+                result = run(*operands)
+                results += result if isinstance(result, tuple) else (result,)
+            return tuple(results)
+
+        return kernel
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def launch(
+        self, device: Device, inputs: Sequence[Array], out: Any, copies: Mapping[int, Copy] | None = None
+    ) -> Launch | None:
+        found = [copies.get(i * self.width) for i in range(self.count)] if copies else ()
+        return launch_updates(device, self.member, self.members(inputs), found)
+
+
+@functools.lru_cache(maxsize=1024)
+def update_of(line: str) -> Update:
+    """The operator of a line without operands. Raises MspcError for text that is no update of a parameter."""
+    step = read_line(line)
+    if step.operands:
+        raise MspcError(f"GroupedUpdate: {line!r} names operands; write {step.op.name}(key=value) alone")
+    if not isinstance(step.op, Update):
+        raise MspcError(f"GroupedUpdate: {step.op.name} is no update of a parameter")
+    return step.op
+
+
+def gradient_index(op: Update) -> int | None:
+    """The operand that may be narrower than the parameter; None: there is none."""
+    return op.operands.index("gradient") if "gradient" in op.operands else None
+
+
+def widened(op: Update, types: Sequence[TensorType], index: int) -> TensorType:
+    """The type in which a member takes an operand."""
+    type = types[index]
+    narrow = index == gradient_index(op) and type.dtype in (FLOAT16, BFLOAT16) and types[0].dtype == FLOAT32
+    return TensorType(FLOAT32, type.shape) if narrow else type

@@ -1,0 +1,316 @@
+"""The kernels of fused operators: line after line for one block of the result after the other.
+
+A block is so small that operands, what lines hand to each other and results stay in the cache of a core. Every line
+runs the operator's own array function on the same elements as unfused, so the results are the same bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+from mspc.ir.types import TensorType, dtype_of
+from mspc.ops.bases import Elementwise
+from mspc.ops.cpu.blocks import SHARED, in_parallel, thread_count
+from mspc.ops.fused.body import Step, operand_count, types_of_steps
+from mspc.ops.math.arithmetic import AddN
+from mspc.ops.math.elementwise import Identity
+from mspc.ops.op import ArrayBackend, Op
+from mspc.ops.tensor.broadcast import Reduce
+from mspc.ops.tensor.cast import Cast
+
+SMALL = 1024
+"""Elements up to which the lines run on whole arrays: these are in the cache anyway."""
+CACHE = 1 << 20
+"""Bytes that the blocks of a thread may fill together: the cache of one core."""
+LEAST, MOST = 8192, 65536
+"""Elements of a block: as many as calls of array functions are worth, and no more than fit."""
+
+Kernel = Callable[..., Any]
+Shape = tuple[int, ...]
+
+
+def plain_kernel(be: ArrayBackend, steps: Sequence[Step], returns: Sequence[int]) -> Kernel:
+    """`function(*operands)`: the lines one after the other on whole arrays."""
+    count = operand_count(steps)
+    program: list[tuple[Kernel, int, int, tuple[int, ...]]] = []
+    for step in steps:
+        read = _places(step, count)
+        # One and two operands have their own fields because a list of arguments costs as much as a small kernel.
+        program.append((step.op.kernel(be), read[0], read[1] if len(read) == 2 else -len(read), read))
+    places = [count + index for index in returns]
+    # These may hand out their operand, where a fresh array is promised.
+    shared = [i for i, index in enumerate(returns) if isinstance(steps[index].op, Identity | AddN)]
+
+    def kernel(*operands: Any) -> Any:
+        values = list(operands)
+        append = values.append
+        for function, first, second, read in program:
+            if second >= 0:
+                append(function(values[first], values[second]))
+            elif second == -1:
+                append(function(values[first]))
+            else:
+                append(function(*[values[i] for i in read]))
+        results = [values[i] for i in places]
+        for i in shared:
+            results[i] = be.xp.array(results[i])
+        return results[0] if len(results) == 1 else tuple(results)
+
+    return kernel
+
+
+def blocked_kernel(be: ArrayBackend, steps: Sequence[Step], returns: Sequence[int]) -> Kernel | None:
+    """`function(*operands, out=None)`: block by block where arrays are large; None where arrays are not NumPy's."""
+    if be.xp is not np:
+        return None
+    plain = plain_kernel(be, steps, returns)
+    schedules: dict[tuple[Shape, ...], _Schedule | None] = {}
+
+    def kernel(*operands: Any, out: Any = None) -> Any:
+        shapes = tuple([array.shape for array in operands])
+        if shapes not in schedules:
+            large = math.prod(np.broadcast_shapes(*shapes)) > SMALL
+            schedules[shapes] = _Schedule(be, steps, returns, operands) if large else None
+        schedule = schedules[shapes]
+        if schedule is not None:
+            return schedule.run(operands, out)
+        result = plain(*operands)
+        return result if out is None else _copied(result, out)
+
+    return kernel
+
+
+def _copied(result: Any, out: Any) -> Any:
+    if isinstance(out, tuple):
+        return tuple(map(_copied, result, cast("tuple[Any, ...]", out)))
+    np.copyto(out, result)
+    return out
+
+
+def _places(step: Step, count: int) -> tuple[int, ...]:
+    """Where the operands of a line stand in the list of operands and results of lines."""
+    return tuple(index if kind == "x" else count + index for kind, index in step.operands)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line as blocks run it.
+
+    function: takes the operands' blocks, and `out` where there is a target. places: its operands among operands and
+    results of lines; `at`: where its own result stands there. target: the block that it writes to, of the whole
+    arrays' and then of scratch; -1 where the function makes one. copy: the whole array to which the result is copied
+    when the block is done, -1 for none.
+    """
+
+    function: Kernel
+    places: tuple[int, ...]
+    at: int
+    target: int
+    copy: int
+
+
+class _Schedule:
+    """How a fused operator is worked off for operands of certain shapes.
+
+    whole: the lines, reductions aside, whose results are needed as whole arrays. dims: the result's dimensions,
+    neighbours that are broadcast alike merged where arrays are contiguous; merged: the operands' shapes in these.
+    split: the dimension of which a block takes `size`; those before are walked one by one, those behind are whole.
+    folded: reductions over trailing dimensions, made block by block: (line, dimensions that remain, function).
+    later: reductions of whole arrays: (line, function).
+    """
+
+    def __init__(
+        self, be: ArrayBackend, steps: Sequence[Step], returns: Sequence[int], operands: Sequence[Any]
+    ) -> None:
+        self.steps, self.returns = steps, returns
+        self.types = types_of_steps(steps, [TensorType(dtype_of(a.dtype), a.shape) for a in operands])
+        shape = self.types[0].shape
+        rank = len(shape)
+        axes = {i: cast(Reduce, s.op).axes(rank) or tuple(range(rank)) for i, s in enumerate(steps) if s.reduces}
+        trailing = {i: min(at) for i, at in axes.items() if len(at) == rank - min(at)}
+        shapes = [(1,) * (rank - a.ndim) + a.shape for a in operands]
+        merge = all(a.flags.c_contiguous or a.size == 1 for a in operands)
+        self.dims, self.merged, before = _merged(shape, shapes, set(trailing.values()), merge)
+        count = len(self.dims)
+        rest = {i: before[first] for i, first in trailing.items() if 0 < before[first] < count}
+        self.folded = [(i, kept, _over_last(be, steps[i].op, count - kept)) for i, kept in rest.items()]
+        self.later = [(i, steps[i].op.kernel(be)) for i in axes if i not in rest]
+        operand_of = {i: steps[i].operands[0][1] for i in axes}
+        self.whole = list(dict.fromkeys(i if i not in axes else operand_of[i] for i in returns if i not in rest))
+        self.lines, self.scratch = self._lines(be, operands, [operand_of[i] for i in rest])
+        width = max(t.dtype.itemsize for t in self.types)
+        arrays = sum(m == self.dims for m in self.merged) + len(self.scratch) + len(self.whole)
+        target = min(MOST, max(LEAST, CACHE // (width * max(1, arrays))))
+        last = min(rest.values(), default=count) - 1
+        self.split = 0
+        while self.split < last and math.prod(self.dims[self.split + 1 :]) > target:
+            self.split += 1
+        self.size = min(self.dims[self.split], max(1, target // math.prod(self.dims[self.split + 1 :])))
+
+    def _lines(
+        self, be: ArrayBackend, operands: Sequence[Any], folded: Sequence[int]
+    ) -> tuple[list[_Line], list[np.dtype[Any]]]:
+        """The lines, and the element types of the scratch blocks that they need."""
+        steps, count = self.steps, len(operands)
+        last = {operand: number for number, step in enumerate(steps) for operand in step.operands}
+        kept = {("t", index) for index in (*folded, *self.whole)}
+        lines: list[_Line] = []
+        scratch: list[np.dtype[Any]] = []
+        free: list[int] = []
+        slots: dict[tuple[str, int], int] = {}
+        for number, step in enumerate(steps):
+            if step.reduces:
+                continue
+            dtype, function = self.types[number].dtype.numpy, _writing(be, step.op)
+            over = [o for o in dict.fromkeys(step.operands) if last[o] == number and o not in kept]
+            dead = [slots[o] for o in over if o in slots]
+            if step.op.in_place:
+                free += dead
+            # An operand may stand in the memory of a result, so that nothing may read operands once that is written.
+            first_safe = number + (1 if step.op.in_place else 0)
+            read_later = any(
+                last["x", i] >= first_safe
+                for i, array in enumerate(operands)
+                if array.shape == self.types[number].shape and array.dtype == dtype
+            )
+            place = self.whole.index(number) if number in self.whole else -1
+            target = -1
+            if function is not None and place >= 0 and not read_later:
+                target, place = place, -1
+            elif function is not None:
+                fitting = [slot for slot in free if scratch[slot] == dtype]
+                if fitting:
+                    free.remove(fitting[-1])
+                else:
+                    scratch.append(dtype)
+                slots["t", number] = fitting[-1] if fitting else len(scratch) - 1
+                target = len(self.whole) + slots["t", number]
+            if not step.op.in_place:
+                free += dead
+            call = function or step.op.kernel(be)
+            lines.append(_Line(call, _places(step, count), count + number, target, place))
+        return lines, scratch
+
+    def run(self, operands: Sequence[Any], out: Any = None) -> Any:
+        """The results, written to `out` where it is given."""
+        outs = cast("tuple[Any, ...]", out if isinstance(out, tuple) else (out,))
+        given = dict(zip(self.returns, outs, strict=True)) if out is not None else {}
+        arrays: dict[int, Any] = {
+            i: given[i] if i in given else np.empty(self.types[i].shape, self.types[i].dtype.numpy)
+            for i in (*self.whole, *(i for i, *_ in self.folded))
+        }
+        blocks = [
+            a.reshape(()) if a.size == 1 else a.reshape(m) for a, m in zip(operands, self.merged, strict=True)
+        ]
+        whole = [arrays[i].reshape(self.dims) for i in self.whole]
+        sums = [(i, function, arrays[i].reshape(self.dims[:kept])) for i, kept, function in self.folded]
+        work = functools.partial(self._part, blocks, whole, sums)
+        units = math.prod(self.dims[: self.split + 1])
+        pieces = -(-units // self.size)
+        threads = min(thread_count(), pieces) if math.prod(self.dims) >= SHARED else 1
+        if threads == 1:
+            work(0, units)
+        else:
+            share = -(-pieces // threads) * self.size
+            in_parallel([functools.partial(work, i, min(i + share, units)) for i in range(0, units, share)])
+        for i, function in self.later:
+            result = function(arrays[self.steps[i].operands[0][1]])
+            arrays[i] = _copied(result, given[i]) if i in given else result
+        results = tuple(arrays[i] for i in self.returns)
+        return results[0] if len(results) == 1 else results
+
+    def _part(
+        self, inputs: list[Any], whole: list[Any], sums: list[tuple[int, Kernel, Any]], begin: int, end: int
+    ) -> None:
+        """Work off a range of the dimensions up to `split`, counted as one."""
+        split, length = self.split, self.dims[self.split]
+        spare = [np.empty((self.size, *self.dims[split + 1 :]), dtype) for dtype in self.scratch]
+        count = len(inputs)
+        values: list[Any] = [None] * (count + len(self.steps))
+        while begin < end:
+            outer, start = divmod(begin, length)
+            stop = min(start + self.size, length, start + end - begin)
+            begin += stop - start
+            lead: Shape = ()
+            for n in reversed(self.dims[:split]):
+                outer, index = divmod(outer, n)
+                lead = (index, *lead)
+            here = (*lead, slice(start, stop))
+            for i, array in enumerate(inputs):
+                values[i] = array[_within(here, array.shape)] if array.ndim else array
+            targets = [array[here] for array in whole] + [array[: stop - start] for array in spare]
+            for line in self.lines:
+                read = [values[i] for i in line.places]
+                if line.target >= 0:
+                    values[line.at] = line.function(*read, out=targets[line.target])
+                else:
+                    values[line.at] = line.function(*read)
+            for line in self.lines:
+                if line.copy >= 0:
+                    np.copyto(targets[line.copy], values[line.at])
+            for i, function, array in sums:
+                array[here] = function(values[count + self.steps[i].operands[0][1]])
+
+
+def _merged(
+    shape: Shape, shapes: Sequence[Shape], bounds: set[int], merge: bool
+) -> tuple[Shape, tuple[Shape, ...], list[int]]:
+    """(dimensions, the operands' shapes in them, how many there are before each of the old ones).
+
+    Dimensions of size 1 vanish and neighbours along which the same operands are broadcast become one, but for those
+    on two sides of one of the `bounds`. Without `merge` all stay as they are.
+    """
+    dims: list[int] = []
+    patterns: list[tuple[bool, ...]] = []
+    before: list[int] = []
+    apart = True
+    for d, n in enumerate(shape):
+        apart = apart or d in bounds or not merge
+        before.append(len(dims) if apart else -1)
+        if merge and n == 1:
+            continue
+        pattern = tuple(s[d] == n for s in shapes)
+        if not apart and pattern == patterns[-1]:
+            dims[-1] *= n
+        else:
+            dims.append(n)
+            patterns.append(pattern)
+        apart = False
+    merged = tuple(tuple(n if p[i] else 1 for n, p in zip(dims, patterns, strict=True)) for i in range(len(shapes)))
+    return tuple(dims), merged, before
+
+
+def _within(index: tuple[Any, ...], shape: Shape) -> tuple[Any, ...]:
+    """The index of a block in an array of which some dimensions are broadcast."""
+    return tuple(
+        entry if n != 1 else 0 if isinstance(entry, int) else slice(None)
+        for entry, n in zip(index, shape, strict=False)
+    )
+
+
+def _over_last(be: ArrayBackend, op: Op, count: int) -> Kernel:
+    """The reduction over the last `count` dimensions."""
+    return replace(cast(Reduce, op), keep_dims=False, axis=tuple(range(-count, 0))).kernel(be)
+
+
+def _writing(be: ArrayBackend, op: Op) -> Kernel | None:
+    """The operator's function of blocks that writes to `out`; None where it always makes an array."""
+    if isinstance(op, Cast | Identity):
+        return _copy
+    kind = type(op)
+    if kind.kernel_into is not Elementwise.kernel_into:
+        return op.kernel_into(be)
+    bare = kind.kernel is Elementwise.kernel and kind.run is Elementwise.run
+    function = getattr(np, cast(Elementwise, op).array_function, None) if bare else None
+    return function if isinstance(function, np.ufunc) else None
+
+
+def _copy(x: Any, out: Any) -> Any:
+    np.copyto(out, x, casting="unsafe")
+    return out

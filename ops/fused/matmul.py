@@ -1,0 +1,139 @@
+"""A matrix product with what follows it: a tensor that is added, a bias, GeLU, or a product with GeLU's derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import TensorType, TupleType, Type
+from mspc.ops.device import Array, Device, Launch, in_order
+from mspc.ops.math.matmul import BatchMatMul
+from mspc.ops.nn.activation import GeLU, GeLUGrad
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.sharding.factors import Rule
+
+
+class FusedMatMul(Op):
+    """activation(x @ y + addend + bias) over the last two dimensions.
+
+    Operands are x, y, then addend (of the result's shape), bias (of its last dimension) and before, as far as there
+    are any. activation: "" for none; "gelu"; or "gelu_gradient", which multiplies the product by GeLU's derivative at
+    `before`. keeps_before: the result is a tuple with what goes into GeLU too, for the gradient.
+    """
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+    addend: bool = False
+    bias: bool = False
+    activation: str = ""
+    keeps_before: bool = False
+    fresh: ClassVar[bool] = True
+    omitted: ClassVar[tuple[str, ...]] = ("addend", "bias", "activation", "keeps_before")
+    bprop: ClassVar[Any] = NotDifferentiable("operators are fused after all gradients are taken")
+    samples: ClassVar[Any] = (
+        sample((8, 4), (4, 16), (8, 16), (16,), addend=True, bias=True, gradient=False),
+        sample((8, 4), (16, 4), (16,), transpose_b=True, bias=True, activation="gelu", gradient=False),
+        sample((4, 8), (4, 16), transpose_a=True, activation="gelu", keeps_before=True, gradient=False),
+        sample((2, 8, 4), (2, 4, 16), (2, 8, 16), activation="gelu_gradient", gradient=False),
+    )
+
+    def rule(self, *types: TensorType) -> str | Rule:
+        plain = BatchMatMul(self.transpose_a, self.transpose_b).rule(*types[:2])
+        ins, _, out = plain.partition(" -> ")
+        factors = out.split()
+        sides = {"addend": out, "before": out, "bias": factors[-1]}
+        names = self._names()[2:]
+        if self.activation or names:
+            # What is added, and GeLU, want the whole sum: the summed factor is not cut.
+            left, _, right = ins.partition(", ")
+            ins = ", ".join(" ".join(f if f in factors else f"{f}!" for f in side.split()) for side in (left, right))
+        results = f"{out}, {out}" if self.keeps_before else out
+        return f"{', '.join([ins, *(sides[name] for name in names)])} -> {results}"
+
+    def infer(self, *types: Any) -> Type:
+        names = self._names()
+        if len(types) != len(names):
+            raise MspcError(f"{self.name} takes {len(names)} tensors ({', '.join(names)}), not {len(types)}")
+        found = BatchMatMul(self.transpose_a, self.transpose_b).infer(*types[:2])
+        assert isinstance(found, TensorType)
+        for name, operand in zip(names[2:], types[2:], strict=True):
+            wanted = found if name != "bias" else found.with_shape(found.shape[-1:])
+            if operand != wanted:
+                raise MspcError(f"{self.name}: {name} is {operand}, not {wanted}")
+        return TupleType((found, found)) if self.keeps_before else found
+
+    def _names(self) -> list[str]:
+        if self.activation not in ("", "gelu", "gelu_gradient"):
+            raise MspcError(f"{self.name}: activation is {self.activation!r}, not 'gelu' or 'gelu_gradient'")
+        if self.keeps_before and self.activation != "gelu":
+            raise MspcError(f"{self.name}: there is nothing before an activation to keep without 'gelu'")
+        optional = {"addend": self.addend, "bias": self.bias, "before": self.activation == "gelu_gradient"}
+        return ["x", "y", *(name for name, there in optional.items() if there)]
+
+    def _parts(self, operands: Sequence[Any]) -> dict[str, Any]:
+        return dict(zip(self._names(), operands, strict=True))
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        product = BatchMatMul(self.transpose_a, self.transpose_b).kernel(be)
+        gelu, gradient = GeLU().kernel(be), GeLUGrad().kernel(be)
+
+        def kernel(*operands: Any) -> Any:
+            parts = self._parts(operands)
+            found = product(parts["x"], parts["y"])
+            for name in ("addend", "bias"):
+                if name in parts:
+                    found = found + parts[name]
+            if self.activation == "gelu":
+                return (gelu(found), found) if self.keeps_before else gelu(found)
+            if self.activation == "gelu_gradient":
+                return gradient(found, parts["before"], parts["before"])
+            return found
+
+        return kernel
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        product = BatchMatMul(self.transpose_a, self.transpose_b).kernel_into(be)
+        gelu, gradient = GeLU().kernel(be), GeLUGrad().kernel(be)
+        assert product is not None
+
+        def into(*operands: Any, out: Any) -> Any:
+            parts = self._parts(operands)
+            found = product(parts["x"], parts["y"], out=out[1] if self.keeps_before else out)
+            for name in ("addend", "bias"):
+                if name in parts:
+                    be.xp.add(found, parts[name], out=found)
+            if self.activation == "gelu":
+                gelu(found, out=out[0] if self.keeps_before else found)
+            elif self.activation:
+                gradient(found, parts["before"], parts["before"], out=found)
+            return out
+
+        return into
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        """One product with all that follows; or, where that is faster, the activation as a kernel of its own."""
+        parts = self._parts(inputs)
+        target, kept = out if self.keeps_before else (out, None)
+        before = kept if self.keeps_before else parts.get("before")
+        x, y, addend, bias = parts["x"], parts["y"], parts.get("addend"), parts.get("bias")
+        transposes = self.transpose_a, self.transpose_b
+        whole = device.matmul(
+            x, y, target, *transposes, addend=addend, bias=bias, activation=self.activation, before=before
+        )
+        if not self.activation:
+            return whole
+        bare = kept if self.keeps_before else target
+        product = device.matmul(x, y, bare, *transposes, addend=addend, bias=bias)
+        if self.activation == "gelu":
+            after = GeLU().launch(device, [bare], target)
+        else:
+            after = GeLUGrad().launch(device, [bare, before, before], target)
+        apart = in_order(product, after)
+        if apart is None or whole is None:
+            return whole or apart
+        kind = (self, *((array.shape, array.dtype.name) for array in inputs))
+        return device.fastest(kind, [whole, apart])

@@ -1,0 +1,161 @@
+"""LayerNorm with the conversions around it, and all its gradients at once; made when operators are fused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type, dtype_of
+from mspc.ops.cuda.norm import fits, layer_norm_gradients
+from mspc.ops.cuda.rows import Rows, Stage
+from mspc.ops.cuda.source import Operand
+from mspc.ops.device import Array, Device, Launch, c_type
+from mspc.ops.nn.norm import LayerNorm, LayerNormGammaGrad, LayerNormGrad
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.sharding.rules import factor_names
+
+_LATE = NotDifferentiable("operators are fused after all gradients are taken")
+
+
+class FusedLayerNorm(Op):
+    """LayerNorm of the last dimension, computed in the element type of gamma and beta whatever x has; the normalised x
+    has `dst_type`. A tuple of it, mean and variance.
+
+    With `adds` the operands are x, another tensor of its type, gamma and beta: what is normalised is their sum, which
+    is the fourth result.
+    """
+
+    epsilon: float = 1e-7
+    dst_type: DType = FLOAT32
+    adds: bool = False
+    fresh: ClassVar[bool] = True
+    omitted: ClassVar[tuple[str, ...]] = ("adds",)
+    bprop: ClassVar[Any] = _LATE
+    samples: ClassVar[Any] = (
+        sample((8, 32), (32,), (32,), epsilon=1e-5, dst_type=FLOAT64, gradient=False),
+        sample((2, 4, 64), (2, 4, 64), (64,), (64,), epsilon=1e-5, dst_type=FLOAT64, adds=True, gradient=False),
+    )
+
+    def rule(self, *types: TensorType) -> Any:
+        rank = len(types[0].shape)
+        names = factor_names(rank)
+        full, row = " ".join([*names[:-1], f"{names[-1]}!"]), " ".join([*names[:-1], "1"])
+        ins = [full] * (2 if self.adds else 1) + [f"{names[-1]}!"] * 2
+        return f"{', '.join(ins)} -> {full}, {row}, {row}" + f", {full}" * self.adds
+
+    def infer(self, *types: Any) -> Type:
+        if len(types) != 3 + self.adds:
+            raise MspcError(f"{self.name} takes {3 + self.adds} tensors, not {len(types)}")
+        x, gamma, beta = types[0], types[-2], types[-1]
+        if self.adds and types[1] != x:
+            raise MspcError(f"{self.name}: what is added is {types[1]}, not {x}")
+        found = LayerNorm(-1, -1, self.epsilon).infer(TensorType(gamma.dtype, x.shape), gamma, beta)
+        assert isinstance(found, TupleType)
+        return TupleType((TensorType(self.dst_type, x.shape), *found.elements[1:], *([x] if self.adds else [])))
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        norm, target = LayerNorm(-1, -1, self.epsilon).kernel(be), self.dst_type.numpy
+
+        def kernel(x: Any, *rest: Any) -> Any:
+            *other, gamma, beta = rest
+            total = x + other[0] if other else x
+            y, mean, variance = norm(total.astype(gamma.dtype, copy=False), gamma, beta)
+            found = (y.astype(target, copy=False), mean, variance)
+            return (*found, total) if other else found
+
+        return kernel
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, gamma, beta = inputs[0], inputs[-2], inputs[-1]
+        y, mean, variance = out[:3]
+        columns = x.shape[-1]
+        if not x.size:
+            return None
+        full = [Operand("x", x)]
+        results = [(y, "x * inverse * gamma + beta")]
+        change = ""
+        if self.adds:
+            # The sum is rounded as it is stored, so that the norm is of what others read.
+            full.append(Operand("other", inputs[1]))
+            results.append((out[3], "other"))
+            change = f"other = (A)wide(narrow<{c_type(dtype_of(x.dtype))}>(x + other)); x = other;"
+        stages = (
+            Stage((("mean", "Sum", "x"),), change, "mean /= COLUMNS;"),
+            Stage(
+                (("variance", "Sum", "x * x"),),
+                "x -= mean;",
+                f"variance /= COLUMNS; const A inverse = 1 / sqrt_of(variance + (A){self.epsilon});",
+            ),
+        )
+        return Rows(
+            "layer_norm", x.size // columns, columns, dtype_of(gamma.dtype), stages, full,
+            by_column=[Operand("gamma", gamma), Operand("beta", beta)],
+            results=results, row_results=[(mean, "mean"), (variance, "variance")],
+        ).launch(device)  # fmt: skip
+
+
+class FusedLayerNormGrad(Op):
+    """The gradients of LayerNorm of the last dimension in x, gamma and beta: a tuple of three.
+
+    Operands are dout, x, mean, variance, gamma and, with `adds`, a tensor that is added to the gradient in x. Computed
+    in the element type of gamma; the first result, and what is added, have `dst_type`.
+    """
+
+    epsilon: float = 1e-7
+    dst_type: DType = FLOAT32
+    adds: bool = False
+    fresh: ClassVar[bool] = True
+    bprop: ClassVar[Any] = _LATE
+    samples: ClassVar[Any] = (
+        sample((8, 32), (8, 32), (8, 1), (8, 1), (32,), low=0.1, dst_type=FLOAT64, gradient=False),
+        sample((2, 4, 64), (2, 4, 64), (2, 4, 1), (2, 4, 1), (64,), (2, 4, 64), low=0.1, dst_type=FLOAT64, adds=True,
+               gradient=False),
+    )  # fmt: skip
+
+    def rule(self, *types: TensorType) -> Any:
+        names = [f"{name}!" for name in factor_names(len(types[1].shape))]
+        full, row, column = " ".join(names), " ".join([*names[:-1], "1"]), names[-1]
+        ins = [full, full, row, row, column, full][: len(types)]
+        return f"{', '.join(ins)} -> {full}, {column}, {column}"
+
+    def infer(self, *types: Any) -> Type:
+        if len(types) != 5 + self.adds:
+            raise MspcError(f"{self.name} takes {5 + self.adds} tensors, not {len(types)}")
+        dout, x, mean, _, gamma = types[:5]
+        if dout.shape != x.shape or gamma.shape != x.shape[-1:] or mean.shape != (*x.shape[:-1], 1):
+            raise MspcError(f"{self.name}: dout is {dout}, x {x}, mean {mean}, gamma {gamma}: they do not fit")
+        result = TensorType(self.dst_type, x.shape)
+        if self.adds and types[5].shape != result.shape:
+            raise MspcError(f"{self.name}: what is added is {types[5]}, not of shape {result.shape}")
+        return TupleType((result, gamma, gamma))
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        gradient = LayerNormGrad(-1, self.epsilon).kernel(be)
+        scales = LayerNormGammaGrad(-1, -1, self.epsilon)
+        target = self.dst_type.numpy
+
+        def kernel(dout: Any, x: Any, mean: Any, variance: Any, gamma: Any, *added: Any) -> Any:
+            wide = [array.astype(gamma.dtype, copy=False) for array in (dout, x)]
+            dx = gradient(*wide, mean, variance, gamma).astype(target, copy=False)
+            if added:
+                dx = (dx + added[0]).astype(target, copy=False)
+            dgamma = scales.run(be, *wide, mean, variance)
+            return dx, dgamma, be.xp.sum(wide[0], axis=tuple(range(x.ndim - 1)))
+
+        return kernel
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        dout, x, mean, variance, gamma = inputs[:5]
+        if not x.size:
+            return None
+        addend = inputs[5] if self.adds else None
+        if not fits(gamma.size) or (addend is not None and addend.dtype != out[0].dtype):
+            return None
+        return layer_norm_gradients(device, dout, x, mean, variance, gamma, addend, out, self.epsilon)

@@ -1,0 +1,184 @@
+"""Copies of parameters that updates keep up to date: the halves in which a network reads its Float32 weights.
+
+Input:  `%0 = Cast(%w) {dst_type: BFloat16}`, `%1 = MatMul(%x, %0)`, ..., `%9 = ApplyMomentum(%w, ...)`
+Output: `%0 = Cast(%w) {kept: true}`: the update of a step can leave the value that `%0` has in the next one.
+
+A copy is `Cast(%w)`, or a `Concat` of parameters and of such casts. It can be kept where each of its parameters is
+written once in the graph, by an update whose kernel writes copies too, and where everything that reads the copy stands
+before these updates. What a graph computes does not depend on the attribute: a runtime that does not know it runs the
+nodes at every step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType
+from mspc.ops.control.structural import shows
+from mspc.ops.op import Op
+from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.moving import Concat
+
+KEPT = "kept"
+"""The attribute of the nodes that make such copies."""
+_PACK = 4
+"""Elements of a Float32 tensor that an update goes through at once."""
+_MOST = 1 << 32
+"""Elements of a parameter: where rows of some lie apart, the update counts all in 32 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Where a parameter stands in a copy: element (r, c) of its rows of `columns` elements is element
+    begin + r * pitch + c of the copy. update: the node that writes the parameter, as its operand `operand`."""
+
+    parameter: Parameter
+    update: Node
+    operand: int
+    begin: int
+    columns: int
+    pitch: int
+
+
+@dataclass(frozen=True)
+class KeptCopies:
+    """copies: the nodes whose results can be kept. inner: casts that only they read."""
+
+    copies: dict[Node, tuple[Piece, ...]] = field(default_factory=dict[Node, "tuple[Piece, ...]"])
+    inner: dict[Node, None] = field(default_factory=dict[Node, None])
+
+    def nodes(self) -> set[Node]:
+        """All nodes that need not run while the copies are up to date."""
+        return {*self.copies, *self.inner}
+
+
+def mark_kept_copies(graph: Graph) -> bool:
+    """Set the attribute on all nodes that make copies which can be kept; what makes such a copy again, to be computed
+    twice, gives way to it. True where there are any."""
+    found = kept_copies(graph, graph.nodes)
+    nodes = found.nodes()
+    for node in nodes:
+        node.attrs[KEPT] = True
+    known = {_content(node): node for node in found.copies}
+    again = {node: known[_content(node)] for node in graph.nodes if node not in nodes and _content(node) in known}
+    if again:
+        numbers, reach, readers = _numbers(graph), _reach(graph), _readers(graph)
+        limits = {node: _overwritten(pieces, numbers) for node, pieces in found.copies.items()}
+        gone: dict[Value, Value] = {
+            node: kept for node, kept in again.items() if reach.get(node, numbers[node]) < limits[kept]
+        }
+        casts = {v for node in again if node in gone for v in node.inputs if readers[v] == 1}
+        graph.nodes = [node for node in graph.nodes if node not in gone and node not in casts]
+        graph.replace(gone)
+    return bool(nodes)
+
+
+def marked_copies(graph: Graph) -> KeptCopies:
+    """What the attribute says, as far as it holds for the graph as it is."""
+    return kept_copies(graph, [node for node in graph.nodes if node.attrs.get(KEPT)])
+
+
+def kept_copies(graph: Graph, among: Iterable[Node]) -> KeptCopies:
+    """The copies made by nodes of `among` that can be kept; at most one of every parameter."""
+    made = [node for node in among if isinstance(node.op, Cast | Concat)]
+    writers = _writers(graph) if made else {}
+    if not writers:
+        return KeptCopies()
+    numbers, reach, readers = _numbers(graph), _reach(graph), _readers(graph)
+    found = KeptCopies()
+    taken: set[Parameter] = set()
+    # A cast that only a Concat reads is a part of the Concat's copy.
+    for node in (*(n for n in made if isinstance(n.op, Concat)), *(n for n in made if isinstance(n.op, Cast))):
+        if node in found.inner:
+            continue
+        pieces = _pieces(node, writers, readers)
+        parameters = [piece.parameter for piece in pieces]
+        if not pieces or len({*parameters}) < len(parameters) or not taken.isdisjoint(parameters):
+            continue
+        if reach.get(node, numbers[node]) >= _overwritten(pieces, numbers):
+            continue
+        found.copies[node] = tuple(pieces)
+        found.inner.update((v, None) for v in node.inputs if isinstance(v, Node))
+        taken.update(parameters)
+    return found
+
+
+def _content(node: Node) -> Hashable:
+    """Equal for nodes that make the same copy."""
+    if not isinstance(node.op, Cast | Concat):
+        return None
+    read = ((v.op, v.inputs[0]) if isinstance(v, Node) and isinstance(v.op, Cast) else v for v in node.inputs)
+    return node.op, *read
+
+
+def _numbers(graph: Graph) -> dict[Node, int]:
+    return {node: number for number, node in enumerate(graph.nodes)}
+
+
+def _overwritten(pieces: Iterable[Piece], numbers: Mapping[Node, int]) -> int:
+    """The number of the first update that writes to a copy."""
+    return min(numbers[piece.update] for piece in pieces)
+
+
+def _writers(graph: Graph) -> dict[Value, tuple[Node, int]]:
+    """For every parameter that is written once, by an update that writes copies too: the update and its operand."""
+    found: dict[Value, tuple[Node, int]] = {}
+    others: set[Value] = set()
+    for node in graph.nodes:
+        op = node.op
+        if not isinstance(op, Op):
+            continue
+        for index in op.mutates:
+            value = node.inputs[index]
+            if not isinstance(value, Parameter):
+                return {}  # it may show any parameter
+            if value in found or index not in op.copied:
+                others.add(value)
+            found[value] = node, index
+    return {value: writer for value, writer in found.items() if value not in others}
+
+
+def _reach(graph: Graph) -> dict[Value, int]:
+    """For every value that is read the number of the last node that reads its memory."""
+    return graph.last_reads(lambda node: range(len(node.inputs)) if shows(node) else ())
+
+
+def _readers(graph: Graph) -> Counter[Value]:
+    """How often every value is read or returned."""
+    return Counter(value for values in (graph.results, *(node.inputs for node in graph.nodes)) for value in values)
+
+
+def _pieces(node: Node, writers: dict[Value, tuple[Node, int]], readers: Mapping[Value, int]) -> list[Piece]:
+    """Where parameters stand in the node's result; [] where it is no copy of parameters."""
+    joined = isinstance(node.op, Concat)
+    found: list[Piece] = []
+    begin = 0
+    for value in node.inputs if joined else (node,):
+        parameter = value
+        if isinstance(value, Node) and isinstance(value.op, Cast) and (not joined or readers[value] == 1):
+            parameter = value.inputs[0]
+        if parameter not in writers or not isinstance(parameter, Parameter) or parameter.kind != "parameter":
+            return []
+        type = parameter.tensor_type
+        if not 0 < type.size < _MOST or not _copied_exactly(type.dtype, node.tensor_type.dtype):
+            return []
+        columns, pitch, step = type.size, type.size, type.size
+        if isinstance(node.op, Concat):
+            axis = node.op.axis % max(1, len(type.shape))
+            if axis:
+                if len(type.shape) != 2:
+                    return []
+                columns, pitch, step = type.shape[1], node.shape[1], type.shape[1]
+            if columns % _PACK:
+                return []
+        found.append(Piece(parameter, *writers[parameter], begin, columns, pitch))
+        begin += step
+    return found
+
+
+def _copied_exactly(source: DType, target: DType) -> bool:
+    """Whether an update that holds a new value of the one type can write it as the other, as Cast would."""
+    return source == target or (source == FLOAT32 and target in (FLOAT16, BFLOAT16))

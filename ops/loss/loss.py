@@ -1,0 +1,331 @@
+"""Losses as single operators. Means are over the whole batch: on a rank partial means, or the whole count as
+a field.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Node, Value
+from mspc.ir.types import FLOAT32, FLOAT64, TensorType, dtype_of
+from mspc.ops.bases import Binary, require_float, require_same
+from mspc.ops.cuda.move import put_values
+from mspc.ops.cuda.reduce import Reduction, reduce
+from mspc.ops.cuda.rows import Rows, Stage
+from mspc.ops.cuda.source import COMMON, Operand, accumulating_type
+from mspc.ops.device import Array, Device, Launch, in_order
+from mspc.ops.math.arithmetic import Div, Maximum, Mul, Neg, Sub
+from mspc.ops.math.comparison import Greater, Select
+from mspc.ops.math.elementwise import Abs, Sign, constant, scaled
+from mspc.ops.nn.activation import Sigmoid
+from mspc.ops.nn.norm import items
+from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.tensor.embedding import require_integer
+from mspc.ops.tensor.reshape import ExpandDims
+from mspc.sharding.rules import factor_names
+
+Gradients = Sequence[Value | None]
+
+
+def log_softmax(xp: Any, logits: Any) -> Any:
+    """The logarithm of softmax along the last axis, in a new array."""
+    moved = logits - xp.max(logits, axis=-1, keepdims=True)
+    moved -= xp.log(xp.sum(xp.exp(moved), axis=-1, keepdims=True))
+    return moved
+
+
+_MOST = Stage((("most", "Largest", "x"),))
+_LOG_SOFTMAX = (_MOST, Stage((("total", "Sum", "exp_of(x)"),), "x = x - most;", "total = log_of(total);"))
+
+
+class SoftmaxCrossEntropyWithLogits(Op):
+    """Cross entropy of every row of logits[n, c] with labels[n, c], and its derivative in the logits:
+    (loss[n], [n, c]).
+
+    The class dimension must stay whole. The labels of a row sum to 1 and get no gradient, as in MindSpore.
+    """
+
+    samples: ClassVar[Any] = (sample((8, 16), (8, 16), low=0.05, high=1.0, gradient=False),)
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_float(self.name, *types)
+        require_same(self.name, *types)
+        return inferred
+
+    def rule(self, logits: TensorType, labels: TensorType) -> str:
+        return "a c!, a c! -> a, a c!"
+
+    def bprop(self, b: Builder, logits: Value, labels: Value, out: Node, dout: Any) -> Gradients:
+        if dout[0] is None:
+            return None, None
+        _, slope = items(b, out, 2)
+        return b.emit(Mul(), slope, b.emit(ExpandDims(-1), dout[0])), None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        logits, labels = inputs
+        logs = log_softmax(xp, logits)
+        return -xp.sum(labels * logs, axis=-1), xp.exp(logs) - labels
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        logits, labels = inputs
+        loss, slope = out
+        rows, columns = logits.shape
+        stages = (*_LOG_SOFTMAX, Stage((("loss", "Sum", "y * x"),), "x = x - total;"))
+        return Rows(
+            "cross_entropy", rows, columns, dtype_of(logits.dtype), stages,
+            [Operand("x", logits), Operand("y", labels)],
+            results=[(slope, "exp_of(x) - y")], row_results=[(loss, "-loss")],
+        ).launch(device)  # fmt: skip
+
+
+class SparseSoftmaxCrossEntropyWithLogits(Op):
+    """The mean cross entropy of logits[n, c] with the classes labels[n]; with is_grad its derivative in the
+    logits.
+
+    batch: the whole number of rows, 0 where this rank has all.
+    """
+
+    is_grad: bool = False
+    batch: int = 0
+    reduction: ClassVar[str] = "mean"
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8,), dtypes=("Float64", "Int32"), low=0, high=16),
+        sample((8, 16), (8,), dtypes=("Float64", "Int32"), low=0, high=16, is_grad=True, gradient=False),
+    )
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_float(self.name, types[0])
+        require_integer(self.name, 1, types[1])
+        return inferred
+
+    def rule(self, logits: TensorType, labels: TensorType) -> str:
+        return "a c!, a -> a c!" if self.is_grad else "a c!, a -> "
+
+    def bprop(self, b: Builder, logits: Value, labels: Value, out: Value, dout: Value) -> Gradients:
+        if self.is_grad:
+            raise MspcError(f"{self.name} has no gradient: it is a gradient already (is_grad)")
+        return b.emit(Mul(), b.emit(SparseSoftmaxCrossEntropyWithLogits(True), logits, labels), dout), None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        logits, labels = inputs
+        logs = log_softmax(xp, logits)
+        places = (xp.arange(labels.shape[0]), labels)
+        if not self.is_grad:
+            return -xp.mean(logs[places])
+        grad = xp.exp(logs)
+        grad[places] -= 1
+        grad /= self.batch or labels.shape[0]
+        return grad
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        logits, labels = inputs
+        rows, columns = logits.shape
+        if not rows * columns:
+            return None
+        dtype = dtype_of(logits.dtype)
+        full, by_row = [Operand("x", logits)], [Operand("label", labels)]
+        before = "const int target = (int)label + (label < 0 ? (int)COLUMNS : 0);"
+        if self.is_grad:
+            stages = (
+                _MOST,
+                Stage((("total", "Sum", "x"),), "x = exp_of(x - most);", "total = 1 / total;"),
+            )
+            slope = f"(x * total - (A)(column == target)) / (A){self.batch or rows}"
+            made = Rows("sparse_cross_entropy_gradient", rows, columns, dtype, stages, full, by_row,
+                        results=[(out, slope)], before=before)  # fmt: skip
+            return made.launch(device)
+        mean_type = FLOAT64 if accumulating_type(dtype) == "double" else FLOAT32
+        losses = device.scratch(rows * mean_type.itemsize).view(mean_type.numpy)
+        totals = (("total", "Sum", "exp_of(x)"), ("chosen", "Sum", "column == target ? x : (A)0"))
+        first = Rows(
+            "sparse_cross_entropy", rows, columns, dtype, (_MOST, Stage(totals, "x = x - most;")), full, by_row,
+            row_results=[(losses, "log_of(total) - chosen")], before=before,
+        )  # fmt: skip
+        second = Rows("mean_cross_entropy", 1, rows, mean_type, (Stage((("total", "Sum", "x"),)),),
+                      [Operand("x", losses)], row_results=[(out, "total / COLUMNS")])  # fmt: skip
+        return in_order(first.launch(device), second.launch(device))
+
+    def localize(self, placement: Placement) -> Op:
+        return replace(self, batch=placement.in_types[0].shape[0]) if self.is_grad else self
+
+
+class SigmoidCrossEntropyWithLogits(Binary):
+    """max(x, 0) - x * label + log(1 + exp(-|x|)), the cross entropy of sigmoid(x) with label."""
+
+    float_only: ClassVar[bool] = True
+    cuda: ClassVar[str] = "softplus({0}) - {0} * {1}"
+    samples: ClassVar[Any] = (sample((8, 16), (8, 16)),)
+
+    def bprop(self, b: Builder, x: Value, label: Value, out: Value, dout: Value) -> Gradients:
+        dx = b.emit(Mul(), dout, b.emit(Sub(), b.emit(Sigmoid(), x), label))
+        return dx, b.emit(Neg(), b.emit(Mul(), dout, x))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        x, label = inputs
+        return xp.maximum(x, 0) - x * label + xp.log1p(xp.exp(-xp.abs(x)))
+
+
+class L2Loss(Op):
+    """Half the sum of the squares of x, a scalar."""
+
+    samples: ClassVar[Any] = (sample((8, 16)), sample((16,)))
+
+    def rule(self, x: TensorType) -> str:
+        return f"{' '.join(factor_names(len(x.shape)))} -> "
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Mul(), x, dout),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        return (be.xp.sum(x * x) * 0.5).astype(x.dtype)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        half = Reduction("l2_loss", "Sum", "x * x", "total * (A)0.5")
+        return reduce(device, half, x.shape, range(x.ndim), [Operand("x", x)], out)
+
+
+class _ElementLoss(Op, abstract=True):
+    """A loss per element, combined by the field `reduction`: "none", "mean" or "sum" over all elements."""
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_float(self.name, *types)
+        require_same(self.name, *types)
+        return inferred
+
+    def rule(self, *types: TensorType) -> str:
+        if self.reduction not in ("none", "mean", "sum"):
+            raise MspcError(f"{self.name}: reduction is {self.reduction!r}, not 'none', 'mean' or 'sum'")
+        if not 2 <= len(types) <= 3:
+            raise MspcError(f"{self.name} takes 2 or 3 tensors, not {len(types)}")
+        names = " ".join(factor_names(len(types[0].shape)))
+        out = names if self.reduction == "none" else ""
+        return f"{', '.join([names] * len(types))} -> {out}"
+
+    def combine(self, xp: Any, losses: Any) -> Any:
+        if self.reduction == "none":
+            return losses
+        return xp.mean(losses) if self.reduction == "mean" else xp.sum(losses)
+
+    def share(self, b: Builder, x: Value, dout: Value) -> Value:
+        """The gradient of the loss of one element."""
+        return scaled(b, 1 / math.prod(x.shape), dout) if self.reduction == "mean" else dout
+
+    def losses(self, device: Device, text: str, inputs: Sequence[Array], out: Array) -> Launch | None:
+        """Launch of a loss whose C++ is `text`, of the operands x, y and w."""
+        operands = [Operand(name, array) for name, array in zip("xyw", inputs, strict=False)]
+        name = f"loss_{self.reduction}"
+        if self.reduction == "none":
+            kind = accumulating_type(operands[0].dtype)
+            values = " ".join(f"const A {o.name} = wide(p_{o.name}[at]);" for o in operands)
+            each = f"[&] {{ {values} return narrow<R>((A)({text})); }}()"
+            return put_values(device, name, out, each, [(f"p_{o.name}", o.array) for o in operands],
+                              common=f"{COMMON}typedef {kind} A;\n")  # fmt: skip
+        x = inputs[0]
+        after = f"total / (A){x.size}" if self.reduction == "mean" else "total"
+        return reduce(device, Reduction(name, "Sum", text, after), x.shape, range(x.ndim), operands, out)
+
+
+class SmoothL1Loss(_ElementLoss):
+    """0.5 d^2 / beta where |d| < beta, |d| - 0.5 beta elsewhere, d = prediction - target."""
+
+    beta: float = 1.0
+    reduction: str = "none"  # type: ignore[misc]  # MindSpore's argument; "none" leaves nothing to combine
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8, 16)),
+        sample((8, 16), (8, 16), beta=0.5, reduction="mean"),
+        sample((16,), (16,), reduction="sum"),
+    )
+
+    def bprop(self, b: Builder, prediction: Value, target: Value, out: Value, dout: Value) -> Gradients:
+        d = b.emit(Sub(), prediction, target)
+        near = b.emit(Greater(), constant(b, self.beta, d), b.emit(Abs(), d))
+        slope = b.emit(Select(), near, scaled(b, 1 / self.beta, d), b.emit(Sign(), d))
+        dx = b.emit(Mul(), slope, self.share(b, d, dout))
+        return dx, b.emit(Neg(), dx)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        prediction, target = inputs
+        d = xp.abs(prediction - target)
+        return self.combine(xp, xp.where(d < self.beta, d * d * (0.5 / self.beta), d - 0.5 * self.beta))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        d = "magnitude(x - y)"
+        beta = f"(A){self.beta}"
+        text = f"{d} < {beta} ? {d} * {d} * ((A)0.5 / {beta}) : {d} - (A)0.5 * {beta}"
+        return self.losses(device, text, inputs, out)
+
+
+class BinaryCrossEntropy(_ElementLoss):
+    """-(y log(x) + (1 - y) log(1 - x)) for probabilities x and labels y, times an optional weight.
+
+    Logarithms are not below -100. Labels and weights get no gradient.
+    """
+
+    reduction: str = "mean"  # type: ignore[misc]  # MindSpore's argument
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8, 16), low=0.1, high=0.9, gradient=False),
+        sample((8, 16), (8, 16), (8, 16), low=0.1, high=0.9, reduction="sum", gradient=False),
+        sample((16,), (16,), low=0.1, high=0.9, reduction="none", gradient=False),
+    )
+
+    def bprop(self, b: Builder, x: Value, y: Value, *rest: Any) -> Gradients:
+        *weights, _, dout = rest
+        one = constant(b, 1, x)
+        spread = b.emit(Mul(), x, b.emit(Sub(), one, x))
+        slope: Value = b.emit(Div(), b.emit(Sub(), x, y), b.emit(Maximum(), spread, constant(b, 1e-12, x)))
+        if weights:
+            slope = b.emit(Mul(), slope, weights[0])
+        return b.emit(Mul(), slope, self.share(b, x, dout)), None, *[None] * len(weights)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        x, y, *weights = inputs
+        tiny = xp.finfo(x.dtype).tiny
+        yes = xp.maximum(xp.log(xp.maximum(x, tiny)), -100)
+        no = xp.maximum(xp.log(xp.maximum(1 - x, tiny)), -100)
+        losses = -(y * yes + (1 - y) * no)
+        return self.combine(xp, losses * weights[0] if weights else losses)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        tiny = {"Float16": "(A)6.103515625e-5", "Float64": "(A)2.2250738585072014e-308"}.get(
+            dtype_of(inputs[0].dtype).name, "(A)1.1754944e-38"
+        )
+        yes, no = (f"Largest::of(log_of(Largest::of({p}, {tiny})), (A)-100)" for p in ("x", "1 - x"))
+        weight = " * w" if len(inputs) > 2 else ""
+        return self.losses(device, f"-(y * {yes} + (1 - y) * {no}){weight}", inputs, out)
+
+
+class KLDivLoss(_ElementLoss):
+    """y (log(y) - x) for logarithms x and probabilities y; 0 where y is 0. Labels get no gradient."""
+
+    reduction: str = "mean"  # type: ignore[misc]  # MindSpore's argument
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8, 16), low=0.1, high=0.9, gradient=False),
+        sample((8, 16), (8, 16), low=0.1, high=0.9, reduction="none", gradient=False),
+        sample((16,), (16,), low=0.1, high=0.9, reduction="sum", gradient=False),
+    )
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
+        return b.emit(Neg(), b.emit(Mul(), y, self.share(b, x, dout))), None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        x, y = inputs
+        return self.combine(xp, y * (xp.log(xp.where(y > 0, y, xp.ones_like(y))) - x))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.losses(device, "y * (log_of(y > 0 ? y : (A)1) - x)", inputs, out)

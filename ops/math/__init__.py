@@ -1,0 +1,1 @@
+"""Arithmetic, functions element by element, reductions, matrix products."""

@@ -1,0 +1,325 @@
+"""Arithmetic on two tensors, elementwise with broadcasting; sums of many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.types import TensorType
+from mspc.ops.arguments import sequence_of
+from mspc.ops.bases import Binary, Elementwise, Unary
+from mspc.ops.cpu.blocks import elementwise
+from mspc.ops.math.comparison import GreaterEqual, Select
+from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.tensor.broadcast import sum_to_shape
+from mspc.sharding.rules import broadcast_rule, same_rule
+
+BINARY_SAMPLES = (
+    sample((8, 16), (8, 16)),
+    sample((8, 16), (16,)),
+    sample((8, 16), ()),
+    sample((8, 1), (1, 16)),
+)
+POSITIVE_SAMPLES = (
+    sample((8, 16), (8, 16), low=0.5),
+    sample((16,), (8, 16), low=0.5),
+    sample((), (8, 16), low=0.5),
+)
+
+
+def gradients(b: Builder, x: Value, y: Value, dx: Value, dy: Value) -> Sequence[Value | None]:
+    """Gradients of two broadcast operands, summed to their shapes."""
+    return sum_to_shape(b, dx, x.shape), sum_to_shape(b, dy, y.shape)
+
+
+class Add(Binary):
+    """x + y."""
+
+    array_function: ClassVar[str] = "add"
+    additive: ClassVar[bool] = True
+    cuda: ClassVar[str] = "{0} + {1}"
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return gradients(b, x, y, dout, dout)
+
+    samples: ClassVar[Any] = (
+        *BINARY_SAMPLES,
+        sample((8, 16), (16,), dtypes=("Int32", "Int32"), gradient=False),
+    )
+
+
+class Sub(Binary):
+    """x - y."""
+
+    array_function: ClassVar[str] = "subtract"
+    additive: ClassVar[bool] = True
+    cuda: ClassVar[str] = "{0} - {1}"
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return sum_to_shape(b, dout, x.shape), b.emit(Neg(), sum_to_shape(b, dout, y.shape))
+
+    samples: ClassVar[Any] = BINARY_SAMPLES
+
+
+class Mul(Binary):
+    """x * y."""
+
+    array_function: ClassVar[str] = "multiply"
+    linear_in: ClassVar[tuple[int, ...]] = (0, 1)
+    cuda: ClassVar[str] = "{0} * {1}"
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return gradients(b, x, y, b.emit(Mul(), dout, y), b.emit(Mul(), dout, x))
+
+    samples: ClassVar[Any] = BINARY_SAMPLES
+
+
+class _Quotient(Binary, abstract=True):
+    """True division; integers have to be cast to floating point first."""
+
+    array_function: ClassVar[str] = "divide"
+    promotes: ClassVar[str] = "float"
+    float_only: ClassVar[bool] = True
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    cuda: ClassVar[str] = "{0} / {1}"
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        dx = b.emit(type(self)(), dout, y)
+        dy = sum_to_shape(b, b.emit(Mul(), dx, out), y.shape)
+        return sum_to_shape(b, dx, x.shape), b.emit(Neg(), dy)
+
+    samples: ClassVar[Any] = POSITIVE_SAMPLES
+
+
+class Div(_Quotient):
+    """x / y."""
+
+    samples: ClassVar[Any] = POSITIVE_SAMPLES
+
+
+class RealDiv(_Quotient):
+    """x / y."""
+
+    samples: ClassVar[Any] = POSITIVE_SAMPLES
+
+
+class Neg(Unary):
+    """-x."""
+
+    array_function: ClassVar[str] = "negative"
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    cuda: ClassVar[str] = "-{0}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return (b.emit(Neg(), dout),)
+
+    samples: ClassVar[Any] = (sample((8, 16)), sample((8,), dtypes=("Int32",), gradient=False), sample(()))
+
+
+class FloorDiv(Binary):
+    """The quotient rounded down; its derivative is 0."""
+
+    array_function: ClassVar[str] = "floor_divide"
+    cuda: ClassVar[str] = "floor_over({0}, {1})"
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return None, None
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), (16,), low=0.5, gradient=False),
+        sample((8, 16), (8, 1), dtypes=("Int32", "Int32"), low=1, high=9, gradient=False),
+    )
+
+
+class _Remainder(Binary, abstract=True):
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        whole = b.emit(FloorDiv(), x, y)
+        dy = b.emit(Neg(), b.emit(Mul(), dout, whole))
+        return gradients(b, x, y, dout, dy)
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), (16,), low=0.5),
+        sample((8, 16), (8, 1), dtypes=("Int32", "Int32"), low=1, high=9, gradient=False),
+    )
+
+
+class FloorMod(_Remainder):
+    """x - floor(x / y) * y; the sign is that of y."""
+
+    array_function: ClassVar[str] = "remainder"
+    cuda: ClassVar[str] = "floor_rest({0}, {1})"
+    samples: ClassVar[Any] = _Remainder.samples
+
+
+class Mod(_Remainder):
+    """The remainder of the division truncated towards 0; the sign is that of x."""
+
+    array_function: ClassVar[str] = "fmod"
+    cuda: ClassVar[str] = "rest({0}, {1})"
+    samples: ClassVar[Any] = _Remainder.samples
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        whole = b.emit(Div(), b.emit(Sub(), x, out), y)  # exact up to rounding: x - out is a multiple of y
+        return gradients(b, x, y, dout, b.emit(Neg(), b.emit(Mul(), dout, whole)))
+
+
+class _Extremum(Binary, abstract=True):
+    """The gradient goes to one operand; to x where both are equal."""
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        left, right = (x, y) if self.array_function == "maximum" else (y, x)
+        mine = b.emit(GreaterEqual(), left, right)
+        zero = b.constant(0, dout.tensor_type.dtype)
+        dx = b.emit(Select(), mine, dout, zero)
+        dy = b.emit(Select(), mine, zero, dout)
+        return gradients(b, x, y, dx, dy)
+
+    samples: ClassVar[Any] = BINARY_SAMPLES
+
+
+class Maximum(_Extremum):
+    """The larger of x and y; the gradient goes to x where they are equal."""
+
+    array_function: ClassVar[str] = "maximum"
+    cuda: ClassVar[str] = "Largest::of({0}, {1})"
+    samples: ClassVar[Any] = BINARY_SAMPLES
+
+
+class Minimum(_Extremum):
+    """The smaller of x and y; the gradient goes to x where they are equal."""
+
+    array_function: ClassVar[str] = "minimum"
+    cuda: ClassVar[str] = "Smallest::of({0}, {1})"
+    samples: ClassVar[Any] = BINARY_SAMPLES
+
+
+class SquaredDifference(Binary):
+    """(x - y) ** 2."""
+
+    cuda: ClassVar[str] = "({0} - {1}) * ({0} - {1})"
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        two = b.constant(2, dout.tensor_type.dtype)
+        dx = b.emit(Mul(), b.emit(Mul(), dout, two), b.emit(Sub(), x, y))
+        return sum_to_shape(b, dx, x.shape), b.emit(Neg(), sum_to_shape(b, dx, y.shape))
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        subtract, square = be.xp.subtract, be.xp.square
+
+        def kernel(x: Any, y: Any) -> Any:
+            return square(subtract(x, y))
+
+        return kernel
+
+    samples: ClassVar[Any] = BINARY_SAMPLES
+
+
+class DivNoNan(Binary):
+    """x / y, and 0 where y is 0."""
+
+    float_only: ClassVar[bool] = True
+    promotes: ClassVar[str] = "float"
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    cuda: ClassVar[str] = "{1} == T(0) ? T(0) : {0} / {1}"
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        dx = b.emit(DivNoNan(), dout, y)
+        return gradients(b, x, y, dx, b.emit(Neg(), b.emit(Mul(), dx, out)))
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        where, divide = be.xp.where, be.xp.divide
+
+        def divide_no_nan(x: Any, y: Any) -> Any:
+            safe = where(y == 0, 1, y).astype(y.dtype)
+            return where(y == 0, 0, divide(x, safe)).astype(x.dtype)
+
+        return divide_no_nan
+
+    samples: ClassVar[Any] = POSITIVE_SAMPLES
+
+
+class AddN(Elementwise):
+    """The sum of several tensors of one shape. Called as `AddN()((a, b, c))`."""
+
+    additive: ClassVar[bool] = True
+    in_place: ClassVar[bool] = False  # the third operand is read after the first two have been added
+    cuda: ClassVar[str] = "{+}"
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        return self, sequence_of(self.name, args)
+
+    def rule(self, *types: TensorType) -> str:
+        if not types:
+            raise MspcError("AddN needs at least one tensor")
+        return same_rule(types[0].shape, len(types))
+
+    def bprop(self, b: Builder, *values: Value) -> Sequence[Value | None]:
+        *inputs, _, dout = values
+        return tuple(dout for _ in inputs)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        add = be.xp.add
+
+        def add_n(first: Any, *rest: Any) -> Any:
+            if not rest:
+                return first
+            total = add(first, rest[0])
+            if not total.shape:
+                return reduce(add, rest[1:], total)
+            for value in rest[1:]:
+                add(total, value, out=total)
+            return total
+
+        return add_n
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        xp = be.xp
+
+        def work(out: Any, _: Any, first: Any, *rest: Any) -> None:
+            xp.add(first, rest[0] if rest else 0, out=out)
+            for value in rest[1:]:
+                xp.add(out, value, out=out)
+
+        def into(*inputs: Any, out: Any) -> Any:
+            elementwise(xp, work, out, inputs)
+            return out
+
+        return into
+
+    samples: ClassVar[Any] = (sample((8, 16), (8, 16), (8, 16)), sample((8,)), sample((), ()))
+
+
+class Lerp(Elementwise):
+    """start + weight * (end - start), all broadcast against each other."""
+
+    float_only: ClassVar[bool] = True
+    promotes: ClassVar[str] = "common"
+    cuda: ClassVar[str] = "{0} + {2} * ({1} - {0})"
+
+    def rule(self, start: TensorType, end: TensorType, weight: TensorType) -> str:
+        return broadcast_rule((start.shape, end.shape, weight.shape))
+
+    def bprop(
+        self, b: Builder, start: Value, end: Value, weight: Value, out: Value, dout: Value
+    ) -> Sequence[Value | None]:
+        dend = b.emit(Mul(), dout, weight)
+        dstart = b.emit(Sub(), dout, dend)
+        dweight = b.emit(Mul(), dout, b.emit(Sub(), end, start))
+        return (
+            sum_to_shape(b, dstart, start.shape),
+            sum_to_shape(b, dend, end.shape),
+            sum_to_shape(b, dweight, weight.shape),
+        )
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        start, end, weight = inputs
+        return start + weight * (end - start)
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8, 16), (8, 16)),
+        sample((8, 16), (16,), ()),
+    )

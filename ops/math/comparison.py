@@ -1,0 +1,198 @@
+"""Comparison and logic, elementwise with broadcasting; Select, which chooses between tensors by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.types import BOOL, DType, TensorType
+from mspc.ops.bases import Elementwise, Predicate, Unary, require_same
+from mspc.ops.op import ArrayBackend, NotDifferentiable, sample
+from mspc.ops.tensor.broadcast import sum_to_shape
+from mspc.sharding.rules import broadcast_rule
+
+_BOOLEAN = NotDifferentiable("its result is Bool")
+_COMPARED = (
+    sample((8, 16), (8, 16), gradient=False),
+    sample((8, 16), (16,), dtypes=("Int32", "Int32"), gradient=False),
+    sample((8, 1), (), gradient=False),
+)
+_LOGICAL = (
+    sample((8, 16), (8, 16), dtypes=("Bool", "Bool"), gradient=False),
+    sample((8, 16), (8, 1), dtypes=("Bool", "Bool"), gradient=False),
+)
+
+
+class Equal(Predicate):
+    """x == y."""
+
+    array_function: ClassVar[str] = "equal"
+    cuda: ClassVar[str] = "{0} == {1}"
+    bprop: ClassVar[Any] = _BOOLEAN
+    samples: ClassVar[Any] = _COMPARED
+
+
+class NotEqual(Predicate):
+    """x != y."""
+
+    array_function: ClassVar[str] = "not_equal"
+    cuda: ClassVar[str] = "{0} != {1}"
+    bprop: ClassVar[Any] = _BOOLEAN
+    samples: ClassVar[Any] = _COMPARED
+
+
+class Greater(Predicate):
+    """x > y."""
+
+    array_function: ClassVar[str] = "greater"
+    cuda: ClassVar[str] = "{0} > {1}"
+    bprop: ClassVar[Any] = _BOOLEAN
+    samples: ClassVar[Any] = _COMPARED
+
+
+class GreaterEqual(Predicate):
+    """x >= y."""
+
+    array_function: ClassVar[str] = "greater_equal"
+    cuda: ClassVar[str] = "{0} >= {1}"
+    bprop: ClassVar[Any] = _BOOLEAN
+    samples: ClassVar[Any] = _COMPARED
+
+
+class Less(Predicate):
+    """x < y."""
+
+    array_function: ClassVar[str] = "less"
+    cuda: ClassVar[str] = "{0} < {1}"
+    bprop: ClassVar[Any] = _BOOLEAN
+    samples: ClassVar[Any] = _COMPARED
+
+
+class LessEqual(Predicate):
+    """x <= y."""
+
+    array_function: ClassVar[str] = "less_equal"
+    cuda: ClassVar[str] = "{0} <= {1}"
+    bprop: ClassVar[Any] = _BOOLEAN
+    samples: ClassVar[Any] = _COMPARED
+
+
+def _require_bool(name: str, *types: TensorType) -> None:
+    for index, operand in enumerate(types):
+        if operand.dtype != BOOL:
+            raise MspcError(f"{name}: input {index} is {operand.dtype}, not Bool")
+
+
+class _Logical(Predicate, abstract=True):
+    promotes: ClassVar[str] = ""
+
+    def check(self, *types: TensorType) -> None:
+        _require_bool(self.name, *types)
+
+
+class LogicalAnd(_Logical):
+    """x and y."""
+
+    array_function: ClassVar[str] = "logical_and"
+    cuda: ClassVar[str] = "{0} && {1}"
+    bprop: ClassVar[Any] = _BOOLEAN
+    samples: ClassVar[Any] = _LOGICAL
+
+
+class LogicalOr(_Logical):
+    """x or y."""
+
+    array_function: ClassVar[str] = "logical_or"
+    cuda: ClassVar[str] = "{0} || {1}"
+    bprop: ClassVar[Any] = _BOOLEAN
+    samples: ClassVar[Any] = _LOGICAL
+
+
+class LogicalXor(_Logical):
+    """x or y, not both."""
+
+    array_function: ClassVar[str] = "logical_xor"
+    cuda: ClassVar[str] = "{0} != {1}"
+    bprop: ClassVar[Any] = _BOOLEAN
+    samples: ClassVar[Any] = _LOGICAL
+
+
+class LogicalNot(Unary):
+    """not x."""
+
+    array_function: ClassVar[str] = "logical_not"
+    cuda: ClassVar[str] = "!{0}"
+    bprop: ClassVar[Any] = _BOOLEAN
+    samples: ClassVar[Any] = (sample((8, 16), dtypes=("Bool",), gradient=False),)
+
+    def check(self, *types: TensorType) -> None:
+        _require_bool(self.name, *types)
+
+
+class _FloatPredicate(Unary, abstract=True):
+    float_only: ClassVar[bool] = True
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return BOOL
+
+
+class IsNan(_FloatPredicate):
+    """Where x is not a number."""
+
+    array_function: ClassVar[str] = "isnan"
+    cuda: ClassVar[str] = "{0} != {0}"
+    bprop: ClassVar[Any] = _BOOLEAN
+    samples: ClassVar[Any] = (sample((8, 16), gradient=False),)
+
+
+class IsInf(_FloatPredicate):
+    """Where x is an infinity."""
+
+    array_function: ClassVar[str] = "isinf"
+    cuda: ClassVar[str] = "{0} == {0} && {0} - {0} != {0} - {0}"
+    bprop: ClassVar[Any] = _BOOLEAN
+    samples: ClassVar[Any] = (sample((8, 16), gradient=False),)
+
+
+class IsFinite(_FloatPredicate):
+    """Where x is neither an infinity nor not a number."""
+
+    array_function: ClassVar[str] = "isfinite"
+    cuda: ClassVar[str] = "{0} - {0} == T(0)"
+    bprop: ClassVar[Any] = _BOOLEAN
+    samples: ClassVar[Any] = (sample((8, 16), gradient=False),)
+
+
+class Select(Elementwise):
+    """x where the condition holds, y elsewhere; all three are broadcast against each other."""
+
+    cuda: ClassVar[str] = "{0} ? {1} : {2}"
+
+    def rule(self, condition: TensorType, x: TensorType, y: TensorType) -> str:
+        return broadcast_rule((condition.shape, x.shape, y.shape))
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return types[1].dtype
+
+    def check(self, *types: TensorType) -> None:
+        _require_bool(self.name, types[0])
+        require_same(self.name, *types[1:])
+
+    def bprop(
+        self, b: Builder, condition: Value, x: Value, y: Value, out: Value, dout: Value
+    ) -> Sequence[Value | None]:
+        zero = b.constant(0, dout.tensor_type.dtype)
+        dx = b.emit(Select(), condition, dout, zero)
+        dy = b.emit(Select(), condition, zero, dout)
+        return None, sum_to_shape(b, dx, x.shape), sum_to_shape(b, dy, y.shape)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        return be.xp.where
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8, 16), (8, 16), dtypes=("Bool", "Float64", "Float64")),
+        sample((8, 1), (16,), (), dtypes=("Bool", "Float64", "Float64")),
+    )

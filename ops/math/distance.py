@@ -1,0 +1,148 @@
+"""Distances, norms and tests of whole rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.types import BOOL, DType, TensorType
+from mspc.ops.bases import Binary, Predicate, Unary, require_float, require_same
+from mspc.ops.cuda.math import number
+from mspc.ops.math.arithmetic import Div, Mul, Sub, gradients
+from mspc.ops.math.comparison import Equal, Select
+from mspc.ops.math.elementwise import Abs, Pow, Sign, constant, scaled
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.reshape import ExpandDims
+from mspc.sharding.rules import factor_names, same_rule
+
+Gradients = Sequence[Value | None]
+_BOOLEAN = NotDifferentiable("its result is Bool")
+
+
+class Cdist(Op):
+    """The p-norm of every x[..., i, :] - y[..., j, :]: [..., m, k], [..., n, k] -> [..., m, n]."""
+
+    p: float = 2.0
+    samples: ClassVar[Any] = (
+        sample((8, 3), (4, 3)),
+        sample((2, 4, 3), (2, 8, 3), p=3.0),
+        sample((8, 2), (4, 2), p=1.0),
+    )
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_float(self.name, *types)
+        require_same(self.name, *types)
+        return inferred
+
+    def rule(self, x: TensorType, y: TensorType) -> str:
+        rank = len(x.shape)
+        if rank < 2 or len(y.shape) != rank:
+            raise MspcError(f"Cdist needs two tensors of the same 2 or 3 dimensions, not {x.shape} and {y.shape}")
+        if not self.p >= 1:
+            raise MspcError(f"Cdist: p is {self.p}, not at least 1")
+        lead = " ".join(factor_names(rank - 2))
+        return f"{lead} m_ k_!, {lead} n_ k_! -> {lead} m_ n_"
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
+        rank = len(x.shape)
+        apart = b.emit(Sub(), b.emit(ExpandDims(rank - 1), x), b.emit(ExpandDims(rank - 2), y))
+        base = b.emit(Select(), b.emit(Equal(), out, constant(b, 0, out)), constant(b, 1, out), out)
+        share = b.emit(Div(), dout, b.emit(Pow(), base, constant(b, self.p - 1, out)))
+        steep = b.emit(Mul(), b.emit(Sign(), apart), b.emit(Pow(), b.emit(Abs(), apart), constant(b, self.p - 1, out)))
+        parts = b.emit(Mul(), steep, b.emit(ExpandDims(rank), share))
+        dx = b.emit(ReduceSum(axis=(rank - 1,)), parts)
+        return dx, scaled(b, -1, b.emit(ReduceSum(axis=(rank - 2,)), parts))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x, y) = be.xp, inputs
+        apart = xp.abs(x[..., :, None, :] - y[..., None, :, :])
+        return (apart**self.p).sum(-1) ** (1 / self.p)
+
+
+class CheckValid(Op):
+    """Whether boxes[n, 4] (x0, y0, x1, y1) lie inside an image: metas[3] is its height, width and ratio."""
+
+    bprop: ClassVar[Any] = _BOOLEAN
+    samples: ClassVar[Any] = (sample((8, 4), (3,), low=0, gradient=False),)
+
+    def rule(self, boxes: TensorType, metas: TensorType) -> str:
+        if boxes.shape[1:] != (4,) or metas.shape != (3,):
+            raise MspcError(f"CheckValid takes [n, 4] and [3], not {boxes.shape} and {metas.shape}")
+        return "a b!, c! -> a"
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return BOOL
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        boxes, (height, width, ratio) = inputs
+        x0, y0, x1, y1 = (boxes[:, i] for i in range(4))
+        return (x0 >= 0) & (y0 >= 0) & (x1 <= width * ratio - 1) & (y1 <= height * ratio - 1)
+
+
+class SquareSumAll(Op):
+    """The sum of the squares of all elements of x, and that of y: a tuple of two."""
+
+    samples: ClassVar[Any] = (sample((8, 16), (8, 16)), sample((4,), (4,)))
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_same(self.name, *types)
+        return inferred
+
+    def rule(self, x: TensorType, y: TensorType) -> str:
+        side = same_rule(x.shape, 2).partition("->")[0]
+        return f"{side}-> , "
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Any) -> Gradients:
+        return tuple(
+            None if d is None else b.emit(Mul(), scaled(b, 2, value), d) for value, d in zip((x, y), dout, strict=True)
+        )
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return tuple(be.xp.sum(be.xp.square(x), dtype=x.dtype) for x in inputs)
+
+
+class Hypot(Binary):
+    """The square root of x^2 + y^2."""
+
+    float_only: ClassVar[bool] = True
+    array_function: ClassVar[str] = "hypot"
+    cuda: ClassVar[str] = "hypot({0}, {1})"
+    samples: ClassVar[Any] = (sample((8, 16), (8, 16), low=0.5), sample((8, 16), (16,), low=0.5))
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
+        share = b.emit(Div(), dout, out)
+        return gradients(b, x, y, b.emit(Mul(), share, x), b.emit(Mul(), share, y))
+
+
+class ApproximateEqual(Predicate):
+    """Whether |x - y| is below the tolerance."""
+
+    tolerance: float = 1e-05
+    bprop: ClassVar[Any] = _BOOLEAN
+    samples: ClassVar[Any] = (sample((8, 16), (8, 16), gradient=False, tolerance=0.5),)
+
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on tolerance
+        return f"absolute(T({{0}} - {{1}})) < {number(self.tolerance)}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.abs(inputs[0] - inputs[1]) < self.tolerance
+
+
+class Invert(Unary):
+    """Every bit turned over."""
+
+    array_function: ClassVar[str] = "invert"
+    cuda: ClassVar[str] = "~{0}"
+    bprop: ClassVar[Any] = NotDifferentiable("its result is an integer")
+    samples: ClassVar[Any] = (sample((8, 16), dtypes=("Int32",), gradient=False),)
+
+    def check(self, *types: TensorType) -> None:
+        if not types[0].dtype.is_integer:
+            raise MspcError(f"{self.name}: input 0 is {types[0].dtype}, not an integer tensor")

@@ -1,0 +1,84 @@
+"""Bitwise operators and division that truncates towards 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.types import TensorType
+from mspc.ops.bases import Binary, require_same
+from mspc.ops.math.arithmetic import Mod
+from mspc.ops.op import ArrayBackend, NotDifferentiable, sample
+
+Gradients = Sequence[Value | None]
+_INTEGER = NotDifferentiable("its result is an integer")
+_SAMPLES = (
+    sample((8, 16), (8, 16), dtypes=("Int32", "Int32"), low=0, high=99, gradient=False),
+    sample((8, 16), (16,), dtypes=("Int64", "Int64"), low=-9, high=9, gradient=False),
+)
+
+
+class _Bitwise(Binary, abstract=True):
+    def check(self, *types: TensorType) -> None:
+        require_same(self.name, *types)
+        for index, operand in enumerate(types):
+            if operand.dtype.is_float:
+                raise MspcError(
+                    f"{self.name}: input {index} is {operand.dtype}, not an integer or Bool tensor"
+                )
+
+
+class BitwiseAnd(_Bitwise):
+    """The bits that both have."""
+
+    array_function: ClassVar[str] = "bitwise_and"
+    cuda: ClassVar[str] = "{0} & {1}"
+    bprop: ClassVar[Any] = _INTEGER
+    samples: ClassVar[Any] = _SAMPLES
+
+
+class BitwiseOr(_Bitwise):
+    """The bits that one of both has."""
+
+    array_function: ClassVar[str] = "bitwise_or"
+    cuda: ClassVar[str] = "{0} | {1}"
+    bprop: ClassVar[Any] = _INTEGER
+    samples: ClassVar[Any] = _SAMPLES
+
+
+class BitwiseXor(_Bitwise):
+    """The bits that exactly one has."""
+
+    array_function: ClassVar[str] = "bitwise_xor"
+    cuda: ClassVar[str] = "{0} ^ {1}"
+    bprop: ClassVar[Any] = _INTEGER
+    samples: ClassVar[Any] = _SAMPLES
+
+
+class TruncateDiv(Binary):
+    """The quotient truncated towards 0; its derivative is 0."""
+
+    cuda: ClassVar[str] = "over({0}, {1})"
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
+        return None, None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, y = inputs
+        if x.dtype.kind == "f":
+            return be.xp.trunc(be.xp.divide(x, y))
+        return (x - be.xp.fmod(x, y)) // y
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), (16,), low=0.5),
+        sample((8, 16), (8, 1), dtypes=("Int32", "Int32"), low=1, high=9),
+    )
+
+
+class TruncateMod(Mod):
+    """The remainder of the division truncated towards 0; the sign is that of x."""
+
+    samples: ClassVar[Any] = Mod.samples

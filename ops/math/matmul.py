@@ -1,0 +1,175 @@
+"""Matrix products and the bias that follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.types import TensorType
+from mspc.ops.arguments import axis_in
+from mspc.ops.bases import require_same
+from mspc.ops.cpu.products import product
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
+from mspc.sharding.rules import broadcast_rule, factor_names
+
+
+class _Product(Op, abstract=True):
+    """x @ y over the last two dimensions, each transposed first where its flag says so."""
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+    linear_in: ClassVar[tuple[int, ...]] = (0, 1)
+    promotes: ClassVar[str] = "common"
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_same(self.name, *types)
+        return inferred
+
+    def matrix_rule(self, m: str, k: str, n: str) -> tuple[str, str, str]:
+        """Factors of the last two dimensions of both operands and of the result."""
+        left = f"{k} {m}" if self.transpose_a else f"{m} {k}"
+        right = f"{n} {k}" if self.transpose_b else f"{k} {n}"
+        return left, right, f"{m} {n}"
+
+    def products(self, b: Builder, x: Value, y: Value, dout: Value) -> tuple[Value, Value]:
+        """Gradients of both operands, whose transposes are flags, before sums over broadcast dimensions."""
+        ta, tb = self.transpose_a, self.transpose_b
+        op = type(self)
+        dx = b.emit(op(tb, True), y, dout) if ta else b.emit(op(False, not tb), dout, y)
+        dy = b.emit(op(True, ta), dout, x) if tb else b.emit(op(not ta, False), x, dout)
+        return dx, dy
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        matmul, ta, tb = be.xp.matmul, self.transpose_a, self.transpose_b
+        if not ta and not tb:
+            return matmul
+
+        def transposed_both(x: Any, y: Any) -> Any:
+            return matmul(x.swapaxes(-1, -2), y.swapaxes(-1, -2))
+
+        def transposed_left(x: Any, y: Any) -> Any:
+            return matmul(x.swapaxes(-1, -2), y)
+
+        def transposed_right(x: Any, y: Any) -> Any:
+            return matmul(x, y.swapaxes(-1, -2))
+
+        return transposed_both if ta and tb else transposed_left if ta else transposed_right
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        ta, tb = self.transpose_a, self.transpose_b
+
+        def into(x: Any, y: Any, out: Any) -> Any:
+            return product(x.swapaxes(-1, -2) if ta else x, y.swapaxes(-1, -2) if tb else y, out)
+
+        return into
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, y = inputs
+        return device.matmul(x, y, out, self.transpose_a, self.transpose_b)
+
+
+class MatMul(_Product):
+    """x[m, k] @ y[k, n] -> [m, n]; x is [k, m] when transpose_a, y is [n, k] when transpose_b.
+
+    Cutting k leaves partial sums.
+    """
+
+    def rule(self, x: TensorType, y: TensorType) -> str:
+        for index, operand in enumerate((x, y)):
+            if len(operand.shape) != 2:
+                raise MspcError(
+                    f"MatMul needs 2 dimensions in input {index}, whose shape is {operand.shape}",
+                    notes=["BatchMatMul multiplies tensors with more dimensions"],
+                )
+        left, right, out = self.matrix_rule("m", "k", "n")
+        return f"{left}, {right} -> {out}"
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return self.products(b, x, y, dout)
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), (16, 8)),
+        sample((8, 16), (8, 16), transpose_b=True),
+        sample((16, 8), (16, 8), transpose_a=True),
+        sample((16, 8), (8, 16), transpose_a=True, transpose_b=True),
+    )
+
+
+class BatchMatMul(_Product):
+    """x[..., m, k] @ y[..., k, n] -> [..., m, n]; leading dimensions broadcast, flags as in MatMul."""
+
+    def rule(self, x: TensorType, y: TensorType) -> str:
+        for index, operand in enumerate((x, y)):
+            if len(operand.shape) < 2:
+                raise MspcError(
+                    f"BatchMatMul needs at least 2 dimensions in input {index}, "
+                    f"whose shape is {operand.shape}"
+                )
+        ins, _, out_batch = broadcast_rule((x.shape[:-2], y.shape[:-2])).partition(" -> ")
+        left_batch, _, right_batch = ins.partition(", ")
+        # The names of the batch factors come first, so that the matrix factors differ from them.
+        names = factor_names(3, max(len(x.shape), len(y.shape)) - 2)
+        left, right, out = self.matrix_rule(*names)
+        return f"{left_batch} {left}, {right_batch} {right} -> {out_batch} {out}"
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        dx, dy = self.products(b, x, y, dout)
+        return sum_to_shape(b, dx, x.shape), sum_to_shape(b, dy, y.shape)
+
+    samples: ClassVar[Any] = (
+        sample((8, 4, 8), (8, 8, 4)),
+        sample((2, 8, 4, 8), (2, 8, 4, 8), transpose_b=True),
+        sample((8, 8, 4), (8, 8, 8), transpose_a=True),
+        sample((4, 8, 4), (4, 8, 8), transpose_a=True, transpose_b=True),
+        sample((8, 4, 8), (8, 8)),
+        sample((2, 1, 4, 8), (8, 8, 4)),
+    )
+
+
+class BiasAdd(Op):
+    """x plus a bias along dimension 1, or along the last one when `data_format` is "NHWC"."""
+
+    data_format: str = "NCHW"
+    additive: ClassVar[bool] = True
+
+    def channel(self, rank: int) -> int:
+        if self.data_format not in ("NCHW", "NHWC", "NCDHW"):
+            raise MspcError(f"BiasAdd: data_format is {self.data_format!r}, not 'NCHW', 'NHWC' or 'NCDHW'")
+        if rank < 2:
+            raise MspcError(f"BiasAdd needs at least 2 dimensions in input 0, which has {rank}")
+        return axis_in(self.name, -1 if self.data_format == "NHWC" else 1, rank)
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_same(self.name, *types)
+        return inferred
+
+    def rule(self, x: TensorType, bias: TensorType) -> str:
+        names = factor_names(len(x.shape))
+        return f"{' '.join(names)}, {names[self.channel(len(x.shape))]} -> {' '.join(names)}"
+
+    def bprop(self, b: Builder, x: Value, bias: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        channel = self.channel(len(x.shape))
+        others = tuple(d for d in range(len(x.shape)) if d != channel)
+        return dout, b.emit(ReduceSum(axis=others), dout)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, bias = inputs
+        shape = [1] * x.ndim
+        shape[self.channel(x.ndim)] = -1
+        return x + bias.reshape(shape)
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), (16,)),
+        sample((8, 8, 2, 4), (8,)),
+        sample((8, 2, 2, 8), (8,), data_format="NHWC"),
+    )

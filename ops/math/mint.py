@@ -1,0 +1,332 @@
+"""Operators as `mindspore.mint` has them: the arguments of known operators in another order, given at the call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.types import BOOL, DType, TensorType
+from mspc.ops.arguments import axis_in, int_of, ints_of, sequence_of, split_call
+from mspc.ops.bases import Binary
+from mspc.ops.cuda.math import number
+from mspc.ops.math.arithmetic import FloorMod, Mul
+from mspc.ops.math.comparison import Greater, Select
+from mspc.ops.math.elementwise import UNARY_SAMPLES, constant, scaled
+from mspc.ops.math.integer import TruncateMod
+from mspc.ops.math.reduce import ReduceMax, ReduceMean, ReduceMin
+from mspc.ops.nn.activation import Activation, Sigmoid
+from mspc.ops.nn.piecewise import Elu
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, ReduceSum
+from mspc.ops.tensor.creation import number_of
+from mspc.ops.tensor.embedding import Gather
+from mspc.ops.tensor.moving import Stack
+from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.selection import CumSum
+from mspc.sharding.factors import Rule
+from mspc.sharding.rules import factor_names
+
+Gradients = Sequence[Value | None]
+
+
+def _reduction(op: Any, args: Sequence[Any]) -> tuple[Op, tuple[Any, ...]]:
+    """(operator, operands) of a call `op(input, dim, keepdim, dtype)`; no dim means all."""
+    tensors, found = split_call(op.name, args, 1, ("dim", "keepdim", "dtype"), optional=3)
+    dtype = found.get("dtype")
+    if dtype is not None and dtype != getattr(tensors[0], "dtype", dtype):
+        raise MspcError(f"{op.name}: dtype {dtype} is not supported", notes=["cast the result"])
+    axis = found.get("dim")
+    keep = bool(found.get("keepdim", False))
+    return replace(op, keep_dims=keep, axis=() if axis is None else ints_of(op.name, "dim", axis)), tensors
+
+
+class SumExt(ReduceSum):
+    """Sum along dimensions. Called as `SumExt()(input, dim, keepdim)`."""
+
+    samples: ClassVar[Any] = REDUCE_SAMPLES
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        return _reduction(self, args)
+
+
+class MeanExt(ReduceMean):
+    """Mean along dimensions. Called as `MeanExt()(input, dim, keepdim)`."""
+
+    samples: ClassVar[Any] = REDUCE_SAMPLES
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        return _reduction(self, args)
+
+
+class Max(ReduceMax):
+    """Maximum of all elements; its gradient is shared equally among equal maxima."""
+
+    samples: ClassVar[Any] = (sample((8, 16)), sample((4,)))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        return self, split_call(self.name, args, 1, ())[0]
+
+
+class Min(ReduceMin):
+    """Minimum of all elements; its gradient is shared equally among equal minima."""
+
+    samples: ClassVar[Any] = (sample((8, 16)), sample((4,)))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        return self, split_call(self.name, args, 1, ())[0]
+
+
+class CumsumExt(CumSum):
+    """Running sums along a dimension. Called as `CumsumExt()(input, dim)`."""
+
+    samples: ClassVar[Any] = (sample((8, 16)), sample((8, 16), axis=-1))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("dim", "dtype"), optional=1)
+        if found.get("dtype") is not None:
+            raise MspcError(f"{self.name}: dtype is not supported", notes=["cast the result"])
+        return replace(self, axis=int_of(self.name, "dim", found["dim"])), tensors
+
+
+class IndexSelect(Gather):
+    """Slices of a tensor along `axis`. Called as `IndexSelect()(input, axis, index)`."""
+
+    samples: ClassVar[Any] = (
+        sample((16, 8), (8,), dtypes=("Float64", "Int32"), low=0, high=16),
+        sample((4, 16, 2), (8,), dtypes=("Float64", "Int64"), low=0, high=16, axis=1),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        if len(args) != 3:
+            raise MspcError(f"IndexSelect takes 3 arguments (input, axis, index), not {len(args)}")
+        return replace(self, axis=int_of(self.name, "axis", args[1])), (args[0], args[2])
+
+
+class Embedding(Gather):
+    """Rows of a table, as Gather, with the integers first. Called as `Embedding()(ids, weight)`.
+
+    The operands of the node are (weight, ids). padding_idx, max_norm and what else follows must have their defaults.
+    """
+
+    samples: ClassVar[Any] = Gather.samples[:2]
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        names = ("padding_idx", "max_norm", "norm_type", "scale_grad_by_freq")
+        tensors, found = split_call(self.name, args, 2, names, optional=4)
+        defaults = {"padding_idx": None, "max_norm": None, "norm_type": 2.0, "scale_grad_by_freq": False}
+        for key, value in found.items():
+            if value != defaults[key]:
+                raise MspcError(f"Embedding: {key}={value!r} is not supported, only {defaults[key]}")
+        return self, (tensors[1], tensors[0])
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy has the order of the call."""
+        return (rule.inputs[1], rule.inputs[0])
+
+
+class StackExt(Stack):
+    """The tensors side by side along a new dimension. Called as `StackExt()((a, b), dim)`."""
+
+    samples: ClassVar[Any] = (sample((8, 16), (8, 16)), sample((8, 4), (8, 4), axis=-1))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        _, found = split_call(self.name, args, 1, ("dim",), optional=1)
+        axis = int_of(self.name, "dim", found.get("dim", self.axis))
+        return replace(self, axis=axis), sequence_of(self.name, args[:1])
+
+
+class RepeatInterleaveInt(Op):
+    """Every slice along `dim` `repeats` times in a row; without dim every element of x, in one dimension.
+
+    Called as `RepeatInterleaveInt()(input, repeats, dim)`.
+    """
+
+    repeats: int = 1
+    dim: int | None = None
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    samples: ClassVar[Any] = (
+        sample((8, 4), repeats=2, dim=0),
+        sample((4, 8, 2), repeats=3, dim=-2),
+        sample((8, 4), repeats=2),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("repeats", "dim", "output_size"), optional=2)
+        dim = found.get("dim")
+        made = replace(
+            self,
+            repeats=int_of(self.name, "repeats", found["repeats"]),
+            dim=None if dim is None else int_of(self.name, "dim", dim),
+        )
+        return made, tensors
+
+    def rule(self, x: TensorType) -> str:
+        if self.repeats < 1:
+            raise MspcError(f"{self.name}: repeats is {self.repeats}, not at least 1")
+        names = factor_names(len(x.shape) + 1)
+        again = f"{names.pop()}={self.repeats}!"
+        if self.dim is None:
+            return f"{' '.join(names)} -> ({' '.join((*names, again))})"
+        axis = axis_in(self.name, self.dim, len(names))
+        out = (*names[:axis], f"({names[axis]} {again})", *names[axis + 1 :])
+        return f"{' '.join(names)} -> {' '.join(out)}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        axis = len(x.shape) - 1 if self.dim is None else axis_in(self.name, self.dim, len(x.shape))
+        split = (*x.shape[: axis + 1], self.repeats, *x.shape[axis + 1 :])
+        return (b.emit(ReduceSum(axis=(axis + 1,)), b.emit(Reshape(split), dout)),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.repeat(inputs[0], self.repeats, axis=self.dim)
+
+
+class Outer(Op):
+    """The products x[i] * y[j] of two vectors."""
+
+    linear_in: ClassVar[tuple[int, ...]] = (0, 1)
+    samples: ClassVar[Any] = (sample((8,), (16,)),)
+
+    def rule(self, x: TensorType, y: TensorType) -> str:
+        return "a, b -> a b"
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
+        column = b.emit(Reshape((*x.shape, 1)), x)
+        dx = b.emit(ReduceSum(axis=(1,)), b.emit(Mul(), dout, y))
+        return dx, b.emit(ReduceSum(axis=(0,)), b.emit(Mul(), dout, column))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.outer(*inputs)
+
+
+class EluExt(Elu):
+    """x where it is positive, alpha * (exp(x) - 1) elsewhere. Called as `EluExt()(input, alpha)`."""
+
+    samples: ClassVar[Any] = UNARY_SAMPLES
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("alpha",), optional=1)
+        return replace(self, alpha=float(number_of(self.name, "alpha", found.get("alpha", 1.0)))), tensors
+
+
+class LeakyReLUExt(Activation):
+    """x where it is positive, negative_slope * x elsewhere. Called as `LeakyReLUExt()(input, negative_slope)`."""
+
+    negative_slope: float = 0.01
+    samples: ClassVar[Any] = (sample((8, 16)), sample((8,), negative_slope=0.5))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("negative_slope",), optional=1)
+        slope = number_of(self.name, "negative_slope", found.get("negative_slope", self.negative_slope))
+        return replace(self, negative_slope=float(slope)), tensors
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        positive = b.emit(Greater(), x, constant(b, 0, x))
+        return (b.emit(Select(), positive, dout, scaled(b, self.negative_slope, dout)),)
+
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on negative_slope
+        return f"{{0}} > T(0) ? {{0}} : {{0}} * {number(self.negative_slope)}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        return be.xp.where(x > 0, x, x * self.negative_slope)
+
+
+class SoftplusExt(Activation):
+    """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above `threshold`.
+
+    Called as `SoftplusExt()(input, beta, threshold)`.
+    """
+
+    beta: float = 1.0
+    threshold: float = 20.0
+    samples: ClassVar[Any] = (sample((8, 16)), sample((8,), low=-4, high=9, beta=2.0, threshold=8.0))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("beta", "threshold"), optional=2)
+        numbers = {key: float(number_of(self.name, key, value)) for key, value in found.items()}
+        return replace(self, **numbers), tensors
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        steep = scaled(b, self.beta, x)
+        curved = b.emit(Mul(), dout, b.emit(Sigmoid(), steep))
+        return (b.emit(Select(), b.emit(Greater(), steep, constant(b, self.threshold, x)), dout, curved),)
+
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on beta and threshold
+        return (
+            f"{{0}} * {number(self.beta)} > {number(self.threshold)} ? {{0}} "
+            f": softplus({{0}} * {number(self.beta)}) / {number(self.beta)}"
+        )
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        steep = x * self.beta
+        curved = xp.logaddexp(steep, xp.zeros((), x.dtype)) / self.beta
+        return xp.where(steep > self.threshold, x, curved)
+
+
+class IsClose(Binary):
+    """Where |x - y| <= atol + rtol * |y|. Called as `IsClose()(input, other, rtol, atol, equal_nan)`."""
+
+    rtol: float = 1e-05
+    atol: float = 1e-08
+    equal_nan: bool = True
+    bprop: ClassVar[Any] = NotDifferentiable("its result is Bool")
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8, 16), gradient=False),
+        sample((8, 16), (16,), atol=0.5, gradient=False),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 2, ("rtol", "atol", "equal_nan"), optional=3)
+        return replace(self, **found), tensors
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return BOOL
+
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on the tolerances
+        return (
+            f"{{0}} == {{1}} || absolute(real<T>({{0}}) - real<T>({{1}})) <= "
+            f"{number(self.atol)} + {number(self.rtol)} * absolute(real<T>({{1}})) && {{1}} - {{1}} == T(0)"
+        ) + " || {0} != {0} && {1} != {1}" * self.equal_nan
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.isclose(*inputs, rtol=self.rtol, atol=self.atol, equal_nan=self.equal_nan)
+
+
+class RemainderTensorTensor(FloorMod):
+    """The remainder with the sign of the divisor."""
+
+    samples: ClassVar[Any] = FloorMod.samples
+
+
+class RemainderTensorScalar(FloorMod):
+    """The remainder with the sign of the divisor, a number."""
+
+    samples: ClassVar[Any] = FloorMod.samples
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """A strategy speaks of the tensor alone."""
+        return (rule.inputs[0],)
+
+
+class RemainderScalarTensor(FloorMod):
+    """The remainder of a number, with the sign of the divisor."""
+
+    samples: ClassVar[Any] = FloorMod.samples
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """A strategy speaks of the tensor alone."""
+        return (rule.inputs[1],)
+
+
+class FmodTensor(TruncateMod):
+    """The remainder with the sign of the dividend."""
+
+    samples: ClassVar[Any] = TruncateMod.samples

@@ -1,0 +1,199 @@
+"""Reductions along axes other than the plain sum; what a partial result combines by is `reduction`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.types import BOOL, TensorType, Type
+from mspc.ops.bases import require_float
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.math.arithmetic import Div, Mul
+from mspc.ops.math.comparison import Equal
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, Reduce, ReduceSum, broadcast_to
+from mspc.ops.tensor.cast import Cast
+from mspc.sharding.rules import factor_names
+
+Gradients = Sequence[Value | None]
+
+
+class ReduceMean(Reduce):
+    """Mean along `axis`; partial means of equal parts combine by their mean."""
+
+    reduction: ClassVar[str] = "mean"
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+
+    def infer(self, *types: Any) -> Type:
+        inferred = super().infer(*types)
+        require_float(self.name, *types)
+        return inferred
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        count = math.prod(x.shape[d] for d in self.axes(len(x.shape)))
+        share = b.emit(Mul(), self.keep(b, x, dout), b.constant(1 / count, dout.tensor_type.dtype))
+        return (broadcast_to(b, share, x.shape),)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        mean, axis, keep = be.xp.mean, self.numpy_axis(), self.keep_dims
+
+        def kernel(x: Any) -> Any:
+            return mean(x, axis, None, None, keepdims=keep)
+
+        return kernel
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        count = math.prod(inputs[0].shape[d] for d in self.axes(inputs[0].ndim))
+        return self.reduction_of(device, "Sum", inputs[0], out, f"total / (A){count}")
+
+    samples: ClassVar[Any] = REDUCE_SAMPLES
+
+
+class _ReduceExtremum(Reduce, abstract=True):
+    """The gradient is shared equally among equal extrema."""
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        dtype = dout.tensor_type.dtype
+        winners = b.emit(Cast(dst_type=dtype), b.emit(Equal(), x, self.keep(b, x, out)))
+        count = b.emit(ReduceSum(True, self.axes(len(x.shape))), winners)
+        return (b.emit(Mul(), winners, b.emit(Div(), self.keep(b, x, dout), count)),)
+
+
+class ReduceMax(_ReduceExtremum):
+    """Maximum along `axis`; its gradient is shared equally among equal maxima."""
+
+    reduction: ClassVar[str] = "max"
+    samples: ClassVar[Any] = (*REDUCE_SAMPLES, sample((8, 16), axis=(1,), dtypes=("Int32",), gradient=False))
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        largest, axis, keep = be.xp.max, self.numpy_axis(), self.keep_dims
+
+        def kernel(x: Any) -> Any:
+            return largest(x, axis, None, keepdims=keep)
+
+        return kernel
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.reduction_of(device, "Largest", inputs[0], out)
+
+
+class ReduceMin(_ReduceExtremum):
+    """Minimum along `axis`; its gradient is shared equally among equal minima."""
+
+    reduction: ClassVar[str] = "min"
+    samples: ClassVar[Any] = (*REDUCE_SAMPLES, sample((8, 16), axis=(1,), dtypes=("Int32",), gradient=False))
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        smallest, axis, keep = be.xp.min, self.numpy_axis(), self.keep_dims
+
+        def kernel(x: Any) -> Any:
+            return smallest(x, axis, None, keepdims=keep)
+
+        return kernel
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.reduction_of(device, "Smallest", inputs[0], out)
+
+
+class ReduceProd(Reduce):
+    """Product along `axis`."""
+
+    reduction: ClassVar[str] = "prod"
+    samples: ClassVar[Any] = REDUCE_SAMPLES
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        axes = self.axes(len(x.shape))
+        return (b.emit(ReduceProdGrad(axes), x, self.keep(b, x, dout)),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        return be.xp.prod(x, self.numpy_axis(), x.dtype, None, self.keep_dims)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        # A product of Bool is Bool: whether all are true.
+        return self.reduction_of(device, "Smallest" if inputs[0].dtype == bool else "Product", inputs[0], out)
+
+
+class ReduceProdGrad(Op):
+    """Gradient of ReduceProd: dout times the product of all other elements, which may hold zeros.
+
+    dout has size 1 along `axis`, which must stay whole.
+    """
+
+    axis: tuple[int, ...] = ()
+    linear_in: ClassVar[tuple[int, ...]] = (1,)
+    bprop: ClassVar[Any] = NotDifferentiable(
+        "it is a gradient, and second derivatives of products are not built"
+    )
+    samples: ClassVar[Any] = (sample((8, 16), (8, 1), axis=(1,)), sample((4, 8, 2), (1, 8, 1), axis=(0, 2)))
+
+    def rule(self, x: TensorType, dout: TensorType) -> str:
+        names = factor_names(len(x.shape))
+        full = " ".join(f"{name}!" if d in self.axis else name for d, name in enumerate(names))
+        kept = " ".join("1" if d in self.axis else name for d, name in enumerate(names))
+        return f"{full}, {kept} -> {full}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        x, dout = inputs
+        zero = x == 0
+        zeros = xp.sum(zero, axis=self.axis, keepdims=True)
+        filled = xp.where(zero, 1, x).astype(x.dtype)
+        others = xp.prod(filled, axis=self.axis, keepdims=True, dtype=x.dtype)
+        at_plain = xp.where(zeros == 0, others / filled, 0)
+        at_zero = xp.where(zeros == 1, others, 0)
+        return (dout * xp.where(zero, at_zero, at_plain)).astype(x.dtype)
+
+
+class _ReduceLogical(Reduce, abstract=True):
+    bprop: ClassVar[Any] = NotDifferentiable("its result is Bool")
+
+    def infer(self, *types: Any) -> Type:
+        inferred = super().infer(*types)
+        if types[0].dtype != BOOL:
+            raise MspcError(f"{self.name}: input 0 is {types[0].dtype}, not Bool")
+        return inferred
+
+
+_BOOL_SAMPLES = tuple(sample(*s.shapes, dtypes=("Bool",), gradient=False, **s.fields) for s in REDUCE_SAMPLES)
+
+
+class ReduceAll(_ReduceLogical):
+    """Whether all elements along `axis` are true."""
+
+    reduction: ClassVar[str] = "all"
+    bprop: ClassVar[Any] = _ReduceLogical.bprop
+    samples: ClassVar[Any] = _BOOL_SAMPLES
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.all(inputs[0], axis=self.numpy_axis(), keepdims=self.keep_dims)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.reduction_of(device, "Smallest", inputs[0], out)
+
+
+class ReduceAny(_ReduceLogical):
+    """Whether any element along `axis` is true."""
+
+    reduction: ClassVar[str] = "any"
+    bprop: ClassVar[Any] = _ReduceLogical.bprop
+    samples: ClassVar[Any] = _BOOL_SAMPLES
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.any(inputs[0], axis=self.numpy_axis(), keepdims=self.keep_dims)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.reduction_of(device, "Largest", inputs[0], out)

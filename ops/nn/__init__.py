@@ -1,0 +1,1 @@
+"""Activations, normalisations, softmax and attention."""

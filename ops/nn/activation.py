@@ -1,0 +1,322 @@
+"""Activation functions and the operators of their gradients, which fuse several array passes into one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.types import TensorType
+from mspc.ops.bases import Binary, Elementwise, Unary
+from mspc.ops.cpu.blocks import blockwise
+from mspc.ops.cuda.elementwise import launch_elementwise
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.math.arithmetic import Mul, Sub
+from mspc.ops.math.comparison import Greater, Select
+from mspc.ops.math.elementwise import UNARY_SAMPLES, constant, scaled
+from mspc.ops.op import ArrayBackend, NotDifferentiable, sample
+from mspc.ops.tensor.broadcast import sum_to_shape
+from mspc.ops.tensor.reshape import Reshape
+from mspc.sharding.rules import factor_names, same_rule
+
+Gradients = Sequence[Value | None]
+_PAIR = (sample((8, 16), (8, 16)), sample((), ()))
+_TRIPLE = (sample((8, 16), (8, 16), (8, 16), gradient=False),)
+
+
+class Activation(Unary, abstract=True):
+    """A function of floating-point numbers."""
+
+    float_only: ClassVar[bool] = True
+
+
+class _Gradient(Binary, abstract=True):
+    """Of dout and one more tensor, of one shape."""
+
+    promotes: ClassVar[str] = ""
+
+
+class ReLU(Unary):
+    """max(x, 0); its derivative at 0 is 0."""
+
+    cuda: ClassVar[str] = "{0} < T(0) ? T(0) : {0}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(ReluGrad(), dout, out),)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        maximum = be.xp.maximum
+
+        def kernel(x: Any) -> Any:
+            return maximum(x, 0)
+
+        return kernel
+
+    samples: ClassVar[Any] = (*UNARY_SAMPLES, sample((8,), dtypes=("Int32",), gradient=False))
+
+
+class ReluGrad(_Gradient):
+    """dout where y, the result of ReLU, is positive, else 0."""
+
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    cuda: ClassVar[str] = "{0} * T({1} > T(0))"
+    samples: ClassVar[Any] = _PAIR
+
+    def bprop(self, b: Builder, dy: Value, y: Value, out: Value, dout: Value) -> Gradients:
+        return b.emit(ReluGrad(), dout, y), None
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        multiply = be.xp.multiply
+
+        def kernel(dy: Any, y: Any) -> Any:
+            return multiply(dy, y > 0)
+
+        return kernel
+
+
+class PReLU(Elementwise):
+    """x where it is positive, weight * x elsewhere; one weight, or one per channel (dimension 1)."""
+
+    float_only: ClassVar[bool] = True
+    cuda: ClassVar[str] = "{0} > T(0) ? {0} : {0} * {1}"
+
+    def rule(self, x: TensorType, weight: TensorType) -> str:
+        return prelu_rule(x, weight)
+
+    def bprop(self, b: Builder, x: Value, weight: Value, out: Value, dout: Value) -> Gradients:
+        slope = channel_shaped(b, weight, len(x.shape))
+        positive = b.emit(Greater(), x, constant(b, 0, x))
+        dx = b.emit(Select(), positive, dout, b.emit(Mul(), dout, slope))
+        product = b.emit(Select(), positive, constant(b, 0, x), b.emit(Mul(), dout, x))
+        total = sum_to_shape(b, product, slope.shape)
+        return dx, total if total.shape == weight.shape else b.emit(Reshape(weight.shape), total)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, weight = inputs
+        return be.xp.where(x > 0, x, x * weight.reshape(self._along_channels(x)))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, weight = inputs
+        return launch_elementwise(device, self, (x, weight.reshape(self._along_channels(x))), out)
+
+    def _along_channels(self, x: Any) -> tuple[int, ...]:
+        return (-1,) + (1,) * max(0, x.ndim - 2)
+
+    samples: ClassVar[Any] = (sample((8, 16), (16,)), sample((8, 4, 2, 2), (4,)), sample((8, 16), (1,)))
+
+
+class Sigmoid(Activation):
+    """1 / (1 + exp(-x)), without overflow."""
+
+    cuda: ClassVar[str] = "sigmoid({0})"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(SigmoidGrad(), out, dout),)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp = be.xp
+
+        def kernel(x: Any) -> Any:
+            return sigmoid(xp, x)
+
+        return kernel
+
+    samples: ClassVar[Any] = (*UNARY_SAMPLES, sample((8,), low=-800, high=800, gradient=False))
+
+
+def sigmoid(xp: Any, x: Any) -> Any:
+    """The logistic function of an array, from the exponential of -|x| so that nothing overflows."""
+    small = xp.exp(-xp.abs(x))
+    return xp.where(x >= 0, 1, small) / (1 + small)
+
+
+class SigmoidGrad(_Gradient):
+    """dout * y * (1 - y) for y, the result of Sigmoid."""
+
+    linear_in: ClassVar[tuple[int, ...]] = (1,)
+    cuda: ClassVar[str] = "{1} * {0} * (T(1) - {0})"
+    samples: ClassVar[Any] = _PAIR
+
+    def bprop(self, b: Builder, y: Value, dy: Value, out: Value, dout: Value) -> Gradients:
+        slope = b.emit(Sub(), constant(b, 1, y), scaled(b, 2, y))
+        return b.emit(Mul(), b.emit(Mul(), dout, dy), slope), b.emit(SigmoidGrad(), y, dout)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        y, dy = inputs
+        return dy * y * (1 - y)
+
+
+class Tanh(Activation):
+    """Hyperbolic tangent."""
+
+    array_function: ClassVar[str] = "tanh"
+    cuda: ClassVar[str] = "tanh({0})"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(TanhGrad(), out, dout),)
+
+    samples: ClassVar[Any] = UNARY_SAMPLES
+
+
+class TanhGrad(_Gradient):
+    """dout * (1 - y * y) for y, the result of Tanh."""
+
+    linear_in: ClassVar[tuple[int, ...]] = (1,)
+    cuda: ClassVar[str] = "{1} * (T(1) - {0} * {0})"
+    samples: ClassVar[Any] = _PAIR
+
+    def bprop(self, b: Builder, y: Value, dy: Value, out: Value, dout: Value) -> Gradients:
+        slope = scaled(b, -2, y)
+        return b.emit(Mul(), b.emit(Mul(), dout, dy), slope), b.emit(TanhGrad(), y, dout)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        y, dy = inputs
+        return dy * (1 - y * y)
+
+
+_GELU_SCALE = math.sqrt(2 / math.pi)
+_GELU_CUBE = 0.044715
+
+
+class GeLU(Activation):
+    """x * P(X <= x) for a normal X, by the tanh formula: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+
+    Hendrycks and Gimpel, arXiv 1606.08415.
+    """
+
+    cuda: ClassVar[str] = "gelu({0})"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(GeLUGrad(), dout, x, out),)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp = be.xp
+
+        def work(out: Any, scratch: Any, x: Any) -> None:
+            (t,) = scratch
+            _gelu_tanh(xp, x, t)
+            t += 1
+            t *= x
+            xp.multiply(t, 0.5, out=out)
+
+        return blockwise(xp, work, 1)
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return self.kernel(be)
+
+    samples: ClassVar[Any] = UNARY_SAMPLES
+
+
+class GeLUGrad(Elementwise):
+    """dout times the derivative of GeLU at x; y, its result, is not needed but part of the signature."""
+
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    cuda: ClassVar[str] = "{0} * gelu_slope({1})"
+    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and second derivatives of GeLU are not built")
+    samples: ClassVar[Any] = _TRIPLE
+
+    def rule(self, dy: TensorType, x: TensorType, y: TensorType) -> str:
+        return same_rule(dy.shape, 3)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp = be.xp
+
+        def work(out: Any, scratch: Any, dy: Any, x: Any) -> None:
+            """dy (1 + t) (1/2 + (1 - t) slope), where 2 slope is the derivative of what t is the tanh of, times x."""
+            t, slope, rest = scratch
+            _gelu_tanh(xp, x, t)
+            xp.multiply(x, x, out=slope)
+            slope *= 1.5 * _GELU_CUBE * _GELU_SCALE
+            slope += 0.5 * _GELU_SCALE
+            slope *= x
+            xp.subtract(1, t, out=rest)
+            slope *= rest
+            slope += 0.5
+            t += 1
+            slope *= t
+            xp.multiply(slope, dy, out=out)
+
+        without_y = blockwise(xp, work, 3)
+
+        def kernel(dy: Any, x: Any, y: Any, out: Any = None) -> Any:
+            return without_y(dy, x, out=out)
+
+        return kernel
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return self.kernel(be)
+
+
+def _gelu_tanh(xp: Any, x: Any, out: Any) -> None:
+    """tanh(sqrt(2 / pi) (x + 0.044715 x^3))"""
+    xp.multiply(x, x, out=out)
+    out *= _GELU_CUBE * _GELU_SCALE
+    out += _GELU_SCALE
+    out *= x
+    xp.tanh(out, out=out)
+
+
+class SiLU(Activation):
+    """x * sigmoid(x)."""
+
+    cuda: ClassVar[str] = "{0} * sigmoid({0})"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(SiLUGrad(), dout, x),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        return x * sigmoid(be.xp, x)
+
+    samples: ClassVar[Any] = UNARY_SAMPLES
+
+
+class SiLUGrad(_Gradient):
+    """dout times the derivative of SiLU at x."""
+
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    cuda: ClassVar[str] = "{0} * sigmoid({1}) * (T(1) + {1} * (T(1) - sigmoid({1})))"
+    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and second derivatives of SiLU are not built")
+    samples: ClassVar[Any] = (sample((8, 16), (8, 16), gradient=False),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        dy, x = inputs
+        s = sigmoid(be.xp, x)
+        return dy * (s * (1 + x * (1 - s)))
+
+
+class Softplus(Activation):
+    """log(1 + exp(x)), without overflow."""
+
+    cuda: ClassVar[str] = "softplus({0})"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Mul(), dout, b.emit(Sigmoid(), x)),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        return be.xp.log1p(be.xp.exp(-be.xp.abs(x))) + be.xp.maximum(x, 0)
+
+    samples: ClassVar[Any] = UNARY_SAMPLES
+
+
+def prelu_rule(x: TensorType, weight: TensorType) -> str:
+    """Channels are dimension 1, or all there is of a vector; one weight serves all."""
+    if len(weight.shape) != 1 or not x.shape:
+        raise MspcError(
+            f"PReLU needs one dimension in input 1 and at least one in input 0; the shapes are "
+            f"{x.shape} and {weight.shape}"
+        )
+    names = factor_names(len(x.shape))
+    channel = "1" if weight.shape == (1,) else names[min(1, len(names) - 1)]
+    return f"{' '.join(names)}, {channel} -> {' '.join(names)}"
+
+
+def channel_shaped(b: Builder, weight: Value, rank: int) -> Value:
+    """A weight per channel in the shape that broadcasts along dimension 1 of `rank` dimensions."""
+    if rank <= 2:
+        return weight
+    return b.emit(Reshape((weight.shape[0], *(1,) * (rank - 2))), weight)

@@ -1,0 +1,245 @@
+"""Attention as one operator, and its gradients: the scores of queries and keys never stand in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.nn.attention_base import COMPRESSED, OPTIONAL, AttentionOp
+from mspc.ops.nn.attention_kernel import backward, by_head, forward, four_dimensions, shift_gradient
+from mspc.ops.nn.attention_launch import launch_backward, launch_forward, launch_shift_gradient
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Sample, sample
+
+Gradients = Sequence[Value | None]
+
+
+def statistics_dtype(dtype: DType) -> DType:
+    """The element type of the softmax's statistics."""
+    return FLOAT64 if dtype == FLOAT64 else FLOAT32
+
+
+def _sample(*shapes: tuple[int, ...], dtypes: Sequence[str] = (), **attributes: Any) -> Sample:
+    """Small numbers. The result's gradient has a test of its own, since the statistics beside it have none."""
+    return sample(*shapes, dtypes=dtypes, low=-1.0, high=1.0, gradient=False, **attributes)
+
+
+_MASKED = ("Float64", "Float64", "Float64", "Bool")
+
+
+class FlashAttentionScore(AttentionOp):
+    """softmax(scale_value * query @ key^T + real_shift) @ value for every head: a tuple (softmax_max, softmax_sum,
+    softmax_out, attention_out).
+
+    query has `head_num` heads; key and value may have fewer, if their number divides it. `input_layout` is one of
+    "BSH" (hidden = heads and their depth in one dimension), "SBH", "BNSD", "BSND". real_shift and attn_mask are
+    broadcast to [batch, heads, queries, keys]; where attn_mask (Bool or UInt8) is true a query does not look at a key.
+    A query that looks at no key gives zeros, and is the only case in which ways to compute it may differ.
+
+    sparse_mode: 0 attn_mask, and where it is given only keys from `pre_tokens` before the query's place to
+    `next_tokens` behind it; 1 attn_mask alone; 2 only keys up to the query's place (causal), counted from the
+    beginnings; 3 the same counted from the ends; 4 like 0, counted from the ends. For 2, 3 and 4 MindSpore wants a
+    triangle of (2048, 2048) as attn_mask, which is taken and not read.
+
+    softmax_max and softmax_sum [batch, heads, queries, 1] stand for any two numbers with which a weight is
+    exp(score - softmax_max) / softmax_sum: here the logarithm of the sum of exp(score), and 1, which is what fused
+    kernels hand out. (MindSpore repeats them 8 times in the last dimension.) softmax_out is a placeholder of one
+    element. Only attention_out can be differentiated.
+
+    Operands of Float16 and BFloat16 are summed in Float32.
+    """
+
+    first_optional: ClassVar[int] = 3
+
+    def call(
+        self, query: Any, key: Any, value: Any, real_shift: Any = None, drop_mask: Any = None, padding_mask: Any = None,
+        attn_mask: Any = None, prefix: Any = None, actual_seq_qlen: Any = None, actual_seq_kvlen: Any = None,
+    ) -> tuple[Op, tuple[Any, ...]]:  # fmt: skip
+        self.check_settings()
+        if self.packed:
+            raise MspcError(f"{self.name}: packed is {self.packed}; it is for the compiler alone")
+        refused = {
+            "drop_mask": drop_mask, "padding_mask": padding_mask, "prefix": prefix, "actual_seq_qlen": actual_seq_qlen,
+            "actual_seq_kvlen": actual_seq_kvlen,
+        }  # fmt: skip
+        for name, operand in refused.items():
+            if operand is not None:
+                raise MspcError(f"{self.name}: {name} must be None; it is not built")
+        if self.sparse_mode == 1 and attn_mask is None:
+            raise MspcError(f"{self.name}: sparse_mode 1 needs attn_mask")
+        if self.sparse_mode >= 2 and attn_mask is not None:
+            if tuple(attn_mask.shape) != COMPRESSED:
+                raise MspcError(
+                    f"{self.name}: attn_mask of sparse_mode {self.sparse_mode} is a triangle of {COMPRESSED} or None, "
+                    f"not a tensor of {tuple(attn_mask.shape)}",
+                    notes=["a mask of your own goes with sparse_mode 0 or 1"],
+                )
+            attn_mask = None
+        given = {"real_shift": real_shift, "attn_mask": attn_mask}
+        there = {name: operand for name, operand in given.items() if operand is not None}
+        return replace(self, optional=tuple(there)), (query, key, value, *there.values())
+
+    def rule(self, *types: TensorType) -> str:
+        self.check_rule(types, 3)
+        texts = self.texts(types)
+        ins = ", ".join(texts[name] for name in ("query", "key", "value", *self.optional))
+        return f"{ins} -> {texts['statistics']}, {texts['statistics']}, 1, {texts['out']}"
+
+    def infer(self, *types: Any) -> Type:
+        inferred = super().infer(*types)
+        assert isinstance(inferred, TupleType)
+        top, total, none, out = inferred.elements
+        statistics = statistics_dtype(types[0].dtype)
+        return TupleType((TensorType(statistics, top.shape), TensorType(statistics, total.shape), none, out))
+
+    def bprop(self, b: Builder, *values: Any) -> Gradients:
+        *inputs, out, dout = values
+        if any(dout[i] is not None for i in range(3)):
+            raise MspcError(f"{self.name}: only attention_out has a gradient, not the softmax's statistics")
+        if dout[3] is None:
+            return [None] * len(inputs)
+        query, key, value = inputs[:3]
+        top, result = b.emit(TupleGetItem(0), out), b.emit(TupleGetItem(3), out)
+        operands = (query, key, value, dout[3], *inputs[3:], top)
+        attributes = {name: getattr(self, name) for name in ("head_num", *self.omitted)}
+        grads = b.emit(FlashAttentionScoreGrad(**attributes), *operands, result)
+        found: list[Value | None] = [b.emit(TupleGetItem(i), grads) for i in range(3)]
+        for name in self.optional:
+            shift = name == "real_shift"
+            found.append(b.emit(FlashAttentionScoreShiftGrad(**attributes), *operands) if shift else None)
+        return found
+
+    def fill(self, be: ArrayBackend, inputs: Sequence[Any], out: Any) -> Any:
+        if self.packed:
+            return self.apart.fill(be, self.separated(inputs), out)
+        shape = self.shape_of(inputs)
+        n, m = shape.heads, shape.key_heads
+        top, total, none, result = out
+        views = self.views(shape, (*inputs[:3], result), (n, m, m, n))
+        forward(be.xp, shape, self.scores(shape, inputs), views, top)
+        total[...] = 1
+        none[...] = 0
+        return out
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        if self.packed:
+            return self.apart.launch(device, self.separated(inputs), out)
+        shape = self.shape_of(inputs)
+        n, m = shape.heads, shape.key_heads
+        top, total, none, result = out
+        return launch_forward(
+            device, self.attention(inputs, top, (n, m, m)), by_head(result, self.input_layout, n), total, none
+        )
+
+    samples: ClassVar[Any] = (
+        _sample((4, 4, 16), (4, 6, 16), (4, 6, 16), head_num=8, scale_value=0.5),
+        _sample((4, 4, 4, 2), (4, 2, 6, 2), (4, 2, 6, 2), head_num=4, input_layout="BNSD", sparse_mode=2),
+        _sample((4, 4, 4, 2), (4, 6, 2, 2), (4, 6, 2, 3), head_num=4, input_layout="BSND", sparse_mode=3),
+        _sample((4, 2, 16), (4, 2, 8), (4, 2, 8), head_num=8, input_layout="SBH", scale_value=0.3),
+        _sample((2, 4, 4, 2), (2, 4, 4, 2), (2, 4, 4, 2), (4, 1, 4), (2, 1, 4, 4), head_num=4, input_layout="BNSD",
+                optional=OPTIONAL, dtypes=(*_MASKED[:3], "Float64", "Bool")),
+        _sample((4, 4, 8), (4, 4, 8), (4, 4, 8), (4, 4), head_num=4, pre_tokens=2, next_tokens=1,
+                optional=("attn_mask",), dtypes=_MASKED),
+        _sample((8, 3, 8), (8, 5, 8), (8, 5, 8), head_num=2, pre_tokens=1, next_tokens=0, sparse_mode=4),
+    )  # fmt: skip
+
+
+class FlashAttentionScoreGrad(AttentionOp):
+    """Gradients of FlashAttentionScore in query, key and value, of (query, key, value, dy, the optional operands,
+    softmax_max, attention_out). softmax_max is the logarithm of the sum of exp(score)."""
+
+    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    linear_in: ClassVar[tuple[int, ...]] = (3,)
+    products: ClassVar[int] = 5
+
+    def infer(self, *types: Any) -> Type:
+        inferred = super().infer(*types)
+        return types[0] if self.packed else inferred
+
+    def rule(self, *types: TensorType) -> str:
+        self.check_rule(types, 6)
+        texts = self.texts(types)
+        names = ("query", "key", "value", "out", *self.optional, "statistics", "out")
+        ins = ", ".join(texts[name] for name in names)
+        return f"{ins} -> {texts['query']}, {texts['key']}, {texts['value']}"
+
+    def fill(self, be: ArrayBackend, inputs: Sequence[Any], out: Any) -> Any:
+        if self.packed:
+            self.apart.fill(be, self.separated(inputs), self.parts(out))
+            return out
+        shape = self.shape_of(inputs)
+        n, m = shape.heads, shape.key_heads
+        views = self.views(shape, inputs[:4], (n, m, m, n))
+        backward(be.xp, shape, self.scores(shape, inputs), views, inputs[-2], self.views(shape, out, (n, m, m)))
+        return out
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        if self.packed:
+            return self.apart.launch(device, self.separated(inputs), self.parts(out))
+        shape = self.shape_of(inputs)
+        n, m = shape.heads, shape.key_heads
+        attention = self.attention(inputs, inputs[-2], (n, m, m, n))
+        result = by_head(inputs[-1], self.input_layout, n)
+        return launch_backward(device, attention, result, self.views(shape, out, (n, m, m)))
+
+    samples: ClassVar[Any] = (
+        _sample((4, 4, 16), (4, 6, 16), (4, 6, 16), (4, 4, 16), (4, 8, 4, 1), (4, 4, 16), head_num=8),
+        _sample((4, 4, 4, 2), (4, 2, 6, 2), (4, 2, 6, 2), (4, 4, 4, 2), (4, 4, 4, 1), (4, 4, 4, 2),
+                head_num=4, input_layout="BNSD", sparse_mode=2),
+        _sample((2, 4, 4, 2), (2, 4, 4, 2), (2, 4, 4, 3), (2, 4, 4, 3), (4, 4), (2, 4, 4, 1), (2, 4, 4, 3), head_num=4,
+                input_layout="BSND", optional=("attn_mask",), dtypes=("Float64",) * 4 + ("Bool", "Float64", "Float64")),
+    )  # fmt: skip
+
+
+class FlashAttentionScoreShiftGrad(AttentionOp):
+    """Gradient of FlashAttentionScore in real_shift, of (query, key, value, dy, the optional operands, softmax_max).
+
+    An operator of its own, because it writes what the others avoid: a number for every query and key.
+    """
+
+    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    linear_in: ClassVar[tuple[int, ...]] = (3,)
+
+    def rule(self, *types: TensorType) -> str:
+        self.check_rule(types, 5)
+        texts = self.texts(types)
+        if "real_shift" not in texts:
+            raise MspcError(f"{self.name} needs real_shift among its operands")
+        ins = ", ".join(texts[name] for name in ("query", "key", "value", "out", *self.optional, "statistics"))
+        return f"{ins} -> {texts['real_shift']}"
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return self.named(types)["real_shift"].dtype
+
+    def fill(self, be: ArrayBackend, inputs: Sequence[Any], out: Any) -> Any:
+        if self.packed:
+            return self.apart.fill(be, self.separated(inputs), out)
+        shape = self.shape_of(inputs)
+        n, m = shape.heads, shape.key_heads
+        views = self.views(shape, inputs[:4], (n, m, m, n))
+        total = be.xp.zeros(four_dimensions(out).shape, inputs[-1].dtype)
+        shift_gradient(be.xp, shape, self.scores(shape, inputs), views, inputs[-1], total)
+        out[...] = total.reshape(out.shape)
+        return out
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        if self.packed:
+            return self.apart.launch(device, self.separated(inputs), out)
+        shape = self.shape_of(inputs)
+        n, m = shape.heads, shape.key_heads
+        return launch_shift_gradient(device, self.attention(inputs, inputs[-1], (n, m, m, n)), out)
+
+    samples: ClassVar[Any] = (
+        _sample((4, 4, 16), (4, 4, 16), (4, 4, 16), (4, 4, 16), (4, 8, 4, 4), (4, 8, 4, 1), head_num=8,
+                optional=("real_shift",)),
+        _sample((4, 2, 3, 2), (4, 2, 4, 2), (4, 2, 4, 2), (4, 2, 3, 2), (2, 1, 4), (3, 4), (4, 2, 3, 1), head_num=2,
+                input_layout="BNSD", optional=OPTIONAL, dtypes=("Float64",) * 5 + ("Bool", "Float64")),
+        _sample((4, 4, 3, 2), (4, 2, 4, 2), (4, 2, 4, 2), (4, 4, 3, 2), (1, 4), (4, 4, 3, 1), head_num=4,
+                input_layout="BNSD", optional=("real_shift",)),
+    )  # fmt: skip

@@ -1,0 +1,238 @@
+"""What attention and its gradients share: attributes, sizes, rules, views of the operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import BOOL, FLOAT32, UINT8, TensorType, TupleType, Type, dtype_of
+from mspc.ops.bases import require_float, require_same
+from mspc.ops.cuda.attention import Attention
+from mspc.ops.device import Array
+from mspc.ops.nn.attention_kernel import UNLIMITED, Scores, Shape, by_head, four_dimensions, split_heads
+from mspc.ops.op import ArrayBackend, Op, Placement
+
+LAYOUTS = ("BSH", "BNSD", "BSND", "SBH")
+OPTIONAL = ("real_shift", "attn_mask")
+"""Operands that may be left out, in their order."""
+COMPRESSED = (2048, 2048)
+"""The shape of the triangle that MindSpore wants as `attn_mask` in the sparse modes that need no mask."""
+
+
+class AttentionOp(Op, abstract=True):
+    """Attributes, sizes and rules that the operator and its gradients share.
+
+    optional: which of the operands that may be left out are there. packed: where it is not 0, query, key and value
+    are one operand in `input_layout`, the heads of query followed by so many of key and as many of value; so is their
+    gradient. Only a rank's own graph has that form. The other fields are MindSpore's.
+    """
+
+    head_num: int
+    keep_prob: float = 1.0
+    scale_value: float = 1.0
+    pre_tokens: int = UNLIMITED
+    next_tokens: int = UNLIMITED
+    inner_precise: int = 0
+    input_layout: str = "BSH"
+    sparse_mode: int = 0
+    optional: tuple[str, ...] = ()
+    packed: int = 0
+    omitted: ClassVar[tuple[str, ...]] = (
+        "keep_prob", "scale_value", "pre_tokens", "next_tokens", "inner_precise", "input_layout", "sparse_mode",
+        "optional", "packed",
+    )  # fmt: skip
+    products: ClassVar[int] = 2
+    """Products of matrices: of queries and keys, and of their weights and the values; more for gradients."""
+
+    def infer(self, *types: Any) -> Type:
+        if self.packed:
+            return self.apart.infer(*self.separated(types))
+        inferred = super().infer(*types)
+        query, key, value = types[:3]
+        require_float(self.name, query, key, value)
+        require_same(self.name, query, key, value)
+        for name, operand in self.named(types).items():
+            if name == "attn_mask" and operand.dtype not in (BOOL, UINT8):
+                raise MspcError(f"{self.name}: attn_mask is {operand.dtype}, not Bool or UInt8")
+            if name == "real_shift" and not operand.dtype.is_float:
+                raise MspcError(f"{self.name}: real_shift is {operand.dtype}, not a floating-point tensor")
+        return inferred
+
+    @property
+    def apart(self) -> Self:
+        """The same operator on three operands."""
+        return replace(self, packed=0)
+
+    def parts(self, packed: Any) -> list[Any]:
+        """Query, key and value of a packed operand: types, or views of an array."""
+        return split_heads(self.name, packed, self.input_layout, self.head_num, self.packed)
+
+    def separated(self, operands: Sequence[Any]) -> list[Any]:
+        """The operands of `apart` for those of a packed operator."""
+        if not operands:
+            raise MspcError(f"{self.name} needs a packed operand")
+        return [*self.parts(operands[0]), *operands[1:]]
+
+    def operations(self, types: Sequence[TensorType]) -> float:
+        """Floating-point operations of its products for operands of these types."""
+        query, key, value = self.parts(types[0]) if self.packed else types[:3]
+        shape = self.apart.sizes((query, key, value))
+        scores = shape.batch * shape.heads * shape.queries * shape.keys
+        return self.products * scores * (shape.depth + shape.value_depth)
+
+    def named(self, operands: Sequence[Any]) -> dict[str, Any]:
+        """The optional operands that are there, by name."""
+        first = self.first_optional
+        return dict(zip(self.optional, operands[first : first + len(self.optional)], strict=True))
+
+    first_optional: ClassVar[int] = 4
+
+    def sizes(self, types: Sequence[TensorType]) -> Shape:
+        """Sizes that follow from the shapes. Raises MspcError where attributes or shapes do not fit."""
+        self.check_settings()
+        names, rank = ("query", "key", "value"), 3 if self.input_layout in ("BSH", "SBH") else 4
+        for name, operand in zip(names, types, strict=False):
+            if len(operand.shape) != rank:
+                raise MspcError(
+                    f"{self.name}: {name} has shape {operand.shape}, but input_layout {self.input_layout!r} has {rank} "
+                    f"dimensions",
+                    notes=[f"known layouts are {', '.join(LAYOUTS)}"],
+                )
+        query, key, value = (t.shape for t in types[:3])
+        n = self.head_num
+        if rank == 3:
+            batch, queries, keys = (0, 1, 1) if self.input_layout == "BSH" else (1, 0, 0)
+            if query[2] % n:
+                raise MspcError(f"{self.name}: head_num {n} does not divide the hidden size {query[2]} of query")
+            depth = query[2] // n
+            if key[2] % depth or not key[2]:
+                raise MspcError(
+                    f"{self.name}: the hidden size {key[2]} of key is no multiple of the head size {depth} "
+                    f"(query has {n} heads in {query[2]})"
+                )
+            heads = key[2] // depth
+            if value[2] % heads:
+                raise MspcError(f"{self.name}: key has {heads} heads, which do not divide value's hidden {value[2]}")
+            shape = Shape(query[batch], n, heads, query[queries], key[keys], depth, value[2] // heads)
+        else:
+            head, sequence = (1, 2) if self.input_layout == "BNSD" else (2, 1)
+            if query[head] != n:
+                raise MspcError(
+                    f"{self.name}: dimension {head} of query is {query[head]}, but head_num is {n}",
+                    notes=[f"input_layout is {self.input_layout!r}"],
+                )
+            shape = Shape(query[0], n, key[head], query[sequence], key[sequence], query[3], value[3])
+        if not shape.key_heads or shape.heads % shape.key_heads:
+            raise MspcError(f"{self.name}: the {shape.key_heads} heads of key do not divide the {n} heads of query")
+        return shape
+
+    def check_settings(self) -> None:
+        """Raises MspcError for attributes that mspc does not know."""
+        if self.input_layout not in LAYOUTS:
+            note = "sequences of several lengths in one tensor are not built" if self.input_layout == "TND" else ""
+            raise MspcError(
+                f"{self.name}: input_layout is {self.input_layout!r}, not one of {', '.join(LAYOUTS)}",
+                notes=[note] if note else (),
+            )
+        if self.keep_prob != 1.0:
+            raise MspcError(
+                f"{self.name}: keep_prob is {self.keep_prob}; dropout of attention weights is not built",
+                notes=["leave keep_prob 1.0, or write the attention with BatchMatMul, Softmax and Dropout"],
+            )
+        if self.sparse_mode not in range(5):
+            raise MspcError(f"{self.name}: sparse_mode is {self.sparse_mode}; known are 0 to 4")
+        if self.head_num < 1:
+            raise MspcError(f"{self.name}: head_num is {self.head_num}")
+        if any(name not in OPTIONAL for name in self.optional):
+            raise MspcError(f"{self.name}: optional is {self.optional}; known operands are {', '.join(OPTIONAL)}")
+
+    def window(self, shape: Shape) -> tuple[int | None, int | None]:
+        """(least, greatest) distance key - query that a query looks at, None for no limit."""
+        offset = shape.keys - shape.queries if self.sparse_mode in (3, 4) else 0
+        if self.sparse_mode in (2, 3):
+            return None, offset
+        if self.sparse_mode == 4 or (self.sparse_mode == 0 and "attn_mask" in self.optional):
+            low = None if self.pre_tokens >= UNLIMITED else offset - self.pre_tokens
+            return low, None if self.next_tokens >= UNLIMITED else offset + self.next_tokens
+        return None, None
+
+    def check_rule(self, types: Sequence[object], fixed: int) -> None:
+        """Raises MspcError where there is no rule: for a packed operand, and for operands that are not `fixed` and the
+        optional ones."""
+        if self.packed:
+            raise MspcError(f"{self.name} of a packed operand is of a rank's own graph: it has no sharding rule")
+        wanted = fixed + len(self.optional)
+        if len(types) != wanted:
+            raise MspcError(f"{self.name} takes {wanted} tensors, not {len(types)}")
+
+    def texts(self, types: Sequence[TensorType]) -> dict[str, str]:
+        """The rule's text of every tensor. Batch and heads may be cut, sequences and the depth of a head must stay
+        whole. A head of key and value goes with all heads of the query that look at it."""
+        shape = self.sizes(types)
+        group = f" g={shape.group}!" if shape.group > 1 else ""
+        m = f"m={shape.key_heads}"
+        heads = f"({m}{group})" if group else m
+        q, k, v = {
+            "BSH": (f"b s! ({m}{group} d!)", f"b t! ({m} d!)", f"b t! ({m} e!)"),
+            "SBH": (f"s! b ({m}{group} d!)", f"t! b ({m} d!)", f"t! b ({m} e!)"),
+            "BNSD": (f"b {heads} s! d!", f"b {m} t! d!", f"b {m} t! e!"),
+            "BSND": (f"b s! {heads} d!", f"b t! {m} d!", f"b t! {m} e!"),
+        }[self.input_layout]
+        texts = {"query": q, "key": k, "value": v, "out": q.replace("d!", "e!"), "statistics": f"b {heads} s! 1"}
+        for name, operand in self.named(types).items():
+            if len(operand.shape) > 4:
+                raise MspcError(f"{self.name}: {name} has shape {operand.shape}, more than 4 dimensions")
+            sides = ("b", heads, "s!", "t!")[4 - len(operand.shape) :]
+            texts[name] = " ".join("1" if n == 1 else side for n, side in zip(operand.shape, sides, strict=True))
+        return texts
+
+    def localize(self, placement: Placement) -> Op:
+        dimension = {"BNSD": 1, "BSND": 2}.get(self.input_layout, 2)
+        return replace(self, head_num=self.head_num // placement.in_layouts[0].strategy[dimension])
+
+    def scores(self, shape: Shape, operands: Sequence[Any]) -> Scores:
+        low, high = self.window(shape)
+        found = {name: four_dimensions(operand) for name, operand in self.named(operands).items()}
+        return Scores(self.scale_value, found.get("real_shift"), found.get("attn_mask"), low, high)
+
+    def shape_of(self, operands: Sequence[Any]) -> Shape:
+        return self.sizes([TensorType(FLOAT32, tuple(x.shape)) for x in operands[:3]])
+
+    def views(self, shape: Shape, arrays: Sequence[Any], heads: Sequence[int]) -> list[Any]:
+        """Arrays in the operator's layout by head."""
+        return [by_head(x, self.input_layout, n) for x, n in zip(arrays, heads, strict=True)]
+
+    def attention(self, operands: Sequence[Array], statistics: Array, heads: Sequence[int]) -> Attention:
+        """What a GPU needs to know; `operands` begin with query, key, value."""
+        shape = self.shape_of(operands)
+        arrays = [operands[0], operands[1], operands[2], *operands[3 : len(heads)]]
+        return Attention(shape, self.scores(shape, operands), self.views(shape, arrays, heads), statistics)
+
+    def allocated(self, be: ArrayBackend, inputs: Sequence[Any]) -> tuple[Any, ...] | Any:
+        """Empty results for these operands."""
+        inferred = self.infer(*[TensorType(dtype_of(x.dtype), tuple(x.shape)) for x in inputs])
+        if isinstance(inferred, TensorType):
+            return be.xp.empty(inferred.shape, inferred.dtype.numpy)
+        assert isinstance(inferred, TupleType)
+        return tuple(be.xp.empty(t.shape, t.dtype.numpy) for t in inferred.elements)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        def kernel(*inputs: Any) -> Any:
+            return self.fill(be, inputs, self.allocated(be, inputs))
+
+        return kernel
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        def into(*inputs: Any, out: Any) -> Any:
+            return self.fill(be, inputs, out)
+
+        return into
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def fill(self, be: ArrayBackend, inputs: Sequence[Any], out: Any) -> Any:
+        """Compute the results into `out` and return it."""
+        raise NotImplementedError(self.name)

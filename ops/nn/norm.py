@@ -1,0 +1,445 @@
+"""Normalisations. What they normalise over must stay whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Node, Value
+from mspc.ir.types import TensorType, dtype_of
+from mspc.ops.arguments import axis_in
+from mspc.ops.bases import require_float, require_same
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.cpu.blocks import in_rows
+from mspc.ops.cuda.reduce import Reduction, reduce
+from mspc.ops.cuda.rows import Rows, Stage, normalise
+from mspc.ops.cuda.source import Operand
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.math.arithmetic import Add, Mul, Sub
+from mspc.ops.nn.softmax import normalised_rule
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.tensor.broadcast import Axis, broadcast_to, sum_to_shape
+from mspc.sharding.rules import factor_names
+
+Gradients = Sequence[Value | None]
+_SECOND = NotDifferentiable("it is a gradient, and its second derivative is not built")
+
+
+def norm_sides(rank: int, begin: int) -> tuple[str, str]:
+    """(x, statistics) when the dimensions from `begin` on are normalised."""
+    names = factor_names(rank)
+    full = " ".join(n + "!" * (d >= begin) for d, n in enumerate(names))
+    statistics = " ".join(n if d < begin else "1" for d, n in enumerate(names))
+    return full, statistics
+
+
+class _Norm(Op, abstract=True):
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_float(self.name, *types)
+        require_same(self.name, *types)
+        return inferred
+
+
+class LayerNorm(_Norm):
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and variance: a tuple of three.
+
+    Statistics are over the dimensions from `begin_norm_axis` on and have size 1 there; gamma and beta have
+    the shape of x from `begin_params_axis` on. (The default axes are MindSpore's: 1.)
+    """
+
+    begin_norm_axis: int = 1
+    begin_params_axis: int = 1
+    epsilon: float = 1e-7
+    samples: ClassVar[Any] = (
+        sample((8, 16), (16,), (16,), begin_norm_axis=-1, begin_params_axis=-1, epsilon=1e-5),
+        sample((8, 4, 8), (4, 8), (4, 8)),
+        sample((2, 8, 4), (4,), (4,), begin_params_axis=-1),
+        sample((8, 4, 4), (4, 4), (4, 4), begin_norm_axis=2),
+    )
+
+    def rule(self, x: TensorType, gamma: TensorType, beta: TensorType) -> str:
+        rank = len(x.shape)
+        full, statistics = norm_sides(rank, axis_in(self.name, self.begin_norm_axis, rank))
+        names = full.split()[axis_in(self.name, self.begin_params_axis, rank) :]
+        parameter = " ".join(names)
+        return f"{full}, {parameter}, {parameter} -> {full}, {statistics}, {statistics}"
+
+    def bprop(self, b: Builder, x: Value, gamma: Value, beta: Value, out: Node, dout: Any) -> Gradients:
+        rank = len(x.shape)
+        begin = axis_in(self.name, self.begin_norm_axis, rank)
+        _, mean, variance = items(b, out, 3)
+        dy, dmean, dvariance = dout
+        count = math.prod(x.shape[begin:])
+        dx = dgamma = dbeta = None
+        if dy is not None:
+            dx = b.emit(LayerNormGrad(begin, self.epsilon), dy, x, mean, variance, gamma)
+            parameters = axis_in(self.name, self.begin_params_axis, rank)
+            dgamma = b.emit(LayerNormGammaGrad(begin, parameters, self.epsilon), dy, x, mean, variance)
+            dbeta = sum_to_shape(b, dy, beta.shape)
+        if dmean is not None:
+            share = b.emit(Mul(), dmean, b.constant(1 / count, x.tensor_type.dtype))
+            dx = add_to(b, dx, share, x)
+        if dvariance is not None:
+            share = b.emit(Mul(), dvariance, b.constant(2 / count, x.tensor_type.dtype))
+            dx = add_to(b, dx, b.emit(Mul(), b.emit(Sub(), x, mean), share), x)
+        return dx, dgamma, dbeta
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp, epsilon = be.xp, self.epsilon
+
+        def into(x: Any, gamma: Any, beta: Any, out: Any = None) -> Any:
+            begin = axis_in(self.name, self.begin_norm_axis, x.ndim)
+            rows, columns = _matrix(x.shape, begin)
+            by_row = gamma.size <= columns  # else gamma differs from row to row
+            gammas, betas = (_repeated(xp, p, columns) for p in (gamma, beta))
+            if out is None:
+                small = (*x.shape[:begin], *[1] * (x.ndim - begin))
+                out = tuple(xp.empty(shape, x.dtype) for shape in (x.shape, small, small))
+
+            def work(block: Any, scratch: Any, x: Any) -> None:
+                # NumPy copies an array that it broadcasts against and overwrites: y and z take turns.
+                y, mean, variance = block
+                (z,) = scratch
+                mean[...] = xp.mean(x, axis=1, keepdims=True)
+                xp.subtract(x, mean, out=z)
+                xp.multiply(z, z, out=y)
+                variance[...] = xp.mean(y, axis=1, keepdims=True)
+                xp.divide(z, xp.sqrt(variance + epsilon), out=y)
+                if by_row:
+                    xp.multiply(y, gammas, out=z)
+                    xp.add(z, betas, out=y)
+
+            y, mean, variance = out
+            matrices = (y.reshape(rows, columns), mean.reshape(rows, 1), variance.reshape(rows, 1))
+            in_rows(xp, work, matrices, (x.reshape(rows, columns),), 1)
+            if not by_row:
+                y *= gamma
+                y += beta
+            return out
+
+        return into
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return self.kernel(be)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, gamma, beta = inputs
+        y, mean, variance = out
+        rows, columns = _matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
+        stages = (
+            Stage((("mean", "Sum", "x"),), then="mean /= COLUMNS;"),
+            Stage(
+                (("variance", "Sum", "x * x"),),
+                "x -= mean;",
+                f"variance /= COLUMNS; const A inverse = 1 / sqrt_of(variance + (A){self.epsilon});",
+            ),
+        )
+        return Rows(
+            "layer_norm", rows, columns, dtype_of(x.dtype), stages, [Operand("x", x)],
+            by_column=[Operand("gamma", gamma), Operand("beta", beta)],
+            results=[(y, "x * inverse * gamma + beta")], row_results=[(mean, "mean"), (variance, "variance")],
+        ).launch(device)  # fmt: skip
+
+
+def _matrix(shape: tuple[int, ...], begin: int) -> tuple[int, int]:
+    """(rows, columns) of x when everything from dimension `begin` on is a row."""
+    return math.prod(shape[:begin]), math.prod(shape[begin:])
+
+
+def _repeated(xp: Any, parameter: Any, columns: int) -> Any:
+    """A parameter that covers the last dimensions of a row, as long as the row."""
+    flat = parameter.reshape(-1)
+    return flat if flat.size >= columns else xp.tile(flat, columns // max(1, flat.size))
+
+
+class LayerNormGammaGrad(_Norm):
+    """Gradient of LayerNorm in gamma, of (dout, x, mean, variance): the sum of dout (x - mean) /
+    sqrt(variance + epsilon) over the dimensions before `begin_params_axis`.
+    """
+
+    begin_norm_axis: int = 1
+    begin_params_axis: int = 1
+    epsilon: float = 1e-7
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    bprop: ClassVar[Any] = _SECOND
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8, 16), (8, 1), (8, 1), low=0.1),
+        sample((8, 4, 8), (8, 4, 8), (8, 1, 1), (8, 1, 1), low=0.1, begin_params_axis=2),
+    )
+
+    def rule(self, dout: TensorType, x: TensorType, mean: TensorType, variance: TensorType) -> str:
+        # Once the statistics are given, every element is on its own: nothing must stay whole.
+        names = factor_names(len(x.shape))
+        begin = axis_in(self.name, self.begin_norm_axis, len(names))
+        full = " ".join(names)
+        statistics = " ".join(n if d < begin else "1" for d, n in enumerate(names))
+        out = " ".join(names[axis_in(self.name, self.begin_params_axis, len(names)) :])
+        return f"{full}, {full}, {statistics}, {statistics} -> {out}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        dout, x, mean, variance = inputs
+        product = x - mean
+        product /= be.xp.sqrt(variance + self.epsilon)
+        product *= dout
+        axes = tuple(range(axis_in(self.name, self.begin_params_axis, x.ndim)))
+        return be.xp.sum(product, axis=axes)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        dout, x, mean, variance = inputs
+        _, columns = _matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
+        parameters = axis_in(self.name, self.begin_params_axis, x.ndim)
+        by_row = math.prod(x.shape[parameters:]) == columns
+        place = "row" if by_row else f"at / {columns}"
+        statistics = (
+            f"const A mean = (A)wide(p_mean[{place}]), "
+            f"inverse = 1 / sqrt_of((A)wide(p_variance[{place}]) + (A){self.epsilon});"
+        )
+        reduction = Reduction(
+            "layer_norm_gamma_gradient", "Sum", "g * (x - mean) * inverse",
+            before_row=statistics if by_row else "", before_each="" if by_row else statistics,
+        )  # fmt: skip
+        full, others = (Operand("g", dout), Operand("x", x)), (Operand("mean", mean), Operand("variance", variance))
+        return reduce(device, reduction, x.shape, range(parameters), full, out, others)
+
+
+class LayerNormGrad(_Norm):
+    """Gradient of LayerNorm in x, of (dout, x, mean, variance, gamma).
+
+    With g = dout * gamma, y the normalised x and means over the normalised dimensions it is
+    (g - mean(g) - y mean(g y)) / sqrt(variance + epsilon).
+    """
+
+    begin_norm_axis: int = 1
+    epsilon: float = 1e-7
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    bprop: ClassVar[Any] = _SECOND
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8, 16), (8, 1), (8, 1), (16,), low=0.1),
+        sample((8, 4, 4), (8, 4, 4), (8, 4, 1), (8, 4, 1), (4, 4), low=0.1, begin_norm_axis=2),
+    )
+
+    def rule(
+        self, dout: TensorType, x: TensorType, mean: TensorType, variance: TensorType, gamma: TensorType
+    ) -> str:
+        rank = len(x.shape)
+        full, statistics = norm_sides(rank, axis_in(self.name, self.begin_norm_axis, rank))
+        parameter = " ".join(full.split()[rank - len(gamma.shape) :])
+        return f"{full}, {full}, {statistics}, {statistics}, {parameter} -> {full}"
+
+    in_place: ClassVar[bool] = True
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp, epsilon = be.xp, self.epsilon
+
+        def into(dout: Any, x: Any, mean: Any, variance: Any, gamma: Any, out: Any = None) -> Any:
+            rows, columns = _matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
+            by_row = gamma.size <= columns
+            gammas = _repeated(xp, gamma, columns) if by_row else 1
+            if not by_row:
+                dout = dout * gamma
+            if out is None:
+                out = xp.empty(x.shape, x.dtype)
+
+            def work(block: Any, scratch: Any, dout: Any, x: Any, mean: Any, variance: Any) -> None:
+                hat, g, spare = scratch
+                inverse = 1 / xp.sqrt(variance + epsilon)
+                xp.subtract(x, mean, out=spare)
+                xp.multiply(spare, inverse, out=hat)
+                xp.multiply(dout, gammas, out=g)
+                xp.multiply(g, hat, out=spare)
+                along = xp.mean(spare, axis=1, keepdims=True)
+                xp.multiply(hat, along, out=spare)
+                xp.subtract(g, xp.mean(g, axis=1, keepdims=True), out=hat)
+                hat -= spare
+                xp.multiply(hat, inverse, out=block)
+
+            operands = (dout.reshape(rows, columns), x.reshape(rows, columns))
+            statistics = (mean.reshape(rows, 1), variance.reshape(rows, 1))
+            in_rows(xp, work, (out.reshape(rows, columns),), (*operands, *statistics), 3)
+            return out
+
+        return into
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return self.kernel(be)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        dout, x, mean, variance, gamma = inputs
+        rows, columns = _matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
+        totals = (("mean_g", "Sum", "g"), ("mean_gx", "Sum", "g * x"))
+        change = "x = (x - mean) * inverse; g *= gamma;"
+        return Rows(
+            "layer_norm_gradient", rows, columns, dtype_of(x.dtype),
+            (Stage(totals, change, "mean_g /= COLUMNS; mean_gx /= COLUMNS;"),),
+            [Operand("g", dout), Operand("x", x)], [Operand("mean", mean), Operand("variance", variance)],
+            [Operand("gamma", gamma)], [(out, "(g - mean_g - x * mean_gx) * inverse")],
+            before=f"const A inverse = 1 / sqrt_of((A)variance + (A){self.epsilon});",
+        ).launch(device)  # fmt: skip
+
+
+class RmsNorm(_Norm):
+    """x / sqrt(mean(x^2) + epsilon) * gamma and the reciprocal root: a tuple of two.
+
+    The mean is over the dimensions of gamma, the last ones of x. Zhang and Sennrich, arXiv 1910.07467.
+    """
+
+    epsilon: float = 1e-6
+    samples: ClassVar[Any] = (sample((8, 16), (16,)), sample((8, 4, 4), (4, 4)), sample((2, 8, 4), (4,)))
+
+    def rule(self, x: TensorType, gamma: TensorType) -> str:
+        begin = len(x.shape) - len(gamma.shape)
+        if begin < 0:
+            raise MspcError(
+                f"RmsNorm: gamma of shape {gamma.shape} has more dimensions than x of shape {x.shape}"
+            )
+        full, statistics = norm_sides(len(x.shape), begin)
+        return f"{full}, {' '.join(full.split()[begin:])} -> {full}, {statistics}"
+
+    def bprop(self, b: Builder, x: Value, gamma: Value, out: Node, dout: Any) -> Gradients:
+        dy, drstd = dout
+        _, rstd = items(b, out, 2)
+        dx = dgamma = None
+        if dy is not None:
+            dx = b.emit(RmsNormGrad(), dy, x, rstd, gamma)
+            dgamma = sum_to_shape(b, b.emit(Mul(), dy, b.emit(Mul(), x, rstd)), gamma.shape)
+        if drstd is not None:
+            count = math.prod(gamma.shape)
+            cube = b.emit(Mul(), rstd, b.emit(Mul(), rstd, rstd))
+            share = b.emit(Mul(), b.emit(Mul(), drstd, cube), b.constant(-1 / count, x.tensor_type.dtype))
+            dx = add_to(b, dx, b.emit(Mul(), x, share), x)
+        return dx, dgamma
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        x, gamma = inputs
+        axes = tuple(range(x.ndim - gamma.ndim, x.ndim))
+        rstd = 1 / xp.sqrt(xp.mean(x * x, axis=axes, keepdims=True) + self.epsilon)
+        return x * rstd * gamma, rstd
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, gamma = inputs
+        rows, columns = _matrix(x.shape, x.ndim - gamma.ndim)
+        stage = Stage(
+            (("squares", "Sum", "x * x"),),
+            then=f"const A inverse = 1 / sqrt_of(squares / COLUMNS + (A){self.epsilon});",
+        )
+        return Rows(
+            "rms_norm", rows, columns, dtype_of(x.dtype), (stage,), [Operand("x", x)],
+            by_column=[Operand("gamma", gamma)], results=[(out[0], "x * inverse * gamma")],
+            row_results=[(out[1], "inverse")],
+        ).launch(device)  # fmt: skip
+
+
+class RmsNormGrad(_Norm):
+    """Gradient of RmsNorm in x, of (dout, x, rstd, gamma): rstd (g - y mean(g y)), g = dout gamma and y = x
+    rstd.
+    """
+
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    bprop: ClassVar[Any] = _SECOND
+    samples: ClassVar[Any] = (sample((8, 16), (8, 16), (8, 1), (16,), low=0.1),)
+
+    def rule(self, dout: TensorType, x: TensorType, rstd: TensorType, gamma: TensorType) -> str:
+        begin = len(x.shape) - len(gamma.shape)
+        full, statistics = norm_sides(len(x.shape), begin)
+        return f"{full}, {full}, {statistics}, {' '.join(full.split()[begin:])} -> {full}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        dout, x, rstd, gamma = inputs
+        axes = tuple(range(x.ndim - gamma.ndim, x.ndim))
+        g = dout * gamma
+        y = x * rstd
+        y *= be.xp.mean(g * y, axis=axes, keepdims=True)
+        g -= y
+        g *= rstd
+        return g
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        dout, x, rstd, gamma = inputs
+        rows, columns = _matrix(x.shape, x.ndim - gamma.ndim)
+        stage = Stage((("mean_gx", "Sum", "g * x"),), "g *= gamma; x *= rstd;", "mean_gx /= COLUMNS;")
+        return Rows(
+            "rms_norm_gradient", rows, columns, dtype_of(x.dtype), (stage,), [Operand("g", dout), Operand("x", x)],
+            [Operand("rstd", rstd)], [Operand("gamma", gamma)], [(out, "(g - x * mean_gx) * rstd")],
+        ).launch(device)  # fmt: skip
+
+
+class L2Normalize(_Norm):
+    """x over the root of the larger of `epsilon` and the sum of its squares along `axis`."""
+
+    axis: Axis = 0
+    epsilon: float = 1e-4
+    samples: ClassVar[Any] = (
+        sample((8, 16)),
+        sample((8, 16), axis=-1),
+        sample((8, 16), axis=1, epsilon=1e3),
+        sample((8, 4, 4), axis=(1, 2)),
+    )
+
+    def rule(self, x: TensorType) -> str:
+        return normalised_rule(self.name, x.shape, self.axis, 1)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(L2NormalizeGrad(self.axis, self.epsilon), x, out, dout),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        total = xp.sum(x * x, axis=self.axis, keepdims=True)
+        return x / xp.sqrt(xp.maximum(total, self.epsilon))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        least = f"(A){self.epsilon}"
+        root = f"total = 1 / sqrt_of(total < {least} ? {least} : total);"
+        stages = (Stage((("total", "Sum", "x * x"),), then=root),)
+        return normalise(device, "l2_normalize", self.axis, [Operand("x", inputs[0])], out, stages, "x * total")
+
+
+class L2NormalizeGrad(_Norm):
+    """Gradient of L2Normalize, of (x, its result, dout)."""
+
+    axis: Axis = 0
+    epsilon: float = 1e-4
+    linear_in: ClassVar[tuple[int, ...]] = (2,)
+    bprop: ClassVar[Any] = _SECOND
+    samples: ClassVar[Any] = (sample((8, 16), (8, 16), (8, 16)), sample((8, 4), (8, 4), (8, 4), axis=-1))
+
+    def rule(self, x: TensorType, out: TensorType, dout: TensorType) -> str:
+        return normalised_rule(self.name, x.shape, self.axis, 3)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        x, out, dout = inputs
+        total = xp.sum(x * x, axis=self.axis, keepdims=True)
+        along = xp.sum(out * dout, axis=self.axis, keepdims=True) * (total > self.epsilon)
+        return (dout - out * along) / xp.sqrt(xp.maximum(total, self.epsilon))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        least = f"(A){self.epsilon}"
+        then = f"along = total > {least} ? along : 0; total = 1 / sqrt_of(total < {least} ? {least} : total);"
+        stages = (Stage((("total", "Sum", "x * x"), ("along", "Sum", "y * g")), then=then),)
+        operands = [Operand(name, array) for name, array in zip("xyg", inputs, strict=True)]
+        result = "(g - y * along) * total"
+        return normalise(device, "l2_normalize_gradient", self.axis, operands, out, stages, result)
+
+
+def items(b: Builder, value: Node, count: int) -> list[Value]:
+    """The elements of a tuple."""
+    found: list[Value] = []
+    for index in range(count):
+        found.append(b.emit(TupleGetItem(index), value))
+    return found
+
+
+def add_to(b: Builder, total: Value | None, term: Value, like: Value) -> Value:
+    """total + term in the shape of `like`."""
+    return broadcast_to(b, term, like.shape) if total is None else b.emit(Add(), total, term)

@@ -1,0 +1,204 @@
+"""Softmax and its logarithm. The axis they normalise must stay whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Value
+from mspc.ir.types import TensorType
+from mspc.ops.arguments import axes_in, ints_of
+from mspc.ops.bases import require_float, require_same
+from mspc.ops.cpu.blocks import rowwise
+from mspc.ops.cuda.rows import Stage, normalise
+from mspc.ops.cuda.source import Operand
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.math.arithmetic import Mul, Sub
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.sharding.rules import factor_names
+
+Gradients = Sequence[Value | None]
+Axis = int | tuple[int, ...]
+
+
+def normalised_rule(name: str, shape: Sequence[int], axis: Axis, inputs: int) -> str:
+    """`inputs` tensors of one shape; the dimensions `axis` must stay whole."""
+    axes = axes_in(name, ints_of(name, "axis", axis), len(shape))
+    side = " ".join(n + "!" * (d in axes) for d, n in enumerate(factor_names(len(shape))))
+    return f"{', '.join([side] * inputs)} -> {side}"
+
+
+def along(axis: Axis, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel over the last dimension, made one over `axis`: the dimensions of `axis` go last and become one."""
+    if axis in (-1, (-1,)):
+        return kernel
+
+    def moved(*operands: Any, out: Any = None) -> Any:
+        shape = operands[0].shape
+        axes = sorted(a % len(shape) for a in ((axis,) if isinstance(axis, int) else axis or range(len(shape))))
+        if axes == [len(shape) - 1]:
+            return kernel(*operands, out=out)
+        perm = [d for d in range(len(shape)) if d not in axes] + axes
+        turned = [operand.transpose(perm) for operand in operands]
+        matrix = (*turned[0].shape[: -len(axes)], math.prod(turned[0].shape[-len(axes) :]))
+        rows = kernel(*[operand.reshape(matrix) for operand in turned])
+        result = rows.reshape(turned[0].shape).transpose([perm.index(d) for d in range(len(shape))])
+        if out is None:
+            return result
+        out[...] = result
+        return out
+
+    return moved
+
+
+class _Normalised(Op, abstract=True):
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_float(self.name, *types)
+        require_same(self.name, *types)
+        return inferred
+
+
+_ONE = (
+    sample((8, 16)),
+    sample((4, 8, 8), axis=1),
+    sample((8,), axis=0),
+    sample((8, 16), low=-900, high=900, gradient=False),
+)
+
+
+class Softmax(_Normalised):
+    """exp(x) over its sum along `axis`."""
+
+    axis: Axis = -1
+    samples: ClassVar[Any] = (*_ONE, sample((8, 4, 4), axis=(1, 2)))
+
+    def rule(self, x: TensorType) -> str:
+        return normalised_rule(self.name, x.shape, self.axis, 1)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(SoftmaxBackward(self.axis), dout, out),)
+
+    in_place: ClassVar[bool] = True
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp = be.xp
+
+        def work(out: Any, scratch: Any, x: Any) -> None:
+            # NumPy copies an array that it broadcasts against and overwrites: no result is also an operand there.
+            (power,) = scratch
+            xp.subtract(x, xp.max(x, axis=-1, keepdims=True), out=power)
+            xp.exp(power, out=power)
+            xp.divide(power, xp.sum(power, axis=-1, keepdims=True), out=out)
+
+        return along(self.axis, rowwise(xp, work, 1))
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return self.kernel(be)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        stages = (
+            Stage((("most", "Largest", "x"),)),
+            Stage((("total", "Sum", "x"),), "x = exp_of(x - most);", "total = 1 / total;"),
+        )
+        return normalise(device, "softmax", self.axis, [Operand("x", inputs[0])], out, stages, "x * total")
+
+
+class SoftmaxBackward(_Normalised):
+    """Gradient of Softmax: (dout - sum(dout * out)) * out, the sum along `dim`."""
+
+    dim: Axis = -1
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    samples: ClassVar[Any] = (sample((8, 16), (8, 16)), sample((4, 8, 8), (4, 8, 8), dim=1))
+
+    def rule(self, dout: TensorType, out: TensorType) -> str:
+        return normalised_rule(self.name, dout.shape, self.dim, 2)
+
+    def bprop(self, b: Builder, dy: Value, y: Value, out: Value, dout: Value) -> Gradients:
+        axes = axes_in(self.name, ints_of(self.name, "dim", self.dim), len(y.shape))
+        keep = ReduceSum(True, axes)
+        inner = b.emit(keep, b.emit(Mul(), dy, y))
+        outer = b.emit(keep, b.emit(Mul(), dout, y))
+        # Of sum over i of dout_i (dy_i - inner) y_i in y_j.
+        first = b.emit(Mul(), dout, b.emit(Sub(), dy, inner))
+        second = b.emit(Mul(), dy, outer)
+        return b.emit(SoftmaxBackward(self.dim), dout, y), b.emit(Sub(), first, second)
+
+    in_place: ClassVar[bool] = True
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp = be.xp
+
+        def work(grad: Any, scratch: Any, dout: Any, out: Any) -> None:
+            product, share = scratch
+            xp.multiply(dout, out, out=product)
+            xp.multiply(out, xp.sum(product, axis=-1, keepdims=True), out=share)
+            xp.subtract(product, share, out=grad)
+
+        return along(self.dim, rowwise(xp, work, 2))
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return self.kernel(be)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        stages = (Stage((("total", "Sum", "g"),), "g = g * y;"),)
+        operands = [Operand("g", inputs[0]), Operand("y", inputs[1])]
+        return normalise(device, "softmax_gradient", self.dim, operands, out, stages, "g - y * total")
+
+
+class LogSoftmax(_Normalised):
+    """x minus the logarithm of the sum of exp(x) along `axis`."""
+
+    axis: int = -1
+    samples: ClassVar[Any] = _ONE
+
+    def rule(self, x: TensorType) -> str:
+        return normalised_rule(self.name, x.shape, self.axis, 1)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(LogSoftmaxGrad(self.axis), out, dout),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        moved = x - xp.max(x, axis=self.axis, keepdims=True)
+        moved -= xp.log(xp.sum(xp.exp(moved), axis=self.axis, keepdims=True))
+        return moved
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        stages = (
+            Stage((("most", "Largest", "x"),)),
+            Stage((("total", "Sum", "exp_of(x)"),), "x = x - most;", "total = log_of(total);"),
+        )
+        return normalise(device, "log_softmax", self.axis, [Operand("x", inputs[0])], out, stages, "x - total")
+
+
+class LogSoftmaxGrad(_Normalised):
+    """Gradient of LogSoftmax: dout - exp(out) * sum(dout), the sum along `axis`."""
+
+    axis: int = -1
+    linear_in: ClassVar[tuple[int, ...]] = (1,)
+    bprop: ClassVar[Any] = NotDifferentiable(
+        "it is a gradient, and second derivatives of LogSoftmax are not built"
+    )
+    samples: ClassVar[Any] = (sample((8, 16), (8, 16)), sample((4, 8, 8), (4, 8, 8), axis=1))
+
+    def rule(self, out: TensorType, dout: TensorType) -> str:
+        return normalised_rule(self.name, out.shape, self.axis, 2)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        out, dout = inputs
+        return dout - be.xp.exp(out) * be.xp.sum(dout, axis=self.axis, keepdims=True)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        stages = (Stage((("total", "Sum", "g"),)),)
+        operands = [Operand("y", inputs[0]), Operand("g", inputs[1])]
+        return normalise(device, "log_softmax_gradient", self.axis, operands, out, stages, "g - exp_of(y) * total")

@@ -1,0 +1,1 @@
+"""Updates of parameters, and the test for an overflow that goes before them."""

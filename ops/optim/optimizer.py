@@ -1,0 +1,310 @@
+"""Updates of parameters. Kernels write into the arrays of their mutated operands and return the new
+parameter.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import TensorType, TupleType, Type
+from mspc.ops.bases import require_same
+from mspc.ops.cpu.blocks import in_rows
+from mspc.ops.cuda.update import launch_updates
+from mspc.ops.device import Array, Copy, Device, Launch
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.sharding.rules import factor_names
+
+_UPDATE = NotDifferentiable("it changes a parameter")
+
+
+class Update(Op, abstract=True):
+    """Operands are scalars or have the shape of the parameter, operand 0; results have it too.
+
+    Class attributes:
+        operands: names of the operands for messages.
+        scalars: indices of the operands that are scalars.
+        outputs: number of results, a tuple when more than one.
+        cuda_update: C++ statements that change one element; operands and attributes go by their names, operands that
+            `mutates` names are set, T is the type that the parameter is computed in.
+    """
+
+    has_side_effect: ClassVar[bool] = True
+    operands: ClassVar[tuple[str, ...]] = ()
+    scalars: ClassVar[tuple[int, ...]] = ()
+    outputs: ClassVar[int] = 1
+    cuda_update: ClassVar[str] = ""
+
+    def rule(self, *types: TensorType) -> str:
+        if len(types) != len(self.operands):
+            raise MspcError(f"{self.name} takes {len(self.operands)} tensors, not {len(types)}")
+        shape = types[0].shape
+        for index, operand in enumerate(types):
+            scalar = index in self.scalars
+            if operand.shape != (() if scalar else shape):
+                raise MspcError(
+                    f"{self.name}: input {index} ({self.operands[index]}) has shape {operand.shape}, "
+                    + ("not that of a scalar" if scalar else f"the parameter has {shape}")
+                )
+        names = " ".join(factor_names(len(shape)))
+        ins = ", ".join("" if index in self.scalars else names for index in range(len(types)))
+        return f"{ins} -> {', '.join([names] * self.outputs)}"
+
+    def infer(self, *types: Any) -> Type:
+        inferred = super().infer(*types)
+        require_same(self.name, *[t for i, t in enumerate(types) if i not in self.scalars])
+        return (
+            TupleType((inferred,) * self.outputs)
+            if isinstance(inferred, TensorType) and self.outputs > 1
+            else inferred
+        )
+
+    @property
+    def copied(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on `cuda_update`
+        return (0,) if self.cuda_update and 0 in self.mutates else ()
+
+    def launch(
+        self, device: Device, inputs: Sequence[Array], out: Any, copies: Mapping[int, Copy] | None = None
+    ) -> Launch | None:
+        return launch_updates(device, self, (inputs,), (copies.get(0),) if copies else ())
+
+
+def _samples(*roles: str, **attributes: Any) -> tuple[Any, ...]:
+    """Two shapes; "x" stands for a tensor of the parameter's shape, "s" for a scalar."""
+    return tuple(
+        sample(
+            *[shape if role == "x" else () for role in roles], low=0.1, high=0.9, gradient=False, **attributes
+        )
+        for shape in ((8, 16), (16,))
+    )
+
+
+class Assign(Update):
+    """variable = value."""
+
+    operands: ClassVar[tuple[str, ...]] = ("variable", "value")
+    mutates: ClassVar[tuple[int, ...]] = (0,)
+    cuda_update: ClassVar[str] = "variable = value;"
+    neutral: ClassVar[Mapping[int, float | None]] = {1: None}
+    bprop: ClassVar[Any] = _UPDATE
+    samples: ClassVar[Any] = _samples("x", "x")
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        variable, value = inputs
+        variable[...] = value
+        return variable
+
+
+class AssignAdd(Update):
+    """variable += value."""
+
+    operands: ClassVar[tuple[str, ...]] = ("variable", "value")
+    mutates: ClassVar[tuple[int, ...]] = (0,)
+    cuda_update: ClassVar[str] = "variable += value;"
+    neutral: ClassVar[Mapping[int, float | None]] = {1: -0.0}
+    bprop: ClassVar[Any] = _UPDATE
+    samples: ClassVar[Any] = _samples("x", "x")
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        variable, value = inputs
+        return be.xp.add(variable, value, out=variable)
+
+
+class AssignSub(Update):
+    """variable -= value."""
+
+    operands: ClassVar[tuple[str, ...]] = ("variable", "value")
+    mutates: ClassVar[tuple[int, ...]] = (0,)
+    cuda_update: ClassVar[str] = "variable -= value;"
+    neutral: ClassVar[Mapping[int, float | None]] = {1: 0.0}
+    bprop: ClassVar[Any] = _UPDATE
+    samples: ClassVar[Any] = _samples("x", "x")
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        variable, value = inputs
+        return be.xp.subtract(variable, value, out=variable)
+
+
+class ApplyMomentum(Update):
+    """accumulation = accumulation * momentum + gradient; variable -= learning_rate * accumulation.
+
+    With use_nesterov variable -= learning_rate * (gradient + momentum * accumulation). gradient_scale
+    multiplies the gradient first; use_locking changes nothing here.
+    """
+
+    use_nesterov: bool = False
+    use_locking: bool = False
+    gradient_scale: float = 1.0
+    operands: ClassVar[tuple[str, ...]] = (
+        "variable",
+        "accumulation",
+        "learning_rate",
+        "gradient",
+        "momentum",
+    )
+    scalars: ClassVar[tuple[int, ...]] = (2, 4)
+    mutates: ClassVar[tuple[int, ...]] = (0, 1)
+    cuda_update: ClassVar[str] = """
+        const T scaled = gradient * gradient_scale;
+        accumulation = accumulation * momentum + scaled;
+        variable -= learning_rate * (use_nesterov ? accumulation * momentum + scaled : accumulation);
+    """
+    neutral: ClassVar[Mapping[int, float | None]] = {2: 0.0, 3: -0.0, 4: 1.0}
+    bprop: ClassVar[Any] = _UPDATE
+    samples: ClassVar[Any] = (
+        *_samples("x", "x", "s", "x", "s"),
+        *_samples("x", "x", "s", "x", "s", use_nesterov=True, gradient_scale=0.5),
+    )
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        variable, accumulation, rate, gradient, momentum = inputs
+        if variable.flags.c_contiguous and accumulation.flags.c_contiguous:
+            flat = [array.reshape(-1) for array in (variable, accumulation, gradient)]
+            in_rows(be.xp, functools.partial(self._update, be.xp, rate, momentum), flat[:2], flat[2:], 1)
+        else:
+            self._update(be.xp, rate, momentum, (variable, accumulation), (be.xp.empty_like(variable),), gradient)
+        return variable
+
+    def _update(self, xp: Any, rate: Any, momentum: Any, out: Any, scratch: Any, gradient: Any) -> None:
+        variable, accumulation = out
+        (step,) = scratch
+        if self.gradient_scale != 1.0:
+            gradient = gradient * self.gradient_scale
+        accumulation *= momentum
+        accumulation += gradient
+        if self.use_nesterov:
+            xp.multiply(accumulation, momentum, out=step)
+            step += gradient
+            step *= rate
+        else:
+            xp.multiply(accumulation, rate, out=step)
+        variable -= step
+
+
+class SGD(Update):
+    """Stochastic gradient descent with momentum, dampening, weight decay and Nesterov's step.
+
+    stat is 1 before the first step of an element, which sets accum = gradient, and 0 afterwards. A momentum
+    of 0 leaves accum alone.
+    """
+
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    operands: ClassVar[tuple[str, ...]] = (
+        "parameters",
+        "gradient",
+        "learning_rate",
+        "accum",
+        "momentum",
+        "stat",
+    )
+    scalars: ClassVar[tuple[int, ...]] = (2, 4)
+    mutates: ClassVar[tuple[int, ...]] = (0, 3, 5)
+    cuda_update: ClassVar[str] = """
+        const T decayed = gradient + parameters * weight_decay;
+        const T fresh = stat > T(0) ? decayed : accum * momentum + decayed * (T(1) - dampening);
+        const bool active = momentum > T(0);
+        if (active) { accum = fresh; stat = T(0); }
+        parameters -= learning_rate * (active ? nesterov ? decayed + fresh * momentum : fresh : decayed);
+    """
+    neutral: ClassVar[Mapping[int, float | None]] = {1: 0.0, 2: 0.0, 4: 0.0}
+    bprop: ClassVar[Any] = _UPDATE
+    samples: ClassVar[Any] = (
+        *_samples("x", "x", "s", "x", "s", "x"),
+        *_samples("x", "x", "s", "x", "s", "x", dampening=0.1, weight_decay=0.01),
+        *_samples("x", "x", "s", "x", "s", "x", nesterov=True),
+    )
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        parameter, gradient, rate, accum, momentum, stat = inputs
+        if self.weight_decay:
+            gradient = gradient + parameter * self.weight_decay
+        moved = accum * momentum + gradient * (1 - self.dampening)
+        fresh = xp.where(stat > 0, gradient, moved)
+        active = momentum > 0
+        accum[...] = xp.where(active, fresh, accum)
+        stat[...] = xp.where(active, 0, stat)
+        step = gradient + fresh * momentum if self.nesterov else fresh
+        parameter -= rate * xp.where(active, step, gradient)
+        return parameter
+
+
+class Adam(Update):
+    """Adam; Kingma and Ba, arXiv 1412.6980, algorithm 1 with the corrections folded into the rate.
+
+    m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; var -= l m / (sqrt(v) + epsilon) with
+    l = lr sqrt(1 - beta2_power) / (1 - beta1_power). use_nesterov takes beta1 m + (1 - beta1) g in place of
+    m.
+    """
+
+    use_locking: bool = False
+    use_nesterov: bool = False
+    operands: ClassVar[tuple[str, ...]] = (
+        "var", "m", "v", "beta1_power", "beta2_power", "lr", "beta1", "beta2", "epsilon", "gradient",
+    )  # fmt: skip
+    scalars: ClassVar[tuple[int, ...]] = (3, 4, 5, 6, 7, 8)
+    outputs: ClassVar[int] = 3
+    mutates: ClassVar[tuple[int, ...]] = (0, 1, 2)
+    cuda_update: ClassVar[str] = """
+        m = m * beta1 + gradient * (T(1) - beta1);
+        v = v * beta2 + gradient * gradient * (T(1) - beta2);
+        const T rate = lr * sqrt(T(1) - beta2_power) / (T(1) - beta1_power);
+        var -= rate * (use_nesterov ? m * beta1 + gradient * (T(1) - beta1) : m) / (sqrt(v) + epsilon);
+    """
+    neutral: ClassVar[Mapping[int, float | None]] = {3: 0.0, 4: 0.0, 5: 0.0, 6: 1.0, 7: 1.0, 9: -0.0}
+    bprop: ClassVar[Any] = _UPDATE
+    samples: ClassVar[Any] = (
+        *_samples("x", "x", "x", "s", "s", "s", "s", "s", "s", "x"),
+        *_samples("x", "x", "x", "s", "s", "s", "s", "s", "s", "x", use_nesterov=True),
+    )
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        var, m, v, power1, power2, lr, beta1, beta2, epsilon, gradient = inputs
+        rate = lr * xp.sqrt(1 - power2) / (1 - power1)
+        _moments(m, v, beta1, beta2, gradient)
+        first = m * beta1 + gradient * (1 - beta1) if self.use_nesterov else m
+        var -= rate * first / (xp.sqrt(v) + epsilon)
+        return var, m, v
+
+
+class AdamWeightDecay(Update):
+    """Adam without bias correction and with decoupled weight decay; Loshchilov and Hutter, arXiv 1711.05101.
+
+    var -= lr (m / (sqrt(v) + epsilon) + decay var), m and v as in Adam.
+    """
+
+    use_locking: bool = False
+    operands: ClassVar[tuple[str, ...]] = (
+        "var", "m", "v", "lr", "beta1", "beta2", "epsilon", "decay", "gradient",
+    )  # fmt: skip
+    scalars: ClassVar[tuple[int, ...]] = (3, 4, 5, 6, 7)
+    outputs: ClassVar[int] = 3
+    mutates: ClassVar[tuple[int, ...]] = (0, 1, 2)
+    cuda_update: ClassVar[str] = """
+        m = m * beta1 + gradient * (T(1) - beta1);
+        v = v * beta2 + gradient * gradient * (T(1) - beta2);
+        var -= lr * (m / (sqrt(v) + epsilon) + decay * var);
+    """
+    neutral: ClassVar[Mapping[int, float | None]] = {3: 0.0, 4: 1.0, 5: 1.0, 8: -0.0}
+    bprop: ClassVar[Any] = _UPDATE
+    samples: ClassVar[Any] = _samples("x", "x", "x", "s", "s", "s", "s", "s", "x")
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        var, m, v, lr, beta1, beta2, epsilon, decay, gradient = inputs
+        _moments(m, v, beta1, beta2, gradient)
+        var -= lr * (m / (xp.sqrt(v) + epsilon) + decay * var)
+        return var, m, v
+
+
+def _moments(m: Any, v: Any, beta1: Any, beta2: Any, gradient: Any) -> None:
+    """The running means of the gradient and of its square, in place."""
+    m *= beta1
+    m += gradient * (1 - beta1)
+    v *= beta2
+    v += gradient * gradient * (1 - beta2)

@@ -1,0 +1,1 @@
+"""Random masks and numbers, the same on any number of ranks."""

@@ -1,0 +1,201 @@
+"""Random masks that depend on the seed, the step and the place of an element alone, not on the ranks.
+
+A counter-based generator: the bits of element i are the i-th output of SplitMix64 (Steele, Lea and Flood,
+"Fast splittable pseudorandom number generators", 2014), started from a key made of seeds and step. A rank
+computes its slice from where it begins, so that a sharded run equals the whole one bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Node, Value
+from mspc.ir.types import BOOL, TensorType, TupleType, dtype_of
+from mspc.ops.bases import Elementwise, require_float
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.cuda.math import number
+from mspc.ops.cuda.move import coordinates
+from mspc.ops.cuda.source import address, constants, grid_of, index_type
+from mspc.ops.device import Array, Device, Launch, c_type, computing_type
+from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.sharding.rules import same_rule
+
+Gradients = Sequence[Value | None]
+_WORD = 2**64
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+
+
+def mixed(word: int) -> int:
+    """SplitMix64's output function of one Python integer."""
+    for shift, factor in _MIX:
+        word = (word ^ (word >> shift)) * factor % _WORD
+    return word
+
+
+def key_of(*words: int) -> int:
+    """One 64-bit key out of several integers; each of them changes all its bits."""
+    key = 0
+    for word in words:
+        key = mixed((key + word + _GOLDEN) % _WORD)
+    return key
+
+
+def random_words(xp: Any, key: int, shape: Sequence[int], begin: Sequence[int], local: Sequence[int]) -> Any:
+    """64 random bits for every element of the slice of `local` sizes that begins at `begin` of a tensor of
+    `shape`.
+    """
+    places = xp.zeros((1,) * len(shape), xp.uint64)
+    stride = 1
+    for d in reversed(range(len(shape))):
+        along = (xp.arange(begin[d], begin[d] + local[d], dtype=xp.uint64) * xp.uint64(stride)).reshape(
+            (-1,) + (1,) * (len(shape) - d - 1)
+        )
+        places = places + along
+        stride *= shape[d]
+    words = xp.array(places * xp.uint64(_GOLDEN) + xp.uint64((key + _GOLDEN) % _WORD), ndmin=1)
+    for shift, factor in _MIX:
+        words ^= words >> xp.uint64(shift)
+        if factor != 1:
+            words *= xp.uint64(factor)
+    return words.reshape(tuple(local))
+
+
+RANDOM = """
+__device__ __forceinline__ u64 mixed(u64 word) {
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9ull;
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EBull;
+    return word ^ (word >> 31);
+}
+"""
+"""The same generator in C++."""
+
+
+def device_key(*seeds: int) -> str:
+    """C++ of the key that `key_of(*seeds, step)` is, from `step`, a pointer to the running step."""
+    return f"const u64 key = mixed({(key_of(*seeds) + _GOLDEN) % _WORD}ull + (u64)*step);"
+
+
+def device_word(shape: Sequence[int], begin: Sequence[int], local: Sequence[int], at: str = "at") -> str:
+    """C++ of the 64 random bits of element `at` of a slice, as `random_words` gives them, from `key`."""
+    if tuple(shape) == tuple(local):
+        return f"mixed((u64){at} * {_GOLDEN}ull + key + {_GOLDEN}ull)"
+    terms: list[str] = []
+    stride = 1
+    for d in reversed(range(len(shape))):
+        terms.append(f"((u64)i{d} + {begin[d]}ull) * {stride}ull")
+        stride = stride * shape[d] % _WORD
+    places = coordinates(local, at)
+    return f"[&] {{ {places} return mixed(({' + '.join(terms)}) * {_GOLDEN}ull + key + {_GOLDEN}ull); }}()"
+
+
+class Dropout(Op):
+    """x / keep_prob where a random mask keeps it, 0 elsewhere, and the mask: a tuple of two.
+
+    The mask depends on Seed0, Seed1, the backend's step and the element's place in the whole tensor. shape,
+    begin: the whole shape and where this rank's slice begins, () where it holds all.
+    """
+
+    keep_prob: float = 0.5
+    Seed0: int = 0
+    Seed1: int = 0
+    shape: tuple[int, ...] = ()
+    begin: tuple[int, ...] = ()
+    samples: ClassVar[Any] = (
+        sample((8, 16), keep_prob=0.7, Seed0=1),
+        sample((2, 4, 8), keep_prob=0.25, Seed1=2),
+        sample((8,), keep_prob=1.0),
+    )
+
+    def rule(self, x: TensorType) -> str:
+        if not 0 < self.keep_prob <= 1:
+            raise MspcError(f"Dropout: keep_prob is {self.keep_prob}, not above 0 and at most 1")
+        return same_rule(x.shape, 1, 2)
+
+    def infer(self, *types: Any) -> Any:
+        super().infer(*types)
+        require_float(self.name, *types)
+        x = types[0]
+        return TupleType((x, TensorType(BOOL, x.shape)))
+
+    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
+        if dout[0] is None:
+            return (None,)
+        mask = b.emit(TupleGetItem(1), out)
+        return (b.emit(DropoutGrad(self.keep_prob), dout[0], mask),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        key = key_of(self.Seed0, self.Seed1, getattr(be, "step", 0))
+        begin = self.begin or (0,) * x.ndim
+        words = random_words(xp, key, self.shape or x.shape, begin, x.shape)
+        mask = words <= xp.uint64(min(_WORD - 1, int(self.keep_prob * _WORD)))
+        return x * mask * (1 / self.keep_prob), mask
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        y, mask = out
+        if not x.size:
+            return None
+        dtype = dtype_of(x.dtype)
+        lanes = 16 // dtype.itemsize
+        while lanes > 1 and (x.size % lanes or any(address(a) % (a.dtype.itemsize * lanes) for a in (x, y, mask))):
+            lanes //= 2
+        word = device_word(self.shape or x.shape, self.begin or (0,) * x.ndim, x.shape)
+        source = RANDOM + f"typedef {c_type(dtype)} T;\ntypedef {computing_type(dtype)} A;\n"
+        source += f"typedef {index_type(x.size + 256 * lanes)} Index;\n" + constants(SIZE=x.size, V=lanes) + f"""
+extern "C" __global__ void __launch_bounds__(256) dropout(const T* x, const long long* step, T* y, bool* mask) {{
+    const Index begin = ((Index)blockIdx.x * 256 + threadIdx.x) * V;
+    if (begin >= SIZE) return;
+    {device_key(self.Seed0, self.Seed1)}
+    const A factor = (A)wide(narrow<T>((A){1 / self.keep_prob}));
+    const Pack<T, V> given = *(const Pack<T, V>*)(x + begin);
+    Pack<T, V> made;
+    Pack<bool, V> kept;
+    #pragma unroll
+    for (int j = 0; j < V; ++j) {{
+        const Index at = begin + j;
+        kept.at[j] = {word} <= {min(_WORD - 1, int(self.keep_prob * _WORD))}ull;
+        made.at[j] = narrow<T>((A)wide(given.at[j]) * (kept.at[j] ? 1 : 0) * factor);
+    }}
+    *(Pack<T, V>*)(y + begin) = made;
+    *(Pack<bool, V>*)(mask + begin) = kept;
+}}
+"""
+        kernel = device.kernel(source, "dropout")
+        grid = grid_of(-(-x.size // (256 * lanes)))
+        return lambda: kernel(grid, 256, [x, device.step, y, mask])
+
+    def localize(self, placement: Placement) -> Op:
+        shape = placement.in_types[0].shape
+        here = placement.in_layouts[0].slices_for(placement.rank, shape)
+        return replace(self, shape=shape, begin=tuple(s.start for s in here))
+
+
+class DropoutGrad(Elementwise):
+    """dout / keep_prob where the mask keeps it, 0 elsewhere."""
+
+    keep_prob: float = 0.5
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    samples: ClassVar[Any] = (sample((8, 16), (8, 16), dtypes=("Float64", "Bool"), keep_prob=0.75),)
+
+    def rule(self, dout: TensorType, mask: TensorType) -> str:
+        return same_rule(dout.shape, 2)
+
+    def check(self, *types: TensorType) -> None:
+        require_float(self.name, types[0])
+
+    def bprop(self, b: Builder, dy: Value, mask: Value, out: Value, dout: Value) -> Gradients:
+        return b.emit(DropoutGrad(self.keep_prob), dout, mask), None
+
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on keep_prob
+        return f"{{0}} * T({{1}}) * {number(1 / self.keep_prob)}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        dout, mask = inputs
+        return dout * mask * (1 / self.keep_prob)

@@ -1,0 +1,173 @@
+"""MindSpore's older dropout in two steps, and random numbers; reproducible on any number of ranks, see random.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.types import BOOL, FLOAT32, DType, TensorType
+from mspc.ops.arguments import ints_of, split_call
+from mspc.ops.bases import require_float
+from mspc.ops.cuda.elementwise import launch_elementwise
+from mspc.ops.cuda.move import put_values
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.ops.random.dropout import RANDOM, device_key, device_word, key_of, random_words
+from mspc.ops.tensor.creation import shape_rule
+from mspc.sharding.factors import Rule
+from mspc.sharding.rules import same_rule
+
+Gradients = Sequence[Value | None]
+_RANDOM = NotDifferentiable("its result is drawn, not computed")
+
+
+class _Drawn(Op, abstract=True):
+    """shape: of the whole result. begin, local: where this rank's slice begins and its sizes, () for all of it."""
+
+    shape: tuple[int, ...] = ()
+    begin: tuple[int, ...] = ()
+    local: tuple[int, ...] = ()
+    follows_neighbours: ClassVar[bool] = True
+    omitted: ClassVar[tuple[str, ...]] = ("begin", "local")
+
+    def words(self, be: ArrayBackend, *seeds: int) -> Any:
+        """64 random bits per element of this rank's slice."""
+        key = key_of(*seeds, getattr(be, "step", 0))
+        begin = self.begin or (0,) * len(self.shape)
+        return random_words(be.xp, key, self.shape, begin, self.local or self.shape)
+
+    def localize(self, placement: Placement) -> Op:
+        here = placement.out_layouts[0].slices_for(placement.rank, self.shape)
+        begin, local = tuple(s.start for s in here), tuple(s.stop - s.start for s in here)
+        return replace(self, begin=begin, local=local)
+
+    def drawn(self, device: Device, text: str, seeds: Sequence[int], out: Array, *operands: tuple[str, Array]) -> (
+        Launch | None
+    ):  # fmt: skip
+        """Launch that fills `out`; `text` is the C++ of an element from `word`, its random bits."""
+        word = device_word(self.shape, self.begin or (0,) * len(self.shape), self.local or self.shape)
+        each = f"[&] {{ const u64 word = {word}; return {text}; }}()"
+        arrays = [("step", device.step), *operands]
+        return put_values(device, "random", out, each, arrays, device_key(*seeds), RANDOM)
+
+
+class DropoutGenMask(_Drawn):
+    """A mask that is true with probability keep_prob. Called as `DropoutGenMask()(shape, keep_prob)`.
+
+    A Bool per element; MindSpore packs the bits.
+    """
+
+    Seed0: int = 0
+    Seed1: int = 0
+    shape: tuple[int, ...] = ()
+    begin: tuple[int, ...] = ()
+    local: tuple[int, ...] = ()
+    bprop: ClassVar[Any] = _RANDOM
+    samples: ClassVar[Any] = (
+        sample((), low=0.25, high=0.75, shape=(8, 16), gradient=False),
+        sample((), low=0.25, high=0.75, shape=(4, 2, 8), Seed0=3, gradient=False),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        if len(args) != 2:
+            raise MspcError(f"DropoutGenMask takes 2 arguments (shape, keep_prob), not {len(args)}")
+        return replace(self, shape=ints_of(self.name, "shape", args[0])), (args[1],)
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_float(self.name, *types)
+        return inferred
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return BOOL
+
+    def rule(self, keep_prob: TensorType) -> str:
+        if keep_prob.shape:
+            raise MspcError(f"DropoutGenMask: keep_prob has shape {keep_prob.shape}, not that of a scalar")
+        return shape_rule(self.local or self.shape)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        words = self.words(be, self.Seed0, self.Seed1)
+        return words < (inputs[0].astype(be.xp.float64) * 2.0**64)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        text = "(double)word < (double)wide(*keep) * 18446744073709551616.0"
+        return self.drawn(device, text, (self.Seed0, self.Seed1), out, ("keep", inputs[0]))
+
+
+class DropoutDoMask(Op):
+    """x / keep_prob where the mask is true, 0 elsewhere. Called as `DropoutDoMask()(x, mask, keep_prob)`."""
+
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    cuda: ClassVar[str] = "{0} * T({1}) / T({2})"
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8, 16), (), dtypes=("Float64", "Bool", "Float64"), low=0.25, high=0.75, gradient=False),
+    )
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy speaks of x alone."""
+        return (rule.inputs[0],)
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_float(self.name, types[0], types[2])
+        if types[1].dtype != BOOL:
+            raise MspcError(f"DropoutDoMask: input 1 is {types[1].dtype}, not the mask that DropoutGenMask makes")
+        return inferred
+
+    def rule(self, x: TensorType, mask: TensorType, keep_prob: TensorType) -> str:
+        if mask.shape != x.shape or keep_prob.shape:
+            raise MspcError(
+                f"DropoutDoMask takes x, a mask of its shape and a scalar, not {x.shape}, {mask.shape} and "
+                f"{keep_prob.shape}"
+            )
+        both, _, out = same_rule(x.shape, 2).partition("->")
+        return f"{both.rstrip()},  ->{out}"
+
+    def bprop(self, b: Builder, x: Value, mask: Value, keep_prob: Value, out: Value, dout: Value) -> Gradients:
+        return b.emit(DropoutDoMask(), dout, mask, keep_prob), None, None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, mask, keep_prob = inputs
+        return (x * mask / keep_prob).astype(x.dtype)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return launch_elementwise(device, self, inputs, out)
+
+
+class UniformReal(_Drawn):
+    """Float32 numbers drawn evenly from [0, 1). Called as `UniformReal(seed, seed2)(shape)`."""
+
+    seed: int = 0
+    seed2: int = 0
+    shape: tuple[int, ...] = ()
+    begin: tuple[int, ...] = ()
+    local: tuple[int, ...] = ()
+    bprop: ClassVar[Any] = _RANDOM
+    samples: ClassVar[Any] = (sample(shape=(8, 16), seed=1, gradient=False), sample(shape=(16,), gradient=False))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 0, ("shape",))
+        return replace(self, shape=ints_of(self.name, "shape", found["shape"])), tensors
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy cuts the result."""
+        return rule.outputs
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return FLOAT32
+
+    def rule(self) -> str:
+        return shape_rule(self.local or self.shape)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        return (self.words(be, self.seed, self.seed2) >> xp.uint64(40)).astype(xp.float32) * xp.float32(2.0**-24)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        text = "(float)(word >> 40) * 5.9604644775390625e-08f"
+        return self.drawn(device, text, (self.seed, self.seed2), out)

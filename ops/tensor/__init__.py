@@ -1,0 +1,1 @@
+"""Operators that make, move, choose and convert elements."""

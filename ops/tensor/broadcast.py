@@ -1,0 +1,187 @@
+"""Broadcasting and its transpose, the sum; gradients of broadcast operands end here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.types import TensorType
+from mspc.ops.arguments import axes_in, ints_of, split_call
+from mspc.ops.cuda.move import Move, move, strides_of
+from mspc.ops.cuda.reduce import Reduction, reduce
+from mspc.ops.cuda.source import Operand
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.tensor.reshape import Reshape
+from mspc.sharding.rules import factor_names, sized
+
+Axis = int | tuple[int, ...]
+
+
+def kept_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+    """`shape` with size 1 in place of the reduced axes."""
+    return tuple(1 if d in axes else n for d, n in enumerate(shape))
+
+
+class Reduce(Op, abstract=True):
+    """Combines the elements along `axis`; all of them when it is (). Called as `Op(keep_dims)(x, axis)`.
+
+    Bool and integer results keep the element type of x.
+    """
+
+    keep_dims: bool = False
+    axis: Axis = ()
+    fresh: ClassVar[bool] = True
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("axis",), optional=1)
+        axis = found.get("axis", ())
+        return replace(self, axis=ints_of(self.name, "axis", () if axis is None else axis)), tensors
+
+    def axes(self, rank: int) -> tuple[int, ...]:
+        """The reduced axes counted from 0."""
+        return axes_in(self.name, ints_of(self.name, "axis", self.axis), rank)
+
+    def rule(self, x: TensorType) -> str:
+        names = [name if n != 1 else "1" for name, n in zip(factor_names(len(x.shape)), x.shape, strict=True)]
+        axes = self.axes(len(x.shape))
+        out = ["1" if d in axes else name for d, name in enumerate(names) if self.keep_dims or d not in axes]
+        return f"{' '.join(names)} -> {' '.join(out)}"
+
+    def numpy_axis(self) -> tuple[int, ...] | None:
+        """The axis as array functions take it."""
+        return ints_of(self.name, "axis", self.axis) or None
+
+    def keep(self, b: Builder, x: Value, value: Value) -> Value:
+        """`value`, a result of this operator or its gradient, with the reduced dimensions of x as size 1."""
+        shape = kept_shape(x.shape, self.axes(len(x.shape)))
+        return value if value.shape == shape else b.emit(Reshape(shape), value)
+
+    def reduction_of(self, device: Device, how: str, x: Array, out: Array, after: str = "total") -> Launch | None:
+        """Launch that combines by `how`: Sum, Product, Largest or Smallest; `after` is the C++ of the end result."""
+        return reduce(device, Reduction("reduce", how, "x", after), x.shape, self.axes(x.ndim), [Operand("x", x)], out)
+
+
+REDUCE_SAMPLES = (
+    sample((8, 16)),
+    sample((8, 16), axis=(0,)),
+    sample((8, 16), axis=-1, keep_dims=True),
+    sample((8, 4, 16), axis=(0, 2)),
+    sample((8, 4, 16), axis=(1,), keep_dims=True),
+)
+
+
+class ReduceSum(Reduce):
+    """Sum along `axis`."""
+
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return (broadcast_to(b, self.keep(b, x, dout), x.shape),)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        total, axis, keep = be.xp.sum, self.numpy_axis(), self.keep_dims
+
+        def kernel(x: Any) -> Any:
+            return total(x, axis, x.dtype, None, keep)
+
+        return kernel
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        # A sum of Bool is Bool: whether any is true.
+        return self.reduction_of(device, "Largest" if inputs[0].dtype == bool else "Sum", inputs[0], out)
+
+    samples: ClassVar[Any] = (*REDUCE_SAMPLES, sample((8, 16), axis=(1,), dtypes=("Int32",), gradient=False))
+
+
+class BroadcastTo(Op):
+    """x repeated to `shape`, aligned at the right; -1 keeps the size of x."""
+
+    shape: tuple[int, ...] = ()
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("shape",), optional=1)
+        shape = found.get("shape", self.shape)
+        return replace(self, shape=ints_of(self.name, "shape", shape)), tensors
+
+    def rule(self, x: TensorType) -> str:
+        lead = len(self.shape) - len(x.shape)
+        if lead < 0:
+            raise MspcError(f"BroadcastTo: input 0 of shape {x.shape} has more dimensions than {self.shape}")
+        names = factor_names(len(self.shape))
+        ins: list[str] = []
+        outs = [sized(name, n) for name, n in zip(names[:lead], self.shape[:lead], strict=True)]
+        for d, (n, size) in enumerate(zip(x.shape, self.shape[lead:], strict=True)):
+            name = names[lead + d]
+            if size not in (-1, n) and n != 1:
+                raise MspcError(
+                    f"BroadcastTo: dimension {d} of input 0 is {n}, which does not broadcast to {size}"
+                )
+            ins.append("1" if n == 1 else name)
+            outs.append(sized(name, size if size != -1 else 1) if n == 1 else name)
+        return f"{' '.join(ins)} -> {' '.join(outs)}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return (sum_to_shape(b, dout, x.shape),)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        broadcast, shape = be.xp.broadcast_to, self.shape
+        if -1 in shape:
+            return super().kernel(be)
+
+        def kernel(x: Any) -> Any:
+            return broadcast(x, shape)
+
+        return kernel
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        lead = len(self.shape) - x.ndim
+        shape = tuple(x.shape[d - lead] if n == -1 else n for d, n in enumerate(self.shape))
+        return be.xp.broadcast_to(x, shape)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        lead = out.ndim - x.ndim
+        own = (0 if n == 1 else s for n, s in zip(x.shape, strides_of(x.shape), strict=True))
+        strides = (*(0,) * lead, *own)
+        return move(device, "broadcast", [Move(x, out, out.shape, strides, strides_of(out.shape))])
+
+    def localize(self, placement: Placement) -> Op:
+        return replace(self, shape=placement.out_layouts[0].local_shape(placement.out_types[0].shape))
+
+    samples: ClassVar[Any] = (
+        sample((8, 1), shape=(8, 16)),
+        sample((16,), shape=(8, 16)),
+        sample((), shape=(8, 16)),
+        sample((1, 8), shape=(4, -1, 8), gradient=True),
+    )
+
+
+def broadcast_to(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
+    """`value` broadcast to `shape`, or itself where it has that shape."""
+    return value if value.shape == shape else b.emit(BroadcastTo(shape), value)
+
+
+def sum_to_shape(b: Builder, gradient: Value, shape: tuple[int, ...]) -> Value:
+    """The gradient of an operand of `shape` that was broadcast to the shape of `gradient`."""
+    if gradient.shape == shape:
+        return gradient
+    lead = len(gradient.shape) - len(shape)
+    axes = tuple(d for d, n in enumerate(gradient.shape) if d < lead or (shape[d - lead] == 1 and n != 1))
+    total: Value = b.emit(ReduceSum(axis=axes), gradient) if axes else gradient
+    return total if total.shape == shape else b.emit(Reshape(shape), total)
+
+
+def zeros(b: Builder, type: TensorType) -> Value:
+    """A tensor of zeros."""
+    scalar = b.constant(0, type.dtype)
+    return scalar if type.shape == () else b.emit(BroadcastTo(type.shape), scalar)

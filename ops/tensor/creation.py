@@ -1,0 +1,375 @@
+"""Tensors made from nothing but their description. On a rank they make their slice alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Value
+from mspc.ir.types import FLOAT32, INT64, DType, TensorType, dtype_of
+from mspc.ops.arguments import describe, dtype_arg, int_of, ints_of, split_call
+from mspc.ops.bases import Unary
+from mspc.ops.cuda.move import literal, put_values
+from mspc.ops.device import Array, Device, Launch, computing_type
+from mspc.ops.math.arithmetic import Mul, Sub
+from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.sharding.factors import Rule
+from mspc.sharding.rules import factor_names, sized
+
+Gradients = Sequence[Value | None]
+
+
+def shape_rule(shape: Sequence[int]) -> str:
+    """A tensor of a given shape out of nothing."""
+    return " -> " + " ".join(sized(name, n) for name, n in zip(factor_names(len(shape)), shape, strict=True))
+
+
+def number_of(name: str, what: str, value: Any) -> int | float:
+    """`value` as a number. Raises MspcError for anything that is none, known at compile time."""
+    if isinstance(value, Constant) and value.value.size == 1:
+        value = value.value.item()
+    if isinstance(value, int | float):
+        return value
+    raise MspcError(f"{name}: {what} must be a number known at compile time, not {describe(value)}")
+
+
+class _Made(Op, abstract=True):
+    """An operator without operands."""
+
+    def bprop(self, b: Builder, *out_and_gradient: Any) -> Gradients:
+        return ()
+
+
+class Fill(_Made):
+    """A tensor of one value. Called as `Fill()(type, shape, value)`."""
+
+    type: DType = FLOAT32
+    shape: tuple[int, ...] = ()
+    value: int | float = 0.0
+    samples: ClassVar[Any] = (
+        sample(shape=(8, 16), value=0.5),
+        sample(shape=(8,), type=INT64, value=3),
+        sample(),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 0, ("type", "shape", "value"))
+        made = replace(
+            self,
+            type=dtype_arg(self.name, "type", found["type"]),
+            shape=ints_of(self.name, "shape", found["shape"]),
+            value=number_of(self.name, "value", found["value"]),
+        )
+        return made, tensors
+
+    def rule(self) -> str:
+        return shape_rule(self.shape)
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return self.type
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.full(self.shape, self.value, self.type.numpy)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return put_values(device, "fill", out, literal(self.value, self.type))
+
+    def localize(self, placement: Placement) -> Op:
+        return replace(self, shape=placement.out_layouts[0].local_shape(self.shape))
+
+
+class _Uniform(_Made, abstract=True):
+    """Called as `Op()(shape, dtype)`."""
+
+    shape: tuple[int, ...] = ()
+    dtype: DType = FLOAT32
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 0, ("shape", "dtype"), optional=1)
+        made = replace(
+            self,
+            shape=ints_of(self.name, "shape", found["shape"]),
+            dtype=dtype_arg(self.name, "dtype", found.get("dtype") or self.dtype),
+        )
+        return made, tensors
+
+    def rule(self) -> str:
+        return shape_rule(self.shape)
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return self.dtype
+
+    def localize(self, placement: Placement) -> Op:
+        return replace(self, shape=placement.out_layouts[0].local_shape(self.shape))
+
+
+class Zeros(_Uniform):
+    """A tensor of zeros. Called as `Zeros()(shape, dtype)`."""
+
+    samples: ClassVar[Any] = (sample(shape=(8, 16)), sample(shape=(16,), dtype=INT64))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.zeros(self.shape, self.dtype.numpy)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return put_values(device, "zeros", out, literal(0, self.dtype))
+
+
+class Ones(_Uniform):
+    """A tensor of ones. Called as `Ones()(shape, dtype)`."""
+
+    samples: ClassVar[Any] = (sample(shape=(8, 16)), sample(shape=(16,), dtype=INT64))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.ones(self.shape, self.dtype.numpy)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return put_values(device, "ones", out, literal(1, self.dtype))
+
+
+class _Like(Unary, abstract=True):
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (None,)
+
+
+class ZerosLike(_Like):
+    """Zeros of the shape and element type of x."""
+
+    array_function: ClassVar[str] = "zeros_like"
+    cuda: ClassVar[str] = "T(0)"
+    samples: ClassVar[Any] = (sample((8, 16)), sample((8,), dtypes=("Int32",)))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return put_values(device, "zeros", out, literal(0, dtype_of(out.dtype)))
+
+
+class OnesLike(_Like):
+    """Ones of the shape and element type of x."""
+
+    array_function: ClassVar[str] = "ones_like"
+    cuda: ClassVar[str] = "T(1)"
+    samples: ClassVar[Any] = (sample((8, 16)), sample((8,), dtypes=("Int32",)))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return put_values(device, "ones", out, literal(1, dtype_of(out.dtype)))
+
+
+class Range(_Made):
+    """start, start + delta, ... below limit. Called as `Range()(start, limit, delta)`.
+
+    maxlen: the greatest length allowed. first, count: the part that this rank makes; count -1 is all of it.
+    """
+
+    maxlen: int = 1000000
+    start: int | float = 0
+    limit: int | float = 0
+    delta: int | float = 1
+    dtype: DType = INT64
+    first: int = 0
+    count: int = -1
+    samples: ClassVar[Any] = (
+        sample(limit=16),
+        sample(start=2, limit=-14, delta=-2),
+        sample(start=0.5, limit=4.5, delta=0.25, dtype=FLOAT32),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 0, ("start", "limit", "delta", "dtype"), optional=1)
+        dtype = found.pop("dtype", None)
+        numbers = {key: number_of(self.name, key, value) for key, value in found.items()}
+        if dtype is None:
+            dtype = FLOAT32 if any(isinstance(n, float) for n in numbers.values()) else INT64
+        return replace(self, **numbers, dtype=dtype_arg(self.name, "dtype", dtype)), tensors
+
+    def length(self) -> int:
+        """Number of elements of the whole. Raises MspcError where there is none or too many."""
+        if self.delta == 0:
+            raise MspcError("Range: delta must not be 0")
+        length = int(-((self.start - self.limit) // self.delta))
+        if not 0 < length <= self.maxlen:
+            raise MspcError(
+                f"Range: from {self.start} to {self.limit} by {self.delta} there are "
+                f"{max(length, 0)} numbers, not 1 to {self.maxlen}"
+            )
+        return length
+
+    def rule(self) -> str:
+        return shape_rule((self.length() if self.count < 0 else self.count,))
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return self.dtype
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy cuts the result."""
+        return rule.outputs
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        count = self.length() if self.count < 0 else self.count
+        steps = be.xp.arange(self.first, self.first + count)
+        return (steps * self.delta + self.start).astype(self.dtype.numpy)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        place = f"((long long)at + {self.first})"
+        if isinstance(self.delta, int) and isinstance(self.start, int):
+            number = f"{place} * {self.delta}ll + {self.start}ll"
+        else:
+            # Two roundings, as on the CPU.
+            number = f"__dadd_rn(__dmul_rn((double){place}, {float(self.delta)}), {float(self.start)})"
+        wide = "float" if self.dtype.itemsize == 2 and self.dtype.is_float else "R"
+        return put_values(device, "range", out, f"narrow<R>(({wide})({number}))")
+
+    def localize(self, placement: Placement) -> Op:
+        (here,) = placement.out_layouts[0].slices_for(placement.rank, placement.out_types[0].shape)
+        return replace(self, first=here.start, count=here.stop - here.start)
+
+
+class Eye(_Made):
+    """Ones on the diagonal of an n x m matrix. Called as `Eye()(n, m, type)`. k moves the diagonal to the
+    right.
+    """
+
+    n: int = 1
+    m: int = 1
+    type: DType = FLOAT32
+    k: int = 0
+    samples: ClassVar[Any] = (sample(n=8, m=16), sample(n=8, m=8, type=INT64, k=1))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 0, ("n", "m", "type"))
+        made = replace(
+            self,
+            n=int_of(self.name, "n", found["n"]),
+            m=int_of(self.name, "m", found["m"]),
+            type=dtype_arg(self.name, "type", found["type"]),
+        )
+        return made, tensors
+
+    def rule(self) -> str:
+        return shape_rule((self.n, self.m))
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return self.type
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.eye(self.n, self.m, self.k, self.type.numpy)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        one, zero = literal(1, self.type), literal(0, self.type)
+        place = f"(long long)(at % {self.m}) - (long long)(at / {self.m})"
+        return put_values(device, "eye", out, f"{place} == {self.k} ? {one} : {zero}")
+
+    def localize(self, placement: Placement) -> Op:
+        rows, columns = placement.out_layouts[0].slices_for(placement.rank, (self.n, self.m))
+        return replace(
+            self,
+            n=rows.stop - rows.start,
+            m=columns.stop - columns.start,
+            k=self.k + rows.start - columns.start,
+        )
+
+
+class LinSpace(_Made):
+    """num numbers from start to stop, both included. Called as `LinSpace()(start, stop, num)`.
+
+    first, count: the part that this rank makes; count -1 is all of it.
+    """
+
+    start: float = 0.0
+    stop: float = 0.0
+    num: int = 1
+    first: int = 0
+    count: int = -1
+    samples: ClassVar[Any] = (sample(start=1.0, stop=4.0, num=16), sample(start=2.0, stop=-2.0, num=8))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 0, ("start", "stop", "num"))
+        ends = (found["start"], found["stop"])
+        if any(isinstance(end, Value) and not isinstance(end, Constant) for end in ends):
+            return LinSpaceBetween(int_of(self.name, "num", found["num"])), ends
+        made = replace(
+            self,
+            start=float(number_of(self.name, "start", found["start"])),
+            stop=float(number_of(self.name, "stop", found["stop"])),
+            num=int_of(self.name, "num", found["num"]),
+        )
+        return made, tensors
+
+    def rule(self) -> str:
+        if self.num < 1:
+            raise MspcError(f"LinSpace: num is {self.num}, not at least 1")
+        return shape_rule((self.num if self.count < 0 else self.count,))
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return FLOAT32
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy cuts the result."""
+        return rule.outputs
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        count = self.num if self.count < 0 else self.count
+        places = be.xp.arange(self.first, self.first + count)
+        step = (self.stop - self.start) / max(1, self.num - 1)
+        return (places * step + self.start).astype(self.result_dtype().numpy)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        step = (self.stop - self.start) / max(1, self.num - 1)
+        place = f"(double)((long long)at + {self.first})"
+        return put_values(device, "lin_space", out, f"(R)__dadd_rn(__dmul_rn({place}, {step}), {float(self.start)})")
+
+    def localize(self, placement: Placement) -> Op:
+        (here,) = placement.out_layouts[0].slices_for(placement.rank, (self.num,))
+        return replace(self, first=here.start, count=here.stop - here.start)
+
+
+class LinSpaceBetween(Op):
+    """num numbers from start to stop, which are tensors without dimensions; what LinSpace becomes for these.
+
+    first, count: the part that this rank makes; count -1 is all of it.
+    """
+
+    num: int = 1
+    first: int = 0
+    count: int = -1
+    linear_in: ClassVar[tuple[int, ...]] = ()
+    samples: ClassVar[Any] = (sample((), (), num=16), sample((), (), num=8))
+
+    def rule(self, start: TensorType, stop: TensorType) -> str:
+        for index, end in enumerate((start, stop)):
+            if end.shape or not end.dtype.is_float:
+                raise MspcError(f"LinSpace: input {index} is {end}, not a floating-point scalar")
+        if self.num < 1:
+            raise MspcError(f"LinSpace: num is {self.num}, not at least 1")
+        return f", -> a={self.num if self.count < 0 else self.count}"
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy cuts the result."""
+        return rule.outputs
+
+    def bprop(self, b: Builder, start: Value, stop: Value, out: Value, dout: Value) -> Gradients:
+        dtype = dout.tensor_type.dtype
+        share = b.emit(LinSpaceBetween(self.num), b.constant(0.0, dtype), b.constant(1.0, dtype))
+        last = b.emit(ReduceSum(), b.emit(Mul(), dout, share))
+        return b.emit(Sub(), b.emit(ReduceSum(), dout), last), last
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        start, stop = inputs
+        count = self.num if self.count < 0 else self.count
+        places = be.xp.arange(self.first, self.first + count)
+        return (places * ((stop - start) / max(1, self.num - 1)) + start).astype(start.dtype)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        start, stop = inputs
+        kind = computing_type(dtype_of(out.dtype))
+        last = max(1, self.num - 1)
+        ends = f"const {kind} from = ({kind})wide(*start), share = (({kind})wide(*stop) - from) / {last};"
+        text = f"narrow<R>(({kind})((long long)at + {self.first}) * share + from)"
+        return put_values(device, "lin_space", out, text, [("start", start), ("stop", stop)], ends)
+
+    def localize(self, placement: Placement) -> Op:
+        (here,) = placement.out_layouts[0].slices_for(placement.rank, (self.num,))
+        return replace(self, first=here.start, count=here.stop - here.start)

@@ -1,0 +1,421 @@
+"""Looking rows up by integers: Gather, its gradient, OneHot. The looked-up axis may be cut.
+
+A rank that holds a part of the looked-up axis knows by `offset` where its part begins; integers of other
+parts give zeros, so that the ranks' results are partial sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.types import DType, TensorType
+from mspc.ops.arguments import axis_in, int_of, split_call
+from mspc.ops.bases import require_same
+from mspc.ops.cuda.index import Lookup, add_rows, gather
+from mspc.ops.cuda.move import put_values
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.sharding.factors import Rule
+from mspc.sharding.rules import factor_names, sized
+
+Gradients = Sequence[Value | None]
+_INTEGER = NotDifferentiable("its input is an integer")
+
+
+def require_integer(name: str, index: int, operand: TensorType) -> None:
+    """Raises MspcError where an operand is no integer tensor."""
+    if not operand.dtype.is_integer:
+        raise MspcError(f"{name}: input {index} is {operand.dtype}, not an integer tensor")
+
+
+class Gather(Op):
+    """Rows of a table: params[..., ids, ...] along `axis`. Called as `Gather()(params, ids, axis)`.
+
+    Integers count from the end when negative. offset, total: where this rank's part of the axis begins and
+    the size of the whole axis, total 0 where the table is whole.
+    """
+
+    batch_dims: int = 0
+    axis: int = 0
+    offset: int = 0
+    total: int = 0
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    samples: ClassVar[Any] = (
+        sample((16, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16),
+        sample((16, 8), (8,), dtypes=("Float64", "Int64"), low=-16, high=16),
+        sample((4, 16, 2), (8,), dtypes=("Float64", "Int32"), low=0, high=16, axis=1),
+        sample((8, 16), (), dtypes=("Float64", "Int32"), low=0, high=16, axis=-1),
+        sample((8, 16, 2), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, axis=1, batch_dims=1),
+        sample((4, 2, 8), (4, 2), dtypes=("Float64", "Int32"), low=-8, high=8, axis=2, batch_dims=1),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 2, ("axis",))
+        return replace(self, axis=int_of(self.name, "axis", found["axis"])), tensors
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_integer(self.name, 1, types[1])
+        return inferred
+
+    def rule(self, params: TensorType, ids: TensorType) -> str:
+        rank = len(params.shape)
+        axis = axis_in(self.name, self.axis, rank)
+        batch = self.batches(len(ids.shape), axis)
+        names = factor_names(rank)
+        places = factor_names(len(ids.shape) - batch, rank)
+        out = (*names[:axis], *places, *names[axis + 1 :])
+        return f"{' '.join(names)}, {' '.join((*names[:batch], *places))} -> {' '.join(out)}"
+
+    def batches(self, rank: int, axis: int) -> int:
+        """How many leading dimensions params and ids[rank] share. Raises MspcError where they cannot."""
+        batch = self.batch_dims + rank if self.batch_dims < 0 else self.batch_dims
+        if not 0 <= batch <= min(rank, axis):
+            raise MspcError(
+                f"{self.name}: batch_dims {self.batch_dims} is not 0 to {min(rank, axis)}, as axis {axis} and "
+                f"{rank} dimensions of input 1 allow"
+            )
+        return batch
+
+    def bprop(self, b: Builder, params: Value, ids: Value, out: Value, dout: Value) -> Gradients:
+        axis = axis_in(self.name, self.axis, len(params.shape))
+        batch = self.batches(len(ids.shape), axis)
+        return b.emit(GatherGrad(params.shape[axis], axis, batch_dims=batch), dout, ids), None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        params, ids = inputs
+        axis = self.axis % params.ndim
+        batch = self.batches(ids.ndim, axis)
+        if not self.total and not batch:
+            return xp.take(params, ids, axis=self.axis)
+        size = params.shape[axis]
+        mine, inside = local_places(xp, ids, self.offset, size, self.total or size)
+        if not batch:
+            rows = xp.take(params, mine, axis=axis)
+        else:
+            table = xp.moveaxis(params, axis, batch)
+            rows = table[(*batch_grid(xp, ids.shape, batch), mine)]
+            rows = xp.moveaxis(rows, tuple(range(batch, ids.ndim)), tuple(range(axis, axis + ids.ndim - batch)))
+        lead = (*ids.shape[:batch], *(1,) * (axis - batch), *ids.shape[batch:])
+        return rows * inside.reshape(lead + (1,) * (params.ndim - axis - 1)) if self.total else rows
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        params, ids = inputs
+        axis = self.axis % params.ndim
+        batch = self.batches(ids.ndim, axis)
+        shape, size = params.shape, params.shape[axis]
+        lookup = Lookup(
+            math.prod(shape[:batch]), math.prod(shape[batch:axis]), size, math.prod(shape[axis + 1 :]),
+            math.prod(ids.shape[batch:]), self.offset, self.total or size,
+        )  # fmt: skip
+        return gather(device, "gather", lookup, params, ids, out)
+
+    def localize(self, placement: Placement) -> Op:
+        axis = axis_in(self.name, self.axis, len(placement.in_types[0].shape))
+        part = cut_along(placement, 0, axis)
+        return self if part is None else replace(self, offset=part, total=placement.in_types[0].shape[axis])
+
+
+class SparseGatherV2(Gather):
+    """Rows of a table, as Gather."""
+
+    samples: ClassVar[Any] = Gather.samples[:1]
+
+
+class GatherGrad(Op):
+    """Sums the slices of dout that belong to one row: zeros of size `size` along `axis` plus dout at ids.
+
+    offset, total: as in Gather.
+    """
+
+    size: int = 0
+    axis: int = 0
+    offset: int = 0
+    total: int = 0
+    batch_dims: int = 0
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    omitted: ClassVar[tuple[str, ...]] = ("batch_dims",)
+    samples: ClassVar[Any] = (
+        sample((8, 4, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, size=16),
+        sample((8, 2, 4), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, size=16, axis=2, batch_dims=1),
+        sample((4, 8, 2), (8,), dtypes=("Float64", "Int32"), low=-16, high=16, size=16, axis=1),
+        sample((8,), (), dtypes=("Float64", "Int32"), low=0, high=16, size=16, axis=1),
+    )
+
+    def rule(self, dout: TensorType, ids: TensorType) -> str:
+        count = len(ids.shape) - self.batch_dims
+        names = factor_names(len(dout.shape))
+        places = (*names[: self.batch_dims], *names[self.axis : self.axis + count])
+        new = sized(factor_names(1, len(names))[0], self.size)
+        out = (*names[: self.axis], new, *names[self.axis + count :])
+        return f"{' '.join(names)}, {' '.join(places)} -> {' '.join(out)}"
+
+    def bprop(self, b: Builder, dy: Value, ids: Value, out: Value, dout: Value) -> Gradients:
+        return b.emit(Gather(self.batch_dims, self.axis), dout, ids), None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        dout, ids = inputs
+        if self.batch_dims:
+            return self.by_batch(xp, dout, ids)
+        rows = xp.moveaxis(dout, tuple(range(self.axis, self.axis + ids.ndim)), tuple(range(ids.ndim)))
+        places, inside = local_places(xp, ids.reshape(-1), self.offset, self.size, self.total or self.size)
+        rest = rows.shape[ids.ndim :]
+        rows = rows.reshape(-1, *rest)
+        if self.total:
+            rows, places = rows[inside], places[inside]
+        out = xp.zeros((self.size, *rest), dout.dtype)
+        xp.add.at(out, places, rows)
+        return xp.moveaxis(out, 0, self.axis)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        dout, ids = inputs
+        shape, batch, count = dout.shape, self.batch_dims, ids.ndim - self.batch_dims
+        lookup = Lookup(
+            math.prod(shape[:batch]), math.prod(shape[batch : self.axis]), self.size,
+            math.prod(shape[self.axis + count :]), math.prod(ids.shape[batch:]), self.offset, self.total or self.size,
+        )  # fmt: skip
+        return add_rows(device, "gather_gradient", lookup, dout, ids, out)
+
+    def by_batch(self, xp: Any, dout: Any, ids: Any) -> Any:
+        """The result where dout and ids share their leading dimensions."""
+        batch, count = self.batch_dims, ids.ndim - self.batch_dims
+        rows = xp.moveaxis(dout, tuple(range(self.axis, self.axis + count)), tuple(range(batch, batch + count)))
+        places, inside = local_places(xp, ids, self.offset, self.size, self.total or self.size)
+        rows = rows * inside.reshape(inside.shape + (1,) * (rows.ndim - ids.ndim))
+        out = xp.zeros((*ids.shape[:batch], self.size, *rows.shape[ids.ndim :]), dout.dtype)
+        xp.add.at(out, (*batch_grid(xp, ids.shape, batch), places), rows)
+        return xp.moveaxis(out, batch, self.axis)
+
+    def localize(self, placement: Placement) -> Op:
+        layout, shape = placement.out_layouts[0], placement.out_types[0].shape
+        if not layout.dims[self.axis]:
+            return self
+        here = layout.slices_for(placement.rank, shape)[self.axis]
+        return replace(self, size=here.stop - here.start, offset=here.start, total=self.size)
+
+
+class UnsortedSegmentSum(Op):
+    """Sums the rows of x that share a segment: out[s] = sum of x[i] with segment_ids[i] == s; others are
+    dropped.
+
+    Called as `UnsortedSegmentSum()(x, segment_ids, num_segments)`. segment_ids has the leading dimensions of
+    x.
+    """
+
+    num_segments: int = 0
+    offset: int = 0
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    samples: ClassVar[Any] = (
+        sample((8, 4, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, num_segments=16),
+        sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=0, high=8, num_segments=8),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 2, ("num_segments",))
+        return replace(self, num_segments=int_of(self.name, "num_segments", found["num_segments"])), tensors
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_integer(self.name, 1, types[1])
+        return inferred
+
+    def rule(self, x: TensorType, segment_ids: TensorType) -> str:
+        count = len(segment_ids.shape)
+        if count > len(x.shape):
+            raise MspcError(f"{self.name}: segment_ids has {count} dimensions, x only {len(x.shape)}")
+        names = factor_names(len(x.shape) + 1)
+        out = (sized(names[-1], self.num_segments), *names[count:-1])
+        return f"{' '.join(names[:-1])}, {' '.join(names[:count])} -> {' '.join(out)}"
+
+    def bprop(self, b: Builder, x: Value, segment_ids: Value, out: Value, dout: Value) -> Gradients:
+        return b.emit(EmbeddingLookup(), dout, segment_ids), None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        x, ids = inputs
+        rest = x.shape[ids.ndim :]
+        places = ids.reshape(-1) - self.offset
+        inside = (places >= 0) & (places < self.num_segments)
+        out = xp.zeros((self.num_segments, *rest), x.dtype)
+        xp.add.at(out, places[inside], x.reshape(-1, *rest)[inside])
+        return out
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, ids = inputs
+        inner = math.prod(x.shape[ids.ndim :])
+        lookup = Lookup(1, 1, self.num_segments, inner, ids.size, self.offset)
+        return add_rows(device, "segment_sum", lookup, x, ids, out)
+
+    def localize(self, placement: Placement) -> Op:
+        here = placement.out_layouts[0].slices_for(placement.rank, placement.out_types[0].shape)[0]
+        return replace(self, num_segments=here.stop - here.start, offset=here.start)
+
+
+class EmbeddingLookup(Op):
+    """Rows of params at ids - offset; rows of zeros where that is no row of params.
+
+    Called as `EmbeddingLookup()(params, ids, offset)`.
+    """
+
+    offset: int = 0
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    samples: ClassVar[Any] = (
+        sample((16, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=24, offset=4),
+        sample((16,), (8,), dtypes=("Float64", "Int32"), low=0, high=16),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 2, ("offset",))
+        return replace(self, offset=int_of(self.name, "offset", found["offset"])), tensors
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_integer(self.name, 1, types[1])
+        return inferred
+
+    def rule(self, params: TensorType, ids: TensorType) -> str:
+        if not params.shape:
+            raise MspcError(f"{self.name} needs at least one dimension in input 0, which is a scalar")
+        names = factor_names(len(params.shape))
+        places = factor_names(len(ids.shape), len(names))
+        return f"{' '.join(names)}, {' '.join(places)} -> {' '.join((*places, *names[1:]))}"
+
+    def bprop(self, b: Builder, params: Value, ids: Value, out: Value, dout: Value) -> Gradients:
+        return b.emit(UnsortedSegmentSum(params.shape[0], self.offset), dout, ids), None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        params, ids = inputs
+        places = ids - self.offset
+        inside = (places >= 0) & (places < params.shape[0])
+        rows = xp.take(params, xp.where(inside, places, 0), axis=0)
+        return rows * inside.reshape(inside.shape + (1,) * (params.ndim - 1))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        params, ids = inputs
+        lookup = Lookup(1, 1, params.shape[0], math.prod(params.shape[1:]), ids.size, self.offset)
+        return gather(device, "embedding_lookup", lookup, params, ids, out)
+
+    def localize(self, placement: Placement) -> Op:
+        part = cut_along(placement, 0, 0)
+        return self if part is None else replace(self, offset=self.offset + part)
+
+
+class OneHot(Op):
+    """on_value where the class along the new dimension `axis` is the integer, off_value elsewhere.
+
+    Called as `OneHot(axis)(indices, depth, on_value, off_value)`. offset: the first class of this rank.
+    """
+
+    axis: int = -1
+    depth: int = 0
+    offset: int = 0
+    bprop: ClassVar[Any] = _INTEGER
+    samples: ClassVar[Any] = (
+        sample(
+            (8,), (), (), dtypes=("Int32", "Float64", "Float64"), low=0, high=16, depth=16, gradient=False
+        ),
+        sample(
+            (8, 4),
+            (),
+            (),
+            dtypes=("Int32", "Float64", "Float64"),
+            low=-1,
+            high=8,
+            depth=8,
+            axis=0,
+            gradient=False,
+        ),
+        sample(
+            (8, 4),
+            (),
+            (),
+            dtypes=("Int32", "Float64", "Float64"),
+            low=0,
+            high=8,
+            depth=8,
+            axis=1,
+            gradient=False,
+        ),
+    )
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy of OneHot cuts the output: ((indices..., classes), (), ())."""
+        return (*rule.outputs, (), ())
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        if len(args) != 4:
+            raise MspcError(
+                f"OneHot takes 4 arguments (indices, depth, on_value, off_value), not {len(args)}"
+            )
+        indices, depth, on, off = args
+        return replace(self, depth=int_of(self.name, "depth", depth)), (indices, on, off)
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return types[1].dtype
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_integer(self.name, 0, types[0])
+        require_same(self.name, *types[1:])
+        return inferred
+
+    def rule(self, indices: TensorType, on_value: TensorType, off_value: TensorType) -> str:
+        names = factor_names(len(indices.shape) + 1)
+        axis = axis_in(self.name, self.axis, len(names))
+        new = sized(names.pop(), self.depth)
+        return f"{' '.join(names)}, ,  -> {' '.join((*names[:axis], new, *names[axis:]))}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        indices, on, off = inputs
+        axis = self.axis % (indices.ndim + 1)
+        classes = xp.arange(self.offset, self.offset + self.depth, dtype=indices.dtype)
+        hit = xp.expand_dims(indices, axis) == classes.reshape((-1,) + (1,) * (indices.ndim - axis))
+        return xp.where(hit, on, off)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        indices, on, off = inputs
+        inner = math.prod(indices.shape[self.axis % (indices.ndim + 1) :])
+        place = f"at / {self.depth * inner} * {inner} + at % {inner}"
+        text = f"(long long)ids[{place}] == (long long)(at / {inner} % {self.depth}) + {self.offset} ? *on : *off"
+        return put_values(device, "one_hot", out, text, [("ids", indices), ("on", on), ("off", off)])
+
+    def localize(self, placement: Placement) -> Op:
+        shape = placement.out_types[0].shape
+        here = placement.out_layouts[0].slices_for(placement.rank, shape)[self.axis % len(shape)]
+        return replace(self, depth=here.stop - here.start, offset=self.offset + here.start)
+
+
+def batch_grid(xp: Any, shape: Sequence[int], batch: int) -> list[Any]:
+    """Indices of the first `batch` dimensions, which broadcast to `shape`."""
+    return [xp.arange(shape[d]).reshape((-1,) + (1,) * (len(shape) - d - 1)) for d in range(batch)]
+
+
+def cut_along(placement: Placement, operand: int, axis: int) -> int | None:
+    """Where the rank's part of an operand's axis begins, None where the axis is whole."""
+    layout = placement.in_layouts[operand]
+    if not layout.dims[axis]:
+        return None
+    return layout.slices_for(placement.rank, placement.in_types[operand].shape)[axis].start
+
+
+def local_places(xp: Any, ids: Any, offset: int, size: int, total: int) -> tuple[Any, Any]:
+    """(places within a part of `size` that begins at `offset` of `total`, which of the ids lie there).
+
+    Places of other parts are 0. Raises IndexError where an id is outside of the whole (on the CPU).
+    """
+    # On a GPU the check would wait for the device.
+    if xp.__name__ == "numpy" and not ((ids >= -total) & (ids < total)).all():
+        raise IndexError(f"an index is outside of [-{total}, {total})")
+    places = xp.where(ids < 0, ids + total, ids) - offset
+    inside = (places >= 0) & (places < size)
+    return xp.where(inside, places, 0), inside

@@ -1,0 +1,409 @@
+"""Operators that move elements between places: transposes, slices, concatenation, repetition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.types import TensorType, TupleType
+from mspc.ops.arguments import axis_in, ints_of, sequence_of, split_call
+from mspc.ops.bases import require_same
+from mspc.ops.cuda.move import Move, move, put_inside, strides_of
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.tensor.broadcast import ReduceSum, zeros
+from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.slicing import StridedSlice, StridedSliceGrad, take_part
+from mspc.sharding.factors import Rule
+from mspc.sharding.rules import factor_names
+
+__all__ = [
+    "Concat",
+    "Pad",
+    "Split",
+    "Stack",
+    "StridedSlice",
+    "StridedSliceGrad",
+    "Tile",
+    "Transpose",
+    "Unstack",
+]
+
+Gradients = Sequence[Value | None]
+
+
+class Transpose(Op):
+    """x with its dimensions in the order `perm`: dimension d of the result is dimension perm[d] of x.
+
+    Called as `Transpose()(x, perm)`.
+    """
+
+    perm: tuple[int, ...] = ()
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("perm",))
+        return replace(self, perm=ints_of(self.name, "perm", found["perm"])), tensors
+
+    def order(self, rank: int) -> tuple[int, ...]:
+        """`perm` counted from 0. Raises MspcError where it is no permutation of the dimensions."""
+        if sorted(p % rank if -rank <= p < rank else -1 for p in self.perm) != list(range(rank)):
+            raise MspcError(
+                f"Transpose: perm {self.perm} is no permutation of the {rank} dimensions of input 0"
+            )
+        return tuple(p % rank for p in self.perm)
+
+    def rule(self, x: TensorType) -> str:
+        names = factor_names(len(x.shape))
+        return f"{' '.join(names)} -> {' '.join(names[p] for p in self.order(len(x.shape)))}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        order = self.order(len(x.shape))
+        return (b.emit(Transpose(tuple(order.index(d) for d in range(len(order)))), dout),)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        perm = self.perm
+
+        def kernel(x: Any) -> Any:
+            return x.transpose(perm)
+
+        return kernel
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return inputs[0].transpose(self.perm)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        order, strides = self.order(x.ndim), strides_of(x.shape)
+        source = tuple(strides[p] for p in order)
+        return move(device, "transpose", [Move(x, out, out.shape, source, strides_of(out.shape))])
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), perm=(1, 0)),
+        sample((2, 8, 4, 8), perm=(0, 2, 1, 3)),
+        sample((2, 4, 8), perm=(-1, 0, 1)),
+    )
+
+
+class _Joined(Op, abstract=True):
+    """Tensors of one element type put together along `axis`; they may come as one tuple."""
+
+    axis: int = 0
+    additive: ClassVar[bool] = True
+    promotes: ClassVar[str] = "common"
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        return self, sequence_of(self.name, args)
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_same(self.name, *types)
+        return inferred
+
+
+class Concat(_Joined):
+    """The tensors in a row along `axis`, which must stay whole. Called as `Concat(axis)((a, b))`."""
+
+    def rule(self, *types: TensorType) -> str:
+        if not types:
+            raise MspcError("Concat needs at least one tensor")
+        rank = len(types[0].shape)
+        axis = axis_in(self.name, self.axis, rank)
+        for index, operand in enumerate(types):
+            if len(operand.shape) != rank:
+                raise MspcError(
+                    f"Concat needs {rank} dimensions in input {index}, whose shape is {operand.shape}"
+                )
+        names = factor_names(rank)
+        parts = factor_names(len(types) + 1, rank)
+        total = sum(operand.shape[axis] for operand in types)
+        tokens = [*(f"{part}!" for part in parts[:-1]), f"{parts[-1]}={total}!"]
+        sides = [" ".join((*names[:axis], token, *names[axis + 1 :])) for token in tokens]
+        return f"{', '.join(sides[:-1])} -> {sides[-1]}"
+
+    def bprop(self, b: Builder, *values: Value) -> Gradients:
+        *inputs, _, dout = values
+        axis = axis_in(self.name, self.axis, len(dout.shape))
+        grads: list[Value | None] = []
+        begin = 0
+        for value in inputs:
+            grads.append(take_part(b, dout, axis, begin, begin + value.shape[axis]))
+            begin += value.shape[axis]
+        return grads
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        concatenate, axis = be.xp.concatenate, self.axis
+
+        def kernel(*inputs: Any) -> Any:
+            return concatenate(inputs, axis)
+
+        return kernel
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.concatenate(inputs, self.axis)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        axis = axis_in(self.name, self.axis, out.ndim)
+        target = strides_of(out.shape)
+        moves: list[Move] = []
+        begin = 0
+        for x in inputs:
+            moves.append(Move(x, out, x.shape, strides_of(x.shape), target, 0, begin * target[axis]))
+            begin += x.shape[axis]
+        return move(device, "concat", moves)
+
+    samples: ClassVar[Any] = (
+        sample((4, 8), (8, 8)),
+        sample((8, 4), (8, 4), axis=1),
+        sample((8, 4, 8), (8, 2, 8), (8, 2, 8), axis=-2),
+        sample((8,)),
+    )
+
+
+class Split(Op):
+    """`output_num` equal parts along `axis`, which must stay whole; a tuple."""
+
+    axis: int = 0
+    output_num: int = 1
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+
+    def rule(self, x: TensorType) -> str:
+        rank = len(x.shape)
+        axis = axis_in(self.name, self.axis, rank)
+        if self.output_num < 1 or x.shape[axis] % self.output_num:
+            raise MspcError(
+                f"Split: dimension {axis} of input 0 is {x.shape[axis]}, which does not split into "
+                f"{self.output_num} equal parts"
+            )
+        names = factor_names(rank + 1)
+        part = f"{names[-1]}={x.shape[axis] // self.output_num}!"
+        whole = [*names[:axis], f"{names[axis]}!", *names[axis + 1 : -1]]
+        piece = [*names[:axis], part, *names[axis + 1 : -1]]
+        return f"{' '.join(whole)} -> {', '.join([' '.join(piece)] * self.output_num)}"
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        return as_tuple(inferred)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Any) -> Gradients:
+        axis = axis_in(self.name, self.axis, len(x.shape))
+        shape = tuple(n // self.output_num if d == axis else n for d, n in enumerate(x.shape))
+        part = TensorType(x.tensor_type.dtype, shape)
+        parts = [zeros(b, part) if value is None else value for value in dout]
+        return (b.emit(Concat(axis), *parts),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return tuple(be.xp.split(inputs[0], self.output_num, axis=self.axis))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        axis, source = axis_in(self.name, self.axis, x.ndim), strides_of(x.shape)
+        size = x.shape[axis] // self.output_num
+        return move(device, "split", [
+            Move(x, part, part.shape, source, strides_of(part.shape), i * size * source[axis])
+            for i, part in enumerate(out)
+        ])  # fmt: skip
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), axis=1, output_num=2),
+        sample((8, 16), axis=0, output_num=4),
+        sample((8, 4, 8), axis=-2, output_num=2),
+        sample((8, 4)),
+    )
+
+
+class Stack(_Joined):
+    """The tensors side by side along a new dimension `axis`. Called as `Stack(axis)((a, b))`."""
+
+    def rule(self, *types: TensorType) -> str:
+        if not types:
+            raise MspcError("Stack needs at least one tensor")
+        names = factor_names(len(types[0].shape) + 1)
+        new = f"{names.pop()}={len(types)}!"
+        axis = axis_in(self.name, self.axis, len(names) + 1)
+        side = " ".join(names)
+        return f"{', '.join([side] * len(types))} -> {' '.join((*names[:axis], new, *names[axis:]))}"
+
+    def bprop(self, b: Builder, *values: Value) -> Gradients:
+        *inputs, _, dout = values
+        axis = axis_in(self.name, self.axis, len(dout.shape))
+        return [
+            b.emit(Reshape(value.shape), take_part(b, dout, axis, i, i + 1)) for i, value in enumerate(inputs)
+        ]
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.stack(inputs, axis=self.axis)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        axis, target = axis_in(self.name, self.axis, out.ndim), strides_of(out.shape)
+        kept = (*target[:axis], *target[axis + 1 :])
+        return move(device, "stack", [
+            Move(x, out, x.shape, strides_of(x.shape), kept, 0, i * target[axis]) for i, x in enumerate(inputs)
+        ])  # fmt: skip
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8, 16)),
+        sample((8, 4), (8, 4), (8, 4), axis=-1),
+        sample((8,), axis=1),
+    )
+
+
+class Unstack(Op):
+    """The slices of x along `axis` without that dimension, a tuple; `num` is their number when given."""
+
+    axis: int = 0
+    num: int | None = None
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+
+    def rule(self, x: TensorType) -> str:
+        axis = axis_in(self.name, self.axis, len(x.shape))
+        if self.num is not None and self.num != x.shape[axis]:
+            raise MspcError(f"Unstack: dimension {axis} of input 0 is {x.shape[axis]}, not num {self.num}")
+        names = factor_names(len(x.shape))
+        whole = [*names[:axis], f"{names[axis]}!", *names[axis + 1 :]]
+        piece = " ".join((*names[:axis], *names[axis + 1 :]))
+        return f"{' '.join(whole)} -> {', '.join([piece] * x.shape[axis])}"
+
+    def infer(self, *types: Any) -> Any:
+        return as_tuple(super().infer(*types))
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Any) -> Gradients:
+        axis = axis_in(self.name, self.axis, len(x.shape))
+        shape = tuple(n for d, n in enumerate(x.shape) if d != axis)
+        part = TensorType(x.tensor_type.dtype, shape)
+        return (b.emit(Stack(axis), *[zeros(b, part) if value is None else value for value in dout]),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return tuple(be.xp.moveaxis(inputs[0], self.axis, 0))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        axis, source = axis_in(self.name, self.axis, x.ndim), strides_of(x.shape)
+        kept = (*source[:axis], *source[axis + 1 :])
+        return move(device, "unstack", [
+            Move(x, part, part.shape, kept, strides_of(part.shape), i * source[axis]) for i, part in enumerate(out)
+        ])  # fmt: skip
+
+    samples: ClassVar[Any] = (sample((2, 8)), sample((8, 3, 4), axis=1, num=3), sample((1, 8)))
+
+
+class Tile(Op):
+    """x repeated `multiples[d]` times along every dimension d, aligned at the right. Called as `Tile()(x,
+    multiples)`.
+
+    A repeated dimension is (repetitions, x's own), so that the repetitions can be cut.
+    """
+
+    multiples: tuple[int, ...] = ()
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("multiples",))
+        return replace(self, multiples=ints_of(self.name, "multiples", found["multiples"])), tensors
+
+    def aligned(self, shape: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """(multiples, shape), both with leading ones to the same length."""
+        if any(m < 1 for m in self.multiples):
+            raise MspcError(f"Tile: multiples {self.multiples} must be positive")
+        rank = max(len(shape), len(self.multiples))
+        lead = (1,) * rank
+        return (*lead[len(self.multiples) :], *self.multiples), (*lead[len(shape) :], *shape)
+
+    def rule(self, x: TensorType) -> str:
+        multiples, shape = self.aligned(x.shape)
+        names, repeats = factor_names(len(shape)), factor_names(len(shape), len(shape))
+        lead = len(shape) - len(x.shape)
+        outs = [
+            ("1" if d < lead else name) if m == 1 else f"{r}={m}" if d < lead else f"({r}={m} {name})"
+            for d, (m, name, r) in enumerate(zip(multiples, names, repeats, strict=True))
+        ]
+        return f"{' '.join(names[lead:])} -> {' '.join(outs)}"
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy of Tile has one entry per multiple; where that is above 1 it cuts the repetitions."""
+        return (tuple(dim[:1] for dim in rule.outputs[0]),)
+
+    def layout_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """A Layout speaks of the input."""
+        return rule.inputs
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        multiples, shape = self.aligned(x.shape)
+        pairs = tuple(n for m, s in zip(multiples, shape, strict=True) for n in (m, s))
+        axes = tuple(2 * d for d, m in enumerate(multiples) if m > 1)
+        grad: Value = dout
+        if axes:
+            grad = b.emit(ReduceSum(axis=axes), b.emit(Reshape(pairs), dout))
+        return (grad if grad.shape == x.shape else b.emit(Reshape(x.shape), grad),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.tile(inputs[0], self.multiples)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        multiples, shape = self.aligned(x.shape)
+        sizes = tuple(n for pair in zip(multiples, shape, strict=True) for n in pair)
+        source = tuple(n for stride in strides_of(shape) for n in (0, stride))
+        return move(device, "tile", [Move(x, out, sizes, source, strides_of(sizes))])
+
+    def localize(self, placement: Placement) -> Op:
+        local = placement.out_layouts[0].local_shape(placement.out_types[0].shape)
+        _, shape = self.aligned(placement.in_layouts[0].local_shape(placement.in_types[0].shape))
+        return replace(self, multiples=tuple(n // s for n, s in zip(local, shape, strict=True)))
+
+    samples: ClassVar[Any] = (
+        sample((8, 4), multiples=(1, 2)),
+        sample((4,), multiples=(8, 2)),
+        sample((1, 8), multiples=(8, 1)),
+        sample((2, 8), multiples=(2,)),
+    )
+
+
+class Pad(Op):
+    """x with zeros around it: paddings[d] = (before, after) in dimension d; those stay whole."""
+
+    paddings: tuple[tuple[int, int], ...] = ()
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+
+    def rule(self, x: TensorType) -> str:
+        rank = len(x.shape)
+        if len(self.paddings) != rank or any(len(pair) != 2 or min(pair) < 0 for pair in self.paddings):
+            raise MspcError(
+                f"Pad: paddings {self.paddings} must be {rank} pairs of numbers not below 0, "
+                f"one for each dimension of input 0"
+            )
+        names, wide = factor_names(rank), factor_names(rank, rank)
+        ins: list[str] = []
+        outs: list[str] = []
+        for name, new, n, (before, after) in zip(names, wide, x.shape, self.paddings, strict=True):
+            ins.append(f"{name}!" if before or after else name)
+            outs.append(f"{new}={before + n + after}!" if before or after else name)
+        return f"{' '.join(ins)} -> {' '.join(outs)}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        grad: Value = dout
+        for axis, (before, _) in enumerate(self.paddings):
+            grad = take_part(b, grad, axis, before, before + x.shape[axis])
+        return (grad,)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.pad(inputs[0], self.paddings)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        cuts = [(before, 1, n) for (before, _), n in zip(self.paddings, x.shape, strict=True)]
+        return put_inside(device, "pad", x, out, cuts)
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), paddings=((0, 0), (2, 1))),
+        sample((8, 4, 8), paddings=((0, 0), (1, 0), (0, 0))),
+    )
+
+
+def as_tuple(inferred: Any) -> Any:
+    """The type of an operator whose result is a tuple even when it has one element."""
+    return TupleType((inferred,)) if isinstance(inferred, TensorType) else inferred

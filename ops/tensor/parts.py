@@ -1,0 +1,228 @@
+"""Parts of a tensor along one dimension, which must stay whole: unequal splits, one slice, gated halves, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Value
+from mspc.ir.types import TensorType
+from mspc.ops.arguments import axis_in, int_of, ints_of, split_call
+from mspc.ops.bases import require_float, require_same
+from mspc.ops.math.arithmetic import Add, Mul, Sub
+from mspc.ops.math.elementwise import constant
+from mspc.ops.nn.activation import Sigmoid, SiLU
+from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.tensor.broadcast import ReduceSum, zeros
+from mspc.ops.tensor.moving import Concat, Pad, as_tuple
+from mspc.ops.tensor.slicing import take_part
+from mspc.sharding.rules import factor_names
+
+Gradients = Sequence[Value | None]
+
+
+class _Pieces(Op, abstract=True):
+    """The parts of x along a dimension, a tuple."""
+
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+
+    def pieces(self, shape: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+        """(dimension, sizes of the parts). Raises MspcError where they do not fit."""
+        raise NotImplementedError
+
+    def rule(self, x: TensorType) -> str:
+        axis, sizes = self.pieces(x.shape)
+        if any(size < 1 for size in sizes) or sum(sizes) != x.shape[axis]:
+            raise MspcError(
+                f"{self.name}: dimension {axis} of input 0 is {x.shape[axis]}, but the parts are {tuple(sizes)}"
+            )
+        names = factor_names(len(x.shape))
+        parts = factor_names(len(sizes), len(names))
+        whole = (*names[:axis], f"{names[axis]}!", *names[axis + 1 :])
+        outs = [
+            " ".join((*names[:axis], f"{part}={size}!", *names[axis + 1 :]))
+            for part, size in zip(parts, sizes, strict=True)
+        ]
+        return f"{' '.join(whole)} -> {', '.join(outs)}"
+
+    def infer(self, *types: Any) -> Any:
+        return as_tuple(super().infer(*types))
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Any) -> Gradients:
+        axis, sizes = self.pieces(x.shape)
+        found: list[Value] = []
+        for size, grad in zip(sizes, dout, strict=True):
+            shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+            found.append(zeros(b, TensorType(x.tensor_type.dtype, shape)) if grad is None else grad)
+        return (b.emit(Concat(axis), *found),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        axis, sizes = self.pieces(inputs[0].shape)
+        ends = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
+        return tuple(be.xp.split(inputs[0], ends, axis=axis))
+
+
+class SplitV(_Pieces):
+    """Parts of the given sizes along `split_dim`; one size may be -1, the rest."""
+
+    size_splits: tuple[int, ...] = ()
+    split_dim: int = 0
+    num_split: int = 0
+    samples: ClassVar[Any] = (
+        sample((8, 16), size_splits=(4, 2, 10), split_dim=1, num_split=3),
+        sample((8, 4), size_splits=(6, -1), num_split=2),
+    )
+
+    def pieces(self, shape: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+        axis = axis_in(self.name, self.split_dim, len(shape))
+        sizes = ints_of(self.name, "size_splits", self.size_splits)
+        if self.num_split != len(sizes):
+            raise MspcError(f"SplitV: num_split is {self.num_split}, but size_splits has {len(sizes)} entries")
+        if sizes.count(-1) == 1:
+            rest = shape[axis] - sum(sizes) - 1
+            sizes = tuple(rest if size == -1 else size for size in sizes)
+        return axis, sizes
+
+
+class SplitWithSize(_Pieces):
+    """Parts of the given sizes. Called as `SplitWithSize()(input, split_sizes, dim)`."""
+
+    split_sizes: tuple[int, ...] = ()
+    dim: int = 0
+    samples: ClassVar[Any] = (sample((8, 16), split_sizes=(4, 12), dim=-1), sample((3, 8), split_sizes=(1, 2)))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("split_sizes", "dim"), optional=1)
+        sizes = ints_of(self.name, "split_sizes", found["split_sizes"])
+        return replace(self, split_sizes=sizes, dim=int_of(self.name, "dim", found.get("dim", 0))), tensors
+
+    def pieces(self, shape: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+        return axis_in(self.name, self.dim, len(shape)), self.split_sizes
+
+
+class SplitTensor(_Pieces):
+    """Parts of `split_size`, the last one smaller where it does not divide.
+
+    Called as `SplitTensor()(input, split_size, dim)`.
+    """
+
+    split_size: int = 1
+    dim: int = 0
+    samples: ClassVar[Any] = (sample((8, 16), split_size=4, dim=1), sample((8, 4), split_size=3))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("split_size", "dim"), optional=1)
+        size = int_of(self.name, "split_size", found["split_size"])
+        return replace(self, split_size=size, dim=int_of(self.name, "dim", found.get("dim", 0))), tensors
+
+    def pieces(self, shape: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+        axis = axis_in(self.name, self.dim, len(shape))
+        if self.split_size < 1:
+            raise MspcError(f"SplitTensor: split_size is {self.split_size}, not at least 1")
+        whole, rest = divmod(shape[axis], self.split_size)
+        return axis, (self.split_size,) * whole + ((rest,) if rest else ())
+
+
+class Swiglu(Op):
+    """silu(a) * b for the two halves a and b of x along `dim`. Called as `Swiglu()(input, dim)`."""
+
+    dim: int = -1
+    samples: ClassVar[Any] = (sample((8, 16)), sample((4, 8, 2), dim=1))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("dim",), optional=1)
+        return replace(self, dim=int_of(self.name, "dim", found.get("dim", self.dim))), tensors
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_float(self.name, *types)
+        return inferred
+
+    def rule(self, x: TensorType) -> str:
+        axis = axis_in(self.name, self.dim, len(x.shape))
+        if x.shape[axis] % 2:
+            raise MspcError(f"Swiglu: dimension {axis} of input 0 is {x.shape[axis]}, which has no two halves")
+        *names, half = factor_names(len(x.shape) + 1)
+        whole = (*names[:axis], f"{names[axis]}!", *names[axis + 1 :])
+        part = (*names[:axis], f"{half}={x.shape[axis] // 2}!", *names[axis + 1 :])
+        return f"{' '.join(whole)} -> {' '.join(part)}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        axis = axis_in(self.name, self.dim, len(x.shape))
+        half = x.shape[axis] // 2
+        gate, value = take_part(b, x, axis, 0, half), take_part(b, x, axis, half, 2 * half)
+        one = constant(b, 1, x)
+        steep = b.emit(Sigmoid(), gate)
+        inner = b.emit(Add(), one, b.emit(Mul(), gate, b.emit(Sub(), one, steep)))
+        dgate = b.emit(Mul(), b.emit(Mul(), dout, value), b.emit(Mul(), steep, inner))
+        return (b.emit(Concat(axis), dgate, b.emit(Mul(), dout, b.emit(SiLU(), gate))),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        gate, value = be.xp.split(inputs[0], 2, axis=self.dim)
+        return gate / (1 + be.xp.exp(-gate)) * value
+
+
+class PadV3(Op):
+    """x with a margin of one value. Called as `PadV3()(x, paddings, value)`.
+
+    paddings holds (before, after) pairs, the last dimension first; dimensions that get a margin stay whole.
+    Only the mode "constant" is supported.
+    """
+
+    mode: str = "constant"
+    paddings_contiguous: bool = True
+    paddings: tuple[int, ...] = ()
+    samples: ClassVar[Any] = (
+        sample((8, 16), (), paddings=(2, 1)),
+        sample((8, 4, 8), (), paddings=(0, 0, 1, 3)),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        if self.mode != "constant" or not self.paddings_contiguous:
+            raise MspcError(
+                f"PadV3: mode {self.mode!r} with paddings_contiguous={self.paddings_contiguous} is not supported",
+                notes=["only 'constant' with contiguous paddings is"],
+            )
+        if not 2 <= len(args) <= 3:
+            raise MspcError(f"PadV3 takes 2 to 3 arguments (x, paddings, value), not {len(args)}")
+        paddings = args[1].value.tolist() if isinstance(args[1], Constant) else args[1]
+        value = args[2] if len(args) == 3 and args[2] is not None else 0.0
+        return replace(self, paddings=ints_of(self.name, "paddings", paddings)), (args[0], value)
+
+    def strategy_dims(self, rule: Any) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy has an entry for the paddings, which are no tensor here."""
+        return (rule.inputs[0], ((),), ())
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_same(self.name, *types)
+        return inferred
+
+    def padding(self, rank: int) -> Pad:
+        """The same margins for all dimensions in order. Raises MspcError where they do not fit."""
+        count = len(self.paddings)
+        if count % 2 or count > 2 * rank:
+            raise MspcError(f"PadV3: paddings {self.paddings} are no pairs for at most {rank} dimensions")
+        pairs = [(self.paddings[i], self.paddings[i + 1]) for i in range(0, count, 2)]
+        return Pad(tuple([(0, 0)] * (rank - len(pairs)) + pairs[::-1]))
+
+    def rule(self, x: TensorType, value: TensorType) -> str:
+        left, _, right = self.padding(len(x.shape)).rule(x).partition("->")
+        return f"{left},  ->{right}"
+
+    def bprop(self, b: Builder, x: Value, value: Value, out: Value, dout: Value) -> Gradients:
+        (dx,) = self.padding(len(x.shape)).bprop(b, x, out, dout)
+        assert dx is not None
+        total, inner = b.emit(ReduceSum(), dout), b.emit(ReduceSum(), dx)
+        return dx, b.emit(Sub(), total, inner)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, value = inputs
+        pairs = self.padding(x.ndim).paddings
+        shape = [n + before + after for n, (before, after) in zip(x.shape, pairs, strict=True)]
+        out = be.xp.full(shape, value, x.dtype)
+        out[tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, pairs, strict=True))] = x
+        return out

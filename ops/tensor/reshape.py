@@ -1,0 +1,149 @@
+"""Operators that give the same elements, in the same order, another shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.types import TensorType
+from mspc.ops.arguments import axes_in, int_of, ints_of, split_call
+from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.sharding.rules import reshape_rule
+
+
+class Reshape(Op):
+    """x in another shape; one -1 stands for what is left. Called as `Reshape()(x, shape)`."""
+
+    shape: tuple[int, ...] = ()
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    follows_neighbours: ClassVar[bool] = True
+    view: ClassVar[bool] = True
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("shape",))
+        return replace(self, shape=ints_of(self.name, "shape", found["shape"])), tensors
+
+    def resolved(self, source: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape with its -1 filled in. Raises MspcError where the number of elements differs."""
+        size = math.prod(source)
+        known = math.prod(n for n in self.shape if n != -1)
+        free = self.shape.count(-1)
+        if free > 1 or any(n < -1 for n in self.shape):
+            raise MspcError(f"Reshape: shape {self.shape} may hold one -1 and no other negative number")
+        if (free and (known == 0 or size % known)) or (not free and known != size):
+            wanted = f"a multiple of {known}" if free else str(known)
+            raise MspcError(
+                f"Reshape: shape {self.shape} needs {wanted} elements, input 0 of shape {source} has {size}"
+            )
+        return tuple(size // known if n == -1 else n for n in self.shape)
+
+    def rule(self, x: TensorType) -> str:
+        return reshape_rule(x.shape, self.resolved(x.shape))
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return (b.emit(Reshape(x.shape), dout),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return inputs[0].reshape(self.shape)
+
+    def localize(self, placement: Placement) -> Op:
+        return replace(self, shape=placement.out_layouts[0].local_shape(placement.out_types[0].shape))
+
+    samples: ClassVar[Any] = (
+        sample((8, 16, 8), shape=(128, 8)),
+        sample((64, 32), shape=(32, 64)),
+        sample((8, 1, 16), shape=(-1, 16)),
+        sample((24, 8), shape=(16, 12)),
+        sample((8, 8), shape=(64,)),
+        sample((), shape=(1, 1)),
+    )
+
+
+class Flatten(Op):
+    """Dimension 0 stays, all others become one: (n, c, h, w) -> (n, c * h * w)."""
+
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    view: ClassVar[bool] = True
+
+    def rule(self, x: TensorType) -> str:
+        if not x.shape:
+            raise MspcError("Flatten: input 0 is a scalar, which has no dimension to keep")
+        return reshape_rule(x.shape, (x.shape[0], math.prod(x.shape[1:])))
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return (b.emit(Reshape(x.shape), dout),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return inputs[0].reshape(inputs[0].shape[0], -1)
+
+    samples: ClassVar[Any] = (sample((8, 16)), sample((8, 4, 2, 8)), sample((16,)))
+
+
+class ExpandDims(Op):
+    """x with a dimension of size 1 inserted at `axis`. Called as `ExpandDims()(x, axis)`."""
+
+    axis: int = 0
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    view: ClassVar[bool] = True
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("axis",))
+        return replace(self, axis=int_of(self.name, "axis", found["axis"])), tensors
+
+    def rule(self, x: TensorType) -> str:
+        (axis,) = axes_in(self.name, (self.axis,), len(x.shape) + 1)
+        return reshape_rule(x.shape, (*x.shape[:axis], 1, *x.shape[axis:]))
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return (b.emit(Reshape(x.shape), dout),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.expand_dims(inputs[0], self.axis)
+
+    samples: ClassVar[Any] = (sample((8, 16), axis=0), sample((8, 16), axis=1), sample((8, 16), axis=-1))
+
+
+class Squeeze(Op):
+    """x without the dimensions `axis`, all of size 1; without all dimensions of size 1 when `axis` is ()."""
+
+    axis: int | tuple[int, ...] = ()
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    view: ClassVar[bool] = True
+
+    def target(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        given = ints_of(self.name, "axis", self.axis)
+        axes = axes_in(self.name, given, len(shape)) if given else [d for d, n in enumerate(shape) if n == 1]
+        for d in axes:
+            if shape[d] != 1:
+                raise MspcError(f"Squeeze: dimension {d} of input 0 is {shape[d]}, not 1")
+        return tuple(n for d, n in enumerate(shape) if d not in axes)
+
+    def rule(self, x: TensorType) -> str:
+        return reshape_rule(x.shape, self.target(x.shape))
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return (b.emit(Reshape(x.shape), dout),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.squeeze(inputs[0], self.axis if self.axis != () else None)
+
+    def localize(self, placement: Placement) -> Op:
+        # A slice may have size 1 where the whole tensor has not: name the dimensions.
+        shape = placement.in_types[0].shape
+        given = ints_of(self.name, "axis", self.axis)
+        axes = axes_in(self.name, given, len(shape)) if given else [d for d, n in enumerate(shape) if n == 1]
+        return (
+            replace(self, axis=tuple(axes)) if axes else Reshape(placement.out_layouts[0].local_shape(shape))
+        )
+
+    samples: ClassVar[Any] = (
+        sample((8, 1, 16)),
+        sample((8, 16, 1), axis=-1),
+        sample((1, 8, 1), axis=(0, 2)),
+        sample((8, 16)),
+    )

@@ -1,0 +1,327 @@
+"""Reading and writing at places that integers give. A rank that holds a part of the indexed dimensions leaves out what
+lies elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.layout import Layout
+from mspc.ir.types import DType, TensorType, dtype_of
+from mspc.ops.arguments import int_of, ints_of, split_call
+from mspc.ops.bases import require_same
+from mspc.ops.math.arithmetic import Div, Mul
+from mspc.ops.math.comparison import Equal, Select
+from mspc.ops.math.elementwise import constant
+from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum, require_integer
+from mspc.sharding.rules import factor_names, sized
+
+Gradients = Sequence[Value | None]
+
+
+def indexed_sides(name: str, shape: Sequence[int], indices: TensorType, operand: int) -> tuple[str, str, str]:
+    """(tensor, indices, slices) for indices[..., k] that name the first k dimensions of a tensor of `shape`.
+
+    Raises:
+        MspcError: the last dimension of the indices names more dimensions than there are.
+    """
+    count = indices.shape[-1] if indices.shape else 0
+    if not 1 <= count <= len(shape):
+        raise MspcError(
+            f"{name}: the last dimension of input {operand} names {count} dimensions of a tensor of shape "
+            f"{tuple(shape)}"
+        )
+    names = factor_names(len(shape) + len(indices.shape))
+    whole = [sized(n, size) for n, size in zip(names[:count], shape, strict=False)]
+    rest = [sized(n, size) for n, size in zip(names[count : len(shape)], shape[count:], strict=True)]
+    places = names[len(shape) : -1]
+    return " ".join((*whole, *rest)), " ".join((*places, f"{names[-1]}!")), " ".join((*places, *rest))
+
+
+def places_of(indices: Any) -> tuple[Any, ...]:
+    """Indices[..., k] as k index arrays."""
+    return tuple(indices[..., i] for i in range(indices.shape[-1]))
+
+
+class _Indexed(Op, abstract=True):
+    """begins: first elements of this rank's part of the indexed dimensions. sizes: of the whole dimensions. Both are
+    empty where the rank holds all of them."""
+
+    begins: tuple[int, ...] = field(default=(), kw_only=True)
+    sizes: tuple[int, ...] = field(default=(), kw_only=True)
+    omitted: ClassVar[tuple[str, ...]] = ("begins", "sizes")
+
+    def located(self, xp: Any, indices: Any, shape: Sequence[int]) -> tuple[tuple[Any, ...], Any]:
+        """(index arrays within this rank's part, whose leading dimensions are those of `shape`; which of them lie
+        there, None for all)."""
+        places = places_of(indices)
+        if not self.sizes:
+            return places, None
+        found = [xp.where(p < 0, p + n, p) - begin for p, begin, n in zip(places, self.begins, self.sizes, strict=True)]
+        inside = xp.ones(indices.shape[:-1], bool)
+        for place, n in zip(found, shape, strict=False):
+            inside &= (place >= 0) & (place < n)
+        return tuple(found), inside
+
+    def written(self, xp: Any, indices: Any, updates: Any, shape: Sequence[int]) -> tuple[tuple[Any, ...], Any]:
+        """(index arrays, updates) of what lies in this rank's part."""
+        places, inside = self.located(xp, indices, shape)
+        return (places, updates) if inside is None else (tuple(p[inside] for p in places), updates[inside])
+
+    def on(self, layout: Layout, rank: int, shape: tuple[int, ...], count: int) -> Self:
+        """The operator on what `rank` holds of a tensor of `shape`, of which `count` dimensions are indexed."""
+        if not any(layout.dims[:count]):
+            return self
+        begins = tuple(cut.start for cut in layout.slices_for(rank, shape)[:count])
+        return replace(self, begins=begins, sizes=shape[:count])
+
+
+class GatherNd(_Indexed):
+    """Slices of x at indices[..., k], which name its first k dimensions."""
+
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    samples: ClassVar[Any] = (
+        sample((8, 8, 16), (8, 2), dtypes=("Float64", "Int32"), low=0, high=8),
+        sample((8, 16), (4, 2, 1), dtypes=("Float64", "Int64"), low=0, high=8),
+    )
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_integer(self.name, 1, types[1])
+        return inferred
+
+    def rule(self, x: TensorType, indices: TensorType) -> str:
+        tensor, places, slices = indexed_sides(self.name, x.shape, indices, 1)
+        return f"{tensor}, {places} -> {slices}"
+
+    def bprop(self, b: Builder, x: Value, indices: Value, out: Value, dout: Value) -> Gradients:
+        return b.emit(ScatterNd(x.shape), indices, dout), None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, indices = inputs
+        places, inside = self.located(be.xp, indices, x.shape)
+        if inside is None:
+            return x[places]
+        found = x[tuple(be.xp.where(inside, place, 0) for place in places)]
+        return be.xp.where(inside.reshape(inside.shape + (1,) * (found.ndim - inside.ndim)), found, x.dtype.type(0))
+
+    def localize(self, placement: Placement) -> Op:
+        shape, count = placement.in_types[0].shape, placement.in_types[1].shape[-1]
+        return self.on(placement.in_layouts[0], placement.rank, shape, count)
+
+
+class ScatterNd(_Indexed):
+    """Zeros of `shape` plus the updates at indices[..., k]; updates of one place are added.
+
+    Called as `ScatterNd()(indices, updates, shape)`.
+    """
+
+    shape: tuple[int, ...] = ()
+    linear_in: ClassVar[tuple[int, ...]] = (1,)
+    samples: ClassVar[Any] = (
+        sample((8, 2), (8, 16), dtypes=("Int32", "Float64"), low=0, high=8, shape=(8, 8, 16)),
+        sample((8, 1), (8,), dtypes=("Int32", "Float64"), low=0, high=4, shape=(4,)),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 2, ("shape",))
+        return replace(self, shape=ints_of(self.name, "shape", found["shape"])), tensors
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_integer(self.name, 0, types[0])
+        return inferred
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return types[1].dtype
+
+    def rule(self, indices: TensorType, updates: TensorType) -> str:
+        tensor, places, slices = indexed_sides(self.name, self.shape, indices, 0)
+        return f"{places}, {slices} -> {tensor}"
+
+    def bprop(self, b: Builder, indices: Value, updates: Value, out: Value, dout: Value) -> Gradients:
+        return None, b.emit(GatherNd(), dout, indices)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        indices, updates = inputs
+        out = be.xp.zeros(self.shape, updates.dtype)
+        places, values = self.written(be.xp, indices, updates, self.shape)
+        be.xp.add.at(out, places, values)
+        return out
+
+    def localize(self, placement: Placement) -> Op:
+        (layout,) = placement.out_layouts
+        made = self.on(layout, placement.rank, self.shape, placement.in_types[0].shape[-1])
+        return replace(made, shape=layout.local_shape(self.shape))
+
+
+class TensorScatterUpdate(_Indexed):
+    """x with the updates in place of what stands at indices[..., k]; of several the last counts."""
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), (1, 1), (1, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
+        sample((2, 8, 16), (1, 2), (1, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=2),
+    )
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_integer(self.name, 1, types[1])
+        require_same(self.name, types[0], types[2])
+        return inferred
+
+    def rule(self, x: TensorType, indices: TensorType, updates: TensorType) -> str:
+        # All updates must be seen by every rank that holds a part of x: their places are frozen.
+        tensor, places, slices = indexed_sides(self.name, x.shape, indices, 1)
+        frozen = {place.rstrip("!") for place in places.split()}
+        slices = " ".join(name + "!" * (name in frozen) for name in slices.split())
+        places = " ".join(place.rstrip("!") + "!" for place in places.split())
+        return f"{tensor}, {places}, {slices} -> {tensor}"
+
+    def bprop(
+        self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value
+    ) -> Gradients:
+        dupdates = b.emit(GatherNd(), dout, indices)
+        from_x = b.emit(
+            TensorScatterUpdate(),
+            dout,
+            indices,
+            b.emit(Mul(), dupdates, b.constant(0, dout.tensor_type.dtype)),
+        )
+        return from_x, None, dupdates
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, indices, updates = inputs
+        out = x.copy()
+        places, values = self.written(be.xp, indices, updates, x.shape)
+        out[places] = values
+        return out
+
+    def localize(self, placement: Placement) -> Op:
+        shape, count = placement.in_types[0].shape, placement.in_types[1].shape[-1]
+        return self.on(placement.in_layouts[0], placement.rank, shape, count)
+
+
+class TensorScatterAdd(TensorScatterUpdate):
+    """x plus the updates at indices[..., k]; updates of one place are all added."""
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), (4, 1), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
+    )
+
+    def bprop(
+        self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value
+    ) -> Gradients:
+        return dout, None, b.emit(GatherNd(), dout, indices)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, indices, updates = inputs
+        out = x.copy()
+        places, values = self.written(be.xp, indices, updates, x.shape)
+        be.xp.add.at(out, places, values)
+        return out
+
+
+class _SegmentExtremum(Op, abstract=True):
+    """The extremum of the rows of x that share a segment. Called as `Op()(x, segment_ids, num_segments)`.
+
+    A segment without rows holds the least or greatest number of the type. offset: see UnsortedSegmentSum.
+    """
+
+    num_segments: int = 0
+    offset: int = 0
+    samples: ClassVar[Any] = (
+        sample((8, 4, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=8, num_segments=8),
+        sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=0, high=8, num_segments=8, gradient=False),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 2, ("num_segments",))
+        return replace(self, num_segments=int_of(self.name, "num_segments", found["num_segments"])), tensors
+
+    def rule(self, x: TensorType, segment_ids: TensorType) -> str:
+        return UnsortedSegmentSum(self.num_segments).rule(x, segment_ids)
+
+    def bprop(self, b: Builder, x: Value, segment_ids: Value, out: Value, dout: Value) -> Gradients:
+        dtype = dout.tensor_type.dtype
+        back = EmbeddingLookup(self.offset)
+        winners = b.emit(Cast(dst_type=dtype), b.emit(Equal(), x, b.emit(back, out, segment_ids)))
+        count = b.emit(UnsortedSegmentSum(self.num_segments, self.offset), winners, segment_ids)
+        share = b.emit(Div(), b.emit(back, dout, segment_ids), b.emit(back, count, segment_ids))
+        return b.emit(Mul(), winners, share), None
+
+    def extremum(self, xp: Any, x: Any, ids: Any, function: Any, empty: Any) -> Any:
+        rest = x.shape[ids.ndim :]
+        places = ids.reshape(-1) - self.offset
+        inside = (places >= 0) & (places < self.num_segments)
+        out = xp.full((self.num_segments, *rest), empty, x.dtype)
+        function.at(out, places[inside], x.reshape(-1, *rest)[inside])
+        return out
+
+    def localize(self, placement: Placement) -> Op:
+        here = placement.out_layouts[0].slices_for(placement.rank, placement.out_types[0].shape)[0]
+        return replace(self, num_segments=here.stop - here.start, offset=here.start)
+
+
+def largest(x: Any) -> float:
+    """The largest number of x's element type, a floating-point one."""
+    if x.dtype.name == "bfloat16":
+        return (2 - 2**-7) * 2.0**127  # NumPy knows no limits of it
+    return float(np.finfo(x.dtype).max)
+
+
+class UnsortedSegmentMax(_SegmentExtremum):
+    """The maximum of the rows of x that share a segment; the least number where there is none."""
+
+    reduction: ClassVar[str] = "max"
+    widens: ClassVar[bool] = False  # an extremum rounds nothing, and empty segments show the type's own limits
+    samples: ClassVar[Any] = _SegmentExtremum.samples
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, ids = inputs
+        least = -largest(x) if dtype_of(x.dtype).is_float else be.xp.iinfo(x.dtype).min
+        return self.extremum(be.xp, x, ids, be.xp.maximum, least)
+
+
+class UnsortedSegmentMin(_SegmentExtremum):
+    """The minimum of the rows of x that share a segment; the greatest number where there is none."""
+
+    reduction: ClassVar[str] = "min"
+    widens: ClassVar[bool] = False  # an extremum rounds nothing, and empty segments show the type's own limits
+    samples: ClassVar[Any] = _SegmentExtremum.samples
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, ids = inputs
+        greatest = largest(x) if dtype_of(x.dtype).is_float else be.xp.iinfo(x.dtype).max
+        return self.extremum(be.xp, x, ids, be.xp.minimum, greatest)
+
+
+class UnsortedSegmentProd(_SegmentExtremum):
+    """The product of the rows of x that share a segment; 1 where there is none."""
+
+    reduction: ClassVar[str] = "prod"
+    samples: ClassVar[Any] = _SegmentExtremum.samples
+
+    def bprop(self, b: Builder, x: Value, segment_ids: Value, out: Value, dout: Value) -> Gradients:
+        back = EmbeddingLookup(self.offset)
+        zero = b.emit(Equal(), x, constant(b, 0, x))
+        filled = b.emit(Select(), zero, constant(b, 1, x), x)
+        counted = b.emit(Cast(dst_type=x.tensor_type.dtype), zero)
+        total = b.emit(UnsortedSegmentSum(self.num_segments, self.offset), counted, segment_ids)
+        count = b.emit(back, total, segment_ids)
+        product = b.emit(UnsortedSegmentProd(self.num_segments, self.offset), filled, segment_ids)
+        others = b.emit(Div(), b.emit(back, product, segment_ids), filled)
+        lone = b.emit(Equal(), count, counted)  # no zero among the others
+        chosen = b.emit(Select(), lone, others, constant(b, 0, x))
+        return b.emit(Mul(), chosen, b.emit(back, dout, segment_ids)), None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, ids = inputs
+        return self.extremum(be.xp, x, ids, be.xp.multiply, 1)

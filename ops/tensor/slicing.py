@@ -1,0 +1,299 @@
+"""Strided slices with MindSpore's masks, and their gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.layout import Layout
+from mspc.ir.types import TensorType
+from mspc.ops.arguments import ints_of, split_call
+from mspc.ops.cuda.move import Move, move, put_inside, strides_of
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.sharding.rules import factor_names
+
+Gradients = Sequence[Value | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What happens to one dimension.
+
+    dim: of the source, -1 for a new dimension of size 1. start, step: of the elements taken. size: how many,
+    -1 where one element is taken and the dimension goes. whole: all elements are taken in their order.
+    """
+
+    dim: int
+    start: int = 0
+    step: int = 1
+    size: int = 1
+    whole: bool = False
+
+
+class _Strided(Op, abstract=True):
+    """Begin, end and strides of a slice of a tensor; bit i of a mask speaks of entry i.
+
+    begin_mask, end_mask: take the dimension from its start, to its end. ellipsis_mask: the entry stands for
+    all dimensions that no other entry names. new_axis_mask: insert a dimension of size 1. shrink_axis_mask:
+    take the one element at `begin` and drop the dimension.
+    """
+
+    begin_mask: int = 0
+    end_mask: int = 0
+    ellipsis_mask: int = 0
+    new_axis_mask: int = 0
+    shrink_axis_mask: int = 0
+    begin: tuple[int, ...] = ()
+    end: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+
+    def cuts(self, shape: Sequence[int]) -> list[Cut]:
+        """What happens to each dimension of a source of `shape`. Raises MspcError where an entry does not
+        fit.
+        """
+        count = len(self.begin)
+        if len(self.end) != count or len(self.strides) != count:
+            raise MspcError(
+                f"{self.name}: begin {self.begin}, end {self.end} and strides {self.strides} differ in length"
+            )
+        used = sum(1 for i in range(count) if not (self.ellipsis_mask | self.new_axis_mask) >> i & 1)
+        if used > len(shape):
+            raise MspcError(f"{self.name}: {used} slices were given for a tensor of shape {tuple(shape)}")
+        found: list[Cut] = []
+        d = 0
+        for i in range(count):
+            if self.ellipsis_mask >> i & 1:
+                found += [self._whole(d + k, shape) for k in range(len(shape) - used)]
+                d += len(shape) - used
+                used = len(shape)
+            elif self.new_axis_mask >> i & 1:
+                found.append(Cut(-1))
+            else:
+                found.append(self._cut(i, d, shape))
+                d += 1
+        return found + [self._whole(k, shape) for k in range(d, len(shape))]
+
+    def _whole(self, d: int, shape: Sequence[int]) -> Cut:
+        return Cut(d, size=shape[d], whole=True)
+
+    def _cut(self, i: int, d: int, shape: Sequence[int]) -> Cut:
+        n, step = shape[d], self.strides[i]
+        if self.shrink_axis_mask >> i & 1:
+            if not -n <= self.begin[i] < n:
+                raise MspcError(
+                    f"{self.name}: index {self.begin[i]} is out of range for dimension {d} of size {n}"
+                )
+            return Cut(d, self.begin[i] % n, 1, -1)
+        if step == 0:
+            raise MspcError(f"{self.name}: the stride of dimension {d} is 0")
+        begin = None if self.begin_mask >> i & 1 else self.begin[i]
+        end = None if self.end_mask >> i & 1 else self.end[i]
+        taken = range(*slice(begin, end, step).indices(n))
+        if not taken:
+            raise MspcError(
+                f"{self.name}: the slice of dimension {d} of size {n} is empty: {begin}:{end}:{step}"
+            )
+        return Cut(d, taken.start, step, len(taken), len(taken) == n and step == 1)
+
+    def index(self) -> tuple[Any, ...]:
+        """The slice as an index of an array."""
+        found: list[Any] = []
+        for i in range(len(self.begin)):
+            if self.ellipsis_mask >> i & 1:
+                found.append(Ellipsis)
+            elif self.new_axis_mask >> i & 1:
+                found.append(None)
+            elif self.shrink_axis_mask >> i & 1:
+                found.append(self.begin[i])
+            else:
+                begin = None if self.begin_mask >> i & 1 else self.begin[i]
+                end = None if self.end_mask >> i & 1 else self.end[i]
+                found.append(slice(begin, end, self.strides[i]))
+        return tuple(found)
+
+    def localized(self, shape: Sequence[int], layout: Layout) -> dict[str, Any]:
+        """Fields of the slice on a rank that holds `layout` of a source of `shape`: whole dimensions are its
+        own.
+        """
+        local = layout.local_shape(shape)
+        begin: list[int] = []
+        end: list[int] = []
+        strides: list[int] = []
+        new_axis = shrink = 0
+        for i, cut in enumerate(self.cuts(shape)):
+            new_axis |= (cut.dim < 0) << i
+            shrink |= (cut.size < 0) << i
+            last = cut.start + cut.step * (cut.size - 1)
+            stop = local[cut.dim] if cut.whole else last + 1 if cut.step > 0 else last - 1
+            if cut.size < 0 or cut.dim < 0:
+                stop = cut.start + 1
+            elif stop < 0:
+                stop = -shape[cut.dim] - 1  # before the first element, for a negative stride
+            begin.append(cut.start)
+            end.append(stop)
+            strides.append(cut.step)
+        return {
+            "begin_mask": 0, "end_mask": 0, "ellipsis_mask": 0, "new_axis_mask": new_axis, "shrink_axis_mask":
+            shrink, "begin": tuple(begin), "end": tuple(end), "strides": tuple(strides),
+        }  # fmt: skip
+
+    def sides(self, shape: Sequence[int]) -> tuple[str, str]:
+        """Dimensions of the source and of the slice; sliced dimensions are frozen, each with its size."""
+        names = factor_names(2 * len(shape))
+        source = [f"{name}={n}!" for name, n in zip(names, shape, strict=False)]
+        part: list[str] = []
+        for cut in self.cuts(shape):
+            if cut.dim < 0:
+                part.append("1")
+            elif cut.whole:
+                source[cut.dim] = names[cut.dim] + f"={shape[cut.dim]}"
+                part.append(source[cut.dim])
+            elif cut.size >= 0:
+                part.append(f"{names[len(shape) + cut.dim]}={cut.size}!")
+        return " ".join(source), " ".join(part)
+
+
+class StridedSlice(_Strided):
+    """A slice of x with MindSpore's masks. Called as `StridedSlice()(x, begin, end, strides)`."""
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("begin", "end", "strides"), optional=1)
+        fields = {key: ints_of(self.name, key, value) for key, value in found.items()}
+        fields.setdefault("strides", (1,) * len(fields["begin"]))
+        return replace(self, **fields), tensors
+
+    def rule(self, x: TensorType) -> str:
+        return " -> ".join(self.sides(x.shape))
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(StridedSliceGrad(**self.attributes(), shape=x.shape), dout),)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        index = self.index()
+
+        def kernel(x: Any) -> Any:
+            return x[index]
+
+        return kernel
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return inputs[0][self.index()]
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        cuts, strides = self.cuts(x.shape), strides_of(x.shape)
+        offset = sum(cut.start * strides[cut.dim] for cut in cuts if cut.dim >= 0)
+        source = tuple(0 if cut.dim < 0 else cut.step * strides[cut.dim] for cut in cuts if cut.size >= 0)
+        return move(device, "slice", [Move(x, out, out.shape, source, strides_of(out.shape), offset)])
+
+    def localize(self, placement: Placement) -> Op:
+        return replace(self, **self.localized(placement.in_types[0].shape, placement.in_layouts[0]))
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), begin=(0, 4), end=(8, 12), strides=(1, 1)),
+        sample((8, 16), begin=(1, 0), end=(8, 16), strides=(3, 1)),
+        sample((8, 16), begin=(0, -1), end=(8, 0), strides=(1, -1), end_mask=2),
+        sample((8, 4, 16), begin=(0, 0), end=(0, 4), strides=(1, 1), ellipsis_mask=1),
+        sample((8, 16), begin=(0, 2), end=(0, 3), strides=(1, 1), new_axis_mask=1, shrink_axis_mask=2),
+        sample((8, 16), begin=(-1,), end=(0,), strides=(1,), shrink_axis_mask=1),
+        sample((8, 16), begin=(3,), end=(5,), strides=(1,), begin_mask=1, end_mask=1),
+    )
+
+
+class StridedSliceGrad(_Strided):
+    """Zeros of `shape` with dy in the place that StridedSlice takes from."""
+
+    shape: tuple[int, ...] = ()
+
+    def rule(self, dy: TensorType) -> str:
+        source, part = self.sides(self.shape)
+        return f"{part} -> {source}"
+
+    def bprop(self, b: Builder, dy: Value, out: Value, dout: Value) -> Gradients:
+        fields = self.attributes()
+        fields.pop("shape")
+        return (b.emit(StridedSlice(**fields), dout),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (dy,) = inputs
+        whole = be.xp.zeros(self.shape, dy.dtype)
+        whole[self.index()] = dy
+        return whole
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        by_dim = {cut.dim: cut for cut in self.cuts(self.shape)}
+        cuts = [(cut.start, cut.step, max(1, cut.size)) for cut in (by_dim[d] for d in range(len(self.shape)))]
+        return put_inside(device, "slice_gradient", inputs[0], out, cuts)
+
+    def localize(self, placement: Placement) -> Op:
+        layout = placement.out_layouts[0]
+        return replace(self, **self.localized(self.shape, layout), shape=layout.local_shape(self.shape))
+
+    samples: ClassVar[Any] = (
+        sample((8, 8), begin=(0, 4), end=(8, 12), strides=(1, 1), shape=(8, 16)),
+        sample((8, 16), begin=(0, -1), end=(8, 0), strides=(1, -1), end_mask=2, shape=(8, 16)),
+        sample((8, 4, 8), begin=(0, 0), end=(0, 8), strides=(1, 1), ellipsis_mask=1, shape=(8, 4, 16)),
+        sample((1, 8), begin=(0, 0, 2), end=(0, 8, 3), strides=(1, 1, 1), new_axis_mask=1, shrink_axis_mask=4,
+               shape=(8, 16)),
+    )  # fmt: skip
+
+
+class Slice(Op):
+    """x[begin : begin + size] in every dimension; a size of -1 takes the rest. `Slice()(x, begin, size)`."""
+
+    begin: tuple[int, ...] = ()
+    size: tuple[int, ...] = ()
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("begin", "size"))
+        return replace(self, **{key: ints_of(self.name, key, value) for key, value in found.items()}), tensors
+
+    def strided(self, shape: Sequence[int]) -> StridedSlice:
+        """The same slice with ends. Raises MspcError where it leaves the tensor."""
+        if not len(self.begin) == len(self.size) == len(shape):
+            raise MspcError(
+                f"Slice: begin {self.begin} and size {self.size} must name all dimensions of {tuple(shape)}"
+            )
+        ends: list[int] = []
+        for d, (start, count, n) in enumerate(zip(self.begin, self.size, shape, strict=True)):
+            end = n if count == -1 else start + count
+            if not 0 <= start < end <= n:
+                raise MspcError(f"Slice: begin {start} and size {count} leave dimension {d} of size {n}")
+            ends.append(end)
+        return StridedSlice(begin=self.begin, end=tuple(ends), strides=(1,) * len(ends))
+
+    def rule(self, x: TensorType) -> str:
+        return self.strided(x.shape).rule(x)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return self.strided(x.shape).bprop(b, x, out, dout)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.strided(inputs[0].shape).run(be, *inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.strided(inputs[0].shape).launch(device, inputs, out)
+
+    def localize(self, placement: Placement) -> Op:
+        return self.strided(placement.in_types[0].shape).localize(placement)
+
+    samples: ClassVar[Any] = (
+        sample((8, 16), begin=(0, 4), size=(8, 8)),
+        sample((8, 4, 16), begin=(2, 0, 0), size=(-1, 4, 16)),
+    )
+
+
+def take_part(b: Builder, value: Value, axis: int, begin: int, end: int) -> Value:
+    """value[..., begin:end, ...] along one axis."""
+    if begin == 0 and end == value.shape[axis]:
+        return value
+    starts = tuple(begin if d == axis else 0 for d in range(len(value.shape)))
+    ends = tuple(end if d == axis else n for d, n in enumerate(value.shape))
+    return b.emit(StridedSlice(begin=starts, end=ends, strides=(1,) * len(starts)), value)

@@ -1,0 +1,1 @@
+"""Gradients, and what is computed again for them."""

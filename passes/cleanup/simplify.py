@@ -1,0 +1,174 @@
+"""Removes what nobody needs: dead nodes, tuples taken apart again, repeated and constant backward operators.
+
+Forward operators that a user wrote stay as they are written (only dead ones go), so that dumps show the program.
+Input:  `%2 = MakeTuple(%0, %1)`, `%3 = TupleGetItem(%2) {index: 1}`. Output: `%1` in the place of `%3`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from mspc.analysis.updates import Updates, shown_operands
+from mspc.ir.graph import Constant, Graph, Node, Value
+from mspc.ir.types import TensorType
+from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
+from mspc.ops.math.arithmetic import AddN, Mul
+from mspc.ops.op import Op
+from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Reshape
+from mspc.passes.base import Pass
+
+LARGEST_FOLDED = 16
+"""Elements up to which the result of a constant operator is computed at compile time."""
+
+
+@dataclass
+class Compiling:
+    """The backend on which constants are computed at compile time."""
+
+    xp: Any = np
+    comm: Any = None
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class Simplify(Pass):
+    """Tuple forwarding, constant folding, common subexpressions of backward operators, dead code."""
+
+    def run(self, graph: Graph) -> bool:
+        before = len(graph.nodes)
+        replaced = _forward_values(graph)
+        removed = remove_dead(graph)
+        return replaced or removed or len(graph.nodes) != before
+
+
+def _forward_values(graph: Graph) -> bool:
+    replaced: dict[Value, Value] = {}
+    known: dict[Any, Node] = {}
+    constants: dict[Any, Constant] = {}
+    updates = Updates(graph)
+    last_reads = cache(lambda: graph.last_reads(shown_operands))
+    for number, node in enumerate(graph.nodes):
+        if replaced or any(isinstance(v, Constant) for v in node.inputs):
+            node.inputs = [_unique(replaced.get(v, v), constants) for v in node.inputs]
+        simpler = _simpler(node)
+        if simpler is not None and updates.changes(simpler):
+            last = last_reads().get(node, -1)
+            if updates.between((simpler,), number, last):  # its readers behind an update want what stood there before
+                simpler = None
+        if simpler is None and node.phase != "forward" and not node.op.has_side_effect and not _speaks(node):
+            # What reads a parameter before an update is not what reads it behind.
+            since = updates.last_before(node.inputs, number) if number > updates.first else -1
+            key = (node.op, tuple(map(id, node.inputs)), node.phase, node.layout, node.in_layouts, since)
+            earlier = known.setdefault(key, node)
+            if earlier is not node:
+                simpler = earlier
+                both = _gradients_of_both(earlier, node)
+                for name, value in node.attrs.items():
+                    earlier.attrs.setdefault(name, value)
+                earlier.attrs |= both
+        elif isinstance(simpler, Node):
+            simpler.attrs |= _gradients_of_both(simpler, node)
+        if simpler is not None:
+            replaced[node] = simpler
+    graph.results = [replaced.get(v, v) for v in graph.results]
+    return bool(replaced)
+
+
+def _gradients_of_both(kept: Node, gone: Node) -> dict[str, str]:
+    """The attribute that names the parameters whose gradient the kept node is now, if any."""
+    names = [str(node.attrs["gradient_for"]) for node in (kept, gone) if "gradient_for" in node.attrs]
+    return {"gradient_for": ",".join(names)} if names else {}
+
+
+def _speaks(node: Node) -> bool:
+    """Whether the node exchanges data with other ranks; what one rank drops the others would wait for."""
+    return bool(getattr(node.op, "rank_list", ()))
+
+
+def _unique(value: Value, constants: dict[Any, Constant]) -> Value:
+    """One object for equal constants, so that nodes reading them can be recognised as equal."""
+    if not isinstance(value, Constant):
+        return value
+    return constants.setdefault((value.type, value.value.tobytes()), value)
+
+
+def _simpler(node: Node) -> Value | None:
+    """A value that already is the node's result, if there is one."""
+    op = node.op
+    if isinstance(op, TupleGetItem) and isinstance(node.inputs[0], Node) and isinstance(node.inputs[0].op, MakeTuple):
+        return node.inputs[0].inputs[op.index]
+    if isinstance(op, Depend):
+        return node.inputs[0]  # nodes run in their order, and those with side effects are never dropped
+    if isinstance(op, Cast) and node.inputs[0].type == node.type and node.layout == node.inputs[0].layout:
+        return node.inputs[0]
+    if node.phase == "forward":
+        return None
+    if isinstance(op, AddN) and len(node.inputs) == 1:
+        return node.inputs[0]
+    if isinstance(op, Reshape) and node.inputs[0].type == node.type and node.layout == node.inputs[0].layout:
+        return node.inputs[0]
+    if isinstance(op, Mul):
+        for one, other in (node.inputs, node.inputs[::-1]):
+            if (
+                isinstance(one, Constant)
+                and other.type == node.type
+                and one.value.size == 1
+                and one.value.item() == 1.0
+            ):
+                return other
+    return _folded(node)
+
+
+def _folded(node: Node) -> Constant | None:
+    if not isinstance(node.type, TensorType) or node.type.size > LARGEST_FOLDED or node.op.has_side_effect:
+        return None
+    if not node.inputs or not all(isinstance(v, Constant) for v in node.inputs) or not isinstance(node.op, Op):
+        return None
+    if node.layout is not None or math.prod(node.type.shape) != node.type.size:
+        return None
+    result = node.op.kernel(Compiling())(*(v.value for v in node.inputs if isinstance(v, Constant)))
+    return Constant(np.asarray(result), node.type.dtype)
+
+
+def live_values(graph: Graph) -> set[Value]:
+    """What the results and the side effects need."""
+    live: set[Value] = set(graph.results)
+    for node in reversed(graph.nodes):
+        # A collective over mesh axes is one for all ranks: unlike on a rank, it may go when nobody needs it.
+        if node in live or (node.op.has_side_effect and not getattr(node.op, "mesh", ())):
+            live.add(node)
+            live.update(node.inputs)
+    return live
+
+
+def remove_dead(graph: Graph) -> bool:
+    """Drop nodes without side effects whose results nobody reads, and constants nobody reads.
+
+    Forward operators with a strategy stay until a rank's graph is made ready to run: a network that is called for its
+    gradients alone still shows how all of it is cut.
+    """
+    live = live_values(graph)
+    shown: set[Value] = set()
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if node in live:
+            kept.append(node)
+        elif node in shown or (node.in_strategy is not None and node.phase == "forward" and "rank" not in graph.attrs):
+            node.attrs["unused"] = True
+            shown.update(node.inputs)
+            kept.append(node)
+    kept.reverse()
+    live |= shown
+    removed = len(kept) != len(graph.nodes)
+    graph.nodes = kept
+    graph.parameters = [p for p in graph.parameters if p in live or p.kind != "constant"]
+    for node in kept:
+        if node.forward is not None and node.forward not in live:
+            node.forward = None
+    return removed

@@ -1,0 +1,1 @@
+"""The collectives that layouts ask for, their buckets and their order."""

@@ -1,0 +1,111 @@
+"""The order in which collectives go out, settled on the graph of all ranks, so that it is one order for all of them.
+
+Input:  `%3 = MatMul(...)`, `%4 = MatMul(...)`, `%5 = AllReduce(%3)` ahead of the first reader of `%5`
+Output: `%3 = MatMul(...)`, `%4 = AllReduce(%3)`, `%5 = MatMul(...)`
+
+A collective stands behind the last of its operands, but no more than two collectives ahead of where it stood: what it
+makes stays alive until it is used. A gradient's reduction may move farther, as its result is no larger than its
+operand; but it lets the next other collective go first, since only the updates wait for it. The `TupleGetItem`s of a
+bucket stay with it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ops.collective.collectives import Collective
+from mspc.ops.control.structural import TupleGetItem
+
+AHEAD = 2
+"""How many other collectives one is put ahead of."""
+
+Key = tuple[int, int, int]
+"""Where a node goes: behind the operator of this number; there ahead of the collectives, among them, behind them, or
+behind these; its number."""
+
+
+def order_collectives(graph: Graph) -> bool:
+    """Move the collectives; True where any stands elsewhere than before. Other nodes keep their order."""
+    nodes = graph.nodes
+    place: dict[Value, int] = {node: i for i, node in enumerate(nodes)}
+    collectives = [i for i, node in enumerate(nodes) if isinstance(node.op, Collective)]
+    if not collectives:
+        return False
+    behind: dict[Value, int] = {}
+    line: list[int] = []
+    for i in collectives:
+        behind[nodes[i]] = _ready(nodes[i], i, place, behind)
+        if not sums_gradients(nodes[i]):
+            if len(line) >= AHEAD:
+                behind[nodes[i]] = max(behind[nodes[i]], line[-AHEAD])
+            line.append(behind[nodes[i]])
+    keys: dict[int, Key] = {i: (behind[nodes[i]], 1, i) for i in collectives}
+    unchanged = _unchanged(graph)
+    gathers = {i for i in collectives if nodes[i].inputs and nodes[i].inputs[0] in unchanged}
+    others = sorted(keys[i] for i in collectives if i not in gathers and not sums_gradients(nodes[i]))
+    items = _items_of_buckets(nodes)
+    first_use = _first_uses(nodes, place, behind, items)
+    for i in collectives:
+        if i in gathers:
+            before = bisect_left(others, keys[i])
+            keys[i] = (others[before - AHEAD][0] if before >= AHEAD else -1, 0, i)
+        elif sums_gradients(nodes[i]):
+            later = others[bisect_left(others, keys[i]) :][:1]
+            if later and later[0][0] < first_use.get(nodes[i], len(nodes)):
+                keys[i] = (later[0][0], 2, i)
+    keys.update((place[item], (keys[place[bucket]][0], 3, place[item])) for item, bucket in items.items())
+    order = sorted(range(len(nodes)), key=lambda i: keys.get(i, (i, 0, i)))
+    graph.nodes = [nodes[i] for i in order]
+    return any(i != k for i, k in enumerate(order))
+
+
+def _ready(node: Node, index: int, place: Mapping[Value, int], behind: Mapping[Value, int]) -> int:
+    """The number of the operator behind which all operands are there; where it stands if they always are."""
+    if any(isinstance(value, Parameter) for value in node.inputs):
+        return index
+    found = [behind.get(value, place.get(value, -1)) for value in node.inputs]
+    return max(found, default=-1) if max(found, default=-1) >= 0 else index
+
+
+def sums_gradients(node: Node) -> bool:
+    """Whether a collective sums gradients of parameters."""
+    return "mirror_user_id" in node.attrs
+
+
+def _unchanged(graph: Graph) -> set[Value]:
+    """Parameters that nothing changes before their last reader."""
+    changed: set[Value] = set()
+    late: set[Value] = set()
+    for node in graph.nodes:
+        mutates: set[int] = set(getattr(node.op, "mutates", ()))
+        late.update(value for i, value in enumerate(node.inputs) if value in changed and i not in mutates)
+        changed.update(node.inputs[i] for i in mutates)
+    return {p for p in graph.parameters if p.kind == "parameter" and p not in late}
+
+
+def _items_of_buckets(nodes: list[Node]) -> dict[Value, Node]:
+    """The single gradients that are taken out of a reduction of several, and that reduction."""
+    found: dict[Value, Node] = {}
+    for node in nodes:
+        if isinstance(node.op, TupleGetItem):
+            bucket = node.inputs[0]
+            if isinstance(bucket, Node) and isinstance(bucket.op, Collective) and sums_gradients(bucket):
+                found[node] = bucket
+    return found
+
+
+def _first_uses(
+    nodes: list[Node], place: Mapping[Value, int], behind: Mapping[Value, int], items: Mapping[Value, Node]
+) -> dict[Value, int]:
+    """For every collective the number of the operator ahead of which its result is needed."""
+    found: dict[Value, int] = {}
+    for node in nodes:
+        if node in items:
+            continue
+        for value in node.inputs:
+            made = items.get(value, value)
+            if made in behind:
+                found[made] = min(found.get(made, len(nodes)), behind.get(node, place[node]))
+    return found

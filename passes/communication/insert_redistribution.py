@@ -1,0 +1,181 @@
+"""Makes every change of layout a node: an abstract Redistribute where a reader needs another layout than it gets.
+
+Input:  `%3 = ReLU(%2) {in_layouts: (2, 4) [0, 1]}` with `%2` at `(2, 4) [0, -] sum[1]`
+Output: `%3 = Redistribute(%2) {layout: (2, 4) [0, 1]}`, `%4 = ReLU(%3)`; every node then gets exactly what it needs.
+
+One value is brought to one layout once, from the cheapest copy at hand. Terms of a sum that share a layout are added
+before they move, so that partial gradients are reduced once. Every inserted node carries a reason and the user's line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.layout import Layout
+from mspc.ops.collective.collectives import Redistribute
+from mspc.ops.math.arithmetic import AddN
+from mspc.ops.tensor.cast import Cast
+from mspc.passes.base import Pass
+from mspc.passes.sharding.placement import result_layouts
+from mspc.passes.sharding.traffic import cheapest_source
+
+REDUCTION_WORDS = {
+    "sum": "sums", "mean": "means", "max": "maxima", "min": "minima", "prod": "products",
+    "all": "truths", "any": "truths",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class InsertRedistribution(Pass):
+    """Insert Redistribute nodes between disagreeing layouts."""
+
+    def run(self, graph: Graph) -> bool:
+        inserter = _Inserter(graph)
+        for node in graph.nodes:
+            inserter.visit(node)
+        inserter.results()
+        graph.nodes = inserter.nodes
+        return inserter.inserted > 0
+
+
+class _Inserter:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes: list[Node] = []
+        self.builder = Builder(graph, self.nodes)
+        self.copies: dict[Value, dict[Layout, Value]] = {}
+        self.inserted = 0
+        self.wanted = result_layouts(graph)
+
+    def visit(self, node: Node) -> None:
+        if node.in_layouts is not None:
+            if isinstance(node.op, AddN) and len(node.inputs) > 1:
+                self.add_by_layout(node)
+            for index, layout in enumerate(node.in_layouts):
+                value = node.inputs[index]
+                if layout is not None and not isinstance(value, Constant) and value.layout != layout:
+                    node.inputs[index] = self.bring(value, layout, node, index)
+            if not any(isinstance(v, Constant) and v.shape for v in node.inputs):
+                node.in_layouts = None
+        self.nodes.append(node)
+        if node in self.wanted and node.layout != self.wanted[node]:
+            # At once: the caller's loss is then known before any parameter changes.
+            self.bring(node, self.wanted[node], None, self.graph.results.index(node))
+
+    def add_by_layout(self, node: Node) -> None:
+        """Add the terms of every layout first, so that only the sums move."""
+        assert node.in_layouts is not None
+        groups: dict[Layout, list[Value]] = {}
+        for value in node.inputs:
+            groups.setdefault(value.tensor_layout, []).append(value)
+        if len(groups) == 1 and node.in_layouts[0] in groups:
+            return
+        sums: list[Value] = []
+        for layout, values in groups.items():
+            if len(values) == 1:
+                sums.append(values[0])
+                continue
+            self.builder.like(node).phase = node.phase
+            total = self.builder.emit(AddN(), *values, name=node.name)
+            total.layout = layout
+            total.forward = node.forward
+            sums.append(total)
+        node.inputs = sums
+        node.in_layouts = node.in_layouts[: len(sums)]
+
+    def bring(self, value: Value, target: Layout, reader: Node | None, index: int) -> Value:
+        unused = reader is not None and "unused" in reader.attrs
+        copies = self.copies.setdefault(value, {}) if not unused else dict(self.copies.get(value, {}))
+        if target in copies:
+            return copies[target]
+        _, start = cheapest_source(value, list(copies), target)
+        source = copies.get(start, value) if start is not None else value
+        assert isinstance(source.layout, Layout)
+        place = value if isinstance(value, Node) and (source.layout.partial or reader is None) else reader
+        if isinstance(place, Node):
+            self.builder.like(place)
+        self.builder.phase = reader.phase if reader is not None else "forward"
+        moved = self.builder.emit(Redistribute(source=source.layout, target=target), source, name=value.name)
+        moved.layout = target
+        moved.attrs["reason"] = reason(value, source.layout, target, reader, index)
+        mirrored = _mirrored(value, source.layout, reader)
+        if mirrored:
+            moved.attrs["mirror_user_id"] = mirrored
+        copies[target] = moved
+        self.inserted += 1
+        return moved
+
+    def results(self) -> None:
+        for i, value in enumerate(self.graph.results):
+            target = self.wanted.get(value)
+            if target is not None and not isinstance(value, Constant) and value.layout != target:
+                self.graph.results[i] = self.bring(value, target, None, i)
+
+
+def reason(value: Value, source: Layout, target: Layout, reader: Node | None, index: int) -> str:
+    """One sentence: between which layouts, who needs it and why."""
+    given = f"{_called(value)} is {_words(source)}"
+    if reader is None:
+        return f"{given}, the caller receives result {index} as {_words(target)}"
+    if reader.phase == "update":
+        why = "its update runs on the slices that each rank stores"
+    elif reader.phase == "backward":
+        why = f"gradient of {reader.forward.label}" if reader.forward is not None else "sum of gradients"
+    else:
+        why = _asked(reader)
+    return f"{given}, input {index} of {reader.label} must be {_words(target)} ({why})"
+
+
+def _asked(reader: Node) -> str:
+    origin = str(reader.attrs.get("strategy_from", ""))
+    if origin == "shard()":
+        asked = ", ".join(map(str, reader.in_strategy or ()))
+        return f"strategy ({asked}) given by shard()"
+    if origin == "batch":
+        return "no strategy given: batch cut"
+    return f"propagated from {origin}" if origin else "its layout"
+
+
+def _called(value: Value) -> str:
+    if isinstance(value, Parameter):
+        return f"parameter {value.name}" if value.kind != "input" else f"input {value.name}"
+    assert isinstance(value, Node)
+    for_parameter = _gradient_of(value)
+    if for_parameter:
+        return f"the gradient of {for_parameter}"
+    if value.phase == "backward" and value.forward is not None:
+        return f"{value.op.name} in the gradient of {value.forward.label}"
+    return f"the result of {value.label}"
+
+
+def _words(layout: Layout) -> str:
+    if layout.is_replicated:
+        return "whole"
+    cut = f"cut {layout.strategy}" if any(layout.dims) else "whole"
+    mesh = f"({', '.join(map(str, layout.mesh))})"
+    if not layout.partial:
+        return f"{cut} on mesh {mesh}"
+    return f"{cut} on mesh {mesh} in {layout.size_of(layout.partial)} partial {REDUCTION_WORDS[layout.reduction]}"
+
+
+def _mirrored(value: Value, source: Layout, reader: Node | None) -> str:
+    """The parameter whose gradient this reduces, as MindSpore's mirror operators name it."""
+    if not source.partial or reader is None:
+        return ""
+    if isinstance(reader.op, Cast) and "gradient_for" in reader.attrs:
+        return str(reader.attrs["gradient_for"])
+    return _gradient_of(value) if reader.phase == "update" else ""
+
+
+def _gradient_of(value: Value) -> str:
+    """The parameters whose gradient `value` is, also where an optimizer has scaled it since."""
+    while isinstance(value, Node):
+        if "gradient_for" in value.attrs:
+            return str(value.attrs["gradient_for"])
+        partial = [v for v in value.inputs if isinstance(v.layout, Layout) and v.layout.partial]
+        if value.phase != "update" or len(partial) != 1:
+            return ""
+        value = partial[0]
+    return ""

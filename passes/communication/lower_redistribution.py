@@ -1,0 +1,56 @@
+"""Replaces every abstract Redistribute by the cheapest collectives and slices that do it.
+
+Input:  `%3 = Redistribute(%2)` from `(2, 4) [0, -] sum[1]` to `(2, 4) [0, 1]`
+Output: `%3 = ReduceScatter(%2) {mesh: (2, 4), axes: (1), axis: 1}`; types stay global, groups are still mesh axes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ops.collective.collectives import Redistribute
+from mspc.ops.math.arithmetic import Mul
+from mspc.passes.base import Pass
+from mspc.passes.cleanup.simplify import live_values
+from mspc.passes.communication.redistribution_plan import plan
+
+
+@dataclass(frozen=True)
+class LowerRedistribution(Pass):
+    """Plan every Redistribute and emit its steps."""
+
+    def run(self, graph: Graph) -> bool:
+        nodes: list[Node] = []
+        builder = Builder(graph, nodes)
+        replaced: dict[Value, Value] = {}
+        for node in graph.nodes:
+            node.inputs = [replaced.get(v, v) for v in node.inputs]
+            if not isinstance(node.op, Redistribute):
+                nodes.append(node)
+                continue
+            replaced[node] = _lower(builder, node, node.op)
+        graph.nodes = nodes
+        graph.results = [replaced.get(v, v) for v in graph.results]
+        live = live_values(graph)
+        for node in nodes:
+            if node not in live:
+                # Only here is it known for all ranks alike; what one rank drops the others would wait for.
+                node.attrs["unused"] = True
+        return bool(replaced)
+
+
+def _lower(b: Builder, node: Node, op: Redistribute) -> Value:
+    type = node.tensor_type
+    b.like(node).phase = node.phase
+    value = node.inputs[0]
+    for step in plan(op.source, op.target, type.shape, type.dtype.itemsize).steps:
+        value = b.emit(step.op, value, name=node.name)
+        value.layout = step.layout
+        value.attrs.update(node.attrs)
+        if step.scale != 1.0:
+            value = b.emit(Mul(), value, b.constant(step.scale, type.dtype), name=node.name)
+            value.layout = step.layout
+            value.attrs["reason"] = "a mean is the sum of the parts divided by their number"
+    return value

@@ -1,0 +1,297 @@
+"""Runs collectives beside computation: each starts as soon as its operands are ready, on a side stream, and what does
+not need its result runs before its readers. Sums of gradients over a group that nothing else uses have a stream of
+their own: they take long and nobody waits for them, so that others should not queue behind them. They are put off
+while another collective is under way, with which they would share the link.
+
+Input:  `%1 = MatMul(%dy, %w)`, `%2 = MatMul(%x, %dy)`, `%3 = AllReduce(%1)`, `%4 = Add(%3, %a)`
+Output: `%1 = MatMul(%dy, %w)`, `%2 = AllReduce(%1) {stream: communication}`, `%3 = MatMul(%x, %dy)`, `%4 = Add(%2, %a)`
+
+The nodes are listed anew as these streams would run them, by the times of `durations`. Operators that the next
+collectives wait for come first; others (gradients of weights, updates) fill the time in which the rest waits for a
+result. Nothing is put off for longer than a few collectives, since its operands stay alive meanwhile, and nothing is
+taken more than a collective ahead of where it stood, since its result would; if memory grows all the same, the nodes
+are put off for fewer collectives, and at last not at all.
+
+Collectives keep their order among each other, which is that of the graph of all ranks. So ranks that share a group
+call its collectives in one order, and a runtime that runs node by node cannot come to a deadlock. A parameter, and a
+copy of it that is `kept`, is read and updated in the order in which the nodes stood, and nothing is updated before the
+results of the graph that were known ahead of it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mspc.analysis.durations import seconds
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ops.collective.collectives import Collective
+from mspc.ops.control.structural import shows
+from mspc.ops.fused.shadow_weights import KEPT
+from mspc.passes.base import Pass
+from mspc.passes.communication.collective_order import sums_gradients
+
+PATIENCE = (6, 3, 1)
+"""How many collectives a node that is ready may be put off for; the next one is tried where memory grows too much."""
+GROWTH = 1.03
+"""How much more memory may be alive at once, in values that nodes make, than in the order as it stood."""
+EARLY = 1
+"""How many collectives a node may be taken ahead of."""
+AHEAD = 64 << 20
+"""Bytes of parameters that may be gathered before their first use begins, beside the first such parameter."""
+SLOWED = 2.0
+"""How much longer a reduction of gradients is taken to need beside computation than alone. An update that comes too
+early holds up all that is behind it (measured: a twentieth of a step), one that comes late costs nothing."""
+
+
+@dataclass(frozen=True)
+class ScheduleCommunication(Pass):
+    """Put collectives on the stream of communication and order the nodes around them."""
+
+    def run(self, graph: Graph) -> bool:
+        nodes = graph.nodes
+        if not any(isinstance(node.op, Collective) for node in nodes):
+            return False
+        facts = _Facts(graph)
+        limit = GROWTH * facts.most_alive(range(len(nodes)))
+        order: Sequence[int] = range(len(nodes))
+        for patience in PATIENCE:
+            found = _Schedule(facts, patience).order
+            if facts.most_alive(found) <= limit:
+                order = found
+                break
+        graph.nodes = [nodes[i] for i in order]
+        for node, speaks, apart in zip(nodes, facts.speaks, facts.apart, strict=True):
+            if speaks:
+                node.attrs["stream"] = "reduction" if apart else "communication"
+        return True
+
+
+def _apart(nodes: Sequence[Node]) -> list[bool]:
+    """Which nodes are sums of gradients over a group that nothing else uses."""
+    collectives = [node for node in nodes if isinstance(node.op, Collective)]
+    others = {_group(node) for node in collectives if not sums_gradients(node)}
+    return [isinstance(n.op, Collective) and sums_gradients(n) and _group(n) not in others for n in nodes]
+
+
+def _group(node: Node) -> tuple[int, ...]:
+    """The ranks of a collective. One group keeps to one stream: its ranks must call its collectives in one order."""
+    return tuple(sorted(getattr(node.op, "rank_list", ())))
+
+
+class _Facts:
+    """What a schedule depends on, by the numbers of the nodes.
+
+    operands: the nodes whose results a node reads. shown: its result is memory of its operands. changes: operands that
+    it overwrites. speaks: it is a collective. apart: it has the stream of reductions. needs: the nodes that must stand
+    before it. costs: seconds.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.nodes = nodes = graph.nodes
+        place: dict[Value, int] = {node: i for i, node in enumerate(nodes)}
+        self.operands = [[place[value] for value in node.inputs if value in place] for node in nodes]
+        self.results = [place[value] for value in graph.results if value in place]
+        self.shown = [shows(node) for node in nodes]
+        self.changes: list[tuple[int, ...]] = [getattr(node.op, "mutates", ()) for node in nodes]
+        self.speaks = [isinstance(node.op, Collective) for node in nodes]
+        self.apart = _apart(nodes)
+        self.costs = [0.0 if self.shown[i] or KEPT in n.attrs else seconds(n) for i, n in enumerate(nodes)]
+        self.sizes = [0 if self.shown[i] or self.changes[i] else node.type.nbytes for i, node in enumerate(nodes)]
+        self.needs = self._dependencies(graph)
+
+    def _dependencies(self, graph: Graph) -> list[list[int]]:
+        needs: list[list[int]] = []
+        memory: dict[Value, tuple[Value, ...]] = {p: (p,) for p in graph.parameters}
+        written: dict[Value, int] = {}
+        read: dict[Value, list[int]] = {}
+        last_collective = last_effect = -1
+        for i, node in enumerate(self.nodes):
+            found = list(self.operands[i])
+            mutates = set(self.changes[i])
+            touched: dict[Value, bool] = {}
+            for operand, value in enumerate(node.inputs):
+                for parameter in memory.get(value, ()):
+                    touched[parameter] = touched.get(parameter, False) or operand in mutates
+            for parameter, changed in touched.items():
+                if parameter in written:
+                    found.append(written[parameter])
+                if changed:
+                    found += read.pop(parameter, ())
+                    written[parameter] = i
+                else:
+                    read.setdefault(parameter, []).append(i)
+            if mutates:
+                found += [r for r in self.results if r < i]
+            # A kept copy is overwritten with its parameter.
+            if touched and (mutates or self.shown[i] or KEPT in node.attrs):
+                memory[node] = tuple(touched)
+            if self.speaks[i]:
+                if last_collective >= 0:
+                    found.append(last_collective)
+                last_collective = i
+            elif node.op.has_side_effect and not mutates:
+                if last_effect >= 0:
+                    found.append(last_effect)
+                last_effect = i
+            needs.append(sorted(set(found)))
+        return needs
+
+    def most_alive(self, order: Sequence[int]) -> int:
+        """Most bytes of nodes' results alive at once in this order."""
+        last = [-1] * len(order)
+        for position in range(len(order) - 1, -1, -1):
+            i = order[position]
+            until = max(position, last[i]) if self.shown[i] else position
+            for k in self.operands[i]:
+                if last[k] < until:
+                    last[k] = until
+        for i in self.results:
+            last[i] = len(order)
+        dying = [0] * (len(order) + 1)
+        alive = most = 0
+        for position, i in enumerate(order):
+            size = self.sizes[i]
+            if size:
+                alive += size
+                dying[max(last[i], position)] += size
+                most = max(most, alive)
+            alive -= dying[position]
+        return most
+
+
+class _Schedule:
+    """Runs the nodes on their streams in thought; `order` lists them as they were launched."""
+
+    def __init__(self, facts: _Facts, patience: int) -> None:
+        self.facts, self.patience = facts, patience
+        self.nodes, self.needs, self.costs, self.speaks = facts.nodes, facts.needs, facts.costs, facts.speaks
+        nodes = facts.nodes
+        self.collectives = [i for i, speaks in enumerate(self.speaks) if speaks]
+        self.missing = [len(found) for found in self.needs]
+        self.readers: list[list[int]] = [[] for _ in nodes]
+        for i, found in enumerate(self.needs):
+            for other in found:
+                self.readers[other].append(i)
+        self.goal = self._goals()
+        self.gathered = {i: node.type.nbytes for i, node in enumerate(nodes) if _gathers_parameter(node)}
+        self.order: list[int] = []
+        self.over = [0.0] * len(nodes)
+        """When a node's result is there; for a node of the main stream, what it showed of a collective's."""
+        self.main = self.side = self.reduction = 0.0
+        self.next = 0
+        self.ahead = 0
+        self.home = self._homes()
+        self.held: list[tuple[int, int]] = []
+        self.able: list[tuple[int, int]] = []
+        self.stalled: list[tuple[float, int, int]] = []
+        for i, count in enumerate(self.missing):
+            if not count:
+                self._offer(i)
+        self._run()
+
+    def _goals(self) -> list[int]:
+        """For every node the number of the first collective that needs it."""
+        number = {i: k for k, i in enumerate(self.collectives)}
+        last = len(self.collectives)
+        goal = [last] * len(self.nodes)
+        for i in range(len(self.nodes) - 1, -1, -1):
+            mine = number.get(i, goal[i])
+            for other in self.needs[i]:
+                if other not in number and mine < goal[other]:
+                    goal[other] = mine
+        return goal
+
+    def _homes(self) -> list[int]:
+        """For every node the number of collectives up to the last that stood before it and gathers no parameter; 0 for
+        updates, which make nothing."""
+        count = past = 0
+        homes = [0] * len(self.nodes)
+        for i, node in enumerate(self.nodes):
+            if node.phase != "update" and not self.facts.shown[i]:
+                homes[i] = past
+            if self.speaks[i]:
+                count += 1
+                past = past if i in self.gathered else count
+        return homes
+
+    def _run(self) -> None:
+        nodes, able, stalled, held = self.nodes, self.able, self.stalled, self.held
+        while len(self.order) < len(nodes):
+            self._start_collectives(forced=not (able or stalled or held))
+            while held and (held[0][0] <= self.next + EARLY or not (able or stalled)):
+                self._admit(heapq.heappop(held)[1])
+            while stalled and stalled[0][0] <= self.main:
+                _, rank, i = heapq.heappop(stalled)
+                heapq.heappush(able, (rank, i))
+            if able:
+                _, i = heapq.heappop(able)
+                self.main += self.costs[i]
+                self._launched(i)
+            elif stalled:
+                self.main = max(self.main, stalled[0][0])
+
+    def _start_collectives(self, forced: bool) -> None:
+        while self.next < len(self.collectives):
+            i = self.collectives[self.next]
+            if self.missing[i]:
+                return
+            if i in self.gathered:
+                if self.ahead and self.ahead + self.gathered[i] > AHEAD and not forced:
+                    return
+                self.ahead += self.gathered[i]
+            if self.facts.apart[i] and self._lets_others_end() and not forced:
+                return
+            forced = False
+            self.next += 1
+            if self.facts.apart[i]:
+                self.reduction = max(self.reduction, self.side, self.main) + SLOWED * self.costs[i]
+                self.over[i] = self.reduction
+            else:
+                self.side = max(self.side, self.main) + self.costs[i]
+                self.over[i] = self.side
+            self._launched(i)
+
+    def _lets_others_end(self) -> bool:
+        """Whether a reduction of gradients stays behind for now: another collective is under way, and the next one does
+        not wait for this to be launched."""
+        following = self.collectives[self.next + 1 : self.next + 2]
+        return self.side > self.main and not (following and self.missing[following[0]] == 1)
+
+    def _launched(self, i: int) -> None:
+        self.order.append(i)
+        if self.gathered:
+            for other in () if self.speaks[i] else self.needs[i]:
+                self.ahead -= self.gathered.pop(other, 0)
+        for other in self.readers[i]:
+            self.missing[other] -= 1
+            if not self.missing[other] and not self.speaks[other]:
+                self._offer(other)
+
+    def _offer(self, i: int) -> None:
+        """All that a node of the main stream needs has been launched."""
+        if self.speaks[i]:
+            return
+        if self.home[i] > self.next + EARLY:
+            heapq.heappush(self.held, (self.home[i], i))
+        else:
+            self._admit(i)
+
+    def _admit(self, i: int) -> None:
+        """The node may run from now on, or as soon as a collective that it needs is over."""
+        # Updates only fill gaps; all else is as urgent as the collectives soon to come.
+        last = len(self.collectives)
+        rank = last + 1 if self.facts.changes[i] else min(self.goal[i], self.next + self.patience)
+        ready = max((self.over[k] for k in self.needs[i]), default=0.0)
+        if self.facts.shown[i]:
+            self.over[i] = ready
+            ready = 0.0
+        if ready <= self.main:
+            heapq.heappush(self.able, (rank, i))
+        else:
+            heapq.heappush(self.stalled, (ready, rank, i))
+
+
+def _gathers_parameter(node: Node) -> bool:
+    return node.op.name == "AllGather" and isinstance(node.inputs[0], Parameter)

@@ -1,0 +1,1 @@
+"""Several operators into one that passes over memory once."""

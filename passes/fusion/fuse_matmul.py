@@ -1,0 +1,189 @@
+"""Joins what follows a matrix product to it: cuBLASLt then writes memory once where two operators wrote it twice.
+
+Input:  %1 = MatMul(%x, %w); %2 = GeLU(%1); later %9 = GeLUGrad(%8, %1, %2)
+Output: %1 = FusedMatMul(%x, %w) {activation: "gelu", keeps_before: true}, whose second element GeLUGrad reads.
+
+Joined are a bias and another tensor that are added, GeLU, and the product with GeLU's derivative of a product that
+nobody else reads. A sum of several products becomes a chain in which each adds to the one before. Element types and
+shapes must agree: what is broadcast stays where it is, except a bias. A reader that nobody needs would keep its
+product apart, so the graph is cleaned first: once for all passes that follow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mspc.analysis.updates import first_changes
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.types import TensorType, Type
+from mspc.ops.fused.matmul import FusedMatMul
+from mspc.ops.math.arithmetic import Add, AddN
+from mspc.ops.math.matmul import BatchMatMul, BiasAdd, MatMul
+from mspc.ops.nn.activation import GeLU, GeLUGrad
+from mspc.passes.base import Pass
+from mspc.passes.fusion.rewriter import Joining, fused, successor
+from mspc.passes.per_rank.execute import Execute
+
+
+@dataclass(frozen=True)
+class FuseMatmul(Pass):
+    """Replace products and what follows them by FusedMatMul."""
+
+    def run(self, graph: Graph) -> bool:
+        changed = Execute().run(graph)
+        return _Products(graph).run() or changed
+
+
+class _Products(Joining):
+    """One walk over the nodes in their order; a product waits until its reader is met, and takes its place."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self.products: set[Value] = set()
+        self.changed_after = first_changes(graph)
+
+    def run(self) -> bool:
+        for index, node in enumerate(self.graph.nodes):
+            op = node.op
+            if isinstance(op, MatMul | BatchMatMul):
+                self.products.add(node)
+            elif isinstance(op, BiasAdd):
+                self._add(node, index, (0,))
+            elif isinstance(op, Add) and len(node.inputs) == 2:
+                self._add(node, index, (0, 1))
+            elif isinstance(op, AddN):
+                self._sum(node, index)
+            elif isinstance(op, GeLU):
+                self._activate(node)
+            elif isinstance(op, GeLUGrad):
+                self._multiply(node, index)
+        return self.apply()
+
+    # What is joined
+
+    def _add(self, node: Node, index: int, candidates: tuple[int, ...]) -> None:
+        for place in candidates:
+            value, other = node.inputs[place], node.inputs[1 - place]
+            product = self._movable(value, index)
+            if product is None or product.type != node.type:
+                continue
+            op = _as_fused(product)
+            if other.type == node.type and not op.addend and not op.bias and other is not value:
+                self._take(product, node, replace(op, addend=True), [*product.inputs, other])
+                return
+            if not op.bias and _is_bias(node, other.type):
+                self._take(product, node, replace(op, bias=True), [*product.inputs, other])
+                return
+
+    def _sum(self, node: Node, index: int) -> None:
+        joined: dict[Value, Node] = {}
+        for value in node.inputs:
+            product = self._movable(value, index)
+            if product is not None and not _as_fused(product).addend and value.type == node.type:
+                joined[value] = product
+        others = [v for v in node.inputs if v not in joined]
+        if not joined or len(others) > 1 or (not others and len(joined) < 2):
+            return
+        products = list(joined.values())
+        total: Value = others[0] if others else products.pop(0)
+        for product in products[:-1]:
+            # In front of the sum's node, so that the next one can add to it.
+            op = replace(_as_fused(product), addend=True)
+            made = self._new(op, [*product.inputs[:2], total, *product.inputs[2:]], node.type, product, product)
+            self._drop(product)
+            self.put(node, [made])
+            total = made
+        last = products[-1]
+        op = replace(_as_fused(last), addend=True)
+        self._take(last, node, op, [*last.inputs[:2], total, *last.inputs[2:]])
+
+    def _activate(self, node: Node) -> None:
+        product = self._product(node.inputs[0])
+        if product is None or _as_fused(product).activation or node.type != product.type:
+            return
+        kept = self.only_reader(node.inputs[0]) is None
+        op = replace(_as_fused(product), activation="gelu", keeps_before=kept)
+        self.products.discard(product)
+        if not kept:
+            made = self._new(op, product.inputs, node.type, product, node)
+            self.put_for(product, [made])
+            self.replace(node, made)
+            return
+        pair = self._new(op, product.inputs, op.infer(*[v.type for v in product.inputs]), product, node)
+        after, before = successor(pair, 0, node), successor(pair, 1, product)
+        self.put_for(product, [pair, after, before])
+        self.replace(node, after)
+        self.replace(product, before)
+
+    def _multiply(self, node: Node, index: int) -> None:
+        value, before = node.inputs[:2]
+        product = self._movable(value, index)
+        if product is None or _as_fused(product) != _plain(product):
+            return
+        if before.type != node.type or product.type != node.type or before is value:
+            return
+        self._take(product, node, replace(_as_fused(product), activation="gelu_gradient"), [*product.inputs, before])
+
+    # How
+
+    def _product(self, value: Value) -> Node | None:
+        """The product that stands for a value now, if one does."""
+        now = self.now(value)
+        return now if isinstance(now, Node) and now in self.products else None
+
+    def _movable(self, value: Value, index: int) -> Node | None:
+        """The product that a value is, if it may move down to its one reader, at `index`: what it reads is still the
+        same there."""
+        product = self._product(value)
+        if product is None or self.only_reader(value) is None:
+            return None
+        if isinstance(product.op, FusedMatMul) and product.op.activation:
+            return None
+        same = all(self.changed_after.get(v, index) >= index for v in product.inputs)
+        return product if same else None
+
+    def _new(self, op: FusedMatMul, inputs: list[Value], type: Type, like: Node, last: Node) -> Node:
+        """A node of the product's name at the last operator's lines, which lists what it does."""
+        made = fused(op, inputs, type, like, last, [*_names(like), *_names(last)])
+        self.products.add(made)
+        return made
+
+    def _take(self, product: Node, node: Node, op: FusedMatMul, inputs: list[Value]) -> None:
+        """The product, with more joined to it, takes the place of its reader."""
+        made = self._new(op, _ordered(op, inputs, product), node.type, product, node)
+        self._drop(product)
+        self.put(node, [made])
+        self.replace(node, made)
+
+    def _drop(self, product: Node) -> None:
+        self.drop(product)
+        self.products.discard(product)
+
+
+def _names(node: Node) -> list[str]:
+    return list(node.attrs["fused"]) if "fused" in node.attrs else [node.label]
+
+
+def _plain(product: Node) -> FusedMatMul:
+    op = product.op
+    assert isinstance(op, MatMul | BatchMatMul | FusedMatMul)
+    return FusedMatMul(op.transpose_a, op.transpose_b)
+
+
+def _as_fused(product: Node) -> FusedMatMul:
+    return product.op if isinstance(product.op, FusedMatMul) else _plain(product)
+
+
+def _ordered(op: FusedMatMul, inputs: list[Value], product: Node) -> list[Value]:
+    """x, y, addend, bias, before: what came last stands last in `inputs`."""
+    had = _as_fused(product)
+    if op.addend and not had.addend and had.bias:
+        return [*inputs[:2], inputs[-1], *inputs[2:-1]]
+    return inputs
+
+
+def _is_bias(node: Node, type: Type) -> bool:
+    assert isinstance(node.type, TensorType)
+    if not isinstance(type, TensorType) or type.dtype != node.type.dtype or type.shape != node.type.shape[-1:]:
+        return False
+    return not isinstance(node.op, BiasAdd) or node.op.channel(len(node.type.shape)) == len(node.type.shape) - 1

@@ -1,0 +1,183 @@
+"""Puts the updates of many parameters by one optimizer into one operator.
+
+Input:  `%70 = ApplyMomentum(w, moments.w, rate, %61, momentum)`, the same of b and so on
+Output: `%70 = GroupedUpdate(w, moments.w, rate, %61, momentum, b, ...) {update: "ApplyMomentum(...)", count: 2}`
+
+A group stands where the last of its members stood. A gradient that a `Cast` alone widens is read before the cast.
+Copies of parameters in halves that the updates can keep up to date get the attribute `kept` (see `ops.kept_copies`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+
+from mspc.analysis.updates import Updates
+from mspc.ir.graph import Graph, Node, Parameter, Value, element_types
+from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType, TupleType
+from mspc.ops.collective.collectives import AllReduce
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index
+from mspc.ops.fused.shadow_weights import mark_kept_copies
+from mspc.ops.optim.optimizer import Update
+from mspc.ops.tensor.cast import Cast
+from mspc.passes.base import Pass
+from mspc.passes.fusion.rewriter import Joining, element, gathered, merged_attributes
+
+MOST_MEMBERS = 64
+HELD = 64 << 20
+"""Bytes of gradients, made between the members of a group, that may wait for its last member."""
+
+
+@dataclass(frozen=True)
+class FuseUpdates(Pass):
+    """Group the updates of parameters."""
+
+    def run(self, graph: Graph) -> bool:
+        updates = Updates(graph)
+        if updates.first == len(graph.nodes):
+            return False
+        joining = Joining(graph)
+        for found in _groups(joining, updates):
+            if len(found.members) > 1:
+                _join(joining, found)
+        changed = joining.apply()
+        return mark_kept_copies(graph) or changed
+
+
+@dataclass(eq=False)
+class _Group:
+    """Updates that become one. start: number of the first. casts: those of gradients, by the member that reads them.
+    held: bytes of gradients that wait. open: whether another update may join."""
+
+    start: int
+    members: list[Node] = field(default_factory=list[Node])
+    casts: dict[Node, Node] = field(default_factory=dict[Node, Node])
+    held: int = 0
+    open: bool = True
+
+
+def _groups(joining: Joining, updates: Updates) -> list[_Group]:
+    """The groups, of one member too. What may not stand before a member that moves closes its group."""
+    graph = joining.graph
+    numbers = {node: number for number, node in enumerate(graph.nodes)}
+    current: dict[Hashable, _Group] = {}
+    found: list[_Group] = []
+    read: dict[Value, set[_Group]] = {}
+    written: dict[Value, set[_Group]] = {}
+    for number in range(updates.first, len(graph.nodes)):
+        node = graph.nodes[number]
+        if isinstance(node.op, TupleGetItem) and node.inputs[0] in written:
+            written[node] = written[node.inputs[0]]  # an element of a member's result, read by nobody yet
+            continue
+        writes = updates.written(node)
+        reads = {value for value in node.inputs if isinstance(value, Node)}
+        reads = reads.union(*(updates.parameters(value) for value in node.inputs))
+        for value in reads:
+            _close(written.get(value, ()))
+        for value in writes:
+            _close(read.get(value, ()))
+        if not _may_join(node, joining):
+            continue
+        cast = _widening(node, joining, updates)
+        key = _key(node, cast)
+        group = current.get(key)
+        start = group.start if group is not None else number
+        held = sum(v.type.nbytes for v in node.inputs if isinstance(v, Node) and numbers[v] > start)
+        if group is None or not group.open or len(group.members) == MOST_MEMBERS or group.held + held > HELD:
+            group = current[key] = _Group(number)
+            found.append(group)
+        else:
+            group.held += held
+        group.members.append(node)
+        if cast is not None:
+            group.casts[node] = cast
+        for value in reads | writes:
+            read.setdefault(value, set()).add(group)
+        for value in (*writes, node):
+            written.setdefault(value, set()).add(group)
+    return found
+
+
+def _close(groups: Iterable[_Group]) -> None:
+    for group in groups:
+        group.open = False
+
+
+def _may_join(node: Node, joining: Joining) -> bool:
+    """Whether the node is an update of parameters whose result, where it is a tuple, is only taken apart."""
+    if not isinstance(node.op, Update):
+        return False
+    if not all(isinstance(node.inputs[index], Parameter) for index in node.op.mutates):
+        return False
+    return isinstance(node.type, TensorType) or (
+        node not in joining.results and all(isinstance(user.op, TupleGetItem) for user in joining.readers(node))
+    )
+
+
+def _key(node: Node, cast: Node | None) -> Hashable:
+    """Equal for updates that one operator can do: operator, scalars and element types; and that can start together."""
+    op = node.op
+    assert isinstance(op, Update)
+    scalars = tuple(node.inputs[index] for index in op.scalars)
+    narrow = cast.inputs[0].tensor_type.dtype if cast is not None else None
+    return op, scalars, tuple(value.tensor_type.dtype for value in node.inputs), narrow, _bucket(node)
+
+
+def _bucket(node: Node) -> Node | None:
+    """The reduction of many gradients in which the update's own travelled, if it did: the updates after one bucket need
+    not wait for the next."""
+    index = gradient_index(node.op)  # type: ignore[arg-type]  # an Update, as it may join
+    value = node.inputs[index] if index is not None else None
+    while isinstance(value, Node) and isinstance(value.op, (TupleGetItem, Cast)):
+        value = value.inputs[0]
+    return value if isinstance(value, Node) and isinstance(value.op, AllReduce) and len(value.inputs) > 1 else None
+
+
+def _widening(node: Node, joining: Joining, updates: Updates) -> Node | None:
+    """The Cast from 16 bits that only makes the gradient of an update, if it can be done by the update."""
+    index = gradient_index(node.op)  # type: ignore[arg-type]  # an Update, as it may join
+    cast = node.inputs[index] if index is not None else None
+    if not isinstance(cast, Node) or not isinstance(cast.op, Cast) or cast.op.dst_type != FLOAT32:
+        return None
+    if cast.inputs[0].tensor_type.dtype not in (FLOAT16, BFLOAT16) or node.inputs[0].tensor_type.dtype != FLOAT32:
+        return None
+    if joining.only_reader(cast) is None or updates.changes(cast.inputs[0]):
+        return None
+    return cast
+
+
+def _join(joining: Joining, found: _Group) -> None:
+    """Put one operator, and what takes its result apart, in the place of the group's last member."""
+    members = found.members
+    op = members[0].op
+    assert isinstance(op, Update)
+    inputs: list[Value] = []
+    for member in members:
+        cast = found.casts.get(member)
+        inputs += [cast.inputs[0] if cast is not None and value is cast else value for value in member.inputs]
+    types = tuple(t for member in members for t in element_types(member.type))
+    labels = [f"{m.label} of {m.inputs[0].name}" for m in members]
+    whole = gathered(GroupedUpdate.of(op, len(members)), inputs, TupleType(types), members, labels)
+    casts = [found.casts[member] for member in members if member in found.casts]
+    whole.attrs |= {f"cast_{key}": value for key, value in merged_attributes(casts).items()}
+    nodes = [whole]
+    for index, member in enumerate(members):
+        for place, read in enumerate(_parts(member, joining)):
+            if read:
+                nodes.append(element(whole, index * op.outputs + place, member))
+            for value in read:
+                joining.replace(value, nodes[-1])
+    joining.gone.update((*members, *casts))
+    joining.put(members[-1], nodes)
+
+
+def _parts(member: Node, joining: Joining) -> list[list[Value]]:
+    """For every result of a member the values that stand for it."""
+    if isinstance(member.type, TensorType):
+        return [[member] if member in joining.results or member in joining.users else []]
+    found: list[list[Value]] = [[] for _ in element_types(member.type)]
+    for user in joining.readers(member):
+        assert isinstance(user.op, TupleGetItem)
+        found[user.op.index].append(user)
+    return found

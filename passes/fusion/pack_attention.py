@@ -1,0 +1,196 @@
+"""Makes one matrix product of the three that give an attention its query, key and value of the same rows.
+
+Input:  `%1 = MatMul(%x, %wq)`, `%2 = MatMul(%x, %wk)`, `%3 = MatMul(%x, %wv)`, `%4 = FlashAttentionScore(%1, %2, %3)`
+        (with reshapes between them, and a bias added to each or to none)
+Output: `%1 = Concat(%wq, %wk, %wv) {axis: 1}`, `%2 = MatMul(%x, %1)`, `%3 = FlashAttentionScore(%2) {packed: 8}`
+
+Backward the attention's gradient is one tensor too; the three products that are summed for the gradient of x become
+one, as do those for the gradients of the weights, which a Split takes apart again, and the sums for the biases.
+
+Query, key and value must have no readers but attentions and their gradients, and their gradients none but these
+products and sums; else all stays as it is. Operands of layout "BNSD" that are transposed from "BSND" become that layout
+again. It runs on a rank's graph: what the ranks exchange are still the gradients of the three weights. Products are
+summed in another order, and the sum of the three is rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.math.arithmetic import AddN
+from mspc.ops.math.matmul import BiasAdd, MatMul
+from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
+from mspc.ops.op import Op
+from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.moving import Concat, Split, Transpose
+from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.slicing import StridedSlice
+from mspc.passes.base import Pass
+from mspc.passes.cleanup.simplify import remove_dead
+from mspc.passes.fusion.projections import (
+    HEADS_BEHIND,
+    Attention,
+    Backward,
+    Facts,
+    Match,
+    NoMatch,
+    attention_of,
+    matched,
+)
+from mspc.passes.fusion.rewriter import Joining
+
+
+@dataclass(frozen=True)
+class PackAttention(Pass):
+    """Replace three products in front of an attention by one."""
+
+    def run(self, graph: Graph) -> bool:
+        attentions: dict[tuple[Value, ...], list[Node]] = {}
+        for node in graph.nodes:
+            if isinstance(node.op, Attention) and not node.op.packed:
+                attentions.setdefault(tuple(node.inputs[:3]), []).append(node)
+        if not attentions:
+            return False
+        facts = Facts.of(graph)
+        plan = _Plan(graph)
+        for operands, nodes in attentions.items():
+            try:
+                match = matched(facts, operands, [node for node in nodes if node in facts.live])
+            except NoMatch:
+                continue
+            _pack(facts, match, plan)
+        plan.add_up()
+        if not plan.apply():
+            return False
+        remove_dead(graph)
+        return True
+
+
+class _Plan(Joining):
+    """by_place: results of attentions by head, and the same in the order of the sequence. terms: of sums what stands
+    for a term, None where it goes.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self.by_place: dict[Value, Value] = {}
+        self.terms: dict[Node, dict[Value, Value | None]] = {}
+
+    def emit(
+        self, place: Node, op: Op, inputs: Sequence[Value], like: Node, parts: Sequence[Node] = (), takes: bool = False
+    ) -> Node:
+        """A new node in the place of one that goes, at the lines of `like`. It stands for all of `parts`, or `takes`
+        the names and facts of `like`."""
+        type = op.infer(*[value.type for value in inputs])  # type: ignore[misc]  # structural operators take tuples
+        made = Node(op, inputs, type, scope=like.scope, frames=like.frames, phase=like.phase)
+        if takes:
+            made.name, made.instance, made.attrs = like.name, like.instance, dict(like.attrs)
+        if parts:
+            made.attrs["fused"] = tuple(part.label for part in parts)
+        self.put(place, [made])
+        return made
+
+    def add_up(self) -> None:
+        """Make the sums of what their terms are now."""
+        for total, terms in self.terms.items():
+            values = [terms.get(value, value) for value in total.inputs]
+            left = [value for value in values if value is not None]
+            self.replace(total, left[0] if len(left) == 1 else self.emit(total, AddN(), left, total, takes=True))
+
+
+def _pack(facts: Facts, match: Match, plan: _Plan) -> None:
+    """Note one product in the place of three, and attentions that read its result."""
+    place, products, shape = match.attentions[0], match.products, match.shape
+    weights = [product.inputs[1] for product in products]
+    weight = plan.emit(place, Concat(match.weight_axis), weights, products[0])
+    packed = plan.emit(place, cast(MatMul, products[0].op), [products[0].inputs[0], weight], products[0], products)
+    adders = [source.adds for source in match.sources if source.adds is not None]
+    if adders:
+        bias = plan.emit(place, Concat(0), [node.inputs[1] for node in adders], adders[0])
+        packed = plan.emit(place, BiasAdd("NHWC"), [packed, bias], adders[0], adders)
+    heads = shape.heads + 2 * shape.key_heads
+    sides = {
+        "BSND": (shape.batch, shape.queries, heads, shape.depth),
+        "BSH": (shape.batch, shape.queries, heads * shape.depth),
+        "SBH": (shape.queries, shape.batch, heads * shape.depth),
+    }[match.layout]
+    packed = plan.emit(place, Reshape(sides), [packed], products[0])
+    for node in match.attentions:
+        made = _packed_attention(facts, match, node, packed, plan)
+        if node in match.backward:
+            _pack_gradients(match, match.backward[node], made, weight, plan)
+
+
+def _packed_attention(facts: Facts, match: Match, node: Node, packed: Value, plan: _Plan) -> Node:
+    """The attention on a packed operand; values by head that it shares with others change to the new layout."""
+    op = attention_of(node)
+    operands = [packed, *node.inputs[3:]]
+    forward, gradient = isinstance(op, FlashAttentionScore), isinstance(op, FlashAttentionScoreGrad)
+    if match.transposed and not forward:
+        for index in (1, len(operands) - 1) if gradient else (1,):
+            operands[index] = _by_place(operands[index], node, plan)
+    packed_op = replace(op, packed=match.shape.key_heads, input_layout=match.layout)
+    made = plan.emit(node, packed_op, operands, node, takes=True)
+    if not gradient:
+        plan.replace(node, made)
+    if match.transposed and forward:
+        for reader, _ in facts.users.get(node, ()):
+            if reader.op != TupleGetItem(3):
+                continue
+            result = plan.by_place[reader] = plan.emit(node, TupleGetItem(3), [made], reader, takes=True)
+            plan.replace(reader, plan.emit(node, Transpose(HEADS_BEHIND), [result], reader))
+            for user, _ in facts.users.get(reader, ()):
+                if isinstance(user.op, Transpose) and tuple(user.op.perm) == HEADS_BEHIND:
+                    plan.replace(user, result)
+    return made
+
+
+def _by_place(value: Value, place: Node, plan: _Plan) -> Value:
+    """A value by head in the order of the sequence."""
+    if value in plan.by_place:
+        return plan.by_place[value]
+    if isinstance(value, Node) and isinstance(value.op, Transpose) and tuple(value.op.perm) == HEADS_BEHIND:
+        return value.inputs[0]
+    return plan.emit(place, Transpose(HEADS_BEHIND), [value], place)
+
+
+def _pack_gradients(match: Match, back: Backward, gradient: Node, weight: Node, plan: _Plan) -> None:
+    """One product for x, one for the weights and one sum for the biases."""
+    place, axis = back.node, match.weight_axis
+    columns = [product.shape[1] for product in match.products]
+    dy = plan.emit(place, Reshape((match.products[0].shape[0], sum(columns))), [gradient], place)
+    if back.total is not None:
+        dx = plan.emit(place, MatMul(False, axis == 1), [dy, weight], back.inputs[0], back.inputs)
+        for step in back.behind[0]:
+            dx = plan.emit(place, cast(Op, step.op), [dx], step, takes=True)
+        ends = [chain[-1] if chain else product for chain, product in zip(back.behind, back.inputs, strict=True)]
+        plan.terms.setdefault(back.total, {}).update({ends[0]: dx, ends[1]: None, ends[2]: None})
+    if back.weights:
+        x = back.weights[0].inputs[1 - axis]
+        dw = plan.emit(place, MatMul(True, False), [x, dy] if axis else [dy, x], back.weights[0], back.weights)
+        _take_apart(dw, axis, columns, back.weights, place, plan)
+    if back.biases:
+        total = plan.emit(place, ReduceSum(axis=(0,)), [dy], back.biases[0], back.biases)
+        _take_apart(total, 0, columns, back.biases, place, plan)
+
+
+def _take_apart(
+    whole: Node, axis: int, columns: Sequence[int], parts: Sequence[Node], place: Node, plan: _Plan
+) -> None:
+    """Parts of a tensor in the place of the nodes that gave them one by one."""
+    if len(set(columns)) == 1:
+        split = plan.emit(place, Split(axis, len(columns)), [whole], parts[0])
+        for index, part in enumerate(parts):
+            plan.replace(part, plan.emit(place, TupleGetItem(index), [split], part, takes=True))
+        return
+    last = 0
+    for part, size in zip(parts, columns, strict=True):
+        first, last = last, last + size
+        begin = tuple(first if d == axis else 0 for d in range(len(whole.shape)))
+        end = tuple(last if d == axis else n for d, n in enumerate(whole.shape))
+        op = StridedSlice(begin=begin, end=end, strides=(1,) * len(begin))
+        plan.replace(part, plan.emit(place, op, [whole], part, takes=True))

@@ -1,0 +1,148 @@
+"""The books of a pass that puts several nodes into one: what is made and where, what goes, what stands for what.
+
+A pass walks over the nodes and notes what it joins; `Joining.apply` then changes the graph at once, so that positions
+and readers stay those of the graph as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.types import TupleType, Type
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.op import Op
+
+
+class Joining:
+    """What becomes of the nodes of one graph.
+
+    replaced: the values that others stand for, by these. gone: nodes that go, whatever stands in their place.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.replaced: dict[Value, Value] = {}
+        self.gone: set[Node] = set()
+        self._made: dict[Node, list[Node]] = {}
+        self._places: dict[Node, Node] = {}
+        self._stood_for: dict[Value, list[Value]] = {}
+
+    # The graph as it was
+
+    @cached_property
+    def users(self) -> dict[Value, list[tuple[Node, int]]]:
+        """The readers of all values, as `Graph.users` lists them."""
+        return self.graph.users()
+
+    @cached_property
+    def results(self) -> set[Value]:
+        """What the graph returns."""
+        return set(self.graph.results)
+
+    def readers(self, value: Value) -> list[Node]:
+        """The nodes that read a value, in run order, one as often as it does."""
+        return [user for user, _ in self.users.get(value, ())]
+
+    def only_reader(self, value: Value) -> Node | None:
+        """The one that reads a value which is read once and not returned."""
+        users = self.users.get(value, ())
+        return users[0][0] if len(users) == 1 and value not in self.results else None
+
+    # What changes
+
+    def now(self, value: Value) -> Value:
+        """What stands for a value so far."""
+        return self.replaced.get(value, value)
+
+    def taken(self, node: Node) -> bool:
+        """Whether something is made in the place of a node, or stands for it."""
+        return node in self._made or node in self.replaced
+
+    def put(self, place: Node, nodes: Iterable[Node]) -> None:
+        """Make nodes in the place of one that goes, behind those that are made there already."""
+        held = self._made.setdefault(place, [])
+        for node in nodes:
+            held.append(node)
+            self._places[node] = place
+        self.gone.add(place)
+
+    def put_for(self, old: Node, nodes: Iterable[Node]) -> None:
+        """Make nodes where `old` stands, which may be one of those that were made."""
+        place = self._places.pop(old, None)
+        if place is None:
+            self.put(old, nodes)
+            return
+        held = self._made[place]
+        at = held.index(old)
+        held[at : at + 1] = nodes = list(nodes)
+        self._places.update(dict.fromkeys(nodes, place))
+
+    def drop(self, node: Node) -> None:
+        """A node goes, be it of the graph or made."""
+        place = self._places.pop(node, None)
+        if place is None:
+            self.gone.add(node)
+        else:
+            self._made[place].remove(node)
+
+    def replace(self, old: Value, new: Value) -> None:
+        """`new` stands for `old`, and for all that `old` stood for."""
+        for value in (*self._stood_for.pop(old, ()), old):
+            self.replaced[value] = new
+            self._stood_for.setdefault(new, []).append(value)
+
+    def apply(self) -> bool:
+        """Change the graph; False where there was nothing to join."""
+        if not self._made:
+            return False
+        nodes: list[Node] = []
+        for node in self.graph.nodes:
+            nodes += self._made.get(node, ())
+            if node not in self.gone and node not in self.replaced:
+                nodes.append(node)
+        self.graph.nodes = nodes
+        if self.replaced:
+            self.graph.replace(self.replaced)
+        return True
+
+
+def fused(op: Op, inputs: Iterable[Value], type: Type, first: Node, last: Node, parts: Iterable[str]) -> Node:
+    """The node of an operator to which others were joined: it has the name and the place in the network of `first`,
+    the lines of `last` and the facts of both; it lists the labels `parts`."""
+    made = Node(op, inputs, type, first.name, first.instance, first.scope, last.frames, last.phase)
+    made.attrs = {key: value for key, value in (first.attrs | last.attrs | first.attrs).items() if key != "fused"}
+    made.attrs["fused"] = tuple(dict.fromkeys(parts))
+    return made
+
+
+def gathered(op: Op, inputs: Iterable[Value], type: Type, members: Sequence[Node], parts: Iterable[str]) -> Node:
+    """The node that does what several members did, at the lines of the last; it lists the labels `parts` and all
+    members' facts."""
+    last = members[-1]
+    made = Node(op, inputs, type, scope=last.scope, frames=last.frames, phase=last.phase)
+    made.attrs = {"fused": tuple(parts), **merged_attributes(members)}
+    return made
+
+
+def element(whole: Node, index: int, like: Node) -> Node:
+    """One result of several, at the lines of the node `like` that gave it before."""
+    assert isinstance(whole.type, TupleType)
+    type = whole.type.elements[index]
+    return Node(TupleGetItem(index), [whole], type, scope=like.scope, frames=like.frames, phase=like.phase)
+
+
+def successor(whole: Node, index: int, like: Node) -> Node:
+    """The same with the names and the facts of `like`."""
+    made = element(whole, index, like)
+    made.name, made.instance = like.name, like.instance
+    made.attrs = {key: value for key, value in like.attrs.items() if key != "fused"}
+    return made
+
+
+def merged_attributes(members: Sequence[Node]) -> dict[str, Any]:
+    """The members' further facts, each as a tuple with an entry for every member, None where it has none."""
+    keys = dict.fromkeys(key for node in members for key in node.attrs)
+    return {key: tuple(node.attrs.get(key) for node in members) for key in keys}

@@ -1,0 +1,1 @@
+"""Which layout every value has."""

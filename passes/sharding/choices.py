@@ -1,0 +1,279 @@
+"""Shared by the sharding passes: how one operator can be cut, and how a cut follows from layouts around it.
+
+An operator's cut gives every factor of its rule some axes of a mesh. From it follow the layouts that the
+inputs need and the layouts of the results, partial ones included. Nothing here knows an operator by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Node, element_types
+from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
+from mspc.ir.types import TensorType
+from mspc.ops.collective.collectives import LayoutChange
+from mspc.ops.op import Op
+from mspc.sharding.factors import Dim, Rule
+
+Source = tuple[tuple[Dim, ...], Layout]
+"""Dimensions of a tensor in a rule, and a layout that it has or should have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to cut an operator.
+
+    inputs: the layout needed of every input (partial where a linear operator lets a partial sum pass).
+    outputs: the layout of every result tensor.
+    work: points of the operator's iteration space that one rank computes.
+    """
+
+    inputs: tuple[Layout, ...]
+    outputs: tuple[Layout, ...]
+    work: float
+
+    @property
+    def layout(self) -> Layout | tuple[Layout, ...]:
+        """The placement of the result: one layout, or one for every element of a tuple."""
+        first, *others = self.outputs
+        return self.outputs if others else first
+
+
+def rule_of(node: Node) -> Rule | None:
+    """The node's rule, or None for structural operators and changes of layout, which have none."""
+    op = node.op
+    if not isinstance(op, Op) or type(op).rule is Op.rule or isinstance(op, LayoutChange):
+        return None
+    try:
+        return op.parsed_rule(*(t for value in node.inputs for t in element_types(value.type)))
+    except MspcError as error:
+        if error.location is not None:
+            raise
+        raise node.error(error.message, error.notes) from None
+
+
+def make_choice(
+    rule: Rule,
+    mesh: tuple[int, ...],
+    axes: Sequence[Axes],
+    passing: int = -1,
+    passed: Axes = (),
+    reduction: str = "sum",
+) -> Choice:
+    """The choice that cuts factor f by `axes[f]`.
+
+    `passed` are axes over which input `passing` (all inputs where it is -1) stays partial, and so does the result.
+    """
+    ins, outs = rule.layouts(mesh, axes, passed, reduction)
+    if passed:
+        ins = tuple(
+            _with_partial(rule, mesh, axes, i, passed, reduction) if passing in (i, -1) else layout
+            for i, layout in enumerate(ins)
+        )
+    cut = math.prod(mesh[a] for f in axes for a in f)
+    return Choice(ins, outs, math.prod(rule.sizes) / cut)
+
+
+def operandwise_choice(op: Op, operands: Sequence[Layout], ranks: int) -> Choice:
+    """The choice of an `operandwise` operator that takes its operands as they lie and gives a scalar: the result is
+    partial over all axes that cut any of them (over all ranks where their meshes cross)."""
+    mesh: tuple[int, ...] | None = (ranks,)
+    for layout in operands:
+        mesh = None if mesh is None else common_mesh(mesh, layout.mesh)
+    cut = [layout for layout in operands if any(layout.dims)]
+    if mesh is None:
+        out = Layout.of((ranks,), (), (0,), op.reduction)
+    else:
+        axes = {a for layout in cut for dim in on_mesh(layout, mesh)[0] for a in dim}
+        out = Layout.of(mesh, (), axes, op.reduction)
+    return Choice(tuple(operands), (out,), 0.0)
+
+
+def _with_partial(
+    rule: Rule, mesh: tuple[int, ...], axes: Sequence[Axes], index: int, passed: Axes, reduction: str
+) -> Layout:
+    dims = [tuple(a for f in dim for a in axes[f]) for dim in rule.inputs[index]]
+    return Layout.of(mesh, dims, passed, reduction)
+
+
+@lru_cache(maxsize=65536)
+def merge(rule: Rule, sources: tuple[Source, ...], ranks: int) -> tuple[tuple[int, ...], tuple[Axes, ...]]:
+    """(mesh, axes of every factor) that follow from `sources`, the first one having the last word.
+
+    A later source adds what does not contradict: axes not yet used, on factors not yet cut. A source whose mesh
+    crosses the others' is passed over.
+    """
+    composite = any(len(dim) > 1 for dims in (*rule.inputs, *rule.outputs) for dim in dims)
+    mesh: tuple[int, ...] = (ranks,)
+    kept: list[Source] = []
+    for source in sources:
+        finer = common_mesh(mesh, source[1].mesh)
+        if finer is not None:
+            mesh = finer
+            kept.append(source)
+    if composite:
+        mesh = _primes(mesh)
+    axes: list[Axes] = [()] * len(rule.names)
+    used: set[int] = set()
+    for dims, layout in kept:
+        placed, _ = on_mesh(layout, mesh)
+        before = list(axes)
+        for dim, wanted in zip(dims, placed, strict=True):
+            _cut_dim(rule, mesh, dim, wanted, before, axes, used)
+    _legalise(rule, mesh, axes)
+    return mesh, tuple(axes)
+
+
+def _cut_dim(
+    rule: Rule, mesh: tuple[int, ...], dim: Dim, wanted: Axes, before: list[Axes], axes: list[Axes], used: set[int]
+) -> None:
+    """Give the factors of one dimension as many of the wanted axes as are free and fit."""
+    position = 0
+    for f in dim:
+        if f in rule.frozen:
+            return
+        if before[f]:
+            if wanted[position : position + len(before[f])] != before[f]:
+                return
+            position += len(before[f])
+        elif axes[f]:
+            return
+        else:
+            cut = 1
+            while position < len(wanted) and wanted[position] not in used:
+                size = mesh[wanted[position]]
+                if rule.sizes[f] % (cut * size):
+                    break
+                cut *= size
+                used.add(wanted[position])
+                axes[f] = (*axes[f], wanted[position])
+                position += 1
+        if math.prod(mesh[a] for a in axes[f]) != rule.sizes[f]:
+            return
+
+
+def _legalise(rule: Rule, mesh: tuple[int, ...], axes: list[Axes]) -> None:
+    """Drop cuts of a minor factor whose major factors are not cut to single elements: they would not be slices."""
+    changed = True
+    while changed:
+        changed = False
+        for dims in (*rule.inputs, *rule.outputs):
+            for dim in dims:
+                whole = True
+                for f in dim:
+                    if axes[f] and not whole:
+                        axes[f] = ()
+                        changed = True
+                    whole = whole and math.prod(mesh[a] for a in axes[f]) == rule.sizes[f]
+
+
+def composite_conflict(rule: Rule, mesh: tuple[int, ...], axes: Sequence[Axes]) -> bool:
+    """Whether the cut is not a slice of some dimension made of several factors."""
+    legal = list(axes)
+    _legalise(rule, mesh, legal)
+    return legal != list(axes)
+
+
+@lru_cache(maxsize=4096)
+def _primes(mesh: tuple[int, ...]) -> tuple[int, ...]:
+    found: list[int] = []
+    for size in mesh:
+        divisor = 2
+        while size > 1:
+            while size % divisor == 0:
+                found.append(divisor)
+                size //= divisor
+            divisor += 1
+    return tuple(found) or (1,)
+
+
+@lru_cache(maxsize=65536)
+def choices(
+    op: Op, rule: Rule, operands: tuple[Layout | None, ...], hints: tuple[Source, ...], ranks: int
+) -> tuple[Choice, ...]:
+    """The choices worth weighing for an operator, without repetition, in a fixed order.
+
+    Every operand's layout leads once and the others follow; every hint (a layout that the result should have, or that
+    the corresponding forward operator used) leads once. Partial operands of linear operators may pass.
+    """
+    sources: list[Source] = [
+        (dims, layout.without_partial())
+        for dims, layout in zip(rule.inputs, operands, strict=True)
+        if layout is not None and dims
+    ]
+    orders: list[tuple[Source, ...]] = []
+    scattered = [
+        (dims, variant)
+        for dims, layout in zip(rule.inputs, operands, strict=True)
+        if layout is not None and layout.partial
+        for variant in _scattered(layout)
+    ]
+    leaders = [*hints, *sources, *scattered]
+    for leader in leaders:
+        rest = [s for s in sources if s is not leader]
+        orders.append((leader, *rest))
+        orders.append((leader, *reversed(rest)))
+    if not orders:
+        orders.append(())
+    found: dict[Choice, None] = {}
+    cuts: dict[tuple[tuple[int, ...], tuple[Axes, ...]], None] = {}
+    for order in orders:
+        cuts[merge(rule, order, ranks)] = None
+    for mesh, axes in cuts:
+        for choice in _passing(op, rule, mesh, axes, operands):
+            found[choice] = None
+        found[make_choice(rule, mesh, axes)] = None
+    return tuple(found)
+
+
+def _scattered(layout: Layout) -> list[Layout]:
+    """Where a partial value may go by a reduce-scatter: the partial axes cut one of its dimensions."""
+    return [
+        Layout.of(layout.mesh, [(*axes, *layout.partial) if d == cut else axes for d, axes in enumerate(layout.dims)])
+        for cut in range(len(layout.dims))
+    ]
+
+
+def _passing(
+    op: Op, rule: Rule, mesh: tuple[int, ...], axes: tuple[Axes, ...], operands: Sequence[Layout | None]
+) -> Iterable[Choice]:
+    """Variants in which partial sums go through a linear operator."""
+    partial = [
+        (i, o) for i, o in enumerate(operands) if o is not None and o.is_partial and o.reduction in ("sum", "mean")
+    ]
+    if not partial:
+        return
+    if op.additive:
+        first = partial[0][1]
+        if len(partial) < len(operands) or any(o.partial != first.partial or o.mesh != first.mesh or
+                                               o.reduction != first.reduction for _, o in partial):  # fmt: skip
+            return
+        partial = [(-1, first)]
+    for i, layout in partial:
+        if i >= 0 and i not in op.linear_in:
+            continue
+        finer = common_mesh(mesh, layout.mesh)
+        if finer is None:
+            continue
+        _, passed = on_mesh(layout, finer)
+        fine_axes = _refine(mesh, finer, axes)
+        taken = {a for f in fine_axes for a in f}
+        own = any(fine_axes[f] for f in rule.reduced)
+        if taken & set(passed) or (own and rule.reduction != layout.reduction):
+            continue
+        yield make_choice(rule, finer, fine_axes, i, passed, layout.reduction)
+
+
+@lru_cache(maxsize=65536)
+def _refine(mesh: tuple[int, ...], finer: tuple[int, ...], axes: tuple[Axes, ...]) -> tuple[Axes, ...]:
+    dims, _ = on_mesh(Layout(mesh, axes), finer)
+    return dims
+
+
+def operand_types(node: Node) -> tuple[TensorType, ...]:
+    """The tensors that the node reads, tuples spread out."""
+    return tuple(t for value in node.inputs for t in element_types(value.type))

@@ -1,0 +1,96 @@
+"""Placements that follow from the graph alone: of tuples, of operators cut along the batch, of the caller's results."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ir.layout import Axes, Layout
+from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
+from mspc.ops.tensor.cast import Cast
+from mspc.passes.sharding.choices import Choice, composite_conflict, make_choice
+from mspc.sharding.factors import Rule
+
+
+def operand_layouts(node: Node) -> tuple[Layout | None, ...]:
+    """What is known of the operands; constants and undecided parameters put up no layout."""
+    return tuple(
+        v.layout if isinstance(v.layout, Layout) and not isinstance(v, Constant) else None for v in node.inputs
+    )
+
+
+def structural_layout(node: Node, ranks: int) -> bool:
+    """Give a tuple, an element or an ordering the layout of what it holds; True once it is known."""
+    if node.layout is not None:
+        return True
+    if isinstance(node.op, MakeTuple):
+        layouts = [v.layout for v in node.inputs]
+        if all(isinstance(layout, Layout) for layout in layouts):
+            node.layout = cast(tuple[Layout, ...], tuple(layouts))
+    elif isinstance(node.op, TupleGetItem):
+        whole = node.inputs[0].layout
+        if isinstance(whole, tuple):
+            node.layout = whole[node.op.index]
+    elif node.inputs:
+        first = node.inputs[0]
+        if isinstance(first, Constant):
+            node.layout = Layout.replicated(ranks, len(first.shape))
+        elif isinstance(first.layout, Layout) and not isinstance(node.op, Depend):
+            node.layout = first.layout.without_partial()
+            node.in_layouts = (node.layout,)
+        else:
+            node.layout = first.layout
+    return node.layout is not None
+
+
+def batch_choice(node: Node, rule: Rule, ranks: int) -> Choice:
+    """Cut the first dimension of the operator's main input as many ways as ranks allow, everything else whole.
+
+    The main input is the first with the most dimensions that is neither parameter nor constant. Where its cut would not
+    be a slice of the result (a tensor that is repeated as a whole) the result's first dimension is cut instead.
+    """
+    order = sorted(
+        range(len(rule.inputs)),
+        key=lambda i: (
+            _is_state(node.inputs[i]),
+            -len(rule.inputs[i]),
+            i,
+        ),
+    )
+    whole: list[Axes] = [()] * len(rule.names)
+    for dims in (rule.inputs[order[0]], rule.outputs[0]) if order else ():
+        factor = dims[0][0] if dims and dims[0] else -1
+        if factor < 0 or factor in rule.frozen:
+            break
+        cut = math.gcd(rule.sizes[factor], ranks)
+        axes = [(0,) if f == factor else () for f in range(len(rule.names))]
+        if not composite_conflict(rule, (cut, ranks // cut), axes):
+            return make_choice(rule, (cut, ranks // cut), axes)
+    return make_choice(rule, (1, ranks), whole)
+
+
+def _is_state(value: Value) -> bool:
+    value = stored(value) or value
+    return isinstance(value, Constant) or (isinstance(value, Parameter) and value.kind != "input")
+
+
+def stored(value: Value) -> Parameter | None:
+    """The parameter that `value` is, or is in another element type; None for everything else."""
+    while isinstance(value, Node) and isinstance(value.op, Cast):
+        value = value.inputs[0]
+    return value if isinstance(value, Parameter) else None
+
+
+def result_layouts(graph: Graph) -> dict[Value, Layout]:
+    """How the caller receives the results: whole, or its own batch slice where the header says `outputs: batch`."""
+    ranks = int(graph.attrs.get("ranks", 1))
+    batch = {p.shape[0] for p in graph.parameters if p.kind == "input" and p.shape}
+    found: dict[Value, Layout] = {}
+    for value in graph.results:
+        for tensor in (value,) if element_types(value.type) == (value.type,) else ():
+            shape = tensor.shape
+            sliced = graph.attrs.get("outputs") == "batch" and shape and shape[0] in batch and shape[0] % ranks == 0
+            whole = Layout.replicated(ranks, len(shape))
+            found[tensor] = Layout.of((ranks,), [(0,), *[()] * (len(shape) - 1)]) if sliced else whole
+    return found

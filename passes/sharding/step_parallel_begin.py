@@ -1,0 +1,67 @@
+"""The view that people read to see every operator's strategy: the forward operators with global shapes.
+
+Input: the graph after propagation. Output: a new graph of the forward operators only, each with
+`{in_strategy: ((2, 4), (4, 1))}` behind it; the compile itself goes on with the input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ops.control.structural import Depend
+from mspc.passes.base import Pass
+
+
+@dataclass(frozen=True)
+class StepParallelBegin(Pass):
+    """Copy the forward part with its strategies."""
+
+    def apply(self, graph: Graph) -> tuple[Graph, bool]:
+        view = Graph(graph.name)
+        view.attrs = dict(graph.attrs)
+        view.returns_tuple = graph.returns_tuple
+        mapping: dict[Value, Value] = {}
+        used: set[Value] = set()
+        for node in graph.nodes:
+            if node.phase != "forward":
+                continue
+            inputs = [_seen(mapping, value) for value in node.inputs]
+            kept = [value for value, original in zip(inputs, node.inputs, strict=True) if _forward(original)]
+            if isinstance(node.op, Depend) and len(kept) < len(inputs):
+                mapping[node] = inputs[0]
+                continue
+            copy = Node(node.op, inputs, node.type, node.name, node.instance, node.scope, node.frames)
+            copy.in_strategy, copy.out_strategy = node.in_strategy, node.out_strategy
+            copy.strategy = _strategy(node)
+            mapping[node] = copy
+            used.update(inputs)
+            view.nodes.append(copy)
+        view.results = [_seen(mapping, value) for value in graph.results if _forward(value)]
+        used.update(view.results)
+        for parameter in graph.parameters:
+            copy = Parameter(parameter.name, parameter.type, parameter.kind, parameter.trainable)
+            copy.global_type = parameter.global_type
+            if parameter in used or parameter.kind == "input":
+                view.parameters.append(copy)
+                mapping[parameter] = copy
+        view.replace({p: mapping[p] for p in graph.parameters if p in mapping})
+        return view, True
+
+
+def _strategy(node: Node) -> tuple[tuple[int, ...], ...] | None:
+    """What the user gave, in the user's terms, or what the layouts say."""
+    if node.in_layouts is None:
+        return None
+    given = node.in_strategy or ()
+    if given and all(isinstance(entry, tuple) for entry in given):
+        return (*given, *[()] * (len(node.in_layouts) - len(given)))
+    return tuple(layout.strategy if layout is not None else () for layout in node.in_layouts)
+
+
+def _forward(value: Value) -> bool:
+    return not isinstance(value, Node) or value.phase == "forward"
+
+
+def _seen(mapping: dict[Value, Value], value: Value) -> Value:
+    return mapping.get(value, value)

@@ -1,0 +1,155 @@
+"""What a placement costs: bytes that the redistributions between operators make a rank send.
+
+The same accounting serves the pass that chooses layouts and the one that inserts redistributions: every value
+is brought once to each layout that somebody needs, from the cheapest copy that exists by then.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Graph, Node, Value, element_layouts
+from mspc.ir.layout import Layout
+from mspc.ir.types import TensorType
+from mspc.ops.math.arithmetic import AddN
+from mspc.passes.communication.redistribution_plan import plan
+from mspc.passes.sharding.choices import Choice
+from mspc.passes.sharding.placement import stored
+from mspc.sharding.factors import Rule
+
+MESSAGE = 1e-3
+COLLECTIVE = 1e-2
+"""What a message and a collective count, in bytes: too little to outweigh any."""
+
+
+class Traffic:
+    """Costs over one graph whose nodes get their layouts step by step."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.users = graph.users()
+        self.required: dict[Value, Layout] = {}
+        """Layouts in which the caller wants the graph's results."""
+
+    def move(self, value: Value, target: Layout) -> float:
+        """Bytes to bring a value to `target` given what its decided readers already need."""
+        return cheapest_source(value, self.needs(value), target)[0]
+
+    def needs(self, value: Value, besides: Node | None = None) -> list[Layout]:
+        """The distinct layouts that decided readers need, in run order; sums take their terms as they are."""
+        found: list[Layout] = []
+        for node, index in self.users.get(value, ()):
+            if node is besides or node.in_layouts is None or "unused" in node.attrs or _added_first(node, value):
+                continue
+            layout = node.in_layouts[index]
+            if layout is not None and layout not in found:
+                found.append(layout)
+        required = self.required.get(value)
+        if required is not None and required not in found:
+            found.append(required)
+        return found
+
+    def of_value(self, value: Value) -> float:
+        """Bytes spent to bring a value to all its readers."""
+        if value.layout is None or isinstance(value.layout, tuple) or isinstance(value, Constant):
+            return 0.0
+        total = 0.0
+        have: list[Layout] = []
+        for target in self.needs(value):
+            total += cheapest_source(value, have, target)[0]
+            have.append(target)
+        return total
+
+    def of_sum(self, node: Node) -> float:
+        """Bytes spent inside an AddN: terms of one layout are added first and moved once."""
+        if not isinstance(node.op, AddN) or node.in_layouts is None:
+            return 0.0
+        target = node.in_layouts[0]
+        assert target is not None
+        layouts = [v.layout for v in node.inputs]
+        groups = {
+            v.layout: v.tensor_type
+            for v in node.inputs
+            if isinstance(v.layout, Layout) and v.layout != target and layouts.count(v.layout) > 1
+        }
+        return sum(bytes_between(layout, target, type) for layout, type in groups.items())
+
+
+def _added_first(node: Node, value: Value) -> bool:
+    """Whether `value` is a term that is added to others of its layout before the sum moves."""
+    return isinstance(node.op, AddN) and [other.layout for other in node.inputs].count(value.layout) > 1
+
+
+def bytes_between(source: Layout, target: Layout, type: TensorType) -> float:
+    """Mean bytes that a rank sends, with a trifle per message and collective so that of equal ways the shorter
+    wins; infinite where there is no way (a final value does not become partial again)."""
+    if source == target:
+        return 0.0
+    try:
+        found = plan(source, target, type.shape, type.dtype.itemsize)
+    except MspcError:
+        return math.inf
+    return found.nbytes + MESSAGE * found.messages + COLLECTIVE * found.collectives
+
+
+def cheapest_source(value: Value, have: list[Layout], target: Layout) -> tuple[float, Layout | None]:
+    """(bytes, layout to start from) to bring `value` to `target` from its own layout or a copy in `have`."""
+    own = value.layout
+    if isinstance(value, Constant) or not isinstance(own, Layout) or own == target:
+        return 0.0, own if isinstance(own, Layout) else None
+    type = value.tensor_type
+    best, start = bytes_between(own, target, type), own
+    for layout in have:
+        if layout.partial and layout != target:
+            continue
+        bytes_sent = 0.0 if layout == target else bytes_between(layout, target, type)
+        if bytes_sent < best:
+            best, start = bytes_sent, layout
+    return best, start
+
+
+def scatter_bytes(layout: Layout, shape: tuple[int, ...], itemsize: int) -> float:
+    """The least that combining a partial value costs: a reduce-scatter over its partial axes."""
+    group = layout.size_of(layout.partial)
+    return math.prod(layout.local_shape(shape)) * itemsize * (group - 1) / group
+
+
+def gradient_bytes(node: Node, option: Choice, rule: Rule | None) -> float:
+    """An estimate of what the gradients of a forward operator will send: a gradient is partial over every cut that its
+    input does not have; a parameter's is reduced to all its holders, another may be scattered."""
+    assert rule is not None
+    total_cut = math.prod(rule.sizes) / option.work
+    found = 0.0
+    for value, layout in zip(node.inputs, option.inputs, strict=True):
+        type = value.tensor_type
+        if isinstance(value, Constant) or not type.dtype.is_float:
+            continue
+        parameter = stored(value)
+        if parameter is not None and not parameter.trainable:
+            continue
+        own = math.prod(layout.strategy)
+        group = total_cut / own
+        bytes_held = type.nbytes / own
+        found += bytes_held * (group - 1) / group * (2 if parameter is not None else 1)
+    return found
+
+
+def work_of(node: Node, rule: Rule | None) -> float:
+    """Points of the iteration space that one rank computes, from the layouts that the node has."""
+    if rule is None or node.in_layouts is None:
+        return 0.0
+    return _work(rule, (*node.in_layouts, *element_layouts(node.layout)))
+
+
+@lru_cache(maxsize=65536)
+def _work(rule: Rule, layouts: tuple[Layout | None, ...]) -> float:
+    cuts: dict[int, int] = {}
+    for dims, layout in zip((*rule.inputs, *rule.outputs), layouts, strict=True):
+        assert layout is not None
+        for dim, cut in zip(dims, layout.strategy, strict=True):
+            for f in dim:
+                part = math.gcd(cut, rule.sizes[f])
+                cuts[f] = max(cuts.get(f, 1), part)
+                cut //= part
+    return math.prod(rule.sizes) / math.prod(cuts.values())

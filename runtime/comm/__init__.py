@@ -1,0 +1,1 @@
+"""Communicators: what a kernel may ask of one, ranks in one process, MPI."""

@@ -1,0 +1,309 @@
+"""N ranks in one process: threads that take turns, so that a run is reproducible.
+
+One thread runs at a time. It hands over only where it communicates or pauses, always to the next rank in
+cyclic order that can go on; so prints come in the same order every time, and no kernel needs a lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import ExecutionError
+from mspc.runtime.comm.interface import Array, Exchanging, Ranks, combine, pieces
+from mspc.runtime.faults.failure import StoppedByOther
+
+Main = Callable[["LocalComm"], Any]
+_Compute = Callable[[list[Any]], list[Any]]
+
+
+class RankStopped(BaseException):
+    """Unwinds the other ranks' threads once one has failed; never reaches a user."""
+
+
+@dataclass
+class _Meeting:
+    """One collective: what the members bring, and what each takes away once all are there."""
+
+    kind: str
+    ranks: Ranks
+    brought: dict[int, Any] = field(default_factory=dict[int, Any])
+    results: dict[int, Any] = field(default_factory=dict[int, Any])
+
+
+@dataclass(slots=True)
+class _Offer:
+    """An array that a rank holds still until another has copied it."""
+
+    array: Array
+    taken: bool = False
+
+
+@dataclass
+class _Rank:
+    """Where one rank stands: `waits_for` tells whether it may go on, `waiting` says for what, for
+    messages."""
+
+    gate: threading.Lock = field(default_factory=threading.Lock)
+    waits_for: Callable[[], bool] | None = None
+    waiting: str = ""
+    waiting_on: Ranks = ()
+    parked: bool = False
+    done: bool = False
+    result: Any = None
+
+
+class World:
+    """The ranks of a simulation."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.ranks = [_Rank() for _ in range(size)]
+        for rank in self.ranks:
+            rank.gate.acquire()
+        self.failures: list[tuple[int, BaseException]] = []
+        self._quiet: list[tuple[int, StoppedByOther]] = []
+        self._meetings: dict[tuple[int, Ranks, int], _Meeting] = {}
+        self._calls: list[defaultdict[tuple[int, Ranks], int]] = [defaultdict(int) for _ in range(size)]
+        self._mail: dict[tuple[int, int, int], deque[Array]] = defaultdict(deque)
+        self._offers: dict[tuple[int, int], deque[_Offer]] = defaultdict(deque)
+        self._finished = threading.Event()
+
+    def run(self, main: Main) -> list[Any]:
+        """Call `main(communicator)` on every rank, from rank 0 on, and return what the calls returned.
+
+        Raises:
+            BaseException: what the first rank that failed raised; the other ranks are unwound.
+        """
+        threads = [
+            threading.Thread(target=self._body, args=(rank, main), name=f"rank {rank}", daemon=True)
+            for rank in range(self.size)
+        ]
+        for thread in threads:
+            thread.start()
+        self.ranks[0].gate.release()
+        try:
+            self._finished.wait()
+        except KeyboardInterrupt as interrupt:
+            self.failures.append((-1, interrupt))
+            self._finished.wait(1)
+            raise
+        for thread in threads:
+            thread.join()
+        for _, error in [*self.failures, *self._quiet]:
+            raise error
+        return [rank.result for rank in self.ranks]
+
+    def _body(self, number: int, main: Main) -> None:
+        rank = self.ranks[number]
+        rank.gate.acquire()
+        try:
+            if not self.failures:
+                rank.result = main(LocalComm(self, number))
+        except RankStopped:
+            pass
+        except StoppedByOther as error:  # the rank that speaks for it goes on until it does
+            self._quiet.append((number, error))
+        except BaseException as error:  # whatever it is, the caller of `run` gets it
+            self.failures.append((number, error))
+        rank.done = True
+        self._hand_over(number)
+
+    def switch(self, number: int) -> None:
+        """Let the others run; return when it is this rank's turn again.
+
+        Raises:
+            RankStopped: another rank has failed. ExecutionError: no rank can go on.
+        """
+        if self._hand_over(number):
+            self.ranks[number].gate.acquire()
+        rank = self.ranks[number]
+        if self.failures:
+            raise RankStopped
+        if rank.waits_for is not None and not rank.waits_for():
+            raise self._deadlock(number)
+        rank.waits_for = None
+
+    def _hand_over(self, number: int) -> bool:
+        """Wake the rank whose turn it is; False when it is the caller's own."""
+        following = self._next(number)
+        if following == number:
+            return False
+        if following >= 0:
+            self.ranks[following].gate.release()
+        elif all(rank.done for rank in self.ranks):
+            self._finished.set()
+        return True
+
+    def _next(self, number: int) -> int:
+        order = [*range(number + 1, self.size), *range(number + 1)]
+        alive = [r for r in order if not self.ranks[r].done]
+        if self.failures:
+            return alive[0] if alive else -1
+        for r in alive:
+            rank = self.ranks[r]
+            if not rank.parked and (rank.waits_for is None or rank.waits_for()):
+                return r
+        parked = [r for r in sorted(alive) if self.ranks[r].parked]
+        for r in parked:
+            self.ranks[r].parked = False
+        if parked:
+            return parked[0]
+        return alive[0] if alive else -1
+
+    def _deadlock(self, number: int) -> ExecutionError:
+        notes: list[str] = []
+        for r, rank in enumerate(self.ranks):
+            if rank.done:
+                notes.append(f"rank {r} has ended")
+            elif rank.waiting:
+                notes.append(f"rank {r} waits in {rank.waiting}")
+        waiting = self.ranks[number].waiting
+        return ExecutionError(f"rank {number} would wait for ever in {waiting}", notes=notes)
+
+    def meet(self, number: int, channel: int, kind: str, ranks: Ranks, brought: Any, compute: _Compute) -> Any:
+        """Bring `brought` to the next meeting of `ranks`; `compute` turns what all brought, in the order
+        of `ranks`, into what each takes away.
+
+        Raises:
+            ExecutionError: the members call different operations.
+        """
+        call = self._calls[number][channel, ranks]
+        self._calls[number][channel, ranks] = call + 1
+        key = (channel, ranks, call)
+        meeting = self._meetings.setdefault(key, _Meeting(kind, ranks))
+        if meeting.kind != kind:
+            other = next(iter(meeting.brought))
+            raise ExecutionError(
+                f"rank {number} is in {kind} where rank {other} is in {meeting.kind}, of ranks {ranks}"
+            )
+        meeting.brought[number] = brought
+        if len(meeting.brought) == len(ranks):
+            del self._meetings[key]
+            results = compute([meeting.brought[r] for r in ranks])
+            meeting.results = dict(zip(ranks, results, strict=True))
+        rank = self.ranks[number]
+        rank.waits_for = lambda: bool(meeting.results)
+        rank.waiting = f"{kind} with ranks {', '.join(str(r) for r in ranks if r != number)}"
+        self.switch(number)
+        return meeting.results[number]
+
+    def post(self, source: int, target: int, tag: int, array: Array) -> None:
+        """Leave a copy of `array` for `target`."""
+        self._mail[source, target, tag].append(np.array(array))
+
+    def fetch(self, number: int, wanted: Sequence[tuple[int, int]]) -> list[Array]:
+        """Wait for one array from every (rank, tag) in `wanted`, in order."""
+        boxes = [self._mail[source, number, tag] for source, tag in wanted]
+        needs = [sum(box is other for other in boxes) for box in boxes]
+        self._wait(
+            number,
+            lambda: all(len(box) >= need for box, need in zip(boxes, needs, strict=True)),
+            f"a receive from ranks {', '.join(str(source) for source, _ in wanted)}",
+        )
+        return [box.popleft() for box in boxes]
+
+    def swap(self, number: int, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
+        """Copy what others offer into the arrays of `receives`, straight from theirs; return once everything of
+        `sends` has been copied. All is offered before anything is waited for, so ranks cannot block each other."""
+        offers = [_Offer(array) for _, array in sends]
+        for (target, _), offer in zip(sends, offers, strict=True):
+            self._offers[number, target].append(offer)
+        for source, array in receives:
+            box = self._offers[source, number]
+            if not box:
+                self._wait(number, lambda box=box: bool(box), f"a receive from rank {source}")
+            offer = box.popleft()
+            _fits(offer.array, array.shape, array.dtype, source, number)
+            array[...] = offer.array
+            offer.taken = True
+        if not all(offer.taken for offer in offers):
+            to = ", ".join(str(target) for (target, _), offer in zip(sends, offers, strict=True) if not offer.taken)
+            self._wait(number, lambda: all(offer.taken for offer in offers), f"a send to ranks {to}")
+
+    def _wait(self, number: int, until: Callable[[], bool], waiting: str) -> None:
+        rank = self.ranks[number]
+        rank.waits_for, rank.waiting = until, waiting
+        self.switch(number)
+
+    def park(self, number: int) -> None:
+        """Let every other rank run as far as it can without this one."""
+        self.ranks[number].parked = True
+        self.switch(number)
+
+
+class LocalComm(Exchanging):
+    """The communicator of one simulated rank."""
+
+    def __init__(self, world: World, rank: int, channel: int = 0) -> None:
+        self.world = world
+        self.channel = channel
+        self.rank = rank
+        self.size = world.size
+
+    def pause(self) -> None:
+        """The end of a step: the other ranks reach theirs before this one goes on."""
+        self.world.park(self.rank)
+
+    def _meet(self, kind: str, ranks: Ranks, brought: Any, compute: _Compute) -> Any:
+        return self.world.meet(self.rank, self.channel, kind, ranks, brought, compute)
+
+    def all_reduce(self, array: Array, op: str, ranks: Ranks) -> Array:
+        def compute(parts: list[Array]) -> list[Array]:
+            total = combine(parts, op)
+            return [total, *(total.copy() for _ in parts[1:])]
+
+        return self._meet(f"AllReduce({op})", ranks, array, compute)
+
+    def all_gather(self, array: Array, ranks: Ranks, axis: int = 0) -> Array:
+        def compute(parts: list[Array]) -> list[Array]:
+            whole = np.concatenate(parts, axis)
+            return [whole, *(whole.copy() for _ in parts[1:])]
+
+        return self._meet("AllGather", ranks, array, compute)
+
+    def reduce_scatter(self, array: Array, op: str, ranks: Ranks, axis: int = 0) -> Array:
+        def compute(parts: list[Array]) -> list[Array]:
+            return pieces(combine(parts, op), len(parts), axis)
+
+        return self._meet(f"ReduceScatter({op})", ranks, array, compute)
+
+    def all_to_all(self, array: Array, ranks: Ranks, split_dim: int, concat_dim: int) -> Array:
+        def compute(parts: list[Array]) -> list[Array]:
+            cut = [pieces(part, len(parts), split_dim) for part in parts]
+            return [np.concatenate([row[i] for row in cut], concat_dim) for i in range(len(parts))]
+
+        return self._meet("AlltoAll", ranks, array, compute)
+
+    def exchange_into(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
+        self.world.swap(self.rank, sends, receives)
+
+    def broadcast(self, array: Array, root: int, ranks: Ranks) -> Array:
+        def compute(parts: list[Array]) -> list[Array]:
+            return [np.array(parts[ranks.index(root)]) for _ in parts]
+
+        return self._meet(f"Broadcast(root {root})", ranks, array, compute)
+
+    def send(self, array: Array, rank: int, tag: int = 0) -> None:
+        self.world.post(self.rank, rank, tag, array)
+
+    def receive(self, rank: int, tag: int, shape: tuple[int, ...], dtype: Any) -> Array:
+        (array,) = self.world.fetch(self.rank, [(rank, tag)])
+        _fits(array, shape, dtype, rank, self.rank)
+        return array
+
+    def barrier(self, ranks: Ranks) -> None:
+        self._meet("Barrier", ranks, None, lambda parts: [True for _ in parts])
+
+
+def _fits(array: Array, shape: tuple[int, ...], dtype: Any, source: int, target: int) -> None:
+    if array.shape != tuple(shape) or array.dtype != np.dtype(dtype):
+        raise ExecutionError(
+            f"rank {target} expects {np.dtype(dtype).name} of shape {tuple(shape)} from rank {source}, "
+            f"but {array.dtype.name} of shape {array.shape} arrives"
+        )

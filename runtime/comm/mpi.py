@@ -1,0 +1,204 @@
+"""Collectives through MPI (mpi4py, host buffers). The only file that imports mpi4py.
+
+Data travel as bytes and are combined here in the order of the group's ranks: MPI's own reductions may
+use another order on every rank count and do not know bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mspc.ops.cpu.products import limit_blas
+from mspc.runtime.comm.interface import Array, Exchanging, Ranks, combine, pieces
+from mspc.runtime.faults.watch import Watch
+
+SMALL = 8192
+"""Bytes up to which an all-reduce gathers everything in one message instead of scattering the sum first."""
+
+_EXCHANGE_TAG = 2**14
+
+
+class MpiComm(Exchanging):
+    """The communicator of this process. Every group gets an MPI communicator on its first use, made by
+    its members only, in the order in which they meet; so no rank outside a group can hold it up.
+
+    Args:
+        channel: keeps what is done outside of graphs apart from the graphs' own collectives.
+        watch: told when this rank waits for others, so that a rank that waits for ever can be named.
+    """
+
+    def __init__(self, watch: Watch | None = None, channel: int = 0) -> None:
+        limit_blas()
+        self._world = MPI.COMM_WORLD
+        self.rank = self._world.Get_rank()
+        self.size = self._world.Get_size()
+        self._everyone = tuple(range(self.size))
+        self._groups: dict[Ranks, Any] = {}
+        self._watch = watch
+        self._channel = channel
+
+    def all_reduce(self, array: Array, op: str, ranks: Ranks) -> Array:
+        array = np.ascontiguousarray(array).reshape(np.shape(array))
+        if len(ranks) == 1:
+            return np.array(array)
+        if array.nbytes <= SMALL or array.size < len(ranks):
+            return combine(list(self._gather(array, ranks)), op)
+        flat = array.reshape(-1)
+        count = len(ranks)
+        padded = -(-flat.size // count) * count
+        if padded != flat.size:
+            flat = np.concatenate([flat, np.zeros(padded - flat.size, flat.dtype)])
+        mine = combine(list(self._swap(flat.reshape(count, -1), ranks)), op)
+        return self._gather(mine, ranks).reshape(-1)[: array.size].reshape(array.shape)
+
+    def all_gather(self, array: Array, ranks: Ranks, axis: int = 0) -> Array:
+        array = np.ascontiguousarray(array)
+        if len(ranks) == 1:
+            return np.array(array)
+        parts = self._gather(array, ranks)
+        return parts.reshape(-1, *array.shape[1:]) if axis == 0 else np.concatenate(list(parts), axis)
+
+    def reduce_scatter(self, array: Array, op: str, ranks: Ranks, axis: int = 0) -> Array:
+        if len(ranks) == 1:
+            return np.array(array)
+        return combine(list(self._swap(np.stack(pieces(array, len(ranks), axis)), ranks)), op)
+
+    def all_to_all(self, array: Array, ranks: Ranks, split_dim: int, concat_dim: int) -> Array:
+        if len(ranks) == 1:
+            return np.array(array)
+        array, count = np.asarray(array), len(ranks)
+        if array.shape[split_dim] % count:
+            raise ValueError(f"dimension {split_dim} of shape {array.shape} does not divide by {count} ranks")
+        shape = list(array.shape)
+        shape[split_dim] //= count
+        shape[concat_dim] *= count
+        result = np.empty(shape, array.dtype)
+        sent, arriving = _parts(array, count, split_dim), _parts(result, count, concat_dim)
+        comm = self._group(ranks)
+        with self._waiting(ranks):
+            comm.Alltoall(sent, arriving)
+        sent[-1].Free()
+        arriving[-1].Free()
+        return result
+
+    def exchange_into(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
+        comm = self._world
+        messages = [_strided(array) for _, array in receives]
+        requests = [
+            comm.Irecv(message, source, _EXCHANGE_TAG) for (source, _), message in zip(receives, messages, strict=True)
+        ]
+        for target, array in sends:
+            messages.append(_strided(array))
+            requests.append(comm.Isend(messages[-1], target, _EXCHANGE_TAG))
+        with self._waiting(tuple(source for source, _ in receives), False):
+            MPI.Request.Waitall(requests)
+        for *_, kind in messages:
+            if kind is not MPI.BYTE:
+                kind.Free()
+
+    def broadcast(self, array: Array, root: int, ranks: Ranks) -> Array:
+        result = np.array(array, order="C")
+        if len(ranks) > 1:
+            comm = self._group(ranks)
+            with self._waiting(ranks):
+                comm.Bcast(_bytes(result), ranks.index(root))
+        return result
+
+    def send(self, array: Array, rank: int, tag: int = 0) -> None:
+        kept = np.ascontiguousarray(array)
+        with self._waiting((rank,), False):
+            self._world.Send(_bytes(kept), rank, tag)
+
+    def receive(self, rank: int, tag: int, shape: tuple[int, ...], dtype: Any) -> Array:
+        result = np.empty(shape, dtype)
+        with self._waiting((rank,), False):
+            self._world.Recv(_bytes(result), rank, tag)
+        return result
+
+    def barrier(self, ranks: Ranks) -> None:
+        comm = self._group(ranks)
+        with self._waiting(ranks):
+            comm.Barrier()
+
+    def finalize(self) -> None:
+        """Leave MPI; returns once every rank of the job has called it."""
+        MPI.Finalize()
+
+    def _gather(self, array: Array, ranks: Ranks) -> Array:
+        """Shape (members, *array.shape)."""
+        result = np.empty((len(ranks), *array.shape), array.dtype)
+        comm = self._group(ranks)
+        with self._waiting(ranks):
+            comm.Allgather(_bytes(array), _bytes(result))
+        return result
+
+    def _swap(self, rows: Array, ranks: Ranks) -> Array:
+        """Row i goes to member i; row i of the result comes from member i."""
+        result = np.empty_like(rows)
+        comm = self._group(ranks)
+        with self._waiting(ranks):
+            comm.Alltoall(_bytes(rows), _bytes(result))
+        return result
+
+    def _group(self, ranks: Ranks) -> Any:
+        found = self._groups.get(ranks)
+        if found is None:
+            with self._waiting(ranks):
+                found = self._world.Create_group(self._world.Get_group().Incl(ranks), self._channel)
+            self._groups[ranks] = found
+        return found
+
+    def _waiting(self, ranks: Ranks, meets: bool = True) -> Any:
+        return _NOTHING if self._watch is None else self._watch.waiting(ranks, meets, self._channel)
+
+
+class _Nothing:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+_NOTHING = _Nothing()
+
+
+def _bytes(array: Array) -> list[Any]:
+    return [array.reshape(-1).view(np.uint8), MPI.BYTE]
+
+
+def _strided(array: Array) -> list[Any]:
+    """The elements of an array where they stand, contiguous or not, as an MPI message: MPI packs them in small parts
+    as it sends, so that no copy of the whole is made."""
+    if array.flags.c_contiguous:
+        return _bytes(array)
+    return [_memory(array), 1, _kind(array).Commit()]
+
+
+def _parts(array: Array, count: int, axis: int) -> list[Any]:
+    """The `count` equal parts of an array along `axis`, where they stand, as the message of a collective."""
+    rows = array.shape[axis] // count
+    part = _kind(array[(slice(None),) * axis + (slice(0, rows),)])
+    next_part = part.Create_resized(0, rows * array.strides[axis])
+    part.Free()
+    return [_memory(array), 1, next_part.Commit()]
+
+
+def _memory(array: Array) -> Any:
+    return MPI.buffer.fromaddress(array.ctypes.data, array.nbytes)
+
+
+def _kind(array: Array) -> Any:
+    """The MPI datatype of an array's elements in their order."""
+    block, dims = array.itemsize, array.ndim
+    while dims and array.strides[dims - 1] == block:
+        dims -= 1
+        block *= array.shape[dims]
+    kind = MPI.BYTE.Create_contiguous(block)
+    for count, stride in zip(array.shape[:dims][::-1], array.strides[:dims][::-1], strict=True):
+        outer = kind.Create_hvector(count, 1, stride)
+        kind.Free()
+        kind = outer
+    return kind

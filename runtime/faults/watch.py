@@ -1,0 +1,312 @@
+"""Watches the ranks of a job on one host, so that one that dies or stops ends the job with a message.
+
+All ranks map one small file. Each writes there where it is: its process, its step, its node, and whom it
+waits for.
+A thread of every rank waits for the others' processes to end and looks through the file a few times a
+second; MPI itself would let the remaining ranks wait for ever, or end them without a word about the network.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import select
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.graph import Graph
+from mspc.runtime.faults.stalled import (
+    PATIENCE,
+    Meeting,
+    Stalled,
+    Verdict,
+    behind,
+    find,
+    meetings,
+    shown_ranks,
+    unpacked,
+)
+from mspc.runtime.faults.waiting import (
+    ENDED,
+    FAILED,
+    GRAPH,
+    MARK,
+    NODE,
+    PID,
+    RUNNING,
+    STATE,
+    STEP,
+    WORDS,
+    Stuck,
+    Waiting,
+)
+
+BEFORE = "before its first step"
+"""Where a rank is that has not begun to run a graph."""
+
+TICK = 0.25
+"""Seconds between two looks at the other ranks."""
+
+Describe = Callable[[int, int, int], ExecutionError]
+"""(rank, number of the graph, node index) to an error whose message is `at NODE` and whose frames are
+the node's."""
+
+
+class Watch:
+    """This rank's entry in the job's file, and the thread that looks at the others'.
+
+    Args:
+        rank, size: of the job. name: the job's own name, the same on all its ranks.
+
+    describe, graph_of: (rank, number of the graph[, node index]) to where a rank is, and to its graph.
+    marks: reads where this rank's GPU is, see `runtime.stalled.packed`. patience: in seconds, see there too.
+    """
+
+    def __init__(self, rank: int, size: int, name: str) -> None:
+        self.rank = rank
+        self.size = size
+        self.describe: Describe | None = None
+        self.graph_of: Callable[[int, int], Graph] | None = None
+        self.marks: Callable[[], int] | None = None
+        self.patience = PATIENCE
+        folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+        safe = "".join(c if c.isalnum() or c in "-." else "-" for c in name)
+        self._path = os.path.join(folder, f"mspc-{os.getuid()}-{safe}")
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        length = 8 * WORDS * (size + 1)
+        os.ftruncate(self._file, length)
+        self._words = memoryview(mmap.mmap(self._file, length)).cast("q")
+        self._own = self._record(rank)
+        self.cursor = self._own[NODE:]
+        self._groups: dict[tuple[Any, ...], Waiting] = {}
+        self._own[NODE] = -1
+        self._own[PID] = os.getpid()
+        self._own[STATE] = RUNNING
+        self._stopped = False
+        self._wake = -1
+        self._thread: threading.Thread | None = None
+
+    def _record(self, rank: int) -> Any:
+        return self._words[WORDS * (rank + 1) : WORDS * (rank + 2)]
+
+    def start(self, all_ready: Callable[[], None]) -> None:
+        """Begin to watch. `all_ready` returns once every rank has made its entry; after that the file
+        needs no name.
+        To be called from the main thread, which is where Python takes signals."""
+        all_ready()
+        try:
+            os.unlink(self._path)
+        except FileNotFoundError:
+            pass
+        reader, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+        # Python's own handlers run between two lines of the main thread, which may never come while it
+        # waits in MPI; the wake-up pipe is written at once.
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        self._thread = threading.Thread(target=self._watch, args=(reader,), name="watch", daemon=True)
+        self._thread.start()
+
+    def graph(self, number: int, step: int) -> None:
+        """This rank begins a step of its graph `number`."""
+        self._own[GRAPH] = number
+        self._own[STEP] = step
+
+    def waiting(self, ranks: tuple[int, ...], meets: bool = True, channel: int = 0) -> Waiting:
+        """A context in which this rank waits for `ranks`; see `Waiting`."""
+        key = (ranks, meets, channel)
+        found = self._groups.get(key)
+        if found is None:
+            found = self._groups[key] = Waiting(self._own, ranks, meets, channel)
+        return found
+
+    def end(self) -> None:
+        """This rank has finished its work and waits for the others to finish theirs."""
+        self._own[NODE] = -1
+        self._own[STATE] = ENDED
+
+    def stop(self) -> None:
+        """Stop watching: every rank has ended."""
+        self._stopped = True
+        if self._wake >= 0:
+            signal.set_wakeup_fd(-1)
+            os.write(self._wake, b"\0")
+        if self._thread is not None:
+            self._thread.join(2)
+
+    # Ending the job
+    # --------------------------------------------------------------------------------------------
+
+    def fail(self, text: str, status: int, quiet: bool = False) -> NoReturn:
+        """End the job because of this rank: print `text` unless another rank was first (`quiet`: another
+        rank will be), and end the process without MPI's farewell, which would wait for the others."""
+        self._own[STATE] = FAILED
+        sys.stdout.flush()
+        if quiet:
+            time.sleep(1.5)
+        elif self._claim():
+            _print(text)
+        else:
+            time.sleep(0.5)  # the rank that was first is still writing its message
+        os._exit(status)
+
+    def _claim(self) -> bool:
+        """Whether this rank is the one that prints the job's message."""
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX)
+        except OSError:
+            return True
+        first = self._words[0] == 0
+        self._words[0] = 1
+        fcntl.lockf(self._file, fcntl.LOCK_UN)
+        return first
+
+    def place(self, rank: int) -> ExecutionError:
+        """Where `rank` is, as an error that names node and source line."""
+        record = self._record(rank)
+        step, node, graph = record[STEP], record[NODE], record[GRAPH]
+        mark = unpacked(record[MARK])
+        if mark is not None and node < 0:
+            step, graph, node = mark.step, mark.graph, -1 if mark.over else mark.index
+        if node < 0 or step <= 0 or self.describe is None:
+            return ExecutionError(f"after step {step}" if step > 0 else BEFORE)
+        try:
+            error = self.describe(rank, graph, node)
+        except Exception:  # the place is a courtesy; the message must come out whatever happens
+            return ExecutionError(f"in step {step}, node {node}")
+        return ExecutionError(f"in step {step}, {error.message}", frames=error.frames)
+
+    def _report(self, rank: int, what: str, status: int = 1) -> NoReturn:
+        place = self.place(rank)
+        self.fail(ExecutionError(f"rank {rank} {what} {place.message}", frames=place.frames).render(), status)
+
+    # The thread
+    # --------------------------------------------------------------------------------------------------
+
+    def _watch(self, reader: int) -> None:
+        poll = select.poll()
+        poll.register(reader, select.POLLIN)
+        processes: dict[int, int] = {}
+        for rank in range(self.size):
+            pid = self._record(rank)[PID]
+            if rank == self.rank or not pid:
+                continue
+            try:
+                processes[os.pidfd_open(pid)] = rank
+            except (OSError, AttributeError):
+                continue
+        for descriptor in processes:
+            poll.register(descriptor, select.POLLIN)
+        records = [self._record(rank) for rank in range(self.size)]
+        stuck, stalled = Stuck(records), Stalled(records, self.patience)
+        while not self._stopped:
+            events = poll.poll(TICK * 1000)
+            if self._stopped:
+                return
+            if self.marks is not None:
+                self._own[MARK] = self.marks()
+            gone = [processes[d] for d, _ in events if d in processes]
+            for descriptor, _ in events:
+                if descriptor in processes:
+                    poll.unregister(descriptor)
+            if any(descriptor == reader for descriptor, _ in events):
+                self._signalled(os.read(reader, 64), gone)
+            for rank in gone:
+                self._ended(rank)
+            found = None if gone else stuck.look(time.monotonic())
+            if found is not None:
+                self._report_stuck(*found)
+            stalled.patience = self.patience
+            if stalled.look(time.monotonic()):
+                self._judge(records)
+
+    def _report_stuck(self, rank: int, other: int) -> NoReturn:
+        place = self.place(rank)
+        notes: list[str] = []
+        what = f"rank {other} has ended while rank {rank} waits for it"
+        if self._record(other)[STATE] != ENDED:
+            what = f"rank {rank} waits for rank {other}, which waits elsewhere"
+            notes = [
+                f"rank {other} is {self.place(other).message}",
+                "every rank must call the same networks and read the same sharded parameters, in one order",
+            ]
+        error = ExecutionError(f"{what}: {place.message}", notes=notes, frames=place.frames)
+        self.fail(error.render(), 1)
+
+    def _judge(self, records: list[Any]) -> None:
+        """Nothing moves: end the job if a GPU waits for a rank that has not come."""
+        schedules: dict[tuple[int, int], list[Meeting]] = {}
+
+        def schedule(rank: int, graph: int) -> list[Meeting]:
+            if self.graph_of is None:
+                return []
+            if (rank, graph) not in schedules:
+                try:
+                    schedules[rank, graph] = meetings(self.graph_of(rank, graph), rank)
+                except Exception:  # of another rank, whose graph cannot be had here; most graphs are alike
+                    schedules[rank, graph] = meetings(self.graph_of(self.rank, graph), self.rank)
+            return schedules[rank, graph]
+
+        marks = {rank: unpacked(record[MARK]) for rank, record in enumerate(records)}
+        verdict = find(marks, schedule)
+        if verdict is not None:
+            reasons = [behind(verdict, m, marks[m], records[m], schedule) for m in verdict.missing]
+            self._report_missing(verdict, reasons)
+
+    def _report_missing(self, verdict: Verdict, reasons: list[str]) -> NoReturn:
+        place = self.place(verdict.rank)
+        at = f"at {verdict.at.what} ({shown_ranks(verdict.at.ranks)})"
+        what = f"rank {verdict.rank} waits in step {verdict.mark.step} {at} for {shown_ranks(verdict.missing)}"
+        many = len(set(reasons)) > 1
+        notes = [f"rank {m} {reason}" for m, reason in zip(verdict.missing, reasons, strict=True)] if many else []
+        if "has ended" not in reasons:
+            notes.append(f"no rank has moved for {self.patience:g} s; mspc run --timeout SECONDS waits longer")
+        error = ExecutionError(what if many else f"{what}, which {reasons[0]}", notes=notes, frames=place.frames)
+        self.fail(error.render(), 1)
+
+    def _signalled(self, numbers: bytes, gone: list[int]) -> None:
+        if signal.SIGTERM in numbers:
+            # Open MPI ends the other ranks when one has died; the dead one is named first.
+            dead = [*gone, *(r for r in range(self.size) if r not in gone and self._is_dead(r))]
+            for rank in dead:
+                if self._record(rank)[STATE] == RUNNING:
+                    self._report(rank, "was killed or left without a word", 1)
+            time.sleep(0.2)
+            os._exit(128 + signal.SIGTERM)
+        if signal.SIGINT in numbers:
+            time.sleep(0.5)  # the main thread may be able to end by itself
+            sys.stdout.flush()
+            os._exit(128 + signal.SIGINT)
+
+    def _ended(self, rank: int) -> None:
+        state = self._record(rank)[STATE]
+        if state == RUNNING:
+            self._report(rank, "was killed or left without a word", 1)
+        if state == FAILED:
+            time.sleep(1.0)  # Open MPI ends this process, or else it ends itself
+            os._exit(1)
+
+    def _is_dead(self, rank: int) -> bool:
+        pid = self._record(rank)[PID]
+        if not pid or rank == self.rank:
+            return False
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                return file.read().rpartition(")")[2].split()[0] in "ZX"
+        except OSError:
+            return True
+
+
+def _print(text: str) -> None:
+    data = (text.rstrip("\n") + "\n").encode(errors="replace")
+    try:
+        os.write(2, data)
+    except OSError:
+        pass

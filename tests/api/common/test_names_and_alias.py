@@ -1,0 +1,126 @@
+"""Public names, and `import mindspore` resolved to mspc."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import mspc
+from mspc.api import alias, names
+
+
+@pytest.fixture
+def mindspore() -> Iterator[object]:
+    alias.install()
+    yield importlib.import_module("mindspore")
+    alias.uninstall()
+
+
+@pytest.mark.parametrize("name", [*names.HOME, *(name for name in alias.public_modules() if name and "." not in name)])
+def test_every_public_name_exists(name):
+    assert getattr(mspc, name) is not None
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'mspc' has no attribute 'Tensr'"):
+        mspc.Tensr  # noqa: B018  # the access is what is tested
+
+
+@pytest.mark.parametrize("module", [f"mindspore.{name}".rstrip(".") for name in alias.public_modules()])
+def test_every_module_of_the_table_imports(mindspore, module):
+    assert importlib.import_module(module).__name__ == module
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "home"),
+    [
+        ("mindspore", "Tensor", "mspc.api.common.tensor"),
+        ("mindspore", "Layout", "mspc.api.parallel.layout"),
+        ("mindspore.nn", "Cell", "mspc.api.nn.cell"),
+        ("mindspore.nn.optim.momentum", "Momentum", "mspc.api.nn.optim.momentum"),
+        ("mindspore.train.callback", "LossMonitor", "mspc.api.train.callback"),
+        ("mindspore.train.model", "Model", "mspc.api.train.model"),
+        ("mindspore.context", "ParallelMode", "mspc.api.context"),
+        ("mindspore.common.parameter", "Parameter", "mspc.api.common.parameter"),
+        ("mindspore.common.initializer", "initializer", "mspc.api.common.initializer"),
+        ("mindspore.communication.management", "get_rank", "mspc.api.communication.group"),
+        ("mindspore.dataset.vision.c_transforms", "Rescale", "mspc.api.dataset.vision"),
+        ("mindspore.dataset.transforms.c_transforms", "TypeCast", "mspc.api.dataset.transforms"),
+        ("mindspore.parallel.auto_parallel", "AutoParallel", "mspc.api.parallel.auto_parallel"),
+        ("mindspore.nn.utils", "no_init_parameters", "mspc.api.nn.utils"),
+        ("mindspore.ops.operations", "MatMul", "mspc.ops"),
+        ("mindspore.runtime", "set_memory", "mspc.api.runtime"),
+        ("mindspore.ops.auto_generate.gen_ops_prim", "SumExt", "mspc.ops"),
+        ("mindspore.ops.operations.nn_ops", "Softmax", "mspc.ops"),
+        ("mindspore.parallel.shard", "Layout", "mspc.api.parallel.layout"),
+        ("mindspore.ops.operations.comm_ops", "_VirtualDataset", "mspc.api.nn.virtual_dataset"),
+        ("mindspore.nn.wrap.cell_wrapper", "_VirtualDatasetCell", "mspc.api.nn.virtual_dataset"),
+    ],
+)
+def test_names_of_scripts_are_mspcs_own(mindspore, module, name, home):
+    assert getattr(importlib.import_module(module), name).__module__ == home
+
+
+def test_import_statements_of_scripts(mindspore):
+    namespace: dict[str, object] = {}
+    script = """
+import mindspore as ms
+import mindspore.common.dtype as mstype
+import mindspore.dataset as ds
+import mindspore.dataset.vision.c_transforms as vision
+import mindspore.ops as ops
+from mindspore import context, nn, train, Tensor
+from mindspore.ops import composite as C, functional as F, operations as P
+from mindspore.nn import Momentum
+"""
+    exec(script, namespace)  # a script's own imports
+    assert namespace["mstype"].float32 is namespace["ms"].float32 is mspc.float32
+    assert namespace["P"].MatMul is namespace["ops"].MatMul is mspc.ops.MatMul
+    assert namespace["C"].GradOperation is mspc.GradOperation
+    assert namespace["F"].relu is mspc.ops.relu
+    assert namespace["ms"].nn.Momentum is namespace["Momentum"] is mspc.nn.Momentum
+    assert namespace["context"].GRAPH_MODE == 0
+    assert namespace["ds"].vision.Rescale is namespace["vision"].Rescale
+    assert namespace["ms"].runtime.set_memory(max_size="28GB") is None
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("mindspore.rewrite", "mspc does not support the module 'mindspore.rewrite' of mindspore"),
+        (
+            "mindspore.nn.optim.momentm",
+            "mspc does not support the module 'mindspore.nn.optim.momentm' of mindspore; "
+            "did you mean 'mindspore.nn.optim.momentum'?",
+        ),
+    ],
+)
+def test_unsupported_modules_are_named(mindspore, module, message):
+    with pytest.raises(ModuleNotFoundError) as caught:
+        importlib.import_module(module)
+    assert str(caught.value) == message
+
+
+def test_unsupported_names_are_named(mindspore):
+    with pytest.raises(AttributeError, match=r"mspc does not support mindspore\.nn\.Conv9d"):
+        mindspore.nn.Conv9d  # noqa: B018  # the access is what is tested
+    with pytest.raises(ImportError, match="cannot import name 'Conv9d'"):
+        from mindspore.nn import Conv9d  # noqa: F401
+
+
+def test_uninstall_forgets():
+    alias.install()
+    alias.install()
+    importlib.import_module("mindspore.nn")
+    alias.uninstall()
+    assert not [name for name in sys.modules if name.split(".")[0] == "mindspore"]
+
+
+def test_import_mspc_loads_no_numpy():
+    code = "import sys, mspc, mspc.api.names, mspc.api.alias; print('numpy' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"

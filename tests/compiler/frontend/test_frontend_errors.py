@@ -1,0 +1,536 @@
+"""What the front end refuses: the exact message, and the exact text under the carets."""
+
+# ruff: noqa: F821, F841, RUF059 - wrong programs are the subject
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc import nn, ops
+from mspc.api.common.gradient import grad, value_and_grad
+from mspc.api.common.parameter import Parameter
+from mspc.api.common.tensor import Tensor
+from mspc.compiler.frontend.trace import trace
+from mspc.ir.diagnostics import ErrorGroup, MspcError
+from mspc.ir.types import FLOAT32, INT32, TensorType
+
+CASES: list[tuple[Callable[..., Any], str, str]] = []
+OUTSIDE = [1, 2]
+X = TensorType(FLOAT32, (2, 4))
+HERE = str(Path(__file__).parent)
+
+
+def wrong(carets: str, message: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The function's only mistake is `message`, and the carets stand under `carets`."""
+
+    def keep(function: Callable[..., Any]) -> Callable[..., Any]:
+        CASES.append((function, carets, message))
+        return function
+
+    return keep
+
+
+def helper(a, b=1, *, c=2):
+    return a
+
+
+@wrong("missing", "name 'missing' is not defined")
+def undefined_name(x):
+    return x + missing
+
+
+@wrong("later", "variable 'later' has no value here: no statement that ran before assigns it")
+def used_before_it_is_assigned(x):
+    y = later + x
+    later = 1
+    return y
+
+
+@wrong("x.shap", "a tensor has no attribute 'shap'")
+def unknown_tensor_attribute(x):
+    return x.reshape(x.shap)
+
+
+@wrong("math.squareroot", "module 'math' has no attribute 'squareroot'")
+def unknown_module_attribute(x):
+    return x * math.squareroot(4)
+
+
+@wrong("ops.relux", "ops has no function 'relux'; `mspc ops` lists what there is")
+def unknown_operator(x):
+    return ops.relux(x)
+
+
+@wrong("x.asnumpy", "x.asnumpy needs the contents of a tensor, which are not known at compile time")
+def contents_of_a_tensor(x):
+    return x.asnumpy()
+
+
+@wrong(
+    "x.sum() > 0",
+    "the condition of 'if' depends on the contents of a tensor <Tensor[Bool], ()>, which are "
+    "not known at compile time",
+)
+def if_on_a_tensor(x):
+    if x.sum() > 0:
+        return x
+    return -x
+
+
+@wrong(
+    "x",
+    "the condition depends on the contents of a tensor <Tensor[Float32], (2, 4)>, which are "
+    "not known at compile time",
+)
+def conditional_on_a_tensor(x):
+    return 1 if x else 2
+
+
+@wrong(
+    "x.sum() < 3",
+    "the condition of 'while' depends on the contents of a tensor <Tensor[Bool], ()>, which "
+    "are not known at compile time",
+)
+def while_on_a_tensor(x):
+    while x.sum() < 3:
+        x = x + 1
+    return x
+
+
+@wrong(
+    "x > 0",
+    "'and' depends on the contents of a tensor <Tensor[Bool], (2, 4)>, which are not known at compile time",
+)
+def and_on_tensors(x):
+    return x > 0 and x < 1
+
+
+@wrong("x", "the loop goes over a tensor of shape (2, 4)")
+def loop_over_a_tensor(x):
+    total = 0
+    for row in x:
+        total = total + row
+    return total
+
+
+@wrong("a, b", "the assignment goes over a tensor of shape (2, 4)")
+def unpacking_a_tensor(x):
+    a, b = x
+    return a
+
+
+@wrong("try:", "'try' is not supported inside a compiled function")
+def try_statement(x):
+    try:
+        return x
+    except ValueError:
+        return -x
+
+
+@wrong('with open("f") as f:', "'with' is not supported inside a compiled function")
+def with_statement(x):
+    with open("f") as f:
+        return x
+
+
+@wrong("global OUTSIDE", "'global' is not supported inside a compiled function")
+def global_statement(x):
+    global OUTSIDE
+    OUTSIDE = x
+    return x
+
+
+@wrong("yield x", "'yield' is not supported inside a compiled function")
+def generator(x):
+    yield x
+
+
+@wrong("del x", "'del' is not supported inside a compiled function")
+def delete(x):
+    y = x + 1
+    del x
+    return y
+
+
+@wrong("class Inner:", "'class' is not supported inside a compiled function")
+def class_statement(x):
+    class Inner:
+        pass
+
+    return x
+
+
+@wrong("import math as m", "'import' is not supported inside a compiled function")
+def import_statement(x):
+    import math as m
+
+    return x * m.pi
+
+
+@wrong("match x.ndim:", "'match' is not supported inside a compiled function")
+def match_statement(x):
+    match x.ndim:
+        case 2:
+            return x
+    return -x
+
+
+@wrong("async def inner():", "'async' is not supported inside a compiled function")
+def async_function(x):
+    async def inner():
+        await asyncio.sleep(0)
+
+    return x
+
+
+@wrong('raise ValueError(f"rank {x.ndim} is wrong")', "ValueError: rank 2 is wrong")
+def raised(x):
+    if x.ndim != 3:
+        raise ValueError(f"rank {x.ndim} is wrong")
+    return x
+
+
+@wrong("x.shape[0] == 3", "assertion failed: rows 2")
+def failed_assertion(x):
+    assert x.shape[0] == 3, f"rows {x.shape[0]}"
+    return x
+
+
+@wrong("x @ x", "MatMul: dimension 0 of input 1 is 2, but dimension 1 of input 0 says 4")
+def shapes_that_do_not_fit(x):
+    return x @ x
+
+
+@wrong("x + y", "Add: dimension 1 of input 1 is 3, but dimension 1 of input 0 says 4")
+def shapes_that_do_not_broadcast(x):
+    y = x[:, :3]
+    return x + y
+
+
+@wrong('x + "a"', "operator +: the right operand is 'a', not a tensor or a number")
+def tensor_plus_text(x):
+    return x + "a"
+
+
+@wrong('1 + "a"', "operator +: unsupported operand type(s) for +: 'int' and 'str'")
+def number_plus_text(x):
+    return x * (1 + "a")
+
+
+@wrong("1 / 0", "operator /: division by zero")
+def division_by_zero(x):
+    return x * (1 / 0)
+
+
+@wrong("x & x", "operator & takes tensors of Bool, not of Float32")
+def bits_of_floats(x):
+    return x & x
+
+
+@wrong("x[5]", "index 5 is out of range for dimension 0, whose size is 2")
+def index_out_of_range(x):
+    return x[5]
+
+
+@wrong("x[0, 0, 0]", "3 indices for a tensor of 2 dimensions, whose shape is (2, 4)")
+def too_many_indices(x):
+    return x[0, 0, 0]
+
+
+@wrong("x[::-1]", "the step of a slice must be positive, not -1")
+def backwards(x):
+    return x[::-1]
+
+
+@wrong("x[3:]", "the slice takes nothing from dimension 0, whose size is 2")
+def empty_slice(x):
+    return x[3:]
+
+
+@wrong('x["a"]', "the index of dimension 0 is 'a', not an integer")
+def text_index(x):
+    return x["a"]
+
+
+@wrong("x[x > 0]", "a tensor of Bool cannot be an index; rows are picked by integers")
+def mask_index(x):
+    return x[x > 0]
+
+
+@wrong("x[0]", "assigning to elements of a tensor is not supported")
+def element_assignment(x):
+    x[0] = 1
+    return x
+
+
+@wrong("(1, 2)[2]", "index 2 is out of range: the tuple has 2 elements")
+def tuple_index_out_of_range(x):
+    return x * (1, 2)[2]
+
+
+@wrong("OUTSIDE[0]", "this would change a list that lives outside of the compiled function")
+def changing_what_is_outside(x):
+    OUTSIDE[0] = 5
+    return x
+
+
+@wrong("OUTSIDE.append(x)", "append() would change a list that lives outside of the compiled function")
+def appending_to_what_is_outside(x):
+    OUTSIDE.append(x)
+    return x
+
+
+@wrong("helper()", "helper() misses the argument 'a'")
+def missing_argument(x):
+    return helper()
+
+
+@wrong("helper(x, 1, 2)", "helper() takes 1 to 2 arguments (a, b), not 3")
+def too_many_arguments(x):
+    return helper(x, 1, 2)
+
+
+@wrong("helper(x, d=1)", "helper() has no argument 'd'")
+def unknown_argument(x):
+    return helper(x, d=1)
+
+
+@wrong("helper(x, a=1)", "helper() got two values for argument 'a'")
+def argument_twice(x):
+    return helper(x, a=1)
+
+
+@wrong("x(1)", "a tensor <Tensor[Float32], (2, 4)> cannot be called")
+def calling_a_tensor(x):
+    return x(1)
+
+
+@wrong("np.dot(x, x)", "dot() takes only what is known at compile time, not tensors")
+def numpy_on_tensors(x):
+    return np.dot(x, x)
+
+
+@wrong('open("f")', "open() is not supported inside a compiled function")
+def refused_builtin(x):
+    open("f")
+    return x
+
+
+@wrong("float(x)", "float() of a tensor: its contents are not known at compile time")
+def float_of_a_tensor(x):
+    return float(x)
+
+
+@wrong("math.sqrt(-1)", "sqrt() raised ValueError: math domain error")
+def function_that_raises(x):
+    return x * math.sqrt(-1)
+
+
+@wrong("len(1, 2)", "len() does not take these arguments")
+def wrong_builtin_call(x):
+    return x * len(1, 2)
+
+
+@wrong("x.sum(1, 2, 3, 4)", "Tensor.sum(): too many positional arguments")
+def wrong_method_call(x):
+    return x.sum(1, 2, 3, 4)
+
+
+@wrong("x.reshape(3, 3)", "Reshape: shape (3, 3) needs 9 elements, input 0 of shape (2, 4) has 8")
+def wrong_reshape(x):
+    return x.reshape(3, 3)
+
+
+@wrong("x.sum(5)", "ReduceSum: axis 5 is out of range for 2 dimensions")
+def wrong_axis(x):
+    return x.sum(5)
+
+
+@wrong("a, b", "2 names on the left, but 3 values on the right")
+def wrong_unpacking(x):
+    a, b = (1, 2, 3)
+    return x * a
+
+
+@wrong("{1, 2}", "the loop goes over a set, whose order is not defined")
+def loop_over_a_set(x):
+    for i in {1, 2}:
+        x = x * i
+    return x
+
+
+@wrong("endless(x)", "calls nest more than 200 deep: the recursion of 'endless' does not end")
+def endless(x):
+    return endless(x)
+
+
+@wrong("True", "the loop still runs after 100000 turns")
+def endless_loop(x):
+    while True:
+        pass
+
+
+@wrong('Parameter(1.0, "w")', "a Parameter must be made in __init__, not inside a compiled function")
+def parameter_inside(x):
+    return x * Parameter(1.0, "w")
+
+
+@wrong(
+    "nn.Dense(4, 2)", "Dense holds parameters: it must be made in __init__, not inside a compiled function"
+)
+def cell_inside(x):
+    return nn.Dense(4, 2)(x)
+
+
+@wrong("ops.ReLU()(x, name=1)", "ReLU takes its operands by position, not by name: name")
+def operator_with_names(x):
+    return ops.ReLU()(x, name=1)
+
+
+@wrong("ops.MatMul()(x)", "MatMul takes 2 tensors, not 1")
+def operator_with_too_few(x):
+    return ops.MatMul()(x)
+
+
+@wrong("ops.ReLU()(None)", "None is not a tensor")
+def operator_on_none(x):
+    return ops.ReLU()(None)
+
+
+@wrong("grad(helper, 3)(x)", "grad_position 3 is out of range: there are 1 arguments")
+def gradient_position(x):
+    return grad(helper, 3)(x)
+
+
+@wrong(
+    "grad(helper)(x.astype(INT32))",
+    "argument 0 is a tensor of Int32; only floating-point tensors have gradients",
+)
+def gradient_of_integers(x):
+    return grad(helper)(x.astype(INT32))
+
+
+@wrong("value_and_grad(lambda a: 3)(x)", "the function returns 3; there is nothing to differentiate")
+def gradient_of_a_number(x):
+    return value_and_grad(lambda a: 3)(x)
+
+
+@wrong(
+    "value_and_grad(helper, has_aux=True)(x)",
+    "has_aux=True needs a function that returns (loss, further results), not a tensor "
+    "<Tensor[Float32], (2, 4)>",
+)
+def gradient_without_aux(x):
+    return value_and_grad(helper, has_aux=True)(x)
+
+
+@wrong("x +", "operator +: the right operand is 'a', not a tensor or a number")
+def over_several_lines(x):
+    # fmt: off
+    return 2 * (x +
+                "a")
+    # fmt: on
+
+
+@wrong('"ä" + x', "operator +: the left operand is 'ä', not a tensor or a number")
+def beside_other_letters(x):
+    return "ä" + x
+
+
+@pytest.mark.parametrize(("function", "carets", "message"), CASES, ids=lambda v: getattr(v, "__name__", ""))
+def test_mistake_is_named_at_its_place(function: Callable[..., Any], carets: str, message: str) -> None:
+    with pytest.raises(MspcError) as caught:
+        trace(function, [X], script_folder=HERE)
+    error = caught.value
+    where = error.location
+    assert error.message == message
+    assert where is not None
+    assert where.file == "test_frontend_errors.py"
+    assert where.text[where.column - 1 : where.end_column - 1] == carets
+    assert error.exit_status == 2
+
+
+class Inner(nn.Cell):
+    def construct(self, x):
+        return self.lost(x)
+
+
+class Outer(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+        self.matmul = ops.MatMul()
+        self.w = Parameter(Tensor(np.ones((3, 3), np.float32)), "w")
+
+    def construct(self, x):
+        a = self.inner(x)
+        b = self.matmul(x, self.w)
+        c = a + b
+        with c:
+            d = c
+        if d:
+            return x
+        return x
+
+
+def test_independent_mistakes_come_together() -> None:
+    with pytest.raises(ErrorGroup) as caught:
+        trace(Outer(), [X], script_folder=HERE)
+    assert [error.message for error in caught.value.errors] == [
+        "'Inner' object has no attribute 'lost'",
+        "MatMul 'matmul': dimension 0 of input 1 is 3, but dimension 1 of input 0 says 4",
+        "'with' is not supported inside a compiled function",
+    ]
+
+
+def test_message_shows_the_line_and_who_called() -> None:
+    with pytest.raises(ErrorGroup) as caught:
+        trace(Outer(), [X], script_folder=HERE)
+    lines = Path(__file__).read_text().splitlines()
+    inner = lines.index("        return self.lost(x)") + 1
+    outer = lines.index("        a = self.inner(x)") + 1
+    assert caught.value.errors[0].render() == (
+        f"test_frontend_errors.py:{inner}:16: error: 'Inner' object has no attribute 'lost'\n"
+        "            return self.lost(x)\n"
+        "                   ^^^^^^^^^\n"
+        f"  called from test_frontend_errors.py:{outer}:13: a = self.inner(x)"
+    )
+
+
+def test_guess_is_offered() -> None:
+    with pytest.raises(MspcError) as caught:
+        trace(unknown_tensor_attribute, [X])
+    assert caught.value.notes == ("did you mean 'shape'?",)
+
+
+def test_two_parameters_of_one_name_are_refused() -> None:
+    first, second = (Parameter(Tensor(np.ones(4, np.float32)), "w") for _ in range(2))
+
+    def network(x):
+        return x * first + second
+
+    with pytest.raises(MspcError, match="two parameters are called 'w'"):
+        trace(network, [X])
+
+
+def test_cell_without_construct_is_refused() -> None:
+    with pytest.raises(MspcError, match=r"Cell defines no construct\(\)"):
+        trace(nn.Cell(), [X])
+
+
+def test_wrong_number_of_inputs_is_refused() -> None:
+    with pytest.raises(MspcError, match=r"construct\(\) takes 1 argument \(x\), not 2"):
+        trace(Inner(), [X, X])
+
+
+def test_source_that_is_not_there_is_refused() -> None:
+    names: dict[str, Any] = {}
+    exec("def made(x):\n    return x", names)
+    with pytest.raises(MspcError, match="the source of 'made' is not available"):
+        trace(lambda x: names["made"](x), [X])

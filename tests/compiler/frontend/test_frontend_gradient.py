@@ -1,0 +1,178 @@
+"""Gradients that a network asks for: every form of the request, against finite differences or by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from interpret import run_whole
+
+from mspc import nn, ops
+from mspc.api.common.gradient import GradOperation, grad, value_and_grad
+from mspc.api.common.parameter import Parameter
+from mspc.api.common.tensor import Tensor
+from mspc.compiler.frontend.trace import trace
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import FLOAT64, INT32
+
+W = np.array([[2.0, -1.0], [0.5, 3.0]])
+X = np.array([[1.0, 2.0], [-3.0, 0.25], [0.5, -0.5]])
+Y = np.array([[0.5, 1.0], [2.0, -1.0], [1.5, 0.0]])
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(Tensor(W), "w")
+        self.v = Parameter(Tensor(np.array([1.0, 2.0])), "v")
+
+    def construct(self, x, y):
+        return ((x @ self.w + self.v) * y).sum()
+
+
+NET = Net()
+
+
+def both(x, y):
+    return (x * x * y).sum()
+
+
+def with_aux(x, y):
+    return (x * y).sum(), x + y
+
+
+def result(target: Any, *args: np.ndarray) -> Any:
+    """What a graph of `target` computes for float64 inputs x, y."""
+    traced = trace(target, [Tensor(arg) for arg in args])
+    traced.graph.verify()
+    feeds = {p.name: a for p, a in zip(traced.graph.parameters, args, strict=False)}
+    feeds |= {name: p.asnumpy() for name, p in traced.parameters.items()}
+    return traced.rebuild(run_whole(traced.graph, feeds))
+
+
+def close(found: Any, expected: Any) -> None:
+    if isinstance(expected, tuple):
+        assert isinstance(found, tuple)
+        assert len(found) == len(expected)
+        for a, b in zip(found, expected, strict=True):
+            close(a, b)
+        return
+    assert not isinstance(found, tuple)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+DX, DY = 2 * X * Y, X * X
+NET_X, NET_Y = Y @ W.T, X @ W + np.array([1.0, 2.0])
+NET_W, NET_V = X.T @ Y, Y.sum(0)
+VALUE = (NET_Y * Y).sum()
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (lambda x, y: grad(both)(x, y), DX),
+        (lambda x, y: grad(both, 1)(x, y), DY),
+        (lambda x, y: grad(both, (0, 1))(x, y), (DX, DY)),
+        (lambda x, y: grad(both, (1,))(x, y), (DY,)),
+        (lambda x, y: value_and_grad(both)(x, y), ((X * X * Y).sum(), DX)),
+        (lambda x, y: grad(with_aux, has_aux=True)(x, y), (Y, (X + Y,))),
+        (lambda x, y: value_and_grad(with_aux, has_aux=True)(x, y), (((X * Y).sum(), X + Y), Y)),
+        (lambda x, y: grad(NET, None, NET.trainable_params())(x, y), (NET_W, NET_V)),
+        (lambda x, y: grad(NET, None, NET.v)(x, y), NET_V),
+        (lambda x, y: grad(NET, 0, NET.trainable_params())(x, y), (NET_X, (NET_W, NET_V))),
+        (lambda x, y: value_and_grad(NET, None, NET.trainable_params())(x, y), (VALUE, (NET_W, NET_V))),
+        (lambda x, y: GradOperation()(NET)(x, y), NET_X),
+        (lambda x, y: GradOperation(get_all=True)(NET)(x, y), (NET_X, NET_Y)),
+        (lambda x, y: GradOperation(get_by_list=True)(NET, NET.trainable_params())(x, y), (NET_W, NET_V)),
+        (
+            lambda x, y: GradOperation(get_all=True, get_by_list=True)(NET, NET.trainable_params())(x, y),
+            ((NET_X, NET_Y), (NET_W, NET_V)),
+        ),
+        (lambda x, y: GradOperation(sens_param=True)(NET)(x, y, 2.0), 2 * NET_X),
+        (lambda x, y: ops.GradOperation(sens_param=True)(ops.square)(x, y), 2 * X * Y),
+        (lambda x, y: grad(lambda a, b: a * b)(x, y), Y),
+    ],
+)
+def test_every_form_of_the_request(target: Any, expected: Any) -> None:
+    close(result(target, X, Y), expected)
+
+
+def test_direct_target_is_a_request() -> None:
+    close(result(value_and_grad(both, (0, 1)), X, Y), ((X * X * Y).sum(), (DX, DY)))
+
+
+def test_value_and_gradient_share_the_forward_operators() -> None:
+    def step(x, y):
+        loss = NET(x, y)
+        return loss, grad(NET)(x, y)
+
+    names = [n.op.name for n in trace(step, [Tensor(X), Tensor(Y)]).graph.nodes]
+    assert names.count("MatMul") == 1
+
+
+def test_forward_is_computed_again_after_an_update() -> None:
+    def step(x, y):
+        loss = NET(x, y)
+        ops.assign(NET.v, NET.v + 1.0)
+        return loss, grad(NET, 1)(x, y)
+
+    close(result(step, X, Y), (VALUE, NET_Y + 1))
+
+
+def test_same_tensor_for_two_arguments() -> None:
+    close(result(lambda x, y: grad(lambda a, b: a * b * b)(x, x), X, Y), X * X)
+    close(result(lambda x, y: grad(lambda a, b: a * b * b, (0, 1))(x, x), X, Y), (X * X, 2 * X * X))
+
+
+def test_argument_that_depends_on_another_argument() -> None:
+    close(result(lambda x, y: grad(lambda a, b: a * b, (0, 1))(x, x * y), X, Y), (X * Y, X))
+    close(result(lambda x, y: grad(lambda a, b: a * b)(x, x * y), X, Y), X * Y)
+
+
+def test_captured_value_is_constant() -> None:
+    def network(x, y):
+        twice = x * 2
+        return grad(lambda a: a * twice)(x)
+
+    close(result(network, X, Y), 2 * X)
+
+
+def test_weights_count_only_inside_the_function() -> None:
+    def network(x, y):
+        hidden = x * NET.v
+        return grad(lambda a: (a * NET.v).sum(), None, NET.v)(hidden)
+
+    close(result(network, X, Y), (X * np.array([1.0, 2.0])).sum(0))
+
+
+def test_second_derivative() -> None:
+    close(result(lambda x, y: grad(grad(lambda a: a * a * a))(x), X, Y), 6 * X)
+    close(result(lambda x, y: grad(lambda a: grad(lambda b: b * b * a)(a))(x), X, Y), 4 * X)
+
+
+def test_unused_weight_has_a_gradient_of_zeros() -> None:
+    close(
+        result(lambda x, y: grad(lambda a: a.sum(), None, NET.trainable_params())(x), X, Y),
+        (0 * W, np.zeros(2)),
+    )
+
+
+def test_integer_inputs_are_left_out_of_all() -> None:
+    def network(x, y):
+        return GradOperation(get_all=True)(lambda a, n: a * n)(x, ops.cast(y, INT32))
+
+    found = result(network, X, Y)
+    close(found, (Y.astype(np.int32).astype(np.float64),))
+
+
+def test_sensitivity_of_another_shape_is_refused() -> None:
+    with pytest.raises(MspcError, match=r"the sensitivity has shape \(3, 2\), the result \(\)"):
+        trace(lambda x, y: GradOperation(sens_param=True)(both)(x, y, y), [Tensor(X), Tensor(Y)])
+
+
+def test_integer_parameter_has_no_gradient() -> None:
+    count = Parameter(Tensor(1, INT32), "count")
+    with pytest.raises(MspcError, match="parameter 'count' is Int32 and has no gradient"):
+        trace(lambda x, y: grad(both, None, [count])(x, y), [Tensor(X), Tensor(Y)])
+    assert Tensor(X).dtype == FLOAT64

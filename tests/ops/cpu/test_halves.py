@@ -1,0 +1,92 @@
+"""Operators on Float16 and BFloat16, generated from every sample: results have the inferred types and are the Float32
+results, rounded once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.ir.graph import element_types
+from mspc.ir.types import BFLOAT16, FLOAT16, DType
+from mspc.ops.cpu.widening import is_half
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY
+from tests.ops.simulate import BACKEND, arrays_of, operator_of, samples_of, types_of
+
+load_operators()
+ELSEWHERE = (
+    "control.structural", "collective.collectives", "collective.exchange", "collective.regroup",
+    "collective.point_to_point",
+)  # fmt: skip
+LIMITS = ("UnsortedSegmentMax", "UnsortedSegmentMin")
+"""Show the limits of their own element type, which differ."""
+CASES = [
+    (name, index)
+    for name, index in samples_of(ELSEWHERE)
+    if any(kind == "Float64" for kind in REGISTRY[name].samples[index].dtypes or ("Float64",))
+]
+ROUNDING = {"BFloat16": 2.0**-8, "Float16": 2.0**-11}
+LEAST = {"BFloat16": 2.0**-126, "Float16": 2.0**-24}
+"""Below it numbers round to few digits or to zero."""
+
+
+def computed(op: Any, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """(results, operands after the run)."""
+    operands = [np.array(array) for array in arrays]
+    with np.errstate(all="ignore"):
+        out = op.kernel(BACKEND)(*operands)
+    return list(out) if isinstance(out, tuple) else [out], operands
+
+
+@pytest.mark.parametrize("half", [FLOAT16, BFLOAT16], ids=str)
+@pytest.mark.parametrize(("name", "index"), CASES)
+def test_halves_give_the_rounded_float32_result(name: str, index: int, half: DType) -> None:
+    op, spec = operator_of(name, index)
+    types = types_of(spec, half.name)
+    narrow = arrays_of(name, spec, types)
+    wide = [a.astype(np.float32) if is_half(a) else a for a in narrow]
+    inferred = element_types(op.infer(*types))
+    found, changed = computed(op, narrow)
+    expected, wide_changed = computed(op, wide)
+    assert [(r.shape, r.dtype) for r in found] == [(t.shape, t.dtype.numpy) for t in inferred]
+    pairs = list(zip(found, expected, strict=True))
+    pairs += [(changed[i], wide_changed[i]) for i in op.mutates]
+    for one, other in pairs:
+        if other.dtype.kind != "f":
+            np.testing.assert_array_equal(one, other)
+        elif name not in LIMITS:
+            rounding, least = ROUNDING[half.name], LEAST[half.name]
+            with np.errstate(over="ignore"):
+                rounded = other.astype(half.numpy).astype(np.float32) if is_half(one) else other
+            np.testing.assert_allclose(one.astype(np.float32), rounded, rounding, least)
+
+
+def test_results_of_a_mutated_operand_are_the_operand() -> None:
+    variable = np.ones(4, np.float16)
+    gradient = np.full(4, 0.25, np.float16)
+    made = REGISTRY["AssignAdd"]().kernel(BACKEND)(variable, gradient)
+    assert made is variable
+    assert variable.tolist() == [1.25] * 4
+
+
+def test_sums_are_not_taken_in_half_precision() -> None:
+    ones = np.ones((4096,), BFLOAT16.numpy)
+    total = REGISTRY["ReduceSum"](axis=(0,)).kernel(BACKEND)(ones)
+    assert (total.dtype, float(total)) == (BFLOAT16.numpy, 4096.0)
+
+
+def test_a_backend_without_halves_gets_bare_functions() -> None:
+    class Plain:
+        xp, comm, step, halves = np, None, 0, False
+
+    assert REGISTRY["Add"]().kernel(Plain()) is np.add
+    assert REGISTRY["Add"]().kernel(BACKEND) is not np.add
+
+
+def test_constants_fold_in_their_own_type() -> None:
+    from mspc import Tensor, bfloat16, ops
+
+    found = ops.ReduceSum()(Tensor([1.0, 2.0], bfloat16))
+    assert (found.dtype, float(found.asnumpy())) == (bfloat16, 3.0)

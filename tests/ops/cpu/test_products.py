@@ -1,0 +1,55 @@
+"""Matrix products shared out to threads equal NumPy's, and leave BLAS's settings as they were."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mspc.ops.cpu import products
+
+SHAPES = [
+    ((40, 7), (7, 9)),
+    ((3, 7), (7, 50)),
+    ((8, 5, 6), (8, 6, 7)),
+    ((8, 5, 6), (6, 7)),
+    ((1, 5, 6), (8, 6, 7)),
+    ((2, 5, 6), (2, 6, 9)),
+    ((2, 1, 5, 6), (2, 4, 6, 7)),
+    ((4, 5, 6), (9, 1, 6, 7)),
+    ((1, 4), (4, 1)),
+]
+
+
+@pytest.mark.parametrize(("left", "right"), SHAPES)
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_products_equal_numpy(
+    left: tuple[int, ...], right: tuple[int, ...], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "SHARED", 1)
+    monkeypatch.setattr(products, "thread_count", lambda: threads)
+    rng = np.random.default_rng(0)
+    x, y = rng.random(left), rng.random(right)
+    turned = np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
+    for operand in (x, turned):
+        out = np.full((x @ y).shape, np.nan)
+        assert products.product(operand, y, out) is out
+        np.testing.assert_allclose(out, x @ y, rtol=1e-12)
+
+
+def test_the_threads_of_blas_are_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(products, "SHARED", 1)
+    monkeypatch.setattr(products, "thread_count", lambda: 2)
+    monkeypatch.setattr(products, "_blas_threads", lambda: (lambda: 7, seen.append))
+    with pytest.raises(ValueError, match="mismatch"):
+        products.product(np.zeros((4, 5)), np.zeros((6, 7)), np.zeros((4, 7)))
+    assert seen == [1, 7]
+
+
+@pytest.mark.parametrize(("before", "after"), [(8, [2]), (2, []), (1, [])])
+def test_ranks_limit_blas(before: int, after: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(products, "thread_count", lambda: 2)
+    monkeypatch.setattr(products, "_blas_threads", lambda: (lambda: before, seen.append))
+    products.limit_blas()
+    assert seen == after

@@ -1,0 +1,210 @@
+"""Operators that are not elementwise, with inputs on which their CUDA kernels are compared with the NumPy ones."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.graph import element_types
+from mspc.ir.types import TensorType, TupleType, dtype_of
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY, Op
+
+load_operators()
+
+MODULES = (
+    "nn.softmax", "nn.norm", "loss.loss", "math.reduce", "tensor.broadcast", "tensor.moving", "tensor.slicing",
+    "tensor.embedding", "random.dropout", "random.random_mask", "tensor.creation", "tensor.selection", "tensor.masking",
+)  # fmt: skip
+ELEMENTWISE = ("DropoutDoMask",)
+"""Of these modules, but tested with the elementwise operators."""
+TOLERANCE = {"Float64": 1e-12, "Float32": 3e-6, "Float16": 2e-3, "BFloat16": 1.6e-2}
+FLOATS = ("Float32", "Float16", "BFloat16", "Float64")
+
+
+class NumPy:
+    """The backend of the expected values, in the step that the devices are in."""
+
+    xp = np
+    comm = None
+    step = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator on operands of these types. high: of integers, which are drawn from [low, high). floats: replaces
+    Float64. alias: the operand that takes the result, -1 for none. shift: elements between an aligned address and
+    where an array begins.
+    """
+
+    name: str
+    op: Op
+    types: tuple[TensorType, ...]
+    low: float = -2.0
+    high: float = 2.0
+    alias: int = -1
+    shift: int = 0
+
+    def inputs(self) -> list[Any]:
+        """Random arrays, always the same."""
+        random = np.random.default_rng(zlib.crc32(self.name.encode()))
+        found: list[Any] = []
+        for t in self.types:
+            if t.dtype.kind == "b":
+                values: Any = random.random(t.shape) < 0.5
+            elif t.dtype.is_integer:
+                values = random.integers(int(self.low), int(np.ceil(self.high)), t.shape)
+            else:
+                values = random.uniform(self.low, self.high, t.shape)
+            found.append(np.asarray(values).astype(t.dtype.numpy))
+        return found
+
+    def results(self) -> tuple[TensorType, ...]:
+        return element_types(self.op.infer(*self.types))
+
+    def expected(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """What NumPy computes in Float64 of the same, already rounded, values."""
+        wide = [x.astype(np.float64) if dtype_of(x.dtype).is_float else x for x in inputs]
+        found = self.op.run(NumPy(), *wide)  # type: ignore[arg-type]  # no communicator is needed
+        return found if isinstance(found, tuple) else (found,)
+
+    def check(self, found: Sequence[Any], expected: Sequence[Any]) -> None:
+        for i, (one, other) in enumerate(zip(found, expected, strict=True)):
+            tolerance = TOLERANCE.get(dtype_of(one.dtype).name)
+            if tolerance is None:
+                np.testing.assert_array_equal(one, other.astype(one.dtype), err_msg=f"{self.name}: result {i}")
+                continue
+            scale = max(1.0, float(np.abs(other).max(initial=0)))
+            np.testing.assert_allclose(
+                one.astype(np.float64), other.astype(np.float64), rtol=tolerance, atol=tolerance * scale,
+                err_msg=f"{self.name}: result {i}",
+            )  # fmt: skip
+
+    def outs(self, made: Sequence[Any]) -> Any:
+        """`made` as `launch` takes it."""
+        return tuple(made) if isinstance(self.op.infer(*self.types), TupleType) else made[0]
+
+
+def sample_cases() -> Iterator[Case]:
+    """Every sample of every operator in Float32, the first one in the other element types too."""
+    for name, cls in sorted(REGISTRY.items()):
+        module = cls.launch.__module__.removeprefix("mspc.ops.")
+        if module not in MODULES or name in ELEMENTWISE:
+            continue
+        for index, spec in enumerate(cls.samples):
+            for floats in FLOATS[: 1 if index else None]:
+                names = spec.dtypes or ("Float64",) * len(spec.shapes)
+                if index == 0 and floats != "Float32" and spec.shapes and "Float64" not in names:
+                    continue
+                types = tuple(
+                    TensorType(dtype_of(floats if n == "Float64" else n), shape)
+                    for n, shape in zip(names, spec.shapes, strict=True)
+                )
+                yield Case(f"{name} sample {index} {floats}", cls(**spec.fields), types, spec.low, spec.high)
+
+
+def _case(name: str, dtypes: str | Sequence[str], *shapes: tuple[int, ...], low: float = -2.0, high: float = 2.0,
+          alias: int = -1, shift: int = 0, **fields: Any) -> Case:  # fmt: skip
+    names = [dtypes] * len(shapes) if isinstance(dtypes, str) else dtypes
+    types = tuple(TensorType(dtype_of(n), shape) for n, shape in zip(names, shapes, strict=True))
+    op = REGISTRY[name](**fields)
+    how = f"{f' over {alias}' if alias >= 0 else ''}{' shifted' if shift else ''}"
+    label = f"{op} {' '.join(str(t) for t in types)}{how}"
+    return Case(label, op, types, low, high, alias, shift)
+
+
+def odd_cases() -> Iterator[Case]:
+    """Sizes with remainders, rows of all lengths, reductions in parts, operands as results, shifted addresses."""
+    f32, f16, b16, f64 = FLOATS[0], FLOATS[1], FLOATS[2], FLOATS[3]
+    for columns in (1, 7, 33, 1000, 1025, 5000, 33001):
+        rows = 3 if columns > 5000 else 5
+        yield _case("Softmax", f32, (rows, columns))
+        yield _case("SoftmaxBackward", f32, (rows, columns), (rows, columns), alias=0)
+        yield _case("LayerNorm", f32, (rows, columns), (columns,), (columns,), epsilon=1e-5)
+        statistics = ((rows, 1), (rows, 1), (columns,))
+        yield _case("LayerNormGrad", f32, (rows, columns), (rows, columns), *statistics, low=0.1, alias=1)
+    for dtype in (f16, b16, f64):
+        for columns in (7, 1000, 9000):
+            yield _case("Softmax", dtype, (4, columns), low=-20, high=20, alias=0)
+            yield _case("LogSoftmaxGrad", dtype, (4, columns), (4, columns), low=-3, high=0)
+            statistics = ((4, 1), (4, 1), (columns,))
+            yield _case("LayerNormGrad", dtype, (4, columns), (4, columns), *statistics, low=0.1)
+            yield _case("RmsNorm", dtype, (4, columns), (columns,))
+    yield _case("Softmax", f32, (2, 40, 6), axis=1)
+    yield _case("Softmax", f32, (130, 1024))
+    yield _case("Softmax", b16, (300, 64), shift=1)
+    yield _case("LogSoftmax", f16, (3, 100, 7), axis=1)
+    yield _case("L2Normalize", f32, (50, 33), axis=0)
+    yield _case("LayerNorm", f32, (6, 5, 12), (5, 12), (5, 12), shift=1)
+    for dtype in (f32, b16):
+        yield _case("SoftmaxCrossEntropyWithLogits", dtype, (5, 1003), (5, 1003), low=0, high=0.01)
+        for is_grad in (False, True):
+            name, types = "SparseSoftmaxCrossEntropyWithLogits", (dtype, "Int32")
+            yield _case(name, types, (40, 1003), (40,), low=-3, high=900, is_grad=is_grad)
+            yield _case(name, types, (3, 50001), (3,), low=-1, high=1, is_grad=is_grad)
+    for dtype in (f32, b16, "Int64"):
+        for shape, axis in (
+            ((100000,), ()), ((3, 50001), (1,)), ((3, 50000), (1,)), ((5000, 7), (0,)), ((5000, 64), (0,)),
+            ((300, 513), (0,)), ((2, 300, 40), (0, 2)), ((3, 500, 24), (1,)), ((40, 3, 50, 4), (0, 2)),
+            ((9, 3000), (0,)), ((1, 1), (0,)), ((4, 1, 3), (1,)), ((700, 3), (1,)), ((3, 40000, 2), (0, 1, 2)),
+        ):  # fmt: skip
+            if dtype != b16 or axis != ():
+                yield _case("ReduceSum", dtype, shape, axis=axis, low=-5, high=6)
+    yield _case("ReduceSum", f32, (5001, 66), axis=(0,), shift=1)
+    yield _case("ReduceMean", b16, (600, 1024), axis=(0,))
+    yield _case("ReduceMax", f32, (5000, 6), axis=(0,))
+    yield _case("ReduceMin", "Int8", (700, 40), axis=(0,), low=-128, high=128)
+    yield _case("ReduceMax", "UInt32", (3, 50000), axis=(1,), low=0, high=9)
+    yield _case("ReduceAll", "Bool", (40, 3000), axis=(0,))
+    yield _case("ReduceAny", "Bool", (3, 30000), axis=(1,))
+    yield _case("ReduceSum", "Bool", (30, 3), axis=(1,))
+    for dtype in (f32, b16):
+        gamma = {"epsilon": 1e-5}
+        yield _case("LayerNormGammaGrad", dtype, (900, 136), (900, 136), (900, 1), (900, 1), low=0.1, **gamma)
+        yield _case("LayerNormGammaGrad", dtype, (30, 40, 24), (30, 40, 24), (30, 1, 1), (30, 1, 1), low=0.1,
+                    begin_params_axis=2, **gamma)  # fmt: skip
+    for dtype in (f32, f16, f64, "Int8"):
+        yield _case("Transpose", dtype, (70, 45), perm=(1, 0))
+        yield _case("Transpose", dtype, (3, 33, 5, 66), perm=(2, 3, 0, 1))
+        yield _case("Transpose", dtype, (2, 65, 34), perm=(0, 2, 1), shift=1)
+        yield _case("Transpose", dtype, (3, 5, 4, 16), perm=(0, 2, 1, 3))
+        yield _case("Transpose", dtype, (3, 5, 4, 7), perm=(3, 1, 0, 2))
+        yield _case("Concat", dtype, (5, 3, 8), (5, 1, 8), (5, 6, 8), axis=1)
+        yield _case("Split", dtype, (6, 48), axis=1, output_num=3)
+        yield _case("BroadcastTo", dtype, (3, 1, 7), shape=(4, 3, 5, 7))
+        yield _case("BroadcastTo", dtype, (6, 1), shape=(3, 6, 48))
+        yield _case("StridedSlice", dtype, (40, 300), begin=(3, 250), end=(38, 10), strides=(2, -3))
+        yield _case("StridedSliceGrad", dtype, (18, 80), begin=(3, 250), end=(38, 10), strides=(2, -3), shape=(40, 300))
+        yield _case("Pad", dtype, (40, 130), paddings=((2, 0), (1, 5)))
+    yield _case("Concat", f32, *[(4, n) for n in range(1, 12)], axis=1)
+    yield _case("Tile", f32, (3, 5), multiples=(4, 2, 3))
+    yield _case("ReverseV2", f32, (5, 33, 8), axis=(0, 2))
+    yield _case("Tril", f16, (3, 70, 61), diagonal=2)
+    yield _case("Fill", (), shape=(71, 61), type=dtype_of(b16), value=-0.7)
+    yield _case("Fill", (), shape=(7,), type=dtype_of("Int8"), value=-128)
+    yield _case("Fill", (), shape=(7,), value=float("-inf"))
+    for dtype in (f32, b16):
+        ids = (dtype, "Int32")
+        yield _case("Gather", ids, (100, 24), (7, 30), low=-100, high=100)
+        yield _case("Gather", (dtype, "Int64"), (50, 13), (70,), low=0, high=100, offset=50, total=100, shift=1)
+        yield _case("GatherGrad", ids, (3000, 12), (3000,), low=0, high=3, size=5)
+        yield _case("GatherGrad", ids, (200, 260), (200,), low=-700, high=700, size=700)
+        yield _case("GatherGrad", ids, (200, 7), (200,), low=0, high=900, size=300, offset=450, total=900)
+        yield _case("UnsortedSegmentSum", ids, (2, 100, 6), (2, 100), low=-1, high=90, num_segments=80)
+    yield _case("UnsortedSegmentSum", ("Int64", "Int64"), (100,), (100,), low=-5, high=50, num_segments=40)
+    yield _case("OneHot", ("Int64", f16, f16), (13, 5), (), (), low=-1, high=9, depth=9, axis=1)
+    for dtype in (f32, f16, b16):
+        yield _case("Dropout", dtype, (13, 77), keep_prob=0.6, Seed0=5, Seed1=9)
+        yield _case("Dropout", dtype, (8, 24), keep_prob=0.3, Seed1=2, shape=(30, 100), begin=(11, 76))
+    yield _case("DropoutGenMask", f32, (), low=0.3, high=0.7, shape=(40, 130), Seed0=3)
+    yield _case("DropoutGenMask", f32, (), low=0.3, high=0.7, shape=(40, 130), begin=(20, 0), local=(20, 65))
+    yield _case("UniformReal", (), shape=(71, 60), seed=7)
+
+
+def all_cases() -> list[Case]:
+    found = {case.name: case for case in (*sample_cases(), *odd_cases())}
+    return list(found.values())

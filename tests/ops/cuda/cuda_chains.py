@@ -1,0 +1,266 @@
+"""Cases for the generated kernels of fused chains, reductions and updates: on the CPU by emulation, and on a GPU."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.graph import element_types
+from mspc.ir.types import DType, TensorType, dtype_of
+from mspc.ops.bases import Elementwise
+from mspc.ops.fused.elementwise import FusedElementwise
+from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY, Op
+from mspc.ops.optim.optimizer import Update
+
+load_operators()
+TOLERANCE = {"Float64": 1e-11, "Float32": 4e-6, "Float16": 1e-3, "BFloat16": 8e-3}
+FLOATS = (-np.inf, -1e30, -50, -7.5, -2.5, -1, -0.5, -1e-3, -0.0, 0.0, 1e-3, 0.5, 1, 1.5, 2.5, 7.5, 50, 1e30, np.inf,
+          np.nan)  # fmt: skip
+FEW_FLOATS = (-np.inf, -2.5, -0.0, 0.5, 1, 3.0, np.inf, np.nan)
+INTEGERS = (-128, -7, -3, -2, -1, 0, 1, 2, 3, 7, 127)
+
+
+class NumPy:
+    """The backend that the kernels are compared with."""
+
+    xp = np
+    comm = None
+    step = 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator on operands of these types, `alias`: the operand whose memory takes result 0, -1 for none.
+
+    values: of the operands; random ones where there are none. shift: bytes by which memory is not aligned.
+    """
+
+    op: Op
+    types: tuple[TensorType, ...]
+    values: tuple[Any, ...] = ()
+    alias: int = -1
+    shift: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.op} {[str(t) for t in self.types]} alias {self.alias} shift {self.shift}"
+
+    def inputs(self) -> list[Any]:
+        random = np.random.default_rng(len(self.types))
+        return list(self.values) or [_random(random, t) for t in self.types]
+
+    def results(self) -> tuple[TensorType, ...]:
+        return element_types(self.op.infer(*self.types))
+
+    def expected(self, inputs: Sequence[Any]) -> list[Any]:
+        """What NumPy makes of copies of the inputs: the results, and the operands that are changed.
+
+        Halves, and sums, are computed in Float64: the kernels do not round on the way.
+        """
+        copies = [np.array(x) for x in inputs]
+        floats = {t.dtype for t in self.types if t.dtype.is_float}
+        widens = len(floats) == 1 and (isinstance(self.op, FusedElementwise) or min(floats, key=_size).itemsize == 2)
+        if widens:
+            copies = [x.astype(np.float64) if dtype_of(x.dtype) in floats else x for x in copies]
+        with np.errstate(all="ignore"):
+            found = self.op.kernel(NumPy())(*copies)  # type: ignore[arg-type]  # all that kernels read
+        results = [np.asarray(x) for x in (found if isinstance(found, tuple) else (found,))]
+        types = (*self.results(), *(self.types[i] for i in self.op.mutates))
+        results += [copies[i] for i in self.op.mutates]
+        return [x.astype(t.dtype.numpy) if widens else x for x, t in zip(results, types, strict=True)]
+
+    def check(self, made: Sequence[Any], inputs: Sequence[Any]) -> None:
+        """Compare the results, and the operands that were changed, with NumPy's. `inputs`: before the launch."""
+        for one, other in zip(made, self.expected(inputs), strict=True):
+            assert one.dtype == other.dtype, f"{self}: {one.dtype} and not {other.dtype}"
+            assert one.shape == other.shape, f"{self}: {one.shape} and not {other.shape}"
+            if not dtype_of(one.dtype).is_float:
+                np.testing.assert_array_equal(one, other, err_msg=str(self))
+                continue
+            coarsest = max(TOLERANCE.get(t.dtype.name, 0) for t in (*self.types, *self.results()))
+            wanted = other.astype(np.float64)
+            # What cancels in a sum was rounded at the size of its terms.
+            size = max(1.0, float(np.max(np.abs(wanted)))) if isinstance(self.op, FusedElementwise) else 1.0
+            np.testing.assert_allclose(
+                one.astype(np.float64), wanted, rtol=coarsest, atol=size * coarsest / 4, err_msg=str(self)
+            )
+
+
+def _between(random: Any, type: TensorType, low: float, high: float) -> Any:
+    if type.dtype.kind == "b":
+        return random.random(type.shape) < 0.5
+    if type.dtype.is_integer:
+        return np.asarray(random.integers(int(low), max(int(high), int(low) + 1), type.shape)).astype(type.dtype.numpy)
+    return np.asarray(random.uniform(low, high, type.shape)).astype(type.dtype.numpy)
+
+
+def _size(dtype: DType) -> int:
+    return dtype.itemsize
+
+
+def _random(random: Any, type: TensorType) -> Any:
+    if type.dtype.kind == "b":
+        return random.random(type.shape) < 0.5
+    if type.dtype.is_integer:
+        return random.integers(0, 9, type.shape).astype(type.dtype.numpy)
+    values = random.uniform(0.1, 1.5, type.shape) * random.choice((-1, 1), type.shape)
+    return np.asarray(values).astype(type.dtype.numpy)
+
+
+def tensor(text: str) -> TensorType:
+    """The type that a text like "Float32 8 16" names."""
+    name, *sizes = text.split()
+    return TensorType(dtype_of(name), tuple(map(int, sizes)))
+
+
+def elementwise_operators() -> Iterator[tuple[Op, tuple[str, ...], Any]]:
+    """(operator, element types of its operands, sample) of every sample of an operator with an expression."""
+    for _, cls in sorted(REGISTRY.items()):
+        if not issubclass(cls, Elementwise) and cls.__name__ != "DropoutDoMask":
+            continue
+        for sample in cls.samples:
+            yield cls(**sample.fields), sample.dtypes or ("Float64",) * len(sample.shapes), sample
+
+
+def sample_cases(floats: Sequence[str]) -> Iterator[Case]:
+    """Every sample of every elementwise operator, Float64 replaced by other element types."""
+    for op, dtypes, sample in elementwise_operators():
+        for name in floats:
+            if name != floats[0] and "Float64" not in dtypes:
+                continue
+            names = [name if dtype == "Float64" else dtype for dtype in dtypes]
+            types = tuple(TensorType(dtype_of(n), shape) for n, shape in zip(names, sample.shapes, strict=True))
+            random = np.random.default_rng(0)
+            yield Case(op, types, tuple(_between(random, t, sample.low, sample.high) for t in types))
+
+
+def edge_cases() -> Iterator[Case]:
+    """Infinities, NaN, zeros of both signs, extreme integers, in all combinations, for every elementwise operator."""
+    seen: set[Any] = set()
+    for op, dtypes, _ in elementwise_operators():
+        for name in ("Float64", "Float32", "Int8", "Int64", "UInt8"):
+            scalars = tuple(tensor(name if dtype == "Float64" else dtype) for dtype in dtypes)
+            if (op, scalars) in seen or not _takes(op, scalars):
+                continue
+            seen.add((op, scalars))
+            lists = [_edges(t, len(scalars)) for t in scalars]
+            if op.name == "Pow" and scalars[1].dtype.is_integer:
+                lists[1] = [v for v in lists[1] if v >= 0]  # NumPy refuses others
+            columns = zip(*itertools.product(*lists), strict=True)
+            values = tuple(np.array(c).astype(t.dtype.numpy) for c, t in zip(columns, scalars, strict=True))
+            yield Case(op, tuple(t.with_shape(v.shape) for t, v in zip(scalars, values, strict=True)), values)
+
+
+def _takes(op: Op, types: Sequence[TensorType]) -> bool:
+    if op.name in ("PReLU", "DropoutDoMask"):  # their operands differ in shape
+        return False
+    real = type(op).__module__.endswith("activation") and op.name not in ("ReLU", "ReluGrad")
+    if real and any(t.dtype.is_integer for t in types):
+        return False
+    try:
+        op.infer(*types)
+        with np.errstate(all="ignore"):
+            op.kernel(NumPy())(*[np.zeros(t.shape, t.dtype.numpy) for t in types])  # type: ignore[arg-type]
+    except Exception:  # NumPy has no such function of these element types
+        return False
+    return True
+
+
+def _edges(type: TensorType, count: int) -> list[Any]:
+    if type.dtype.kind == "b":
+        return [False, True]
+    if type.dtype.is_float:
+        return list(FLOATS if count < 3 else FEW_FLOATS)
+    return [v for v in INTEGERS if v >= 0] if type.dtype.kind == "u" else list(INTEGERS)
+
+
+def chain(types: Sequence[str], body: Sequence[str], returns: Sequence[int], alias: int = -1, shift: int = 0) -> Case:
+    return Case(FusedElementwise(tuple(body), tuple(returns)), tuple(map(tensor, types)), (), alias, shift)
+
+
+def chain_cases(scale: int = 1) -> Iterator[Case]:
+    """Chains of every kind of loop. scale: factor of the sizes of dimension 0 or 1."""
+    n = 8 * scale
+    gelu = ("Add(x0, x1)", "GeLU(t0)")
+    for dtype in ("Float32", "BFloat16", "Float16", "Float64"):
+        yield chain((f"{dtype} {n} 64", f"{dtype} 64"), gelu, (1,))
+        yield chain((f"{dtype} {n} 64", f"{dtype} 64"), gelu, (0, 1), alias=0)
+        for keep, axis in itertools.product(("false", "true"), ("(0)", "(1)", "()")):
+            reduction = f"ReduceSum(t0, keep_dims={keep}, axis={axis})"
+            yield chain((f"{dtype} {n} 64", f"{dtype} {n} 64"), ("Mul(x0, x1)", reduction), (0, 1), alias=0)
+    mixed = (
+        "Cast(x0, dst_type=Float32)", "Mul(t0, x1)", "Add(t1, x2)", "Cast(t2, dst_type=BFloat16)",
+        "Mul(t3, x3)", "Cast(t4, dst_type=Float32)",
+    )  # fmt: skip
+    yield chain((f"BFloat16 {n} 36", "Float32", f"Float32 {n} 1", "BFloat16 36"), mixed, (3, 5))
+    yield chain(("Float32 400 1000", "Float32 1000"), ("Mul(x0, x1)", "Neg(t0)"), (1,), alias=0)  # packs in flight
+    yield chain(("BFloat16 400 1001", "Float32"), ("Cast(x0, dst_type=Float32)", "Mul(t0, x1)"), (1,))
+    yield chain(("Float32 7 13",), ("Tanh(x0)", "Square(t0)"), (1, 0))
+    yield chain(("Float32 7 13",), ("Tanh(x0)", "Square(t0)"), (1,), shift=4)
+    yield chain(("Float32 1 1", "Float32"), ("Sub(x0, x1)",), (0,))
+    yield chain(("Float32 4 1 6", "Float32 5 1", "Float32"), ("Mul(x0, x1)", "Add(t0, x2)"), (1,))
+    yield chain(("Float32 4 1 8", "Float32 5 1", "Float32 3 1 1 1"), ("Lerp(x0, x1, x2)", "Neg(t0)"), (1,))
+    yield chain(("Bool 9 16", "Float32 9 16", "Float32"), ("Select(x0, x1, x2)", "Greater(t0, x1)"), (0, 1))
+    yield chain(("Int32 12 16", "Int32 16"), ("Add(x0, x1)", "ReduceSum(t0, keep_dims=false, axis=(0))"), (1,))
+    yield chain(("Int8 5 16", "Int8 16"), ("Add(x0, x1)", "ReduceMax(t0, keep_dims=false, axis=(1))"), (0, 1))
+    yield chain(("Bool 5 16", "Bool 16"), ("LogicalAnd(x0, x1)", "ReduceSum(t0, keep_dims=false, axis=(1))"), (1,))
+    yield chain((f"Float32 {n} 6 6",) * 3, ("AddN(x0, x1, x2)", "Neg(t0)"), (0, 1), alias=2)
+    # Two reductions of one chain; means; rows and columns that pack and that do not; more than one part.
+    for shape in ("96 40", "600 24", "33 7", "5 1024", "3 5000", "2 9999", "1 6000", "4000 1", "1 1"):
+        rows = [int(v) for v in shape.split()]
+        for axis in ("(0)", "(1)", "()"):
+            body = (
+                "Mul(x0, x1)", f"ReduceMean(t0, keep_dims=false, axis={axis})",
+                f"ReduceMax(t0, keep_dims=true, axis={axis})",
+            )  # fmt: skip
+            yield chain((f"Float32 {shape}", f"Float32 {rows[1]}"), body, (1, 2, 0) if rows[0] < 50 else (1, 2))
+    three = [f"ReduceSum(t0, keep_dims=false, axis={axis})" for axis in ("(0)", "(1)", "()")]
+    yield chain(("Float32 96 40", "Float32 40"), ("Mul(x0, x1)", *three, "Neg(t0)"), (4, 3, 1, 2), alias=0)
+    yield chain(("Float32 64 64", "Float32 64"), ("Mul(x0, x1)", *three[:2]), (1, 2))
+    for axis in ("(1)", "(0, 2)", "(0, 1)", "(1, 2)", "(-1)", "(0)", "()"):
+        body = ("Add(x0, x1)", f"ReduceSum(t0, keep_dims=false, axis={axis})")
+        yield chain((f"Float32 {4 * scale} 6 16", "Float32 6 1"), body, (1,))
+        yield chain((f"BFloat16 {4 * scale} 70 24", "BFloat16 1 24"), body, (1, 0))
+    yield chain(("Float32 3 300 20 1", "Float32"), ("Mul(x0, x1)", "ReduceSum(t0, keep_dims=false, axis=(1, 3))"), (1,))
+    deep = ("Add(x0, x1)", "ReduceSum(t0, keep_dims=false, axis=(1, 3))")
+    yield chain(("Float32 3 5 4 16", "Float32 4 1"), deep, (1,))
+    yield chain(("Float32 2 3 4 40 16", "Float32 3 1 40 1"), ("Mul(x0, x1)", "Exp(t0)"), (1,))
+
+
+def update_types(op: Update, shape: str, dtype: str, gradient: str) -> list[str]:
+    """Types of an update's operands for a parameter of this shape."""
+    return [
+        dtype if i in op.scalars else f"{gradient if name == 'gradient' else dtype} {shape}"
+        for i, name in enumerate(op.operands)
+    ]
+
+
+def update_cases(scale: int = 1) -> Iterator[Case]:
+    """Every optimizer on several tensors of different sizes, gradients of other element types among them."""
+    updates: list[Update] = []
+    for _, cls in sorted(REGISTRY.items()):
+        if issubclass(cls, Update):
+            updates += [cls(**sample.fields) for sample in cls.samples if len(sample.shapes[0]) == 1]
+    for op in updates:
+        gradients = ("Float32", "BFloat16", "Float16") if "gradient" in op.operands else ("Float32",)
+        types: list[str] = []
+        sizes = ("5", "1024", f"{3 * scale} 700", "", f"{9001 * scale}", "2 2")
+        for number, sizes_of in enumerate(sizes):
+            types += update_types(op, sizes_of, "Float32", gradients[number % len(gradients)])
+        yield _positive(GroupedUpdate.of(op, len(sizes)), types)
+        yield _positive(op, update_types(op, f"{13 * scale} 8", "Float64", "Float64"))
+        yield _positive(op, update_types(op, "37", "Float16", "Float16"), shift=2)
+        if len(op.operands) == 2:
+            yield Case(op, (tensor("Int32 9"), tensor("Int32 9")))
+
+
+def _positive(op: Op, types: Sequence[str], shift: int = 0) -> Case:
+    random = np.random.default_rng(1)
+    found = tuple(map(tensor, types))
+    return Case(op, found, tuple(np.asarray(random.uniform(0.1, 0.9, t.shape)).astype(t.dtype.numpy) for t in found),
+                shift=shift)  # fmt: skip

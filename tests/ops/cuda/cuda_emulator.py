@@ -1,0 +1,358 @@
+"""A `Device` without a GPU: kernels are compiled by g++ and every thread of a block really runs, as a fiber.
+
+Barriers and shuffles switch between fibers; a kernel in which threads wait for others that never come is an error.
+All kernels asked for are compiled together at the first launch, so that operators are prepared first and run then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mspc.ops.cuda.norm_kernels import INSTRUCTIONS
+from mspc.ops.device import PRELUDE
+from mspc.ops.math.matmul import BatchMatMul
+from mspc.ops.nn.activation import GeLU, GeLUGrad
+
+NEEDED = shutil.which("g++")
+
+SHIM = r"""
+#include <cmath>
+#include <csetjmp>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <tuple>
+#include <ucontext.h>
+#include <utility>
+#define __device__
+#define __global__ static
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__ static
+struct Place { unsigned int x, y, z; };
+static Place threadIdx, blockIdx, blockDim, gridDim;
+
+static float from_f16(unsigned short bits) { _Float16 h; std::memcpy(&h, &bits, 2); return (float)h; }
+static unsigned short to_f16(float v) {
+    _Float16 h = (_Float16)v; unsigned short bits; std::memcpy(&bits, &h, 2); return bits;
+}
+static unsigned short to_bf16(float v) {
+    unsigned int bits; std::memcpy(&bits, &v, 4);
+    if (v != v) return 0x7fff;
+    return (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+static inline float __uint_as_float(unsigned int v) { float r; std::memcpy(&r, &v, 4); return r; }
+static inline float __int_as_float(int v) { float r; std::memcpy(&r, &v, 4); return r; }
+static inline double __longlong_as_double(long long v) { double r; std::memcpy(&r, &v, 8); return r; }
+static inline unsigned int __umulhi(unsigned int a, unsigned int b) { return (unsigned long long)a * b >> 32; }
+static inline float rsqrt(float v) { return 1 / std::sqrt(v); }
+static inline double rsqrt(double v) { return 1 / std::sqrt(v); }
+using std::acos; using std::acosh; using std::asin; using std::asinh; using std::atan; using std::atan2;
+using std::atanh;
+using std::ceil; using std::copysign; using std::cos; using std::cosh; using std::erf; using std::erfc; using std::exp;
+using std::expm1; using std::floor; using std::fmod; using std::hypot; using std::log; using std::log1p; using std::pow;
+using std::rint; using std::sin; using std::sinh; using std::sqrt; using std::tan; using std::tanh; using std::trunc;
+static inline int __popc(unsigned int v) { return __builtin_popcount(v); }
+static inline double __dadd_rn(double a, double b) { volatile double r = a + b; return r; }
+static inline double __dmul_rn(double a, double b) { volatile double r = a * b; return r; }
+
+// A copy to shared memory is made as late as it may be, or at once.
+namespace copies {
+struct Copy { unsigned char* to; const void* from; int bytes; unsigned int group; };
+static std::deque<Copy> waiting[1024];
+static unsigned int closed[1024];
+static void make(const Copy& one) { std::memcpy(one.to, one.from, one.bytes); }
+}
+typedef unsigned char* Shared;
+static Shared shared_at(void* memory) { return (Shared)memory; }
+template <int BYTES> static void start_copy(Shared to, const void* from) {
+    if (((unsigned long long)to | (unsigned long long)from) % BYTES) __builtin_trap();
+    const copies::Copy one = {to, from, BYTES, copies::closed[threadIdx.x]};
+    if (EAGER_COPIES || BYTES < 4) copies::make(one);
+    else copies::waiting[threadIdx.x].push_back(one);
+}
+static void close_copies() { ++copies::closed[threadIdx.x]; }
+template <int LEFT> static void await_copies() {
+    auto& waiting = copies::waiting[threadIdx.x];
+    for (; !waiting.empty() && waiting.front().group + LEFT < copies::closed[threadIdx.x]; waiting.pop_front())
+        copies::make(waiting.front());
+}
+
+namespace fibers {
+enum State { READY, AT_BLOCK, AT_WARP, DONE };
+struct Fiber { ucontext_t start; jmp_buf point; State state; bool begun; unsigned int shuffles; char* stack; };
+static Fiber all[1024];
+static ucontext_t home;
+static jmp_buf home_point;
+static unsigned int now;
+static unsigned long long slots[2][1024];
+static int votes[2], vote_rounds[1024];
+static void (*work)(void*);
+static void* work_data;
+
+static void wait(State state) {
+    all[now].state = state;
+    if (!_setjmp(all[now].point)) _longjmp(home_point, 1);
+}
+static void body() { work(work_data); all[now].state = DONE; _longjmp(home_point, 1); }
+static void resume(unsigned int t) {
+    now = t; threadIdx = {t, 0, 0};
+    if (_setjmp(home_point)) return;
+    if (all[t].begun) _longjmp(all[t].point, 1);
+    all[t].begun = true;
+    swapcontext(&home, &all[t].start);
+}
+// Run one block; false where its threads wait for each other for ever.
+static bool block(unsigned int threads) {
+    for (unsigned int t = 0; t < threads; ++t) {
+        Fiber& f = all[t];
+        if (!f.stack) f.stack = new char[65536];
+        getcontext(&f.start);
+        f.start.uc_stack.ss_sp = f.stack; f.start.uc_stack.ss_size = 65536; f.start.uc_link = nullptr;
+        makecontext(&f.start, body, 0);
+        f.state = READY; f.begun = false; f.shuffles = 0; vote_rounds[t] = 0;
+        copies::waiting[t].clear(); copies::closed[t] = 0;
+    }
+    votes[0] = votes[1] = 0;
+    for (;;) {
+        bool moved = false;
+        unsigned int done = 0, waiting = 0;
+        for (unsigned int w = 0; w < threads; w += 32)
+            for (bool again = true; again;) {
+                again = false;
+                unsigned int at_warp = 0;
+                for (unsigned int t = w; t < w + 32 && t < threads; ++t) {
+                    if (all[t].state == READY) { resume(t); moved = true; }
+                    at_warp += all[t].state == AT_WARP;
+                }
+                if (at_warp == 32) {
+                    for (unsigned int t = w; t < w + 32; ++t) all[t].state = READY;
+                    again = true;
+                }
+            }
+        for (unsigned int t = 0; t < threads; ++t) {
+            done += all[t].state == DONE;
+            waiting += all[t].state == AT_BLOCK;
+        }
+        if (done == threads) return true;
+        if (waiting == threads) {
+            for (unsigned int t = 0; t < threads; ++t) all[t].state = READY;
+        } else if (!moved) {
+            return false;
+        }
+    }
+}
+}  // namespace fibers
+
+static inline void __syncthreads() { fibers::wait(fibers::AT_BLOCK); }
+static inline int __syncthreads_or(int v) {
+    const int round = fibers::vote_rounds[threadIdx.x]++ & 1;
+    if (v) fibers::votes[round] = 1;
+    fibers::wait(fibers::AT_BLOCK);
+    const int found = fibers::votes[round];
+    fibers::wait(fibers::AT_BLOCK);
+    fibers::votes[round] = 0;
+    return found;
+}
+static inline unsigned int atomicAdd(unsigned int* p, unsigned int v) { return __sync_fetch_and_add(p, v); }
+static inline void __threadfence_system() { __sync_synchronize(); }
+static inline void __syncwarp() { fibers::wait(fibers::AT_WARP); }
+template <class V> static unsigned long long* exchange(V v) {
+    static_assert(sizeof(V) == 4 || sizeof(V) == 8, "what shuffles take");
+    const unsigned int me = threadIdx.x;
+    unsigned long long* slots = fibers::slots[fibers::all[me].shuffles++ & 1];
+    std::memcpy(&slots[me], &v, sizeof v);
+    fibers::wait(fibers::AT_WARP);
+    return slots + (me & ~31u);
+}
+template <class V> static V __shfl_xor_sync(unsigned int, V v, int offset) {
+    unsigned long long* warp = exchange(v);
+    std::memcpy(&v, &warp[(threadIdx.x & 31) ^ offset], sizeof v);
+    return v;
+}
+template <class V> static V __shfl_sync(unsigned int, V v, int lane) {
+    unsigned long long* warp = exchange(v);
+    std::memcpy(&v, &warp[lane & 31], sizeof v);
+    return v;
+}
+static inline unsigned int __ballot_sync(unsigned int, int v) {
+    unsigned long long* warp = exchange((int)!!v);
+    unsigned int bits = 0;
+    for (int i = 0; i < 32; ++i) bits |= (unsigned int)(warp[i] & 1) << i;
+    return bits;
+}
+
+template <class... A, std::size_t... I>
+static int run(void (*kernel)(A...), bool waits, const unsigned int* grid, unsigned int threads, void** arguments,
+               std::index_sequence<I...>) {
+    std::tuple<void (*)(A...), void**> bound(kernel, arguments);
+    auto call = [](void* data) {
+        auto& [function, given] = *(std::tuple<void (*)(A...), void**>*)data;
+        function(*(std::remove_reference_t<A>*)given[I]...);
+    };
+    gridDim = {grid[0], grid[1], grid[2]};
+    blockDim = {threads, 1, 1};
+    fibers::work = call; fibers::work_data = &bound;
+    for (unsigned int z = 0; z < grid[2]; ++z) for (unsigned int y = 0; y < grid[1]; ++y)
+        for (unsigned int x = 0; x < grid[0]; ++x) {
+            blockIdx = {x, y, z};
+            if (waits) {
+                if (!fibers::block(threads)) return 1;
+            } else {
+                for (unsigned int t = 0; t < threads; ++t) { threadIdx = {t, 0, 0}; call(&bound); }
+            }
+        }
+    return 0;
+}
+template <class... A>
+static int run(void (*kernel)(A...), bool waits, const unsigned int* grid, unsigned int threads, void** arguments) {
+    return run(kernel, waits, grid, threads, arguments, std::index_sequence_for<A...>());
+}
+"""
+
+
+def aligned(nbytes: int, shift: int = 0) -> Any:
+    """Bytes that begin `shift` behind a multiple of 256, as memory of a GPU does; read as floats they are NaN."""
+    memory = np.full(nbytes + shift + 512, 0xFF, np.uint8)
+    begin = -memory.ctypes.data % 256 + shift
+    return memory[begin : begin + nbytes]
+
+
+def placed(array: Any, shift: int = 0) -> Any:
+    """A copy that begins `shift` bytes behind a multiple of 256."""
+    found = aligned(array.nbytes, shift).view(array.dtype).reshape(array.shape)
+    found[...] = array
+    return found
+
+
+_STAND_INS = """
+template <class T> static void narrow_two(T* to, float low, float high) {
+    to[0] = narrow<T>(low);
+    to[1] = narrow<T>(high);
+}
+"""
+
+
+class Emulator:
+    """See `mspc.ops.device.Device`. Few multiprocessors, so that small tensors take the ways of large ones. Products of
+    matrices are NumPy's."""
+
+    xp = np
+    comm = None
+    deterministic = True
+    tf32 = False
+    shared = ""  # C++ that stands once before all kernels
+    eager = False  # whether copies to shared memory are made at once, else when they are waited for
+
+    def __init__(self, folder: Path, multiprocessors: int = 2, step: int = 3) -> None:
+        self.folder = folder
+        self.multiprocessors = multiprocessors
+        self.step = np.array([step], np.int64)
+        self.stop = np.zeros(1, np.int32)
+        self.sources: dict[tuple[str, str], int] = {}
+        self.built: Any = None
+        self._scratch = aligned(1 << 20)
+
+    def scratch(self, nbytes: int) -> Any:
+        assert nbytes <= self._scratch.nbytes
+        return self._scratch[:nbytes]
+
+    def matmul(self, x: Any, y: Any, out: Any, transpose_a: bool, transpose_b: bool, *, addend: Any = None,
+               bias: Any = None, activation: str = "", before: Any = None) -> Any:  # fmt: skip
+        for array in (x, y, out):
+            assert array.flags.c_contiguous
+        assert x.dtype == y.dtype
+        wide = np.float64 if out.dtype == np.float64 else np.float32
+        product = BatchMatMul(transpose_a, transpose_b).kernel(self)
+        gelu, gradient = GeLU().kernel(self), GeLUGrad().kernel(self)
+
+        def launch() -> None:
+            found = product(x.astype(wide), y.astype(wide))
+            for other in (addend, bias):
+                if other is not None:
+                    found = found + other.astype(wide)
+            if activation == "gelu" and before is not None:
+                before[...] = found
+            if activation == "gelu":
+                found = gelu(found)
+            if activation == "gelu_gradient":
+                found = gradient(found, before.astype(wide), before.astype(wide))
+            out[...] = found
+
+        return launch
+
+    def kernel(self, source: str, name: str) -> Any:
+        number = self.sources.setdefault((source, name), len(self.sources))
+        waits = any(word in source for word in ("__sync", "__shfl", "__ballot", "over_"))
+
+        def call(grid: Any, block: int, arguments: Sequence[Any], shared: int = 0) -> None:
+            self._call(number, waits, (grid, 1, 1) if isinstance(grid, int) else grid, block, arguments)
+
+        return call
+
+    def _call(self, number: int, waits: bool, grid: Any, block: int, arguments: Sequence[Any]) -> None:
+        assert waits is False or block % 32 == 0
+        assert grid[1] < 65536
+        assert grid[2] < 65536
+        if self.built is None:
+            self.built = [ctypes.PyDLL(str(path)) for path in self.build()]
+        cells: list[Any] = []
+        for argument in arguments:
+            if isinstance(argument, np.ndarray):
+                assert argument.flags.c_contiguous
+                cells.append(ctypes.c_void_p(argument.ctypes.data))
+            else:
+                cells.append(np.ctypeslib.as_ctypes(np.array(argument)))
+        given = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
+        function = getattr(self.built[number % len(self.built)], f"run_{number}")
+        status = function(int(waits), (ctypes.c_uint * 3)(*grid), block, given)
+        assert status == 0, f"threads wait for ever in {list(self.sources)[number][1]}"
+
+    def build(self) -> list[Path]:
+        """Compile all kernels, in two libraries at the same time."""
+        texts = [SHIM + emulated(PRELUDE + self.shared)] * 2
+        for (source, name), number in self.sources.items():
+            body = emulated(source).replace('extern "C" __global__', "__global__")
+            macros = "".join(f"#undef {name}\n" for name in dict.fromkeys(re.findall(r"#define (\w+)", body)))
+            texts[number % 2] += (
+                f"namespace k{number} {{\n{body}\n}}\n"
+                f'extern "C" int run_{number}(int waits, const unsigned int* grid, unsigned int threads, '
+                "void** given) { "
+                f"return run(k{number}::{name}, waits, grid, threads, given); }}\n{macros}"
+            )
+        found: list[Path] = []
+        jobs: list[Any] = []
+        for text in texts:
+            path = self.folder / f"kernels_{hashlib.sha256(text.encode()).hexdigest()[:16]}.cpp"
+            path.write_text(text)
+            found.append(path.with_suffix(".so"))
+            command = ["g++", "-std=c++17", "-O0", "-w", "-shared", "-fPIC", "-U_FORTIFY_SOURCE"]
+            command += [f"-DEAGER_COPIES={int(self.eager)}"]
+            command += ["-o", str(found[-1]), str(path)]
+            jobs.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        for job in jobs:
+            _, errors = job.communicate()
+            assert job.returncode == 0, errors[:4000]
+        return found
+
+
+def emulated(source: str) -> str:
+    """CUDA C++ with its PTX replaced by C++."""
+    source = source.replace(INSTRUCTIONS, _STAND_INS)
+    source = re.sub(r"extern __shared__ unsigned char memory\[\]", "unsigned char memory[227 << 10]", source)
+    source = re.sub(r'asm\("ex2\.[^"]*" : "=f"\((\w+)\) : "f"\((\w+)\)\);', r"\1 = exp2f(\2);", source)
+    source = re.sub(r'asm\("rcp\.[^"]*" : "=f"\((\w+)\) : "f"\((\w+)\)\);', r"\1 = 1 / \2;", source)
+    source = re.sub(r'asm\("cvt\.f32\.f16 [^"]*" : "=f"\((\w+)\) : "h"\(([\w.]+)\)\);', r"\1 = from_f16(\2);", source)
+    return re.sub(
+        r'asm\("cvt\.rn\.(b?f16)\.f32 [^"]*" : "=h"\(([\w.]+)\) : "f"\((\w+)\)\);', r"\2 = to_\1(\3);", source
+    )

@@ -1,0 +1,133 @@
+"""CUDA kernels of elementwise operators, fused chains and updates: run by g++ against NumPy, compiled by nvcc."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.ops.bases import Elementwise
+from mspc.ops.cuda.loops import HELPERS
+from mspc.ops.cuda.math import MATH
+from mspc.ops.device import PRELUDE
+from mspc.ops.op import REGISTRY
+from tests.ops.cuda.cuda_chains import Case, chain, chain_cases, edge_cases, sample_cases, update_cases
+from tests.ops.cuda.cuda_emulator import NEEDED, Emulator, placed
+
+NVCC = shutil.which("nvcc")
+
+
+class Device(Emulator):
+    """Emulates a GPU; what stands before every kernel is compiled once."""
+
+    shared = MATH + HELPERS
+
+    def kernel(self, source: str, name: str) -> Any:
+        return super().kernel(source.removeprefix(MATH).removeprefix(HELPERS), name)
+
+
+def prepared(device: Any, case: Case) -> tuple[list[Any], list[Any], Any]:
+    """(operands, results, launch) of a case."""
+    inputs = [placed(x, case.shift) for x in case.inputs()]
+    if case.op.mutates:
+        made = [inputs[i] for i in case.op.mutates]
+    else:
+        made = [placed(np.zeros(t.shape, t.dtype.numpy), case.shift) for t in case.results()]
+    if case.alias >= 0:
+        made[0] = inputs[case.alias]
+    launch = case.op.launch(device, inputs, made[0] if len(made) == 1 else tuple(made))
+    assert launch is not None, str(case)
+    return inputs, made, launch
+
+
+def check(cases: Sequence[Case], folder: Path) -> None:
+    """Run the cases' kernels on the CPU and compare with NumPy."""
+    if NEEDED is None:
+        pytest.skip("needs g++")
+    device = Device(folder)
+    made = [(case, *prepared(device, case)) for case in cases]
+    for case, inputs, results, launch in made:
+        before = [np.array(x) for x in inputs]
+        launch()
+        changed = [inputs[i] for i in case.op.mutates]
+        case.check([*(_results(case, inputs) if changed else results), *changed], before)
+
+
+def _results(case: Case, inputs: Sequence[Any]) -> list[Any]:
+    """An update's results are the first operands of every member."""
+    members = getattr(case.op, "members", lambda operands: [operands])(inputs)
+    outputs = getattr(case.op, "member", case.op).outputs
+    return [operands[i] for operands in members for i in range(outputs)]
+
+
+def test_every_elementwise_operator_has_an_expression() -> None:
+    assert [name for name, cls in REGISTRY.items() if issubclass(cls, Elementwise) and not cls.cuda] == []
+
+
+def test_samples_equal_numpy(tmp_path: Path) -> None:
+    check(list(sample_cases(("Float64", "Float32", "BFloat16"))), tmp_path)
+
+
+def test_edges_equal_numpy(tmp_path: Path) -> None:
+    check(list(edge_cases()), tmp_path)
+
+
+def test_chains_equal_numpy(tmp_path: Path) -> None:
+    check(list(chain_cases()), tmp_path)
+
+
+def test_updates_equal_numpy(tmp_path: Path) -> None:
+    check(list(update_cases()), tmp_path)
+
+
+def test_nothing_is_updated_after_a_stop(tmp_path: Path) -> None:
+    if NEEDED is None:
+        pytest.skip("needs g++")
+    device = Device(tmp_path)
+    device.stop[0] = 1
+    (case, *_) = update_cases()
+    inputs, _, launch = prepared(device, case)
+    before = [np.array(x) for x in inputs]
+    launch()
+    for one, other in zip(inputs, before, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def sources(cases: Sequence[Case]) -> list[tuple[str, str]]:
+    """(source, name) of the cases' kernels as a large GPU gets them."""
+    device = Emulator(Path("."), multiprocessors=132)
+    for case in cases:
+        prepared(device, case)
+    return list(device.sources)
+
+
+def test_sizes_do_not_change_the_source() -> None:
+    body = ("Mul(x0, x1)", "Tanh(t0)", "ReduceSum(t1, keep_dims=false, axis=(0))")
+    cases = [chain((f"Float32 {rows} 64", "Float32 64"), body, (1, 2)) for rows in (4096, 8192)]
+    assert len(sources(cases)) == len(sources(cases[:1])) == 2
+
+
+def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
+    if NVCC is None:
+        pytest.skip("needs nvcc")
+    wanted = {"BFloat16", "Float16", "Float32"}
+    cases = [c for c in chain_cases(64) if {t.dtype.name for t in c.types} & wanted][::3]
+    cases += list(update_cases(64))[::7]
+    cases += [c for c in sample_cases(("BFloat16",)) if len(c.types[0].shape) == 1][::2]
+    parts = [PRELUDE, MATH, HELPERS]
+    for number, (source, name) in enumerate(sources(cases)):
+        own = source.removeprefix(MATH).removeprefix(HELPERS)
+        renamed = re.sub(rf"\b{name}\(", f"{name}{number}(", own)
+        parts.append(f"namespace kernel{number} {{\n{renamed}\n}}")
+    file = tmp_path / "kernels.cu"
+    file.write_text("\n".join(parts), encoding="utf-8")
+    target = ["-gencode=arch=compute_90,code=compute_90", "-ptx", "-o", str(tmp_path / "kernels.ptx")]
+    command = [NVCC, "-std=c++17", *target, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]

@@ -1,0 +1,158 @@
+"""Fused attention of TF32: its kernels run by g++ with tensor cores played in C++, and compiled by nvcc."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.ops.cuda import flash as cuda_flash
+from mspc.ops.cuda import flash_gradient as cuda_flash_gradient
+from mspc.ops.device import PRELUDE
+from tests.ops.cuda.cuda_emulator import NEEDED
+from tests.ops.cuda.cuda_tensor_cores import TensorCores
+from tests.ops.cuda.flash_cases import (
+    CASES,
+    FORWARD_TILES,
+    KEY_TILES,
+    QUERY_TILES,
+    Case,
+    empty,
+    expected,
+    gradient_of,
+)
+
+
+@dataclass
+class Prepared:
+    """found: what the launches fill; wanted: what NumPy finds."""
+
+    device: TensorCores
+    launches: list[Any]
+    found: list[np.ndarray]
+    wanted: list[np.ndarray]
+
+
+def prepared_case(device: TensorCores, case: Case) -> Prepared:
+    known = expected(case)
+    op, backward = known.op, gradient_of(known.op)
+    out, grads = empty(op, known.inputs), empty(backward, known.operands)
+    launches = [op.launch(device, known.inputs, out), backward.launch(device, known.operands, grads)]  # type: ignore[arg-type]
+    return Prepared(device, launches, [out[0], out[3], *grads], [*known.out, *known.grads])
+
+
+def with_tiles(device: TensorCores, case: Case, number: int) -> Prepared:
+    """The same through another way to cut the work."""
+    known = expected(case)
+    op, backward = known.op, gradient_of(known.op)
+    out, grads = empty(op, known.inputs), empty(backward, known.operands)
+    n, m = case.heads, case.key_heads
+    forward = op.attention(known.inputs, out[0], (n, m, m))
+    gradient = backward.attention(known.operands, known.operands[-2], (n, m, m, n))
+    views = op.views(forward.shape, (out[3], known.operands[-1], *grads), (n, n, n, m, m))
+    launches = [
+        cuda_flash.flash_forward(device, forward, views[0], FORWARD_TILES[number]),
+        cuda_flash_gradient.flash_backward(
+            device, gradient, views[1], views[2:], QUERY_TILES[number], KEY_TILES[number]
+        ),
+    ]
+    return Prepared(device, launches, [out[0], out[3], *grads], [*known.out, *known.grads])
+
+
+TILED = ("several tiles", "causal from the ends")
+NAMES = [*CASES, *(f"{name}, tiles {number}" for number in range(1, len(FORWARD_TILES)) for name in TILED)]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prepared]:
+    """All cases; their kernels are compiled together."""
+    if NEEDED is None:
+        pytest.skip("needs g++")
+    device = TensorCores(tmp_path_factory.mktemp("kernels"))
+    found = {name: prepared_case(device, case) for name, case in CASES.items()}
+    for number in range(1, len(FORWARD_TILES)):
+        for name in TILED:
+            found[f"{name}, tiles {number}"] = with_tiles(device, CASES[name], number)
+    return found
+
+
+def error_of(found: np.ndarray, wanted: np.ndarray) -> float:
+    """The largest error, over the largest number or 1; infinities are equal."""
+    error = np.zeros(found.shape)
+    np.subtract(found, wanted, out=error, where=found != wanted)
+    return float(np.max(np.abs(error))) / max(1.0, float(np.max(np.abs(wanted), where=np.isfinite(wanted), initial=0)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_equal_numpy(prepared: dict[str, Prepared], name: str) -> None:
+    case = prepared[name]
+    case.device.launched.clear()
+    for launch in case.launches:
+        launch()
+    assert case.device.launched == ["flash_forward", "flash_backward", "flash_backward"]
+    errors = [error_of(*pair) for pair in zip(case.found, case.wanted, strict=True)]
+    assert all(error < 1e-5 for error in errors), errors
+
+
+def test_products_of_tf32_are_even(tmp_path: Path) -> None:
+    """With cut off operands, copies made at once: errors are TF32's, and have no direction."""
+    if NEEDED is None:
+        pytest.skip("needs g++")
+    device = TensorCores(tmp_path, rounds=True, eager=True)
+    cases = [prepared_case(device, case) for case in (Case(64, 100, 140, heads=2), Case(128, 40, 70, heads=2))]
+    for case in cases:
+        for launch in case.launches:
+            launch()
+        for found, wanted in zip(case.found, case.wanted, strict=True):
+            error = found - wanted
+            assert 5e-6 < np.linalg.norm(error) / np.linalg.norm(wanted) < 1e-3
+            # How much of it is the result itself, made larger or smaller: 1e-3 and more if operands were only cut off.
+            assert abs(np.sum(error * wanted) / np.sum(wanted * wanted)) < 1e-4
+
+
+REFUSED = {
+    "float32 as it is": (Case(64, 20, 20), {"tf32": False}),
+    "another depth": (Case(48, 20, 20), {}),
+    "a scale below 0": (Case(64, 20, 20), {"scale_value": -1.0}),
+    "a band": (Case(64, 20, 20, sparse_mode=4), {"pre_tokens": 4}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_kernels_do_not_take(tmp_path: Path, name: str) -> None:
+    case, settings = REFUSED[name]
+    op, inputs = case.operator(), case.inputs()[:3]
+    for key in settings.keys() - {"tf32"}:
+        object.__setattr__(op, key, settings[key])
+    device = TensorCores(tmp_path)
+    device.tf32 = settings.get("tf32", True)
+    out = empty(op, inputs)
+    assert cuda_flash.flash_forward(device, op.attention(inputs, out[0], (1, 1, 1)), inputs[0]) is None  # type: ignore
+    assert device.sources == {}
+
+
+def sources() -> dict[str, str]:
+    found = {f"forward_{d}": tiles.source(d) for d, tiles in cuda_flash.TILES.items()}
+    for keyed, table in ((False, cuda_flash_gradient.OF_QUERIES), (True, cuda_flash_gradient.OF_KEYS)):
+        found |= {f"backward_{d}_{int(keyed)}": tiles.source(d, keyed) for d, tiles in table.items()}
+    return found
+
+
+def test_kernels_compile_for_h200_and_spill_nothing(tmp_path: Path) -> None:
+    compiler = shutil.which("nvcc")
+    if compiler is None:
+        pytest.skip("needs nvcc")
+    command = [compiler, "-std=c++17", "-gencode=arch=compute_90,code=sm_90", "-cubin", "-Xptxas", "-v"]
+    for name, source in sources().items():
+        path = tmp_path / f"{name}.cu"
+        path.write_text(PRELUDE + source)
+        whole = [*command, "-o", str(path.with_suffix(".cubin")), str(path)]
+        done = subprocess.run(whole, capture_output=True, check=False, text=True)
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", done.stderr), done.stderr

@@ -1,0 +1,117 @@
+"""CUDA kernels of operators that are not elementwise: run by g++ against NumPy, compiled by nvcc."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.ops.device import PRELUDE
+from mspc.ops.op import REGISTRY, Op
+from tests.ops.cuda.cuda_cases import ELEMENTWISE, MODULES, Case, NumPy, all_cases
+from tests.ops.cuda.cuda_emulator import NEEDED, Emulator, placed
+
+CASES = {case.name: case for case in all_cases()}
+PLAIN = {
+    "Argmax", "ArgMaxWithValue", "Argmin", "ArgMinWithValue", "CumSum", "ReduceProdGrad", "TopK",
+}  # fmt: skip
+"""Operators of these modules that run through CuPy."""
+
+
+class Prepared(dict[str, Any]):
+    """(inputs, results, launch) of every case."""
+
+    def __repr__(self) -> str:  # pytest prints it at every failure
+        return f"<{len(self)} cases>"
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """Every case; all kernels are compiled together."""
+    if NEEDED is None:
+        pytest.skip("needs g++")
+    device = Emulator(tmp_path_factory.mktemp("kernels"), step=NumPy.step)
+    found = Prepared()
+    for name, case in CASES.items():
+        inputs = [placed(x, case.shift * x.itemsize) for x in case.inputs()]
+        sevens = [np.full(t.shape, 7).astype(t.dtype.numpy) for t in case.results()]
+        made = [placed(x, case.shift * x.itemsize) for x in sevens]
+        if case.alias >= 0:
+            made[0] = inputs[case.alias]
+        found[name] = inputs, made, case.op.launch(device, inputs, case.outs(made))
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernel_equals_numpy(prepared: Prepared, name: str) -> None:
+    case = CASES[name]
+    inputs, made, launch = prepared[name]
+    assert launch is not None
+    with np.errstate(all="ignore"):
+        expected = case.expected([np.array(x) for x in inputs])
+    launch()
+    case.check(made, expected)
+
+
+def test_every_operator_has_a_kernel_or_is_named_here() -> None:
+    without = {
+        name
+        for name, cls in REGISTRY.items()
+        if cls.__module__.removeprefix("mspc.ops.") in MODULES and cls.launch is Op.launch and not cls.view
+    }
+    assert without == PLAIN
+
+
+def test_random_numbers_follow_the_step(tmp_path: Path) -> None:
+    if NEEDED is None:
+        pytest.skip("needs g++")
+    device = Emulator(tmp_path, step=1)
+    case = next(case for name, case in CASES.items() if name.startswith("UniformReal"))
+    (made,) = [np.zeros(t.shape, t.dtype.numpy) for t in case.results()]
+    launch: Any = case.op.launch(device, [], made)
+    drawn: list[Any] = []
+    for step in (1, 2, 1):
+        device.step[0] = step
+        launch()
+        drawn.append(made.copy())
+    assert (drawn[0] == drawn[2]).all()
+    assert (drawn[0] != drawn[1]).mean() > 0.99
+
+
+def test_kernels_compile_for_the_gpu(tmp_path: Path) -> None:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("needs nvcc")
+    device = Emulator(tmp_path, multiprocessors=132)
+    for name, case in CASES.items():
+        if " sample " in name and not name.endswith("sample 0 Float32"):
+            continue
+        made = [np.zeros(t.shape, t.dtype.numpy) for t in case.results()]
+        case.op.launch(device, case.inputs(), case.outs(made))
+    text = PRELUDE
+    for (source, _), number in device.sources.items():
+        text += f"namespace k{number} {{\n" + source.replace('extern "C" __global__', "__global__") + "}\n"
+    path = tmp_path / "all.cu"
+    path.write_text(text)
+    target = ["-gencode=arch=compute_90,code=sm_90", "-std=c++17", "-cubin"]
+    result = subprocess.run([nvcc, *target, "-w", "-o", str(tmp_path / "all.cubin"), str(path)], capture_output=True,
+                            text=True, check=False)  # fmt: skip
+    assert result.returncode == 0, result.stderr[:4000]
+
+
+def test_threads_that_wait_for_ever_are_found(tmp_path: Path) -> None:
+    if NEEDED is None:
+        pytest.skip("needs g++")
+    device = Emulator(tmp_path)
+    kernel = device.kernel('extern "C" __global__ void stuck() { if (threadIdx.x < 7) __syncthreads(); }', "stuck")
+    with pytest.raises(AssertionError, match="threads wait for ever in stuck"):
+        kernel(1, 32, [])
+
+
+def test_case_names_say_what_they_are() -> None:
+    assert all(isinstance(case, Case) for case in CASES.values())
+    assert not [name for name in ELEMENTWISE if any(case.startswith(f"{name} ") for case in CASES)]

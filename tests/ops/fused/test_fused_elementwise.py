@@ -1,0 +1,295 @@
+"""FusedElementwise and GroupedUpdate: the same bits as their members, texts, mistakes in bodies."""
+
+from __future__ import annotations
+
+import random
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Parameter
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.ir.types import FLOAT16, FLOAT32, TensorType, TupleType, dtype_of
+from mspc.ops.fused import kernel as fused_kernel
+from mspc.ops.fused.body import line_of, read_line
+from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
+from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY
+
+load_operators()
+BACKEND = SimpleNamespace(xp=np, comm=None, step=1)
+UNARY = ("Neg", "Abs", "Square", "Exp", "Tanh", "Sqrt", "ReLU", "GeLU", "Sigmoid", "Sign", "Identity")
+BINARY = ("Add", "Sub", "Mul", "Maximum", "Div", "SquaredDifference")
+SHAPES = ((6, 7, 8), (40, 9), (1, 300), (350,), (5, 1, 60), (2, 3, 1, 50))
+
+
+def line_by_line(op: FusedElementwise, operands: list[Any]) -> list[Any]:
+    lines: list[Any] = []
+    for step in steps_of(op):
+        lines.append(step.op.run(BACKEND, *((operands if k == "x" else lines)[i] for k, i in step.operands)))
+    return [lines[i] for i in op.returns]
+
+
+def random_body(draw: random.Random, shape: tuple[int, ...]) -> tuple[FusedElementwise, list[Any]]:
+    """Lines of the shape with operands that are broadcast to it, and arrays for the operands."""
+    shapes = [shape]
+    lines: list[str] = []
+    dtypes: list[str] = []  # of the lines
+    reduced: set[int] = set()
+    rank = len(shape)
+
+    def operand(dtype: str) -> str:
+        fitting = [f"t{i}" for i, d in enumerate(dtypes) if d == dtype and i not in reduced]
+        if fitting and draw.random() < 0.7:
+            return draw.choice(fitting)
+        if dtype != "Float32":
+            whole = draw.choice([i for i, d in enumerate(dtypes) if d == "Float32" and i not in reduced])
+            lines.append(f"Cast(t{whole}, dst_type={dtype})")
+            dtypes.append(dtype)
+            return f"t{len(lines) - 1}"
+        other = tuple(1 if draw.random() < 0.3 else n for n in shape)[draw.choice((0, 0, rank - 1)) :]
+        shapes.append(draw.choice((shape, other, ())))
+        return f"x{len(shapes) - 1}"
+
+    lines.append(f"{draw.choice(UNARY)}(x0)")
+    dtypes.append("Float32")
+    for _ in range(draw.randint(1, 9)):
+        chain = [i for i in range(len(lines)) if i not in reduced]
+        at = draw.choice(chain)
+        kind = draw.randrange(8)
+        if kind < 3 and dtypes[at] != "Bool":
+            made, dtype = f"{draw.choice(UNARY)}(t{at})", dtypes[at]
+        elif kind < 6 and dtypes[at] != "Bool":
+            pair = [f"t{at}", operand(dtypes[at])]
+            draw.shuffle(pair)
+            name = draw.choice((*BINARY, "Greater"))
+            made, dtype = f"{name}({', '.join(pair)})", "Bool" if name == "Greater" else dtypes[at]
+        elif kind == 6 and dtypes[at] == "Bool":
+            chosen = operand("Float32"), f"t{draw.choice([i for i in chain if dtypes[i] == 'Float32'])}"
+            made, dtype = f"Select(t{at}, {', '.join(chosen)})", "Float32"
+        elif kind == 7 and dtypes[at] == "Float32":
+            count = draw.randint(1, rank)
+            axes = draw.choice((range(count), range(rank - count, rank), range(rank)))
+            keep = draw.choice(("true", "false"))
+            name = draw.choice(("ReduceSum", "ReduceMean", "ReduceMax"))
+            made, dtype = f"{name}(t{at}, keep_dims={keep}, axis=({', '.join(map(str, axes))}))", "Float32"
+        else:
+            dtype = draw.choice(("Float32", "Float16"))
+            made = f"Cast(t{at}, dst_type={dtype})"
+        if made.startswith("Reduce"):
+            reduced.add(len(lines))
+        lines.append(made)
+        dtypes.append(dtype)
+    read = set(re.findall(r"t\d+", " ".join(lines)))
+    returns = [i for i in range(len(lines)) if f"t{i}" not in read or draw.random() < 0.3]
+    draw.shuffle(returns)
+    arrays = [np.random.default_rng(draw.randrange(1 << 30)).standard_normal(s).astype(np.float32) for s in shapes]
+    return FusedElementwise(tuple(lines), tuple(returns)), arrays
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 1 << 40), st.sampled_from(SHAPES), st.booleans())
+def test_bits_are_those_of_the_lines(seed: int, shape: tuple[int, ...], large: bool) -> None:
+    op, operands = random_body(random.Random(seed), shape)
+    saved = fused_kernel.SMALL, fused_kernel.LEAST, fused_kernel.MOST, fused_kernel.SHARED
+    if large:  # as arrays of many blocks are treated, on several threads
+        fused_kernel.SMALL, fused_kernel.LEAST, fused_kernel.MOST, fused_kernel.SHARED = 1, 16, 64, 128
+    try:
+        with np.errstate(all="ignore"):
+            expected = line_by_line(op, operands)
+            result = op.kernel(BACKEND)(*operands)
+            type = op.infer(*(TensorType(dtype_of(a.dtype), a.shape) for a in operands))
+            out = in_place(op, type, operands) if large else None
+    finally:
+        fused_kernel.SMALL, fused_kernel.LEAST, fused_kernel.MOST, fused_kernel.SHARED = saved
+    found = result if isinstance(result, tuple) else (result,)
+    types = type.elements if isinstance(type, TupleType) else (type,)
+    for number, (a, b, t) in enumerate(zip(expected, found, types, strict=True)):
+        assert np.asarray(b).dtype == a.dtype == t.dtype.numpy
+        assert np.shape(b) == np.shape(a) == t.shape
+        assert bits(b) == bits(a), op.body
+        assert out is None or bits(out[number]) == bits(a), op.body
+        assert not any(np.shares_memory(b, operand) for operand in operands)
+
+
+def bits(array: Any) -> bytes:
+    """The bytes of an array; all NaNs are one, as NumPy's vector loops leave their signs to the place of an element."""
+    array = np.array(array)
+    if array.dtype.kind == "f":
+        array[np.isnan(array)] = np.nan
+    return array.tobytes()
+
+
+def in_place(op: FusedElementwise, type: Any, operands: list[Any]) -> tuple[Any, ...]:
+    """The results where they stand in the memory of operands of their types as far as these suffice."""
+    copies = [array.copy() for array in operands]
+    free = [array for array in copies]
+    outs: list[Any] = []
+    for t in type.elements if isinstance(type, TupleType) else (type,):
+        place = next((i for i, a in enumerate(free) if a.shape == t.shape and a.dtype == t.dtype.numpy), None)
+        outs.append(np.empty(t.shape, t.dtype.numpy) if place is None else free.pop(place))
+    kernel = op.kernel_into(BACKEND)
+    assert kernel is not None
+    result = kernel(*copies, out=tuple(outs) if len(outs) > 1 else outs[0])
+    found = result if isinstance(result, tuple) else (result,)
+    assert all(a is b for a, b in zip(found, outs, strict=True))
+    return tuple(outs)
+
+
+@pytest.mark.parametrize("view", [lambda x: x.T, lambda x: x[::2], lambda x: np.broadcast_to(x[:1], x.shape)])
+def test_operands_may_be_views(view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_kernel, "SMALL", 1)
+    op = FusedElementwise(("Mul(x0, x1)", "GeLU(t0)", "ReduceSum(t1, keep_dims=false, axis=(1))"), (1, 2))
+    whole = np.random.default_rng(0).standard_normal((12, 12)).astype(np.float32)
+    operands = [view(whole), np.float32(2).reshape(())]
+    for a, b in zip(op.kernel(BACKEND)(*operands), line_by_line(op, operands), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_line_keeps_its_attributes() -> None:
+    for op in (REGISTRY["Cast"](dst_type=FLOAT16), REGISTRY["ReduceSum"](True, (0, 1)), REGISTRY["Add"]()):
+        operands = (("x", 0), ("t", 12))[: 1 + (op.name == "Add")]
+        step = read_line(line_of(op, operands))
+        assert (step.op, step.operands) == (op, operands)
+
+
+def test_text_reads_back_equal() -> None:
+    body = ("Cast(x0, dst_type=Float16)", "NanToNum(t0, nan=None, posinf=1.5, neginf=None)")
+    op = FusedElementwise(body, (1, 0))
+    graph = Graph("g")
+    x = Parameter("x", TensorType(FLOAT32, (4,)))
+    graph.parameters.append(x)
+    from mspc.ir.builder import Builder
+
+    whole = Builder(graph).emit(op, x)
+    update = Builder(graph).emit(GroupedUpdate("Assign()", 1), x, x)
+    graph.results = [Builder(graph).emit(REGISTRY["TupleGetItem"](0), whole)]
+    text = print_graph(graph)
+    again = parse(text, REGISTRY).main
+    assert [node.op for node in again.nodes[:2]] == [op, update.op]
+    assert print_graph(again) == text
+
+
+BAD = [
+    ((), (0,), "a fused operator has no lines"),
+    (("Add x0",), (0,), "in the line 'Add x0' of a fused operator: it is not of the form Name(x0, t0, key=value)"),
+    (("Foo(x0)",), (0,), "in the line 'Foo(x0)' of a fused operator: there is no operator Foo"),
+    (("MatMul(x0, x1, transpose_a=false, transpose_b=false)",), (0,),
+     "in the line 'MatMul(x0, x1, transpose_a=false, transpose_b=false)' of a fused operator: "
+     "MatMul does not work element by element"),
+    (("Add(x0, y1)",), (0,),
+     "in the line 'Add(x0, y1)' of a fused operator: 'y1' is neither x0, x1, ... nor t0, t1, ... nor key=value"),
+    (("Cast(x0)",), (0,), "in the line 'Cast(x0)' of a fused operator: Cast lacks the attribute 'dst_type'"),
+    (("Cast(x0, dst_type=3)",), (0,),
+     "in the line 'Cast(x0, dst_type=3)' of a fused operator: Cast: attribute 'dst_type' is 3, not DType"),
+    (("Cast(x0, dst_type=__import__('os'))",), (0,),
+     "in the line \"Cast(x0, dst_type=__import__('os'))\" of a fused operator: unexpected \"('os')}\""),
+    (("Neg(x0)", "Neg(t1)"), (1,),
+     "in the line 'Neg(t1)' of a fused operator: t1 is not the result of an earlier line"),
+    (("Neg(x0)", "ReduceSum(t0, keep_dims=false, axis=())", "Neg(t1)"), (2,),
+     "in the line 'Neg(t1)' of a fused operator: t1 is a reduction, which only closes a chain"),
+    (("ReduceSum(x0, keep_dims=false, axis=())",), (0,),
+     "in the line 'ReduceSum(x0, keep_dims=false, axis=())' of a fused operator: "
+     "a reduction reads the result of one earlier line"),
+    (("Neg(x0)", "Neg(x0)"), (1,),
+     "in the line 'Neg(x0)' of a fused operator: its result is neither read nor returned"),
+    (("AddN()",), (0,), "in the line 'AddN()' of a fused operator: it reads nothing"),
+    (("Neg(x1)",), (0,), "no line of the fused operator reads x0"),
+    (("Neg(x0)",), (1,), "a fused operator of 1 lines cannot return (1,)"),
+    (("Neg(x0)",), (), "a fused operator of 1 lines cannot return ()"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "returns", "message"), BAD)
+def test_bad_bodies_are_named(body: tuple[str, ...], returns: tuple[int, ...], message: str) -> None:
+    with pytest.raises(MspcError) as raised:
+        FusedElementwise(body, returns)
+    assert raised.value.message == message
+
+
+def test_bad_body_in_a_file_has_its_line() -> None:
+    text = """#IR entry      : @g
+#Total subgraph: 1
+
+#attrs         :
+#Total params  : 1
+
+%para1_x: <Tensor[Float32], (4)>
+
+subgraph @g() {
+  %0 = FusedElementwise(%para1_x) primitive_attrs: {body: ("Neg(t0)"), returns: (0)}
+      : (<Tensor[Float32], (4)>) -> (<Tensor[Float32], (4)>)
+  Return(%0)
+      : (<Tensor[Float32], (4)>)
+}
+"""
+    with pytest.raises(MspcError) as raised:
+        parse(text, REGISTRY, "bad.ir")
+    assert raised.value.message == "in the line 'Neg(t0)' of a fused operator: t0 is not the result of an earlier line"
+    assert (raised.value.location.file, raised.value.location.line) == ("bad.ir", 10)
+
+
+def test_operands_that_do_not_fit_are_named() -> None:
+    four, five = TensorType(FLOAT32, (4,)), TensorType(FLOAT32, (5,))
+    op = FusedElementwise(("Add(x0, x1)", "Neg(x0)"), (0, 1))
+    with pytest.raises(MspcError, match=r"^error: FusedElementwise takes 2 tensors, not 1$"):
+        op.infer(four)
+    with pytest.raises(MspcError) as raised:
+        op.infer(TensorType(FLOAT32, (1,)), five)
+    assert raised.value.message == (
+        "FusedElementwise: the line 'Neg(x0)' has shape (1,), the line 'Add(x0, x1)' (5,)"
+    )
+    assert step_types(op, [four, four]) == [four, four]
+
+
+def test_group_does_what_its_members_do() -> None:
+    generator = np.random.default_rng(0)
+    line = "ApplyMomentum(use_nesterov=true, use_locking=false, gradient_scale=0.5)"
+    op = GroupedUpdate(line, 2)
+    rate, momentum = np.float32(0.1), np.float32(0.9)
+    members = []
+    for shape in ((3, 4), (5,)):
+        wide = [generator.random(shape).astype(np.float32) for _ in range(2)]
+        members.append([*wide, rate, generator.random(shape).astype(np.float16), momentum])
+    copies = [[np.array(a) for a in member] for member in members]
+    types = [TensorType(dtype_of(np.asarray(a).dtype), np.shape(a)) for member in members for a in member]
+    assert op.mutates == (0, 1, 5, 6)
+    assert op.infer(*types) == TupleType((types[0], types[5]))
+    results = op.run(BACKEND, *members[0], *members[1])
+    for member, copy, result in zip(members, copies, results, strict=True):
+        copy[3] = copy[3].astype(np.float32)
+        expected = op.member.run(BACKEND, *copy)
+        np.testing.assert_array_equal(result, expected)
+        np.testing.assert_array_equal(member[1], copy[1])
+        assert result is member[0]
+
+
+def test_all_results_of_a_group_of_adams() -> None:
+    op = GroupedUpdate("Adam(use_locking=false, use_nesterov=false)", 2)
+    arrays = [np.full(3 if i in (0, 1, 2, 9) else (), 0.5, np.float32) for i in range(10)]
+    operands = [np.array(a) for a in arrays * 2]
+    results = op.run(BACKEND, *operands)
+    assert [id(a) for a in results] == [id(operands[i]) for i in (0, 1, 2, 10, 11, 12)]
+
+
+@pytest.mark.parametrize(
+    ("line", "count", "message"),
+    [
+        ("Add()", 2, "GroupedUpdate: Add is no update of a parameter"),
+        ("Assign(x0, x1)", 2, "GroupedUpdate: 'Assign(x0, x1)' names operands; write Assign(key=value) alone"),
+        ("Assign()", 0, "GroupedUpdate has 0 members; it needs at least one"),
+        ("", 1, "in the line '' of a fused operator: it is not of the form Name(x0, t0, key=value)"),
+    ],
+)
+def test_bad_groups_are_named(line: str, count: int, message: str) -> None:
+    with pytest.raises(MspcError) as raised:
+        GroupedUpdate(line, count)
+    assert raised.value.message == message

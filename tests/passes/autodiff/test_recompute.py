@@ -1,0 +1,35 @@
+"""Recomputing a marked cell: the same numbers from less memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mspc.api.state import Session
+from mspc.commands.report.facts import peak_bytes
+from mspc.compiler.driver import Compiled, compile_launch
+from mspc.engine.capture import capture
+from mspc.engine.programs import config_of
+
+MARK = "[Layer() for _ in range(LAYERS)]"
+
+
+@pytest.fixture
+def compiled(root: Path, tmp_path: Path) -> dict[str, Compiled]:
+    source = (root / "benchmarks/networks/layers.py").read_text()
+    assert MARK in source
+    source = source.replace("BATCH, SEQUENCE, HEADS = 8, 16, 8", "BATCH, SEQUENCE, HEADS = 8, 64, 8")
+    found: dict[str, Compiled] = {}
+    for name, layer in (("kept", "Layer()"), ("recomputed", "Layer().recompute()")):
+        script = tmp_path / f"{name}.py"
+        script.write_text(source.replace(MARK, f"[{layer} for _ in range(LAYERS)]"))
+        launch = capture(script, ["4"], Session.of_rank(0, 8))
+        found[name] = compile_launch(launch.target, launch.args, config_of(launch, 8))
+    return found
+
+
+def test_recomputed_layers_hold_less_memory_and_do_more_work(compiled: dict[str, Compiled]) -> None:
+    kept, recomputed = (compiled[name].rank_graph(0) for name in ("kept", "recomputed"))
+    assert len(recomputed.nodes) > len(kept.nodes)
+    assert peak_bytes(recomputed) < 0.8 * peak_bytes(kept)

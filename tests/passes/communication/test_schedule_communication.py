@@ -1,0 +1,288 @@
+"""Collectives beside computation: the same numbers in an order that all ranks agree on, and time that it saves."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mspc.analysis.durations import Timeline, seconds
+from mspc.api.state import Session
+from mspc.compiler.driver import Compiled, compile_launch
+from mspc.engine.capture import capture
+from mspc.engine.programs import config_of
+from mspc.ir.compare import difference
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.ir.types import FLOAT32, TensorType
+from mspc.ops.collective.collectives import AllGather, AllReduce, Collective
+from mspc.ops.control.structural import TupleGetItem, shows
+from mspc.ops.math.arithmetic import Add, Mul
+from mspc.ops.math.matmul import MatMul
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY, Op
+from mspc.ops.optim.optimizer import AssignAdd
+from mspc.passes.base import parse_passes, run_passes
+from mspc.passes.communication.collective_order import order_collectives
+from mspc.passes.communication.schedule_communication import ScheduleCommunication
+from mspc.runtime.memory_plan import plan_memory
+from tests.interpret import cut_for, run_on_ranks, run_whole, same
+from tests.networks import RandomNetwork
+from tests.random_networks import PASSES, well_conditioned_feeds
+from tests.runtime.test_memory_plan import compare, grown
+from tests.runtime.two_streams import check_places
+
+load_operators()
+SCHEDULED = parse_passes("schedule_communication,execute")
+SHAPE = (512, 512)
+TRANSFORMER = ("12", "1024", "16", "512", "16", "2", "2", "bfloat16")
+
+
+class Maker:
+    """A graph of large square matrices."""
+
+    def __init__(self, weights: int = 3) -> None:
+        self.graph = Graph("net")
+        type = TensorType(FLOAT32, SHAPE)
+        self.graph.parameters = [Parameter("x", type), *(Parameter(f"w{i}", type, "parameter") for i in range(weights))]
+        self.x, *self.weights = self.graph.parameters
+
+    def add(self, op: Op, *inputs: Node | Parameter, phase: str = "forward") -> Node:
+        node = Node(op, list(inputs), op.infer(*[value.type for value in inputs]), phase=phase)  # type: ignore[arg-type]
+        self.graph.nodes.append(node)
+        return node
+
+    def scheduled(self, *results: Node) -> list[Node]:
+        self.graph.results = list(results)
+        ScheduleCommunication().run(self.graph)
+        self.graph.verify()
+        return self.graph.nodes
+
+
+def reduce() -> AllReduce:
+    return AllReduce(rank_list=(0, 1))
+
+
+def test_a_product_that_does_not_need_it_runs_beside_a_reduction() -> None:
+    make = Maker()
+    x, (w, y, _) = make.x, make.weights
+    first = make.add(MatMul(), x, w)
+    second = make.add(MatMul(), x, y)
+    total = make.add(reduce(), first)
+    read = make.add(Add(), total, x)
+    out = make.add(Add(), read, second)
+    assert make.scheduled(out) == [first, total, second, read, out]
+    assert total.attrs == {"stream": "communication"}
+    assert first.attrs == {}
+
+
+def test_what_the_next_reduction_needs_goes_first() -> None:
+    make = Maker()
+    x, (w, y, _) = make.x, make.weights
+    aside = make.add(MatMul(), x, y)
+    first = make.add(MatMul(), x, w)
+    total = make.add(reduce(), first)
+    read = make.add(Add(), total, x)
+    out = make.add(Add(), read, aside)
+    assert make.scheduled(out) == [first, total, aside, read, out]
+
+
+def gradient(make: Maker, *products: Node) -> Node:
+    """The sum over a group of their own of gradients that these products make."""
+    total = make.add(AllReduce(rank_list=(0, 2)), *products, phase="backward")
+    total.attrs["mirror_user_id"] = ", ".join(f"w{i}" for i in range(len(products)))
+    return total
+
+
+def test_a_bucket_lets_the_next_collective_go_first() -> None:
+    make = Maker()
+    x, (w, y, z) = make.x, make.weights
+    made = [make.add(MatMul(), x, w), make.add(MatMul(), x, y)]
+    bucket = gradient(make, *made)
+    items = [make.add(TupleGetItem(i), bucket) for i in range(2)]
+    first = make.add(MatMul(), x, z)
+    total = make.add(reduce(), first)
+    out = make.add(Add(), total, x)
+    updates = [make.add(AssignAdd(), w, item, phase="update") for w, item in zip((w, y), items, strict=True)]
+    make.graph.results = [out]
+    assert order_collectives(make.graph)
+    assert make.graph.nodes == [*made, first, total, bucket, *items, out, *updates]
+
+
+def test_a_reduction_of_gradients_waits_while_another_collective_is_under_way() -> None:
+    make = Maker()
+    x, (w, y, z) = make.x, make.weights
+    first = make.add(MatMul(), x, w)
+    total = make.add(reduce(), first)
+    made = make.add(Mul(), x, y)
+    bucket = gradient(make, made)
+    aside = make.add(Mul(), x, z)
+    read = make.add(Add(), total, aside)
+    update = make.add(AssignAdd(), y, bucket, phase="update")
+    assert make.scheduled(read) == [first, total, made, aside, bucket, read, update]
+    assert (total.attrs["stream"], bucket.attrs["stream"]) == ("communication", "reduction")
+
+
+def test_a_parameter_is_read_before_it_is_updated_and_updates_wait_for_results() -> None:
+    make = Maker(1)
+    x, (w,) = make.x, make.weights
+    loss = make.add(reduce(), make.add(MatMul(), x, x))
+    update = make.add(AssignAdd(), w, x, phase="update")
+    after = make.add(MatMul(), x, w)
+    second = make.add(AssignAdd(), w, x, phase="update")
+    nodes = make.scheduled(loss)
+    assert [nodes.index(n) for n in (loss, update, after, second)] == sorted(
+        nodes.index(n) for n in (loss, update, after, second)
+    )
+
+
+def test_parameters_are_gathered_a_bounded_number_of_bytes_ahead() -> None:
+    make = Maker(200)
+    value: Node | Parameter = make.x
+    for weight in make.weights:
+        whole = make.add(AllGather(rank_list=(0, 1)), weight)
+        value = make.add(MatMul(), make.add(MatMul(transpose_b=True), value, whole), whole)
+    order_collectives(make.graph)
+    assert all(isinstance(node.op, AllGather) for node in make.graph.nodes[:200])
+    ahead = most = 0
+    started: set[Node] = set()
+    for node in make.scheduled(value):  # type: ignore[arg-type]
+        if isinstance(node.op, AllGather):
+            ahead += 1
+        elif node.inputs[1] not in started:
+            started.add(node.inputs[1])  # type: ignore[arg-type]
+            ahead -= 1
+        most = max(most, ahead)
+    assert most == (64 << 20) // (2 * 512 * 512 * 4)
+
+
+def test_nothing_happens_without_collectives() -> None:
+    make = Maker()
+    out = make.add(MatMul(), make.x, make.weights[0])
+    make.graph.results = [out]
+    assert not ScheduleCommunication().run(make.graph)
+
+
+def sequences(graphs: list[Graph]) -> list[list[tuple[str, tuple[int, ...]]]]:
+    return [
+        [(n.op.name, getattr(n.op, "rank_list", ())) for n in graph.nodes if isinstance(n.op, Collective)]
+        for graph in graphs
+    ]
+
+
+def agree(graphs: list[Graph]) -> None:
+    """Any two ranks call the collectives of their common groups in one order; pieces only go where they are needed."""
+    found = [[c for c in sequence if c[0] != "NeighborExchange"] for sequence in sequences(graphs)]
+    for one, other in combinations(range(len(graphs)), 2):
+        both = [[c for c in found[r] if {one, other} <= set(c[1])] for r in (one, other)]
+        assert both[0] == both[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 2**32))
+def test_steps_of_random_networks_stay_the_same(seed: int, order: int) -> None:
+    feeds = well_conditioned_feeds(grown(seed), seed)
+    expected = run_whole(RandomNetwork(seed).graph, feeds)
+    shared = run_passes(RandomNetwork(seed).graph, parse_passes(PASSES))
+    same(run_on_ranks(shared, feeds, SCHEDULED), expected, 1e-12)
+    ranks = int(shared.attrs["ranks"])
+    sliced = [run_passes(shared, parse_passes(f"slice_to_rank{{rank={rank}}}")) for rank in range(ranks)]
+    before = sequences(sliced)
+    graphs = [run_passes(graph, SCHEDULED) for graph in sliced]
+    assert sequences(graphs) == before
+    agree(graphs)
+    graph = graphs[order % ranks]
+    graph.verify()
+    graph.returns_tuple = len(graph.results) > 1
+    again = parse(print_graph(graph), REGISTRY, file="again", frames=True).main
+    assert difference(graph, again) == ""
+    plan = plan_memory(graph, alignment=16)
+    check_places(graph, plan)
+    values = {p.name: cut_for(p, order % ranks, feeds[p.name]) for p in graph.parameters}
+    for i in range(2):
+        compare(graph, plan, values, order + i)
+
+
+def compiled(root: Path, ranks: int, *arguments: str) -> Compiled:
+    launch = capture(root / "benchmarks/networks/layers.py", list(arguments), Session.of_rank(0, ranks))
+    return compile_launch(launch.target, launch.args, config_of(launch, ranks))
+
+
+def rank_graph(program: Compiled, rank: int, *, scheduled: bool = True) -> Graph:
+    last = "schedule_communication,execute" if scheduled else "execute"
+    return run_passes(program.graph, parse_passes(f"slice_to_rank{{rank={rank}}},{last}"))
+
+
+def test_all_ranks_of_a_transformer_agree(root: Path) -> None:
+    program = compiled(root, 8, "3", "256")
+    graphs = [rank_graph(program, rank) for rank in range(8)]
+    agree(graphs)
+    assert len({str([n.op.name for n in graph.nodes]) for graph in graphs}) == 1
+
+
+def test_a_small_transformer_in_planned_memory(root: Path) -> None:
+    graph = rank_graph(compiled(root, 8, "2"), 3)
+    plan = plan_memory(graph)
+    check_places(graph, plan)
+    assert plan.buckets
+    rng = np.random.default_rng(1)
+    values = {p.name: (rng.standard_normal(p.shape) / 8).astype(p.tensor_type.dtype.numpy) for p in graph.parameters}
+    for order in range(10):
+        compare(graph, plan, values, order)
+
+
+@pytest.fixture(scope="module")
+def transformer(root: Path) -> Compiled:
+    return compiled(root, 4, *TRANSFORMER)
+
+
+def test_little_but_the_forward_reductions_stays_unhidden(transformer: Compiled) -> None:
+    """Nothing runs beside a reduction of the forward graph, whose reader is the next operator."""
+    before, after = rank_graph(transformer, 0, scheduled=False), rank_graph(transformer, 0)
+    plain, beside = Timeline(before), Timeline(after)
+    assert plain.total == pytest.approx(plain.alone)
+    assert beside.alone == pytest.approx(plain.alone)
+    forward = Timeline(only_forward(after))
+    assert beside.total - beside.compute < forward.communication + 0.15 * beside.communication
+    assert plan_memory(after).arena < 1.03 * plan_memory(before).arena
+
+
+def test_updates_come_late_enough_for_a_slow_reduction(transformer: Compiled) -> None:
+    """Nothing but updates is left to run when the main stream first waits for a reduction that takes twice its time."""
+    nodes = rank_graph(transformer, 0).nodes
+    over: dict[Value, float] = {}
+    main = side = reduction = 0.0
+    stalled = False
+    for node in nodes:
+        ready = max((over.get(value, 0.0) for value in node.inputs), default=0.0)
+        if shows(node):
+            over[node] = ready
+        elif node.attrs.get("stream") == "reduction":
+            over[node] = reduction = max(reduction, main) + 2 * seconds(node)
+        elif node.attrs.get("stream"):
+            over[node] = side = max(side, main) + seconds(node)
+        else:
+            assert node.phase == "update" or not stalled
+            stalled = stalled or (node.phase == "update" and ready > main)
+            main = max(main, ready) + seconds(node)
+
+
+def only_forward(graph: Graph) -> Graph:
+    part = Graph("forward")
+    part.nodes = [node for node in graph.nodes if node.phase == "forward"]
+    return part
+
+
+def test_many_gradients_travel_in_several_buckets_in_the_order_they_are_ready(transformer: Compiled) -> None:
+    buckets = [n for n in rank_graph(transformer, 0).nodes if n.op.name == "AllReduce" and len(n.inputs) > 1]
+    buckets = [n for n in buckets if "up_weight" in str(n.attrs["mirror_user_id"])]
+    assert len(buckets) > 4
+    assert all(sum(v.type.nbytes for v in n.inputs) <= 20 << 20 for n in buckets)
+    layers = [[int(name.split(".")[1]) for name in str(n.attrs["mirror_user_id"]).split(", ")] for n in buckets]
+    assert [max(found) for found in layers] == sorted((max(found) for found in layers), reverse=True)
+    assert layers[0][0] == 11

@@ -1,0 +1,387 @@
+"""Attention that is written out becomes one operator: which forms, which not, and the same numbers on any number of
+ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.api.state import Session
+from mspc.compiler.call import describe_call
+from mspc.compiler.driver import compile_graph, trace_call
+from mspc.engine.capture import capture
+from mspc.engine.programs import config_of
+from mspc.ir.graph import Graph
+from mspc.ir.named_layout import NamedLayout
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.ir.types import BOOL, FLOAT16, FLOAT32, TensorType
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY
+from mspc.passes.fusion.causal_masks import note_triangles
+from mspc.passes.fusion.fuse_attention import FuseAttention
+from tests.interpret import random_feeds, run_on_ranks, run_whole, same
+from tests.passes.fusion.written_attention import HEADS, Written, fused
+
+load_operators()
+
+NETWORK = '''
+import sys
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+KIND, RANKS, DATA, TENSOR = sys.argv[1], *map(int, sys.argv[2:])
+BATCH, SEQUENCE, HEADS, DEPTH = 4, 6, 4, 2
+WIDTH = HEADS * DEPTH
+
+ms.set_context(mode=ms.GRAPH_MODE)
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=RANKS, full_batch=True)
+
+
+class Attention(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        draw = np.random.default_rng(1).standard_normal
+        self.wq, self.wk, self.wv, self.wo = (
+            Parameter(Tensor(0.5 * draw((WIDTH, WIDTH)).astype(np.float32)), name=n) for n in ("q", "k", "v", "o")
+        )
+        columns, heads = ((DATA, 1), (1, TENSOR)), (DATA, TENSOR, 1, 1)
+        self.query, self.key = ops.MatMul().shard(columns), ops.MatMul().shard(columns)
+        self.value, self.out = ops.MatMul().shard(columns), ops.MatMul().shard(((DATA, TENSOR), (TENSOR, 1)))
+        self.split = ops.Transpose().shard(((DATA, 1, TENSOR, 1),))
+        self.merge = ops.Transpose().shard((heads,))
+        self.scores = ops.BatchMatMul(transpose_b=True).shard((heads, heads))
+        self.plain_scores = ops.BatchMatMul().shard((heads, heads))
+        self.turn = ops.Transpose().shard((heads,))
+        self.scale = ops.Mul().shard((heads, ()))
+        self.add = ops.Add().shard((heads, (1, 1)))
+        self.softmax = ops.Softmax().shard((heads,))
+        self.mix = ops.BatchMatMul().shard((heads, heads))
+        self.future = Tensor(np.triu(np.full((SEQUENCE, SEQUENCE), -1e4, np.float32), 1))
+        self.hidden = Tensor(np.triu(np.ones((SEQUENCE, SEQUENCE), np.bool_), 1))
+        self.seen = Tensor(np.tril(np.ones((1, 1, SEQUENCE, SEQUENCE), np.float32)))
+        self.place = Parameter(Tensor(draw((HEADS, SEQUENCE, SEQUENCE)).astype(np.float32)), name="place")
+
+    def heads(self, x):
+        return self.split(ops.reshape(x, (BATCH, SEQUENCE, HEADS, DEPTH)), (0, 2, 1, 3))
+
+    def weights(self, query, key):
+        scale = DEPTH ** -0.5
+        if KIND == "key turned":
+            return self.softmax(self.scale(self.plain_scores(query, self.turn(key, (0, 1, 3, 2))), scale))
+        if KIND == "query scaled":
+            return self.softmax(self.scores(self.scale(query, scale), key))
+        if KIND == "divided":
+            return self.softmax(self.scores(query, key) / (1 / scale))
+        scores = self.scale(self.scores(query, key), scale)
+        if KIND == "added":
+            scores = self.add(scores, self.future)
+        if KIND == "computed":
+            scores = scores + (1.0 - self.seen) * -1e9
+        if KIND == "trained":
+            scores = ops.add(scores, self.place)
+        if KIND == "filled":
+            scores = ops.masked_fill(scores, self.hidden, -1e9)
+        if KIND == "selected":
+            scores = ops.select(ops.logical_not(self.hidden), scores, -1e9)
+        if KIND.startswith("halves"):
+            return ops.cast(self.softmax(ops.cast(scores, ms.float32)), ms.float16)
+        return self.softmax(scores)
+
+    def three(self, x):
+        x = ops.transpose(ops.reshape(x, (BATCH, SEQUENCE, HEADS, DEPTH)), (0, 2, 1, 3))
+        return ops.reshape(x, (BATCH * HEADS, SEQUENCE, DEPTH))
+
+    def construct(self, x):
+        query, key, value = self.query(x, self.wq), self.key(x, self.wk), self.value(x, self.wv)
+        if KIND == "three dimensions":
+            query, key, value = self.three(query), self.three(key), self.three(value)
+            weights = ops.softmax(ops.bmm(query, ops.transpose(key, (0, 2, 1))) * DEPTH ** -0.5)
+            mixed = ops.reshape(ops.bmm(weights, value), (BATCH, HEADS, SEQUENCE, DEPTH))
+            mixed = ops.transpose(mixed, (0, 2, 1, 3))
+            return self.out(ops.reshape(mixed, (BATCH * SEQUENCE, WIDTH)), self.wo)
+        if KIND == "halves around":
+            query, key, value = (ops.cast(t, ms.float16) for t in (query, key, value))
+        query, key, value = self.heads(query), self.heads(key), self.heads(value)
+        if KIND == "halves":
+            query, key, value = (ops.cast(t, ms.float16) for t in (query, key, value))
+        mixed = self.mix(self.weights(query, key), value)
+        if KIND == "halves":
+            mixed = ops.cast(mixed, ms.float32)
+        mixed = ops.reshape(self.merge(mixed, (0, 2, 1, 3)), (BATCH * SEQUENCE, WIDTH))
+        return self.out(ops.cast(mixed, ms.float32), self.wo)
+
+
+class Loss(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.attention = Attention()
+
+    def construct(self, x):
+        return ops.reduce_mean(ops.square(self.attention(x)))
+
+
+network = Loss()
+step = nn.TrainOneStepCell(network, nn.SGD(network.trainable_params(), 1.0))
+step(Tensor(np.ones([BATCH * SEQUENCE, WIDTH]), ms.float32))
+'''
+KINDS = {
+    "plain": "BSND", "key turned": "BNSD", "query scaled": "BSND", "divided": "BSND", "added": "BSND",
+    "computed": "BSND", "trained": "BSND", "filled": "BSND", "selected": "BSND", "halves": "BSND",
+    "halves around": "BSND", "three dimensions": "BSH",
+}  # fmt: skip
+"""Forms of attention, and the layout of the operator that each becomes."""
+CAUSAL = ("added", "computed", "filled", "selected")
+"""Forms with a constant triangle."""
+
+
+def compiled(
+    script: Path, kind: str, ranks: int, data: int, tensor: int, fuse: bool, known: bool = True
+) -> tuple[Graph, Graph, Any]:
+    """(traced graph as it is differentiated, graph ready for slicing, constants) of the network. `known`: the pass is
+    told which constants are triangles."""
+    launch = capture(script, [kind, *map(str, (ranks, data, tensor))], Session.of_rank(0, ranks))
+    config = config_of(launch, ranks)
+    traced, fed = trace_call(launch.target, describe_call(launch.args, []), config)
+    if fuse:
+        if known:
+            note_triangles(traced.graph, traced.constants)
+        assert FuseAttention().run(traced.graph)
+        traced.graph.verify()
+    stage = parse(print_graph(traced.graph), REGISTRY).main
+    return stage, compile_graph(traced, fed, config).graph, dict(traced.constants)
+
+
+def fed(graph: Graph, constants: Any) -> dict[str, Any]:
+    drawn = random_feeds(graph).items()
+    return {name: x - x.dtype.type(0.6) if x.dtype.kind == "f" else x for name, x in drawn} | constants
+
+
+def operators(graph: Graph) -> Counter[str]:
+    return Counter(node.op.name for node in graph.nodes)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "attention.py"
+    path.write_text(NETWORK)
+    return path
+
+
+CUTS = [(1, 1, 1), (4, 2, 2), (4, 1, 4), (8, 2, 4), (8, 4, 2)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_networks_give_the_same_numbers_on_every_number_of_ranks(script: Path, kind: str) -> None:
+    """Loss, gradients (a step of SGD at rate 1 subtracts them) and results."""
+    _, written_out, constants = compiled(script, kind, 1, 1, 1, False)
+    feeds = fed(written_out, constants)
+    expected = run_whole(written_out, feeds)
+    tolerance = 3e-3 if kind.startswith("halves") else 1e-5
+    for ranks, data, tensor in CUTS if kind in ("plain", "added", "trained") else CUTS[::3]:
+        stage, graph, _ = compiled(script, kind, ranks, data, tensor, True)
+        found = operators(stage)
+        assert (found["FlashAttentionScore"], found["Softmax"], found["BatchMatMul"]) == (1, 0, 0)
+        op: Any = next(n.op for n in stage.nodes if n.op.name == "FlashAttentionScore")
+        assert op.input_layout == KINDS[kind]
+        assert (op.sparse_mode, op.optional) == (2 * (kind in CAUSAL), ("real_shift",) * (kind == "trained"))
+        assert found["Transpose"] == {"BSND": 0, "BNSD": 4, "BSH": 4}[KINDS[kind]]
+        assert operators(graph)["FlashAttentionScoreGrad"] == 1
+        assert operators(graph)["FlashAttentionScoreShiftGrad"] == (kind == "trained")
+        same(run_on_ranks(graph, feeds) if ranks > 1 else run_whole(graph, feeds), expected, tolerance)
+
+
+@pytest.mark.parametrize("kind", CAUSAL)
+def test_triangles_that_the_pass_is_not_told_of_stay_operands(script: Path, kind: str) -> None:
+    _, written_out, constants = compiled(script, kind, 1, 1, 1, False)
+    feeds = fed(written_out, constants)
+    stage, graph, _ = compiled(script, kind, 8, 2, 4, True, known=False)
+    op: Any = next(n.op for n in stage.nodes if n.op.name == "FlashAttentionScore")
+    assert (op.sparse_mode, len(op.optional)) == (0, 1)
+    same(run_on_ranks(graph, feeds), run_whole(written_out, feeds))
+
+
+def test_ranks_compute_whole_heads_and_nothing_is_sent_in_between(script: Path) -> None:
+    _, graph, _ = compiled(script, "added", 8, 2, 4, True, known=False)
+    (fused,) = [node for node in graph.nodes if node.op.name == "FlashAttentionScore"]
+    assert [str(v.layout) for v in fused.inputs] == ["(2, 4) [0, -, 1, -]"] * 3 + ["(8) [-, -]"]
+    written_out = compiled(script, "added", 8, 2, 4, False)[1]
+    assert operators(graph)["AllReduce"] == operators(written_out)["AllReduce"]
+    assert operators(graph)["AllGather"] == operators(written_out)["AllGather"]
+
+
+# Small graphs ------------------------------------------------------------------------------------------------
+
+
+def several_strategies(w: Written) -> Graph:
+    scores = w.scores(((2, 4, 1, 1), (2, 4, 1, 1)))
+    return w.finish(w.emit("Mul", scores, 0.5), softmax=((4, 2, 1, 1),))
+
+
+def sequence_is_cut(w: Written) -> Graph:
+    return w.finish(w.scores(((2, 1, 2, 1), (2, 1, 1, 1))))
+
+
+MESH = ((2, 4), ("data", "tensor"))
+
+
+def several_layouts(w: Written) -> Graph:
+    entry, other = NamedLayout(*MESH, (1, 0, -1, -1)), NamedLayout(*MESH, (0, 1, -1, -1))
+    return w.finish(w.scores((entry, entry)), softmax=(other,))
+
+
+def layouts_and_tuples(w: Written) -> Graph:
+    entry = NamedLayout(*MESH, (1, 0, -1, -1))
+    return w.finish(w.scores((entry, entry)), softmax=(HEADS,))
+
+
+def queries_are_cut_by_a_layout(w: Written) -> Graph:
+    return w.finish(w.scores((NamedLayout(*MESH, (1, -1, 0, -1)), NamedLayout(*MESH, (1, -1, -1, -1)))))
+
+
+def out_strategy(w: Written) -> Graph:
+    graph = w.finish(w.scores())
+    graph.nodes[-1].in_strategy, graph.nodes[-1].out_strategy = (HEADS, HEADS), (HEADS,)
+    return graph
+
+
+def scores_are_read_twice(w: Written) -> Graph:
+    scores = w.scores()
+    graph = w.finish(scores)
+    graph.results.append(w.emit("ReduceSum", scores, axis=(0,)))
+    graph.returns_tuple = True
+    return graph
+
+
+def weights_are_a_result(w: Written) -> Graph:
+    graph = w.finish(w.scores())
+    graph.results.append(graph.nodes[-2])
+    graph.returns_tuple = True
+    return graph
+
+
+def dropped_out(w: Written) -> Graph:
+    weights = w.emit("Softmax", w.scores())
+    kept = w.emit("TupleGetItem", w.emit("Dropout", weights, keep_prob=1.0), index=0)
+    w.graph.results = [w.emit("BatchMatMul", kept, w.value)]
+    return w.graph
+
+
+def scaled_behind_the_mask(w: Written) -> Graph:
+    masked = w.emit("Add", w.scores(), w.parameter("mask", (6, 6)))
+    return w.finish(w.emit("Mul", masked, 0.5))
+
+
+def lightly_filled(w: Written) -> Graph:
+    return w.finish(w.emit("MaskedFill", w.scores(), w.parameter("mask", (6, 6), BOOL), -5.0))
+
+
+def filled_then_scaled(w: Written) -> Graph:
+    filled = w.emit("MaskedFill", w.scores(), w.parameter("mask", (6, 6), BOOL), -1e4)
+    return w.finish(w.emit("Mul", filled, 0.5))
+
+
+def softmax_over_queries(w: Written) -> Graph:
+    weights = w.emit("Softmax", w.scores(), axis=2)
+    w.graph.results = [w.emit("BatchMatMul", weights, w.value)]
+    return w.graph
+
+
+def scaled_by_a_tensor(w: Written) -> Graph:
+    return w.finish(w.emit("Mul", w.scores(), w.parameter("scale", (1,))))
+
+
+def other_parts_recomputed(w: Written) -> Graph:
+    graph = w.finish(w.scores())
+    graph.nodes[1].attrs["recompute"] = "a"
+    return graph
+
+
+def value_for_all_batches(w: Written) -> Graph:
+    w.graph.parameters.remove(w.value)
+    w.value = w.parameter("w", (8, 6, 2))
+    return w.finish(w.scores())
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        several_strategies, sequence_is_cut, several_layouts, layouts_and_tuples, queries_are_cut_by_a_layout,
+        out_strategy, scores_are_read_twice, weights_are_a_result,
+        dropped_out, scaled_behind_the_mask, lightly_filled, filled_then_scaled, softmax_over_queries,
+        scaled_by_a_tensor, other_parts_recomputed, value_for_all_batches,
+    ],
+)  # fmt: skip
+def test_what_stays_as_it_is_written(write: Callable[[Written], Graph]) -> None:
+    assert fused(write(Written())) is None
+
+
+def test_a_strategy_of_one_operator_is_that_of_all() -> None:
+    w = Written()
+    node = fused(w.finish(w.emit("Add", w.scores(), w.parameter("mask", (4, 1, 1, 6))), softmax=(HEADS,)))
+    assert node is not None
+    assert node.in_strategy == (HEADS, HEADS, HEADS, (2, 1, 1, 1))
+    assert node.op.optional == ("real_shift",)  # type: ignore[attr-defined]  # of FlashAttentionScore
+
+
+def test_layouts_go_to_the_operator() -> None:
+    w = Written()
+    entry = NamedLayout(*MESH, (1, 0, -1, -1))
+    mask = w.parameter("mask", (8, 1, 6))
+    node = fused(w.finish(w.emit("Add", w.scores((entry, entry)), mask), softmax=(entry,)))
+    assert node is not None
+    assert node.in_strategy == (entry, entry, entry, NamedLayout(*MESH, (0, -1, -1)))
+
+
+def test_one_head_of_key_and_value_serves_all_heads() -> None:
+    w = Written()
+    w.graph.parameters = [w.query]
+    w.key, w.value = w.parameter("k", (4, 1, 6, 2)), w.parameter("v", (4, 1, 6, 2))
+    node = fused(w.finish(w.scores(((2, 1, 1, 1), (2, 1, 1, 1)))))
+    assert node is not None
+    assert node.in_strategy == ((2, 1, 1, 1),) * 3
+
+
+def test_mask_and_shift_together() -> None:
+    w = Written()
+    masked = w.emit("Select", w.parameter("mask", (6, 6), BOOL), w.scores(), -1e9)
+    w.graph.parameters[-1].type = TensorType(BOOL, (6, 6))
+    node = fused(w.finish(w.emit("Add", w.parameter("shift", (8, 1, 6)), masked)))
+    assert node is not None
+    assert node.op.optional == ("real_shift", "attn_mask")  # type: ignore[attr-defined]  # of FlashAttentionScore
+    assert node.inputs[-1].op.name == "LogicalNot"  # type: ignore[attr-defined]  # a Node
+
+
+def test_halves_around_a_softmax_in_float32() -> None:
+    w = Written(FLOAT16)
+    wide = w.emit("Softmax", w.emit("Cast", w.scores(), dst_type=FLOAT32))
+    w.graph.results = [w.emit("BatchMatMul", w.emit("Cast", wide, dst_type=FLOAT16), w.value)]
+    before = parse(print_graph(w.graph), REGISTRY).main
+    assert FuseAttention().run(w.graph)
+    assert operators(w.graph) == {"FlashAttentionScore": 1, "TupleGetItem": 1}
+    feeds = random_feeds(before)
+    same([np.asarray(x, np.float32) for x in run_whole(w.graph, feeds)],
+         [np.asarray(x, np.float32) for x in run_whole(before, feeds)], 2e-3)  # fmt: skip
+
+
+def test_two_layers_that_hand_on_heads() -> None:
+    """The result of the first is the query of the second, through one transpose that could belong to either."""
+    w = Written()
+    first = w.finish(w.scores()).results[0]
+    turned = w.emit("Transpose", first, perm=(0, 2, 1, 3))
+    key, value = (w.emit("Transpose", w.parameter(n, (4, 3, 6, 2)), perm=(0, 2, 1, 3)) for n in ("k2", "v2"))
+    scores = w.emit("BatchMatMul", turned, key, transpose_b=True)
+    mixed = w.emit("BatchMatMul", w.emit("Softmax", scores), value)
+    w.graph.results = [w.emit("Transpose", mixed, perm=(0, 2, 1, 3))]
+    before = parse(print_graph(w.graph), REGISTRY).main
+    assert FuseAttention().run(w.graph)
+    w.graph.verify()
+    feeds = random_feeds(before)
+    same(run_whole(w.graph, feeds), run_whole(before, feeds))

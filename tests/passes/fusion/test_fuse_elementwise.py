@@ -1,0 +1,330 @@
+"""fuse_elementwise and fuse_updates: random graphs compute the same bits, and what is too much for one group."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from mspc.analysis.updates import shown_operands
+from mspc.ir.builder import Builder
+from mspc.ir.compare import difference
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.ir.types import FLOAT16, FLOAT32, TensorType, dtype_of
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY, Op
+from mspc.passes.base import parse_passes, run_passes
+from mspc.passes.fusion.fuse_elementwise import FARTHEST, MOST_LINES, MOST_OPERANDS
+from mspc.passes.fusion.fuse_updates import HELD, MOST_MEMBERS
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.local import World
+from mspc.runtime.executor import Executor
+
+load_operators()
+UNARY = ("Neg", "Abs", "Square", "Tanh", "ReLU", "GeLU", "Identity")
+BINARY = ("Add", "Sub", "Mul", "Maximum")
+SIZE = 6
+
+
+def new_graph(**parameters: tuple[str, tuple[int, ...]]) -> tuple[Graph, Builder, list[Parameter]]:
+    graph = Graph("g")
+    graph.attrs = {"mode": "stand_alone", "ranks": 1, "rank": 0}
+    graph.returns_tuple = True
+    for name, (kind, shape) in parameters.items():
+        graph.parameters.append(Parameter(name, TensorType(FLOAT32, shape), kind))
+    return graph, Builder(graph), graph.parameters
+
+
+def op(name: str, *args: Any, **fields: Any) -> Any:
+    return REGISTRY[name](*args, **fields)
+
+
+def random_graph(seed: int) -> Graph:
+    """Products, sums, views, broadcasts and elementwise operators over parameters that change on the way."""
+    draw = random.Random(seed)
+    square = (SIZE, SIZE)
+    graph, b, parameters = new_graph(
+        x=("input", square), w=("parameter", square), v=("parameter", square), u=("parameter", (SIZE,))
+    )
+    squares: list[Value] = [p for p in parameters if p.shape == square]
+    rows: list[Value] = [parameters[3]]
+    scalars: list[Value] = [Constant(0.5, FLOAT32)]
+    for _ in range(draw.randint(5, 30)):
+        b.phase = draw.choice(("forward", "backward")) if draw.random() < 0.2 else b.phase
+        recent = draw.choice(squares[-4:])
+        kind = draw.randrange(14)
+        if kind < 3:
+            squares.append(b.emit(op(draw.choice(UNARY)), recent))
+        elif kind < 8:
+            other = draw.choice((draw.choice(squares), draw.choice(rows), draw.choice(scalars)))
+            pair = [recent, other]
+            draw.shuffle(pair)
+            squares.append(b.emit(op(draw.choice(BINARY)), *pair))
+        elif kind == 8:
+            squares.append(b.emit(op("MatMul"), recent, draw.choice(squares)))
+        elif kind == 9:
+            name = draw.choice(("ReduceSum", "ReduceMean", "ReduceMax"))
+            rows.append(b.emit(op(name, axis=(draw.choice((0, 1)),)), recent))
+        elif kind == 10:
+            scalars.append(b.emit(op("ReduceMean", axis=()), recent))
+        elif kind == 11:
+            squares.append(b.emit(op("Reshape", shape=square), recent))
+        elif kind == 12:
+            squares.append(b.emit(op("BroadcastTo", shape=square), draw.choice((*rows, *scalars))))
+        else:
+            name = draw.choice(("AssignAdd", "Assign"))
+            for target in draw.sample(parameters[1:], draw.randint(1, 3)):
+                value = draw.choice(rows if target.shape == (SIZE,) else squares)
+                if value is not target:
+                    b.emit(op(name), target, value)
+    graph.results = [draw.choice(squares), draw.choice(rows), squares[-1]]
+    return graph
+
+
+def run(graph: Graph, steps: int = 2) -> list[np.ndarray]:
+    """Results of every step, and the parameters after the last."""
+    generator = np.random.default_rng(1)
+    feeds = {p.name: generator.standard_normal(p.shape).astype(np.float32) / SIZE for p in graph.parameters}
+
+    def main(comm: Any) -> list[np.ndarray]:
+        executor = Executor(graph, NumPyBackend(comm), {k: v.copy() for k, v in feeds.items()})
+        found: list[np.ndarray] = []
+        for _ in range(steps):
+            found += [np.array(a) for a in executor.run([feeds[p.name] for p in executor.inputs])]
+        return [*found, *(np.array(executor.parameter(p.name)) for p in graph.parameters if p.kind == "parameter")]
+
+    (result,) = World(1).run(main)
+    return result
+
+
+def fused(graph: Graph, passes: str = "execute,fuse_elementwise,fuse_updates,execute") -> Graph:
+    result = run_passes(graph, parse_passes(passes))
+    result.verify()
+    for node in result.nodes:
+        assert isinstance(node.op, Op)
+        if node.op.name in ("FusedElementwise", "GroupedUpdate"):
+            assert node.op.infer(*(v.type for v in node.inputs)) == node.type
+    again = parse(print_graph(result), REGISTRY).main
+    assert difference(again, result) == ""
+    return result
+
+
+def names(graph: Graph) -> list[str]:
+    return [node.op.name for node in graph.nodes if node.op.name != "TupleGetItem"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_random_graphs_compute_the_same_bits(seed: int) -> None:
+    expected = run(fused(random_graph(seed), "execute"))
+    found = run(fused(random_graph(seed)))
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@settings(max_examples=100, deadline=None)
+@example(2618)  # two equal operators, one before and one behind an update of what they read
+@example(64)  # an identity Reshape of a parameter that is updated before the result is read
+@given(st.integers(0, 1 << 40))
+def test_cleaning_keeps_what_random_graphs_compute(seed: int) -> None:
+    computes_the_same(seed, "execute")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_random_graphs_that_nobody_has_cleaned_compute_the_same(seed: int) -> None:
+    """But for rounding: a product of a broadcast tensor and one of its copy need not take the same way."""
+    computes_the_same(seed, "fuse_elementwise,fuse_updates")
+
+
+def computes_the_same(seed: int, passes: str) -> None:
+    """Whether a random graph gives the same numbers with and without the passes, up to rounding."""
+    expected = run(random_graph(seed))
+    found = run(fused(random_graph(seed), passes))
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
+
+
+def test_most_random_graphs_are_fused() -> None:
+    counts = [names(fused(random_graph(seed))) for seed in range(50)]
+    assert sum("FusedElementwise" in found for found in counts) > 40
+    assert sum("GroupedUpdate" in found for found in counts) > 10
+
+
+@pytest.mark.parametrize("name", sorted(name for name, cls in REGISTRY.items() if cls.samples))
+def test_views_are_known(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # some write files
+    cls = REGISTRY[name]
+    for sample in cls.samples:
+        types, operands = operands_of(sample)
+        member = cls(**sample.fields)
+        inputs = [Parameter(f"x{i}", type) for i, type in enumerate(types)]
+        known = set(shown_operands(Node(member, inputs, member.infer(*types))))
+        with np.errstate(all="ignore"):
+            result = member.run(NumPyBackend(None), *operands)
+        for part in result if isinstance(result, tuple) else (result,):
+            seen = {i for i, operand in enumerate(operands) if np.shares_memory(part, operand)}
+            assert seen <= known
+
+
+def operands_of(sample: Any) -> tuple[list[TensorType], list[np.ndarray]]:
+    generator = np.random.default_rng(0)
+    dtypes = [dtype_of(name) for name in sample.dtypes or ("Float64",) * len(sample.shapes)]
+    types = [TensorType(dtype, shape) for dtype, shape in zip(dtypes, sample.shapes, strict=True)]
+    operands = [
+        np.array(
+            generator.uniform(sample.low, sample.high, t.shape)
+            if t.dtype.is_float
+            else generator.integers(max(0, int(sample.low)), max(1, int(sample.high)), t.shape)
+        ).astype(t.dtype.numpy)
+        for t in types
+    ]
+    return types, operands
+
+
+def chain(length: int, between: int = 0) -> Graph:
+    """Negations of x, with products between the first and the others."""
+    graph, b, (x,) = new_graph(x=("input", (SIZE, SIZE)))
+    first = value = b.emit(op("Neg"), x)
+    product: Value = x
+    for _ in range(between):
+        product = b.emit(op("MatMul"), product, x)
+    for _ in range(length - 1):
+        value = b.emit(op("Neg"), value)
+    graph.results = [value, product, first]
+    return graph
+
+
+def lines(graph: Graph) -> list[int]:
+    return [len(node.op.attributes()["body"]) for node in graph.nodes if node.op.name == "FusedElementwise"]
+
+
+def test_group_has_at_most_so_many_lines() -> None:
+    assert lines(fused(chain(MOST_LINES))) == [MOST_LINES]
+    assert lines(fused(chain(MOST_LINES + 2))) == [MOST_LINES, 2]
+
+
+def test_group_has_at_most_so_many_operands() -> None:
+    count = MOST_OPERANDS + 1
+    graph, b, inputs = new_graph(**{f"x{i}": ("input", (4,)) for i in range(count)})
+    value: Value = inputs[0]
+    for other in inputs[1:]:
+        value = b.emit(op("Add"), value, other)
+    graph.results = [value]
+    result = fused(graph)
+    assert names(result) == ["FusedElementwise", "Add"]
+    assert [len(node.inputs) for node in result.nodes] == [MOST_OPERANDS, 2]
+
+
+def test_members_do_not_move_far() -> None:
+    assert lines(fused(chain(2, between=FARTHEST - 1))) == [2]
+    assert lines(fused(chain(2, between=FARTHEST))) == []
+
+
+def test_one_operator_stays_as_it_is() -> None:
+    graph = chain(1)
+    assert names(fused(graph)) == ["Neg"]
+
+
+def test_phases_do_not_mix() -> None:
+    graph, b, (x,) = new_graph(x=("input", (4,)))
+    forward = b.emit(op("Tanh"), x)
+    b.phase = "backward"
+    slope = b.emit(op("TanhGrad"), forward, x)
+    b.phase = "update"
+    graph.results = [forward, b.emit(op("Neg"), slope)]
+    result = fused(graph)
+    assert [(node.op.name, node.phase) for node in result.nodes] == [
+        ("Tanh", "forward"), ("FusedElementwise", "update"),
+    ]  # fmt: skip
+
+
+def test_unused_operators_are_not_fused() -> None:
+    graph, b, (x,) = new_graph(x=("input", (4,)))
+    kept = b.emit(op("Neg"), x)
+    shown = b.emit(op("Exp"), kept)
+    shown.attrs["unused"] = True
+    b.emit(op("Abs"), kept)
+    graph.results = [kept]
+    assert names(fused(graph)) == ["Neg"]
+
+
+def test_fused_node_tells_its_members() -> None:
+    graph, b, (x,) = new_graph(x=("input", (4,)))
+    made = b.emit(op("Neg"), x)
+    last = b.emit(op("ReLU"), made, instance="relu")
+    made.attrs["note"] = 3
+    b.phase = "backward"
+    graph.results = [last]
+    node: Node = fused(graph).nodes[0]
+    assert node.attrs == {"fused": ("Neg", "ReLU 'relu'"), "note": (3, None)}
+    assert node.label == "FusedElementwise of Neg, ReLU 'relu'"
+
+
+def test_operator_that_aligns_its_operands_otherwise_is_not_fused() -> None:
+    graph, b, (x, weight) = new_graph(x=("input", (4, 3, 3)), weight=("parameter", (3,)))
+    graph.results = [b.emit(op("Neg"), b.emit(op("PReLU"), x, weight))]
+    assert names(fused(graph)) == ["PReLU", "Neg"]
+
+
+def test_scattered_reduction_stays_alone() -> None:
+    graph, b, (x,) = new_graph(x=("input", (2, 3, 4)))
+    graph.results = [b.emit(op("ReduceSum", axis=(1,)), b.emit(op("Neg"), x))]
+    assert names(fused(graph)) == ["Neg", "ReduceSum"]
+
+
+def updates(count: int, shape: tuple[int, ...] = (4,), scaled: bool = False) -> Graph:
+    """AssignAdds of as many parameters by one input, each scaled just before where wanted."""
+    graph, b, (x, *targets) = new_graph(
+        x=("input", shape), **{f"w{i}": ("parameter", shape) for i in range(count)}
+    )
+    b.phase = "update"
+    for target in targets:
+        b.emit(op("AssignAdd"), target, b.emit(op("MatMul"), x, x) if scaled else x)
+    return graph
+
+
+def test_group_has_at_most_so_many_members() -> None:
+    result = fused(updates(MOST_MEMBERS + 2))
+    assert [node.op.attributes()["count"] for node in result.nodes] == [MOST_MEMBERS, 2]
+
+
+def test_gradients_do_not_pile_up() -> None:
+    shape = (1 << 11, 1 << 11)  # 16 MB each, of which the first may die before the group is done
+    assert shape[0] * shape[1] * 4 * 4 == HELD
+    result = run_passes(updates(7, shape, scaled=True), parse_passes("fuse_updates"))
+    assert [node.op.attributes().get("count") for node in result.nodes if node.op.has_side_effect] == [5, 2]
+
+
+def test_result_of_a_member_is_an_element() -> None:
+    graph, b, (w, v, x) = new_graph(w=("parameter", (4,)), v=("parameter", (4,)), x=("input", (4,)))
+    first, second = b.emit(op("AssignAdd"), w, x), b.emit(op("AssignAdd"), v, x)
+    graph.results = [b.emit(op("Sub"), second, first)]
+    result = fused(graph)
+    assert names(result) == ["GroupedUpdate", "Sub"]
+    assert [node.op.attributes()["index"] for node in result.nodes if node.op.name == "TupleGetItem"] == [0, 1]
+
+
+@pytest.mark.parametrize(("uses", "expected"), [(1, ["GroupedUpdate"]), (2, ["ApplyMomentum"] * 2)])
+def test_cast_is_taken_in_where_nobody_else_reads_it(uses: int, expected: list[str]) -> None:
+    graph, b, (w, v) = new_graph(w=("parameter", (4,)), v=("parameter", (4,)))
+    rate = Constant(0.5, FLOAT32)
+    b.phase = "update"
+    for target in (w, v):
+        state = Parameter(f"moments.{target.name}", target.type, "parameter")
+        half = Parameter(f"half.{target.name}", TensorType(FLOAT16, (4,)))
+        graph.parameters += [state, half]
+        b.emit(op("ApplyMomentum"), target, state, rate, b.emit(op("Cast", dst_type=FLOAT32), half), rate)
+    if uses == 2:
+        graph.results = [b.emit(op("Neg"), graph.nodes[0])]
+    result = fused(graph)
+    assert [name for name in names(result) if name.endswith(("Update", "Momentum"))] == expected
+    read = [v.type.dtype for node in result.nodes for v in node.inputs if node.op.name == "GroupedUpdate"]
+    assert (FLOAT16 in read) == (uses == 1)

@@ -1,0 +1,51 @@
+"""fuse_norm: what the golden case does not show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mspc.ir.graph import Graph, Node
+from mspc.ir.text.parser import parse
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY
+from mspc.passes.fusion.fuse_norm import FuseNorm
+from tests.interpret import random_feeds, run_whole, same
+
+CASE = Path(__file__).parent / "fuse_norm" / "residual.ir"
+
+load_operators()
+
+
+def residual() -> Graph:
+    return parse(CASE.read_text(encoding="utf-8"), REGISTRY, file=CASE.name).main
+
+
+def test_norm_whose_result_is_taken_out_twice() -> None:
+    graph = residual()
+    first = next(n for n in graph.nodes if n.op == TupleGetItem(0) and n.inputs[0].op.name == "LayerNorm")  # type: ignore[attr-defined]
+    again = Node(first.op, first.inputs, first.type, "again")
+    graph.nodes.insert(graph.nodes.index(first) + 1, again)
+    graph.results.append(again)
+    graph.returns_tuple = True
+    feeds = random_feeds(graph)
+    expected = run_whole(graph, feeds)
+    FuseNorm().run(graph)
+    graph.verify()
+    same(run_whole(graph, feeds), expected)
+
+
+def test_unused_norm_of_a_sum_that_others_read() -> None:
+    """A norm that only shows how it is cut goes later, and would take the sum with it."""
+    for unused in (False, True):
+        graph = residual()
+        total = next(n for n in graph.nodes if n.op.name == "Add")
+        norm = [n for n in graph.nodes if n.op.name == "LayerNorm"][-1]
+        cast = norm.inputs[0]
+        assert isinstance(cast, Node)
+        cast.inputs = [total]
+        if unused:
+            norm.attrs["unused"] = True
+        FuseNorm().run(graph)
+        graph.verify()
+        assert (norm in graph.nodes, total in graph.nodes) == (unused, unused)

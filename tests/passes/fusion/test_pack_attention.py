@@ -1,0 +1,422 @@
+"""Query, key and value of one product: which networks, the same numbers with and without, and what stays apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Parameter, Tensor, nn, ops
+from mspc.compiler.config import Config
+from mspc.compiler.driver import compile_launch
+from mspc.compiler.pipeline import PER_RANK, passes_of, rank_passes_of
+from mspc.ir.builder import Builder
+from mspc.ir.compare import difference
+from mspc.ir.graph import Graph, Node
+from mspc.ir.graph import Parameter as Input
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.ir.types import FLOAT16, FLOAT32, TensorType
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY, Op
+from mspc.passes.base import find_pass, run_passes
+from mspc.passes.fusion.pack_attention import PackAttention
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.local import LocalComm, World
+from mspc.runtime.executor import Executor
+from mspc.runtime.memory_plan import plan_memory
+from mspc.runtime.slices import cut_parameter
+from tests.interpret import random_feeds, run_whole, same
+
+load_operators()
+
+BATCH, SEQUENCE, HEADS, DEPTH = 4, 6, 4, 4
+WIDTH = HEADS * DEPTH
+
+
+@dataclass(frozen=True)
+class Form:
+    """A way to write attention.
+
+    layout: of the operator, or "written out". kind: in which products are computed. dense: products are Dense layers,
+    with a bias or without. key_heads: of key and value. causal: a query looks at no later key.
+    """
+
+    layout: str = "written out"
+    kind: Any = ms.float32
+    dense: bool = False
+    bias: bool = False
+    key_heads: int = HEADS
+    causal: bool = False
+    trained: bool = True
+
+
+class Attention(nn.Cell):
+    """Attention of rows [batch * sequence, width], or of [batch, sequence, width] where products are Dense layers."""
+
+    def __init__(self, form: Form, data: int, tensor: int, seed: int) -> None:
+        super().__init__()
+        draw = np.random.default_rng(seed).standard_normal
+        columns, heads = ((data, 1), (1, tensor)), (data, tensor, 1, 1)
+        widths = [WIDTH, *[form.key_heads * DEPTH] * 2]
+        self.dense, self.layout, self.kind = form.dense, form.layout, form.kind
+        self.key_heads = form.key_heads
+        if form.dense:
+            self.query, self.key, self.value = (nn.Dense(WIDTH, width, has_bias=form.bias) for width in widths)
+            for layer in (self.query, self.key, self.value):
+                layer.matmul.shard(((data, 1), (tensor, 1)))
+                if form.bias:
+                    layer.bias_add.shard(((data, tensor), (tensor,)))
+                layer.to_float(form.kind)
+        else:
+            self.wq, self.wk, self.wv = (
+                Parameter(Tensor(0.4 * draw((WIDTH, width)).astype(np.float32)), requires_grad=form.trained)
+                for width in widths
+            )
+            self.query, self.key, self.value = (ops.MatMul().shard(columns) for _ in range(3))
+        self.wo = Parameter(Tensor(0.4 * draw((WIDTH, WIDTH)).astype(np.float32)))
+        self.out = ops.MatMul().shard(((data, tensor), (tensor, 1)))
+        self.split = ops.Transpose().shard(((data, 1, tensor, 1),))
+        self.merge = ops.Transpose().shard((heads,))
+        self.scores = ops.BatchMatMul(transpose_b=True).shard((heads, heads))
+        self.add = ops.Add().shard(((data, 1), (data, 1)))
+        if form.layout != "written out":
+            by_layout = {
+                "BNSD": heads, "BSND": (data, 1, tensor, 1), "BSH": (data, 1, tensor), "SBH": (1, data, tensor),
+            }  # fmt: skip
+            self.attend = ops.FlashAttentionScore(
+                HEADS, scale_value=0.5, input_layout=form.layout, sparse_mode=2 if form.causal else 0
+            ).shard((by_layout[form.layout],) * 3)
+        self.softmax, self.weigh = ops.Softmax().shard((heads,)), ops.BatchMatMul().shard((heads, heads))
+
+    def heads(self, x: Any, heads: int) -> Any:
+        return self.split(ops.reshape(x, (BATCH, SEQUENCE, heads, DEPTH)), (0, 2, 1, 3))
+
+    def mixed(self, query: Any, key: Any, value: Any) -> Any:
+        if self.layout == "written out":
+            query, key, value = self.heads(query, HEADS), self.heads(key, HEADS), self.heads(value, HEADS)
+            weights = self.softmax(self.scores(query, key) * 0.5)
+            return self.merge(self.weigh(weights, value), (0, 2, 1, 3))
+        if self.layout == "BNSD":
+            query, key, value = self.heads(query, HEADS), self.heads(key, self.key_heads), self.heads(
+                value, self.key_heads)  # fmt: skip
+        elif self.layout == "BSND":
+            query = ops.reshape(query, (BATCH, SEQUENCE, HEADS, DEPTH))
+            key = ops.reshape(key, (BATCH, SEQUENCE, self.key_heads, DEPTH))
+            value = ops.reshape(value, (BATCH, SEQUENCE, self.key_heads, DEPTH))
+        elif self.layout == "BSH":
+            query = ops.reshape(query, (BATCH, SEQUENCE, WIDTH))
+            key = ops.reshape(key, (BATCH, SEQUENCE, self.key_heads * DEPTH))
+            value = ops.reshape(value, (BATCH, SEQUENCE, self.key_heads * DEPTH))
+        else:
+            query = ops.reshape(query, (SEQUENCE, BATCH, WIDTH))
+            key = ops.reshape(key, (SEQUENCE, BATCH, self.key_heads * DEPTH))
+            value = ops.reshape(value, (SEQUENCE, BATCH, self.key_heads * DEPTH))
+        out = self.attend(query, key, value, None, None, None, None, None, None, None)[3]
+        return self.merge(out, (0, 2, 1, 3)) if self.layout == "BNSD" else out
+
+    def construct(self, x: Any) -> Any:
+        if self.dense:
+            y = ops.reshape(x, (BATCH, SEQUENCE, WIDTH))
+            query, key, value = self.query(y), self.key(y), self.value(y)
+        else:
+            y = ops.cast(x, self.kind)
+            query = self.query(y, ops.cast(self.wq, self.kind))
+            key = self.key(y, ops.cast(self.wk, self.kind))
+            value = self.value(y, ops.cast(self.wv, self.kind))
+        mixed = ops.cast(ops.reshape(self.mixed(query, key, value), (BATCH * SEQUENCE, WIDTH)), ms.float32)
+        return self.add(self.out(mixed, self.wo), x)
+
+
+class Layers(nn.Cell):
+    """Two layers: the first needs no gradient of its operand."""
+
+    def __init__(self, form: Form, data: int, tensor: int) -> None:
+        super().__init__()
+        self.first, self.second = Attention(form, data, tensor, 0), Attention(form, data, tensor, 1)
+
+    def construct(self, x: Any) -> Any:
+        return self.second(self.first(x))
+
+
+FORMS = {
+    "written out": Form(),
+    "written out, bfloat16": Form(kind=ms.bfloat16),
+    "Dense": Form(dense=True),
+    "Dense with a bias": Form(dense=True, bias=True),
+    "Dense with a bias, float16": Form(dense=True, bias=True, kind=ms.float16),
+    "operator": Form("BSND", causal=True),
+    "operator, fewer heads of key": Form("BSND", key_heads=2),
+    "hidden": Form("BSH", key_heads=2, kind=ms.bfloat16),
+    "hidden, Dense with a bias": Form("BSH", dense=True, bias=True, causal=True),
+    "sequence first": Form("SBH", causal=True),
+    "heads first": Form("BNSD", causal=True, kind=ms.bfloat16),
+    "heads first, Dense with a bias": Form("BNSD", dense=True, bias=True, key_heads=2),
+    "weights that are not trained": Form(trained=False),
+}
+CUTS = [(1, 1), (1, 2), (2, 2)]
+WHOLE = ("sequence first",)
+"""Forms whose rows are not cut as their batch is."""
+
+
+def compiled(
+    form: Form, data: int, tensor: int, train: bool = True, recompute: bool = False, **settings: Any
+) -> Any:
+    ms.set_seed(1)
+    layers = Layers(form, data, tensor)
+    if recompute:
+        layers.first.recompute()
+        layers.second.recompute()
+    network = nn.WithLossCell(layers, nn.MSELoss())
+    target: Any = network
+    if train:
+        target = nn.TrainOneStepCell(network, nn.SGD(network.trainable_params(), 1.0))
+        target.set_train()
+    draw = np.random.default_rng(3).standard_normal
+    args = [Tensor(draw((BATCH * SEQUENCE, WIDTH)).astype(np.float32)) for _ in range(2)]
+    if not settings:
+        mode = "semi_auto_parallel" if data * tensor > 1 else "stand_alone"
+        settings = {"mode": mode, "dataset_strategy": "full_batch"}
+    config = Config(ranks=data * tensor, device="GPU", **settings)
+    return compile_launch(target, args, config), [arg.asnumpy() for arg in args]
+
+
+def rank_graphs(found: Any, packed: bool) -> list[Graph]:
+    names = rank_passes_of("GPU") if packed else PER_RANK
+    graphs: list[Graph] = []
+    for rank in range(found.config.ranks):
+        passes = [find_pass(name, {"rank": rank} if name == "slice_to_rank" else {}) for name in names]
+        graph = run_passes(found.graph, passes[:2])
+        graph.verify()
+        assert difference(parse(print_graph(graph), REGISTRY).main, graph) == ""
+        graphs.append(run_passes(graph, passes[2:]))
+    return graphs
+
+
+def step(found: Any, feeds: list[Any], graphs: list[Graph]) -> list[dict[str, Any]]:
+    """Of every rank the loss and, where it trains, the parameters after one step."""
+    full = {name: np.asarray(p.value) for name, p in found.traced.parameters.items()}
+
+    def run(comm: LocalComm) -> dict[str, Any]:
+        graph = graphs[comm.rank]
+        own = {p.name: np.array(cut_parameter(p, full[p.name], comm.rank, "")) for p in graph.parameters
+               if p.kind == "parameter"}  # fmt: skip
+        own |= {p.name: np.asarray(found.traced.constants[p.name]) for p in graph.parameters if p.kind == "constant"}
+        executor = Executor(graph, NumPyBackend(comm), own)
+        loss = np.asarray(executor.run(feeds)[0])
+        return {"": loss} | {name: np.array(executor.parameter(name)) for name in own}
+
+    return World(len(graphs)).run(run)
+
+
+def operators(graph: Graph) -> Counter[str]:
+    return Counter(node.op.name.removeprefix("Fused") for node in graph.nodes)
+
+
+def check_same(found: Any, feeds: list[Any], form: Form, packed: list[Graph], apart: list[Graph]) -> None:
+    tolerance = 1e-5 if form.kind == ms.float32 else 2e-2
+    for mine, others in zip(step(found, feeds, packed), step(found, feeds, apart), strict=True):
+        for name, value in others.items():
+            size = max(float(np.max(np.abs(value))), 1e-3)
+            np.testing.assert_allclose(mine[name], value, rtol=0, atol=tolerance * size, err_msg=name)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_training_gives_the_same_numbers(name: str) -> None:
+    form = FORMS[name]
+    for data, tensor in CUTS[:1] if name in WHOLE else CUTS:
+        found, feeds = compiled(form, data, tensor)
+        packed, apart = rank_graphs(found, True), rank_graphs(found, False)
+        for op in (node.op for node in packed[0].nodes if "FlashAttention" in node.op.name):
+            assert op.attributes()["packed"] == form.key_heads // tensor
+        less = operators(apart[0]) - operators(packed[0])
+        # Two less forward in both layers, two for the operand of the second, and two for the weights of both.
+        assert less["MatMul"] == (10 if form.trained else 6)
+        assert operators(packed[0])["AllReduce"] == operators(apart[0])["AllReduce"]
+        assert operators(packed[0])["Transpose"] == 0
+        check_same(found, feeds, form, packed, apart)
+
+
+@pytest.mark.parametrize("name", ["written out, bfloat16", "Dense with a bias", "heads first"])
+def test_forward_alone(name: str) -> None:
+    found, feeds = compiled(FORMS[name], 1, 2, train=False)
+    packed, apart = rank_graphs(found, True), rank_graphs(found, False)
+    assert operators(packed[0])["MatMul"] == 4
+    assert operators(apart[0])["MatMul"] == 8
+    check_same(found, feeds, FORMS[name], packed, apart)
+
+
+def test_recomputed_products_are_packed_too() -> None:
+    form = FORMS["written out, bfloat16"]
+    found, feeds = compiled(form, 1, 1, recompute=True)
+    packed, apart = rank_graphs(found, True), rank_graphs(found, False)
+    scores = [node for node in packed[0].nodes if node.op.name == "FlashAttentionScore"]
+    assert [len(node.inputs) for node in scores] == [1] * 4
+    check_same(found, feeds, form, packed, apart)
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "data parallel": {"mode": "data_parallel"},
+    "parallel optimizer": {
+        "mode": "semi_auto_parallel", "dataset_strategy": "full_batch", "parallel_optimizer": True,
+        "parallel_optimizer_threshold": 0,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_ranks_exchange_what_they_did(name: str) -> None:
+    form = FORMS["Dense with a bias"]
+    found, feeds = compiled(form, 2, 1, **OTHERS[name])
+    packed, apart = rank_graphs(found, True), rank_graphs(found, False)
+    for kind in ("AllReduce", "AllGather", "ReduceScatter"):
+        assert operators(packed[0])[kind] == operators(apart[0])[kind]
+    assert (operators(apart[0]) - operators(packed[0]))["MatMul"] == 10
+    check_same(found, feeds, form, packed, apart)
+
+
+def test_no_more_memory_where_weights_are_cast() -> None:
+    found, _ = compiled(FORMS["written out, bfloat16"], 1, 2)
+    packed, apart = (plan_memory(rank_graphs(found, one)[0]).peak for one in (True, False))
+    assert packed <= apart * 1.01
+
+
+def test_it_runs_for_gpus_alone() -> None:
+    assert "pack_attention" in rank_passes_of("GPU")
+    assert "pack_attention" not in {*rank_passes_of(), *passes_of("semi_auto_parallel", "GPU")}
+
+
+# Small graphs ------------------------------------------------------------------------------------------------
+
+
+class Written:
+    """x [8, 8] -> query, key, value by products -> attention [2, 4, 2, 4], operator by operator."""
+
+    def __init__(self) -> None:
+        self.graph = Graph("attention")
+        self.graph.attrs = {"mode": "stand_alone", "ranks": 1}
+        self.builder = Builder(self.graph)
+        self.x = self.input("x", (8, 8))
+        self.weights = [self.input(name, (8, 8)) for name in ("wq", "wk", "wv")]
+
+    def input(self, name: str, shape: tuple[int, ...], dtype: Any = FLOAT32) -> Input:
+        made = Input(name, TensorType(dtype, shape), kind="input")
+        self.graph.parameters.append(made)
+        return made
+
+    def emit(self, name: str, *inputs: Any, **attributes: Any) -> Node:
+        op: Op = REGISTRY[name](**attributes)
+        return self.builder.emit(op, *inputs)
+
+    def heads(self, product: Any) -> Node:
+        return self.emit("Reshape", product, shape=(2, 4, 2, 4))
+
+    def attention(self, query: Any, key: Any, value: Any) -> Node:
+        return self.emit("FlashAttentionScore", query, key, value, head_num=2, input_layout="BSND")
+
+    def finish(self, query: Any, key: Any, value: Any, *others: Any) -> Graph:
+        out = self.emit("TupleGetItem", self.attention(query, key, value), index=3)
+        self.graph.results = [out, *others]
+        self.graph.returns_tuple = bool(others)
+        return self.graph
+
+    def products(self, **attributes: Any) -> list[Node]:
+        return [self.emit("MatMul", self.x, w, **attributes) for w in self.weights]
+
+
+def query_of_another_operand(w: Written) -> Graph:
+    _, key, value = map(w.heads, w.products())
+    return w.finish(w.heads(w.emit("MatMul", w.input("z", (8, 8)), w.weights[0])), key, value)
+
+
+def a_second_reader(w: Written) -> Graph:
+    query, key, value = w.products()
+    return w.finish(*map(w.heads, (query, key, value)), w.emit("ReduceSum", key, axis=(0,)))
+
+
+def a_result(w: Written) -> Graph:
+    query, key, value = map(w.heads, w.products())
+    return w.finish(query, key, value, value)
+
+
+def one_is_cast(w: Written) -> Graph:
+    """The product of value in another type."""
+    query, key, _ = map(w.heads, w.products())
+    halves = w.emit("MatMul", *(w.emit("Cast", v, dst_type=FLOAT16) for v in (w.x, w.weights[2])))
+    return w.finish(query, key, w.emit("Cast", w.heads(halves), dst_type=FLOAT32))
+
+
+def one_is_turned(w: Written) -> Graph:
+    query, key, _ = map(w.heads, w.products())
+    return w.finish(query, key, w.heads(w.emit("MatMul", w.x, w.weights[2], transpose_b=True)))
+
+
+def operands_are_turned(w: Written) -> Graph:
+    return w.finish(*map(w.heads, w.products(transpose_a=True)))
+
+
+def one_has_a_bias(w: Written) -> Graph:
+    query, key, value = w.products()
+    return w.finish(*map(w.heads, (query, w.emit("BiasAdd", key, w.input("b", (8,))), value)))
+
+
+def a_bias_of_rows(w: Written) -> Graph:
+    b = w.input("b", (8, 1))
+    return w.finish(*(w.heads(w.emit("Add", product, b)) for product in w.products()))
+
+
+def one_product_for_two(w: Written) -> Graph:
+    query, key, _ = w.products()
+    heads = w.heads(key)
+    return w.finish(w.heads(query), heads, heads)
+
+
+def scaled_in_between(w: Written) -> Graph:
+    query, key, value = w.products()
+    return w.finish(w.heads(w.emit("Mul", query, query)), w.heads(key), w.heads(value))
+
+
+def keys_from_elsewhere(w: Written) -> Graph:
+    key, value = (w.input(name, (2, 4, 2, 4)) for name in ("k", "v"))
+    return w.finish(w.heads(w.products()[0]), key, value)
+
+
+def weights_change_in_between(w: Written) -> Graph:
+    changed = Input("changed", TensorType(FLOAT32, (8, 8)), kind="parameter")
+    w.graph.parameters.append(changed)
+    w.weights[0] = changed
+    products = w.products()
+    w.emit("Assign", changed, w.x)
+    return w.finish(*map(w.heads, products))
+
+
+APART: list[Callable[[Written], Graph]] = [
+    query_of_another_operand, a_second_reader, a_result, one_is_cast, one_is_turned, operands_are_turned,
+    one_has_a_bias, a_bias_of_rows, one_product_for_two, scaled_in_between, keys_from_elsewhere,
+    weights_change_in_between,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", APART, ids=lambda make: make.__name__)
+def test_what_stays_apart(make: Callable[[Written], Graph]) -> None:
+    graph = make(Written())
+    before = print_graph(graph)
+    assert not PackAttention().run(graph)
+    assert print_graph(graph) == before
+
+
+def test_a_small_graph_is_packed() -> None:
+    w = Written()
+    graph = w.finish(*map(w.heads, w.products()))
+    before = parse(print_graph(graph), REGISTRY).main
+    assert PackAttention().run(graph)
+    graph.verify()
+    assert [n.op.name for n in graph.nodes] == ["Concat", "MatMul", "Reshape", "FlashAttentionScore", "TupleGetItem"]
+    feeds = random_feeds(before)
+    same(run_whole(graph, feeds), run_whole(before, feeds))
+    assert not PackAttention().run(graph)

@@ -1,0 +1,65 @@
+"""Attention that is written out operator by operator, and the pass run on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.ir.builder import Builder
+from mspc.ir.compare import difference
+from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.ir.types import FLOAT32, TensorType
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY, Op
+from mspc.passes.fusion.fuse_attention import FuseAttention
+from tests.interpret import random_feeds, run_whole, same
+
+load_operators()
+
+HEADS = (2, 4, 1, 1)
+"""A strategy that cuts batch and heads."""
+
+
+class Written:
+    """query, key, value [4, 8, 6, 2] -> attention, operator by operator; subclasses' methods change one of them."""
+
+    def __init__(self, dtype: Any = FLOAT32) -> None:
+        self.graph = Graph("attention")
+        self.graph.attrs = {"mode": "semi_auto_parallel", "ranks": 8}
+        self.builder = Builder(self.graph)
+        self.query, self.key, self.value = (self.parameter(name, (4, 8, 6, 2), dtype) for name in ("q", "k", "v"))
+
+    def parameter(self, name: str, shape: tuple[int, ...], dtype: Any = FLOAT32) -> Parameter:
+        made = Parameter(name, TensorType(dtype, shape))
+        self.graph.parameters.append(made)
+        return made
+
+    def emit(self, name: str, *inputs: Any, strategy: Any = None, **attributes: Any) -> Node:
+        op: Op = REGISTRY[name](**attributes)
+        values = [v if not isinstance(v, float) else self.builder.constant(v, FLOAT32) for v in inputs]
+        node = self.builder.emit(op, *values)
+        node.in_strategy = strategy
+        return node
+
+    def scores(self, strategy: Any = None) -> Node:
+        return self.emit("BatchMatMul", self.query, self.key, transpose_b=True, strategy=strategy)
+
+    def finish(self, scores: Node, softmax: Any = None, mix: Any = None) -> Graph:
+        weights = self.emit("Softmax", scores, strategy=softmax)
+        self.graph.results = [self.emit("BatchMatMul", weights, self.value, strategy=mix)]
+        return self.graph
+
+
+def fused(graph: Graph) -> Node | None:
+    """Run the pass; the operator that it made. The text reads back equal, and the numbers stay."""
+    before = parse(print_graph(graph), REGISTRY).main
+    changed = FuseAttention().run(graph)
+    graph.verify()
+    assert difference(parse(print_graph(graph), REGISTRY).main, graph) == ""
+    assert changed == (difference(before, graph) != "")
+    feeds = random_feeds(before)
+    same(run_whole(graph, feeds), run_whole(before, feeds))
+    found = [node for node in graph.nodes if node.op.name == "FlashAttentionScore"]
+    assert len(found) <= 1
+    return found[0] if found else None

@@ -1,0 +1,175 @@
+"""Strategies that cannot be: exact messages, all independent ones together, and the meshes of those that can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import ErrorGroup, MspcError
+from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.layout import Layout
+from mspc.ir.location import Location
+from mspc.ir.named_layout import NamedLayout
+from mspc.ir.types import FLOAT32, TensorType
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY, NotDifferentiable, Op
+from mspc.passes.sharding.check_strategies import CheckStrategies
+
+load_operators()
+
+
+class Sharded:
+    """A graph on `ranks` ranks with one line of source per operator."""
+
+    def __init__(self, ranks: int = 8) -> None:
+        self.graph = Graph("net")
+        self.graph.attrs = {"ranks": ranks, "mode": "semi_auto_parallel"}
+        self.builder = Builder(self.graph)
+
+    def tensor(self, *shape: int) -> Parameter:
+        parameter = Parameter(f"p{len(self.graph.parameters)}", TensorType(FLOAT32, shape))
+        self.graph.parameters.append(parameter)
+        return parameter
+
+    def matmul(self, strategy: object, x: tuple = (16, 32), w: tuple = (32, 16), out: object = None) -> Node:
+        return self.emit("MatMul", strategy, self.tensor(*x), self.tensor(*w), out=out)
+
+    def emit(self, name: str, strategy: object, *inputs: Parameter, out: object = None, **fields: object) -> Node:
+        line = len(self.graph.nodes) + 1
+        self.builder.frames = (Location("net.py", line, 5, 10, "out = op(x)"),)
+        node = self.builder.emit(REGISTRY[name](**fields), *inputs, instance=f"op{line}")
+        node.in_strategy, node.out_strategy = strategy, out
+        return node
+
+    def message(self) -> str:
+        with pytest.raises(MspcError) as raised:
+            CheckStrategies().run(self.graph)
+        return raised.value.render()
+
+
+HEAD = "net.py:1:5: error: MatMul 'op1': "
+SOURCE = "\n    out = op(x)\n        ^^^^^"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message", "note"),
+    [
+        (((3, 1), (1, 1)), "dimension 0 of input 0 is 16, which 3 does not divide", "cut it 1, 2, 4, 8 or 16 ways"),
+        (((2, 4),), "the strategy has 1 entries, but the operator has 2 tensor inputs",
+         "give one tuple per input, for example ((1, 1), (1, 1))"),
+        (((2, 4, 1), (4, 1)), "the strategy of input 0 is (2, 4, 1), which has 3 numbers for 2 dimensions, whose "
+         "shape is (16, 32)", "give one number per dimension, for example (1, 1)"),
+        (((2, 4), (2, 1)), "dimension 0 of input 1 is cut 2 ways, but dimension 1 of input 0 is cut 4 ways, "
+         "and both are the same dimension of the operator", "cut both 4 ways, or both 2 ways"),
+        (((4, 4), (4, 1)), "the strategy ((4, 4), (4, 1)) needs 16 ranks, but there are 8",
+         "the product of its cuts must divide 8"),
+        (((0, 1), (1, 1)), "dimension 0 of input 0 is cut 0 ways; give an integer of at least 1", ""),
+    ],
+)  # fmt: skip
+def test_a_strategy_that_cannot_be(strategy: tuple, message: str, note: str) -> None:
+    net = Sharded()
+    net.matmul(strategy)
+    assert net.message() == HEAD + message + SOURCE + (f"\n  note: {note}" if note else "")
+
+
+def test_a_strategy_that_does_not_divide_the_ranks() -> None:
+    net = Sharded(ranks=6)
+    net.matmul(((4, 1), (1, 1)))
+    assert "the strategy ((4, 1), (1, 1)) uses 4 ranks, which does not divide 6" in net.message()
+
+
+def test_a_dimension_that_must_stay_whole() -> None:
+    net = Sharded()
+    net.emit("Softmax", ((2, 4),), net.tensor(16, 32), axis=-1)
+    assert net.message() == (
+        "net.py:1:5: error: Softmax 'op1': dimension 1 of input 0 must stay whole, but the strategy cuts it 4 ways"
+        f"{SOURCE}\n  note: use 1 there"
+    )
+
+
+def test_a_layout_on_too_few_ranks() -> None:
+    net = Sharded()
+    layout = NamedLayout((2, 2), ("dp", "mp"), (1, 0))
+    net.matmul((layout, NamedLayout((2, 2), ("dp", "mp"), (0, -1))))
+    assert "the layout's device matrix (2, 2) has 4 ranks, but there are 8" in net.message()
+
+
+def test_one_axis_on_two_dimensions() -> None:
+    net = Sharded()
+    make: Callable[..., NamedLayout] = lambda *entries: NamedLayout((2, 4), ("dp", "mp"), entries)  # noqa: E731  # short
+    net.matmul((make(1, 0), make(0, 1)))
+    assert "one axis of the layout cuts two different dimensions of the operator" in net.message()
+
+
+def test_an_out_strategy_that_does_not_follow() -> None:
+    net = Sharded()
+    net.matmul(((2, 4), (4, 1)), out=((4, 1),))
+    assert "the out_strategy (4, 1) does not follow from the in_strategy" in net.message()
+
+
+def test_out_layouts_follow_the_in_strategy() -> None:
+    make: Callable[..., NamedLayout] = lambda *entries: NamedLayout((2, 4), ("dp", "mp"), entries)  # noqa: E731  # short
+    for ins, out in (((make(1, 0), make(0, -1)), make(1, 0)), ((make(1, -1), make(-1, 0)), make(1, 0))):
+        net = Sharded()
+        net.matmul(ins, out=(out,))
+        CheckStrategies().run(net.graph)
+    net = Sharded()
+    net.emit("Transpose", (make(1, 0),), net.tensor(16, 32), perm=(1, 0), out=(make(1, 0),))
+    assert net.message() == (
+        f"net.py:1:5: error: Transpose 'op1': the out layout (2, 4) [0, 1] does not follow from the in_strategy{SOURCE}"
+        "\n  note: the result is laid out (2, 4) [1, 0]"
+    )
+
+
+def test_an_out_layout_may_cut_repetitions_only() -> None:
+    whole, cut = NamedLayout((2, 4), ("dp", "mp"), (-1, -1)), NamedLayout((2, 4), ("dp", "mp"), (-1, 0))
+    for times, fits in ((4, True), (2, False)):
+        net = Sharded()
+        net.emit("Tile", (whole,), net.tensor(16, 32), multiples=(1, times), out=(cut,))
+        if fits:
+            CheckStrategies().run(net.graph)
+        else:
+            assert "Tile 'op1': the out layout (2, 4) [-, 1] does not follow from the in_strategy" in net.message()
+
+
+def test_an_operator_without_rule_and_two_bad_strategies_are_listed_together() -> None:
+    class Ruleless(Op):
+        """An operator that only one device can run."""
+
+        bprop = NotDifferentiable("test")
+
+        def infer(self, *types: object) -> object:
+            return types[0]
+
+    net = Sharded()
+    net.matmul(((3, 1), (1, 1)))
+    net.emit("Ruleless", None, net.tensor(4, 4))
+    net.matmul(((16, 1), (1, 1)))
+    del REGISTRY["Ruleless"]
+    with pytest.raises(ErrorGroup) as raised:
+        CheckStrategies().run(net.graph)
+    text = str(raised.value)
+    assert text.count(": error: ") == 3
+    assert text.endswith("3 errors")
+    assert "net.py:2:5: error: Ruleless 'op2' has no sharding rule" in text
+
+
+def test_the_mesh_is_the_cuts_and_the_repeated_axis_last() -> None:
+    net = Sharded()
+    node = net.matmul(((2, 1), (1, 2)))
+    CheckStrategies().run(net.graph)
+    assert node.in_layouts == (Layout.of((2, 2, 2), [(0,), ()]), Layout.of((2, 2, 2), [(), (1,)]))
+    assert node.layout == Layout.of((2, 2, 2), [(0,), (1,)])
+
+
+def test_a_reduce_scatter_by_out_strategy() -> None:
+    net = Sharded()
+    node = net.matmul(((2, 4), (4, 1)), out=((8, 1),))
+    net.graph.results = [node]
+    CheckStrategies().run(net.graph)
+    moved = net.graph.results[0]
+    assert isinstance(moved, Node)
+    assert moved.op.name == "Redistribute"
+    assert moved.layout == Layout.of((8,), [(0,), ()])

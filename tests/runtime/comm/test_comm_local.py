@@ -1,0 +1,205 @@
+"""Collectives between simulated ranks: results, order of turns, failures and ranks that would wait for
+ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from mspc.ir.diagnostics import ExecutionError
+from mspc.runtime.comm.interface import OneRank, combine, pieces
+from mspc.runtime.comm.local import LocalComm, World
+
+ALL = (0, 1, 2, 3)
+
+
+def on_ranks(main: Any, size: int = 4) -> list[Any]:
+    return World(size).run(main)
+
+
+def local(rank: int) -> np.ndarray:
+    return np.arange(8, dtype=np.float32).reshape(4, 2) + 100 * rank
+
+
+@pytest.mark.parametrize("op", ["sum", "max", "min", "prod"])
+def test_all_reduce(op: str) -> None:
+    function = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}[op]
+    expected = function(np.stack([local(r) for r in ALL]), axis=0)
+    results = on_ranks(lambda comm: comm.all_reduce(local(comm.rank), op, ALL))
+    for result in results:
+        np.testing.assert_array_equal(result, expected)
+    assert not any(np.shares_memory(results[0], other) for other in results[1:])
+
+
+def test_groups_meet_on_their_own() -> None:
+    def main(comm: LocalComm) -> Any:
+        ranks = (0, 2) if comm.rank % 2 == 0 else (1, 3)
+        return comm.all_gather(np.array([comm.rank]), ranks, 0)
+
+    assert [list(found) for found in on_ranks(main)] == [[0, 2], [1, 3], [0, 2], [1, 3]]
+
+
+def test_the_order_of_a_group_is_the_order_of_its_slices() -> None:
+    order = (2, 0, 3, 1)
+    results = on_ranks(lambda comm: comm.all_gather(np.array([[comm.rank]]), order, 1))
+    assert [found.tolist() for found in results] == [[[2, 0, 3, 1]]] * 4
+    results = on_ranks(lambda comm: comm.reduce_scatter(np.arange(4), "sum", order, 0))
+    assert [found.tolist() for found in results] == [[4], [12], [0], [8]]
+
+
+def test_reduce_scatter_on_another_axis() -> None:
+    total = sum(local(r).T for r in ALL)
+    results = on_ranks(lambda comm: comm.reduce_scatter(local(comm.rank).T, "sum", ALL, 1))
+    np.testing.assert_array_equal(np.concatenate(results, 1), total)
+
+
+def test_all_to_all_moves_the_cut_to_another_dimension() -> None:
+    whole = np.arange(64).reshape(8, 8)
+    results = on_ranks(lambda comm: comm.all_to_all(whole[2 * comm.rank : 2 * comm.rank + 2], ALL, 1, 0))
+    np.testing.assert_array_equal(np.concatenate(results, 1), whole)
+
+
+def test_exchange_keeps_the_order_of_pieces_between_two_ranks() -> None:
+    def main(comm: LocalComm) -> Any:
+        after, before = (comm.rank + 1) % 4, (comm.rank - 1) % 4
+        sends = [
+            (after, np.array([comm.rank, 0])),
+            (after, np.array([comm.rank, 1])),
+            (comm.rank, np.array([7])),
+        ]
+        receives = [(before, (2,), np.int64), (comm.rank, (1,), np.int64), (before, (2,), np.int64)]
+        return [piece.tolist() for piece in comm.exchange(sends, receives)]
+
+    assert on_ranks(main) == [[[(r - 1) % 4, 0], [7], [(r - 1) % 4, 1]] for r in ALL]
+
+
+def test_ranks_that_only_send_or_only_receive() -> None:
+    def main(comm: LocalComm) -> Any:
+        if comm.rank == 0:
+            return comm.exchange([(3, np.ones(2))], [])
+        return comm.exchange([], [(0, (2,), np.float64)]) if comm.rank == 3 else None
+
+    assert on_ranks(main)[3][0].tolist() == [1, 1]
+
+
+def test_broadcast_send_receive_barrier() -> None:
+    def main(comm: LocalComm) -> Any:
+        comm.barrier(ALL)
+        if comm.rank == 1:
+            comm.send(np.array([5.0]), 2, tag=9)
+        received = comm.receive(1, 9, (1,), np.float64)[0] if comm.rank == 2 else 0
+        return comm.broadcast(np.array([comm.rank]), 2, ALL)[0], received
+
+    assert on_ranks(main) == [(2, 0), (2, 0), (2, 5.0), (2, 0)]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_half_precision_is_summed_in_float32(dtype: Any) -> None:
+    parts = [np.full(3, 1, dtype)] + [np.full(3, 2**-9, dtype)] * 4
+    assert combine(parts, "sum").dtype == dtype
+    exact = np.float32(1 + 4 * 2**-9).astype(dtype)
+    assert combine(parts, "sum")[0] == exact
+    one_by_one = parts[0]
+    for part in parts[1:]:
+        one_by_one = one_by_one + part
+    assert dtype is np.float16 or one_by_one[0] != exact
+
+
+def test_booleans_combine_as_any_and_all() -> None:
+    parts = [np.array([True, False]), np.array([True, True])]
+    assert combine(parts, "max").tolist() == [True, True]
+    assert combine(parts, "min").tolist() == [True, False]
+
+
+def test_unknown_reductions_and_odd_cuts_are_refused() -> None:
+    with pytest.raises(ValueError, match="cannot combine with 'avg'; known are sum, max, min, prod"):
+        combine([np.ones(1)], "avg")
+    with pytest.raises(ValueError, match=r"dimension 0 of shape \(3,\) does not divide by 2 ranks"):
+        pieces(np.ones(3), 2, 0)
+
+
+def test_turns_are_in_rank_order_and_steps_end_together() -> None:
+    said: list[str] = []
+
+    def main(comm: LocalComm) -> None:
+        for step in range(2):
+            if comm.rank % 2 == 0:
+                comm.all_reduce(np.ones(1), "sum", (0, 2))
+            comm.pause()
+            said.append(f"{step}:{comm.rank}")
+
+    on_ranks(main)
+    assert said == [f"{step}:{rank}" for step in range(2) for rank in ALL]
+
+
+def test_different_operations_of_a_group_are_reported() -> None:
+    def main(comm: LocalComm) -> None:
+        if comm.rank == 1:
+            comm.all_gather(np.ones(2), (0, 1), 0)
+        else:
+            comm.all_reduce(np.ones(2), "sum", (0, 1))
+
+    with pytest.raises(ExecutionError, match="rank 1 is in AllGather where rank 0 is in AllReduce"):
+        on_ranks(main, 2)
+
+
+def test_a_rank_that_ends_early_is_reported_to_those_that_wait() -> None:
+    def main(comm: LocalComm) -> None:
+        if comm.rank != 1:
+            comm.all_reduce(np.ones(2), "sum", (0, 1, 2))
+
+    with pytest.raises(ExecutionError) as caught:
+        on_ranks(main, 3)
+    assert "would wait for ever in AllReduce(sum) with ranks" in caught.value.message
+    assert "rank 1 has ended" in caught.value.notes
+
+
+def test_the_failure_of_one_rank_ends_all() -> None:
+    reached: list[int] = []
+
+    def main(comm: LocalComm) -> None:
+        if comm.rank == 2:
+            raise KeyError("mine")
+        comm.all_reduce(np.ones(2), "sum", ALL)
+        reached.append(comm.rank)
+
+    with pytest.raises(KeyError, match="mine"):
+        on_ranks(main)
+    assert reached == []
+
+
+def test_a_piece_of_another_shape_is_refused() -> None:
+    def main(comm: LocalComm) -> None:
+        comm.exchange([(1 - comm.rank, np.ones(2))], [(1 - comm.rank, (3,), np.float64)])
+
+    with pytest.raises(ExecutionError, match=r"expects float64 of shape \(3,\) from rank"):
+        on_ranks(main, 2)
+
+
+def test_a_piece_that_nobody_takes_is_reported() -> None:
+    def main(comm: LocalComm) -> None:
+        if comm.rank == 0:
+            comm.exchange([(1, np.ones(2)), (2, np.ones(2))], [])
+        if comm.rank == 1:
+            comm.exchange([], [(0, (2,), np.float64)])
+
+    with pytest.raises(ExecutionError) as caught:
+        on_ranks(main, 3)
+    assert caught.value.message == "rank 0 would wait for ever in a send to ranks 1, 2"
+    assert caught.value.notes == ("rank 0 waits in a send to ranks 1, 2", "rank 1 has ended", "rank 2 has ended")
+
+
+def test_one_rank_alone() -> None:
+    comm = OneRank()
+    x = np.ones((2, 2))
+    for result in (
+        comm.all_reduce(x, "sum", (0,)),
+        comm.all_gather(x, (0,), 0),
+        comm.all_to_all(x, (0,), 0, 1),
+    ):
+        np.testing.assert_array_equal(result, x)
+        assert not np.shares_memory(result, x)
+    assert comm.exchange([(0, x)], [(0, (2, 2), np.float64)])[0].shape == (2, 2)

@@ -1,0 +1,88 @@
+"""Under mpirun a rank that raises, exits or dies ends the job within 3 seconds, with one message about
+the network."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
+
+LIMIT = 3.0
+AT_NODE = "in step 3, at TotalOfRanks 'reduce'"
+
+
+def start(how: str, ranks: int = 3) -> subprocess.Popen[str]:
+    script = Path(__file__).with_name("faulty_job.py")
+    command = [
+        find_mpirun(),
+        "-n",
+        str(ranks),
+        "--oversubscribe",
+        "--bind-to",
+        "none",
+        sys.executable,
+        str(script),
+        how,
+    ]
+    environment = {**mpirun_environment(), "PYTHONPATH": str(Path(__file__).parents[3])}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("raise", f"rank 1 failed {AT_NODE}"),
+        ("exit", f"rank 1 failed {AT_NODE}"),
+        ("exit 0", "rank 1 has ended while rank 0 waits for it: in step 4, at TotalOfRanks 'reduce'"),
+        ("alone", "rank 0 waits for rank 1, which waits elsewhere: in step 4, at TotalOfRanks 'reduce'"),
+        ("kill", f"rank 1 was killed or left without a word {AT_NODE}"),
+        ("_exit", f"rank 1 was killed or left without a word {AT_NODE}"),
+    ],
+)
+def test_a_failing_rank_ends_the_job_with_one_message(how: str, message: str) -> None:
+    job = start(how)
+    out, err = job.communicate(timeout=30)
+    over = time.time()
+    assert job.returncode != 0
+    assert over - float(out.split("event ")[1].split()[0]) < LIMIT
+    said = [line for line in err.split("\n") if "rank" in line and "TotalOfRanks" in line]
+    assert len(said) == 1, err
+    assert message in said[0]
+    if how == "alone":
+        assert "note: rank 1 is after step 3" in err
+    if how == "raise":
+        assert "ValueError: user code is wrong" in err
+        assert "faulty_job.py" in err
+    if how in ("kill", "_exit", "exit 0", "alone"):
+        assert "net.py:12:5" in err
+        assert "    out = self.op(x)" in err
+
+
+def test_a_job_without_faults_ends_well() -> None:
+    job = start("nothing")
+    out, err = job.communicate(timeout=30)
+    assert job.returncode == 0, err
+    assert sorted(line for line in out.split("\n") if line.endswith("ended")) == [
+        f"rank {r} ended" for r in range(3)
+    ]
+
+
+def test_an_interrupt_ends_all_ranks() -> None:
+    job = start("interrupt")
+    assert job.stdout is not None
+    while "event" not in job.stdout.readline():
+        pass
+    started = time.time()
+    os.killpg(job.pid, signal.SIGINT)
+    job.communicate(timeout=30)
+    assert job.returncode != 0
+    assert time.time() - started < LIMIT
