@@ -1,0 +1,81 @@
+"""What the readers of one file share: its text, its dialect, the values and types met so far."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from lark import Token
+
+from mspc.ir.graph import Node, Parameter, Value
+from mspc.ir.opaque import Reference
+from mspc.ir.text.fragments import read_foreign_type, read_type
+from mspc.ir.text.operator_reader import OperatorReader, Registry
+from mspc.ir.text.source_text import SourceText
+from mspc.ir.types import TensorType, TupleType, Type
+
+QUOTED = r'"(?:[^"\\\n]|\\.)*+"'
+OPERAND = re.compile(rf"%(?:para\d+_{QUOTED}|[\w.\-/\[\]$]+)")
+GROUP = re.compile(r'(\w+: ?)?(\{(?:[^{}"]++|"(?:[^"\\]|\\.)*+"|\{(?:[^{}"]++|"(?:[^"\\]|\\.)*+")*+\})*+\})')
+_TYPE = re.compile(r"<[^<>\n]*>")
+_FOREIGN_HEADER = re.compile(r"^(?:# IR entry:|subgraph instance: )", re.MULTILINE)
+
+
+class Reading:
+    """One file on its way from text to graphs.
+
+    foreign: MindSpore wrote it. opaque: its operators, operands and types are not mspc's. frames: source spans are
+    read too. references, forwards: what can be resolved once the whole file is read.
+    """
+
+    def __init__(self, text: str, registry: Registry, file: str, frames: bool) -> None:
+        self.text = text
+        self.source = SourceText(text, file)
+        self.fail = self.source.fail
+        self.piece = self.source.piece
+        self.frames = frames
+        self.foreign = _FOREIGN_HEADER.search(text) is not None
+        self.opaque = self.foreign
+        self.operators = OperatorReader(self.source, {} if self.foreign else registry)
+        self.parameters: dict[str, Parameter] = {}
+        self.header: list[Parameter] = []
+        self.references: list[Reference] = []
+        self.forwards: list[tuple[Node, str, int, dict[str, Value], int]] = []
+        self.type_lines: dict[str, tuple[tuple[Type, ...], tuple[Type, ...] | None]] = {}
+
+    def new_parameter(self, reference: str, name: str, type: Type, at: int) -> Parameter:
+        number = f"%para{len(self.parameters) + 1}"
+        if not reference.startswith(f"{number}_"):
+            self.fail(f"{reference} should be {number}_{name}: parameters are numbered in order", at)
+        if any(p.name == name for p in self.header) and not self.opaque:
+            self.fail(f"two parameters are called {name}", at)
+        parameter = Parameter(name, type)
+        self.parameters[reference] = parameter
+        return parameter
+
+    def type_of(self, text: str, at: int) -> Type:
+        return read_foreign_type(text) if self.opaque else self.piece(read_type, text, at)
+
+    def read_types(self, token: Token) -> tuple[tuple[Type, ...], tuple[Type, ...] | None]:
+        known = self.type_lines.get(token)
+        if known is None:
+            left, arrow, _ = token.partition(" -> ")
+            ins = self.types_in(token, 0, len(left))
+            outs = self.types_in(token, len(left), len(token)) if arrow else None
+            known = self.type_lines[str(token)] = (ins, outs)
+        return known
+
+    def types_in(self, token: Token, start: int, stop: int) -> tuple[Type, ...]:
+        at = token.start_pos or 0
+        return tuple(self.type_of(m.group(), at + m.start()) for m in _TYPE.finditer(token, start, stop))
+
+    def placement(self, layouts: tuple[Any, ...], type: Type, at: int) -> Any:
+        """The layout of a value of this type: one, or a tuple for a tuple."""
+        if isinstance(type, TupleType):
+            return layouts
+        if len(layouts) != 1 or isinstance(layouts[0], tuple):
+            self.fail(f"{len(layouts)} layouts for one tensor", at)
+        if isinstance(type, TensorType) and layouts[0] and len(layouts[0].dims) != type.rank:
+            ranks = f"{len(layouts[0].dims)} dimensions, the tensor {type.rank}"
+            self.fail(f"the layout {layouts[0]} has {ranks}", at)
+        return layouts[0]
