@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.dataset.pipeline import Row
+from mspc.api.dataset.rows import Row
 from mspc.api.dataset.sources import IndexedDataset
 from mspc.api.errors import ApiValueError
 from mspc.ir.diagnostics import MspcError

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from mspc.api.dataset.pipeline import Dataset, Row, as_column, next_shuffle, shuffled_order, whole
+from mspc.api.dataset.pipeline import Dataset
+from mspc.api.dataset.rows import Row, as_column, next_shuffle, shuffled_order, whole
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.types import dtype_of
 
