@@ -112,43 +112,78 @@ def update_source(
 
     copy_type: the element type of copies of operand 0, None where there are none. rows: rows of some lie apart.
     """
-    type = one_word(computing_type(dtypes[0]))
     names: Sequence[str] = op.operands
-    mutates: Sequence[int] = op.mutates
     tensors = [i for i in range(len(names)) if i not in op.scalars]
-    element = [f"{type}& {name}" if i in op.mutates else f"const {type} {name}" for i, name in enumerate(names)]
+    copy_place, bounds = "", str(_BLOCK)
+    if copy_type is not None:
+        copy_place = "copy + {0}"
+        # As many blocks at the same time as without copies.
+        bounds = f"{_BLOCK}, {5 if len(tensors) <= 3 else 4}"
+    if rows:
+        copy_place = "copy + (u64)((unsigned int){0} / columns) * pitch + (unsigned int){0} % columns"
+    lines = [
+        *_operands_of_block(op, dtypes, tensors, copy_type, rows),
+        *_loop(op, dtypes, tensors, pack, flight, copy_type, copy_place),
+    ]
+    return "\n".join(
+        [
+            *_element_function(op, one_word(computing_type(dtypes[0]))),
+            f'extern "C" __global__ void __launch_bounds__({bounds}) update(',
+            "    const u64* table, const unsigned int* blocks, const int* stop, const u64 span) {",
+            *(line if line.lstrip().startswith("#") else f"    {line}" for line in lines),
+            "}",
+            "",
+        ]
+    )
+
+
+def _element_function(op: Any, type: str) -> list[str]:
+    """The function `update_element`, which updates one element."""
+    element = [f"{type}& {name}" if i in op.mutates else f"const {type} {name}" for i, name in enumerate(op.operands)]
     body = [
         f"const {_constant(value, type)[0]} {name} = {_constant(value, type)[1]};"
         for name, value in op.attributes().items()
         if re.search(rf"\b{name}\b", op.cuda_update)
     ]
     body += [line.strip() for line in re.sub(r"\bT\b", type, op.cuda_update).strip().splitlines()]
-    width = len(names) + (1 if copy_type is None else 4)
+    head = f"__device__ __forceinline__ void update_element({', '.join(element)}) {{"
+    return [head, *(f"    {line}" for line in body), "}"]
+
+
+def _operands_of_block(
+    op: Any, dtypes: Sequence[DType], tensors: Sequence[int], copy_type: DType | None, rows: bool
+) -> list[str]:
+    """Which tensors a block works on, from its row of the table."""
+    type, count = one_word(computing_type(dtypes[0])), len(op.operands)
     lines = [
         "if (stop[0]) return;",
-        f"const u64* const row = table + (u64)blocks[2 * blockIdx.x] * {width};",
-        f"const u64 size = row[{len(names)}], begin = blocks[2 * blockIdx.x + 1] * span;",
+        f"const u64* const row = table + (u64)blocks[2 * blockIdx.x] * {count + (1 if copy_type is None else 4)};",
+        f"const u64 size = row[{count}], begin = blocks[2 * blockIdx.x + 1] * span;",
         "const u64 end = begin + span < size ? begin + span : size;",
     ]
-    for i, name in enumerate(names):
+    for i, name in enumerate(op.operands):
         kind = c_type(dtypes[i])
-        if i in op.scalars:
-            lines.append(f"const {type} {name} = ({type})wide(*(const {kind}*)row[{i}]);")
-        else:
+        if i in tensors:
             lines.append(f"{kind}* const p{i} = ({kind}*)row[{i}];")
-    copied, bounds = "", str(_BLOCK)
+        else:
+            lines.append(f"const {type} {name} = ({type})wide(*(const {kind}*)row[{i}]);")
     if copy_type is not None:
-        lines.append(f"{c_type(copy_type)}* const copy = ({c_type(copy_type)}*)row[{len(names) + 1}];")
-        copied = "copy + {0}"
-        # As many blocks at the same time as without copies.
-        bounds = f"{_BLOCK}, {5 if len(tensors) <= 3 else 4}"
+        lines.append(f"{c_type(copy_type)}* const copy = ({c_type(copy_type)}*)row[{count + 1}];")
     if rows:
-        lines.append(f"const unsigned int columns = row[{len(names) + 2}];")
-        lines.append(f"const u64 pitch = row[{len(names) + 3}];")
-        copied = "copy + (u64)((unsigned int){0} / columns) * pitch + (unsigned int){0} % columns"
+        lines.append(f"const unsigned int columns = row[{count + 2}];")
+        lines.append(f"const u64 pitch = row[{count + 3}];")
+    return lines
+
+
+def _loop(
+    op: Any, dtypes: Sequence[DType], tensors: Sequence[int], pack: int, flight: int, copy_type: DType | None,
+    copied: str,
+) -> list[str]:  # fmt: skip
+    """Packs of a block's span, and the elements behind the last whole one. copied: where element {0} of a copy is."""
+    mutates: Sequence[int] = op.mutates
     step = _BLOCK * pack
     place = f"const u64 i = at + u * {step};"
-    lines += [f"for (u64 at = begin + threadIdx.x * {pack}; at < end; at += {step * flight}) {{"]
+    lines = [f"for (u64 at = begin + threadIdx.x * {pack}; at < end; at += {step * flight}) {{"]
     lines += [f"    Pack<{c_type(dtypes[i])}, {pack}> a{i}[{flight}];" for i in tensors]
     lines += ["    #pragma unroll", f"    for (int u = 0; u < {flight}; ++u) {{", f"        {place}"]
     lines += [f"        if (i + {pack} <= size) {{"]
@@ -169,19 +204,7 @@ def update_source(
     lines += _updated(op, dtypes, tensors, "p{}[k]", 16)
     if copy_type is not None:
         lines += [f"                if (copy) *({copied.format('k')}) = narrow<{c_type(copy_type)}>(wide(p0[k]));"]
-    lines += ["            }", "        }", "    }", "}"]
-    return "\n".join(
-        [
-            f"__device__ __forceinline__ void update_element({', '.join(element)}) {{",
-            *(f"    {line}" for line in body),
-            "}",
-            f'extern "C" __global__ void __launch_bounds__({bounds}) update(',
-            "    const u64* table, const unsigned int* blocks, const int* stop, const u64 span) {",
-            *(line if line.lstrip().startswith("#") else f"    {line}" for line in lines),
-            "}",
-            "",
-        ]
-    )
+    return [*lines, "            }", "        }", "    }", "}"]
 
 
 def _updated(op: Any, dtypes: Sequence[DType], tensors: Sequence[int], place: str, indent: int) -> list[str]:
