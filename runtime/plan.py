@@ -79,63 +79,27 @@ def plan(graph: Graph, backend: NumPyBackend) -> Plan:
         MspcError: an operator has no kernel; all such operators together.
     """
     nodes = graph.nodes
+    raise_all([node.error(f"{node.label} has no kernel") for node in nodes if not _has_kernel(node.op)])
     backend.halves = any(t.dtype.itemsize == 2 and t.dtype.is_float for v in (*graph.parameters, *nodes)
                          for t in element_types(v.type))  # fmt: skip
     updates = mutated(graph)
     boundary = min(updates, default=len(nodes))
-    last_use: dict[Value, int] = {}
-    for index, node in enumerate(nodes):
-        for value in node.inputs:
-            last_use[value] = index
-    for value in graph.results:
-        last_use[value] = len(nodes)
+    last_use = {value: index for index, node in enumerate(nodes) for value in node.inputs}
+    last_use |= dict.fromkeys(graph.results, len(nodes))
     losses = loss_values(graph) if updates else []
     position = {node: index for index, node in enumerate(nodes)}
     early = [value for value in losses if not isinstance(value, Node) or position[value] < boundary]
     for value in early:
         last_use[value] = max(last_use[value], boundary)
-
     slot_of: dict[Value, int] = {parameter: i for i, parameter in enumerate(graph.parameters)}
-    constants: list[tuple[Constant, int]] = []
-    for value in [*(v for node in nodes for v in node.inputs), *graph.results]:
-        if isinstance(value, Constant) and value not in slot_of:
-            slot_of[value] = len(slot_of)
-            constants.append((value, slot_of[value]))
-    slots = len(slot_of)
-    free: list[int] = []
-    steps: Steps = []
+    constants = _constant_slots(graph, slot_of)
+    slots = _Slots(slot_of, last_use)
     bound = arrival_kernels(graph, backend)
     bound.update(buffered_kernels(graph, backend, last_use, bound))
-    for index, node in enumerate(nodes):
-        operands = tuple(slot_of[value] for value in node.inputs)
-        dying: list[int] = []
-        for value in dict.fromkeys(node.inputs):
-            if isinstance(value, Node) and last_use[value] == index:
-                dying.append(slot_of[value])
-        if dying:
-            out = dying.pop()
-        elif free:
-            out = free.pop()
-        else:
-            out, slots = slots, slots + 1
-        slot_of[node] = out
-        if node not in last_use:
-            dying.append(out)
-        free.extend(dying)
-        frees = tuple(dying) or None
-        kernel = bound.get(index)
-        if kernel is None:
-            kernel = node.op.kernel(backend) if isinstance(node.op, Op) and _has_kernel(node.op) else _no_kernel
-        if len(operands) == 2:
-            steps.append((index, kernel, operands[0], operands[1], None, out, frees))
-        elif len(operands) == 1:
-            steps.append((index, kernel, operands[0], -1, None, out, frees))
-        else:
-            steps.append((index, kernel, -1, -1, operands, out, frees))
-    raise_all([node.error(f"{node.label} has no kernel") for node in nodes if not _has_kernel(node.op)])
+    steps = [_step(index, node, bound.get(index), backend, slots) for index, node in enumerate(nodes)]
     return Plan(
         graph=graph,
-        slots=slots,
+        slots=slots.count,
         slot_of=slot_of,
         constants=constants,
         last_use=last_use,
@@ -148,6 +112,60 @@ def plan(graph: Graph, backend: NumPyBackend) -> Plan:
         losses=early,
         late_losses=[value for value in losses if value not in early],
     )
+
+
+def _constant_slots(graph: Graph, slot_of: dict[Value, int]) -> list[tuple[Constant, int]]:
+    """The constants of a graph, each with a slot of its own, which is added to `slot_of`."""
+    found: list[tuple[Constant, int]] = []
+    for value in [*(v for node in graph.nodes for v in node.inputs), *graph.results]:
+        if isinstance(value, Constant) and value not in slot_of:
+            slot_of[value] = len(slot_of)
+            found.append((value, slot_of[value]))
+    return found
+
+
+class _Slots:
+    """Slots of the results of nodes, which take over those of operands that die.
+
+    count: slots that there are so far.
+    """
+
+    def __init__(self, slot_of: dict[Value, int], last_use: dict[Value, int]) -> None:
+        self.slot_of = slot_of
+        self.count = len(slot_of)
+        self._last_use = last_use
+        self._free: list[int] = []
+
+    def take(self, index: int, node: Node) -> tuple[int, tuple[int, ...] | None]:
+        """(the slot of a node's result, the slots that are free after it)."""
+        dying = [
+            self.slot_of[value]
+            for value in dict.fromkeys(node.inputs)
+            if isinstance(value, Node) and self._last_use[value] == index
+        ]
+        if dying:
+            out = dying.pop()
+        elif self._free:
+            out = self._free.pop()
+        else:
+            out, self.count = self.count, self.count + 1
+        self.slot_of[node] = out
+        if node not in self._last_use:
+            dying.append(out)
+        self._free.extend(dying)
+        return out, tuple(dying) or None
+
+
+def _step(index: int, node: Node, kernel: Callable[..., Any] | None, backend: NumPyBackend, slots: _Slots) -> Step:
+    operands = tuple(slots.slot_of[value] for value in node.inputs)
+    out, frees = slots.take(index, node)
+    if kernel is None:
+        kernel = cast(Op, node.op).kernel(backend)
+    if len(operands) == 2:
+        return index, kernel, operands[0], operands[1], None, out, frees
+    if len(operands) == 1:
+        return index, kernel, operands[0], -1, None, out, frees
+    return index, kernel, -1, -1, operands, out, frees
 
 
 def mutated(graph: Graph) -> dict[int, tuple[Parameter, ...]]:
@@ -176,10 +194,6 @@ def loss_values(graph: Graph) -> list[Value]:
 def _has_kernel(op: object) -> bool:
     kind = type(op)
     return isinstance(op, Op) and (kind.run is not Op.run or kind.kernel is not Op.kernel)
-
-
-def _no_kernel(*operands: Any) -> Any:
-    raise AssertionError("a graph with an operator without kernel was run")
 
 
 def _copying(kernel: Callable[..., Any]) -> Callable[..., Any]:
