@@ -1,1 +1,1 @@
-"""Facts about a graph that passes and the runtime both need: updates of parameters, what nodes and collectives cost."""
+"""Facts about a graph that passes and the runtime both need: updates of parameters, costs."""

@@ -1,1 +1,1 @@
-"""The subcommands of `mspc`, one file each, and what launches graphs for a script."""
+"""One file per verb of `mspc`."""

@@ -1,1 +1,1 @@
-"""The compiler: front end, pipeline, driver."""
+"""Driver, pipeline and settings of a compile."""

@@ -1,1 +1,1 @@
-"""From a script's call to running ranks: capture, programs, launch, jobs, simulation, profile."""
+"""From a script's call to running ranks: capture, programs, launch, jobs, simulation."""

@@ -1,1 +1,1 @@
-"""The intermediate representation: types, layouts, graphs, their text. Imports no other layer of mspc."""
+"""Types, layouts, graphs and mistakes: what all others stand on."""

@@ -1,1 +1,1 @@
-"""Passes over the graph: one file, one class, one name in the pipeline. They import ir and ops only."""
+"""Graph to graph: one pass a file, with its helpers in the room of their kind."""

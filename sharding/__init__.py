@@ -1,1 +1,1 @@
-"""Rules and layouts as pure arithmetic, without a graph: factor rules, pieces of tensors, groups of ranks."""
+"""Rules and layouts as pure arithmetic, without a graph: factor rules, pieces, groups of ranks."""

@@ -1,4 +1,4 @@
-"""What `mindspore.common` offers."""
+"""Tensor, Parameter, initializers, element types, seed, as `mindspore.common`."""
 
 from __future__ import annotations
 

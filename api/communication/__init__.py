@@ -1,4 +1,4 @@
-"""Ranks and groups, as `mindspore.communication` and `mindspore.communication.management`."""
+"""Ranks and groups, as `mindspore.communication`."""
 
 from mspc.api.communication.group import (
     HCCL_WORLD_COMM_GROUP,

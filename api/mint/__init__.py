@@ -1,4 +1,4 @@
-"""`mindspore.mint`: functions whose arguments stand as in PyTorch. Those of the same form are taken from `ops`."""
+"""`mindspore.mint`: functions whose arguments stand as in PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells: layers, losses, optimizers and what trains them. Names are looked up on first use."""
+"""Cells: layers, losses, optimizers and what trains them."""
 
 from __future__ import annotations
 

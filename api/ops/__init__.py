@@ -1,4 +1,4 @@
-"""What users call `ops`: a Primitive class for every operator, and the functions over them.
+"""What scripts call `ops`: a Primitive for every operator, and functions over them.
 
 Names are looked up on first use: operators in the registry, functions in `mspc.api.ops.functional`, and
 what belongs to other layers by the table below. Code inside mspc imports the operators' modules instead.

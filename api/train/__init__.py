@@ -1,4 +1,4 @@
-"""Training loops, callbacks, checkpoints, metrics, as `mindspore.train`. Names are looked up on first use."""
+"""Model, callbacks, checkpoints, metrics, as `mindspore.train`."""
 
 from __future__ import annotations
 

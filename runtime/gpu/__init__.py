@@ -1,1 +1,1 @@
-"""Compiled graphs on GPUs: planned memory, kernels and collectives captured into one CUDA graph."""
+"""Graphs on GPUs: planned memory, kernels and collectives in one CUDA graph."""

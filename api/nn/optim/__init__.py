@@ -1,4 +1,4 @@
-"""Optimizers: cells that turn gradients into new values of parameters. One family per file."""
+"""Optimizers: cells that turn gradients into new values of parameters."""
 
 from mspc.api.nn.optim.adam import Adam, AdamWeightDecay, LazyAdam
 from mspc.api.nn.optim.adaptive import FTRL, Adagrad, RMSProp
