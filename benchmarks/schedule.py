@@ -4,7 +4,7 @@
 
 A transformer's training step on one rank, in both precisions: seconds with everything one after the other, with
 collectives on a stream of their own in the order of the program, and in the order that the compiler chooses; the part
-of the communication that costs no time; the memory of a step in both orders. `passes/durations.py` has the constants.
+of the communication that costs no time; the memory of a step in both orders. `analysis/durations.py` has the constants.
 """
 
 from __future__ import annotations
