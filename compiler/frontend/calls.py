@@ -24,6 +24,7 @@ from mspc.compiler.frontend.gradient import call_gradient
 from mspc.compiler.frontend.precision import as_float
 from mspc.compiler.frontend.primitives import call_primitive
 from mspc.compiler.frontend.python import call_class, call_handler, call_python
+from mspc.compiler.frontend.remembered import call_key, forget, recalled, remember, updated_operands
 from mspc.compiler.frontend.sharding import cut, is_sharded_function, planned
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import MAX_DEPTH, Tracer
@@ -39,8 +40,7 @@ from mspc.compiler.frontend.values import (
     describe,
 )
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Value
-from mspc.ops.op import Op
+from mspc.ir.graph import Value
 
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]
@@ -76,6 +76,15 @@ def call(
     """
     if isinstance(fn, Primitive):
         return call_primitive(tracer, frame, node, fn, args, kwargs)
+    key = call_key(fn, args, kwargs)
+    first = len(tracer.builder.nodes)
+    result = _call(tracer, frame, node, fn, args, kwargs, held)
+    if key is not None:
+        remember(tracer, key, result, first, (fn, args, kwargs))
+    return result
+
+
+def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwargs: Kwargs, held: str) -> Any:
     if isinstance(fn, Cell):
         return call_cell(tracer, frame, node, fn, args, kwargs, held)
     if isinstance(fn, types.FunctionType):
@@ -136,7 +145,6 @@ def call_cell(
         raise frame.error(node, f"{type(cell).__name__}.construct is {describe(function)}, not a function")
     register_cells(tracer, cell, held)
     flags = cell.get_flags()
-    key = _memo_key(cell, args, kwargs)
     tracer.at(frame, node)
     first = len(tracer.builder.nodes)
     inputs: Args = args
@@ -157,14 +165,7 @@ def call_cell(
         for made in nodes[first:]:
             if made.phase == "forward":
                 made.attrs["recompute"] = f"{tracer.builder.scope}, call {first}"
-    if key is not None and not any(_mutates(made) for made in nodes[first:]):
-        tracer.keep(cell)
-        tracer.calls[key] = (result, first, len(nodes), tuple(args))
     return result
-
-
-def _mutates(node: Node) -> bool:
-    return isinstance(node.op, Op) and bool(node.op.mutates)
 
 
 def _call_function(
@@ -176,14 +177,7 @@ def _call_function(
             return _call_function(tracer, frame, node, wrapped, args, kwargs)
         tracer.at(frame, node)
         return call_python(tracer, function, args, kwargs)
-    key = _memo_key(function, args, kwargs)
-    first = len(tracer.builder.nodes)
-    result = _inline_function(tracer, frame, node, function, args, kwargs)
-    nodes = tracer.builder.nodes
-    if key is not None and len(nodes) > first and not any(_mutates(made) for made in nodes[first:]):
-        tracer.keep(function)
-        tracer.calls[key] = (result, first, len(nodes), tuple(args))
-    return result
+    return _inline_function(tracer, frame, node, function, args, kwargs)
 
 
 def _call_method(
@@ -283,13 +277,6 @@ def inline(
     return result
 
 
-def _memo_key(fn: Any, args: Args, kwargs: Kwargs) -> tuple[int, ...] | None:
-    """Key under which a call's result may serve again, for a gradient of the same call."""
-    if kwargs or not all(isinstance(arg, Value) for arg in args):
-        return None
-    return (id(fn), *map(id, args))
-
-
 def _call_gradient(
     tracer: Tracer, frame: Frame, node: ast.AST, request: GradientFunction, args: Args, kwargs: Kwargs
 ) -> Any:
@@ -299,20 +286,15 @@ def _call_gradient(
         )
     fn = request.fn.fn if isinstance(request.fn, JitFunction) else request.fn
 
-    def inline_again(given: list[Any], reuse: bool) -> tuple[Any, int, int]:
-        earlier = tracer.calls.get(_memo_key(fn, given, {}) or ()) if reuse else None
-        if earlier is not None:
-            return _graph_values(tracer, earlier[0]), earlier[1], earlier[2]
+    def run(given: list[Any]) -> tuple[Any, int, int]:
         first = len(tracer.builder.nodes)
         result = call(tracer, frame, node, fn, given, {})
-        return _graph_values(tracer, result), first, len(tracer.builder.nodes)
+        if any(map(updated_operands, tracer.builder.nodes[first:])):
+            forget(tracer, first)
+        return result, first, len(tracer.builder.nodes)
 
-    return call_gradient(tracer, frame, node, request, args, inline_again)
+    def earlier(given: list[Any]) -> tuple[Any, int, int] | None:
+        found = recalled(tracer, call_key(fn, given, {}))
+        return None if found is None else (found.result, found.first, found.last)
 
-
-def _graph_values(tracer: Tracer, result: Any) -> Any:
-    if isinstance(result, Tensor):
-        return tracer.value(result)
-    if isinstance(result, tuple | list):
-        return tuple(_graph_values(tracer, item) for item in result)
-    return result
+    return call_gradient(tracer, frame, node, request, args, run, earlier)

@@ -45,7 +45,7 @@ def branch(tracer: Tracer, frame: Frame, node: ast.If, test: Value, negated: boo
         MspcError: a branch returns or leaves a loop, or both leave a name with values that cannot be merged.
     """
     nodes = tracer.builder.nodes
-    start, calls = len(nodes), dict(tracer.calls)
+    start, runs = len(nodes), dict(tracer.runs)
     before = dict(frame.locals)
     tracer.at(frame, node.test)
     holds = reshape(tracer, test, ())
@@ -67,7 +67,7 @@ def branch(tracer: Tracer, frame: Frame, node: ast.If, test: Value, negated: boo
         if signal is not None and changes_parameters(nodes[start:]):
             raise frame.error(node, "'return', 'break' and 'continue' cannot depend on the contents of a tensor")
         ends.append(dict(frame.locals))
-        tracer.calls = dict(calls)
+        tracer.runs = dict(runs)
     frame.locals.clear()
     frame.locals.update(before)
     if not changes_parameters(nodes[start:]):

@@ -9,6 +9,8 @@ from typing import Any
 
 from mspc.api.common import parameter as session
 from mspc.api.common.gradient import GradientFunction
+from mspc.api.common.tensor import Tensor
+from mspc.compiler.frontend.remembered import updated_operands
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, describe, tensors_in
 from mspc.ir.graph import Node, Parameter, Value
@@ -16,8 +18,8 @@ from mspc.ir.types import TensorType
 from mspc.ops.control.structural import Gradient, StopGradient, TupleGetItem
 from mspc.ops.tensor.reshape import Reshape
 
-Inline = Callable[[list[Any], bool], tuple[Any, int, int]]
-"""(arguments, whether an earlier inlining may be used again) -> (result, first and last node of the body)."""
+Body = tuple[Any, int, int]
+"""What the function returns, and its nodes: the first, and the one behind the last."""
 
 
 def call_gradient(
@@ -26,9 +28,12 @@ def call_gradient(
     node: ast.AST,
     request: GradientFunction,
     args: Sequence[Any],
-    inline: Inline,
+    run: Callable[[list[Any]], Body],
+    earlier: Callable[[list[Any]], Body | None],
 ) -> Any:
     """The result of calling `request` with `args`.
+
+    run: calls the function with arguments. earlier: such a call that stands in the graph already, if there is one.
 
     Raises:
         MspcError: an argument or a result cannot be differentiated.
@@ -45,12 +50,7 @@ def call_gradient(
     for weight in weights:
         if not weight.tensor_type.dtype.is_float:
             raise tracer.error(f"parameter '{weight.name}' is {weight.tensor_type.dtype} and has no gradient")
-    fresh = _separate(tracer, request.fn, given, places, weights)
-    inputs = [given[place] for place in places]
-    result, first, last = inline(given, not fresh)
-    if _leaks(tracer, first, last, [*inputs, *weights]):
-        result, first, last = inline(given, False)
-        _cut(tracer, first, last, [*inputs, *weights])
+    result, inputs = _differentiated(tracer, request.fn, given, places, weights, run, earlier)
     tracer.at(frame, node)
     outputs, aux = _outputs(tracer, request, result)
     sensitivities = _sensitivities(tracer, outputs, sens) if request.sens_param else []
@@ -98,14 +98,41 @@ def _places(tracer: Tracer, request: GradientFunction, given: list[Any]) -> list
     return list(request.positions)
 
 
-def _separate(tracer: Tracer, fn: Any, given: list[Any], places: list[int], weights: list[Value]) -> bool:
+def _differentiated(
+    tracer: Tracer,
+    fn: Any,
+    given: list[Any],
+    places: list[int],
+    weights: list[Value],
+    run: Callable[[list[Any]], Body],
+    earlier: Callable[[list[Any]], Body | None],
+) -> tuple[Any, list[Value]]:
+    """(what the function returns, the arguments to differentiate by): the graph is flat, so that both differ from the
+    call's own where gradients would flow past the function."""
+    before = earlier(given)
+    whole = _separate(tracer, fn, given, places, weights)
+    inputs = [given[place] for place in places]
+    if before is not None and whole is not None:
+        result, first, last = before
+        outside = {v: _stopped(v) for v in _outside(tracer, first, last, [*whole, *inputs, *weights])}
+        return _substituted(tracer, _graph_values(tracer, result), first, last, {**outside, **whole}), inputs
+    result, first, last = run(given)
+    result = _graph_values(tracer, result)
+    _cut(tracer, first, last, [*inputs, *weights])
+    return result, inputs
+
+
+def _separate(
+    tracer: Tracer, fn: Any, given: list[Any], places: list[int], weights: list[Value]
+) -> dict[Value, Value] | None:
     """Give a differentiated argument a value of its own where the function may read the same value
     another way (as a second argument, captured, or as a weight), or where it was computed from another
     one: the graph is flat.
 
-    Returns whether anything was changed.
+    Returns what has become of arguments, by the old one; None where that does not say what the function reads.
     """
-    changed = False
+    changed: dict[Value, Value] = {}
+    clear = True
     wanted = [given[place] for place in places]
     before = list(given)
     for place in places:
@@ -113,13 +140,12 @@ def _separate(tracer: Tracer, fn: Any, given: list[Any], places: list[int], weig
         shared = sum(v is value for v in before) > 1 or value in weights
         if shared or isinstance(fn, Closure) or (isinstance(value, Parameter) and value.kind != "input"):
             given[place] = tracer.builder.emit(Reshape(shape=value.shape), value)
-            changed = True
+            clear = False
         elif isinstance(value, Node):
             sources = _depending(tracer.builder.nodes, [v for v in (*wanted, *weights) if v is not value])
             if value in sources:
-                given[place] = tracer.builder.emit(StopGradient(), value)
-                changed = True
-    return changed
+                given[place] = changed[value] = tracer.builder.emit(StopGradient(), value)
+    return changed if clear else None
 
 
 def _depending(nodes: Sequence[Node], on: Sequence[Value]) -> set[Value]:
@@ -143,25 +169,59 @@ def _outside(tracer: Tracer, first: int, last: int, wanted: list[Value]) -> list
     return [value for value in read if value in computed]
 
 
-def _leaks(tracer: Tracer, first: int, last: int, wanted: list[Value]) -> bool:
-    return bool(_outside(tracer, first, last, wanted))
+def _stopped(value: Node) -> Node:
+    return Node(StopGradient(), [value], value.type, "", "", value.scope, value.frames, value.phase)
 
 
 def _cut(tracer: Tracer, first: int, last: int, wanted: list[Value]) -> None:
     """What the function captures from outside is constant in it, even if it was computed from the
     same values."""
+    stops: dict[Value, Node] = {value: _stopped(value) for value in _outside(tracer, first, last, wanted)}
+    if not stops:
+        return
     nodes = tracer.builder.nodes
-    body = nodes[first:last]
-    stops: dict[Value, Value] = {}
-    made: list[Node] = []
-    for value in _outside(tracer, first, last, wanted):
-        stop = Node(StopGradient(), [value], value.type, "", "", value.scope, value.frames, value.phase)
-        stops[value] = stop
-        made.append(stop)
-    for node in body:
+    for node in nodes[first:last]:
         node.inputs = [stops.get(value, value) for value in node.inputs]
-    nodes[first:first] = made
-    tracer.calls.clear()
+    nodes[first:first] = stops.values()
+    tracer.runs.clear()
+
+
+def _substituted(tracer: Tracer, result: Any, first: int, last: int, new: dict[Value, Value]) -> Any:
+    """`result` as the nodes of a call make it with other operands; the call itself, which may be differentiated as part
+    of another function, stays as it is, and what changes parameters is there once."""
+    if not new:
+        return result
+    nodes = tracer.builder.nodes
+    made = list(new.values())
+    nodes[:] = [node for node in nodes if node not in made]
+    body: list[Node] = []
+    new = dict(new)
+    for node in nodes[first:last]:
+        body.append(node)
+        if not updated_operands(node) and any(value in new for value in node.inputs):
+            inputs = [new.get(value, value) for value in node.inputs]
+            copy = Node(node.op, inputs, node.type, node.name, node.instance, node.scope, node.frames, node.phase)
+            copy.in_strategy, copy.out_strategy = node.in_strategy, node.out_strategy
+            copy.attrs = dict(node.attrs)
+            body.append(copy)
+            new[node] = copy
+    nodes[first:last] = [*(value for value in made if isinstance(value, Node)), *body]
+    tracer.runs.clear()
+    return _mapped(result, new)
+
+
+def _mapped(result: Any, new: dict[Value, Value]) -> Any:
+    if isinstance(result, tuple | list):
+        return tuple(_mapped(item, new) for item in result)
+    return new.get(result, result) if isinstance(result, Value) else result
+
+
+def _graph_values(tracer: Tracer, result: Any) -> Any:
+    if isinstance(result, Tensor):
+        return tracer.value(result)
+    if isinstance(result, tuple | list):
+        return tuple(_graph_values(tracer, item) for item in result)
+    return result
 
 
 def _outputs(tracer: Tracer, request: GradientFunction, result: Any) -> tuple[list[Value], Any]:

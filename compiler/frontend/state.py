@@ -8,7 +8,7 @@ imports another upwards.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,8 @@ class Tracer:
         self.owned: dict[int, Any] = {}
         self.cell_names: dict[int, str] = {}
         self.cell_paths: dict[int, str] = {}
-        self.calls: dict[tuple[int, ...], tuple[Any, int, int, tuple[Any, ...]]] = {}
+        self.runs: dict[Hashable, Any] = {}
+        """Calls that a gradient may take up (see `frontend_remembered`)."""
         self.call: Callable[..., Any] = _not_wired
         self.run: Callable[[Frame], Any] = _not_wired
         self.tensor_names: dict[int, str] = {}
@@ -212,7 +213,6 @@ class Tracer:
         """(the node, what the program sees of it)."""
         values = self.operands(op, operands)
         if op.mutates:
-            self.calls.clear()
             values = self.update_operands(op, values)
         node = self.builder.emit(op, *values, name=name, instance=instance)
         policy = self.precision

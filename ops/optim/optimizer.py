@@ -8,12 +8,15 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import require_same
 from mspc.ops.cpu.blocks import in_rows
 from mspc.ops.cuda.update import launch_updates
 from mspc.ops.device import Array, Copy, Device, Launch
+from mspc.ops.math.arithmetic import Neg
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.sharding.rules import factor_names
 
@@ -88,8 +91,10 @@ class Assign(Update):
     mutates: ClassVar[tuple[int, ...]] = (0,)
     cuda_update: ClassVar[str] = "variable = value;"
     neutral: ClassVar[Mapping[int, float | None]] = {1: None}
-    bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _samples("x", "x")
+
+    def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return None, dout
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         variable, value = inputs
@@ -104,8 +109,10 @@ class AssignAdd(Update):
     mutates: ClassVar[tuple[int, ...]] = (0,)
     cuda_update: ClassVar[str] = "variable += value;"
     neutral: ClassVar[Mapping[int, float | None]] = {1: -0.0}
-    bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _samples("x", "x")
+
+    def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return dout, dout
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         variable, value = inputs
@@ -119,8 +126,10 @@ class AssignSub(Update):
     mutates: ClassVar[tuple[int, ...]] = (0,)
     cuda_update: ClassVar[str] = "variable -= value;"
     neutral: ClassVar[Mapping[int, float | None]] = {1: 0.0}
-    bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _samples("x", "x")
+
+    def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return dout, b.emit(Neg(), dout)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         variable, value = inputs

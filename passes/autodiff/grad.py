@@ -18,6 +18,7 @@ from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.passes.base import Pass
+from mspc.passes.earlier_values import keep_earlier_values
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Grad(Pass):
     def run(self, graph: Graph) -> bool:
         if not any(isinstance(node.op, Gradient) for node in graph.nodes):
             return False
+        keep_earlier_values(graph)
         nodes: list[Node] = []
         replaced: dict[Value, Value] = {}
         for node in graph.nodes:

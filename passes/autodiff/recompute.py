@@ -3,14 +3,16 @@
 Input:  forward operators with `cnode_attrs: {recompute: "call of the cell"}`, read by backward operators
 Output: backward copies of them right before their first reader, from what enters the cell; the first results die early.
 
-What leaves a marked cell is kept: others hold it anyway. Copies have the strategy of their original. Facts: MindSpore's
-`Cell.recompute()`.
+What leaves a marked cell is kept: others hold it anyway. So is what was read of a parameter that has changed since.
+Copies have the strategy of their original. Facts: MindSpore's `Cell.recompute()`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from mspc.analysis.updates import Updates
 from mspc.ir.graph import Graph, Node, Value
 from mspc.passes.base import Pass
 
@@ -25,9 +27,15 @@ class Recompute(Pass):
             return False
         nodes: list[Node] = []
         copies: dict[Value, Value] = {}
-        for node in graph.nodes:
+        updates = Updates(graph)
+        position = {node: number for number, node in enumerate(graph.nodes)}
+        for number, node in enumerate(graph.nodes):
             if node.phase == "backward":
-                node.inputs = [_again(value, inside, copies, nodes) for value in node.inputs]
+
+                def repeats(value: Node, here: int = number) -> bool:
+                    return value in inside and not updates.between(value.inputs, position[value], here)
+
+                node.inputs = [_again(value, repeats, copies, nodes) for value in node.inputs]
             nodes.append(node)
         graph.nodes = nodes
         return bool(copies)
@@ -48,12 +56,12 @@ def _mark(node: Node) -> object:
     return node.attrs.get("recompute") if node.phase == "forward" else None
 
 
-def _again(value: Value, inside: set[Value], copies: dict[Value, Value], nodes: list[Node]) -> Value:
-    """The value, or its backward copy; what the copy needs is emitted before it."""
-    if not isinstance(value, Node) or value not in inside:
+def _again(value: Value, repeats: Callable[[Node], bool], copies: dict[Value, Value], nodes: list[Node]) -> Value:
+    """The value, or its backward copy where it `repeats`; what the copy needs is emitted before it."""
+    if not isinstance(value, Node) or not repeats(value):
         return value
     if value not in copies:
-        inputs = [_again(v, inside, copies, nodes) for v in value.inputs]
+        inputs = [_again(v, repeats, copies, nodes) for v in value.inputs]
         scope = f"Gradients/recompute_{value.scope}"
         copy = Node(value.op, inputs, value.type, value.name, value.instance, scope, value.frames, "backward")
         copy.in_strategy, copy.out_strategy = value.in_strategy, value.out_strategy

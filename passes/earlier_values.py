@@ -1,0 +1,58 @@
+"""Keeps what an operator read of a parameter that is changed before the operator's gradient reads it again.
+
+Input:  `%1 = Mul(%0, %para_p)`, `%2 = Assign(%para_p, ...)`, a gradient that passes through %1
+Output: `%1 = Identity(%para_p)`, `%2 = Mul(%0, %1)`, ... : the value as it was, which every reader of %1 gets.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from mspc.analysis.updates import mutated_operands
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ops.control.structural import Gradient
+from mspc.ops.math.elementwise import Identity
+
+
+def keep_earlier_values(graph: Graph) -> None:
+    """Give every operator on the way of a gradient its own value of a parameter that is changed behind it and before
+    the request."""
+    changes: dict[Value, list[int]] = {}
+    wanted: dict[int, dict[Parameter, None]] = {}
+    for number, node in enumerate(graph.nodes):
+        if isinstance(node.op, Gradient) and changes:
+            for early, parameters in _early_reads(graph.nodes[:number], node, changes).items():
+                wanted.setdefault(early, {}).update(parameters)
+        for operand in mutated_operands(node.op):
+            changes.setdefault(node.inputs[operand], []).append(number)
+    if not wanted:
+        return
+    nodes: list[Node] = []
+    kept: dict[tuple[Value, int], Node] = {}
+    for number, node in enumerate(graph.nodes):
+        for parameter in wanted.get(number, ()):
+            version = parameter, bisect_right(changes[parameter], number)
+            if version not in kept:
+                copy = Node(Identity(), [parameter], parameter.type, "", "", node.scope, node.frames, node.phase)
+                nodes.append(copy)
+                kept[version] = copy
+            node.inputs = [kept[version] if value is parameter else value for value in node.inputs]
+        nodes.append(node)
+    graph.nodes = nodes
+
+
+def _early_reads(nodes: list[Node], request: Node, changes: dict[Value, list[int]]) -> dict[int, dict[Parameter, None]]:
+    """By position, the parameters that a node reads before they are changed, for nodes that the results come from."""
+    found: dict[int, dict[Parameter, None]] = {}
+    ancestors: set[Value] = set(request.inputs)
+    for number in range(len(nodes) - 1, -1, -1):
+        node = nodes[number]
+        if node not in ancestors:
+            continue
+        ancestors.update(node.inputs)
+        if mutated_operands(node.op):
+            continue
+        early = dict.fromkeys(v for v in node.inputs if isinstance(v, Parameter) and changes.get(v, [-1])[-1] > number)
+        if early:
+            found[number] = early
+    return found
