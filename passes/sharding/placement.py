@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import cast
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
@@ -42,6 +43,21 @@ def structural_layout(node: Node, ranks: int) -> bool:
         else:
             node.layout = first.layout
     return node.layout is not None
+
+
+def followers(graph: Graph, rules: Mapping[Node, Rule | None]) -> dict[Node, list[Node]]:
+    """For operators with a rule the structural nodes (those without) that take their layout from them, in run order."""
+    found: dict[Node, list[Node]] = {}
+    origins: dict[Value, list[Node]] = {}
+    for node in graph.nodes:
+        if rules[node] is not None:
+            origins[node] = [node]
+            continue
+        shown = node.inputs if isinstance(node.op, MakeTuple) else node.inputs[:1]
+        origins[node] = [origin for value in shown for origin in origins.get(value, ())]
+        for origin in dict.fromkeys(origins[node]):
+            found.setdefault(origin, []).append(node)
+    return found
 
 
 def batch_choice(node: Node, rule: Rule, ranks: int) -> Choice:

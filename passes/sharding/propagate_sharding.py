@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from mspc.ir.diagnostics import MspcError, raise_all
-from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts, element_types
+from mspc.ir.graph import Graph, Layouts, Node, Parameter, Value, element_layouts, element_types
 from mspc.ir.layout import Layout
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
@@ -26,7 +26,14 @@ from mspc.passes.base import Pass
 from mspc.passes.sharding.choices import Choice, Source, choices, make_choice, merge, operandwise_choice, rule_of
 from mspc.passes.sharding.layout_plans import State, Total, best_plan, restore, state_of
 from mspc.passes.sharding.parallel_optimizer import cut_parameters
-from mspc.passes.sharding.placement import batch_choice, operand_layouts, result_layouts, stored, structural_layout
+from mspc.passes.sharding.placement import (
+    batch_choice,
+    followers,
+    operand_layouts,
+    result_layouts,
+    stored,
+    structural_layout,
+)
 from mspc.passes.sharding.traffic import Traffic, bytes_between, gradient_bytes, scatter_bytes, work_of
 from mspc.passes.sharding.update_layouts import elementwise, update_choice, wanted_by_updates
 from mspc.sharding.factors import Rule
@@ -64,6 +71,7 @@ class _Propagation:
             except MspcError as error:
                 errors.append(error)
         raise_all(errors)
+        self.followers = followers(graph, self.rules)
         self.products = {
             node for node in graph.nodes if node.phase != "forward" and _multiplies(node, self.rules[node])
         }
@@ -206,10 +214,17 @@ class _Propagation:
         return total
 
     def take(self, node: Node, option: Choice, source: str) -> None:
-        node.in_layouts = option.inputs
-        node.layout = option.layout
+        self.place(node, option.inputs, option.layout)
         if node.phase == "forward":
             node.attrs["strategy_from"] = source
+
+    def place(self, node: Node, operands: tuple[Layout | None, ...] | None, layout: Layouts) -> None:
+        """Give a node its layouts; tuples, elements and orderings that had theirs from it before go along."""
+        node.in_layouts, node.layout = operands, layout
+        for follower in self.followers.get(node, ()):
+            if follower.layout is not None:
+                follower.in_layouts = follower.layout = None
+                structural_layout(follower, self.ranks)
 
     # Parameters ---------------------------------------------------------------------------------------------------
 
@@ -230,7 +245,7 @@ class _Propagation:
         for node in changing:
             assert node.in_layouts is not None
             if any(node.inputs[i].layout != node.in_layouts[i] for i in cast(Op, node.op).mutates):
-                node.in_layouts = node.layout = None
+                self.place(node, None, None)
 
     def narrow_slices(self, node: Node) -> None:
         """A parameter that is stored in smaller slices than it is read in is cast slice by slice, so that it travels in
@@ -389,7 +404,7 @@ class _Propagation:
 
     def cost_around(self, node: Node) -> float:
         total = self.traffic.of_value(node) + self.traffic.of_sum(node)
-        total += sum(self.traffic.of_value(v) for v in dict.fromkeys(node.inputs))
+        total += sum(self.traffic.of_value(v) for v in (*dict.fromkeys(node.inputs), *self.followers.get(node, ())))
         for user, _ in self.traffic.users.get(node, ()):
             total += self.traffic.of_sum(user)
         return total
@@ -404,7 +419,7 @@ class _Propagation:
             now = self.cost_around(node)
             if now < best:
                 best, chosen = now, option
-        node.in_layouts, node.layout = before
+        self.place(node, *before)
         if chosen is None:
             return False
         self.take(node, chosen, "")
