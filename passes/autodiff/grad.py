@@ -15,6 +15,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
 from mspc.ops.math.arithmetic import AddN
+from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.passes.base import Pass
@@ -98,12 +99,15 @@ def _backward(b: Builder, request: Node, op: Gradient) -> list[Value]:
                 terms[node] = [dout]
         _apply(b, node, dout, needed, terms)
     grads: list[Value] = []
+    data_parallel = b.graph.attrs.get("mode") == "data_parallel"
     b.like(request)
     b.scope = f"Gradients/{request.scope}"
     b.forward = None
     for value in wanted:
         found = terms.get(value)
         grad = _sum(b, found) if found else _filled(b, 0.0, value.tensor_type)
+        if found and isinstance(value, Parameter) and not isinstance(grad, Node) and data_parallel:
+            grad = b.emit(Identity(), grad)  # every rank has its own; what they add up to is the gradient
         if isinstance(value, Parameter) and isinstance(grad, Node):
             earlier = grad.attrs.get("gradient_for")
             grad.attrs["gradient_for"] = f"{earlier},{value.name}" if earlier else value.name

@@ -52,11 +52,14 @@ def _forward_values(graph: Graph) -> bool:
     known: dict[Any, Node] = {}
     constants: dict[Any, Constant] = {}
     updates = Updates(graph)
+    own_gradients = graph.attrs.get("mode") == "data_parallel"
     last_reads = cache(lambda: graph.last_reads(shown_operands))
     for number, node in enumerate(graph.nodes):
         if replaced or any(isinstance(v, Constant) for v in node.inputs):
             node.inputs = [_unique(replaced.get(v, v), constants) for v in node.inputs]
         simpler = _simpler(node)
+        if own_gradients and "gradient_for" in node.attrs and not isinstance(simpler, Node):
+            simpler = None  # the node says whose gradient it is, and ranks still have to add it
         if simpler is not None and updates.changes(simpler):
             last = last_reads().get(node, -1)
             if updates.between((simpler,), number, last):  # its readers behind an update want what stood there before
