@@ -65,11 +65,13 @@ class _Inserter:
             self.bring(node, self.wanted[node], None, self.graph.results.index(node))
 
     def add_by_layout(self, node: Node) -> None:
-        """Add the terms of every layout first, so that only the sums move."""
+        """Add the terms of every layout first, so that only the sums move; every rank cuts constants for itself."""
         assert node.in_layouts is not None
         groups: dict[Layout, list[Value]] = {}
+        constants = [value for value in node.inputs if isinstance(value, Constant)]
         for value in node.inputs:
-            groups.setdefault(value.tensor_layout, []).append(value)
+            if not isinstance(value, Constant):
+                groups.setdefault(value.tensor_layout, []).append(value)
         if len(groups) == 1 and node.in_layouts[0] in groups:
             return
         sums: list[Value] = []
@@ -82,8 +84,8 @@ class _Inserter:
             total.layout = layout
             total.forward = node.forward
             sums.append(total)
-        node.inputs = sums
-        node.in_layouts = node.in_layouts[: len(sums)]
+        node.inputs = [*sums, *constants]
+        node.in_layouts = node.in_layouts[: len(node.inputs)]
 
     def bring(self, value: Value, target: Layout, reader: Node | None, index: int) -> Value:
         unused = reader is not None and "unused" in reader.attrs

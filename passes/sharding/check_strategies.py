@@ -98,7 +98,7 @@ def _attach(node: Node, rule: Rule, ranks: int) -> None:
         raise node.error(f"{node.label}: the strategy {_text(strategy)} does not cut the result into contiguous slices")
     choice = make_choice(rule, mesh, axes)
     node.in_layouts = choice.inputs
-    node.layout = choice.layout
+    node.layout = choice.layout(node.type)
 
 
 def _spread(strategy: Sequence[Any]) -> list[Any]:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, element_types
 from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
-from mspc.ir.types import TensorType
+from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.collective.collectives import LayoutChange
 from mspc.ops.op import Op
 from mspc.sharding.factors import Dim, Rule
@@ -36,11 +36,9 @@ class Choice:
     outputs: tuple[Layout, ...]
     work: float
 
-    @property
-    def layout(self) -> Layout | tuple[Layout, ...]:
-        """The placement of the result: one layout, or one for every element of a tuple."""
-        first, *others = self.outputs
-        return self.outputs if others else first
+    def layout(self, type: Type) -> Layout | tuple[Layout, ...]:
+        """The placement of a result of this type: one layout, or one for every element of a tuple."""
+        return self.outputs if isinstance(type, TupleType) else self.outputs[0]
 
 
 def rule_of(node: Node) -> Rule | None:

@@ -184,7 +184,7 @@ class _Propagation:
             return 0.0
         before = (node.in_layouts, node.layout)
         node.in_layouts = option.inputs
-        node.layout = option.layout
+        node.layout = option.layout(node.type)
         total = 0.0
         for user in dict.fromkeys(user for user, _ in self.traffic.users.get(node, ())):
             rule = self.rules[user]
@@ -214,7 +214,7 @@ class _Propagation:
         return total
 
     def take(self, node: Node, option: Choice, source: str) -> None:
-        self.place(node, option.inputs, option.layout)
+        self.place(node, option.inputs, option.layout(node.type))
         if node.phase == "forward":
             node.attrs["strategy_from"] = source
 
