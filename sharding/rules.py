@@ -49,8 +49,11 @@ def reshape_rule(source: Shape, target: Shape) -> str:
 
     (8, 16, 32) -> (128, 32) is "a b c -> (a b) c" and (64, 32) -> (32, 64) is "(a b) c -> a (b c)". Where the
     cumulative products cross, the part between two common ones is frozen but for its greatest leading factor:
-    (6, 4) -> (4, 6) is "(a=2 x=3!) y=4! -> (a=2 z=2!) w=6!". Every factor carries its size.
+    (6, 4) -> (4, 6) is "(a=2 x=3!) y=4! -> (a=2 z=2!) w=6!". Every factor carries its size. A tensor without elements
+    has no such products: what stands behind the leading dimensions that both shapes share is frozen.
     """
+    if 0 in source:
+        return _empty_reshape_rule(source, target)
     names = iter(factor_names(26 * 26))
     ins: list[list[str]] = [[] for _ in source]
     outs: list[list[str]] = [[] for _ in target]
@@ -80,6 +83,18 @@ def reshape_rule(source: Shape, target: Shape) -> str:
             j += 1
             rest_right = right[j][1] if j < len(right) else 1
     return f"{_text(ins)} -> {_text(outs)}"
+
+
+def _empty_reshape_rule(source: Shape, target: Shape) -> str:
+    names = factor_names(len(source) + len(target))
+    shared = 0
+    while shared < min(len(source), len(target)) and source[shared] == target[shared]:
+        shared += 1
+    leading = [sized(name, n) for name, n in zip(names, source[:shared], strict=False)]
+    ins = [sized(name, n) for name, n in zip(names[shared:], source[shared:], strict=False)]
+    outs = [sized(name, n) for name, n in zip(names[len(source) :], target[shared:], strict=False)]
+    left, right = ([token if token == "1" else f"{token}!" for token in tokens] for tokens in (ins, outs))
+    return f"{' '.join(leading + left)} -> {' '.join(leading + right)}"
 
 
 def _freeze(

@@ -221,7 +221,7 @@ class _ElementLoss(Op, abstract=True):
 
     def share(self, b: Builder, x: Value, dout: Value) -> Value:
         """The gradient of the loss of one element."""
-        return scaled(b, 1 / math.prod(x.shape), dout) if self.reduction == "mean" else dout
+        return scaled(b, 1 / (math.prod(x.shape) or 1), dout) if self.reduction == "mean" else dout
 
     def losses(self, device: Device, text: str, inputs: Sequence[Array], out: Array) -> Launch | None:
         """Launch of a loss whose C++ is `text`, of the operands x, y and w."""

@@ -34,7 +34,7 @@ class ReduceMean(Reduce):
         return inferred
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        count = math.prod(x.shape[d] for d in self.axes(len(x.shape)))
+        count = math.prod(x.shape[d] for d in self.axes(len(x.shape))) or 1  # no elements have no shares
         share = b.emit(Mul(), self.keep(b, x, dout), b.constant(1 / count, dout.tensor_type.dtype))
         return (broadcast_to(b, share, x.shape),)
 

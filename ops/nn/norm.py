@@ -73,7 +73,7 @@ class LayerNorm(_Norm):
         begin = axis_in(self.name, self.begin_norm_axis, rank)
         _, mean, variance = items(b, out, 3)
         dy, dmean, dvariance = dout
-        count = math.prod(x.shape[begin:])
+        count = math.prod(x.shape[begin:]) or 1  # no elements have no shares
         dx = dgamma = dbeta = None
         if dy is not None:
             dx = b.emit(LayerNormGrad(begin, self.epsilon), dy, x, mean, variance, gamma)
@@ -313,7 +313,7 @@ class RmsNorm(_Norm):
             dx = b.emit(RmsNormGrad(), dy, x, rstd, gamma)
             dgamma = sum_to_shape(b, b.emit(Mul(), dy, b.emit(Mul(), x, rstd)), gamma.shape)
         if drstd is not None:
-            count = math.prod(gamma.shape)
+            count = math.prod(gamma.shape) or 1  # no elements have no shares
             cube = b.emit(Mul(), rstd, b.emit(Mul(), rstd, rstd))
             share = b.emit(Mul(), b.emit(Mul(), drstd, cube), b.constant(-1 / count, x.tensor_type.dtype))
             dx = add_to(b, dx, b.emit(Mul(), x, share), x)

@@ -353,7 +353,8 @@ class Tile(Op):
     def localize(self, placement: Placement) -> Op:
         local = placement.out_layouts[0].local_shape(placement.out_types[0].shape)
         _, shape = self.aligned(placement.in_layouts[0].local_shape(placement.in_types[0].shape))
-        return replace(self, multiples=tuple(n // s for n, s in zip(local, shape, strict=True)))
+        repeats = zip(local, shape, self.aligned(shape)[0], strict=True)
+        return replace(self, multiples=tuple(n // s if s else m for n, s, m in repeats))
 
     samples: ClassVar[Any] = (
         sample((8, 4), multiples=(1, 2)),

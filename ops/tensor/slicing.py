@@ -95,7 +95,7 @@ class _Strided(Op, abstract=True):
         begin = None if self.begin_mask >> i & 1 else self.begin[i]
         end = None if self.end_mask >> i & 1 else self.end[i]
         taken = range(*slice(begin, end, step).indices(n))
-        if not taken:
+        if not taken and not (begin == end and 0 <= self.begin[i] <= n):
             raise MspcError(
                 f"{self.name}: the slice of dimension {d} of size {n} is empty: {begin}:{end}:{step}"
             )
