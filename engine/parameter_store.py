@@ -10,8 +10,7 @@ import numpy as np
 
 from mspc.engine.job import Job
 from mspc.ir.graph import Parameter as GraphParameter
-from mspc.ir.layout import Layout
-from mspc.runtime.slices import cut_parameter, full_type, gather
+from mspc.runtime.slices import cut_parameter, full_type, gather, slices_of
 
 Array = Any
 
@@ -57,7 +56,7 @@ class ParameterStore:
             kept = _Kept(parameter, [_Slice(graph_parameter, array, owner)])
             self._kept[id(parameter)] = kept
             self._uses(owner, kept, 0)
-            parameter.store = self
+            parameter.released(self)
             return array
         for index, known in enumerate(kept.slices):
             if known.graph_parameter.layout == graph_parameter.layout:
@@ -72,10 +71,10 @@ class ParameterStore:
 
     def _initial(self, parameter: Any, graph_parameter: GraphParameter) -> Array:
         """This rank's slice of the first values; the rest of a parameter that was not drawn yet never is."""
-        layout = graph_parameter.layout
-        if not parameter.has_init or not isinstance(layout, Layout):
+        initial = parameter.initial
+        if initial is None:
             return cut_parameter(graph_parameter, np.asarray(parameter.value), self._job.rank, "parameter")
-        return parameter.fill_slices(layout.slices_for(self._job.rank, full_type(graph_parameter).shape))
+        return initial.fill(slices_of(graph_parameter, self._job.rank))
 
     def _place(self, graph_parameter: GraphParameter, full: Array) -> Array:
         mine = cut_parameter(graph_parameter, full, self._job.rank, "parameter")
@@ -129,6 +128,13 @@ class ParameterStore:
             return np.array(self._job.hardware.memory.fetch(kept.slices[kept.newest].array))
         with self._job.outside_user_code():
             return self._full(kept)
+
+    def draw(self, parameter: Any, initial: Any) -> None:
+        """Replace the values by those that an `InitialValue` makes, on every rank its own slices."""
+        kept = self._kept[id(parameter)]
+        for mine in kept.slices:
+            array = initial.fill(slices_of(mine.graph_parameter, self._job.rank))
+            self._job.hardware.memory.store(mine.array, array)
 
     def write(self, parameter: Any, array: Array) -> None:
         """Replace the full tensor; every rank gives the same."""

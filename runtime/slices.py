@@ -29,6 +29,14 @@ def full_type(parameter: Parameter) -> TensorType:
     return type
 
 
+def slices_of(parameter: Parameter, rank: int) -> tuple[slice, ...] | None:
+    """Where in the full tensor the part lies that `rank` holds of `parameter`; None for all of it."""
+    layout = parameter.layout
+    if not isinstance(layout, Layout) or layout.is_replicated:
+        return None
+    return layout.slices_for(rank, full_type(parameter).shape)
+
+
 def cut_parameter(parameter: Parameter, array: Array, rank: int, what: str) -> Array:
     """The slice of the full `array` that `rank` holds of `parameter`.
 
@@ -38,10 +46,20 @@ def cut_parameter(parameter: Parameter, array: Array, rank: int, what: str) -> A
     type = full_type(parameter)
     if tuple(array.shape) != type.shape:
         raise MspcError(f"{what} {parameter.name!r} has shape {tuple(array.shape)}; the program takes {type.shape}")
-    wanted = type.dtype.numpy
+    _check_kind(parameter, array, what)
+    return cut(array, parameter.layout, rank).astype(type.dtype.numpy, copy=False)
+
+
+def typed_as(parameter: Parameter, part: Array, what: str) -> Array:
+    """A slice of `parameter` in its element type. Raises MspcError for another kind of number."""
+    _check_kind(parameter, part, what)
+    return part.astype(full_type(parameter).dtype.numpy, copy=False)
+
+
+def _check_kind(parameter: Parameter, array: Array, what: str) -> None:
+    wanted = full_type(parameter).dtype.numpy
     if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "same_kind"):
         raise MspcError(f"{what} {parameter.name!r} is {array.dtype.name}; the program takes {wanted.name}")
-    return cut(array, parameter.layout, rank).astype(wanted, copy=False)
 
 
 def gather(local: Array, layout: Layouts, shape: tuple[int, ...], comm: Communicator) -> Array:

@@ -1,7 +1,7 @@
-"""Initial values of parameters, drawn lazily: the same seed and counter give the same numbers on every rank.
+"""Initializers, and the values that they will make: the same seed and counter give the same numbers on every rank.
 
 An `InitialValue` knows shape, dtype and how to draw; nothing is drawn before someone asks, and a rank
-may ask for its slice alone.
+may ask for its slice alone. Those of mspc's own initializers can be described as data (`ir/initial_value.py`).
 """
 
 from __future__ import annotations
@@ -15,32 +15,52 @@ import numpy as np
 from mspc.api import state
 from mspc.api.common import seed
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.ir.types import DType, dtype_of
-
-_WHAT = 0x496E6974
-"""Keeps the random stream of initial values apart from other streams of the same seed."""
-
-
-_BLOCK = 1 << 19
-"""Elements that are drawn together. Every block of a tensor has random numbers of its own, so a slice needs only the
-blocks that it meets."""
+from mspc.ir.initial_value import (
+    Description,
+    Diagonal,
+    Distribution,
+    Filled,
+    NormalDistribution,
+    Slices,
+    Stream,
+    TruncatedNormalDistribution,
+    UniformDistribution,
+    clear_row,
+    draw_blocks,
+    exact_in,
+    part_of,
+)
+from mspc.ir.types import FLOAT32, DType, dtype_of
 
 
 class Initializer:
-    """How values are drawn. Subclasses override `draw`."""
+    """How values are drawn. Subclasses outside mspc override `draw`; mspc's own say it as data, by `distribution`."""
 
     def of_shape(self, shape: tuple[int, ...]) -> Initializer:
         """What draws a tensor of `shape`, where the distribution depends on it."""
         return self
 
     independent = False
-    """Whether every element is drawn in the same way, so that parts of a tensor can be drawn alone."""
+    """Whether every element is drawn in the same way, so that parts of a tensor can be drawn alone. Others are drawn
+    whole, and the slice kept."""
+
+    needs_random = True
+
+    def distribution(self) -> Distribution | None:
+        """The values as data; None where only `draw` knows."""
+        return None
 
     def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
         """Values of `shape`, or one number for all."""
-        raise NotImplementedError(f"{type(self).__name__} draws no values")
-
-    needs_random = True
+        init = self.of_shape(shape)
+        found = init.distribution()
+        if found is None:
+            raise NotImplementedError(f"{type(self).__name__} draws no values")
+        if isinstance(found, Filled):
+            return found.value
+        if isinstance(found, Diagonal):
+            return Description(found, shape, FLOAT32).fill()
+        return found.draw(generator, shape)
 
     def __repr__(self) -> str:
         values = ", ".join(f"{k}={v}" for k, v in sorted(vars(self).items()))
@@ -54,6 +74,10 @@ class Constant(Initializer):
 
     def __init__(self, value: Any) -> None:
         self.value = value
+
+    def distribution(self) -> Distribution | None:
+        value = self.value.item() if isinstance(self.value, np.generic) else self.value
+        return Filled(value) if isinstance(value, bool | int | float) else None
 
     def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
         return self.value
@@ -82,8 +106,8 @@ class Normal(Initializer):
         self.sigma = sigma
         self.mean = mean
 
-    def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
-        return generator.standard_normal(shape, np.float32) * np.float32(self.sigma) + np.float32(self.mean)
+    def distribution(self) -> Distribution | None:
+        return NormalDistribution(_plain(self.sigma), _plain(self.mean))
 
 
 class Uniform(Initializer):
@@ -94,8 +118,8 @@ class Uniform(Initializer):
     def __init__(self, scale: float = 0.07) -> None:
         self.scale = scale
 
-    def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
-        return (generator.random(shape, np.float32) * np.float32(2) - np.float32(1)) * np.float32(self.scale)
+    def distribution(self) -> Distribution | None:
+        return UniformDistribution(_plain(self.scale))
 
 
 class TruncatedNormal(Initializer):
@@ -109,20 +133,12 @@ class TruncatedNormal(Initializer):
         self.a = a
         self.b = b
 
-    def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
-        values = generator.standard_normal(shape, np.float32)
-        outside = (values < self.a) | (values > self.b)
-        while outside.any():
-            values[outside] = generator.standard_normal(int(outside.sum()), np.float32)
-            outside = (values < self.a) | (values > self.b)
-        return values * np.float32(self.sigma) + np.float32(self.mean)
+    def distribution(self) -> Distribution | None:
+        return TruncatedNormalDistribution(*map(_plain, (self.sigma, self.mean, self.a, self.b)))
 
 
 class _Scaled(Initializer):
     """A distribution whose scale depends on the shape of the tensor; subclasses override `of_shape`."""
-
-    def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
-        return self.of_shape(shape).draw(generator, shape)
 
 
 class XavierUniform(_Scaled):
@@ -182,10 +198,13 @@ class Identity(Initializer):
 
     needs_random = False
 
-    def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
+    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
         if len(shape) != 2:
             raise ApiValueError(f"Identity needs a matrix, not shape {shape}")
-        return np.eye(*shape, dtype=np.float32)
+        return self
+
+    def distribution(self) -> Distribution | None:
+        return Diagonal()
 
 
 NAMED: dict[str, type[Initializer]] = {
@@ -214,8 +233,16 @@ def gain(nonlinearity: str, slope: float) -> float:
     return gains[nonlinearity]
 
 
+def _plain(value: Any) -> Any:
+    """A setting of an initializer as a number of Python."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 class InitialValue:
-    """Values that will be drawn: by what, of which shape and dtype, with which seed and counter."""
+    """Values that will be drawn: by what, of which shape and dtype, with which seed and counter.
+
+    zero_row: this index of the first dimension holds zeros instead.
+    """
 
     def __init__(self, init: Initializer, shape: tuple[int, ...], dtype: DType) -> None:
         session = state.current()
@@ -224,67 +251,69 @@ class InitialValue:
         self.dtype = dtype
         self.seed = seed.DEFAULT_SEED if session.seed is None else session.seed
         self.counter = session.initializers
+        self.zero_row: int | None = None
         session.initializers += 1
 
-    def fill(self, slices: tuple[slice, ...] | None = None) -> np.ndarray:
+    def description(self) -> Description | None:
+        """The values as data; None where only an initializer from outside mspc knows them, or an array.
+
+        Raises:
+            MspcError: the initializer makes no such tensor.
+        """
+        found = None if _draws_itself(self.init) else self.init.of_shape(self.shape).distribution()
+        if found is None:
+            return None
+        described = Description(found, self.shape, self.dtype, self.seed, self.counter, self.zero_row)
+        described.check()
+        return described
+
+    def fill(self, slices: Slices | None = None) -> np.ndarray:
         """The values in `slices` of the whole tensor (None: all of it), the same as in the whole tensor.
 
         Besides the result no more than a block is held at a time, unless the initializer draws a tensor as one.
         """
-        init = self.init.of_shape(self.shape)
+        described = self.description()
+        if described is not None:
+            return described.fill(slices)
+        init = self.init if _draws_itself(self.init) else self.init.of_shape(self.shape)
+        stream = Stream(self.seed, self.counter)
         if init.needs_random and init.independent:
-            return self._fill_blocks(init, slices)
-        if not self.init.needs_random and np.ndim(value := self.init.draw(None, self.shape)) == 0:
-            shape = self.shape
-            if slices is not None:
-                shape = tuple(len(range(*s.indices(n))) for s, n in zip(slices, shape, strict=True))
-            return np.full(shape, value, self.dtype.numpy)
-        generator = self._generator(0) if self.init.needs_random else None
-        values = np.asarray(self.init.draw(generator, self.shape))
-        whole = np.broadcast_to(values.astype(self.dtype.numpy, copy=False), self.shape)
-        return np.array(whole if slices is None else whole[slices])
-
-    def _generator(self, block: int) -> Any:
-        """Random numbers of one block; those of different blocks are 2^128 draws apart."""
-        sequence = np.random.SeedSequence([self.seed, _WHAT, self.counter])
-        philox = np.random.Philox(sequence)
-        if block:
-            key = philox.state["state"]["key"]
-            philox = np.random.Philox(key=key, counter=np.array([0, 0, block, 0], np.uint64))
-        return np.random.Generator(philox)
-
-    def _fill_blocks(self, init: Initializer, slices: tuple[slice, ...] | None) -> np.ndarray:
-        """A block is a range of one dimension with all that lies below, at one place of the dimensions above."""
-        shape = self.shape
-        if not shape:
-            return np.asarray(init.draw(self._generator(0), ())).astype(self.dtype.numpy)
-        if slices is None:
-            slices = (slice(None),) * len(shape)
-        bounds = [s.indices(n)[:2] for s, n in zip(slices, shape, strict=True)]
-        result = np.empty([max(0, stop - start) for start, stop in bounds], self.dtype.numpy)
-        if not result.size:
-            return result
-        dim = next(d for d in range(len(shape)) if math.prod(shape[d + 1 :]) <= _BLOCK)
-        rows = min(shape[dim], max(1, _BLOCK // math.prod(shape[dim + 1 :])))
-        blocks = -(-shape[dim] // rows)
-        start, stop = bounds[dim]
-        below = tuple(slice(*bound) for bound in bounds[dim + 1 :])
-        for place in np.ndindex(result.shape[:dim]):
-            above = 0
-            for i, (begin, _), n in zip(place, bounds, shape, strict=False):
-                above = above * n + begin + i
-            for block in range(start // rows, (stop - 1) // rows + 1):
-                first, last = block * rows, min(shape[dim], (block + 1) * rows)
-                values = init.draw(self._generator(above * blocks + block), (last - first, *shape[dim + 1 :]))
-                begin, end = max(start, first), min(stop, last)
-                result[place][begin - start : end - start] = values[(slice(begin - first, end - first), *below)]
+            result = draw_blocks(init.draw, stream, self.shape, self.dtype, slices)
+        else:
+            values = init.draw(stream.generator() if init.needs_random else None, self.shape)
+            result = part_of(values, self.shape, self.dtype, slices)
+        clear_row(result, self.zero_row, self.shape, slices)
         return result
 
     def restyled(self, dtype: DType) -> InitialValue:
-        """The same values in another element type."""
+        """Drawn by the same random numbers in another element type."""
+        return self._with(dtype=dtype)
+
+    def cast(self, dtype: DType) -> InitialValue | None:
+        """These values, cast to another element type; None where that rounds twice, so that they must be made first."""
+        if dtype == self.dtype:
+            return self
+        described = self.description()
+        return self.restyled(dtype) if described is not None and exact_in(described, dtype) else None
+
+    def without_row(self, row: int) -> InitialValue:
+        """The same values with zeros in one row."""
+        return self._with(zero_row=row)
+
+    def _with(self, **changes: Any) -> InitialValue:
         other = object.__new__(InitialValue)
-        other.__dict__.update(self.__dict__, dtype=dtype)
+        other.__dict__.update(self.__dict__, **changes)
         return other
+
+
+def _draws_itself(init: Initializer) -> bool:
+    """Whether a subclass has a `draw` of its own below what says its values as data."""
+    for kind in type(init).__mro__:
+        if "distribution" in vars(kind) or "of_shape" in vars(kind):
+            return False
+        if "draw" in vars(kind):
+            return True
+    return False
 
 
 def as_initializer(init: Any) -> Initializer:

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mspc.api.common.initial_values import InitialValue, as_initializer
+from mspc.api.common.initial_values import InitialValue, initial_value
 from mspc.api.common.tensor import Tensor, as_array
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.ir.types import dtype_of
+from mspc.ir.types import TensorType, dtype_of
 
 UNNAMED = "Parameter"
 """The name of a parameter until a cell's attribute gives it one."""
@@ -27,6 +27,10 @@ class Store(Protocol):
 
     def write(self, parameter: Parameter, array: np.ndarray) -> None:
         """Replace the full tensor."""
+        ...
+
+    def draw(self, parameter: Parameter, initial: InitialValue) -> None:
+        """Replace it by what an initializer makes."""
         ...
 
 
@@ -64,6 +68,9 @@ class Parameter(Tensor):
         super().__init__(default_input)
         if self._array is not None and isinstance(default_input, Tensor):
             self._array = np.array(self._array)
+        made = self._array if self._lazy is None else self._lazy
+        assert made is not None
+        self._type = TensorType(dtype_of(made.dtype), tuple(made.shape))
         self.store: Store | None = None
         self.given_name = name
         self.name = UNNAMED if name is None else name
@@ -79,24 +86,33 @@ class Parameter(Tensor):
         if self.store is not None:
             return self.store.read(self)
         if self._array is None:
-            assert self._lazy is not None
-            self._array = self._lazy.fill()
+            self._array = self._drawn()
         return self._array
 
     @value.setter
     def value(self, array: np.ndarray) -> None:
         if self.store is not None:
             self.store.write(self, array)
-        else:
-            self._array = array
+            return
+        self._array, self._lazy = array, None
+        self._type = TensorType(dtype_of(array.dtype), array.shape)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._lazy.shape if self._lazy is not None else self._array.shape  # type: ignore[union-attr]  # one of both is set
+        return self._type.shape
 
     @property
     def dtype(self) -> Any:
-        return self._lazy.dtype if self._lazy is not None else dtype_of(self._array.dtype)  # type: ignore[union-attr]  # one of both is set
+        return self._type.dtype
+
+    @property
+    def initial(self) -> InitialValue | None:
+        return self._lazy if self.store is None else None
+
+    def released(self, store: Store) -> None:
+        """From now on `store` has the values: what this object holds of them is given back."""
+        self.store = store
+        self._array = self._lazy = None
 
     @property
     def data(self) -> Parameter:
@@ -108,8 +124,10 @@ class Parameter(Tensor):
 
     def set_data(self, data: Any, slice_shape: bool = False) -> Parameter:
         """Replace the values. Raises ValueError for another shape, TypeError for another kind of number."""
-        if isinstance(data, InitialValue) or (isinstance(data, Tensor) and data.has_init):
-            data = Tensor(data).value
+        if isinstance(data, InitialValue):
+            data = Tensor(data)
+        if self._take_over(data):
+            return self
         array = as_array(data)
         if array.shape != self.shape:
             raise ApiValueError(
@@ -121,6 +139,26 @@ class Parameter(Tensor):
         self.value = array.astype(self.dtype.numpy)
         return self
 
+    def _take_over(self, data: Any) -> bool:
+        """Have the values made as those of `data` are, where an initializer makes them; whether that was done."""
+        lazy = data.initial if isinstance(data, Tensor) else None
+        if lazy is None or lazy.shape != self.shape or (lazy.dtype.is_float and not self.dtype.is_float):
+            return False
+        cast = lazy.cast(self.dtype)
+        if cast is None:
+            return False
+        if self.store is not None:
+            self.store.draw(self, cast)
+        else:
+            self._array, self._lazy = None, cast
+        return True
+
+    def set_dtype(self, dtype: Any) -> Parameter:
+        super().set_dtype(dtype)
+        if self._lazy is not None:
+            self._type = TensorType(self._lazy.dtype, self._lazy.shape)
+        return self
+
     def assign_value(self, other: Any) -> Parameter:
         return self.set_data(other)
 
@@ -130,9 +168,9 @@ class Parameter(Tensor):
     def clone(self, init: Any = "same") -> Parameter:
         """A new parameter of the same shape; `init` "same" copies the values, else it is an initializer."""
         if init == "same":
-            source: Any = self._lazy if self.has_init else np.array(self.value)
+            source: Any = np.array(self.value) if self.initial is None else self.initial
         else:
-            source = InitialValue(as_initializer(init), self.shape, self.dtype)
+            source = initial_value(init, self.shape, self.dtype)
         twin = Parameter(
             source, self.name, self.requires_grad, self.layerwise_parallel, self.parallel_optimizer
         )

@@ -56,10 +56,11 @@ class Tensor(TensorMethods):
         if isinstance(input_data, InitialValue):
             self._lazy = input_data if dtype is None else input_data.restyled(dtype_of(dtype))
             return
-        if isinstance(input_data, Tensor) and input_data._lazy is not None and input_data._array is None:
-            lazy = input_data._lazy
-            self._lazy = lazy if dtype is None else lazy.restyled(dtype_of(dtype))
-            return
+        lazy = input_data.initial if isinstance(input_data, Tensor) else None
+        if lazy is not None:
+            self._lazy = lazy if dtype is None else _redrawn(lazy, input_data.has_init, dtype_of(dtype))
+            if self._lazy is not None:
+                return
         self._array = as_array(input_data, dtype)
         self.owned = not isinstance(input_data, Tensor)
         if shape is not None and checked_shape(shape) != self._array.shape:
@@ -94,25 +95,37 @@ class Tensor(TensorMethods):
                 self._array = np.asarray(self._pending.fetch())
                 self._pending = None
                 return self._array
-            assert self._lazy is not None
-            self._array = self._lazy.fill()
+            self._array = self._drawn()
         return self._array
 
     @value.setter
     def value(self, array: np.ndarray) -> None:
         self._array = array
+        self._lazy = None
+
+    def _drawn(self) -> np.ndarray:
+        """The values of the initializer. Nobody may change them in place, so that `initial` stays true of them."""
+        assert self._lazy is not None
+        array = self._lazy.fill()
+        array.flags.writeable = False
+        return array
 
     @property
     def has_init(self) -> bool:
         """Whether the values are still to be drawn."""
         return self._array is None and self._lazy is not None
 
-    def fill_slices(self, slices: tuple[slice, ...]) -> np.ndarray:
-        """The values in `slices`; only these are kept when the whole tensor was not drawn yet."""
+    @property
+    def initial(self) -> InitialValue | None:
+        """How an initializer makes the values that the tensor has now, drawn already or not; None where it does not."""
+        return self._lazy
+
+    def fill_slices(self, slices: tuple[slice, ...] | None = None) -> np.ndarray:
+        """The values in `slices` (None: all); a tensor that was not drawn yet keeps nothing of them."""
         if self.has_init:
             assert self._lazy is not None
             return self._lazy.fill(slices)
-        return self.value[slices]
+        return self.value if slices is None else self.value[slices]
 
     def init_data(self, *_: Any) -> Tensor:
         """Draw the values now; returns the tensor."""
@@ -247,8 +260,18 @@ class Tensor(TensorMethods):
         self.value = array
         return self
 
+    def astype(self, dtype: Any, copy: bool = True) -> Tensor:
+        """The values in another element type; of a tensor that is not drawn yet none is drawn."""
+        cast = self.initial.cast(dtype_of(dtype)) if self.initial is not None else None
+        return Tensor(cast) if cast is not None else super().astype(dtype, copy)
+
     def set_dtype(self, dtype: Any) -> Tensor:
-        self.value = self.value.astype(dtype_of(dtype).numpy)
+        kind = dtype_of(dtype)
+        cast = self.initial.cast(kind) if self.initial is not None else None
+        if cast is None:
+            self.value = self.value.astype(kind.numpy)
+        else:
+            self._array, self._lazy = None, cast
         return self
 
     # Operators ------------------------------------------------------------------------------------
@@ -296,6 +319,11 @@ def _plain_index(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(_plain_index(i) for i in index)
     return index.value if isinstance(index, Tensor) else index
+
+
+def _redrawn(lazy: InitialValue, undrawn: bool, dtype: DType) -> InitialValue | None:
+    """The values in another element type; where they were drawn already, only if they stay these values."""
+    return lazy.restyled(dtype) if undrawn else lazy.cast(dtype)
 
 
 def as_array(data: Any, dtype: Any = None) -> np.ndarray:

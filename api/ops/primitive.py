@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
@@ -283,7 +283,9 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
             arrays = [a.astype(common.numpy) for a in arrays]
         types = [_tensor(a).type for a in arrays]
         op.infer(*types)
+        arrays = [np.array(a) if i in op.mutates else a for i, a in enumerate(arrays)]
         result = op.kernel(EagerBackend())(*arrays)  # type: ignore[arg-type]  # EagerBackend is an ArrayBackend
+        _write_back(op, operands, arrays)
     except MspcError as error:
         if error.location is None:
             raise type(error)(error.message, _caller(), error.notes) from None
@@ -291,6 +293,14 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
     if isinstance(result, tuple):
         return tuple(_tensor(array) for array in cast("tuple[Any, ...]", result))
     return _tensor(result)
+
+
+def _write_back(op: Op, operands: Sequence[Any], arrays: Sequence[Any]) -> None:
+    """Give the tensors that the operator has overwritten their new values, wherever these live."""
+    for index in op.mutates:
+        tensor = operands[index]
+        if hasattr(tensor, "value"):
+            tensor.value = arrays[index].astype(tensor.dtype.numpy, copy=False)
 
 
 def _flat(args: Any) -> list[Any]:
