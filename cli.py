@@ -107,6 +107,9 @@ def compile_(
     ] = None,
     input_: Inputs = None,
     json: JsonFile = None,
+    weights: Annotated[
+        bool, typer.Option("--weights", help="Write all initial values, not only arrays that the script brought.")
+    ] = False,
 ) -> None:
     """Compile the first graph that a script launches, for all ranks; run nothing, need no MPI, no device."""
     from mspc.commands.compile import CompileOptions, compile_target
@@ -121,6 +124,7 @@ def compile_(
             inputs=tuple(input_ or ()),
             json=json,
             script_arguments=tuple(script_arguments or ()),
+            weights=weights,
         ),
     )
 

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mspc.api.state import Session
+from mspc.commands.first_values import FirstValue, first_values
 from mspc.commands.report.facts import Report, make_report
 from mspc.commands.report.progress import Progress
 from mspc.commands.report.table import write_json
 from mspc.commands.report.text import print_report
+from mspc.commands.tensor_file import StoredTensor, write_tensors
 from mspc.engine.capture import Launch, NamedTarget, build, capture, parse_target
-from mspc.engine.dumps import StageFiles, is_execute, numbered, program, weights
+from mspc.engine.dumps import StageFiles, is_execute, numbered, program
 from mspc.engine.output import OutputFolder
 from mspc.engine.programs import ObservedSession, Programs, compile_for
 from mspc.ir.diagnostics import MspcError
@@ -28,6 +30,7 @@ class CompileOptions:
 
     ranks: None asks mpirun or the script. level: 0 to 3, what is written. only_ranks: () for all.
     inputs: types of a named network's inputs. json: where the table goes as JSON ("-": stdout), if anywhere.
+    weights: write all first values, those too that a run can make by itself.
     """
 
     ranks: int | None = None
@@ -37,6 +40,7 @@ class CompileOptions:
     inputs: tuple[str, ...] = ()
     json: Path | None = None
     script_arguments: tuple[str, ...] = ()
+    weights: bool = False
 
 
 def compile_target(target: str, options: CompileOptions) -> None:
@@ -62,7 +66,11 @@ def compile_target(target: str, options: CompileOptions) -> None:
         asked = session.rank_was_asked and ranks > 1
         programs = Programs(first, wanted, asked, level, rerun)
         settings = Settings(launch.context.matmul_allow_tf32, launch.context.deterministic)
-        report = _write(output, programs, settings, wanted, level, progress)
+        values = first_values(first.compiled)
+        report = _write(output, programs, settings, values, wanted, level, progress)
+        stored = [v for v in values if options.weights or v.description is None]
+        tensors = [StoredTensor(value.name, value.type, value.make) for value in stored]
+        output.write_by(WEIGHTS, lambda file: write_tensors(file, tensors))
         output.commit()
     report.notes += _notes(launch, report.mode, first.compiled.traced.ignored_strategies)
     if programs.differ:
@@ -101,8 +109,9 @@ def _find(target: str, options: CompileOptions) -> _Found:
 
 
 def _write(
-    output: OutputFolder, programs: Programs, settings: Settings, wanted: Sequence[int], level: int, progress: Progress
-) -> Report:
+    output: OutputFolder, programs: Programs, settings: Settings, values: Sequence[FirstValue], wanted: Sequence[int],
+    level: int, progress: Progress,
+) -> Report:  # fmt: skip
     """Write the files of all ranks; the report is the first rank's."""
     report: Report | None = None
     execute: dict[int, str] = {}
@@ -119,8 +128,7 @@ def _write(
             if is_execute(name):
                 execute[rank] = name
                 digests[name] = hashlib.sha256(content).hexdigest()
-    output.write(WEIGHTS, weights(programs.first.compiled))
-    output.write(PROGRAM, program(programs.first.compiled, execute, digests, settings))
+    output.write(PROGRAM, program(programs.first.compiled, execute, digests, settings, values))
     assert report is not None
     return report
 

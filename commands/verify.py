@@ -12,6 +12,7 @@ import numpy as np
 from mspc.api.common.parameter import Parameter as ScriptParameter
 from mspc.api.common.tensor import Tensor
 from mspc.commands.compile import CompileOptions, find_launch
+from mspc.commands.first_values import first_values
 from mspc.commands.report.table import Table, print_table, write_json
 from mspc.compiler.call import call_types, describe_call
 from mspc.compiler.config import Config, feed
@@ -135,8 +136,7 @@ def _data(types: Sequence[TensorType], launch: Launch, seed: int) -> list[Array]
 
 
 def _weights(compiled: Compiled) -> dict[str, Array]:
-    values = {name: np.array(p.value) for name, p in compiled.traced.parameters.items()}
-    return values | dict(compiled.traced.constants)
+    return {value.name: np.array(value.make()) for value in first_values(compiled)}
 
 
 def _values(graph: Graph, rank: int, data: Sequence[Array], weights: dict[str, Array]) -> dict[Parameter, Array]:

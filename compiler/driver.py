@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mspc.api.common.initial_values import InitialValue
 from mspc.compiler.call import Call, call_types, describe_call, graph_arguments
 from mspc.compiler.config import Config, Fed, feed
 from mspc.compiler.frontend.trace import Traced, trace
@@ -137,7 +138,7 @@ def compile_graph(traced: Traced, fed: list[Fed], config: Config, on_stage: OnSt
             parameter.global_type = how.global_type
     names = passes_of(config.mode, config.device)
     if "fuse_attention" in names:
-        note_triangles(graph, traced.constants)
+        note_triangles(graph, {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)})
     _report(on_stage, "frontend", 0, graph, True, "")
     previous = "frontend"
     for i, name in enumerate(names, 1):

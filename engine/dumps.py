@@ -1,4 +1,4 @@
-"""The files of a compile: a text per stage, `program.json`, the weights. Contents; output.py writes them."""
+"""The files of a compile: a text per stage, `program.json`. Contents; output.py writes them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
+from mspc.commands.first_values import FirstValue
 from mspc.compiler.driver import Compiled, Stage
 from mspc.ir.graph import Graph, element_layouts
 from mspc.ir.text.printer import print_graph
@@ -61,22 +60,20 @@ def is_execute(name: str) -> bool:
     return f"_{LAST}_" in name and name.endswith(".ir")
 
 
-def weights(compiled: Compiled) -> bytes:
-    """The full initial parameters and the constants, as safetensors."""
-    from safetensors.numpy import save
-
-    used = {p.name for p in compiled.graph.parameters if p.kind != "input"}
-    arrays: dict[str, Any] = dict(compiled.traced.constants)
-    arrays |= {name: parameter.value for name, parameter in compiled.traced.parameters.items()}
-    return save({name: np.require(a, requirements="C") for name, a in arrays.items() if name in used})
-
-
-def program(compiled: Compiled, execute: dict[int, str], digests: dict[str, str], settings: Settings) -> str:
+def program(
+    compiled: Compiled,
+    execute: dict[int, str],
+    digests: dict[str, str],
+    settings: Settings,
+    values: Iterable[FirstValue],
+) -> str:
     """The text of `program.json`.
 
     execute: the file of every rank that was written. digests: SHA-256 of these files. settings: of the script.
+    values: the first values of the parameters and constants; those without a description stand in the weights.
     """
     graph = compiled.graph
+    made = {value.name: {"initial": value.description.entry()} for value in values if value.description is not None}
     set_by_script = settings.entry()
     content = {
         "format": FORMAT,
@@ -93,7 +90,13 @@ def program(compiled: Compiled, execute: dict[int, str], digests: dict[str, str]
         ],
         "outputs": _outputs(graph),
         "parameters": [
-            {"name": p.name, "kind": p.kind, **_typed(p.global_type or p.type), "layout": str(p.layout or "")}
+            {
+                "name": p.name,
+                "kind": p.kind,
+                **_typed(p.global_type or p.type),
+                "layout": str(p.layout or ""),
+                **made.get(p.name, {}),
+            }
             for p in graph.parameters
             if p.kind != "input"
         ],

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mspc.api import context
+from mspc.api.common.initial_values import InitialValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.context import FrozenContext
 from mspc.api.runtime import asked_device
@@ -31,7 +32,7 @@ from mspc.ir.graph import Parameter as GraphParameter
 from mspc.runtime.choose import EACH_ITS_OWN, Asked, Wishes
 from mspc.runtime.comm.agreement import agree, stop_together
 from mspc.runtime.plan import mutated
-from mspc.runtime.slices import cut_parameter
+from mspc.runtime.slices import cut_parameter, slices_of
 
 Array = Any
 
@@ -60,8 +61,7 @@ class Launched:
         self.borrowed: list[Any] = []
         for parameter in graph.parameters:
             if parameter.kind == "constant":
-                full = compiled.traced.constants[parameter.name]
-                values[parameter.name] = cut_parameter(parameter, np.asarray(full), job.rank, "constant")
+                values[parameter.name] = _constant(compiled.traced.constants[parameter.name], parameter, job.rank)
             elif parameter.kind == "parameter":
                 values[parameter.name] = store.attach(parameters[parameter.name], parameter, self)
         self.executor = job.hardware.executor(graph, job.comm, values, job.cursor, number, tf32)
@@ -244,6 +244,13 @@ def default_launcher() -> Launcher:
 
 
 def _nothing() -> None: ...
+
+
+def _constant(full: Any, parameter: GraphParameter, rank: int) -> Array:
+    """This rank's slice of a constant of the script; of one that an initializer makes nothing else is made."""
+    if isinstance(full, InitialValue):
+        return full.fill(slices_of(parameter, rank))
+    return cut_parameter(parameter, np.asarray(full), rank, "constant")
 
 
 def _fit(parameter: GraphParameter, array: Array, rank: int) -> Array:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime.program import PROGRAM, WEIGHTS
@@ -50,13 +52,17 @@ class OutputFolder:
 
     def write(self, name: str, content: str | bytes) -> None:
         """Write one file; `name` is relative to the folder. Leaving the `with` block explains an OSError."""
+        self.write_by(name, lambda file: file.write(content.encode() if isinstance(content, str) else content))
+
+    def write_by(self, name: str, write: Callable[[BinaryIO], object]) -> None:
+        """Write one file as `write` writes it to what it is handed, part by part."""
         target = self._beside / name
         folder = os.path.dirname(name)
         if folder and folder not in self._made:
             target.parent.mkdir(parents=True, exist_ok=True)
             self._made.add(folder)
         with open(target, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            write(file)
 
     def commit(self) -> None:
         """Put the folder in its place."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mspc.commands.tensor_file import StoredTensor, in_order, write_tensors
 from mspc.engine.job import Job
 from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.ir.graph import Graph
+from mspc.ir.graph import Graph, Parameter
 from mspc.ir.layout import Layout
 from mspc.runtime.choose import Asked, Wishes
 from mspc.runtime.comm.agreement import agree, stop_together
@@ -238,18 +240,18 @@ def _whole(layouts: list[Layout | None], results: list[Array], job: Job) -> list
 
 
 def _save_parameters(path: Path, executor: Any, job: Job) -> None:
-    tensors: dict[str, Array] = {}
-    for parameter in executor.graph.parameters:
-        if parameter.kind != "input":
-            local = executor.parameter(parameter.name)
-            tensors[parameter.name] = gather(local, parameter.layout, full_type(parameter).shape, job.comm)
-    if job.rank == 0:
-        from safetensors.numpy import save
+    """Rank 0 writes the full parameters, gathered one at a time."""
+    kept = [parameter for parameter in executor.graph.parameters if parameter.kind != "input"]
 
-        _write(
-            path,
-            lambda file: file.write(save({n: np.array(a, order="C") for n, a in sorted(tensors.items())})),
-        )
+    def gathered(parameter: Parameter) -> Array:
+        return gather(executor.parameter(parameter.name), parameter.layout, full_type(parameter).shape, job.comm)
+
+    tensors = [StoredTensor(p.name, full_type(p), partial(gathered, p)) for p in kept]
+    if job.rank == 0:
+        _write(path, lambda file: write_tensors(file, tensors))
+        return
+    for tensor in in_order(tensors):
+        tensor.make()
 
 
 def _write(path: Path, write: Any) -> None:

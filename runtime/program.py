@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
+from mspc.ir.initial_value import read_description
 from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import Malformed, read_layouts
 from mspc.ir.text.parser import parse
-from mspc.runtime.slices import cut_parameter
+from mspc.ir.types import dtype_of
+from mspc.runtime.slices import cut_parameter, full_type, slices_of, typed_as
 
 FORMAT = 1
 PROGRAM = "program.json"
@@ -176,43 +180,75 @@ def load_program(folder: Path) -> Program:
 
 
 def load_slices(program: Program, graph: Graph, rank: int) -> dict[str, Any]:
-    """This rank's slices of the parameters and constants, cut by the layouts in its own file.
+    """This rank's slices of the parameters and constants, by the layouts in its own file: read where the weights hold
+    them, else made as the program says.
 
     Raises:
-        MspcError: the weights are missing or damaged, or do not fit the graph.
+        MspcError: the weights or the descriptions are missing or damaged, or do not fit the graph.
     """
     kept = [parameter for parameter in graph.parameters if parameter.kind != "input"]
-    if not kept:
-        return {}
+    described = {str(entry.get("name")): entry for entry in program.parameters if "initial" in entry}
     path = program.folder / WEIGHTS
-    if not path.is_file():
-        raise MspcError(f"{path} is missing; it holds the values of {len(kept)} parameters")
-    from safetensors import SafetensorError, safe_open
-
-    values: dict[str, Any] = {}
-    try:
-        with safe_open(path, framework="numpy") as file:
-            names = set(file.keys())
-            for parameter in kept:
-                if parameter.name not in names:
-                    raise MspcError(f"{path} holds no {parameter.kind} {parameter.name!r}")
-                values[parameter.name] = _slice_of(file, parameter, rank, path)
-    except (SafetensorError, OSError) as error:
-        raise MspcError(f"{path} is damaged: {error}") from None
+    needed = [parameter for parameter in kept if parameter.name not in described]
+    if needed and not path.is_file():
+        raise MspcError(f"{path} is missing; it holds the values of {len(needed)} parameters")
+    values = _read_slices(path, kept, rank) if kept and path.is_file() else {}
+    for parameter in kept:
+        if parameter.name in values:
+            continue
+        if parameter.name not in described:
+            raise MspcError(
+                f"{path} holds no {parameter.kind} {parameter.name!r}",
+                notes=[f"nor does {PROGRAM} say how its values are made"],
+            )
+        values[parameter.name] = _make_slice(program, described[parameter.name], parameter, rank)
     return values
 
 
+def _read_slices(path: Path, parameters: Sequence[Parameter], rank: int) -> dict[str, Any]:
+    """The slices that the file of weights holds."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            names = set(file.keys())
+            return {p.name: _slice_of(file, p, rank, path) for p in parameters if p.name in names}
+    except (SafetensorError, OSError) as error:
+        raise MspcError(f"{path} is damaged: {error}") from None
+
+
 def _slice_of(file: Any, parameter: Parameter, rank: int, path: Path) -> Any:
-    return cut_parameter(parameter, file.get_tensor(parameter.name), rank, f"{path}:")
+    """A parameter's slice; of one that is cut no more than that is read."""
+    stored = file.get_slice(parameter.name)
+    where = slices_of(parameter, rank)
+    if where is None or tuple(stored.get_shape()) != full_type(parameter).shape:
+        return cut_parameter(parameter, file.get_tensor(parameter.name), rank, f"{path}:")
+    return typed_as(parameter, np.array(stored[where], order="C"), f"{path}:")
 
 
-def _typed(content: dict[str, Any], key: str, kind: type) -> Any:
+def _make_slice(program: Program, entry: dict[str, Any], parameter: Parameter, rank: int) -> Any:
+    """A parameter's slice, made as its entry in `program.json` says."""
+    place = f"{program.folder / PROGRAM}: parameter {parameter.name!r}"
+    try:
+        shape = tuple(_typed(entry, "shape", list, int))
+        described = read_description(entry["initial"], shape, dtype_of(_typed(entry, "dtype", str)))
+    except MspcError as error:
+        raise MspcError(f"{place}: {error.message}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise MspcError(f"{place}: how its initial value is made is damaged: {error}") from None
+    if shape != full_type(parameter).shape:
+        raise MspcError(f"{place} has shape {shape}; the program takes {full_type(parameter).shape}")
+    return typed_as(parameter, described.fill(slices_of(parameter, rank)), f"{program.folder / PROGRAM}:")
+
+
+def _typed(content: dict[str, Any], key: str, kind: type, of: type = dict) -> Any:
+    """The entry `key`. of: what the elements of a list must be."""
     if key not in content:
         raise KeyError(f"{key} is missing")
     if not isinstance(content[key], kind):
         raise TypeError(f"{key} is {type(content[key]).__name__}, not {kind.__name__}")
-    if kind is list and not all(isinstance(entry, dict) for entry in content[key]):
-        raise TypeError(f"{key} holds something else than objects")
+    if kind is list and not all(type(entry) is of for entry in content[key]):
+        raise TypeError(f"{key} holds something else than {'objects' if of is dict else 'integers'}")
     return content[key]
 
 

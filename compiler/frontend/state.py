@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mspc.api.common import parameter as session
+from mspc.api.common.initial_values import InitialValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.precision import Precision
 from mspc.compiler.frontend.source import Sources
@@ -47,7 +48,7 @@ class Tracer:
         self.sources = Sources(script_folder)
         self.sharded = sharded
         self.parameters: dict[str, session.Parameter] = {}
-        self.constants: dict[str, np.ndarray] = {}
+        self.constants: dict[str, np.ndarray | InitialValue] = {}
         self.errors: list[MspcError] = []
         self.warnings: list[str] = []
         self.ignored: set[int] = set()
@@ -175,17 +176,15 @@ class Tracer:
             return found[1]
         if isinstance(tensor, session.Parameter):
             return self.weight(tensor)
-        array = np.asarray(tensor.value if isinstance(tensor, Tensor) else tensor)
+        type = tensor.type if isinstance(tensor, Tensor) else TensorType(dtype_of(tensor.dtype), tensor.shape)
+        initial = tensor.initial if isinstance(tensor, Tensor) and type.size > INLINE_LIMIT else None
+        array = np.asarray(tensor.value if isinstance(tensor, Tensor) else tensor) if initial is None else None
         made: Value
-        if array.size <= INLINE_LIMIT:
-            made = Constant(array.copy(), dtype_of(array.dtype))
+        if array is not None and array.size <= INLINE_LIMIT:
+            made = Constant(array.copy(), type.dtype)
         else:
-            made = Parameter(
-                self._free_name(name or "constant"),
-                TensorType(dtype_of(array.dtype), array.shape),
-                "constant",
-            )
-            self.constants[made.name] = array
+            made = Parameter(self._free_name(name or "constant"), type, "constant")
+            self.constants[made.name] = initial if array is None else array
             self.graph.parameters.append(made)
         self._tensors[id(tensor)] = (tensor, made)
         return made

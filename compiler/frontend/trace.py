@@ -21,6 +21,7 @@ import numpy as np
 
 from mspc.api.common import parameter as session
 from mspc.api.common.gradient import GradientFunction, JitFunction
+from mspc.api.common.initial_values import InitialValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.calls import call
@@ -51,14 +52,14 @@ class Traced:
 
     graph: forward and update operators, with Gradient requests. parameters: the script's Parameters by
     graph name.
-    constants: large arrays of the script by graph name. structure: what the function returns, with a
-    `Leaf` for every tensor. ignored_strategies: operators whose `shard()` does not count in this mode.
+    constants: large arrays of the script by graph name, or how an initializer makes them. structure: what the function
+    returns, with a `Leaf` for every tensor. ignored_strategies: operators whose `shard()` does not count in this mode.
     warnings: for the user.
     """
 
     graph: Graph
     parameters: dict[str, session.Parameter]
-    constants: dict[str, np.ndarray]
+    constants: dict[str, np.ndarray | InitialValue]
     structure: Any
     ignored_strategies: int = 0
     warnings: list[str] = field(default_factory=list[str])

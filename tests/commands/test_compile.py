@@ -147,10 +147,14 @@ def test_program_lists_what_a_run_needs(quickstart: tuple[Path, str]) -> None:
     shapes = {entry["name"]: entry["shape"] for entry in program["inputs"]}
     assert list(shapes.values()) == [[16, 32], [16, 16]]
     assert f'compile_id : "{program["compile_id"]}"' in (folder / "rank_0/16_execute_0016.ir").read_text()
+    initial = {entry["name"]: (entry["shape"], entry.get("initial")) for entry in program["parameters"]}
+    assert initial["w"] == (
+        [32, 16], {"initializer": "Normal", "sigma": 0.01, "mean": 0.0, "seed": 0, "counter": 0},
+    )  # fmt: skip
+    assert initial["moments.w"] == ([32, 16], {"initializer": "Constant", "value": 0})
     weights = load_file(folder / "weights.safetensors")
-    assert weights["w"].shape == (32, 16)
-    assert weights["moments.w"].shape == (32, 16)
-    assert not np.any(weights["moments.w"])
+    assert weights.keys() == {name for name, (_, made) in initial.items() if made is None}
+    assert weights["learning_rate"] == np.float32(0.2)
 
 
 def test_table_says_where_everything_comes_from(quickstart: tuple[Path, str]) -> None:

@@ -76,9 +76,10 @@ def test_losses_are_the_scripts(program: Path, tmp_path: Path, capsys: pytest.Ca
 
 def test_parameters_and_outputs_are_saved_whole(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = load_file(program / "weights.safetensors")
+    parameters = json.loads((program / "program.json").read_text())["parameters"]
     simulate(program, steps=2, save=Path("after.safetensors"), save_outputs=Path("outputs.npz"))
     after = load_file("after.safetensors")
-    assert {name: array.shape for name, array in after.items()} == {n: a.shape for n, a in before.items()}
+    assert {name: array.shape for name, array in after.items()} == {p["name"]: tuple(p["shape"]) for p in parameters}
     assert after["net.w"].shape == (8, 4)
     assert (after["net.w"] != before["net.w"]).any()
     outputs = np.load("outputs.npz")["output0"]

@@ -1,0 +1,60 @@
+"""The first values of a compiled program's parameters and constants: as data where an initializer makes them, as arrays
+where the script brought arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mspc.api.common.initial_values import InitialValue
+from mspc.api.common.parameter import Parameter
+from mspc.compiler.driver import Compiled
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.initial_value import Description
+from mspc.ir.types import TensorType, dtype_of
+
+
+@dataclass(frozen=True)
+class FirstValue:
+    """The first values of a parameter or constant.
+
+    description: how they are made; None where only the script has them. make: the whole array, made when asked for and
+        not kept.
+    """
+
+    name: str
+    type: TensorType
+    description: Description | None
+    make: Callable[[], Any]
+
+
+def first_values(compiled: Compiled) -> list[FirstValue]:
+    """Of every parameter and constant that the program uses, in its order.
+
+    Raises:
+        MspcError: an initializer makes no tensor of the shape or element type that it is asked for.
+    """
+    traced = compiled.traced
+    return [
+        _first_value(p.name, traced.constants[p.name] if p.name in traced.constants else traced.parameters[p.name])
+        for p in compiled.graph.parameters
+        if p.kind != "input"
+    ]
+
+
+def _first_value(name: str, source: Any) -> FirstValue:
+    """Of a Parameter of the script, a tensor that is not drawn yet, or an array."""
+    initial = source.initial if isinstance(source, Parameter) else source
+    if isinstance(initial, InitialValue):
+        try:
+            described = initial.description()
+        except MspcError as error:
+            raise MspcError(f"parameter '{name}': {error.message}", notes=error.notes) from None
+        return FirstValue(name, TensorType(initial.dtype, initial.shape), described, initial.fill)
+    if isinstance(source, Parameter):
+        return FirstValue(name, source.type, None, lambda: source.value)
+    array = np.asarray(source)
+    return FirstValue(name, TensorType(dtype_of(array.dtype), array.shape), None, lambda: array)
