@@ -40,7 +40,7 @@ def save_checkpoint(
     arrays: dict[str, np.ndarray] = {}
     for name, value in entries.items():
         if choice_func is None or choice_func(name):
-            array = value.value if isinstance(value, Tensor) else np.asarray(value)
+            array = value.fill_slices() if isinstance(value, Tensor) else np.asarray(value)
             arrays[name] = np.array(array, order="C")
     write_arrays(with_suffix(ckpt_file_name), arrays)
 
