@@ -119,7 +119,9 @@ class Embedding(Cell):
                 raise ApiValueError(
                     f"Embedding: padding_idx {padding_idx} is not below vocab_size {vocab_size}"
                 )
-            table = _without_row(parameter(table, (vocab_size, embedding_size), dtype, "embedding_table"), padding_idx)
+            # The same values as without padding, so that the random numbers of what follows stay the same too.
+            whole = parameter(table, (vocab_size, embedding_size), dtype, "embedding_table")
+            table = _without_row(whole, padding_idx)
         self.embedding_table = parameter(table, (vocab_size, embedding_size), dtype, "embedding_table")
         self.gather = ops.Gather()
         self.matmul = ops.MatMul()
@@ -132,15 +134,6 @@ class Embedding(Cell):
 
     def extend_repr(self) -> str:
         return f"vocab_size={self.vocab_size}, embedding_size={self.embedding_size}"
-
-
-def _without_row(table: Tensor, row: int) -> Tensor:
-    """The table with zeros in one row; one that is not drawn yet is not drawn for that."""
-    if table.initial is not None:
-        return Tensor(table.initial.without_row(row))
-    rows = table.asnumpy()
-    rows[row] = 0
-    return Tensor(rows)
 
 
 class Dropout(Cell):
@@ -214,3 +207,12 @@ class RMSNorm(Cell):
     def construct(self, x: Any) -> Any:
         y, _ = self.rms_norm(x, self.gamma)
         return y
+
+
+def _without_row(table: Tensor, row: int) -> Tensor:
+    """The table with zeros in one row; one that is not drawn yet is not drawn for that."""
+    if table.initial is not None:
+        return Tensor(table.initial.without_row(row))
+    rows = table.asnumpy()
+    rows[row] = 0
+    return Tensor(rows)
