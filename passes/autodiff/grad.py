@@ -18,8 +18,8 @@ from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo
+from mspc.passes.autodiff.earlier_values import keep_earlier_values
 from mspc.passes.base import Pass
-from mspc.passes.earlier_values import keep_earlier_values
 
 
 @dataclass(frozen=True)
