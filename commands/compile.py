@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mspc.api.state import Session
-from mspc.commands.first_values import FirstValue, first_values
 from mspc.commands.report.facts import Report, make_report
 from mspc.commands.report.progress import Progress
 from mspc.commands.report.table import write_json
 from mspc.commands.report.text import print_report
-from mspc.commands.tensor_file import StoredTensor, write_tensors
 from mspc.engine.capture import Launch, NamedTarget, build, capture, parse_target
 from mspc.engine.dumps import StageFiles, is_execute, numbered, program
+from mspc.engine.first_values import FirstValue, first_values
 from mspc.engine.output import OutputFolder
 from mspc.engine.programs import ObservedSession, Programs, compile_for
+from mspc.engine.tensor_file import StoredTensor, write_tensors
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime.program import PROGRAM, WEIGHTS, Settings
 

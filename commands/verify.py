@@ -12,12 +12,12 @@ import numpy as np
 from mspc.api.common.parameter import Parameter as ScriptParameter
 from mspc.api.common.tensor import Tensor
 from mspc.commands.compile import CompileOptions, find_launch
-from mspc.commands.first_values import first_values
 from mspc.commands.report.table import Table, print_table, write_json
 from mspc.compiler.call import call_types, describe_call
 from mspc.compiler.config import Config, feed
 from mspc.compiler.driver import Compiled, Stage, compile_launch
 from mspc.engine.capture import Launch
+from mspc.engine.first_values import first_values
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph, Node, Parameter, element_types
 from mspc.ir.layout import Layout

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from mspc.commands.first_values import FirstValue
 from mspc.compiler.driver import Compiled, Stage
+from mspc.engine.first_values import FirstValue
 from mspc.ir.graph import Graph, element_layouts
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import Type

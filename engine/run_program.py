@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.commands.tensor_file import StoredTensor, in_order, write_tensors
 from mspc.engine.job import Job
+from mspc.engine.tensor_file import StoredTensor, in_order, write_tensors
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.layout import Layout
