@@ -5,7 +5,7 @@ time.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
@@ -90,3 +90,10 @@ def axes_in(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
 def describe(value: Any) -> str:
     """A short text of a wrong argument for messages, never a memory address."""
     return repr(value) if type(value) in PLAIN else type(value).__name__
+
+
+def require_elements(name: str, shape: Sequence[int], axes: Iterable[int], what: str) -> None:
+    """Raises MspcError where one of the dimensions `axes` of input 0 has size 0: there is no `what` along it."""
+    for axis in axes:
+        if not shape[axis]:
+            raise MspcError(f"{name}: dimension {axis} of input 0 is empty and has no {what}")

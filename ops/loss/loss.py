@@ -13,6 +13,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import FLOAT32, FLOAT64, TensorType, dtype_of
+from mspc.ops.arguments import require_elements
 from mspc.ops.bases import Binary, require_float, require_same
 from mspc.ops.cuda.move import put_values
 from mspc.ops.cuda.reduce import Reduction, reduce
@@ -59,6 +60,7 @@ class SoftmaxCrossEntropyWithLogits(Op):
         return inferred
 
     def rule(self, logits: TensorType, labels: TensorType) -> str:
+        require_elements(self.name, logits.shape, range(1, len(logits.shape)), "class")
         return "a c!, a c! -> a, a c!"
 
     def bprop(self, b: Builder, logits: Value, labels: Value, out: Node, dout: Any) -> Gradients:
@@ -107,6 +109,7 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
         return inferred
 
     def rule(self, logits: TensorType, labels: TensorType) -> str:
+        require_elements(self.name, logits.shape, range(1, len(logits.shape)), "class")
         return "a c!, a -> a c!" if self.is_grad else "a c!, a -> "
 
     def bprop(self, b: Builder, logits: Value, labels: Value, out: Value, dout: Value) -> Gradients:

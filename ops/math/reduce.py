@@ -10,6 +10,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, TensorType, Type
+from mspc.ops.arguments import require_elements
 from mspc.ops.bases import require_float
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Div, Mul
@@ -58,6 +59,10 @@ class ReduceMean(Reduce):
 
 class _ReduceExtremum(Reduce, abstract=True):
     """The gradient is shared equally among equal extrema."""
+
+    def rule(self, x: TensorType) -> str:
+        require_elements(self.name, x.shape, self.axes(len(x.shape)), "extremum")
+        return super().rule(x)
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         dtype = dout.tensor_type.dtype

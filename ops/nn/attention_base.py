@@ -107,7 +107,7 @@ class AttentionOp(Op, abstract=True):
             if query[2] % n:
                 raise MspcError(f"{self.name}: head_num {n} does not divide the hidden size {query[2]} of query")
             depth = query[2] // n
-            if key[2] % depth or not key[2]:
+            if not depth or key[2] % depth or not key[2]:
                 raise MspcError(
                     f"{self.name}: the hidden size {key[2]} of key is no multiple of the head size {depth} "
                     f"(query has {n} heads in {query[2]})"
@@ -124,6 +124,8 @@ class AttentionOp(Op, abstract=True):
                     notes=[f"input_layout is {self.input_layout!r}"],
                 )
             shape = Shape(query[0], n, key[head], query[sequence], key[sequence], query[3], value[3])
+        if not (shape.keys and shape.depth):
+            raise MspcError(f"{self.name}: key has shape {key}, which holds nothing to attend to")
         if not shape.key_heads or shape.heads % shape.key_heads:
             raise MspcError(f"{self.name}: the {shape.key_heads} heads of key do not divide the {n} heads of query")
         return shape

@@ -180,4 +180,4 @@ def _heads(part: Any, rows: slice) -> slice:
 
 def _stacked(x: Any) -> Any:
     """[group, rows, columns] as one matrix."""
-    return x.reshape(-1, x.shape[-1])
+    return x.reshape(x.shape[0] * x.shape[1], x.shape[2])

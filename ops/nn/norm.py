@@ -10,7 +10,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.arguments import axis_in
+from mspc.ops.arguments import axis_in, require_elements
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cpu.blocks import in_rows
@@ -63,7 +63,9 @@ class LayerNorm(_Norm):
 
     def rule(self, x: TensorType, gamma: TensorType, beta: TensorType) -> str:
         rank = len(x.shape)
-        full, statistics = norm_sides(rank, axis_in(self.name, self.begin_norm_axis, rank))
+        begin = axis_in(self.name, self.begin_norm_axis, rank)
+        require_elements(self.name, x.shape, range(begin, rank), "mean")
+        full, statistics = norm_sides(rank, begin)
         names = full.split()[axis_in(self.name, self.begin_params_axis, rank) :]
         parameter = " ".join(names)
         return f"{full}, {parameter}, {parameter} -> {full}, {statistics}, {statistics}"

@@ -169,6 +169,8 @@ class LogSoftmax(_Normalised):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
+        if not x.size:
+            return xp.empty_like(x)
         moved = x - xp.max(x, axis=self.axis, keepdims=True)
         moved -= xp.log(xp.sum(xp.exp(moved), axis=self.axis, keepdims=True))
         return moved

@@ -168,7 +168,7 @@ class GatherGrad(Op):
         rows = xp.moveaxis(dout, tuple(range(self.axis, self.axis + ids.ndim)), tuple(range(ids.ndim)))
         places, inside = local_places(xp, ids.reshape(-1), self.offset, self.size, self.total or self.size)
         rest = rows.shape[ids.ndim :]
-        rows = rows.reshape(-1, *rest)
+        rows = rows.reshape(ids.size, *rest)
         if self.total:
             rows, places = rows[inside], places[inside]
         out = xp.zeros((self.size, *rest), dout.dtype)
@@ -245,7 +245,7 @@ class UnsortedSegmentSum(Op):
         places = ids.reshape(-1) - self.offset
         inside = (places >= 0) & (places < self.num_segments)
         out = xp.zeros((self.num_segments, *rest), x.dtype)
-        xp.add.at(out, places[inside], x.reshape(-1, *rest)[inside])
+        xp.add.at(out, places[inside], x.reshape(ids.size, *rest)[inside])
         return out
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:

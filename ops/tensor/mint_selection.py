@@ -10,7 +10,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Value, element_types
 from mspc.ir.types import INT64, TensorType, TupleType
-from mspc.ops.arguments import axis_in, int_of, ints_of, split_call
+from mspc.ops.arguments import axis_in, int_of, ints_of, require_elements, split_call
 from mspc.ops.nn.norm import items
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.tensor.embedding import GatherGrad
@@ -58,6 +58,7 @@ class _ExtremumDim(_Ordered, abstract=True):
 
     def rule(self, x: TensorType) -> str:
         names, axis = along(self.name, len(x.shape), self.dim)
+        require_elements(self.name, x.shape, [axis], "extremum")
         return self.pair(x, names, axis, int(self.keepdim))
 
     def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:

@@ -10,7 +10,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, TupleType
-from mspc.ops.arguments import axis_in, ints_of, sequence_of, split_call
+from mspc.ops.arguments import axis_in, ints_of, require_elements, sequence_of, split_call
 from mspc.ops.bases import require_same
 from mspc.ops.cuda.move import Move, move, put_inside, strides_of
 from mspc.ops.device import Array, Device, Launch
@@ -261,6 +261,7 @@ class Unstack(Op):
 
     def rule(self, x: TensorType) -> str:
         axis = axis_in(self.name, self.axis, len(x.shape))
+        require_elements(self.name, x.shape, [axis], "slice")
         if self.num is not None and self.num != x.shape[axis]:
             raise MspcError(f"Unstack: dimension {axis} of input 0 is {x.shape[axis]}, not num {self.num}")
         names = factor_names(len(x.shape))

@@ -65,7 +65,7 @@ class _Scatter(Op, abstract=True):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         variable, indices, updates = inputs
         places = indices.reshape(-1)
-        rows = updates.reshape(-1, *variable.shape[1:])
+        rows = updates.reshape(indices.size, *variable.shape[1:])
         if self.total:
             places = places - self.offset
             inside = (places >= 0) & (places < variable.shape[0])

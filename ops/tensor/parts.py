@@ -35,7 +35,8 @@ class _Pieces(Op, abstract=True):
 
     def rule(self, x: TensorType) -> str:
         axis, sizes = self.pieces(x.shape)
-        if any(size < 1 for size in sizes) or sum(sizes) != x.shape[axis]:
+        least = int(x.shape[axis] > 0)
+        if any(size < least for size in sizes) or sum(sizes) != x.shape[axis]:
             raise MspcError(
                 f"{self.name}: dimension {axis} of input 0 is {x.shape[axis]}, but the parts are {tuple(sizes)}"
             )
@@ -123,7 +124,7 @@ class SplitTensor(_Pieces):
         if self.split_size < 1:
             raise MspcError(f"SplitTensor: split_size is {self.split_size}, not at least 1")
         whole, rest = divmod(shape[axis], self.split_size)
-        return axis, (self.split_size,) * whole + ((rest,) if rest else ())
+        return axis, (self.split_size,) * whole + ((rest,) if rest or not whole else ())
 
 
 class Swiglu(Op):

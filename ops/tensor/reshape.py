@@ -79,7 +79,8 @@ class Flatten(Op):
         return (b.emit(Reshape(x.shape), dout),)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return inputs[0].reshape(inputs[0].shape[0], -1)
+        x = inputs[0]
+        return x.reshape(x.shape[0], math.prod(x.shape[1:]))
 
     samples: ClassVar[Any] = (sample((8, 16)), sample((8, 4, 2, 8)), sample((16,)))
 

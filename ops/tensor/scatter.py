@@ -262,7 +262,7 @@ class _SegmentExtremum(Op, abstract=True):
         places = ids.reshape(-1) - self.offset
         inside = (places >= 0) & (places < self.num_segments)
         out = xp.full((self.num_segments, *rest), empty, x.dtype)
-        function.at(out, places[inside], x.reshape(-1, *rest)[inside])
+        function.at(out, places[inside], x.reshape(ids.size, *rest)[inside])
         return out
 
     def localize(self, placement: Placement) -> Op:

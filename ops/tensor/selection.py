@@ -13,7 +13,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.types import INT32, INT64, DType, TensorType, TupleType
-from mspc.ops.arguments import axes_in, axis_in, int_of, ints_of, split_call
+from mspc.ops.arguments import axes_in, axis_in, int_of, ints_of, require_elements, split_call
 from mspc.ops.cuda.index import add_along
 from mspc.ops.cuda.move import Move, move, put_values, strides_of
 from mspc.ops.device import Array, Device, Launch
@@ -50,6 +50,7 @@ class _ArgExtremum(Op, abstract=True):
 
     def rule(self, x: TensorType) -> str:
         names, axis = along(self.name, len(x.shape), self.axis)
+        require_elements(self.name, x.shape, [axis], "extremum")
         return f"{' '.join(names)} -> {' '.join((*names[:axis], *names[axis + 1 :]))}"
 
     def result_dtype(self, *types: TensorType) -> DType:
@@ -87,6 +88,7 @@ class _ArgExtremumWithValue(Op, abstract=True):
 
     def rule(self, x: TensorType) -> str:
         names, axis = along(self.name, len(x.shape), self.axis)
+        require_elements(self.name, x.shape, [axis], "extremum")
         rest = (*names[:axis], *(["1"] if self.keep_dims else []), *names[axis + 1 :])
         return f"{' '.join(names)} -> {', '.join([' '.join(rest)] * 2)}"
 

@@ -119,6 +119,8 @@ def gradient_bytes(node: Node, option: Choice, rule: Rule | None) -> float:
     """An estimate of what the gradients of a forward operator will send: a gradient is partial over every cut that its
     input does not have; a parameter's is reduced to all its holders, another may be scattered."""
     assert rule is not None
+    if not option.work:
+        return 0.0  # no elements
     total_cut = math.prod(rule.sizes) / option.work
     found = 0.0
     for value, layout in zip(node.inputs, option.inputs, strict=True):
