@@ -117,7 +117,24 @@ class TruncatedNormalDistribution(_Drawn):
         return values * np.float32(self.sigma) + np.float32(self.mean)
 
 
-Distribution = Filled | Diagonal | NormalDistribution | UniformDistribution | TruncatedNormalDistribution
+@dataclass(frozen=True)
+class OrthogonalMatrix(_Drawn):
+    """`gain` times a matrix [first dimension, product of the others] whose rows, or columns where there are fewer, are
+    orthonormal: the Q of a random matrix (Saxe et al. 2014). It can be drawn as a whole only."""
+
+    gain: float
+
+    def draw(self, generator: Any, shape: tuple[int, ...]) -> Array:
+        rows, columns = shape[0], math.prod(shape[1:])
+        drawn = generator.standard_normal((max(rows, columns), min(rows, columns)), np.float32)
+        factors: Any = np.linalg.qr(drawn)
+        found = factors.Q * np.where(np.diagonal(factors.R) < 0, np.float32(-1), np.float32(1))
+        return (found if rows >= columns else found.T).reshape(shape) * np.float32(self.gain)
+
+
+Distribution = (
+    Filled | Diagonal | NormalDistribution | UniformDistribution | TruncatedNormalDistribution | OrthogonalMatrix
+)
 
 DISTRIBUTIONS: dict[str, type[Distribution]] = {
     "Constant": Filled,
@@ -125,6 +142,7 @@ DISTRIBUTIONS: dict[str, type[Distribution]] = {
     "Normal": NormalDistribution,
     "Uniform": UniformDistribution,
     "TruncatedNormal": TruncatedNormalDistribution,
+    "Orthogonal": OrthogonalMatrix,
 }
 """The names in `program.json`."""
 
@@ -154,6 +172,8 @@ class Description:
             raise MspcError(f"the initializer makes no {self.dtype}: {error}") from None
         if isinstance(self.distribution, Diagonal) and len(self.shape) != 2:
             raise MspcError(f"the initializer Identity makes matrices, not a tensor of shape {self.shape}")
+        if isinstance(self.distribution, OrthogonalMatrix) and len(self.shape) < 2:
+            raise MspcError(f"the initializer Orthogonal makes matrices, not a tensor of shape {self.shape}")
         if self.zero_row is not None and not (self.shape and 0 <= self.zero_row < self.shape[0]):
             raise MspcError(f"a tensor of shape {self.shape} has no row {self.zero_row} to be zero")
 
@@ -170,6 +190,9 @@ class Description:
             result = np.full(sizes, self.distribution.value, self.dtype.numpy)
         elif isinstance(self.distribution, Diagonal):
             result = np.eye(*sizes, k=bounds[0][0] - bounds[1][0], dtype=self.dtype.numpy)
+        elif isinstance(self.distribution, OrthogonalMatrix):
+            values = self.distribution.draw(Stream(self.seed, self.counter).generator(), self.shape)
+            result = part_of(values, self.shape, self.dtype, slices)
         else:
             stream = Stream(self.seed, self.counter)
             result = draw_blocks(self.distribution.draw, stream, self.shape, self.dtype, slices)

@@ -21,6 +21,7 @@ from mspc.ir.initial_value import (
     Distribution,
     Filled,
     NormalDistribution,
+    OrthogonalMatrix,
     Slices,
     Stream,
     TruncatedNormalDistribution,
@@ -207,12 +208,27 @@ class Identity(Initializer):
         return Diagonal()
 
 
+class Orthogonal(Initializer):
+    """`gain` times a matrix with orthonormal rows or columns (Saxe et al. 2014); it is drawn whole, then cut."""
+
+    def __init__(self, gain: float = 1.0) -> None:
+        self.gain = gain
+
+    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
+        fans(shape)
+        return self
+
+    def distribution(self) -> Distribution | None:
+        return OrthogonalMatrix(_plain(self.gain))
+
+
 NAMED: dict[str, type[Initializer]] = {
     "zeros": Zero, "zero": Zero, "ones": One, "one": One, "normal": Normal, "uniform": Uniform,
     "truncatednormal": TruncatedNormal, "trunc_normal": TruncatedNormal,
     "xavieruniform": XavierUniform, "xavier_uniform": XavierUniform, "xaviernormal": XavierNormal,
     "xavier_normal": XavierNormal, "heuniform": HeUniform, "he_uniform": HeUniform, "henormal": HeNormal,
     "he_normal": HeNormal, "identity": Identity,
+    "orthogonal": Orthogonal,
 }  # fmt: skip
 
 

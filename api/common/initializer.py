@@ -12,6 +12,7 @@ from mspc.api.common.initial_values import (
     Initializer,
     Normal,
     One,
+    Orthogonal,
     TruncatedNormal,
     Uniform,
     XavierNormal,
@@ -24,7 +25,7 @@ from mspc.api.errors import ApiValueError
 from mspc.ir.types import FLOAT32
 
 __all__ = [
-    "Constant", "HeNormal", "HeUniform", "Identity", "Initializer", "Normal", "One", "TruncatedNormal",
+    "Constant", "HeNormal", "HeUniform", "Identity", "Initializer", "Normal", "One", "Orthogonal", "TruncatedNormal",
     "Uniform",
     "XavierNormal", "XavierUniform", "Zero", "initializer",
 ]  # fmt: skip
