@@ -41,7 +41,8 @@ class Filled:
     random: ClassVar[bool] = False
 
     def check(self) -> None:
-        if not isinstance(self.value, bool | int | float):
+        """Raises ValueError for what is no number: a description may come from a damaged file."""
+        if type(self.value) not in (bool, int, float):
             raise ValueError(f"value is {self.value!r}, not a number")
 
 
