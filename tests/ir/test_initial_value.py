@@ -31,8 +31,11 @@ DISTRIBUTIONS: list[Distribution] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
-@pytest.mark.parametrize("shape", [(6, 8), (700, 1100)])
+LARGE = [(d, (700, 1100)) for d in DISTRIBUTIONS if not isinstance(d, OrthogonalMatrix)]
+"""Of several blocks."""
+
+
+@pytest.mark.parametrize(("distribution", "shape"), [*((d, (6, 8)) for d in DISTRIBUTIONS), *LARGE], ids=str)
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16], ids=str)
 def test_slices_are_parts_of_the_whole(distribution: Distribution, shape: tuple[int, int], dtype: Any) -> None:
     value = Description(distribution, shape, dtype, seed=3, counter=5, zero_row=2)
