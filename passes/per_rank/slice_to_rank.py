@@ -39,7 +39,7 @@ def _slice(graph: Graph, rank: int) -> Graph:
     for parameter in graph.parameters:
         copy = Parameter(
             parameter.name,
-            parameter.type if parameter.global_type is not None else local_type(parameter.type, parameter),
+            parameter.type if _is_own(parameter) else local_type(parameter.type, parameter),
             parameter.kind,
             parameter.trainable,
             parameter.layout,
@@ -101,9 +101,15 @@ def _in_layouts(node: Node, index: int, ranks: int) -> tuple[Layout, ...]:
     return _layouts(value, ranks)
 
 
+def _is_own(value: Value) -> bool:
+    """Whether a value's type is one rank's already: the graph of all ranks is then each rank's own, and the layout
+    says of which global tensor the rank feeds a slice."""
+    return isinstance(value, Parameter) and value.global_type is not None
+
+
 def _layouts(value: Value, ranks: int) -> tuple[Layout, ...]:
     """Layouts of a value's tensors; without sharding every rank has its own whole tensors."""
-    found = element_layouts(value.layout)
+    found = () if _is_own(value) else element_layouts(value.layout)
     return found or tuple(Layout.replicated(ranks, len(t.shape)) for t in element_types(value.type))
 
 
