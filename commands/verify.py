@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ import numpy as np
 
 from mspc.api.common.parameter import Parameter as ScriptParameter
 from mspc.api.common.tensor import Tensor
+from mspc.commands.compared import Row, coarsest, compare
 from mspc.commands.compile import CompileOptions, find_launch
+from mspc.commands.own_rows import alone_on_own_rows, compare_own_rows
 from mspc.commands.report.table import Table, print_table, write_json
 from mspc.compiler.call import call_types, describe_call
 from mspc.compiler.config import Config, feed
@@ -19,48 +21,20 @@ from mspc.compiler.driver import Compiled, Stage, compile_launch
 from mspc.engine.capture import Launch
 from mspc.engine.first_values import first_values
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Graph, Node, Parameter, element_types
+from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.tensor.cast import Cast
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.observe import join, observe
-from mspc.runtime.slices import cut_parameter
+from mspc.runtime.slices import cut, cut_parameter
 
 Array = Any
 MARK = "verify"
 """Attribute that numbers the operators before sharding, so that both compiles' values can be matched."""
-TOLERANCES = {"Float64": 1e-12, "Float32": 1e-5, "Float16": 1e-2, "BFloat16": 5e-2}
-"""Largest difference relative to the largest magnitude of the tensor, per element type."""
 UPDATE_TOLERANCE = 1e-3
 """Difference up to which an updated parameter is excused when its gradient and optimizer states agree."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One compared value. difference: the largest, relative to the largest magnitude on one device.
-
-    excused: an updated parameter whose gradient and optimizer states agree; an optimizer that divides by the size of
-        the gradient (Adam's first step is near lr * sign(gradient)) makes much of their last bits.
-    """
-
-    kind: str
-    name: str
-    shape: tuple[int, ...]
-    difference: float
-    tolerance: float
-    excused: bool = False
-
-    @property
-    def same(self) -> bool:
-        return self.excused or self.difference <= self.tolerance
-
-    @property
-    def remark(self) -> str:
-        if self.excused:
-            return "rounding, grown by the update"
-        return "" if self.same else "differs"
 
 
 def verify_target(target: str, options: CompileOptions, seed: int) -> None:
@@ -73,18 +47,23 @@ def verify_target(target: str, options: CompileOptions, seed: int) -> None:
     config = Config.from_context(launch.context, ranks, str(Path(launch.script).parent))
     call = describe_call(launch.args, [])
     fed = feed(config, list(call_types(call)), launch.whole)
+    own = config.feeds_own_rows
     many = _compiled(launch, config)
-    one = _compiled(_whole(launch, [f.global_type for f in fed]), replace(config, ranks=1, mode="stand_alone"))
+    types = [f.graph_type if own else f.global_type for f in fed]
+    one = _compiled(_whole(launch, types), replace(config, ranks=1, mode="stand_alone"))
     data = _data([f.global_type for f in fed], launch, seed)
     weights = _weights(one)
-    expected = _on_ranks(one, data, weights)
     found = _on_ranks(many, data, weights)
-    factor = float(ranks) if config.mode == "data_parallel" and not config.gradients_mean else 1.0
-    rows, first = _compare(one, many, expected, found, factor)
-    _show(rows, ranks, seed, factor)
+    if own:
+        inputs = [[cut(array, f.layout, rank) for array, f in zip(data, fed, strict=True)] for rank in range(ranks)]
+        expected = alone_on_own_rows(one.graph, inputs, weights, MARK, config.gradients_mean)
+        rows, first = compare_own_rows(one, many, expected, found, MARK)
+    else:
+        rows, first = _compare(one, many, _on_ranks(one, data, weights), found)
+    _show(rows, config, seed)
     if options.json is not None:
-        write_json([row.__dict__ | {"shape": list(row.shape), "same": row.same} for row in rows], options.json)
-    wrong = [row for row in rows if not row.same]
+        write_json([r.__dict__ | {"shape": list(r.shape), "same": r.same} for r in rows], options.json)
+    wrong = [r for r in rows if not r.same]
     if wrong:
         raise ExecutionError(
             f"{len(wrong)} of {len(rows)} values differ between one device and {ranks} ranks",
@@ -159,45 +138,44 @@ def _on_ranks(compiled: Compiled, data: Sequence[Array], weights: dict[str, Arra
 
 
 def _compare(
-    one: Compiled, many: Compiled, expected: list[dict[Any, Array]], found: list[dict[Any, Array]], factor: float
+    one: Compiled, many: Compiled, expected: list[dict[Any, Array]], found: list[dict[Any, Array]]
 ) -> tuple[list[Row], Node | None]:
     """Rows for results, gradients and parameters, and the first operator whose value differs."""
     rows: list[Row] = []
-    least = _coarsest(one.graph)
-    own_data = many.config.mode == "data_parallel"
+    least = coarsest(one.graph)
     for i, value in enumerate(many.graph.results):
-        whole = join(found, ("result", i), _layout(value, many))
-        if own_data:
-            whole = np.mean([rank["result", i] for rank in found], axis=0)
-        rows.append(_row("output", str(i), expected[0]["result", i], whole, least))
+        whole = _joined(found, ("result", i), _layout(value, many))
+        rows.append(compare("output", str(i), expected[0]["result", i], whole, least))
     numbers = {node.attrs[MARK]: node for node in many.graph.nodes if MARK in node.attrs}
     first: Node | None = None
     for node in one.graph.nodes:
         number = node.attrs.get(MARK)
         other = numbers.get(number)
-        if other is None or number not in expected[0] or own_data:
+        if other is None or number not in expected[0]:
             continue
         try:
-            whole = join(found, number, _layout(other, many))
+            whole = _joined(found, number, _layout(other, many))
         except KeyError:  # parts of it are needed nowhere
             continue
-        row = _row("operator", node.label, expected[0][number], whole, least)
-        if not row.same and first is None:
+        compared = compare("operator", node.label, expected[0][number], whole, least)
+        if not compared.same and first is None:
             first = node
         for name in filter(None, str(node.attrs.get("gradient_for", "")).split(",")):
-            rows.append(replace(row, kind="gradient", name=name))
+            rows.append(replace(compared, kind="gradient", name=name))
     for parameter in one.graph.parameters:
-        if parameter.kind == "parameter" and factor == 1.0:
+        if parameter.kind == "parameter":
             mine = many.graph.parameter(parameter.name)
-            whole = join(found, parameter.name, _layout(mine, many))
-            rows.append(_row("parameter", parameter.name, expected[0][parameter.name], whole, least))
+            whole = _joined(found, parameter.name, _layout(mine, many))
+            rows.append(compare("parameter", parameter.name, expected[0][parameter.name], whole, least))
     return _excuse_updates(rows), first
 
 
-def _coarsest(graph: Graph) -> float:
-    """The tolerance of the narrowest floating-point type in the graph: in mixed precision all else is as exact."""
-    types = {t.dtype.name for node in graph.nodes for t in element_types(node.type)}
-    return max((TOLERANCES[name] for name in types if name in TOLERANCES), default=0.0)
+def _joined(found: list[dict[Any, Array]], key: Any, layout: Layout) -> Array | None:
+    """The whole value; None where the ranks' parts do not fit together. Raises KeyError where a part is missing."""
+    try:
+        return join(found, key, layout)
+    except ValueError:
+        return None
 
 
 def _excuse_updates(rows: list[Row]) -> list[Row]:
@@ -218,19 +196,7 @@ def _layout(value: Any, compiled: Compiled) -> Layout:
     return Layout.replicated(compiled.config.ranks, len(value.shape))
 
 
-def _row(kind: str, name: str, expected: Array, found: Array, least: float) -> Row:
-    """`least`: the tolerance that floating-point values have at least."""
-    wide = np.result_type(expected.dtype, np.float64)
-    size = float(np.max(np.abs(expected.astype(wide)), initial=0.0))
-    apart = float(np.max(np.abs(expected.astype(wide) - found.astype(wide)), initial=0.0))
-    if np.isnan(found.astype(wide)).any() != np.isnan(expected.astype(wide)).any():
-        apart = float("inf")
-    names = {dtype.lower(): value for dtype, value in TOLERANCES.items()}
-    tolerance = max(names[expected.dtype.name], least) if expected.dtype.name in names else 0.0
-    return Row(kind, name, expected.shape, apart / size if size else apart, tolerance)
-
-
-def _show(rows: list[Row], ranks: int, seed: int, factor: float) -> None:
+def _show(rows: list[Row], config: Config, seed: int) -> None:
     shown = [
         (
             row.kind,
@@ -242,7 +208,8 @@ def _show(rows: list[Row], ranks: int, seed: int, factor: float) -> None:
         )
         for row in rows
     ]
-    title = f"one device beside {ranks} ranks: one step, inputs uniform [0, 1) from seed {seed}"
+    title = f"one device beside {config.ranks} ranks: one step, inputs uniform [0, 1) from seed {seed}"
     print_table(Table(title, ("value", "name", "shape", "difference", "tolerance", ""), shown, (3, 4)))
-    if factor != 1.0:
-        print(f"gradients are sums over {int(factor)} ranks here (gradients_mean is off), so updates are not compared")
+    if config.feeds_own_rows:
+        how = "means" if config.gradients_mean else "sums"
+        print(f"every rank beside one device on the rank's own rows, with gradients that are {how} over the ranks")

@@ -51,6 +51,11 @@ class Config:
         """Whether operators are cut, so that strategies count."""
         return self.mode in SHARDED_MODES
 
+    @property
+    def feeds_own_rows(self) -> bool:
+        """Whether the graph that all ranks share has one rank's types: each takes its own rows for the whole batch."""
+        return self.mode in ("data_parallel", "hybrid_parallel") and self.ranks > 1
+
     @staticmethod
     def from_context(context: FrozenContext, ranks: int, script_folder: str = "") -> Config:
         """The settings of a launch in this context.

@@ -3,35 +3,48 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index
 from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.faults.failure import NodeFailure
 
 Array = Any
 COMBINE = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply,
            "all": np.logical_and, "any": np.logical_or}  # fmt: skip
 
 
-def observe(graph: Graph, backend: NumPyBackend, parameters: Mapping[Parameter, Array], mark: str) -> dict[Any, Array]:
+def observe(
+    graph: Graph, backend: NumPyBackend, parameters: Mapping[Parameter, Array], mark: str,
+    combined: Callable[[Array], Array] | None = None,
+) -> dict[Any, Array]:  # fmt: skip
     """One step: values of the nodes that carry the attribute `mark` under its value, results under ("result", i),
     parameters after the step under their names.
 
     On a fused node the attribute has a value for every member (None where one has none), which is computed here.
+    combined: what updates read in the place of a parameter's gradient.
+
+    Raises:
+        NodeFailure: a kernel failed.
     """
     values: dict[Any, Array] = dict(parameters)
+    totals: dict[Any, Array] = {}
     kept: dict[Any, Array] = {}
     with np.errstate(all="ignore"):
-        for node in graph.nodes:
-            inputs = [v.value if isinstance(v, Constant) else values[v] for v in node.inputs]
-            result = values[node] = node.op.kernel(backend)(*inputs)  # type: ignore[attr-defined]  # operators have kernels
+        for index, node in enumerate(graph.nodes):
+            shown = totals if node.phase == "update" else {}
+            inputs = [v.value if isinstance(v, Constant) else shown.get(v, values[v]) for v in node.inputs]
+            result = values[node] = _computed(node, inputs, backend, index)
+            if combined is not None and node.attrs.get("gradient_for"):
+                totals[node] = combined(result)
             if isinstance(node.op, FusedElementwise | GroupedUpdate):
                 names, members = _members(node, node.op, inputs, result, backend, mark)
                 found: list[tuple[Any, Array]] = list(zip(names, members, strict=False))
@@ -43,6 +56,21 @@ def observe(graph: Graph, backend: NumPyBackend, parameters: Mapping[Parameter, 
     for parameter in graph.parameters:
         kept[parameter.name] = np.array(values[parameter])
     return kept
+
+
+def _computed(node: Node, inputs: list[Array], backend: NumPyBackend, index: int) -> Any:
+    """The node's result. Raises NodeFailure with the rank and the operands' shapes."""
+    try:
+        return node.op.kernel(backend)(*inputs)  # type: ignore[attr-defined]  # operators have kernels
+    except Exception as error:
+        what = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
+        shapes = ", ".join(str(np.shape(x)) if not isinstance(x, tuple) else "a tuple" for x in inputs) or "none"
+        raise NodeFailure(
+            f"{node.label} failed on rank {backend.comm.rank}: {what}",
+            [f"the shapes of its operands are {shapes}, its result is {node.type}"],
+            node.frames,
+            index,
+        ) from error
 
 
 def _members(
@@ -70,7 +98,7 @@ def join(ranks: Sequence[Mapping[Any, Array]], key: Any, layout: Layout) -> Arra
     (A rank does not compute what nobody needs of it.)
 
     Raises:
-        KeyError: some part is on no rank.
+        KeyError: some part is on no rank. ValueError: a rank's part has another shape than the layout says.
     """
     holders = [values for values in ranks if key in values]
     if not holders:
@@ -87,6 +115,8 @@ def join(ranks: Sequence[Mapping[Any, Array]], key: Any, layout: Layout) -> Arra
             continue
         slices = layout.slices_for(rank, whole.shape)
         mine = np.asarray(values[key])
+        if mine.shape != first.shape:
+            raise ValueError(f"rank {rank} holds shape {mine.shape}, another one {first.shape}")
         whole[slices] = COMBINE[layout.reduction](whole[slices], mine) if parts else mine
         parts.add(part)
     wanted = math.prod(layout.mesh[a] for a in layout.partial)

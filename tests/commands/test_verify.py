@@ -13,6 +13,7 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ops.collective.collectives import AllReduce
+from mspc.ops.tensor.moving import Tile
 
 SCRIPT = """
 import mindspore as ms, numpy as np
@@ -82,3 +83,89 @@ def test_a_wrong_reduction_is_found_with_its_operator(
     assert " values differ between one device and 4 ranks" in str(raised.value)
     assert "the first operator where they part is " in str(raised.value)
     assert "differs" in capsys.readouterr().out
+
+
+OWN_ROWS = """
+import mindspore as ms, numpy as np
+from mindspore import nn, ops, Parameter, Tensor
+ms.set_auto_parallel_context(parallel_mode="data_parallel", device_num=4{more})
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(Tensor(np.ones([8, 4]), ms.float32), "w")
+        self.tile = ops.Tile()
+        self.sum = ops.ReduceSum()
+    def construct(self, x):
+        return {result}
+class Loss(nn.Cell):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+    def construct(self, x):
+        return ops.reduce_sum(self.net(x))
+net = Net()
+step = {step}
+step(Tensor(np.ones([2, 8]), ms.float32))
+"""
+TRAINED = "nn.TrainOneStepCell(Loss(net), nn.Momentum(net.trainable_params(), 0.1, 0.9))"
+RESULTS = ("self.tile(x, (3, 2))", "ops.matmul(x[:, :4], self.w[:4])", "self.sum(x[:, 0:1])", "(x, self.w, x[1])")
+
+
+@pytest.fixture
+def own_rows(tmp_path: Path) -> Callable[..., str]:
+    def write(result: str, step: str = "net", more: str = "") -> str:
+        path = tmp_path / "train.py"
+        path.write_text(OWN_ROWS.format(result=result, step=step, more=more))
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize("result", RESULTS)
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_results_of_the_own_rows_agree(own_rows: Callable[..., str], result: str, ranks: int) -> None:
+    verify_target(own_rows(result), CompileOptions(ranks=ranks), seed=1)
+
+
+@pytest.mark.parametrize("more", ["", ", gradients_mean=True"])
+@pytest.mark.parametrize("result", ["self.tile(ops.matmul(x, self.w), (2, 1))", "ops.matmul(x[:1], self.w)"])
+def test_training_on_own_rows_agrees(own_rows: Callable[..., str], result: str, more: str) -> None:
+    verify_target(own_rows(result, TRAINED, more), CompileOptions(), seed=1)
+
+
+@pytest.mark.parametrize(
+    ("multiples", "result"), [((1, 2), "self.tile(x, (2, 2))"), ((2, 2), "self.sum(self.tile(x, (1, 1)))")]
+)
+def test_an_operator_that_is_wrong_on_a_rank_is_found(
+    own_rows: Callable[..., str], monkeypatch: pytest.MonkeyPatch, multiples: tuple[int, ...], result: str
+) -> None:
+    monkeypatch.setattr(Tile, "localize", lambda self, placement: Tile(multiples=multiples))
+    with pytest.raises(ExecutionError, match=r"^[^\n]*values differ between one device and 4 ranks") as raised:
+        verify_target(own_rows(result), CompileOptions(), seed=0)
+    assert "the first operator where they part is Tile 'tile'" in str(raised.value)
+
+
+def test_a_wrong_slice_of_a_sharded_operator_is_a_difference(
+    own_rows: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tile, "localize", lambda self, placement: Tile(multiples=(2, 2)))
+    target = Path(own_rows("self.tile(x, (1, 2))"))
+    target.write_text(target.read_text().replace("data_parallel", "semi_auto_parallel"))
+    with pytest.raises(ExecutionError, match="values differ between one device and 4 ranks"):
+        verify_target(str(target), CompileOptions(), seed=0)
+
+
+def test_a_kernel_that_fails_on_a_rank_is_named(own_rows: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tile, "localize", lambda self, placement: Tile(multiples=(1, 3)))
+    with pytest.raises(ExecutionError, match="Add failed on rank 0: ValueError") as raised:
+        verify_target(own_rows("self.tile(x, (1, 2)) + ops.concat((x, x), 1)"), CompileOptions(), 0)
+    assert raised.value.exit_status == 1
+
+
+@pytest.mark.parametrize("more", ["", ", gradients_mean=True"])
+def test_gradients_that_are_not_combined_are_found(
+    own_rows: Callable[..., str], monkeypatch: pytest.MonkeyPatch, more: str
+) -> None:
+    monkeypatch.setattr(AllReduce, "bind", lambda self, comm: lambda *a: a[0] if len(a) == 1 else a)
+    with pytest.raises(ExecutionError, match="values differ between one device and 4 ranks"):
+        verify_target(own_rows("ops.matmul(x, self.w)", TRAINED, more), CompileOptions(), seed=0)
