@@ -20,6 +20,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.passes.autodiff.earlier_values import keep_earlier_values
 from mspc.passes.base import Pass
+from mspc.passes.batch import with_rows
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Grad(Pass):
             grads = _backward(builder, node, node.op)
             builder.forward = None
             builder.like(node)
+            if graph.attrs.get("outputs") == "batch":
+                grads = with_rows(builder, node.inputs[node.op.outputs :][: len(grads)], grads)
             replaced[node] = builder.emit(MakeTuple(), *grads)
         graph.nodes = nodes
         graph.results = [replaced.get(v, v) for v in graph.results]

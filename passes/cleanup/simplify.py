@@ -22,6 +22,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
+from mspc.passes.batch import ROWS
 
 LARGEST_FOLDED = 16
 """Elements up to which the result of a constant operator is computed at compile time."""
@@ -67,7 +68,8 @@ def _forward_values(graph: Graph) -> bool:
         if simpler is None and node.phase != "forward" and not node.op.has_side_effect and not _speaks(node):
             # What reads a parameter before an update is not what reads it behind.
             since = updates.last_before(node.inputs, number) if number > updates.first else -1
-            key = (node.op, tuple(map(id, node.inputs)), node.phase, node.layout, node.in_layouts, since)
+            rows = node.attrs.get(ROWS)
+            key = (node.op, tuple(map(id, node.inputs)), node.phase, node.layout, node.in_layouts, since, rows)
             earlier = known.setdefault(key, node)
             if earlier is not node:
                 simpler = earlier
@@ -114,6 +116,8 @@ def _simpler(node: Node) -> Value | None:
         return None
     if isinstance(op, AddN) and len(node.inputs) == 1:
         return node.inputs[0]
+    if ROWS in node.attrs:
+        return None
     if isinstance(op, Reshape) and node.inputs[0].type == node.type and node.layout == node.inputs[0].layout:
         return node.inputs[0]
     if isinstance(op, Mul):

@@ -10,6 +10,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.layout import Axes, Layout
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.tensor.cast import Cast
+from mspc.passes.batch import own_rows
 from mspc.passes.sharding.choices import Choice, composite_conflict, make_choice
 from mspc.sharding.factors import Rule
 
@@ -99,14 +100,9 @@ def stored(value: Value) -> Parameter | None:
 
 
 def result_layouts(graph: Graph) -> dict[Value, Layout]:
-    """How the caller receives the results: whole, or its own batch slice where the header says `outputs: batch`."""
+    """How the caller receives the results: whole, or, where the header says `outputs: batch`, what is its own rows."""
     ranks = int(graph.attrs.get("ranks", 1))
-    batch = {p.shape[0] for p in graph.parameters if p.kind == "input" and p.shape}
-    found: dict[Value, Layout] = {}
-    for value in graph.results:
-        for tensor in (value,) if element_types(value.type) == (value.type,) else ():
-            shape = tensor.shape
-            sliced = graph.attrs.get("outputs") == "batch" and shape and shape[0] in batch and shape[0] % ranks == 0
-            whole = Layout.replicated(ranks, len(shape))
-            found[tensor] = Layout.of((ranks,), [(0,), *[()] * (len(shape) - 1)]) if sliced else whole
-    return found
+    tensors = [value for value in graph.results if element_types(value.type) == (value.type,)]
+    shaped = [value for value in tensors if value.shape] if graph.attrs.get("outputs") == "batch" else []
+    rows = own_rows(graph, shaped) if shaped else {}
+    return {value: rows.get(value) or Layout.replicated(ranks, len(value.shape)) for value in tensors}
