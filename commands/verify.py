@@ -15,8 +15,8 @@ from mspc.commands.compared import Row, coarsest, compare
 from mspc.commands.compile import CompileOptions, find_launch
 from mspc.commands.own_rows import alone_on_own_rows, compare_own_rows
 from mspc.commands.report.table import Table, print_table, write_json
-from mspc.compiler.call import call_types, describe_call
-from mspc.compiler.config import Config, feed
+from mspc.compiler.call import describe_call
+from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Stage, compile_launch
 from mspc.engine.capture import Launch
 from mspc.engine.first_values import first_values
@@ -45,10 +45,9 @@ def verify_target(target: str, options: CompileOptions, seed: int) -> None:
     """
     launch, ranks = find_launch(target, options)
     config = Config.from_context(launch.context, ranks, str(Path(launch.script).parent))
-    call = describe_call(launch.args, [])
-    fed = feed(config, list(call_types(call)), launch.whole)
     own = config.feeds_own_rows
     many = _compiled(launch, config)
+    fed = many.fed
     types = [f.graph_type if own else f.global_type for f in fed]
     one = _compiled(_whole(launch, types), replace(config, ranks=1, mode="stand_alone"))
     data = _data([f.global_type for f in fed], launch, seed)

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mspc.api.common.parameter import Parameter
-from mspc.api.common.tensor import Tensor
-from mspc.compiler.config import Fed
+from mspc.api.common.tensor import STORED, WHOLE, Tensor
+from mspc.compiler.config import Config, Fed, feed
+from mspc.ir.graph import Value
+from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 
 Call = tuple[Any, ...]
-"""Arguments of a launch: TensorTypes, Fixed values, and tuples of both."""
+"""Arguments of a launch: TensorTypes, Placed tensors, Fixed values, and tuples of these."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A tensor that is no data: its type as one rank holds it, and what it is, WHOLE or the slice of a Layout."""
+
+    type: TensorType
+    placement: Layout | str
 
 
 class Fixed:
@@ -41,7 +52,8 @@ def _argument(arg: Any, tensors: list[Tensor]) -> Any:
         return arg
     if isinstance(arg, Tensor) and not isinstance(arg, Parameter):
         tensors.append(arg)
-        return TensorType(arg.dtype, tuple(arg.shape))
+        type = TensorType(arg.dtype, tuple(arg.shape))
+        return type if arg.placement in (None, STORED) else Placed(type, arg.placement)
     if isinstance(arg, np.ndarray | np.generic):
         return _argument(Tensor(arg), tensors)
     if isinstance(arg, tuple | list):
@@ -49,13 +61,59 @@ def _argument(arg: Any, tensors: list[Tensor]) -> Any:
     return Fixed(arg)
 
 
-def call_types(call: Any) -> Iterator[TensorType]:
-    """Types of the tensors of a call, in order."""
+def call_tensors(call: Any) -> Iterator[TensorType | Placed]:
+    """The tensors of a call, in order."""
     for arg in call:
-        if isinstance(arg, TensorType):
+        if isinstance(arg, TensorType | Placed):
             yield arg
         elif isinstance(arg, tuple):
-            yield from call_types(arg)
+            yield from call_tensors(arg)
+
+
+def feed_call(config: Config, target: Any, call: Call, whole: bool = False) -> list[Fed]:
+    """How the tensors of `target(*call)` arrive; raises as `feed` does.
+
+    What is handed to a target that says that it takes no data is whole on every rank, as what a graph handed out so.
+    """
+    tensors = list(call_tensors(call))
+    types = [t.type if isinstance(t, Placed) else t for t in tensors]
+    placements = [t.placement if isinstance(t, Placed) else None for t in tensors]
+    if not _takes_data(target):
+        placements = [WHOLE if p is None else p for p in placements]
+    return feed(config, types, whole, [_layout(config, t, p) for t, p in zip(types, placements, strict=True)])
+
+
+def _takes_data(target: Any) -> bool:
+    while hasattr(target, "parallel_settings"):
+        target = target.network
+    return bool(getattr(target, "takes_data", True))
+
+
+def _layout(config: Config, type: TensorType, placement: Layout | str | None) -> Layout | None:
+    """The layout of a tensor that is no data; None for data, and where it is a slice for another number of ranks."""
+    if placement == WHOLE:
+        return Layout.replicated(config.ranks, type.rank)
+    if not isinstance(placement, Layout) or placement.ranks != config.ranks or len(placement.dims) != type.rank:
+        return None
+    return placement
+
+
+def placements_of(config: Config, results: Sequence[Value]) -> list[Layout | str | None]:
+    """What the tensors are that a graph hands out, for `Tensor.placement`: nothing where the script could have fed them
+    so itself."""
+    if not config.sharded or config.ranks == 1 or config.dataset_strategy == "full_batch":
+        return [None] * len(results)
+    return [_handed_out(value) for value in results]
+
+
+def _handed_out(value: Value) -> Layout | str | None:
+    layout = value.layout
+    if not value.shape:
+        return None
+    if not isinstance(layout, Layout) or layout.is_replicated:
+        return WHOLE
+    rows = Layout.of((layout.ranks,), [(0,), *[()] * (len(value.shape) - 1)])
+    return None if layout == rows else layout
 
 
 def graph_arguments(call: Call, fed: Sequence[Fed]) -> list[Any]:
@@ -65,7 +123,7 @@ def graph_arguments(call: Call, fed: Sequence[Fed]) -> list[Any]:
 
 
 def _in_graph(arg: Any, fed: Iterator[Fed]) -> Any:
-    if isinstance(arg, TensorType):
+    if isinstance(arg, TensorType | Placed):
         return next(fed).graph_type
     if isinstance(arg, tuple):
         return tuple(_in_graph(item, fed) for item in arg)

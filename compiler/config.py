@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,29 +112,57 @@ class Fed:
     layout: Layout
 
 
-def feed(config: Config, types: list[TensorType], whole: bool = False) -> list[Fed]:
+def feed(
+    config: Config, types: Sequence[TensorType], whole: bool = False, known: Sequence[Layout | None] | None = None
+) -> list[Fed]:
     """How arguments of these types, as one rank hands them in, arrive; `whole` says they are global already.
+
+    known: layouts of those that are no data, None for data.
 
     Raises:
         MspcError: the dataset strategy does not fit the arguments.
     """
+    known = [None] * len(types) if known is None else known
+    entries = _entries(config, known)
+    return [
+        _feed_one(config, type, i, whole, entry) if layout is None else _feed_known(config, type, layout)
+        for i, (type, layout, entry) in enumerate(zip(types, known, entries, strict=True))
+    ]
+
+
+def _entries(config: Config, known: Sequence[Layout | None]) -> list[Any]:
+    """For every argument its entry of a dataset strategy that has one per input; tensors that are no data may be left
+    out there."""
     strategy = config.dataset_strategy
-    if isinstance(strategy, tuple) and config.sharded and len(strategy) != len(types):
+    if not isinstance(strategy, tuple) or not config.sharded:
+        return [strategy] * len(known)
+    if len(strategy) == len(known):
+        return list(strategy)
+    data = sum(layout is None for layout in known)
+    if len(strategy) != data and data:
         raise MspcError(
-            f"dataset_strategy has {len(strategy)} entries, but the network is called with {len(types)} tensors",
+            f"dataset_strategy has {len(strategy)} entries, but the network is called with {data} tensors",
             notes=['give one strategy per input, or "data_parallel" or "full_batch"'],
         )
-    return [_feed_one(config, type, i, whole) for i, type in enumerate(types)]
+    rest = iter(strategy)
+    return [next(rest) if layout is None else None for layout in known]
 
 
-def _feed_one(config: Config, type: TensorType, index: int, whole: bool) -> Fed:
+def _feed_known(config: Config, type: TensorType, layout: Layout) -> Fed:
+    if not config.sharded:
+        return Fed(type, type, Layout.replicated(config.ranks, type.rank))
+    total = type.with_shape(tuple(size * cut for size, cut in zip(type.shape, layout.strategy, strict=True)))
+    return Fed(total, total, layout)
+
+
+def _feed_one(config: Config, type: TensorType, index: int, whole: bool, entry: Any) -> Fed:
     n = config.ranks
     replicated = Layout.replicated(n, type.rank)
     strategy = config.dataset_strategy
     if not type.shape or config.mode == "stand_alone" or (strategy == "full_batch" and config.sharded) or n == 1:
         return Fed(type, type, replicated)
     if isinstance(strategy, tuple) and config.sharded:
-        layout = _entry_layout(strategy[index], type, index, n)
+        layout = _entry_layout(entry, type, index, n)
     else:
         layout = Layout.of((n,), [(0,), *[()] * (type.rank - 1)])
     if whole:

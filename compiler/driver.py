@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from mspc.api.common.initial_values import InitialValue
-from mspc.compiler.call import Call, call_types, describe_call, graph_arguments
-from mspc.compiler.config import Config, Fed, feed
+from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, placements_of
+from mspc.compiler.config import Config, Fed
 from mspc.compiler.frontend.trace import Traced, trace
 from mspc.compiler.pipeline import FILE_NAMES, UNNUMBERED, VIEWS, passes_of, rank_passes_of
 from mspc.ir.diagnostics import MspcError
@@ -63,6 +64,11 @@ class Compiled:
         """The graph's fed parameters, in the order of the launch's tensors."""
         return [p for p in self.graph.parameters if p.kind == "input"]
 
+    @cached_property
+    def placements(self) -> list[Any]:
+        """What the tensors are that a launch hands out: see `Tensor.placement`."""
+        return placements_of(self.config, self.graph.results)
+
     def rank_graph(self, rank: int, on_stage: OnStage | None = None) -> Graph:
         """The executable graph of one rank.
 
@@ -105,7 +111,7 @@ def compile_launch(
 
 def trace_call(target: Any, call: Call, config: Config, whole: bool = False) -> tuple[Traced, list[Fed]]:
     """What the front end makes of `target(*call)`, and how its tensors arrive; raises as `compile_launch` does."""
-    fed = feed(config, list(call_types(call)), whole)
+    fed = feed_call(config, target, call, whole)
     traced = trace(
         target,
         graph_arguments(call, fed),

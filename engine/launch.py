@@ -116,7 +116,10 @@ class Launcher:
             self.store.prepare(found)
             results = found.run(arrays, [t.value if t.owned else None for t in tensors])
             self.store.done(found)
-        return found.compiled.traced.rebuild([Tensor.from_array(array) for array in results])
+        made = [Tensor.from_array(array) for array in results]
+        for tensor, placement in zip(made, found.compiled.placements, strict=True):
+            tensor.placement = placement
+        return found.compiled.traced.rebuild(made)
 
     def synchronize(self) -> None:
         """Wait for all steps under way. Raises ExecutionError for what failed in them."""

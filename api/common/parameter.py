@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mspc.api.common.initial_values import InitialValue, initial_value
-from mspc.api.common.tensor import Tensor, as_array
+from mspc.api.common.tensor import STORED, Tensor, as_array
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.types import TensorType, dtype_of
 
@@ -71,6 +71,7 @@ class Parameter(Tensor):
         made = self._array if self._lazy is None else self._lazy
         assert made is not None
         self._type = TensorType(dtype_of(made.dtype), tuple(made.shape))
+        self.placement = STORED
         self.store: Store | None = None
         self.given_name = name
         self.name = UNNAMED if name is None else name

@@ -4,7 +4,7 @@ does the work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,13 @@ from mspc.api.common.tensor_methods import TensorMethods
 from mspc.api.communication.groups import ranks_of
 from mspc.api.errors import ApiIndexError, ApiTypeError, ApiValueError, caller_location
 from mspc.api.ops.primitive import register_session
+from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, INT64, DType, TensorType, dtype_of
 from mspc.ops.promotion import promoted
+
+WHOLE = "whole"
+STORED = "stored"
+"""Values of `Tensor.placement` that are no layout."""
 
 
 class Tensor(TensorMethods):
@@ -39,6 +44,11 @@ class Tensor(TensorMethods):
     _pending: Any = None
     owned = False
     """Whether nobody else holds the array, so that the same array means the same values."""
+    placement: Layout | str | None = None
+    """What is known of where the tensor comes from. None: data, which arrive as the dataset strategy says, as the
+    script's own tensors and the rows that a graph hands out. WHOLE: every rank holds all of something that is no data,
+    such as a gradient that a graph handed out. A Layout: a graph handed out this slice. STORED: made of Parameters
+    alone, every rank has all of it; data where it is fed."""
 
     def __init__(
         self, input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None
@@ -63,6 +73,8 @@ class Tensor(TensorMethods):
                 return
         self._array = as_array(input_data, dtype)
         self.owned = not isinstance(input_data, Tensor)
+        if isinstance(input_data, Tensor):
+            self.placement = input_data.placement
         if shape is not None and checked_shape(shape) != self._array.shape:
             raise ApiValueError(
                 f"Tensor: the data have shape {self._array.shape}, not {checked_shape(shape)}"
@@ -250,7 +262,13 @@ class Tensor(TensorMethods):
         return self.copy()
 
     def copy(self) -> Tensor:
-        return Tensor.from_array(np.array(self.value))
+        twin = Tensor.from_array(np.array(self.value))
+        twin.placement = self.placement
+        return twin
+
+    def _derived(self, array: Any, *others: Any) -> Tensor:
+        """A tensor around what was computed from this one and others."""
+        return derived(array, (self, *others))
 
     def assign_value(self, other: Any) -> Tensor:
         """Take over the values of another tensor of the same shape."""
@@ -292,21 +310,21 @@ class Tensor(TensorMethods):
             kind = FLOAT32
         operands = (np.asarray(left, kind.numpy), np.asarray(right, kind.numpy))
         try:
-            return Tensor.from_array(function(*(operands[::-1] if swapped else operands)))
+            return self._derived(function(*(operands[::-1] if swapped else operands)), other)
         except ValueError as error:
             raise ApiValueError(f"shapes {left.shape} and {np.shape(right)} do not fit: {error}") from None
 
     def __neg__(self) -> Tensor:
-        return Tensor.from_array(-self.value)
+        return self._derived(-self.value)
 
     def __pos__(self) -> Tensor:
         return self
 
     def __abs__(self) -> Tensor:
-        return Tensor.from_array(np.abs(self.value))
+        return self._derived(np.abs(self.value))
 
     def __invert__(self) -> Tensor:
-        return Tensor.from_array(~self.value)
+        return self._derived(~self.value)
 
     def __matmul__(self, other: Any) -> Any:
         return self._binary(other, np.matmul, False)
@@ -381,4 +399,15 @@ for _name, _function in {
 }.items():  # fmt: skip
     setattr(Tensor, f"__{_name}__", _binary_method(_function, False))
 
-register_session(Tensor, caller_location, ranks_of)
+def derived(array: Any, operands: Iterable[Any]) -> Tensor:
+    """A tensor around `array`, computed from `operands`: WHOLE where one of them is and the others are Parameters'. A
+    part of a whole tensor is not: it may be the rank's own."""
+    made = Tensor.from_array(array)
+    shaped = [x for x in operands if isinstance(x, (Tensor, np.ndarray)) and x.shape]
+    marks = {getattr(x, "placement", None) for x in shaped}
+    if marks and marks <= {WHOLE, STORED} and made.size >= max(x.size for x in shaped):
+        made.placement = WHOLE if WHOLE in marks else STORED
+    return made
+
+
+register_session(Tensor, caller_location, ranks_of, derived)

@@ -14,22 +14,23 @@ if TYPE_CHECKING:
 
 
 class TensorMethods:
-    """Mixed into Tensor, which supplies `value` and `from_array`."""
+    """Mixed into Tensor, which supplies `value`, `from_array` and `_derived`."""
 
     value: np.ndarray
     from_array: Any
+    _derived: Any
 
     def _made(self, array: Any, like: Any = None) -> Tensor:
         """A tensor of `array` in the element type `like` (this tensor's own when None)."""
         dtype = self.value.dtype if like is None else like
-        return self.from_array(np.asarray(array).astype(dtype, copy=False))
+        return self._derived(np.asarray(array).astype(dtype, copy=False))
 
     # Shape ----------------------------------------------------------------------------------------
 
     def reshape(self, *shape: Any) -> Tensor:
         sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         try:
-            return self.from_array(self.value.reshape(sizes))
+            return self._derived(self.value.reshape(sizes))
         except ValueError:
             raise ApiValueError(f"cannot reshape {self.value.shape} to {sizes}") from None
 
@@ -45,49 +46,49 @@ class TensorMethods:
     def flatten(self, order: str = "C", *, start_dim: int = 0, end_dim: int = -1) -> Tensor:
         shape = self.value.shape
         last = end_dim % max(len(shape), 1)
-        return self.from_array(self.value.reshape((*shape[:start_dim], -1, *shape[last + 1 :]), order=order))
+        return self._derived(self.value.reshape((*shape[:start_dim], -1, *shape[last + 1 :]), order=order))
 
     def ravel(self) -> Tensor:
-        return self.from_array(self.value.reshape(-1))
+        return self._derived(self.value.reshape(-1))
 
     def transpose(self, *axes: Any) -> Tensor:
         perm = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
-        return self.from_array(self.value.transpose(perm or None))
+        return self._derived(self.value.transpose(perm or None))
 
     def permute(self, *axes: Any) -> Tensor:
         return self.transpose(*axes)
 
     def swapaxes(self, axis0: int, axis1: int) -> Tensor:
-        return self.from_array(self.value.swapaxes(axis0, axis1))
+        return self._derived(self.value.swapaxes(axis0, axis1))
 
     @property
     def T(self) -> Tensor:
-        return self.from_array(self.value.T)
+        return self._derived(self.value.T)
 
     @property
     def mT(self) -> Tensor:
-        return self.from_array(self.value.swapaxes(-1, -2))
+        return self._derived(self.value.swapaxes(-1, -2))
 
     def expand_dims(self, axis: int) -> Tensor:
-        return self.from_array(np.expand_dims(self.value, axis))
+        return self._derived(np.expand_dims(self.value, axis))
 
     def unsqueeze(self, dim: int) -> Tensor:
         return self.expand_dims(dim)
 
     def squeeze(self, axis: Any = None) -> Tensor:
-        return self.from_array(self.value.squeeze(axis))
+        return self._derived(self.value.squeeze(axis))
 
     def broadcast_to(self, shape: Any) -> Tensor:
-        return self.from_array(np.broadcast_to(self.value, tuple(shape)))
+        return self._derived(np.broadcast_to(self.value, tuple(shape)))
 
     def expand_as(self, x: Any) -> Tensor:
         return self.broadcast_to(x.shape)
 
     def repeat(self, repeats: Any, axis: Any = None) -> Tensor:
-        return self.from_array(self.value.repeat(repeats, axis))
+        return self._derived(self.value.repeat(repeats, axis))
 
     def tile(self, reps: Any) -> Tensor:
-        return self.from_array(np.tile(self.value, reps))
+        return self._derived(np.tile(self.value, reps))
 
     def split(self, split_size_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
         sections = split_size_or_sections
@@ -98,7 +99,7 @@ class TensorMethods:
     # Element type ---------------------------------------------------------------------------------
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
-        return self.from_array(self.value.astype(dtype_of(dtype).numpy, copy=copy))
+        return self._derived(self.value.astype(dtype_of(dtype).numpy, copy=copy))
 
     def to(self, dtype: Any) -> Tensor:
         return self.astype(dtype)
@@ -148,10 +149,10 @@ class TensorMethods:
         return self._made(self.value.std(_axis(axis), ddof=ddof, keepdims=keepdims))
 
     def all(self, axis: Any = None, keep_dims: Any = False) -> Tensor:
-        return self.from_array(self.value.all(_axis(axis), keepdims=keep_dims))
+        return self._derived(self.value.all(_axis(axis), keepdims=keep_dims))
 
     def any(self, axis: Any = None, keep_dims: Any = False) -> Tensor:
-        return self.from_array(self.value.any(_axis(axis), keepdims=keep_dims))
+        return self._derived(self.value.any(_axis(axis), keepdims=keep_dims))
 
     def argmax(self, axis: Any = None, keepdims: Any = False) -> Tensor:
         return self._made(self.value.argmax(axis, keepdims=keepdims), INT64.numpy)
@@ -210,16 +211,17 @@ class TensorMethods:
         return self.clip(min, max)
 
     def masked_fill(self, mask: Any, value: Any) -> Tensor:
-        return self._made(np.where(_plain(mask), _plain(value), self.value))
+        found = np.where(_plain(mask), _plain(value), self.value).astype(self.value.dtype, copy=False)
+        return self._derived(found, mask, value)
 
     def isnan(self) -> Tensor:
-        return self.from_array(np.isnan(self.value))
+        return self._derived(np.isnan(self.value))
 
     def isinf(self) -> Tensor:
-        return self.from_array(np.isinf(self.value))
+        return self._derived(np.isinf(self.value))
 
     def isfinite(self) -> Tensor:
-        return self.from_array(np.isfinite(self.value))
+        return self._derived(np.isfinite(self.value))
 
     # Named operators ------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from mspc.api import launch
 from mspc.api.common.parameter import UNNAMED, Parameter
@@ -28,6 +28,10 @@ class Cell:
     Args:
         auto_prefix: attribute names of this cell become part of the names of the parameters below it.
     """
+
+    takes_data: ClassVar[bool] = True
+    """Whether the tensors that a script hands in are data, of which every rank may have its own rows. An optimizer's
+    are gradients, which every rank has whole."""
 
     def __init__(self, auto_prefix: bool = True, flags: dict[str, Any] | None = None) -> None:
         put = object.__setattr__

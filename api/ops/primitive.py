@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
@@ -218,22 +218,24 @@ class _Session:
     """What the session tells this layer, which cannot import it.
 
     tensor: the class of eager results; it has `from_array` and `value`. caller: where the user's program
-    stands. group_ranks: the ranks of a group.
+    stands. group_ranks: the ranks of a group. derived: makes a tensor of an array and what it was computed from.
     """
 
     tensor: Any = None
     caller: Callable[[], Location | None] | None = None
     group_ranks: Callable[[str], tuple[int, ...]] | None = None
+    derived: Callable[[Any, Iterable[Any]], Any] | None = None
 
 
 _session = _Session()
 
 
 def register_session(
-    tensor: Any, caller: Callable[[], Location | None], group_ranks: Callable[[str], tuple[int, ...]]
-) -> None:
+    tensor: Any, caller: Callable[[], Location | None], group_ranks: Callable[[str], tuple[int, ...]],
+    derived: Callable[[Any, Iterable[Any]], Any],
+) -> None:  # fmt: skip
     """Told once, when the session is imported."""
-    _session.tensor, _session.caller, _session.group_ranks = tensor, caller, group_ranks
+    _session.tensor, _session.caller, _session.group_ranks, _session.derived = tensor, caller, group_ranks, derived
 
 
 class EagerBackend:
@@ -290,9 +292,11 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         if error.location is None:
             raise type(error)(error.message, _caller(), error.notes) from None
         raise
+    assert _session.derived is not None
+    sources = _flat(args)
     if isinstance(result, tuple):
-        return tuple(_tensor(array) for array in cast("tuple[Any, ...]", result))
-    return _tensor(result)
+        return tuple(_session.derived(array, sources) for array in cast("tuple[Any, ...]", result))
+    return _session.derived(result, sources)
 
 
 def _write_back(op: Op, operands: Sequence[Any], arrays: Sequence[Any]) -> None:

@@ -5,7 +5,7 @@ the step counter.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -37,6 +37,8 @@ class Optimizer(Cell):
     Raises:
         TypeError, ValueError: an argument is of the wrong kind or size.
     """
+
+    takes_data: ClassVar[bool] = False
 
     def __init__(
         self, learning_rate: Any, parameters: Any, weight_decay: float = 0.0, loss_scale: float = 1.0
