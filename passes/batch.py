@@ -16,7 +16,7 @@ from functools import lru_cache
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.layout import Layout
-from mspc.ir.text.fragments import read_layouts
+from mspc.ir.text.fragments import Malformed, read_layouts
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.sharding.choices import merge, rule_of
@@ -35,6 +35,7 @@ def own_rows(graph: Graph, wanted: Iterable[Value], nodes: Sequence[Node] | None
 
     A gradient lies as the value that it belongs to: that of a parameter is nobody's rows, even if computed row by row.
     """
+    ranks = int(graph.attrs.get("ranks", 1))
     found: dict[Value, Rows] = {}
     named: dict[str, Rows] = {}
     for parameter in graph.parameters:
@@ -47,7 +48,7 @@ def own_rows(graph: Graph, wanted: Iterable[Value], nodes: Sequence[Node] | None
     needed = _sources(nodes, wanted)
     for node in nodes:
         if node in needed:
-            found[node] = _of_node(node, found, named)
+            found[node] = _of_node(node, found, named, ranks)
     rows = {value: found[value] for value in wanted if value in found}
     return {value: layouts[0] for value, layouts in rows.items() if len(layouts) == 1 and layouts[0] is not None}
 
@@ -72,9 +73,9 @@ def _differentiated(node: Node) -> Value | None:
     return value if value.type == node.type else None
 
 
-def _of_node(node: Node, found: dict[Value, Rows], named: dict[str, Rows]) -> Rows:
+def _of_node(node: Node, found: dict[Value, Rows], named: dict[str, Rows], ranks: int) -> Rows:
     if ROWS in node.attrs:
-        return read_layouts(str(node.attrs[ROWS]))
+        return (_noted(node, ranks),)
     names = [name for name in str(node.attrs.get("gradient_for", "")).split(",") if name]
     if names:
         first, *others = [named.get(name, (None,)) for name in names]
@@ -95,6 +96,19 @@ def _of_node(node: Node, found: dict[Value, Rows], named: dict[str, Rows]) -> Ro
     if rule is None:
         return operands[0] if node.type == node.inputs[0].type else none
     return _through(_thawed(rule), layouts)
+
+
+def _noted(node: Node, ranks: int) -> Layout:
+    """The rows that stand in the node's attribute. Raises MspcError where a text says nothing that fits."""
+    text = str(node.attrs[ROWS])
+    try:
+        (layout,) = read_layouts(text)
+    except (Malformed, ValueError):
+        layout = None
+    fits = isinstance(layout, Layout) and layout.ranks == ranks and len(layout.dims) == len(node.shape)
+    if not isinstance(layout, Layout) or not fits or not layout.divides(node.shape):
+        raise node.error(f"{node.label}: {ROWS} is {text!r}, which is no layout of {node.type}")
+    return layout
 
 
 def _through(rule: Rule, layouts: Rows) -> Rows:

@@ -31,7 +31,12 @@ class Cell:
 
     takes_data: ClassVar[bool] = True
     """Whether the tensors that a script hands in are data, of which every rank may have its own rows. An optimizer's
-    are gradients, which every rank has whole."""
+    are gradients, which every rank has whole. Given with the class: `class Optimizer(Cell, takes_data=False)`."""
+
+    def __init_subclass__(cls, takes_data: bool | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if takes_data is not None:
+            cls.takes_data = takes_data
 
     def __init__(self, auto_prefix: bool = True, flags: dict[str, Any] | None = None) -> None:
         put = object.__setattr__

@@ -16,6 +16,7 @@ from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op, Placement
 from mspc.passes.base import Pass
+from mspc.passes.batch import ROWS
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def _place(b: Builder, node: Node, rank: int, ranks: int, mapping: dict[Value, V
         op = op.localize(placement)
     copy = Node(op, inputs, local_type(node.type, node), node.name, node.instance, node.scope, node.frames, node.phase)
     copy.in_strategy, copy.out_strategy = node.in_strategy, node.out_strategy
-    copy.attrs = {k: v for k, v in node.attrs.items() if k not in ("gradient_for", "strategy_from")}
+    copy.attrs = {k: v for k, v in node.attrs.items() if k not in ("gradient_for", "strategy_from", ROWS)}
     b.nodes.append(copy)
     return copy
 

@@ -5,7 +5,7 @@ the step counter.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from mspc.ir.types import FLOAT32, INT32
 GROUP_KEYS = ("params", "lr", "weight_decay", "grad_centralization", "order_params")
 
 
-class Optimizer(Cell):
+class Optimizer(Cell, takes_data=False):
     """Changes `parameters` by their gradients when it is called with them.
 
     Args:
@@ -37,8 +37,6 @@ class Optimizer(Cell):
     Raises:
         TypeError, ValueError: an argument is of the wrong kind or size.
     """
-
-    takes_data: ClassVar[bool] = False
 
     def __init__(
         self, learning_rate: Any, parameters: Any, weight_decay: float = 0.0, loss_scale: float = 1.0
