@@ -108,7 +108,7 @@ def placements_of(config: Config, results: Sequence[Value]) -> list[Layout | str
 
 def _handed_out(value: Value) -> Layout | str | None:
     layout = value.layout
-    if not value.shape:
+    if not isinstance(value.type, TensorType) or not value.type.shape:
         return None
     if not isinstance(layout, Layout) or layout.is_replicated:
         return WHOLE
