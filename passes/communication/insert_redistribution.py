@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mspc.analysis.updates import mutated_operands
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
@@ -60,6 +61,8 @@ class _Inserter:
             if not any(isinstance(v, Constant) and v.shape for v in node.inputs):
                 node.in_layouts = None
         self.nodes.append(node)
+        for index in mutated_operands(node.op):
+            self.copies.pop(node.inputs[index], None)  # what reads the parameter from here on gets the new values
         if node in self.wanted and node.layout != self.wanted[node]:
             # At once: the caller's loss is then known before any parameter changes.
             self.bring(node, self.wanted[node], None, self.graph.results.index(node))
