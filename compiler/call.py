@@ -78,12 +78,13 @@ def feed_call(config: Config, target: Any, call: Call, whole: bool = False) -> l
     tensors = list(call_tensors(call))
     types = [t.type if isinstance(t, Placed) else t for t in tensors]
     placements = [t.placement if isinstance(t, Placed) else None for t in tensors]
-    if not _takes_data(target):
+    if not takes_data(target):
         placements = [WHOLE if p is None else p for p in placements]
     return feed(config, types, whole, [_layout(config, t, p) for t, p in zip(types, placements, strict=True)])
 
 
-def _takes_data(target: Any) -> bool:
+def takes_data(target: Any) -> bool:
+    """Whether a target's tensors are data: see `Cell.takes_data`."""
     while hasattr(target, "parallel_settings"):
         target = target.network
     return bool(getattr(target, "takes_data", True))

@@ -19,7 +19,7 @@ from mspc.api.common.initial_values import InitialValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.context import FrozenContext
 from mspc.api.runtime import asked_device
-from mspc.compiler.call import Call, describe_call
+from mspc.compiler.call import Call, describe_call, takes_data
 from mspc.compiler.config import Config, Fed
 from mspc.compiler.driver import Compiled, compile_graph, trace_call
 from mspc.compiler.frontend.trace import Traced
@@ -151,7 +151,7 @@ class Launcher:
             if compiled.config.mode not in EACH_ITS_OWN:
                 agree(self.job.comm, compiled.compile_id)
             self.job.hardware.agree(self.job.comm)
-        self._warn(compiled)
+        self._warn(target, compiled)
         self.job.hardware.prepare(asked.deterministic, self.job.comm, self.job.watch)
         tf32 = bool(getattr(frozen, "matmul_allow_tf32", False))
         launched = Launched(len(self.launched), compiled, self.job, parameters, self.store, tf32)
@@ -161,14 +161,19 @@ class Launcher:
             self.job.watch.graph_of = self.graph_of
         return launched
 
-    def _warn(self, compiled: Compiled) -> None:
-        """Rank 0 says once what the front end noticed, and that strategies do not count in this mode."""
+    def _warn(self, target: Any, compiled: Compiled) -> None:
+        """Rank 0 says once what the front end noticed, and what does not happen in this mode."""
         if self.job.rank:
             return
         said = list(compiled.traced.warnings)
         ignored, mode = compiled.traced.ignored_strategies, compiled.config.mode
         if ignored:
             said.append(f"{ignored} strategies set with shard() do not count in mode {mode}")
+        if compiled.config.feeds_own_rows and not takes_data(target):
+            said.append(
+                f"{type(target).__name__} is called with gradients in mode {mode}: they are each rank's own, unless "
+                "the script adds them up; where one graph computes and uses gradients, they are added up there"
+            )
         for text in said:
             if text not in self._said:
                 self._said.add(text)

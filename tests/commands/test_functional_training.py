@@ -161,3 +161,29 @@ def test_what_the_script_does_with_gradients_in_between(script: Path, between: s
 
 def test_under_mpirun(script: Path) -> None:
     _compare(script, 4, "semi_auto_parallel+", "data_parallel", "Momentum", "norm", simulate=False)
+
+
+APART = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Tensor
+from mindspore.communication import get_rank, init
+init()
+ms.set_auto_parallel_context(parallel_mode="data_parallel")
+net = nn.Dense(4, 2)
+opt = nn.SGD(net.trainable_params(), 0.1)
+loss, grads = ms.value_and_grad(lambda x: ops.reduce_mean(net(x)), None, opt.parameters)(Tensor(np.ones((2, 4), np.float32)))
+for _ in range(2):
+    opt(grads)
+"""  # noqa: E501
+
+
+def test_data_parallel_mode_says_that_it_does_not_add_such_gradients(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script.write_text(APART)
+    run_script(script, 2, True)
+    said = capsys.readouterr().err
+    assert said.count("warning: SGD is called with gradients in mode data_parallel: they are each rank's own") == 1
+    run_script(script, 1, True)
+    assert "SGD is called" not in capsys.readouterr().err
