@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import mspc as ms
-from mspc import Tensor
+from mspc import Tensor, ops
+from mspc.api.common.tensor import WHOLE
 from mspc.api.errors import ApiTypeError, ApiValueError
 
 
@@ -175,3 +176,16 @@ def test_an_index_outside_is_an_index_error():
 
 def test_iteration_yields_rows_and_ends():
     assert [row.value.tolist() for row in Tensor([[1, 2], [3, 4]])] == [[1, 2], [3, 4]]
+
+
+def test_what_is_computed_from_whole_tensors_alone_is_whole():
+    whole, data = Tensor(np.ones((4, 2), np.float32)), Tensor(np.ones((4, 2), np.float32))
+    whole.placement = WHOLE
+    weight = ms.Parameter(Tensor(np.ones((4, 2), np.float32)), "w")
+    kept = [whole * 2, 1 - whole, -whole, whole + weight, whole.clip(0, 1), whole.T, whole.copy(), Tensor(whole)]
+    kept += [abs(whole), ops.ReLU()(whole), ops.Add()(whole, weight), whole * Tensor(2.0), whole.astype(ms.float16)]
+    assert [x.placement for x in kept] == [WHOLE] * len(kept)
+    lost = [whole + data, data * whole, whole * np.ones((4, 2)), whole[:2], whole[0], whole.sum(0)]
+    lost += [ops.Add()(data, whole), Tensor(whole.asnumpy()), data * 2, *whole, *whole.split(2)]
+    assert [x.placement for x in lost] == [None] * len(lost)
+    assert ms.Parameter(whole, "v").placement == weight.placement != WHOLE
