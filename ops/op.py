@@ -186,6 +186,10 @@ class Op:
     of every input, None where there is none. `dout` has the type of `out`; for a tuple it is a list of values, with
     None for results that nobody differentiates."""
 
+    def uniform(self) -> int | float | None:
+        """The number that all elements of the result are, whatever the operands hold; None where they differ."""
+        return None
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         """The kernel on arrays of `be.xp`: returns an array, or a tuple of arrays. Never writes to its inputs, except
         to those named in `mutates`."""

@@ -270,6 +270,15 @@ class InitialValue:
         self.zero_row: int | None = None
         session.initializers += 1
 
+    @staticmethod
+    def filled(number: Any, shape: tuple[int, ...], dtype: DType) -> InitialValue:
+        """One number everywhere; the random numbers of the values that are asked for later do not depend on it."""
+        made = object.__new__(InitialValue)
+        made.init, made.shape, made.dtype = Constant(number), shape, dtype
+        made.seed = made.counter = 0
+        made.zero_row = None
+        return made
+
     def description(self) -> Description | None:
         """The values as data; None where only an initializer from outside mspc knows them, or an array.
 

@@ -91,6 +91,13 @@ class Tensor(TensorMethods):
         return tensor
 
     @staticmethod
+    def filled(number: Any, type: TensorType) -> Tensor:
+        """A tensor of one number, of which no element is made before somebody reads it."""
+        lazy = InitialValue.filled(number, checked_shape(type.shape), type.dtype)
+        lazy.description()  # refuses what the element type cannot hold
+        return Tensor(lazy)
+
+    @staticmethod
     def from_numpy(array: np.ndarray) -> Tensor:
         """A tensor that shares the memory of `array`."""
         if not isinstance(array, np.ndarray):
@@ -140,8 +147,7 @@ class Tensor(TensorMethods):
         return self.value if slices is None else self.value[slices]
 
     def init_data(self, *_: Any) -> Tensor:
-        """Draw the values now; returns the tensor."""
-        _ = self.value
+        """Returns the tensor: its values are drawn when somebody reads them, and are the same whenever that is."""
         return self
 
     def asnumpy(self) -> np.ndarray:

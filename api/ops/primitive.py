@@ -217,8 +217,8 @@ def _caller() -> Location | None:
 class _Session:
     """What the session tells this layer, which cannot import it.
 
-    tensor: the class of eager results; it has `from_array` and `value`. caller: where the user's program
-    stands. group_ranks: the ranks of a group. derived: makes a tensor of an array and what it was computed from.
+    tensor: the class of eager results; it has `from_array`, `filled`, `type` and `value`. caller: where the user's
+    program stands. group_ranks: the ranks of a group. derived: makes a tensor of an array and what it was computed from.
     """
 
     tensor: Any = None
@@ -275,9 +275,12 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         MspcError: the operands do not fit the operator.
     """
     tensors = tuple(_tensor(arg) if isinstance(arg, np.ndarray) else arg for arg in args)
-    first = next((x for x in _flat(tensors) if hasattr(x, "value")), None)
     try:
         op, operands = op.call(*tensors)
+        number = op.uniform()
+        if number is not None and all(isinstance(x, _session.tensor) for x in operands):
+            return _session.tensor.filled(number, op.infer(*(x.type for x in operands)))
+        first = next((x for x in _flat(tensors) if hasattr(x, "value")), None)
         like = None if first is None else first.value.dtype
         arrays = [_operand(x, like) for x in operands]
         common = operand_dtype(op, [_tensor(a).dtype for a in arrays])
@@ -303,7 +306,7 @@ def _write_back(op: Op, operands: Sequence[Any], arrays: Sequence[Any]) -> None:
     """Give the tensors that the operator has overwritten their new values, wherever these live."""
     for index in op.mutates:
         tensor = operands[index]
-        if hasattr(tensor, "value"):
+        if isinstance(tensor, _session.tensor):
             tensor.value = arrays[index].astype(tensor.dtype.numpy, copy=False)
 
 

@@ -72,6 +72,9 @@ class Fill(_Made):
     def result_dtype(self, *types: TensorType) -> DType:
         return self.type
 
+    def uniform(self) -> int | float | None:
+        return self.value
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.full(self.shape, self.value, self.type.numpy)
 
@@ -112,6 +115,9 @@ class Zeros(_Uniform):
 
     samples: ClassVar[Any] = (sample(shape=(8, 16)), sample(shape=(16,), dtype=INT64))
 
+    def uniform(self) -> int | float | None:
+        return 0
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.zeros(self.shape, self.dtype.numpy)
 
@@ -123,6 +129,9 @@ class Ones(_Uniform):
     """A tensor of ones. Called as `Ones()(shape, dtype)`."""
 
     samples: ClassVar[Any] = (sample(shape=(8, 16)), sample(shape=(16,), dtype=INT64))
+
+    def uniform(self) -> int | float | None:
+        return 1
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.ones(self.shape, self.dtype.numpy)
@@ -143,6 +152,9 @@ class ZerosLike(_Like):
     cuda: ClassVar[str] = "T(0)"
     samples: ClassVar[Any] = (sample((8, 16)), sample((8,), dtypes=("Int32",)))
 
+    def uniform(self) -> int | float | None:
+        return 0
+
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         return put_values(device, "zeros", out, literal(0, dtype_of(out.dtype)))
 
@@ -153,6 +165,9 @@ class OnesLike(_Like):
     array_function: ClassVar[str] = "ones_like"
     cuda: ClassVar[str] = "T(1)"
     samples: ClassVar[Any] = (sample((8, 16)), sample((8,), dtypes=("Int32",)))
+
+    def uniform(self) -> int | float | None:
+        return 1
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         return put_values(device, "ones", out, literal(1, dtype_of(out.dtype)))

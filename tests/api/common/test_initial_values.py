@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import mspc as ms
-from mspc import Parameter, ParameterTuple, Tensor, nn, ops
+from mspc import Parameter, ParameterTuple, Tensor, mint, nn, ops
 from mspc.api import common
 from mspc.api.common.initial_values import Initializer, Normal, Uniform, XavierUniform
+from mspc.ir.diagnostics import MspcError
 
 initializer = common.initializer.initializer
 
@@ -180,6 +181,46 @@ def test_the_zero_row_of_an_embedding_is_described() -> None:
     np.testing.assert_array_equal(table.initial.fill((slice(2, 5), slice(0, 4))), rows[2:5])
     given = nn.Embedding(3, 2, embedding_table=Tensor(np.ones((3, 2), np.float32)), padding_idx=1).embedding_table
     assert given.asnumpy().tolist() == [[1, 1], [0, 0], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("make", "value", "dtype"),
+    [
+        (lambda w: ops.zeros((8, 6), ms.float16), 0, ms.float16),
+        (lambda w: ops.ones((8, 6), ms.int32), 1, ms.int32),
+        (lambda w: ops.full((8, 6), 0.5), 0.5, ms.float32),
+        (lambda w: ops.zeros_like(w), 0, ms.float32),
+        (lambda w: ops.full_like(w, 3), 3, ms.float32),
+        (lambda w: ops.ZerosLike()(w), 0, ms.float32),
+        (lambda w: ops.OnesLike()(w), 1, ms.float32),
+        (lambda w: ops.Ones()((8, 6), ms.bfloat16), 1, ms.bfloat16),
+        (lambda w: mint.zeros((8, 6)), 0, ms.float32),
+    ],
+)
+def test_tensors_of_one_number_are_not_made(make: Any, value: float, dtype: Any) -> None:
+    ms.set_seed(3)
+    w = Parameter(normal(), "w")
+    state = Parameter(make(w), "state")
+    assert w.has_init
+    assert state.has_init
+    assert (described(state), state.dtype) == ({"initializer": "Constant", "value": value}, dtype)
+    assert (state.asnumpy() == value).all()
+    after = normal().asnumpy()
+    ms.set_seed(3)
+    normal()
+    np.testing.assert_array_equal(normal().asnumpy(), after, "the numbers of what follows do not depend on it")
+
+
+def test_a_tensor_of_one_number_can_be_changed_and_refuses_what_does_not_fit() -> None:
+    x = ops.zeros((3,))
+    x[1] = 4
+    assert x.asnumpy().tolist() == [0, 4, 0]
+    with pytest.raises(MspcError, match="makes no Int8"):
+        ops.full((2,), 300, dtype=ms.int8)
+
+
+def test_data_are_not_drawn_before_somebody_reads_them() -> None:
+    assert normal().init_data().has_init
 
 
 def test_optimizer_states_are_described() -> None:
