@@ -131,21 +131,27 @@ class _Placed:
 
     def add_group(self, members: Sequence[Block]) -> None:
         """Place blocks at their distances from one begin, the lowest where all of them are free."""
-        busy = [(m.tied[1] if m.tied else 0, *self._alive_with(m)) for m in members]
-        candidates = {0}
-        for distance, _, ends in busy:
-            candidates.update(self._aligned(max(0, int(end) - distance)) for end in ends)
-        for base in sorted(candidates):
-            clash = any(
-                bool(np.any((begins < base + distance + (m.reserved or m.nbytes)) & (ends > base + distance)))
-                for m, (distance, begins, ends) in zip(members, busy, strict=True)
-            )
-            if not clash:
-                for m in members:
-                    m.offset = base + (m.tied[1] if m.tied else 0)
-                    self._insert(m)
-                return
-        raise AssertionError("there is always room behind everything")
+        base = self._lowest_for(members)
+        for m in members:
+            m.offset = base + (m.tied[1] if m.tied else 0)
+            self._insert(m)
+
+    def _lowest_for(self, members: Sequence[Block]) -> int:
+        """The lowest begin of a group: 0, or the end of a block, such that no member meets a block alive with it."""
+        lows, highs = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for m in members:
+            distance = m.tied[1] if m.tied else 0
+            begins, ends = self._alive_with(m)
+            lows.append(begins - distance - (m.reserved or m.nbytes))
+            highs.append(ends - distance)
+        # A begin between the low and the high of a block, both excluded, makes a member meet that block.
+        low, high = np.concatenate(lows), np.concatenate(highs)
+        order = np.argsort(low)
+        reach = np.maximum.accumulate(high[order])
+        candidates = np.unique(np.append(self._aligned(np.maximum(high, 0)), 0))
+        before = np.searchsorted(low[order], candidates, "left")
+        meets = (before > 0) & (np.append(reach, 0)[before - 1] > candidates)
+        return int(candidates[np.argmin(meets)])
 
     def _alive_with(self, block: Block) -> tuple[Array, Array]:
         """(begins, ends) of the placed blocks that must not share memory with `block`, ascending begins."""
@@ -168,5 +174,6 @@ class _Placed:
         self.count += 1
         self.size = max(self.size, end)
 
-    def _aligned(self, size: int) -> int:
+    def _aligned(self, size: Any) -> Any:
+        """A number of bytes, or an array of them, rounded up."""
         return -(-size // self.alignment) * self.alignment
