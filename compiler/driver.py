@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from mspc.analysis.updates import Updates
 from mspc.api.common.initial_values import InitialValue
-from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, placements_of
+from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, placements_of, takes_data
 from mspc.compiler.config import Config, Fed
 from mspc.compiler.frontend.trace import Traced, trace
 from mspc.compiler.pipeline import FILE_NAMES, UNNUMBERED, VIEWS, passes_of, rank_passes_of
@@ -110,7 +111,10 @@ def compile_launch(
 
 
 def trace_call(target: Any, call: Call, config: Config, whole: bool = False) -> tuple[Traced, list[Fed]]:
-    """What the front end makes of `target(*call)`, and how its tensors arrive; raises as `compile_launch` does."""
+    """What the front end makes of `target(*call)`, and how its tensors arrive; raises as `compile_launch` does.
+
+    What takes no data, an optimizer, hands back True for every update, not whole copies of all that it has changed.
+    """
     fed = feed_call(config, target, call, whole)
     traced = trace(
         target,
@@ -119,6 +123,8 @@ def trace_call(target: Any, call: Call, config: Config, whole: bool = False) -> 
         config.script_folder,
         other_mistakes=(lambda graph: strategy_mistakes(graph, config.ranks)) if config.sharded else None,
     )
+    if not takes_data(target):
+        traced.drop_results(Updates(traced.graph).changes)
     return traced, fed
 
 

@@ -218,7 +218,7 @@ class _Session:
     """What the session tells this layer, which cannot import it.
 
     tensor: the class of eager results; it has `from_array`, `filled`, `type` and `value`. caller: where the user's
-    program stands. group_ranks: the ranks of a group. derived: makes a tensor of an array and what it was computed from.
+    program stands. group_ranks: the ranks of a group. derived: makes a tensor of an array and of what it came from.
     """
 
     tensor: Any = None

@@ -68,6 +68,19 @@ class Traced:
         """What the function returns when the graph's results are `results`."""
         return _rebuilt(self.structure, results)
 
+    def drop_results(self, dropped: Callable[[Value], bool]) -> None:
+        """Return True in the place of every tensor of which `dropped` says so."""
+        kept: list[Value] = []
+        places: list[Any] = []
+        for value in self.graph.results:
+            if dropped(value):
+                places.append(True)
+            else:
+                places.append(Leaf(len(kept)))
+                kept.append(value)
+        self.structure = _rebuilt(self.structure, places)
+        self.graph.results = kept
+
 
 def trace(
     target: Any,

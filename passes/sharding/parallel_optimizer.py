@@ -7,6 +7,7 @@ gathers it, and its gradient is scattered to the parts; optimizer states follow 
 
 from __future__ import annotations
 
+from mspc.analysis.updates import mutated_operands
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.layout import Axes, Layout
 
@@ -15,16 +16,26 @@ THRESHOLD = 64
 
 
 def cut_parameters(graph: Graph) -> None:
-    """Cut the graph's trainable parameters further, where its header asks for optimizer parallel."""
+    """Cut the graph's trainable parameters further, where its header asks for optimizer parallel.
+
+    One that is updated and that no operator reads (its gradient was computed by another graph) has no layout yet: all
+    ranks are its replicas.
+    """
     if not graph.attrs.get("parallel_optimizer"):
         return
     threshold = int(graph.attrs.get("parallel_optimizer_threshold", THRESHOLD))
     size = int(graph.attrs.get("optimizer_weight_shard_size", -1))
+    ranks = int(graph.attrs.get("ranks", 1))
+    updated = {node.inputs[i] for node in graph.nodes if node.phase == "update" for i in mutated_operands(node.op)}
     for parameter in graph.parameters:
-        if parameter.kind != "parameter" or not parameter.trainable or not isinstance(parameter.layout, Layout):
+        layout = parameter.layout
+        if layout is None and parameter in updated:
+            layout = Layout.replicated(ranks, len(parameter.shape))
+        if parameter.kind != "parameter" or not parameter.trainable or not isinstance(layout, Layout):
             continue
         if parameter.attrs.get("parallel_optimizer", True) and parameter.type.nbytes >= threshold * 1024:
-            parameter.layout = _cut(parameter, parameter.layout, size)
+            cut = _cut(parameter, layout, size)
+            parameter.layout = cut if any(cut.dims) else parameter.layout
 
 
 def _cut(parameter: Parameter, layout: Layout, size: int) -> Layout:
