@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
@@ -26,11 +26,14 @@ _RANDOM = NotDifferentiable("its result is drawn, not computed")
 
 
 class _Drawn(Op, abstract=True):
-    """shape: of the whole result. begin, local: where this rank's slice begins and its sizes, () for all of it."""
+    """shape: of the whole result. begin, local: where this rank's slice begins and its sizes, () for all of it.
 
-    shape: tuple[int, ...] = ()
-    begin: tuple[int, ...] = ()
-    local: tuple[int, ...] = ()
+    By position a user gives the seeds.
+    """
+
+    shape: tuple[int, ...] = field(default=(), kw_only=True)
+    begin: tuple[int, ...] = field(default=(), kw_only=True)
+    local: tuple[int, ...] = field(default=(), kw_only=True)
     follows_neighbours: ClassVar[bool] = True
     omitted: ClassVar[tuple[str, ...]] = ("begin", "local")
 
@@ -63,9 +66,6 @@ class DropoutGenMask(_Drawn):
 
     Seed0: int = 0
     Seed1: int = 0
-    shape: tuple[int, ...] = ()
-    begin: tuple[int, ...] = ()
-    local: tuple[int, ...] = ()
     bprop: ClassVar[Any] = _RANDOM
     samples: ClassVar[Any] = (
         sample((), low=0.25, high=0.75, shape=(8, 16), gradient=False),
@@ -116,7 +116,9 @@ class DropoutDoMask(Op):
         inferred = super().infer(*types)
         require_float(self.name, types[0], types[2])
         if types[1].dtype != BOOL:
-            raise MspcError(f"DropoutDoMask: input 1 is {types[1].dtype}, not the mask that DropoutGenMask makes")
+            raise MspcError(
+                f"DropoutDoMask: input 1 is {types[1].dtype}, not the mask that DropoutGenMask makes", kind=TypeError
+            )
         return inferred
 
     def rule(self, x: TensorType, mask: TensorType, keep_prob: TensorType) -> str:
@@ -144,9 +146,6 @@ class UniformReal(_Drawn):
 
     seed: int = 0
     seed2: int = 0
-    shape: tuple[int, ...] = ()
-    begin: tuple[int, ...] = ()
-    local: tuple[int, ...] = ()
     bprop: ClassVar[Any] = _RANDOM
     samples: ClassVar[Any] = (sample(shape=(8, 16), seed=1, gradient=False), sample(shape=(16,), gradient=False))
 

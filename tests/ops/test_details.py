@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mspc import ops
 from mspc.ir.layout import Layout
 from mspc.ir.types import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, TensorType
 from mspc.ops.loss.loss import (
@@ -366,3 +367,9 @@ def test_softmax_cross_entropy_by_hand() -> None:
     np.testing.assert_allclose(slope, power - labels, rtol=1e-13)
     sparse = SparseSoftmaxCrossEntropyWithLogits().run(BACKEND, logits, np.array([2, 0]))
     assert float(sparse) == pytest.approx((-np.log(power[0, 2]) + np.log(3)) / 2, rel=1e-14)
+
+
+def test_seeds_of_random_operators_come_by_position() -> None:
+    mask, numbers = ops.DropoutGenMask(3, 4), ops.UniformReal(5, 6)
+    assert (mask.Seed0, mask.Seed1, mask.shape, mask.begin) == (3, 4, (), ())
+    assert (numbers.seed, numbers.seed2, numbers.shape, numbers.begin) == (5, 6, (), ())
