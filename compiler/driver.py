@@ -143,7 +143,7 @@ def compile_graph(traced: Traced, fed: list[Fed], config: Config, on_stage: OnSt
         _optimizer_parallel(traced, config)
     inputs = [p for p in graph.parameters if p.kind == "input"]
     if len(inputs) != len(fed):
-        raise MspcError(f"the network takes {len(inputs)} tensors, but it is called with {len(fed)}")
+        raise MspcError(f"the network takes {len(inputs)} tensors, but it is called with {len(fed)}", kind=TypeError)
     for parameter, how in zip(inputs, fed, strict=True):
         parameter.layout = how.layout if config.mode != "stand_alone" else None
         if how.graph_type != how.global_type:

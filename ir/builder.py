@@ -51,7 +51,7 @@ class Builder:
             message = error.message
             if instance and message.startswith(op.name):
                 message = f"{op.name} '{instance}'{message[len(op.name) :]}"
-            raise MspcError(message, notes=error.notes, frames=self.frames) from None
+            raise MspcError(message, notes=error.notes, frames=self.frames, kind=error.kind or ValueError) from None
         node = Node(op, inputs, type, name, instance, self.scope, self.frames, self.phase)
         node.forward = self.forward
         self.nodes.append(node)

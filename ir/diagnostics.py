@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
+from typing import Any
 
 from mspc.ir.location import Frames, Location
 
 OWN_FILES = "mspc/"
 """How the names of mspc's own files begin in call stacks."""
+
+
+KINDS: tuple[type[Exception], ...] = (
+    TypeError, ValueError, IndexError, KeyError, AttributeError, NameError, AssertionError, ZeroDivisionError,
+    NotImplementedError, RuntimeError,
+)  # fmt: skip
+"""Built-in exceptions that an error of the family may be as well. The rule: TypeError for an argument of the wrong type
+(Python's or an element type) and for too many or too few of them; ValueError for a wrong value or shape; the
+others where Python raises them; RuntimeError for everything else in a compiled function, strategies and what is not
+supported included."""
 
 
 class MspcError(Exception):
@@ -18,16 +30,21 @@ class MspcError(Exception):
         location: the user's source span, when there is one.
         notes: what would be right, and further places; one line each.
         frames: the call stack, innermost first; `location` defaults to its first entry in a user's file.
+        kind: the built-in exception that this one is as well, one of KINDS.
     """
 
     exit_status = 2
 
-    def __init__(
+    def __new__(cls, *_: Any, kind: type[Exception] | None = None, **__: Any) -> MspcError:
+        return super().__new__(cls if kind is None or issubclass(cls, kind) else _member(cls, kind))
+
+    def __init__(  # type: ignore[reportInconsistentConstructor]  # __new__ looks at the kind only
         self,
         message: str,
         location: Location | None = None,
         notes: Iterable[str] = (),
         frames: Frames = (),
+        kind: type[Exception] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -35,6 +52,11 @@ class MspcError(Exception):
         self.location = location or user
         self.notes = tuple(notes)
         self.frames = frames
+
+    @property
+    def kind(self) -> type[Exception] | None:
+        """The built-in exception that this error is as well, if any."""
+        return kind_of(self)
 
     def __str__(self) -> str:
         return self.render()
@@ -57,14 +79,28 @@ class MspcError(Exception):
         return "\n".join(lines)
 
 
+@cache
+def _member(cls: type[MspcError], kind: type[Exception]) -> type[MspcError]:
+    name = cls.__name__.removesuffix("Error") + kind.__name__
+    return type(name, (cls, kind), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+
+
+def kind_of(error: BaseException | type[BaseException]) -> type[Exception] | None:
+    """The one of KINDS that an exception or its class is, if any: what is raised in its place stays of its kind."""
+    own = error if isinstance(error, type) else type(error)
+    return next((kind for kind in KINDS if issubclass(own, kind)), None)
+
+
 MOST_SHOWN = 20
 """Errors that one message spells out."""
 
 
 class ErrorGroup(MspcError):
-    """Several independent mistakes of one compile, reported together."""
+    """Several independent mistakes of one compile, reported together; of the first one's kind."""
 
-    def __init__(self, errors: Iterable[MspcError]) -> None:
+    def __init__(  # type: ignore[reportInconsistentConstructor]  # __new__ looks at the kind only
+        self, errors: Iterable[MspcError], kind: type[Exception] | None = None
+    ) -> None:
         self.errors = tuple(errors)
         super().__init__(f"{len(self.errors)} errors")
 
@@ -75,7 +111,7 @@ class ErrorGroup(MspcError):
         return "\n".join([*shown, last])
 
 
-class ExecutionError(MspcError):
+class ExecutionError(MspcError, RuntimeError):
     """A failure of a correct program while it runs: a kernel, a lost rank, a NaN in the loss."""
 
     exit_status = 1
@@ -87,4 +123,4 @@ def raise_all(errors: list[MspcError]) -> None:
     if len(unique) == 1:
         raise next(iter(unique.values()))
     if unique:
-        raise ErrorGroup(unique.values())
+        raise ErrorGroup(unique.values(), kind=kind_of(next(iter(unique.values()))))

@@ -164,9 +164,11 @@ class Node(Value):
             return f"{self.op.name} of {', '.join(self.attrs['fused'])}"
         return f"{self.op.name} '{self.instance}'" if self.instance else self.op.name
 
-    def error(self, message: str, notes: Iterable[str] = ()) -> MspcError:
+    def error(
+        self, message: str, notes: Iterable[str] = (), kind: type[Exception] | None = None
+    ) -> MspcError:
         """An error at the user's line of this node."""
-        return MspcError(message, notes=notes, frames=self.frames)
+        return MspcError(message, notes=notes, frames=self.frames, kind=kind or RuntimeError)
 
     def __repr__(self) -> str:
         return f"Node({self.label}: {self.type})"

@@ -30,7 +30,7 @@ def split_call(
     if not least <= len(args) <= most:
         count = str(most) if least == most else f"{least} to {most}"
         what = f"{tensors} tensor{'s' * (tensors != 1)} and {', '.join(attributes)}"
-        raise MspcError(f"{name} takes {count} arguments ({what}), not {len(args)}")
+        raise MspcError(f"{name} takes {count} arguments ({what}), not {len(args)}", kind=TypeError)
     return tuple(args[:tensors]), dict(zip(attributes, args[tensors:], strict=False))
 
 
@@ -41,7 +41,7 @@ def int_of(name: str, what: str, value: Any) -> int:
             return operator.index(value)
         except TypeError:
             pass
-    raise MspcError(f"{name}: {what} must be an integer known at compile time, not {describe(value)}")
+    raise MspcError(f"{name}: {what} must be an integer known at compile time, not {describe(value)}", kind=TypeError)
 
 
 def ints_of(name: str, what: str, value: Any) -> tuple[int, ...]:
@@ -53,7 +53,8 @@ def ints_of(name: str, what: str, value: Any) -> tuple[int, ...]:
         return (int_of(name, what, value),)
     except MspcError:
         raise MspcError(
-            f"{name}: {what} must be integers known at compile time, not {describe(value)}"
+            f"{name}: {what} must be integers known at compile time, not {describe(value)}",
+            kind=TypeError,
         ) from None
 
 
@@ -62,7 +63,7 @@ def dtype_arg(name: str, what: str, value: Any) -> DType:
     try:
         return dtype_of(value)
     except (MspcError, TypeError):
-        raise MspcError(f"{name}: {what} must be an element type, not {describe(value)}") from None
+        raise MspcError(f"{name}: {what} must be an element type, not {describe(value)}", kind=TypeError) from None
 
 
 def sequence_of(name: str, args: Sequence[Any]) -> tuple[Any, ...]:

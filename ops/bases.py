@@ -26,6 +26,7 @@ def require_float(name: str, *types: TensorType) -> None:
             raise MspcError(
                 f"{name}: input {index} is {operand.dtype}, not a floating-point tensor",
                 notes=["cast it first, for example with x.astype(mindspore.float32)"],
+                kind=TypeError,
             )
 
 
@@ -36,6 +37,7 @@ def require_same(name: str, *types: TensorType) -> None:
             raise MspcError(
                 f"{name}: input 0 is {types[0].dtype} and input {index} is {operand.dtype}",
                 notes=["cast one of them, for example with x.astype(mindspore.float32)"],
+                kind=TypeError,
             )
 
 

@@ -242,10 +242,12 @@ class Op:
         """`rule` with its factors' sizes. Raises MspcError where the operands do not fit."""
         expected = _operand_count(type(self))
         if expected is not None and len(types) != expected:
-            raise MspcError(f"{self.name} takes {expected} tensor{'s' * (expected != 1)}, not {len(types)}")
+            raise MspcError(
+                f"{self.name} takes {expected} tensor{'s' * (expected != 1)}, not {len(types)}", kind=TypeError
+            )
         for index, operand in enumerate(cast(tuple[Type, ...], types)):  # a tuple here is the user's mistake
             if not isinstance(operand, TensorType):
-                raise MspcError(f"{self.name}: input {index} is {operand}, not a tensor")
+                raise MspcError(f"{self.name}: input {index} is {operand}, not a tensor", kind=TypeError)
         rule = self.rule(*types)
         if isinstance(rule, Rule):
             return rule

@@ -17,6 +17,8 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Location
 from mspc.ir.named_layout import NamedLayout
+from mspc.ir.text.attribute_types import fields_of
+from mspc.ops.arguments import describe
 from mspc.ops.collective.collectives import Collective
 from mspc.ops.op import Op
 from mspc.ops.promotion import operand_dtype
@@ -144,20 +146,34 @@ def primitive_class(op_class: type[Op]) -> type[Primitive]:
 def _make(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Op:
     try:
         op = cls(*map(_frozen, args), **{key: _frozen(value) for key, value in kwargs.items()})
+        by_position = [field.name for field in fields(cls) if not field.kw_only]  # type: ignore[arg-type]  # a dataclass
+        _check_types(op, [*by_position[: len(args)], *kwargs])
         group = getattr(op, "group", None)
         if isinstance(op, Collective) and isinstance(group, str) and _session.group_ranks is not None:
             return op.with_ranks(_session.group_ranks(group), group)
         return op
+    except MspcError:
+        raise
     except TypeError as error:
         text = re.sub(r"^\w+\.__init__\(\)", cls.__name__, str(error))
         known = ", ".join(field.name for field in fields(cls)) or "no attributes"  # type: ignore[arg-type]  # a dataclass
         raise PrimitiveTypeError(text, _caller(), [f"{cls.__name__} takes {known}"]) from None
 
 
+def _check_types(op: Op, given: list[str]) -> None:
+    """Raises TypeError where an attribute that the user gave is not of its field's type."""
+    known = fields_of(type(op))
+    for name in given:
+        value = getattr(op, name)
+        if not known[name].fits(value):
+            message = f"{op.name}: {name} must be {known[name].annotation}, not {describe(value)}"
+            raise PrimitiveTypeError(message, _caller())
+
+
 def _frozen(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_frozen(item) for item in cast("list[Any]", value))
-    return value
+    return cast("Any", value).item() if isinstance(value, np.generic) else value
 
 
 _EXAMPLE = "write one tuple per tensor, for example ((2, 4), (4, 1))"
@@ -293,7 +309,7 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         _write_back(op, operands, arrays)
     except MspcError as error:
         if error.location is None:
-            raise type(error)(error.message, _caller(), error.notes) from None
+            raise MspcError(error.message, _caller(), error.notes, kind=error.kind or ValueError) from None
         raise
     assert _session.derived is not None
     sources = _flat(args)

@@ -40,20 +40,21 @@ def bind(
         count = str(takes) if not defaults else f"{max(least, 0)} to {takes}"
         listed = ", ".join(positional[hidden:])
         plural = "s" * (count != "1")
-        raise MspcError(f"{name}() takes {count} argument{plural} ({listed}), not {given}")
+        raise MspcError(f"{name}() takes {count} argument{plural} ({listed}), not {given}", kind=TypeError)
     only = [a.arg for a in spec.kwonlyargs]
     positional_only = {a.arg for a in spec.posonlyargs}
     extra: dict[str, Any] = {}
     for key, value in kwargs.items():
         if key in bound and key in positional:
-            raise MspcError(f"{name}() got two values for argument '{key}'")
+            raise MspcError(f"{name}() got two values for argument '{key}'", kind=TypeError)
         if (key in positional and key not in positional_only) or key in only:
             bound[key] = value
         elif spec.kwarg:
             extra[key] = value
         else:
             raise MspcError(
-                f"{name}() has no argument '{key}'", notes=[f"it takes {', '.join([*positional, *only])}"]
+                f"{name}() has no argument '{key}'", notes=[f"it takes {', '.join([*positional, *only])}"],
+                kind=TypeError,
             )
     if spec.kwarg:
         bound[spec.kwarg.arg] = extra
@@ -67,5 +68,5 @@ def bind(
     missing = [key for key in (*positional, *only) if key not in bound]
     if missing:
         listed = ", ".join(f"'{key}'" for key in missing)
-        raise MspcError(f"{name}() misses the argument{'s' * (len(missing) > 1)} {listed}")
+        raise MspcError(f"{name}() misses the argument{'s' * (len(missing) > 1)} {listed}", kind=TypeError)
     return bound

@@ -26,7 +26,7 @@ from mspc.compiler.frontend.values import (
     describe,
     nearest,
 )
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, kind_of
 from mspc.ir.graph import Value
 
 
@@ -46,16 +46,17 @@ def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: 
         tracer.at(frame, node)
         return ATTRIBUTES[name](tracer, tracer.value(base))
     if isinstance(base, Closure | TensorMethod):
-        raise frame.error(node, f"{describe(base)} has no attribute '{name}'")
+        raise frame.error(node, f"{describe(base)} has no attribute '{name}'", kind=AttributeError)
     try:
         found = getattr(base, name)
     except AttributeError as error:
-        raise frame.error(node, *_missing(base, name, error)) from None
+        raise frame.error(node, *_missing(base, name, error), kind=AttributeError) from None
     except MspcError as error:
-        raise frame.error(node, error.message, error.notes) from None
+        raise frame.error(node, error.message, error.notes, error.kind) from None
     except Exception as error:
         raise frame.error(
-            node, f"reading attribute '{name}' raised {type(error).__name__}: {error}"
+            node, f"reading attribute '{name}' raised {type(error).__name__}: {error}",
+            kind=kind_of(error),
         ) from None
     if isinstance(base, Cell):
         return _of_cell(tracer, frame, node, base, name, found)
@@ -107,10 +108,11 @@ def look_up(tracer: Tracer, frame: Frame, node: ast.Name) -> Any:
     if found is POISON:
         raise Poisoned
     if found is MISSING:
-        raise frame.error(node, f"name '{name}' is not defined", nearest(name, frame.known_names()))
+        raise frame.error(node, f"name '{name}' is not defined", nearest(name, frame.known_names()), kind=NameError)
     if found is UNSET:
         raise frame.error(
-            node, f"variable '{name}' has no value here: no statement that ran before assigns it"
+            node, f"variable '{name}' has no value here: no statement that ran before assigns it",
+            kind=NameError,
         )
     if isinstance(found, Tensor | np.ndarray) and not isinstance(found, Parameter):
         name_tensor(tracer, found, name)

@@ -28,7 +28,7 @@ GetAttribute = Callable[[Tracer, Frame, ast.AST, Any, str], Any]
 def _len(t: Tracer, frame: Frame, node: ast.AST, value: Any) -> Any:
     if isinstance(value, Value):
         if not value.shape:
-            raise t.error("len() of a scalar tensor")
+            raise t.error("len() of a scalar tensor", kind=TypeError)
         return value.shape[0]
     return fold(t, "len()", len, value)
 
@@ -44,7 +44,7 @@ def _enumerate(t: Tracer, frame: Frame, node: ast.AST, iterable: Any, start: int
 def _zip(t: Tracer, frame: Frame, node: ast.AST, *iterables: Any, strict: bool = False) -> Any:
     columns = [_elements(t, "zip", iterable) for iterable in iterables]
     if strict and len({len(column) for column in columns}) > 1:
-        raise t.error(f"zip(strict=True): the lengths are {', '.join(str(len(c)) for c in columns)}")
+        raise t.error(f"zip(strict=True): the lengths are {', '.join(str(len(c)) for c in columns)}", kind=ValueError)
     return list(zip(*columns, strict=False))
 
 
@@ -80,7 +80,7 @@ def _reversed(t: Tracer, frame: Frame, node: ast.AST, iterable: Any) -> Any:
 
 def _sum(t: Tracer, frame: Frame, node: ast.AST, iterable: Any, start: Any = 0) -> Any:
     if isinstance(iterable, Value):
-        raise t.error("sum() goes over a tensor", ["use x.sum()"])
+        raise t.error("sum() goes over a tensor", ["use x.sum()"], kind=TypeError)
     total = start
     for item in _elements(t, "sum", iterable):
         skip = is_graph_value(item) and isinstance(total, int) and total == 0
@@ -91,12 +91,12 @@ def _sum(t: Tracer, frame: Frame, node: ast.AST, iterable: Any, start: Any = 0) 
 def _extreme(name: str, operator: str) -> Handler:
     def handler(t: Tracer, frame: Frame, node: ast.AST, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and is_graph_value(args[0]):
-            raise t.error(f"{name}() of one tensor", [f"use x.{name}()"])
+            raise t.error(f"{name}() of one tensor", [f"use x.{name}()"], kind=TypeError)
         items = _elements(t, name, args[0]) if len(args) == 1 else list(args)
         if not any(map(is_graph_value, items)):
             return fold(t, f"{name}()", lambda: getattr(builtins, name)(items, **kwargs))
         if kwargs:
-            raise t.error(f"{name}() of tensors takes no {', '.join(kwargs)}")
+            raise t.error(f"{name}() of tensors takes no {', '.join(kwargs)}", kind=TypeError)
         for item in items:
             if is_graph_value(item) and math.prod(item.shape) > 1:
                 raise t.error(
@@ -117,7 +117,7 @@ def _abs(t: Tracer, frame: Frame, node: ast.AST, value: Any) -> Any:
 def _round(t: Tracer, frame: Frame, node: ast.AST, value: Any, digits: int | None = None) -> Any:
     if is_graph_value(value):
         if digits:
-            raise t.error("round() of a tensor takes no number of digits")
+            raise t.error("round() of a tensor takes no number of digits", kind=TypeError)
         return t.emit(t.op("Round"), value)
     return fold(t, "round()", round, value, digits)
 
@@ -132,6 +132,7 @@ def _number(kind: type) -> Handler:
             raise t.error(
                 f"{kind.__name__}() of a tensor: its contents are not known at compile time",
                 [f"to change the element type use x.{'bool' if kind is bool else 'astype'}(...)"],
+                kind=TypeError,
             )
         return fold(t, f"{kind.__name__}()", kind, *args)
 
@@ -165,7 +166,7 @@ def _sorted(
     t: Tracer, frame: Frame, node: ast.AST, iterable: Any, *, key: Any = None, reverse: bool = False
 ) -> Any:
     if is_graph_value(iterable) or contains_tensor(iterable):
-        raise t.error("sorted() compares tensors, whose contents are not known at compile time")
+        raise t.error("sorted() compares tensors, whose contents are not known at compile time", kind=TypeError)
     items = list(iterable)
     keys = items if key is None else [t.call(frame, node, key, [item], {}) for item in items]
     order = fold(t, "sorted()", lambda: sorted(range(len(items)), key=lambda i: keys[i], reverse=reverse))
@@ -207,7 +208,7 @@ def super_of(t: Tracer, frame: Frame, node: ast.AST, *args: Any) -> Any:
     arguments = frame.source.tree.args
     positional = (*arguments.posonlyargs, *arguments.args)
     if not isinstance(owner, type) or not positional:
-        raise t.error("super() stands outside of a method")
+        raise t.error("super() stands outside of a method", kind=RuntimeError)
     return super(owner, frame.locals[positional[0].arg])
 
 
@@ -216,7 +217,7 @@ def attribute_handlers(get: GetAttribute) -> dict[Any, Handler]:
 
     def read(t: Tracer, frame: Frame, node: ast.AST, value: Any, name: str, *default: Any) -> Any:
         if not isinstance(name, str):
-            raise t.error(f"getattr(): the name of an attribute is {describe(name)}, not a string")
+            raise t.error(f"getattr(): the name of an attribute is {describe(name)}, not a string", kind=TypeError)
         try:
             return get(t, frame, node, value, name)
         except MspcError:

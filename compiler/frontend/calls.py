@@ -106,7 +106,7 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
         try:
             chosen = fn.chosen(args, tracer.is_tensor)
         except MspcError as error:
-            raise tracer.error(error.message, error.notes) from None
+            raise tracer.error(error.message, error.notes, error.kind) from None
         return call(tracer, frame, node, chosen, args, kwargs, held)
     if is_sharded_function(fn):
         inputs = cut(tracer, list(args), fn.in_strategy, "in_strategy")
@@ -120,7 +120,7 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
     if handler is not None:
         return call_handler(tracer, frame, node, fn, handler, args, kwargs)
     if isinstance(fn, Value | Tensor) or not callable(fn):
-        raise tracer.error(f"{describe(fn)} cannot be called")
+        raise tracer.error(f"{describe(fn)} cannot be called", kind=TypeError)
     if isinstance(fn, type):
         return call_class(tracer, fn, args, kwargs)
     own = inspect.getattr_static(type(fn), "__call__", None)
@@ -190,7 +190,7 @@ def _call_method(
         tracer.at(frame, node)
         name = method.__name__
         if name not in METHODS:
-            raise tracer.error(f"Tensor.{name}() does not take tensors of the graph")
+            raise tracer.error(f"Tensor.{name}() does not take tensors of the graph", kind=TypeError)
         return call_method(tracer, TensorMethod(tracer.value(owner), name), args, kwargs)
     if not isinstance(function, types.FunctionType):
         tracer.at(frame, node)
@@ -214,7 +214,7 @@ def _inline_function(
     try:
         source = tracer.sources.function(function)
     except MspcError as error:
-        raise frame.error(node, error.message, error.notes) from None
+        raise frame.error(node, error.message, error.notes, error.kind) from None
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     callee = Callee(
         source,
@@ -261,7 +261,7 @@ def inline(
             callee.is_method,
         )
     except MspcError as error:
-        raise caller.error(node, error.message, error.notes) from None
+        raise caller.error(node, error.message, error.notes, error.kind) from None
     frame = Frame(callee.source, names, callee.globals, callee.enclosing, caller, caller.frames(node))
     if cell is not None:
         if caller.depth:
@@ -282,7 +282,8 @@ def _call_gradient(
 ) -> Any:
     if kwargs:
         raise tracer.error(
-            f"a gradient function takes its arguments by position, not by name: {', '.join(kwargs)}"
+            f"a gradient function takes its arguments by position, not by name: {', '.join(kwargs)}",
+            kind=TypeError,
         )
     fn = request.fn.fn if isinstance(request.fn, JitFunction) else request.fn
 

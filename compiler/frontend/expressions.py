@@ -17,6 +17,7 @@ from mspc.compiler.frontend.operators import COMPARE, binary, compare, is_graph_
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, contains_tensor, describe
+from mspc.ir.diagnostics import kind_of
 from mspc.ir.graph import Node, Value
 
 
@@ -68,7 +69,7 @@ def _call(tracer: Tracer, frame: Frame, node: ast.Call) -> Any:
         elif isinstance(value, dict):
             kwargs |= value
         else:
-            raise frame.error(keyword.value, f"** takes a dict, not {describe(value)}")
+            raise frame.error(keyword.value, f"** takes a dict, not {describe(value)}", kind=TypeError)
     return call(tracer, frame, node, target, args, kwargs, held)
 
 
@@ -127,7 +128,7 @@ def _compared(tracer: Tracer, operator: ast.cmpop, left: Any, right: Any) -> Any
         try:
             found = left in right
         except TypeError as error:
-            raise tracer.error(f"'in': {error}") from None
+            raise tracer.error(f"'in': {error}", kind=kind_of(error)) from None
     return found is isinstance(operator, ast.In)
 
 
@@ -172,12 +173,12 @@ def _dict(tracer: Tracer, frame: Frame, node: ast.Dict) -> Any:
         value = evaluate(tracer, frame, item)
         if key is None:
             if not isinstance(value, dict):
-                raise frame.error(item, f"** takes a dict, not {describe(value)}")
+                raise frame.error(item, f"** takes a dict, not {describe(value)}", kind=TypeError)
             found |= value
             continue
         name = evaluate(tracer, frame, key)
         if is_graph_value(name):
-            raise frame.error(key, "a tensor cannot be a key")
+            raise frame.error(key, "a tensor cannot be a key", kind=TypeError)
         found[name] = value
     return tracer.own(found)
 
@@ -226,7 +227,7 @@ def _formatted(tracer: Tracer, frame: Frame, node: ast.FormattedValue) -> Any:
     try:
         return format(value, spec)
     except (TypeError, ValueError) as error:
-        raise frame.error(node.value, f"format: {error}") from None
+        raise frame.error(node.value, f"format: {error}", kind=kind_of(error)) from None
 
 
 def _named(tracer: Tracer, frame: Frame, node: ast.NamedExpr) -> Any:
@@ -327,14 +328,17 @@ def _unpack(tracer: Tracer, frame: Frame, targets: list[ast.expr], values: list[
     starred = [i for i, target in enumerate(targets) if isinstance(target, ast.Starred)]
     if not starred:
         if len(values) != len(targets):
-            raise tracer.error(f"{len(targets)} names on the left, but {len(values)} values on the right")
+            raise tracer.error(
+                f"{len(targets)} names on the left, but {len(values)} values on the right", kind=ValueError
+            )
         for target, value in zip(targets, values, strict=True):
             assign(tracer, frame, target, value)
         return
     place, after = starred[0], len(targets) - starred[0] - 1
     if len(values) < place + after:
         raise tracer.error(
-            f"at least {place + after} values are needed on the right, but there are {len(values)}"
+            f"at least {place + after} values are needed on the right, but there are {len(values)}",
+            kind=ValueError,
         )
     _unpack(tracer, frame, targets[:place], values[:place])
     star = targets[place]
@@ -357,7 +361,7 @@ def _assign_item(tracer: Tracer, frame: Frame, target: ast.Subscript, value: Any
     try:
         base[index] = value
     except (TypeError, IndexError, KeyError) as error:
-        raise tracer.error(str(error)) from None
+        raise tracer.error(str(error), kind=kind_of(error)) from None
 
 
 def _assign_attribute(tracer: Tracer, frame: Frame, target: ast.Attribute, value: Any) -> None:

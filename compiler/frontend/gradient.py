@@ -43,13 +43,15 @@ def call_gradient(
     sens: Any = None
     if request.sens_param:
         if not given:
-            raise tracer.error("the last argument must be the gradient of the result (sens_param=True)")
+            raise tracer.error("the last argument must be the gradient of the result (sens_param=True)", kind=TypeError)
         sens = given.pop()
     places = _places(tracer, request, given)
     weights = [_weight(tracer, weight) for weight in request.weights or ()]
     for weight in weights:
         if not weight.tensor_type.dtype.is_float:
-            raise tracer.error(f"parameter '{weight.name}' is {weight.tensor_type.dtype} and has no gradient")
+            raise tracer.error(
+                f"parameter '{weight.name}' is {weight.tensor_type.dtype} and has no gradient", kind=TypeError
+            )
     result, inputs = _differentiated(tracer, request.fn, given, places, weights, run, earlier)
     tracer.at(frame, node)
     outputs, aux = _outputs(tracer, request, result)
@@ -86,14 +88,17 @@ def _places(tracer: Tracer, request: GradientFunction, given: list[Any]) -> list
         return [i for i, arg in enumerate(given) if isinstance(arg, Value) and arg.tensor_type.dtype.is_float]
     for place in request.positions:
         if place >= len(given):
-            raise tracer.error(f"grad_position {place} is out of range: there are {len(given)} arguments")
+            raise tracer.error(
+                f"grad_position {place} is out of range: there are {len(given)} arguments", kind=ValueError
+            )
         arg = given[place]
         if not isinstance(arg, Value):
-            raise tracer.error(f"argument {place} is {describe(arg)} and cannot be differentiated")
+            raise tracer.error(f"argument {place} is {describe(arg)} and cannot be differentiated", kind=TypeError)
         if not arg.tensor_type.dtype.is_float:
             raise tracer.error(
                 f"argument {place} is a tensor of {arg.tensor_type.dtype}; only "
-                f"floating-point tensors have gradients"
+                f"floating-point tensors have gradients",
+                kind=TypeError,
             )
     return list(request.positions)
 
@@ -230,7 +235,8 @@ def _outputs(tracer: Tracer, request: GradientFunction, result: Any) -> tuple[li
     if request.has_aux:
         if not isinstance(result, tuple | list) or len(result) < 2:
             raise tracer.error(
-                f"has_aux=True needs a function that returns (loss, further results), not {describe(result)}"
+                f"has_aux=True needs a function that returns (loss, further results), not {describe(result)}",
+                kind=TypeError,
             )
         primary, aux = result[0], tuple(result[1:])
     found = [v for v in tensors_in(primary) if isinstance(v.type, TensorType) and v.type.dtype.is_float]
@@ -239,7 +245,9 @@ def _outputs(tracer: Tracer, request: GradientFunction, result: Any) -> tuple[li
     if not found:
         found = [v for v in tensors_in(primary) if isinstance(v.type, TensorType)]
         if not found:
-            raise tracer.error(f"the function returns {describe(primary)}; there is nothing to differentiate")
+            raise tracer.error(
+                f"the function returns {describe(primary)}; there is nothing to differentiate", kind=TypeError
+            )
         tracer.warn(f"the function returns {describe(primary)}: all its gradients are zero, as in MindSpore")
     return found, aux
 
@@ -247,11 +255,13 @@ def _outputs(tracer: Tracer, request: GradientFunction, result: Any) -> tuple[li
 def _sensitivities(tracer: Tracer, outputs: list[Value], sens: Any) -> list[Value]:
     given = list(sens) if isinstance(sens, tuple | list) else [sens]
     if len(given) != len(outputs):
-        raise tracer.error(f"there are {len(outputs)} results, but the sensitivity has {len(given)} entries")
+        raise tracer.error(
+            f"there are {len(outputs)} results, but the sensitivity has {len(given)} entries", kind=ValueError
+        )
     found: list[Value] = []
     for value, output in zip(given, outputs, strict=True):
         made = tracer.cast(tracer.value(value, output.tensor_type.dtype), output.tensor_type.dtype)
         if made.shape != output.shape:
-            raise tracer.error(f"the sensitivity has shape {made.shape}, the result {output.shape}")
+            raise tracer.error(f"the sensitivity has shape {made.shape}, the result {output.shape}", kind=ValueError)
         found.append(made)
     return found

@@ -12,6 +12,7 @@ from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.operators import is_graph_value
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import contains_tensor, describe
+from mspc.ir.diagnostics import kind_of
 from mspc.ir.graph import Value
 
 
@@ -27,14 +28,15 @@ def subscript(tracer: Tracer, base: Any, index: Any) -> Any:
         return tensor_subscript(tracer, tracer.value(base), index)
     if contains_tensor(index):
         if isinstance(base, dict):
-            raise tracer.error("a tensor cannot be a key")
+            raise tracer.error("a tensor cannot be a key", kind=TypeError)
         raise tracer.error(
             f"the index is {describe(index)}; {describe(base)} takes an index known at compile time",
+            kind=TypeError,
         )
     try:
         return base[index]
     except Exception as error:
-        raise tracer.error(_complaint(base, index, error), getattr(error, "notes", ())) from None
+        raise tracer.error(_complaint(base, index, error), getattr(error, "notes", ()), kind=kind_of(error)) from None
 
 
 def _complaint(base: Any, index: Any, error: Exception) -> str:
@@ -66,9 +68,10 @@ def _gather(tracer: Tracer, x: Value, index: Any) -> Any:
                 "for a mask use ops.select(mask, a, b) or multiply by it: the result's shape "
                 "must be known at compile time"
             ],
+            kind=IndexError,
         )
     if not x.shape:
-        raise tracer.error("a scalar tensor has no elements to pick")
+        raise tracer.error("a scalar tensor has no elements to pick", kind=IndexError)
     gather, operands = tracer.op("Gather").call(x, rows, 0)
     return tracer.emit(gather, *operands)
 
@@ -78,12 +81,13 @@ def _expanded(tracer: Tracer, x: Value, entries: tuple[Any, ...]) -> list[Any]:
     named = sum(1 for entry in entries if entry is not None and entry is not Ellipsis)
     if named > len(x.shape):
         raise tracer.error(
-            f"{named} indices for a tensor of {len(x.shape)} dimensions, whose shape is {x.shape}"
+            f"{named} indices for a tensor of {len(x.shape)} dimensions, whose shape is {x.shape}",
+            kind=IndexError,
         )
     rest: list[Any] = [slice(None)] * (len(x.shape) - named)
     dots = [i for i, entry in enumerate(entries) if entry is Ellipsis]
     if len(dots) > 1:
-        raise tracer.error("an index holds '...' more than once")
+        raise tracer.error("an index holds '...' more than once", kind=IndexError)
     if not dots:
         return [*entries, *rest]
     return [*entries[: dots[0]], *rest, *entries[dots[0] + 1 :]]
@@ -131,21 +135,21 @@ def _strided(tracer: Tracer, x: Value, entries: list[Any]) -> Any:
 def _bounds(tracer: Tracer, entry: slice, size: int, dim: int) -> tuple[int, int, int]:
     parts = [_integer(tracer, part, dim) for part in (entry.start, entry.stop, entry.step)]
     if parts[2] is not None and parts[2] <= 0:
-        raise tracer.error(f"the step of a slice must be positive, not {parts[2]}")
+        raise tracer.error(f"the step of a slice must be positive, not {parts[2]}", kind=ValueError)
     start, stop, step = slice(*parts).indices(size)
     count = len(range(start, stop, step))
     if not count:
-        raise tracer.error(f"the slice takes nothing from dimension {dim}, whose size is {size}")
+        raise tracer.error(f"the slice takes nothing from dimension {dim}, whose size is {size}", kind=ValueError)
     return start, min(stop, start + (count - 1) * step + 1) if step > 1 else stop, step
 
 
 def _element(tracer: Tracer, entry: Any, size: int, dim: int) -> tuple[int, int, int]:
     if isinstance(entry, bool) or entry is None:
-        raise tracer.error(f"{entry!r} cannot be an index")
+        raise tracer.error(f"{entry!r} cannot be an index", kind=IndexError)
     place = _integer(tracer, entry, dim)
     assert place is not None
     if not -size <= place < size:
-        raise tracer.error(f"index {place} is out of range for dimension {dim}, whose size is {size}")
+        raise tracer.error(f"index {place} is out of range for dimension {dim}, whose size is {size}", kind=IndexError)
     return place % size, place % size + 1, 1
 
 
@@ -162,7 +166,9 @@ def _integer(tracer: Tracer, part: Any, dim: int) -> int | None:
     try:
         return operator.index(part)
     except TypeError:
-        raise tracer.error(f"the index of dimension {dim} is {describe(part)}, not an integer") from None
+        raise tracer.error(
+            f"the index of dimension {dim} is {describe(part)}, not an integer", kind=IndexError
+        ) from None
 
 
 def unpacked(tracer: Tracer, value: Any, what: str) -> list[Any]:
@@ -176,12 +182,13 @@ def unpacked(tracer: Tracer, value: Any, what: str) -> list[Any]:
         raise tracer.error(
             f"{what} goes over a tensor of shape {shape}",
             ["loop over range(x.shape[0]) and take x[i], or use ops.unstack"],
+            kind=TypeError,
         )
     if isinstance(value, set | frozenset):
-        raise tracer.error(f"{what} goes over a set, whose order is not defined", ["use sorted(...)"])
+        raise tracer.error(f"{what} goes over a set, whose order is not defined", ["use sorted(...)"], kind=TypeError)
     if isinstance(value, list | tuple):
         return list(value)
     try:
         return list(value)
     except TypeError:
-        raise tracer.error(f"{what} goes over {describe(value)}, which has no elements") from None
+        raise tracer.error(f"{what} goes over {describe(value)}, which has no elements", kind=TypeError) from None

@@ -13,6 +13,7 @@ from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import describe
+from mspc.ir.diagnostics import kind_of
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL
 
@@ -59,7 +60,7 @@ def binary(tracer: Tracer, kind: type[ast.operator], left: Any, right: Any) -> A
     if not is_graph_value(left) and not is_graph_value(right):
         return fold(tracer, f"operator {symbol}", python, left, right)
     if not name:
-        raise tracer.error(f"operator {symbol} does not take tensors")
+        raise tracer.error(f"operator {symbol} does not take tensors", kind=TypeError)
     if name == "MatMul":
         return matmul(tracer, left, right)
     if name.startswith("Logical"):
@@ -77,7 +78,9 @@ def matmul(tracer: Tracer, left: Any, right: Any) -> Any:
     if a > 1 and b > 1:
         return tracer.emit(tracer.op("BatchMatMul"), x, y)
     if a == 0 or b == 0:
-        raise tracer.error(f"operator @ needs at least 1 dimension, the shapes are {x.shape} and {y.shape}")
+        raise tracer.error(
+            f"operator @ needs at least 1 dimension, the shapes are {x.shape} and {y.shape}", kind=ValueError
+        )
     if a == 1:
         x = reshape(tracer, x, (1, *x.shape))
     if b == 1:
@@ -126,7 +129,7 @@ def fold(tracer: Tracer, what: str, python: Python, *operands: Any) -> Any:
         result = python(*operands)
     except Exception as error:
         text = getattr(error, "message", None) or str(error) or type(error).__name__
-        raise tracer.error(f"{what}: {text}", getattr(error, "notes", ())) from None
+        raise tracer.error(f"{what}: {text}", getattr(error, "notes", ()), kind=kind_of(error)) from None
     return tracer.own(result) if isinstance(result, list) else result
 
 
@@ -149,14 +152,14 @@ def truth(tracer: Tracer, value: Any, what: str) -> bool:
         return bool(value)
     except Exception as error:
         text = getattr(error, "message", None) or str(error)
-        raise tracer.error(f"{what} has no truth value: {text}") from None
+        raise tracer.error(f"{what} has no truth value: {text}", kind=kind_of(error)) from None
 
 
 def _logical_operands(tracer: Tracer, symbol: str, *operands: Any) -> None:
     for operand in operands:
         dtype = tracer.value(operand).tensor_type.dtype
         if dtype != BOOL:
-            raise tracer.error(f"operator {symbol} takes tensors of Bool, not of {dtype}")
+            raise tracer.error(f"operator {symbol} takes tensors of Bool, not of {dtype}", kind=TypeError)
 
 
 def _check_operands(tracer: Tracer, symbol: str, left: Any, right: Any) -> None:
@@ -165,5 +168,6 @@ def _check_operands(tracer: Tracer, symbol: str, left: Any, right: Any) -> None:
             operand, Value | Tensor | np.ndarray | np.generic | bool | int | float | list | tuple
         ):
             raise tracer.error(
-                f"operator {symbol}: the {side} operand is {describe(operand)}, not a tensor or a number"
+                f"operator {symbol}: the {side} operand is {describe(operand)}, not a tensor or a number",
+                kind=TypeError,
             )

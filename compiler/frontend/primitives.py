@@ -41,7 +41,8 @@ def call_primitive(
     tracer.at(frame, node)
     if kwargs:
         raise tracer.error(
-            f"{primitive.name} takes its operands by position, not by name: {', '.join(kwargs)}"
+            f"{primitive.name} takes its operands by position, not by name: {', '.join(kwargs)}",
+            kind=TypeError,
         )
     instance = primitive.instance_name
     if isinstance(primitive.op, Depend):
@@ -76,14 +77,14 @@ def _prepared(tracer: Tracer, op: Op, args: list[Any], instance: str) -> tuple[O
         message = error.message
         if instance and message.startswith(op.name):
             message = f"{op.name} '{instance}'{message[len(op.name) :]}"
-        raise tracer.error(message, error.notes) from None
+        raise tracer.error(message, error.notes, error.kind or ValueError) from None
     except TypeError as error:
-        raise tracer.error(f"{op.name}: {error}".replace(f"{type(op).__name__}.call()", "it")) from None
+        raise tracer.error(f"{op.name}: {error}".replace(f"{type(op).__name__}.call()", "it"), kind=TypeError) from None
 
 
 def _depend(tracer: Tracer, op: Depend, args: Args, instance: str) -> Any:
     if len(args) < 2:
-        raise tracer.error("Depend takes a value and what must run before it")
+        raise tracer.error("Depend takes a value and what must run before it", kind=TypeError)
     value, after = operand(tracer, args[0]), [v for arg in args[1:] for v in tensors_in(operand(tracer, arg))]
     if isinstance(value, tuple | list):
         return tuple(_depend(tracer, op, (v, *args[1:]), instance) for v in value)

@@ -16,7 +16,7 @@ from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.builtins import REFUSED
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame, contains_tensor
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, kind_of
 from mspc.ir.graph import Value
 
 Args = Sequence[Any]
@@ -34,7 +34,7 @@ def call_handler(
         try:
             inspect.signature(handler).bind(tracer, frame, node, *args, **kwargs)
         except TypeError:
-            raise tracer.error(f"{fn.__name__}() does not take these arguments") from None
+            raise tracer.error(f"{fn.__name__}() does not take these arguments", kind=TypeError) from None
         raise error
 
 
@@ -82,16 +82,17 @@ def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tenso
         raise tracer.error(
             f"{name}() takes only what is known at compile time, not tensors",
             ["operators on tensors stand in mindspore.ops"],
+            kind=TypeError,
         )
     module = str(getattr(fn, "__module__", None) or type(fn).__module__).split(".")[0]
     if module in ("numpy", "math") and any(isinstance(arg, Parameter) for arg in (*args, *kwargs.values())):
-        raise tracer.error(f"{name}() takes only what is known at compile time, not a Parameter")
+        raise tracer.error(f"{name}() takes only what is known at compile time, not a Parameter", kind=TypeError)
     try:
         result = fn(*args, **kwargs)
     except MspcError as error:
-        raise tracer.error(error.message, error.notes) from None
+        raise tracer.error(error.message, error.notes, error.kind) from None
     except Exception as error:
-        raise tracer.error(f"{name}() raised {type(error).__name__}: {error}") from None
+        raise tracer.error(f"{name}() raised {type(error).__name__}: {error}", kind=kind_of(error)) from None
     return (
         tracer.own(result)
         if isinstance(result, list | dict) and takes_tensors and not isinstance(fn, type)

@@ -80,9 +80,11 @@ class Tracer:
         b.phase = frame.phase
         self.precision, self.to_float = frame.precision, frame.to_float
 
-    def error(self, message: str, notes: Iterable[str] = ()) -> MspcError:
+    def error(
+        self, message: str, notes: Iterable[str] = (), kind: type[Exception] | None = None
+    ) -> MspcError:
         """An error at the place last given to `at`."""
-        return MspcError(message, notes=notes, frames=self.builder.frames)
+        return MspcError(message, notes=notes, frames=self.builder.frames, kind=kind or RuntimeError)
 
     def note(self, error: MspcError) -> None:
         """Keep a mistake to be reported at the end, once. Raises TooManyErrors when there are enough."""
@@ -139,7 +141,7 @@ class Tracer:
             array = np.asarray(value)
             kind = array.dtype.kind
             return self.constant_tensor(array.astype("float32" if kind == "f" else array.dtype), "")
-        raise self.error(f"{describe(value)} is not a tensor")
+        raise self.error(f"{describe(value)} is not a tensor", kind=TypeError)
 
     def weight(self, weight: session.Parameter) -> Parameter:
         """The graph's parameter for one of the script."""
@@ -151,6 +153,7 @@ class Tracer:
             raise self.error(
                 f"two parameters are called '{name}'",
                 ['give each Parameter its own name, for example Parameter(value, "w1")'],
+                ValueError,
             )
         for other in self.graph.parameters:
             if other.name == name:

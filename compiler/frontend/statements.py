@@ -19,7 +19,7 @@ from mspc.compiler.frontend.operators import binary, truth
 from mspc.compiler.frontend.source import assigned_names
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import POISON, Frame, Poisoned, describe
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, kind_of
 
 MAX_TURNS = 100_000
 """Turns of one `while` loop; a condition that never fails reaches it."""
@@ -179,17 +179,17 @@ def _assert(tracer: Tracer, frame: Frame, node: ast.Assert) -> None:
     if truth(tracer, test, "the condition of 'assert'"):
         return
     text = "" if node.msg is None else f": {evaluate(tracer, frame, node.msg)}"
-    raise frame.error(node.test, f"assertion failed{text}")
+    raise frame.error(node.test, f"assertion failed{text}", kind=AssertionError)
 
 
 def _raise(tracer: Tracer, frame: Frame, node: ast.Raise) -> None:
     error = None if node.exc is None else evaluate(tracer, frame, node.exc)
     if isinstance(error, BaseException):
         text = getattr(error, "message", None) or str(error)
-        raise frame.error(node, f"{type(error).__name__}{f': {text}' if text else ''}")
+        raise frame.error(node, f"{type(error).__name__}{f': {text}' if text else ''}", kind=kind_of(error))
     if isinstance(error, type) and issubclass(error, BaseException):
-        raise frame.error(node, error.__name__)
-    raise frame.error(node, f"'raise' takes an exception, not {describe(error)}")
+        raise frame.error(node, error.__name__, kind=kind_of(error))
+    raise frame.error(node, f"'raise' takes an exception, not {describe(error)}", kind=TypeError)
 
 
 def _function(tracer: Tracer, frame: Frame, node: ast.FunctionDef) -> None:

@@ -32,7 +32,9 @@ def attribute(tracer: Tracer, x: Value, name: str) -> Any:
         return TensorMethod(x, name)
     if name in OUTSIDE:
         raise tracer.error(f"x.{name} needs the contents of a tensor, which are not known at compile time")
-    raise tracer.error(f"a tensor has no attribute '{name}'", nearest(name, [*ATTRIBUTES, *METHODS]))
+    raise tracer.error(
+        f"a tensor has no attribute '{name}'", nearest(name, [*ATTRIBUTES, *METHODS]), kind=AttributeError
+    )
 
 
 def call_method(tracer: Tracer, method: TensorMethod, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -45,7 +47,7 @@ def call_method(tracer: Tracer, method: TensorMethod, args: Sequence[Any], kwarg
     try:
         inspect.signature(function).bind(tracer, method.value, *args, **kwargs)
     except TypeError as error:
-        raise tracer.error(f"Tensor.{method.name}(): {error}") from None
+        raise tracer.error(f"Tensor.{method.name}(): {error}", kind=TypeError) from None
     return function(tracer, method.value, *args, **kwargs)
 
 
@@ -101,7 +103,7 @@ def _reduction(operator: str, of_bool: DType | None = None) -> Callable[..., Any
 def _keep(t: Tracer, operator: str, keep: Any, spelled: Mapping[str, Any]) -> bool:
     for name, value in spelled.items():
         if name not in ("keepdims", "keepdim"):
-            raise t.error(f"{operator}: unexpected argument '{name}'")
+            raise t.error(f"{operator}: unexpected argument '{name}'", kind=TypeError)
         keep = value
     return bool(keep)
 
@@ -113,7 +115,7 @@ def located(t: Tracer, compute: Callable[[], Any]) -> Any:
     except MspcError as error:
         if error.location is not None:
             raise
-        raise t.error(error.message, error.notes) from None
+        raise t.error(error.message, error.notes, error.kind or ValueError) from None
 
 
 def _sum(
@@ -123,7 +125,7 @@ def _sum(
         x = t.cast(x, dtype_of(dtype))
     for name, value in spelled.items():
         if name not in ("keep_dims", "keepdim"):
-            raise t.error(f"Tensor.sum(): unexpected argument '{name}'")
+            raise t.error(f"Tensor.sum(): unexpected argument '{name}'", kind=TypeError)
         keepdims = value
     return _reduction("ReduceSum", INT64)(t, x, axis, keepdims)
 
@@ -155,7 +157,7 @@ def swapaxes(t: Tracer, x: Value, axis0: int, axis1: int) -> Any:
 
 def flatten(t: Tracer, x: Value, order: str = "C", *, start_dim: int = 0, end_dim: int = -1) -> Any:
     if order != "C":
-        raise t.error(f"Tensor.flatten(): order '{order}' is not supported, only 'C'")
+        raise t.error(f"Tensor.flatten(): order '{order}' is not supported, only 'C'", kind=ValueError)
     rank = len(x.shape)
     if rank == 0:
         return reshape(t, x, (1,))
@@ -194,7 +196,7 @@ def split(t: Tracer, x: Value, split_size_or_sections: Any, axis: int = 0) -> An
     if isinstance(split_size_or_sections, int):
         step = split_size_or_sections
         if step < 1:
-            raise t.error(f"Tensor.split(): the size of a part must be positive, not {step}")
+            raise t.error(f"Tensor.split(): the size of a part must be positive, not {step}", kind=ValueError)
         if size % step == 0:
             result = t.emit(t.op("Split", axis=dim, output_num=size // step), x)
             return result if isinstance(result, tuple) else (result,)
@@ -206,7 +208,8 @@ def split(t: Tracer, x: Value, split_size_or_sections: Any, axis: int = 0) -> An
     if sum(sections) != size:
         raise t.error(
             f"Tensor.split(): the parts {tuple(sections)} do not add up to {size}, the size "
-            f"of dimension {dim}"
+            f"of dimension {dim}",
+            kind=ValueError,
         )
     parts: list[Any] = []
     start = 0
@@ -229,7 +232,8 @@ def astype(t: Tracer, x: Value, dtype: Any, copy: bool = True) -> Any:
         target = dtype_of({float: FLOAT32, int: INT64, bool: BOOL}.get(dtype, dtype))
     except (MspcError, TypeError):
         raise t.error(
-            f"{describe(dtype)} is not an element type", ["for example mindspore.float32"]
+            f"{describe(dtype)} is not an element type", ["for example mindspore.float32"],
+            kind=TypeError,
         ) from None
     return t.cast(x, target)
 
@@ -259,7 +263,7 @@ def deviation(t: Tracer, x: Value, axis: Any = None, ddof: int = 0, keepdims: bo
 
 def clip(t: Tracer, x: Value, min: Any = None, max: Any = None) -> Any:
     if min is None and max is None:
-        raise t.error("Tensor.clip() needs a minimum or a maximum")
+        raise t.error("Tensor.clip() needs a minimum or a maximum", kind=ValueError)
     if min is not None:
         x = t.emit(t.op("Maximum"), x, min)
     return x if max is None else t.emit(t.op("Minimum"), x, max)

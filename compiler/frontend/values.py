@@ -113,8 +113,14 @@ class Frame:
             found = self._spans[node] = (self.source.location(node), *self.call_frames)
         return found
 
-    def error(self, node: ast.AST, message: str, notes: Iterable[str] = ()) -> MspcError:
-        return MspcError(message, notes=notes, frames=self.frames(node))
+    def error(
+        self,
+        node: ast.AST,
+        message: str,
+        notes: Iterable[str] = (),
+        kind: type[Exception] | None = None,
+    ) -> MspcError:
+        return MspcError(message, notes=notes, frames=self.frames(node), kind=kind or RuntimeError)
 
     def lookup(self, name: str) -> Any:
         """The value of a name as this function sees it: its own, then those of the functions around it,

@@ -83,7 +83,7 @@ class LessEqual(Predicate):
 def _require_bool(name: str, *types: TensorType) -> None:
     for index, operand in enumerate(types):
         if operand.dtype != BOOL:
-            raise MspcError(f"{name}: input {index} is {operand.dtype}, not Bool")
+            raise MspcError(f"{name}: input {index} is {operand.dtype}, not Bool", kind=TypeError)
 
 
 class _Logical(Predicate, abstract=True):

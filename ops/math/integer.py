@@ -27,7 +27,8 @@ class _Bitwise(Binary, abstract=True):
         for index, operand in enumerate(types):
             if operand.dtype.is_float:
                 raise MspcError(
-                    f"{self.name}: input {index} is {operand.dtype}, not an integer or Bool tensor"
+                    f"{self.name}: input {index} is {operand.dtype}, not an integer or Bool tensor",
+                    kind=TypeError,
                 )
 
 

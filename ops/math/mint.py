@@ -38,7 +38,7 @@ def _reduction(op: Any, args: Sequence[Any]) -> tuple[Op, tuple[Any, ...]]:
     tensors, found = split_call(op.name, args, 1, ("dim", "keepdim", "dtype"), optional=3)
     dtype = found.get("dtype")
     if dtype is not None and dtype != getattr(tensors[0], "dtype", dtype):
-        raise MspcError(f"{op.name}: dtype {dtype} is not supported", notes=["cast the result"])
+        raise MspcError(f"{op.name}: dtype {dtype} is not supported", notes=["cast the result"], kind=TypeError)
     axis = found.get("dim")
     keep = bool(found.get("keepdim", False))
     return replace(op, keep_dims=keep, axis=() if axis is None else ints_of(op.name, "dim", axis)), tensors

@@ -169,7 +169,7 @@ class _ReduceLogical(Reduce, abstract=True):
     def infer(self, *types: Any) -> Type:
         inferred = super().infer(*types)
         if types[0].dtype != BOOL:
-            raise MspcError(f"{self.name}: input 0 is {types[0].dtype}, not Bool")
+            raise MspcError(f"{self.name}: input 0 is {types[0].dtype}, not Bool", kind=TypeError)
         return inferred
 
 

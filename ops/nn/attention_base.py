@@ -55,9 +55,11 @@ class AttentionOp(Op, abstract=True):
         require_same(self.name, query, key, value)
         for name, operand in self.named(types).items():
             if name == "attn_mask" and operand.dtype not in (BOOL, UINT8):
-                raise MspcError(f"{self.name}: attn_mask is {operand.dtype}, not Bool or UInt8")
+                raise MspcError(f"{self.name}: attn_mask is {operand.dtype}, not Bool or UInt8", kind=TypeError)
             if name == "real_shift" and not operand.dtype.is_float:
-                raise MspcError(f"{self.name}: real_shift is {operand.dtype}, not a floating-point tensor")
+                raise MspcError(
+                    f"{self.name}: real_shift is {operand.dtype}, not a floating-point tensor", kind=TypeError
+                )
         return inferred
 
     @property

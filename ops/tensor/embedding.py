@@ -31,7 +31,7 @@ _INTEGER = NotDifferentiable("its input is an integer")
 def require_integer(name: str, index: int, operand: TensorType) -> None:
     """Raises MspcError where an operand is no integer tensor."""
     if not operand.dtype.is_integer:
-        raise MspcError(f"{name}: input {index} is {operand.dtype}, not an integer tensor")
+        raise MspcError(f"{name}: input {index} is {operand.dtype}, not an integer tensor", kind=TypeError)
 
 
 class Gather(Op):

@@ -81,9 +81,9 @@ class MaskedFill(Elementwise):
 
     def check(self, *types: TensorType) -> None:
         if types[1].dtype != BOOL:
-            raise MspcError(f"MaskedFill: input 1 is {types[1].dtype}, not Bool")
+            raise MspcError(f"MaskedFill: input 1 is {types[1].dtype}, not Bool", kind=TypeError)
         if types[2].dtype != types[0].dtype:
-            raise MspcError(f"MaskedFill: input 0 is {types[0].dtype} and input 2 is {types[2].dtype}")
+            raise MspcError(f"MaskedFill: input 0 is {types[0].dtype} and input 2 is {types[2].dtype}", kind=TypeError)
 
     def bprop(self, b: Builder, x: Value, mask: Value, value: Value, out: Value, dout: Value) -> Gradients:
         zero = b.constant(0, dout.tensor_type.dtype)

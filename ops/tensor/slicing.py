@@ -87,7 +87,8 @@ class _Strided(Op, abstract=True):
         if self.shrink_axis_mask >> i & 1:
             if not -n <= self.begin[i] < n:
                 raise MspcError(
-                    f"{self.name}: index {self.begin[i]} is out of range for dimension {d} of size {n}"
+                    f"{self.name}: index {self.begin[i]} is out of range for dimension {d} of size {n}",
+                    kind=IndexError,
                 )
             return Cut(d, self.begin[i] % n, 1, -1)
         if step == 0:

@@ -51,7 +51,7 @@ def rule_of(node: Node) -> Rule | None:
     except MspcError as error:
         if error.location is not None:
             raise
-        raise node.error(error.message, error.notes) from None
+        raise node.error(error.message, error.notes, error.kind or ValueError) from None
 
 
 def make_choice(
