@@ -1,14 +1,15 @@
-"""What `mindspore.runtime` offers: settings of device memory, taken, checked, and without effect; waiting for a GPU and
+"""What `mindspore.runtime` offers: settings of device memory, checked and said to have no effect; waiting for a GPU and
 the memory taken there; and which device a script asks for.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from mspc.api import launch, state
-from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.context import set_context
+from mspc.api.setting import checked, say_once
+from mspc.api.settings import DEVICE_MEMORY
 
 
 def asked_device() -> dict[str, Any]:
@@ -32,30 +33,27 @@ def set_memory(
     init_size: str = "2GB", increase_size: str = "2GB", max_size: str = "1024GB", optimize_level: str = "O0",
     huge_page_reserve_size: str = "0GB",
 ) -> None:  # fmt: skip
-    """Limits of device memory, each as "28GB".
+    """Limits of device memory, each as "28GB"; says that they change nothing.
 
     Raises:
         TypeError, ValueError: a size is not written like that.
     """
     sizes = {"init_size": init_size, "increase_size": increase_size, "max_size": max_size}
-    for name, size in sizes.items():
-        if not isinstance(size, str):
-            raise ApiTypeError(f"set_memory: {name} must be a string, not {size!r}")
-        if not re.fullmatch(r"\d+(\.\d+)?\s*GB", size):
-            raise ApiValueError(f"set_memory: {name} {size!r} is not written like '28GB'")
+    levels = {"optimize_level": optimize_level, "huge_page_reserve_size": huge_page_reserve_size}
+    checked("runtime.set_memory", DEVICE_MEMORY, sizes | levels)
 
 
 def set_device(device_target: str, device_id: int = 0) -> None:
     """Choose a device, as `set_context(device_target=..., device_id=...)`. Raises ValueError for
     an unknown one.
     """
-    from mspc.api.context import set_context
-
     set_context(device_target=device_target, device_id=device_id)
 
 
 def launch_blocking() -> None:
-    """Accepted, without effect: errors name their operator also where steps are replayed."""
+    """Says that it changes nothing: errors name their operator also where steps are replayed."""
+    name = "runtime.launch_blocking()"
+    say_once(name, f"{name} changes nothing here: errors name their operator also where steps are replayed")
 
 
 def synchronize() -> None:

@@ -23,6 +23,8 @@ class Session:
         sets and dropout layers were made.
     groups: user-made groups of ranks by name.
     general, parallel: what `set_context` and `set_auto_parallel_context` have set.
+    asked: how and where the script wrote some of them. said: what was warned of. speaks: whether this
+        rank warns for all.
     frozen: (what the context was last frozen from, the result), so that calls in a row need not do it again.
     """
 
@@ -41,6 +43,9 @@ class Session:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     general: dict[str, Any] = field(default_factory=dict)
     parallel: dict[str, Any] = field(default_factory=dict)
+    asked: dict[str, tuple[str, str]] = field(default_factory=dict)
+    said: set[str] = field(default_factory=set)
+    speaks: bool = True
     frozen: Any = None
 
     @classmethod
@@ -53,12 +58,13 @@ class Session:
             size=size,
             local_rank=_number("OMPI_COMM_WORLD_LOCAL_RANK", default=rank),
             local_size=_number("OMPI_COMM_WORLD_LOCAL_SIZE", default=size),
+            speaks=rank == 0,
         )
 
     @classmethod
     def of_rank(cls, rank: int, size: int) -> Session:
         """A session that a launcher makes for one rank of a job on this host."""
-        return cls(rank=rank, size=size, local_rank=rank, local_size=size, launched=True)
+        return cls(rank=rank, size=size, local_rank=rank, local_size=size, launched=True, speaks=rank == 0)
 
 
 _holder: list[Session] = []

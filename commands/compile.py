@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mspc.api.setting import say_once
 from mspc.api.state import Session
 from mspc.commands.report.facts import Report, make_report
 from mspc.commands.report.progress import Progress
 from mspc.commands.report.table import write_json
 from mspc.commands.report.text import print_report
+from mspc.compiler.driver import Compiled
 from mspc.engine.capture import Launch, NamedTarget, build, capture, parse_target
 from mspc.engine.dumps import StageFiles, is_execute, numbered, program
 from mspc.engine.first_values import FirstValue, first_values
@@ -72,6 +75,7 @@ def compile_target(target: str, options: CompileOptions) -> None:
         tensors = [StoredTensor(value.name, value.type, value.make) for value in stored]
         output.write_by(WEIGHTS, lambda file: write_tensors(file, tensors))
         output.commit()
+    _warn(launch, first.compiled)
     report.notes += _notes(launch, report.mode, first.compiled.traced.ignored_strategies)
     if programs.differ:
         report.notes.append("the network depends on get_rank(), so the script was run once for every rank")
@@ -163,7 +167,7 @@ def _rerun(target: NamedTarget | Path, options: CompileOptions, first: Session, 
     """The launch as another rank sees it: the script runs again with modules of its own, unseen."""
     from mspc.engine.user_state import UserState
 
-    session = Session(rank, first.size, rank, first.local_size, launched=first.launched)
+    session = Session(rank, first.size, rank, first.local_size, launched=first.launched, speaks=False)
     user = UserState(session, None, shown=False)
     user.enter()
     try:
@@ -192,6 +196,14 @@ def _wanted(options: CompileOptions, ranks: int) -> Sequence[int]:
 
 def _no_rank(rank: int, ranks: int) -> MspcError:
     return MspcError(f"there is no rank {rank}; ranks are 0 to {ranks - 1}")
+
+
+def _warn(launch: Launch, compiled: Compiled) -> None:
+    """Say on stderr what the compiler noticed, and which settings change nothing here."""
+    for name, text in launch.context.changing_nothing("compile", compiled.config.device):
+        say_once(name, text)
+    for text in compiled.traced.warnings:
+        print(f"warning: {text}", file=sys.stderr)
 
 
 def _notes(launch: Launch, mode: str, ignored: int) -> list[str]:

@@ -209,24 +209,31 @@ def _run_one(
 ) -> int | None:
     """Run the script on one rank; where it turns out to want more, return their number instead.
 
-    What the script prints before its first step is held back until that is known.
+    What the script prints, and is warned of, before its first step is held back until that is known.
     """
     from mspc.engine.launch import RanksWanted
     from mspc.engine.user_state import HeldBack
 
-    held = HeldBack(sys.stdout)
+    held, warned = HeldBack(sys.stdout), HeldBack(sys.stderr)
     job = _simulated(wishes, profile) if simulate else _join(wishes, profile)
     launcher = _prepare(job, path, False)
-    launcher.on_first_compile = held.release
-    ordinary, sys.stdout = sys.stdout, held  # type: ignore[assignment]  # a text stream
+
+    def release() -> None:
+        held.release()
+        warned.release()
+
+    launcher.on_first_compile = release
+    ordinary = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = held, warned  # type: ignore[assignment]  # text streams
     try:
         _run_to_its_end(path, arguments, job)
     except RanksWanted as wanted:
         held.drop()
+        warned.drop()
         return wanted.ranks
     finally:
-        held.release()
-        sys.stdout = ordinary
+        release()
+        sys.stdout, sys.stderr = ordinary
     return None
 
 

@@ -3,54 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from typing import Any
 
 from mspc.api.context import FrozenContext
+from mspc.api.settings import SHARDED, compiled_settings
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import TensorType
 
-SHARDED_MODES = ("semi_auto_parallel", "auto_parallel")
+_Attributes = make_dataclass(
+    "_Attributes",
+    [(name, Any, s.attribute_of(getattr(FrozenContext, s.frozen_name))) for name, s in compiled_settings().items()],
+    frozen=True,
+)
 
 
 @dataclass(frozen=True)
-class Config:
-    """Settings of one compile.
+class Config(_Attributes):
+    """Settings of one compile. Beside the fields below those of `compiled_settings`, which passes read from the graph:
 
-    ranks: number of ranks. mode: a ParallelMode. search_mode: how auto_parallel decides.
-    dataset_strategy: "data_parallel" (every rank feeds its own rows), "full_batch" (every rank feeds the whole
-        batch), or
-        one strategy per input (tuples of ints or NamedLayouts).
     gradients_mean: data parallel mode divides summed gradients by the number of ranks.
-    script_folder: file names in the text are relative to it.
-    parallel_optimizer, parallel_optimizer_threshold (KB), optimizer_weight_shard_size: replicas of a parameter
-    share its
-        update (`enable_parallel_optimizer`).
+    parallel_optimizer, parallel_optimizer_threshold (KiB), optimizer_weight_shard_size: replicas of a parameter
+    share its update (`enable_parallel_optimizer`).
     gradient_bucket: bytes of gradients whose reductions are one collective; 0: each its own (`comm_fusion`).
     gradient_fp32_sync: gradients of Float32 parameters are summed over ranks in Float32, not in the half precision that
-        they were computed in.
+    they were computed in.
+
+    ranks: number of ranks. mode: a ParallelMode.
+    dataset_strategy: "data_parallel" (every rank feeds its own rows), "full_batch" (every rank feeds the whole
+    batch), or one strategy per input (tuples of ints or NamedLayouts).
+    script_folder: file names in the text are relative to it.
     device: "CPU" or "GPU" (`device_target`); for GPUs attention that is written out becomes one operator.
     """
 
     ranks: int = 1
     mode: str = "stand_alone"
-    search_mode: str = "sharding_propagation"
     dataset_strategy: str | tuple[Any, ...] = "data_parallel"
-    gradients_mean: bool = False
     script_folder: str = ""
-    parallel_optimizer: bool = False
-    parallel_optimizer_threshold: int = 64
-    optimizer_weight_shard_size: int = -1
-    gradient_bucket: int = 64 << 20
     device: str = "CPU"
-    gradient_fp32_sync: bool = True
 
     @property
     def sharded(self) -> bool:
         """Whether operators are cut, so that strategies count."""
-        return self.mode in SHARDED_MODES
+        return self.mode in SHARDED
+
+    def attributes(self, needs: str = "") -> dict[str, Any]:
+        """The settings that count in this mode, for the header of the graph: those that are not at their default, or
+        all that count only beside `needs`."""
+        found: dict[str, Any] = {}
+        for name, setting in compiled_settings().items():
+            value = getattr(self, name)
+            counts = self.mode in setting.modes and setting.needs == needs
+            if counts and (needs or value != getattr(_Attributes, name)):
+                found[name] = value
+        return found
 
     @property
     def feeds_own_rows(self) -> bool:
@@ -77,26 +85,11 @@ class Config:
         return Config(
             ranks=ranks,
             mode=context.parallel_mode,
-            search_mode=context.search_mode or "sharding_propagation",
             dataset_strategy=context.dataset_strategy,
-            gradients_mean=context.gradients_mean,
             script_folder=script_folder,
-            parallel_optimizer=context.enable_parallel_optimizer,
-            parallel_optimizer_threshold=context.optimizer_threshold,
-            optimizer_weight_shard_size=context.optimizer_shard_size,
-            gradient_bucket=_bucket(dict(context.comm_fusion)),
             device=context.device_target,
-            gradient_fp32_sync=context.gradient_fp32_sync,
+            **{name: s.attribute_of(getattr(context, s.frozen_name)) for name, s in compiled_settings().items()},
         )
-
-
-def _bucket(fusion: dict[str, Any]) -> int:
-    """Bytes of gradients that travel together: `comm_fusion={"openstate": True, "allreduce": {"mode": "size",
-    "config": 32}}` says 32 MB; closed, every gradient travels alone; else MindSpore's 64 MB."""
-    if fusion.get("openstate") is False:
-        return 0
-    wanted = dict(fusion.get("allreduce") or ())
-    return int(wanted["config"]) << 20 if wanted.get("mode") == "size" and wanted.get("config") else 64 << 20
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
 from mspc.passes.base import find_pass
-from mspc.passes.communication.fuse_gradients import BUCKET
 from mspc.passes.fusion.causal_masks import note_triangles
 from mspc.passes.sharding.check_strategies import strategy_mistakes
 
@@ -131,13 +130,7 @@ def trace_call(target: Any, call: Call, config: Config, whole: bool = False) -> 
 def compile_graph(traced: Traced, fed: list[Fed], config: Config, on_stage: OnStage | None = None) -> Compiled:
     """Compile a traced graph: the shared passes, then the program's identity."""
     graph = traced.graph
-    graph.attrs |= {"mode": config.mode, "ranks": config.ranks}
-    if config.gradients_mean and config.mode == "data_parallel":
-        graph.attrs["gradients_mean"] = True
-    if config.gradient_bucket != BUCKET:
-        graph.attrs["gradient_bucket"] = config.gradient_bucket
-    if config.sharded and not config.gradient_fp32_sync:
-        graph.attrs["gradient_fp32_sync"] = False
+    graph.attrs |= {"mode": config.mode, "ranks": config.ranks} | config.attributes()
     if config.sharded:
         graph.attrs["outputs"] = "batch" if config.dataset_strategy == "data_parallel" else "whole"
         _optimizer_parallel(traced, config)
@@ -168,9 +161,7 @@ def _optimizer_parallel(traced: Traced, config: Config) -> None:
     graph = traced.graph
     if not config.parallel_optimizer:
         return
-    graph.attrs["parallel_optimizer"] = True
-    graph.attrs["parallel_optimizer_threshold"] = config.parallel_optimizer_threshold
-    graph.attrs["optimizer_weight_shard_size"] = config.optimizer_weight_shard_size
+    graph.attrs |= config.attributes(needs="enable_parallel_optimizer")
     for parameter in graph.parameters:
         source = traced.parameters.get(parameter.name)
         if source is not None and not getattr(source, "parallel_optimizer", True):

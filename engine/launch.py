@@ -19,6 +19,7 @@ from mspc.api.common.initial_values import InitialValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.context import FrozenContext
 from mspc.api.runtime import asked_device
+from mspc.api.setting import say_once
 from mspc.compiler.call import Call, describe_call, takes_data
 from mspc.compiler.config import Config, Fed
 from mspc.compiler.driver import Compiled, compile_graph, trace_call
@@ -151,7 +152,7 @@ class Launcher:
             if compiled.config.mode not in EACH_ITS_OWN:
                 agree(self.job.comm, compiled.compile_id)
             self.job.hardware.agree(self.job.comm)
-        self._warn(target, compiled)
+        self._warn(target, compiled, frozen)
         self.job.hardware.prepare(asked.deterministic, self.job.comm, self.job.watch)
         tf32 = bool(getattr(frozen, "matmul_allow_tf32", False))
         launched = Launched(len(self.launched), compiled, self.job, parameters, self.store, tf32)
@@ -161,10 +162,13 @@ class Launcher:
             self.job.watch.graph_of = self.graph_of
         return launched
 
-    def _warn(self, target: Any, compiled: Compiled) -> None:
-        """Rank 0 says once what the front end noticed, and what does not happen in this mode."""
+    def _warn(self, target: Any, compiled: Compiled, frozen: FrozenContext) -> None:
+        """Rank 0 says once what the compiler noticed, what does not happen in this mode, and which settings do not
+        count here."""
         if self.job.rank:
             return
+        for name, text in frozen.changing_nothing("run", compiled.config.device):
+            say_once(name, text)
         said = list(compiled.traced.warnings)
         ignored, mode = compiled.traced.ignored_strategies, compiled.config.mode
         if ignored:

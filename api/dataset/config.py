@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mspc.api import state
 from mspc.api.errors import ApiValueError
+from mspc.api.setting import checked
+from mspc.api.settings import DATASET
+
+_KEY = "dataset"
 
 
 def set_seed(seed: int) -> None:
@@ -19,12 +25,41 @@ def get_seed() -> int | None:
 
 
 def set_num_parallel_workers(num: int) -> None:
-    """Accepted."""
+    """How many workers read ahead; says that it changes nothing. Raises TypeError or ValueError for no positive
+    number."""
+    _set("num_parallel_workers", num)
+
+
+def get_num_parallel_workers() -> int:
+    """What `set_num_parallel_workers` has set, or MindSpore's default."""
+    return _get("num_parallel_workers")
 
 
 def set_prefetch_size(size: int) -> None:
-    """Accepted."""
+    """How many batches are read ahead; says that it changes nothing. Raises TypeError or ValueError for no positive
+    number."""
+    _set("prefetch_size", size)
+
+
+def get_prefetch_size() -> int:
+    """What `set_prefetch_size` has set, or MindSpore's default."""
+    return _get("prefetch_size")
 
 
 def set_enable_shared_mem(enable: bool) -> None:
-    """Accepted."""
+    """Whether workers share memory; says that it changes nothing. Raises TypeError for no bool."""
+    _set("enable_shared_mem", enable)
+
+
+def get_enable_shared_mem() -> bool:
+    """What `set_enable_shared_mem` has set, or MindSpore's default."""
+    return _get("enable_shared_mem")
+
+
+def _set(name: str, value: Any) -> None:
+    found = checked(f"dataset.config.set_{name}", DATASET, {name: value})
+    state.current().general.setdefault(_KEY, {}).update(found)
+
+
+def _get(name: str) -> Any:
+    return state.current().general.get(_KEY, {}).get(name, DATASET[name].default)

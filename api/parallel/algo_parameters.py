@@ -6,27 +6,23 @@ from typing import Any
 
 from mspc.api import state
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.setting import checked
+from mspc.api.settings import ALGORITHM
 
-DEFAULTS: dict[str, Any] = {
-    "fully_use_devices": True,
-    "elementwise_op_strategy_follow": False,
-    "enable_algo_approxi": False,
-    "algo_approxi_epsilon": 0.1,
-    "tensor_slice_align_enable": False,
-    "tensor_slice_align_size": 16,
-}
+DEFAULTS: dict[str, Any] = {name: setting.default for name, setting in ALGORITHM.items()}
 _KEY = "algo_parameters"
 
 
 def set_algo_parameters(**values: Any) -> None:
-    """Set options of the search for strategies. They are checked and kept; sharding propagation has no use for them.
+    """Set options of the search for strategies. They are checked and kept; sharding propagation has no use for them,
+    which is said.
 
     Raises:
         ValueError: an option is not known, or a number lies outside its range. TypeError: a value of the wrong type.
     """
     for key, value in values.items():
         _check(key, value)
-    _kept().update(values)
+    _kept().update(checked("set_algo_parameters", ALGORITHM, values))
 
 
 def get_algo_parameters(attr_key: str) -> Any:

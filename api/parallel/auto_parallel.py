@@ -6,10 +6,21 @@ from typing import Any
 
 from mspc.api.common.gradient import JitFunction
 from mspc.api.communication.groups import require_init
-from mspc.api.context import ParallelMode, check_dataset_strategy
+from mspc.api.context import ParallelMode
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
+from mspc.api.setting import checked, note_asked
+from mspc.api.settings import AUTO_PARALLEL, PARALLEL
 
+_DEFAULTS: dict[str, Any] = {
+    "search_mode": "",
+    "dataset_strategy": "data_parallel",
+    "gradients_mean": False,
+    "enable_alltoall": True,
+    "enable_parallel_optimizer": False,
+    "comm_fusion": {},
+}
+"""What holds for the network whatever `set_auto_parallel_context` says."""
 _MODES = {
     "semi_auto": (ParallelMode.SEMI_AUTO_PARALLEL, ""),
     "sharding_propagation": (ParallelMode.AUTO_PARALLEL, "sharding_propagation"),
@@ -41,15 +52,11 @@ class AutoParallel(Cell):
             )
         self.network = network.fn if isinstance(network, JitFunction) else network
         mode, search = _MODES[parallel_mode]
-        self.parallel_settings: dict[str, Any] = {
-            "parallel_mode": mode,
-            "search_mode": search,
-            "dataset_strategy": "data_parallel",
-            "gradients_mean": False,
-            "enable_alltoall": True,
-            "enable_parallel_optimizer": False,
-            "comm_fusion": (),
-        }
+        self.parallel_settings: dict[str, Any] = dict(_DEFAULTS, parallel_mode=mode)
+        self.asked: dict[str, tuple[str, str]] = {}
+        if search:
+            shown = f"AutoParallel(parallel_mode={parallel_mode!r})"
+            self._set(shown, search_mode=search)
 
     def construct(self, *args: Any) -> Any:
         return self.network(*args)
@@ -60,18 +67,29 @@ class AutoParallel(Cell):
         Cell.__init__(other, auto_prefix=False)
         other.network = network
         other.parallel_settings = self.parallel_settings
+        other.asked = self.asked
         return other
+
+    def _set(self, shown: str, **values: Any) -> None:
+        """Keep settings of `set_auto_parallel_context`, given by a call of a method as in `shown`.
+
+        Raises:
+            ValueError, TypeError, KeyError: a value is wrong or not supported.
+        """
+        found = checked(shown, PARALLEL, values, shown)
+        note_asked(self.asked, shown, PARALLEL, found, shown)
+        self.parallel_settings |= found
 
     def dataset_strategy(self, config: Any) -> None:
         """How data arrive: "data_parallel", "full_batch", or one tuple or Layout per input."""
-        self.parallel_settings["dataset_strategy"] = check_dataset_strategy("dataset_strategy", config)
+        self._set(f"AutoParallel.dataset_strategy({config!r})", dataset_strategy=config)
 
     def hsdp(self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1") -> None:
         """Cut optimizer states (and weights) over replicas.
 
         Args:
             shard_size: number of ranks that share, -1 for all. threshold: smallest parameter in KiB.
-            optimizer_level: "level1" is supported.
+            optimizer_level: "level1"; the others do the same, which is said.
         """
         if (
             isinstance(shard_size, bool)
@@ -81,59 +99,69 @@ class AutoParallel(Cell):
             raise ApiValueError(f"hsdp: shard_size {shard_size!r} must be -1 or a positive integer")
         if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0:
             raise ApiValueError(f"hsdp: threshold {threshold!r} must be an integer, 0 or more")
-        if optimizer_level not in ("level1", "level2", "level3"):
-            raise ApiValueError(
-                f"hsdp: optimizer_level {optimizer_level!r} is not 'level1', 'level2' or 'level3'"
-            )
+        checked("AutoParallel.hsdp", AUTO_PARALLEL, {"optimizer_level": optimizer_level})
         self.parallel_settings |= {
             "enable_parallel_optimizer": True,
-            "optimizer_shard_size": shard_size,
-            "optimizer_threshold": threshold,
-        }
+            "parallel_optimizer_config": {
+                "parallel_optimizer_threshold": threshold, "optimizer_weight_shard_size": shard_size
+            },
+        }  # fmt: skip
 
     def comm_fusion(self, config: dict[str, Any]) -> None:
         """How collectives are merged, for example {"allreduce": {"mode": "size", "config": 64}}."""
-        if not isinstance(config, dict):
-            raise ApiTypeError(f"comm_fusion takes a dict, not {config!r}")
-        for key in config:
-            if key not in ("openstate", "allreduce", "allgather", "reducescatter"):
-                raise ApiValueError(f"comm_fusion has no entry {key!r}")
-        self.parallel_settings["comm_fusion"] = tuple(
-            (key, tuple(value.items()) if isinstance(value, dict) else value) for key, value in config.items()
-        )
+        self._set(f"AutoParallel.comm_fusion({config!r})", comm_fusion=config)
 
     def enable_gradients_mean(self) -> None:
-        self.parallel_settings["gradients_mean"] = True
+        self._set("AutoParallel.enable_gradients_mean()", gradients_mean=True)
 
     def disable_gradient_fp32_sync(self) -> None:
-        self.parallel_settings["gradient_fp32_sync"] = False
+        self._set("AutoParallel.disable_gradient_fp32_sync()", gradient_fp32_sync=False)
 
     def disable_loss_repeated_mean(self) -> None:
-        self.parallel_settings["loss_repeated_mean"] = False
+        self._set("AutoParallel.disable_loss_repeated_mean()", loss_repeated_mean=False)
 
     def enable_fp32_communication(self) -> None:
-        self.parallel_settings["force_fp32_communication"] = True
+        self._set("AutoParallel.enable_fp32_communication()", force_fp32_communication=True)
 
     def no_init_parameters_in_compile(self) -> None:
-        """Accepted; initial values are drawn when they are needed."""
+        self._set("AutoParallel.no_init_parameters_in_compile()", init_param_in_compile=False)
 
     def save_param_strategy_file(self, file_path: str) -> None:
-        """Write how parameters are cut."""
-        self.parallel_settings["strategy_ckpt_save_file"] = _path("save_param_strategy_file", file_path)
+        self._set(f"AutoParallel.save_param_strategy_file({file_path!r})", strategy_ckpt_save_file=file_path)
 
     def load_param_strategy_file(self, file_path: str) -> None:
-        self.parallel_settings["strategy_ckpt_load_file"] = _path("load_param_strategy_file", file_path)
+        self._set(f"AutoParallel.load_param_strategy_file({file_path!r})", strategy_ckpt_load_file=file_path)
+
+    def disable_strategy_file_only_for_trainable_params(self) -> None:
+        values = {"strategy_ckpt_config": {"only_trainable_params": False}}
+        self._set("AutoParallel.disable_strategy_file_only_for_trainable_params()", **values)
+
+    def save_operator_strategy_file(self, file_path: str) -> None:
+        self._set(f"AutoParallel.save_operator_strategy_file({file_path!r})", strategy_ckpt_save_file=file_path)
+
+    def load_operator_strategy_file(self, file_path: str) -> None:
+        self._set(f"AutoParallel.load_operator_strategy_file({file_path!r})", strategy_ckpt_load_file=file_path)
 
     def set_group_ckpt_save_file(self, file_path: str) -> None:
-        self.parallel_settings["group_ckpt_save_file"] = _path("set_group_ckpt_save_file", file_path)
+        self._set(f"AutoParallel.set_group_ckpt_save_file({file_path!r})", group_ckpt_save_file=file_path)
 
-    def pipeline(self, stages: int = 1, **_: Any) -> None:
+    def print_local_norm(self) -> None:
+        self._set("AutoParallel.print_local_norm()", dump_local_norm=True)
+
+    def dump_local_norm(self, file_path: str) -> None:
+        self._set(f"AutoParallel.dump_local_norm({file_path!r})", dump_local_norm_path=file_path)
+
+    def enable_device_local_norm(self) -> None:
+        self._set("AutoParallel.enable_device_local_norm()", dump_device_local_norm=True)
+
+    def transformer_opt(self, file_path: str | None) -> None:
+        """A file with options of MindSpore's passes for transformers; says that it changes nothing."""
+        checked("AutoParallel.transformer_opt", AUTO_PARALLEL, {"file_path": file_path})
+
+    def pipeline(
+        self, stages: int = 1, output_broadcast: bool = False, interleave: bool = False, scheduler: str = "1f1b"
+    ) -> None:
         """Split the network into stages; only 1 is supported."""
-        if stages != 1:
-            raise ApiValueError(f"AutoParallel.pipeline: {stages} stages are not supported")
-
-
-def _path(function: str, path: Any) -> str:
-    if not isinstance(path, str):
-        raise ApiTypeError(f"{function} takes a path, not {path!r}")
-    return path
+        self._set(f"AutoParallel.pipeline(stages={stages!r})", pipeline_stages=stages)
+        rest = {"output_broadcast": output_broadcast, "interleave": interleave, "scheduler": scheduler}
+        checked("AutoParallel.pipeline", AUTO_PARALLEL, rest)

@@ -1,0 +1,262 @@
+"""Every setting that a script can give, one line each: name, default, legal values, and what it changes or why it
+changes nothing. `FrozenContext`, `Config` and the graph's header have from here what they hold.
+
+A new setting is a line here, and a pass that reads its `attribute` from the header.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from mspc.api import checks, state
+from mspc.api.checks import boolean, integer, integers, mapping, one_of, text
+from mspc.api.setting import Place, Setting, table
+
+SHARDED = ("semi_auto_parallel", "auto_parallel")
+DATA_PARALLEL = ("data_parallel",)
+MODES = ("stand_alone", "data_parallel", "hybrid_parallel", *SHARDED)
+SEARCHES = ("recursive_programming", "dynamic_programming", "sharding_propagation")
+BUCKET = 64 << 20
+"""Bytes of gradients that travel together unless a script says otherwise, as in MindSpore."""
+
+GRAPHS_ALWAYS = "networks are compiled to graphs in every mode"
+MEMORY = "memory is planned for each network, and nothing more is taken"
+FUSES = "operators are fused always"
+NO_FILE = "strategies are neither written to files nor read from them yet"
+ONE_STAGE = "there is one pipeline stage"
+NO_CONVOLUTIONS = "there are no convolutions yet"
+NO_SEARCH = "only a search by costs would read it, and strategies are found by sharding propagation"
+ONE_THREAD = "a rank's pipeline runs in one thread, when its next batch is asked for"
+NO_NORMS = "no norms are written"
+
+
+def _other_search(value: str) -> str:
+    return "" if value == "sharding_propagation" else "it runs as sharding propagation today"
+
+
+def _missing(path: str) -> str:
+    return "" if os.path.isfile(path) else "there is no such file"
+
+
+def _other_rank(rank: int) -> str:
+    # Through its dictionary: a compile observes who asks for the rank.
+    return "" if rank == vars(state.current())["rank"] else "ranks have the numbers that their launcher gave them"
+
+
+def _device(target: str) -> str:
+    return "there is no Ascend here; the network runs on what there is" if target == "Ascend" else ""
+
+
+def _fusions(config: Mapping[str, Any]) -> str:
+    if (config.get("allreduce") or {}).get("mode") == "index":
+        return "gradients are merged by size, not by index"
+    others = [name for name in ("allgather", "reducescatter") if name in config]
+    return f"{others[0]} operators are not merged, only the AllReduce of gradients" if others else ""
+
+
+def bucket(fusion: tuple[tuple[str, Any], ...]) -> int:
+    """Bytes of gradients that travel together: `comm_fusion={"openstate": True, "allreduce": {"mode": "size",
+    "config": 32}}` says 32 MB; closed, every gradient travels alone."""
+    found = dict(fusion)
+    if found.get("openstate") is False:
+        return 0
+    wanted = dict(found.get("allreduce") or ())
+    return int(wanted["config"]) << 20 if wanted.get("mode") == "size" and wanted.get("config") else BUCKET
+
+
+def _on(value: str) -> bool:
+    return value == "ON"
+
+
+def _compiles(place: Place) -> str:
+    return "" if place.command == "compile" else "a run writes no dumps and no folder; mspc compile does"
+
+
+def _only_compiles(place: Place) -> str:
+    return "" if place.command == "compile" else "this command runs; mspc compile only compiles"
+
+
+def _gpu_runs(place: Place) -> str:
+    return "" if (place.command, place.device) == ("run", "GPU") else "it counts in a run on a GPU"
+
+
+def _gpu(place: Place) -> str:
+    return "" if place.command == "compile" or place.device == "GPU" else "it counts on a GPU"
+
+
+_GPU_CONFIG = (
+    Setting("matmul_allow_tf32", False, boolean, "products of Float32 round operands to TF32", elsewhere=_gpu),
+    Setting("conv_allow_tf32", True, boolean, ignored=NO_CONVOLUTIONS),
+    Setting("conv_fprop_algo", "normal", text, ignored=NO_CONVOLUTIONS),
+    Setting("conv_dgrad_algo", "normal", text, ignored=NO_CONVOLUTIONS),
+    Setting("conv_wgrad_algo", "normal", text, ignored=NO_CONVOLUTIONS),
+)
+
+
+def _gpu_config(key: str, value: Any) -> dict[str, Any]:
+    found = checks.known_keys(*(entry.name for entry in _GPU_CONFIG))(key, value)
+    for entry in _GPU_CONFIG:
+        if entry.name in found:
+            entry.check(f"{key}[{entry.name!r}]", found[entry.name])
+    return found
+
+
+CONTEXT = table(
+    Setting("mode", 0, one_of(0, 1), ignored=GRAPHS_ALWAYS),
+    Setting("device_target", "CPU", one_of("CPU", "GPU", "Ascend"), "which device runs", ignored=_device),
+    Setting("device_id", 0, integer(0), "which GPU runs", elsewhere=_gpu_runs),
+    Setting("save_graphs", 0, checks.save_graphs, "which dumps a compile writes", elsewhere=_compiles),
+    Setting("save_graphs_path", "", text, "the folder that a compile writes", elsewhere=_compiles),
+    Setting("precompile_only", False, boolean, "a compile runs nothing", elsewhere=_only_compiles),
+    Setting("max_call_depth", 1000, integer(1), ignored="how deep calls may nest is fixed"),
+    Setting("max_device_memory", "1024GB", text, ignored=MEMORY),
+    Setting("mempool_block_size", "1GB", text, ignored=MEMORY),
+    Setting("memory_optimize_level", "O0", ignored=MEMORY),
+    Setting("memory_offload", "OFF", ignored="everything stays on the device"),
+    Setting("enable_graph_kernel", False, boolean, ignored=FUSES),
+    Setting("graph_kernel_flags", "", text, ignored=FUSES),
+    Setting("enable_reduce_precision", True, boolean, ignored="element types are those of the network"),
+    Setting("enable_compile_cache", False, boolean, ignored="a compile is not kept"),
+    Setting("compile_cache_path", ".", text, ignored="a compile is not kept"),
+    Setting("deterministic", "OFF", one_of("OFF", "ON"), "the same bits at every run", compiled=_on),
+    Setting("jit_config", {}, mapping, ignored=GRAPHS_ALWAYS),
+    Setting("jit_level", "", text, ignored=GRAPHS_ALWAYS),
+    Setting("jit_syntax_level", 2, ignored="what can be compiled is compiled at every level"),
+    Setting("runtime_num_threads", 0, integer(0), ignored="a rank runs in one thread, its products in BLAS"),
+    Setting("inter_op_parallel_num", 0, integer(0), ignored="operators run in the order of the graph"),
+    Setting("pynative_synchronize", False, boolean, ignored=GRAPHS_ALWAYS),
+    Setting("check_bprop", False, boolean, ignored="a gradient has the type of what it belongs to always"),
+    Setting("reserve_class_name_in_scope", True, boolean, ignored="scopes name classes always"),
+    Setting("env_config_path", "", text, ignored="no such file is read"),
+    Setting("print_file_path", "", text, ignored="print() in a network prints nothing"),
+    Setting("ascend_config", {}, mapping, ignored="there is no Ascend here"),
+    Setting("gpu_config", {}, _gpu_config, "see its entries", entries=_GPU_CONFIG),
+)
+"""Keywords of `set_context`."""
+
+_OPTIMIZER = (
+    Setting("gradient_accumulation_shard", False, boolean, ignored="accumulated gradients are cut as their parameters"),
+    Setting("parallel_optimizer_threshold", 64, integer(0), "KiB from which a parameter is cut", modes=SHARDED,
+            needs="enable_parallel_optimizer", field="optimizer_threshold", attribute="parallel_optimizer_threshold"),
+    Setting("optimizer_weight_shard_size", -1, integer(-1), "ranks that share an update", modes=SHARDED,
+            needs="enable_parallel_optimizer", field="optimizer_shard_size", attribute="optimizer_weight_shard_size"),
+)  # fmt: skip
+_STRATEGY_FILES = (
+    Setting("load_file", "", text, ignored=NO_FILE, refused=_missing),
+    Setting("save_file", "", text, ignored=NO_FILE),
+    Setting("only_trainable_params", True, ignored=NO_FILE),
+)
+_PIPELINE = (
+    Setting("pipeline_interleave", False, boolean, ignored=ONE_STAGE),
+    Setting("pipeline_scheduler", "1f1b", text, ignored=ONE_STAGE),
+)
+_GROUPS = ("all_group_parallel", "same_server_group_parallel", "no_group_parallel")
+
+
+def _names(entries: tuple[Setting, ...]) -> checks.Check:
+    return checks.known_keys(*(entry.name for entry in entries))
+
+
+PARALLEL = table(
+    Setting("device_num", 0, integer(1, 65536), "the number of ranks, where no launcher says it"),
+    Setting("global_rank", 0, integer(0, 65535), ignored=_other_rank),
+    Setting("gradients_mean", False, boolean, "gradients are means over ranks, not sums", modes=DATA_PARALLEL,
+            attribute="gradients_mean"),
+    Setting("gradient_fp32_sync", True, boolean, "gradients are summed in Float32", modes=SHARDED,
+            attribute="gradient_fp32_sync"),
+    Setting("loss_repeated_mean", True, boolean, ignored="a loss that ranks repeat always counts once"),
+    Setting("parallel_mode", "stand_alone", one_of(*MODES), "how the network is spread over ranks"),
+    Setting("search_mode", "", one_of(*SEARCHES), "how strategies are found", _other_search, modes=("auto_parallel",)),
+    Setting("auto_parallel_search_mode", "", one_of(*SEARCHES), "as search_mode", _other_search,
+            modes=("auto_parallel",)),
+    Setting("sharding_propagation", False, boolean, "as search_mode", modes=("auto_parallel",)),
+    Setting("parameter_broadcast", False, boolean, ignored="each rank starts with the values that its own script made"),
+    Setting("strategy_ckpt_load_file", "", text, ignored=NO_FILE, refused=_missing),
+    Setting("strategy_ckpt_save_file", "", text, ignored=NO_FILE),
+    Setting("strategy_ckpt_config", {}, _names(_STRATEGY_FILES), "see its entries", entries=_STRATEGY_FILES),
+    Setting("group_ckpt_save_file", "", text, ignored="groups are not written to files"),
+    Setting("full_batch", False, boolean, "every rank feeds the whole batch", modes=SHARDED),
+    Setting("full_batch_is_set", False, boolean, ignored="it says whether full_batch was given"),
+    Setting("dataset_strategy", "data_parallel", checks.dataset_strategy, "how data are cut", modes=SHARDED),
+    Setting("enable_parallel_optimizer", False, boolean, "replicas share a parameter's update", modes=SHARDED,
+            needs="enable_parallel_optimizer", attribute="parallel_optimizer"),
+    Setting("parallel_optimizer_config", {}, _names(_OPTIMIZER), "see its entries", entries=_OPTIMIZER),
+    Setting("optimizer_weight_shard_size", -1, integer(-1), "as in parallel_optimizer_config", modes=SHARDED,
+            needs="enable_parallel_optimizer"),
+    Setting("optimizer_weight_shard_aggregated_save", False, boolean, ignored="saved parameters are whole always"),
+    Setting("force_fp32_communication", False, boolean, ignored="collectives send the element types of the network; "
+            "gradient_fp32_sync has an effect on gradients"),
+    Setting("all_reduce_fusion_config", [], integers, ignored="gradients are merged by size; see comm_fusion"),
+    Setting("comm_fusion", {}, checks.comm_fusion, "bytes of gradients that travel together", _fusions,
+            modes=(*DATA_PARALLEL, *SHARDED), attribute="gradient_bucket", compiled=bucket),
+    Setting("pipeline_stages", 1, integer(1), refused="pipelines are not supported yet; leave it at 1"),
+    Setting("auto_pipeline", False, boolean, refused="pipelines are not supported yet"),
+    Setting("pipeline_result_broadcast", False, boolean, ignored=ONE_STAGE),
+    Setting("pipeline_segments", 1, integer(1), ignored=ONE_STAGE),
+    Setting("pipeline_config", {}, _names(_PIPELINE), "see its entries", entries=_PIPELINE),
+    Setting("grad_accumulation_step", 1, integer(1), refused="it is not supported; add gradients up in the training "
+            "step, and update every so many steps"),
+    Setting("communi_parallel_mode", "all_group_parallel", one_of(*_GROUPS), ignored="collectives overlap by schedule"),
+    Setting("enable_alltoall", False, boolean, ignored="AlltoAll is used wherever it sends the fewest bytes"),
+    Setting("dump_local_norm", False, boolean, ignored=NO_NORMS),
+    Setting("dump_local_norm_path", "", text, ignored=NO_NORMS),
+    Setting("dump_device_local_norm", False, boolean, ignored=NO_NORMS),
+    Setting("auto_parallel_new_interface", False, boolean, ignored="AutoParallel needs no such mark"),
+    Setting("init_param_in_compile", True, boolean, ignored="values are made when a run needs them"),
+)  # fmt: skip
+"""Keywords of `set_auto_parallel_context`. device_num 0 stands for "not given"."""
+
+ALGORITHM = table(
+    Setting("fully_use_devices", True, ignored=NO_SEARCH),
+    Setting("elementwise_op_strategy_follow", False, ignored=NO_SEARCH),
+    Setting("enable_algo_approxi", False, ignored=NO_SEARCH),
+    Setting("algo_approxi_epsilon", 0.1, ignored=NO_SEARCH),
+    Setting("tensor_slice_align_enable", False, ignored=NO_SEARCH),
+    Setting("tensor_slice_align_size", 16, ignored=NO_SEARCH),
+)
+"""Keywords of `set_algo_parameters`, which checks them by the type of the default."""
+
+DEVICE_MEMORY = table(
+    Setting("init_size", "2GB", checks.gigabytes, ignored=MEMORY),
+    Setting("increase_size", "2GB", checks.gigabytes, ignored=MEMORY),
+    Setting("max_size", "1024GB", checks.gigabytes, ignored=MEMORY),
+    Setting("optimize_level", "O0", ignored=MEMORY),
+    Setting("huge_page_reserve_size", "0GB", ignored=MEMORY),
+)
+"""Arguments of `runtime.set_memory`."""
+
+DATASET = table(
+    Setting("num_parallel_workers", 8, integer(1), ignored=ONE_THREAD),
+    Setting("prefetch_size", 16, integer(1), ignored=ONE_THREAD),
+    Setting("enable_shared_mem", True, boolean, ignored=ONE_THREAD),
+)
+"""What `dataset.config.set_...` sets, apart from the seed."""
+
+AUTO_PARALLEL = table(
+    Setting("optimizer_level", "level1", one_of("level1", "level2", "level3"), ignored="optimizer states and updates "
+            "are cut, as with 'level1'"),
+    Setting("output_broadcast", False, boolean, ignored=ONE_STAGE),
+    Setting("interleave", False, boolean, ignored=ONE_STAGE),
+    Setting("scheduler", "1f1b", text, ignored=ONE_STAGE),
+    Setting("file_path", None, ignored="there are no such options"),
+)  # fmt: skip
+"""Arguments of methods of `AutoParallel` that are no keywords of `set_auto_parallel_context`."""
+
+GENERAL_FIELDS = ("save_graphs", "save_graphs_path", "device_target", "mode", "deterministic")
+"""What of `set_context` the compiler is handed, beside the entries of gpu_config."""
+
+
+def frozen_settings() -> dict[str, Setting]:
+    """The settings that `FrozenContext` holds, by its names."""
+    found = [CONTEXT[name] for name in GENERAL_FIELDS] + [*_GPU_CONFIG[:2]]
+    for name, setting in PARALLEL.items():
+        if name != "full_batch":  # dataset_strategy by another name
+            found += [entry for entry in setting.entries if entry.field] if setting.entries else [setting]
+    return {setting.frozen_name: setting for setting in found}
+
+
+def compiled_settings() -> dict[str, Setting]:
+    """The settings that become fields of `Config` and attributes of the graph, by these names."""
+    return {setting.attribute: setting for setting in frozen_settings().values() if setting.attribute}
