@@ -13,6 +13,7 @@ from mspc.api.common.initial_values import InitialValue
 from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, placements_of, takes_data
 from mspc.compiler.config import Config, Fed
 from mspc.compiler.frontend.trace import Traced, trace
+from mspc.compiler.own_gradients import warning_of_own_gradients
 from mspc.compiler.pipeline import FILE_NAMES, UNNUMBERED, VIEWS, passes_of, rank_passes_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
@@ -151,6 +152,8 @@ def compile_graph(traced: Traced, fed: list[Fed], config: Config, on_stage: OnSt
         _report(on_stage, name, i, result, changed, previous)
         if name not in VIEWS:
             graph, previous = result, name
+    if config.mode == "hybrid_parallel" and config.ranks > 1:
+        traced.warnings += filter(None, [warning_of_own_gradients(graph)])
     text = print_graph(graph)
     compile_id = hashlib.sha256(f"{config.ranks}\n{text}".encode()).hexdigest()[:ID_LENGTH]
     graph.attrs["compile_id"] = compile_id

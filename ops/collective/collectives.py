@@ -53,6 +53,8 @@ class Collective(Op, abstract=True):
     widens: ClassVar[bool] = False
     ordered: ClassVar[bool] = True
     """Whether the order of the ranks matters to the result."""
+    agrees: ClassVar[bool] = False
+    """Whether all ranks have the same result, or each its part of what is the same for all."""
     omitted: ClassVar[tuple[str, ...]] = ("group", "mesh", "axes", "rank_list")
     """The text of one form leaves out the fields of the other."""
 
@@ -141,6 +143,7 @@ class AllReduce(Collective):
     rank_list: Ranks = ()
     ordered: ClassVar[bool] = False
     in_place: ClassVar[bool] = True
+    agrees: ClassVar[bool] = True
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         """Ranks differentiate the sum of their losses, so gradients add up, as in MindSpore."""
@@ -192,6 +195,7 @@ class AllGather(Collective):
     mesh: tuple[int, ...] = ()
     axes: tuple[int, ...] = ()
     rank_list: Ranks = ()
+    agrees: ClassVar[bool] = True
 
     def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return _resized(self, shape, self.axis, self.group_size, 1)
@@ -217,6 +221,7 @@ class ReduceScatter(Collective):
     mesh: tuple[int, ...] = ()
     axes: tuple[int, ...] = ()
     rank_list: Ranks = ()
+    agrees: ClassVar[bool] = True
 
     def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return _resized(self, shape, self.axis, 1, self.group_size)
@@ -276,6 +281,7 @@ class Broadcast(Collective):
     axes: tuple[int, ...] = ()
     rank_list: Ranks = ()
     ordered: ClassVar[bool] = False
+    agrees: ClassVar[bool] = True
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         return self, _spread(args)

@@ -1,0 +1,64 @@
+"""Hybrid parallel mode runs the script's own collectives as they are written: which gradients none of them reduces.
+
+Every rank feeds rows of its own, so that what is computed from them is the rank's own, until a collective makes it
+agree. A parameter that is updated by something of the rank's own differs between ranks from the first step on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ops.collective.collectives import Collective
+
+LISTED = 8
+"""Names of parameters that the warning spells out."""
+
+
+def warning_of_own_gradients(graph: Graph) -> str:
+    """What to tell the user of a differentiated graph in hybrid parallel mode; "" where all gradients are reduced."""
+    names = unreduced(graph)
+    if not names:
+        return ""
+    listed = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+    return (
+        f"hybrid_parallel mode runs the script's own collectives only, and none of them reduces the gradients of "
+        f"{listed}: they will differ between ranks; use parallel_mode='data_parallel', reduce the gradients with "
+        "ops.AllReduce() ahead of the update, or mark what is to differ with layerwise_parallel=True"
+    )
+
+
+def unreduced(graph: Graph) -> list[str]:
+    """Parameters, in the order of the graph, whose gradient is the rank's own where it updates them or is returned.
+    Those with `layerwise_parallel` differ by intent."""
+    own = _own_values(graph)
+    gradients = {name for node in graph.nodes for name in _gradient_of(node)}
+    updated: set[str] = set()
+    found: set[str] = set()
+    for node in graph.nodes:
+        written = [node.inputs[i] for i in getattr(node.op, "mutates", ()) if i < len(node.inputs)]
+        names = {value.name for value in written if isinstance(value, Parameter)} & gradients
+        updated |= names
+        if any(value in own for value in node.inputs if value not in written):
+            found |= names
+    for value in graph.results:
+        if isinstance(value, Node) and value in own:
+            found |= set(_gradient_of(value)) - updated
+    return [p.name for p in graph.parameters if p.name in found and not _by_intent(p)]
+
+
+def _own_values(graph: Graph) -> set[Value]:
+    """The values that depend on what this rank alone has, and went through no collective that makes them agree."""
+    own: set[Value] = {p for p in graph.parameters if p.kind == "input" or _by_intent(p)}
+    for node in graph.nodes:
+        if not (isinstance(node.op, Collective) and node.op.agrees) and any(value in own for value in node.inputs):
+            own.add(node)
+    return own
+
+
+def _gradient_of(node: Node) -> Iterable[str]:
+    return filter(None, str(node.attrs.get("gradient_for", "")).split(","))
+
+
+def _by_intent(parameter: Parameter) -> bool:
+    return bool(parameter.attrs.get("layerwise_parallel"))

@@ -1,0 +1,116 @@
+"""Hybrid parallel mode runs the script's own collectives: gradients that none of them reduces are named once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.run import run_script
+
+NETWORK = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Tensor, Parameter
+from mindspore.communication import init, get_rank
+init()
+ms.set_auto_parallel_context(parallel_mode="{mode}")
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(np.ones((8, 4), np.float32), "w")
+        self.b = Parameter(np.ones((4,), np.float32), "b"{flag})
+        self.matmul = ops.MatMul()
+        self.all_reduce = ops.AllReduce()
+    def construct(self, x):
+        return self.matmul(x, self.w) + self.b
+
+net = Net()
+optimizer = nn.SGD(net.trainable_params(), 0.1)
+loss_of = nn.WithLossCell(net, nn.MSELoss())
+all_reduce, all_gather = ops.AllReduce(), ops.AllGather()
+x = Tensor(np.full((4, 8), 1.0 + get_rank()), ms.float32)
+y = Tensor(np.ones((4, 4)), ms.float32)
+"""
+MODEL = "nn.TrainOneStepCell(loss_of, optimizer)(x, y)"
+FUNCTION = """
+grad_fn = ms.value_and_grad({forward}, None, optimizer.parameters)
+@ms.jit
+def step(x, y):
+    loss, grads = grad_fn(x, y)
+    {reduce}
+    optimizer(grads)
+    return loss
+step(x, y)
+"""
+RETURNED = """
+loss, grads = ms.value_and_grad(loss_of, None, optimizer.parameters)(x, y)
+optimizer(grads)
+"""
+FOUND = (
+    "warning: hybrid_parallel mode runs the script's own collectives only, and none of them reduces the gradients of "
+)
+
+
+def function(reduce: str = "pass", forward: str = "loss_of") -> str:
+    return FUNCTION.format(reduce=reduce, forward=forward)
+
+
+CASES = {
+    "a training step": (MODEL, "", "w, b"),
+    "a parameter that differs by intent": (MODEL, ", layerwise_parallel=True", "w"),
+    "a step written out": (function(), "", "w, b"),
+    "all gradients reduced": (function("grads = (all_reduce(grads[0]), all_reduce(grads[1]))"), "", ""),
+    "means of gradients": (function("grads = (all_reduce(grads[0]) / 2, all_reduce(grads[1]) * 0.5)"), "", ""),
+    "one gradient reduced": (function("grads = (all_reduce(grads[0]), grads[1])"), "", "b"),
+    "gathered and added": (
+        function("grads = (all_gather(grads[0]).reshape((-1, 8, 4)).sum(0), all_reduce(grads[1]))"), "", "",
+    ),
+    "a loss that is reduced, which reduces no gradient": (
+        function(forward="lambda x, y: all_reduce(loss_of(x, y))"), "", "w, b",
+    ),
+    "gradients that leave the graph": (RETURNED, "", "w, b"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_that_nobody_reduces_are_named_once(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text, flag, names = CASES[case]
+    script = tmp_path / "net.py"
+    script.write_text(NETWORK.format(mode="hybrid_parallel", flag=flag) + text)
+    compile_target(str(tmp_path / "net.py"), CompileOptions(ranks=2))
+    compiled = capsys.readouterr().err
+    assert compiled == "" if not names else compiled.startswith(f"{FOUND}{names}: they will differ between ranks; use")
+    run_script(script, 2, simulate=True)
+    assert capsys.readouterr().err == compiled
+    run_script(script, 1, simulate=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_other_modes_need_no_such_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for mode in ("data_parallel", "stand_alone", "semi_auto_parallel"):
+        (tmp_path / "net.py").write_text(NETWORK.format(mode=mode, flag="") + MODEL)
+        compile_target(str(tmp_path / "net.py"), CompileOptions(ranks=2))
+        assert capsys.readouterr().err == ""
+
+
+def test_the_scripts_own_collectives_keep_the_ranks_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    reduced = function("grads = (all_reduce(grads[0]) / 2, all_reduce(grads[1]) / 2)")
+    shown = "print(float(net.w.asnumpy().sum()), float(net.b.asnumpy().sum()))\n"
+    script = tmp_path / "net.py"
+    script.write_text(NETWORK.format(mode="hybrid_parallel", flag="") + reduced + shown)
+    run_script(script, 2, simulate=True)
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert len(set(said.out.splitlines())) == 1
