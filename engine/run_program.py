@@ -22,7 +22,7 @@ from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.data import Batches, load_batches, synthetic_batches
 from mspc.runtime.faults.failure import NodeFailure
 from mspc.runtime.plan import mutated
-from mspc.runtime.program import Program, Settings, load_program, load_slices
+from mspc.runtime.program import PROGRAM, Program, Settings, load_program, load_slices
 from mspc.runtime.slices import full_type, gather
 
 Array = Any
@@ -187,6 +187,12 @@ def _prepare(options: Options, job: Job, program: Program, ahead: ReadAhead | No
         raise MspcError(
             f"{program.folder} has {len(layouts)} outputs, but the graph of rank {job.rank} {len(graph.results)}"
         )
+    for index, (layout, value) in enumerate(zip(layouts, graph.results, strict=True)):
+        if layout is not None and (layout.ranks != job.size or len(layout.dims) != len(value.shape)):
+            raise MspcError(
+                f"{program.folder / PROGRAM} is damaged: output {index} of shape {value.shape} on {job.size} ranks "
+                f"cannot have the layout {layout}"
+            )
     return _Prepared(graph, values, batches, options.steps or batches.count, layouts, bool(mutated(graph)))
 
 

@@ -97,6 +97,9 @@ class Program:
             raise MspcError(f"{path} is missing; {PROGRAM} names it as the graph of rank {rank}") from None
         except UnicodeDecodeError:
             raise MspcError(f"{path} is damaged: it is not text") from None
+        except ValueError:  # characters that no file name holds
+            name = self.execute[rank]
+            raise MspcError(f"{self.folder / PROGRAM} is damaged: {name!r} names no file") from None
         except OSError as error:
             raise MspcError(f"cannot read {path}: {error.strerror}") from None
 

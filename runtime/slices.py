@@ -23,9 +23,19 @@ def cut(array: Array, layout: Layouts, rank: int) -> Array:
 
 
 def full_type(parameter: Parameter) -> TensorType:
-    """The type of a parameter before slicing."""
-    type = parameter.global_type if parameter.global_type is not None else parameter.type
-    assert isinstance(type, TensorType), f"{parameter} is not a tensor"
+    """The type of a parameter before slicing.
+
+    Raises:
+        MspcError: it is no tensor, or the parameter is no slice of it, as in a file that was changed.
+    """
+    own, layout = parameter.type, parameter.layout
+    type = parameter.global_type if parameter.global_type is not None else own
+    if not isinstance(type, TensorType) or not isinstance(own, TensorType):
+        raise MspcError(f"{parameter.kind} {parameter.name!r} is a {type}; the program takes tensors only")
+    if parameter.global_type is not None and isinstance(layout, Layout):
+        fits = len(layout.dims) == len(type.shape) and type.dtype == own.dtype
+        if not fits or layout.local_shape(type.shape) != own.shape:
+            raise MspcError(f"{parameter.kind} {parameter.name!r}: {own} at {layout} is no slice of {type}")
     return type
 
 

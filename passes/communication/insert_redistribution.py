@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from mspc.analysis.updates import mutated_operands
 from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ops.collective.collectives import Redistribute
@@ -97,7 +98,12 @@ class _Inserter:
             return copies[target]
         _, start = cheapest_source(value, list(copies), target)
         source = copies.get(start, value) if start is not None else value
-        assert isinstance(source.layout, Layout)
+        if not isinstance(source.layout, Layout):
+            raise MspcError(
+                f"{self.graph.name}: {value.label if isinstance(value, Node) else value.name} has no layout yet",
+                notes=["run propagate_sharding before insert_redistribution"],
+                frames=value.frames if isinstance(value, Node) else (),
+            )
         place = value if isinstance(value, Node) and (source.layout.partial or reader is None) else reader
         if isinstance(place, Node):
             self.builder.like(place)

@@ -20,6 +20,7 @@ from typing import cast
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Layouts, Node, Parameter, Value, element_layouts, element_types
 from mspc.ir.layout import Layout
+from mspc.ops.control.structural import Gradient
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
@@ -44,6 +45,13 @@ class PropagateSharding(Pass):
     """Decide the layouts of all nodes and parameters."""
 
     def run(self, graph: Graph) -> bool:
+        for node in graph.nodes:
+            if isinstance(node.op, Gradient):
+                raise MspcError(
+                    f"{node.label} asks for gradients that are not there yet",
+                    notes=["run grad before propagate_sharding"],
+                    frames=node.frames,
+                )
         _Propagation(graph).run()
         return True
 

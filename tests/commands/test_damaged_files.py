@@ -1,0 +1,132 @@
+"""Files of a compile that were changed, one change each: `mspc opt` and `mspc run DIR` do what they say or refuse them
+with a message; never a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.opt import optimize
+from mspc.commands.run import run_directory
+from mspc.compiler.pipeline import PER_RANK, SHARDED
+from mspc.ir.diagnostics import MspcError
+from tests.commands.test_run_script import NETWORK
+from tests.damage import damage
+
+RUNS, READINGS = 120, 300
+"""How many changes the suite tries; each is another one than in the other test."""
+PASSES = [*SHARDED, *(f"{name}{{rank=1}}" if name == "slice_to_rank" else name for name in PER_RANK)]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training step for 2 ranks, all dumps."""
+    folder = tmp_path_factory.mktemp("program")
+    (folder / "train.py").write_text(f"{NETWORK}\nstep(*rows(0))\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        compile_target("train.py", CompileOptions(ranks=2, level=2, out=Path("out"), json=Path("table.json")))
+    return folder / "out"
+
+
+def runs(folder: Path) -> None:
+    run_directory(
+        folder, synthetic=True, steps=1, simulate=True, save=folder / "saved", save_outputs=folder / "outputs"
+    )
+
+
+def test_changed_programs_run_or_are_refused(compiled: Path, tmp_path: Path) -> None:
+    files = [p.relative_to(compiled) for p in sorted(compiled.rglob("*.*")) if p.suffix != ".ir"]
+    files += [p.relative_to(compiled) for p in sorted(compiled.rglob("*_execute_*.ir"))]
+    found = {"runs": 0, "refused": 0}
+    for number in range(RUNS):
+        rng = random.Random(f"run {number}")
+        folder = tmp_path / str(number)
+        shutil.copytree(compiled, folder)
+        damage(rng, folder / rng.choice(files))
+        try:
+            runs(folder)
+            found["runs"] += 1
+        except MspcError:
+            found["refused"] += 1
+        shutil.rmtree(folder)
+    assert min(found.values()) > RUNS // 10, found
+
+
+def test_changed_graphs_are_read_or_refused(compiled: Path, tmp_path: Path) -> None:
+    files = sorted(compiled.rglob("*.ir"))
+    found = {"read": 0, "refused": 0}
+    for number in range(READINGS):
+        rng = random.Random(f"read {number}")
+        file = tmp_path / "graph.ir"
+        shutil.copy(rng.choice(files), file)
+        damage(rng, file)
+        try:
+            optimize(file, rng.choice(["", *PASSES]))
+            found["read"] += 1
+        except MspcError:
+            found["refused"] += 1
+    assert min(found.values()) > READINGS // 10, found
+
+
+def test_a_pass_at_another_place_runs_or_is_refused(compiled: Path) -> None:
+    for file in sorted((compiled / "rank_1").glob("*.ir")):
+        for name in PASSES:
+            with contextlib.suppress(MspcError):
+                optimize(file, name)
+
+
+@pytest.mark.parametrize("kind", ["inputs0", "net.w"])
+@pytest.mark.parametrize("type", ["<Tuple[Tensor[Float32]], TupleShape((4, 8))>", "<Bool>"])
+def test_a_parameter_that_is_no_tensor_any_more(compiled: Path, tmp_path: Path, kind: str, type: str) -> None:
+    shutil.copytree(compiled, tmp_path / "out")
+    (file,) = (tmp_path / "out" / "rank_1").glob("*_execute_*.ir")
+    lines = file.read_text().split("\n")
+    at = next(i for i, line in enumerate(lines) if line.startswith("%para") and f"_{kind}:" in line)
+    start, end = lines[at].index("<"), lines[at].index(">")
+    lines[at] = lines[at][:start] + type + lines[at][end + 1 :]
+    file.write_text("\n".join(lines))
+    with pytest.raises(MspcError) as raised:
+        runs(tmp_path / "out")
+    assert raised.value.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    "whole", ["<Tensor[Int32], (1)>", "<Tensor[Float32], (8)>", "<Tensor[Float32], (16, 8)>", "<Bool>"]
+)
+def test_a_parameter_that_is_no_slice_of_its_whole(compiled: Path, tmp_path: Path, whole: str) -> None:
+    shutil.copytree(compiled, tmp_path / "out")
+    (file,) = (tmp_path / "out" / "rank_0").glob("*_execute_*.ir")
+    text = file.read_text()
+    assert "{global: <Tensor[Float32], (8, 8)>}" in text
+    file.write_text(text.replace("{global: <Tensor[Float32], (8, 8)>}", f"{{global: {whole}}}"))
+    with pytest.raises(MspcError, match=r"input 'inputs0'.* is (no slice of|a <?Bool)"):
+        runs(tmp_path / "out")
+
+
+@pytest.mark.parametrize("layout", ["(2) [0]", "(3) [-]", "(2) [0, -]", "(2, 2) [-]"])
+def test_an_output_that_cannot_have_its_layout(compiled: Path, tmp_path: Path, layout: str) -> None:
+    shutil.copytree(compiled, tmp_path / "out")
+    path = tmp_path / "out" / "program.json"
+    content = json.loads(path.read_text())
+    content["outputs"][0]["layout"] = layout
+    path.write_text(json.dumps(content))
+    with pytest.raises(MspcError, match=r"output 0 of shape \(\) on 2 ranks cannot have the layout"):
+        runs(tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["a\\u0000b", "\\ud800", "../out/rank_1", "", "rank_1", "x\\n"])
+def test_a_path_that_names_no_file(compiled: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(compiled, tmp_path / "out")
+    path = tmp_path / "out" / "program.json"
+    execute = next((tmp_path / "out" / "rank_1").glob("*_execute_*.ir"))
+    path.write_text(path.read_text().replace(f'"1": "rank_1/{execute.name}"', f'"1": "{name}"'))
+    with pytest.raises(MspcError) as raised:
+        runs(tmp_path / "out")
+    assert raised.value.exit_status == 2
