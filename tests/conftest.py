@@ -8,6 +8,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+HANG = 600.0
+"""Seconds after which a subprocess of a test counts as hung: ten times and more what any takes on a slow machine with
+other work. Tests measure no speed; benchmarks do."""
+LOADED = 10
+"""How many times as long as on a machine of its own anything may take that a test times to tell it from a hang."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

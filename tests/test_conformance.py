@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import HANG
+
 CASES = (
     "deep_propagate", "data_parallel", "matmul_transpose_b", "quickstart_auto", "quickstart_semi",
     "redistribute_00", "redistribute_01", "redistribute_03", "redistribute_04", "redistribute_06",
@@ -26,7 +28,7 @@ CASES = (
 def answers(conformance: Path) -> dict[str, str]:
     """What compare.py says of every case, and its closing line on bytes under "mean"."""
     compare = [sys.executable, str(conformance / "compare.py"), "--mspc", f"{sys.executable} -m mspc", *CASES]
-    done = subprocess.run(compare, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(compare, capture_output=True, text=True, check=False, timeout=HANG)
     lines = done.stdout.splitlines()
     found = {line.split()[0]: line for line in lines if line}
     found["mean"] = next((line for line in lines if line.startswith("geometric mean")), done.stderr)

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import mspc
+from tests.conftest import HANG, LOADED
 
-HELP_SECONDS = 0.3
+HELP_SECONDS = 0.3 * LOADED
 TRIES = 5
 HEAVY = ("numpy", "networkx", "lark", "rich", "safetensors", "mpi4py")
 
@@ -25,7 +26,7 @@ def mspc_command(*arguments: str, cwd: Path | None = None) -> subprocess.Complet
         text=True,
         cwd=cwd,
         check=False,
-        timeout=60,
+        timeout=HANG,
     )
 
 
@@ -140,7 +141,7 @@ def test_interrupt_ends_quietly(tmp_path: Path) -> None:
         assert job.stdout is not None
         assert job.stdout.readline() == "running\n"
         job.send_signal(signal.SIGINT)
-        _, complaint = job.communicate(timeout=10)
+        _, complaint = job.communicate(timeout=HANG)
     assert (job.returncode, complaint) == (130, "")
 
 

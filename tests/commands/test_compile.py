@@ -20,6 +20,7 @@ from mspc.ir.compare import difference
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ops.modules import load_operators
+from tests.conftest import HANG
 
 ALL_STAGES = [
     "00_frontend_0000.ir", "01_grad_0001.ir", "02_simplify_0002.ir", "03_recompute_0003.ir",
@@ -61,7 +62,7 @@ def compile_(*arguments: str, cwd: Path, **environment: str) -> subprocess.Compl
     variables = {k: v for k, v in os.environ.items() if k not in MPIRUN} | environment
     command = [sys.executable, "-m", "mspc", "compile", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, env=variables, check=False, timeout=120
+        command, capture_output=True, text=True, cwd=cwd, env=variables, check=False, timeout=HANG
     )
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import HANG
+
 NETWORK = """\
 import numpy as np
 import mindspore as ms
@@ -119,7 +121,7 @@ def refused(folder: Path, *arguments: str) -> str:
     variables = {k: v for k, v in os.environ.items() if not k.startswith("OMPI_")}
     command = [sys.executable, "-m", "mspc", "compile", *arguments]
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, env=variables, check=False, timeout=60
+        command, capture_output=True, text=True, cwd=folder, env=variables, check=False, timeout=HANG
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert sorted(folder.iterdir()) == before

@@ -22,6 +22,7 @@ from mspc.runtime.choose import Hardware, Wishes
 from mspc.runtime.comm.local import World
 from tests.commands.played_gpu import Machine, PlayedCuda
 from tests.commands.test_run_script import NETWORK, TRAIN
+from tests.conftest import HANG
 
 WISHES = Wishes("gpu", deterministic=True)
 TWO_GRAPHS = (
@@ -223,7 +224,7 @@ def test_ranks_of_mpirun_get_the_flag_and_one_speaks_for_all(tmp_path: Path) -> 
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
     command = [sys.executable, "-m", "mspc", "run", str(script), "--ranks", "2", "--device", "gpu"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
     if done.returncode == 0:
         pytest.skip("this machine has GPUs")
     assert done.returncode == 2

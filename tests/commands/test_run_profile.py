@@ -22,6 +22,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.profile import Timed
 from tests.commands.test_run_script import NETWORK, TRAIN
+from tests.conftest import HANG
 from tests.gpu.programs import compiled
 
 NINE = TRAIN.replace("range(3)", "range(9)")
@@ -55,7 +56,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def mspc(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mspc", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
 
 
 def spans(path: str = "trace.json") -> list[dict[str, Any]]:

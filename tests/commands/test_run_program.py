@@ -18,6 +18,7 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_directory, run_script
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from tests.commands.test_run_script import NETWORK, TRAIN, losses
+from tests.conftest import HANG
 
 X = np.random.default_rng(5).random((24, 8), dtype=np.float32)
 Y = np.random.default_rng(6).random((24, 4), dtype=np.float32)
@@ -92,7 +93,7 @@ def test_synthetic_data_and_mpirun_give_the_same(program: Path, capsys: pytest.C
     wanted = capsys.readouterr().out
     done = subprocess.run(
         [sys.executable, "-m", "mspc", "run", str(program), "--synthetic", "--steps", "2"],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=HANG, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, wanted), done.stderr
 

@@ -13,6 +13,7 @@ import pytest
 
 from mspc.commands.run import run_script
 from mspc.ir.diagnostics import ExecutionError, MspcError
+from tests.conftest import HANG
 
 NETWORK = """
 import sys
@@ -255,7 +256,7 @@ def test_a_mistake_of_the_network_is_reported_once(script: Path) -> None:
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "mspc", *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "mspc", *arguments], capture_output=True, text=True, timeout=HANG, check=False
     )
 
 

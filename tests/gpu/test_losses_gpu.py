@@ -13,6 +13,7 @@ import pytest
 
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 from mspc.runtime.choose import Probe
+from tests.conftest import HANG
 
 COUNT, WHY = Probe().gpus()
 if COUNT < 2:
@@ -30,7 +31,7 @@ def losses(*options: str) -> np.ndarray:
         "run", str(ROOT / "tests" / "gpu" / "losses_program.py"), *options, "--", str(DATA), str(TENSOR),
     ]  # fmt: skip
     done = subprocess.run(
-        command, env={**mpirun_environment(), "PYTHONPATH": paths}, capture_output=True, text=True, timeout=120,
+        command, env={**mpirun_environment(), "PYTHONPATH": paths}, capture_output=True, text=True, timeout=HANG,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]

@@ -12,6 +12,7 @@ import pytest
 
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 from mspc.runtime.choose import Probe
+from tests.conftest import HANG
 
 COUNT, WHY = Probe().gpus()
 if COUNT < 2:
@@ -21,7 +22,7 @@ RANKS = 4 if COUNT >= 4 else 2
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def program(*arguments: str, timeout: float = 200) -> tuple[int, str, str, float]:
+def program(*arguments: str, timeout: float = HANG) -> tuple[int, str, str, float]:
     """(status, output, errors, time of the end) of `nccl_program.py` on several GPUs."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])]
     command = [

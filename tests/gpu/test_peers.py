@@ -15,6 +15,7 @@ import pytest
 from mspc.ops.device import in_order
 from mspc.runtime.comm.local import World
 from mspc.runtime.gpu.peers import HANDLE, Between, PeerCollectives, PeerMemory
+from tests.conftest import HANG
 from tests.gpu.emulated import EmulatedGpu
 from tests.ops.cuda.cuda_emulator import NEEDED
 
@@ -124,7 +125,7 @@ def test_kernels_equal_numpy(ranks: tuple[int, ...], tmp_path: Path) -> None:
     ]
     for job in jobs:
         job.start()
-    found = [queue.get(timeout=60) for _ in jobs]
+    found = [queue.get(timeout=HANG) for _ in jobs]
     for job in jobs:
         job.join(10)
         job.kill()

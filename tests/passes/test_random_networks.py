@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.conftest import HANG
+
 SEEDS = (20261121, 7)
 COUNT = 500
 
@@ -23,6 +25,6 @@ def test_a_thousand_steps_equal_one_device(root: Path) -> None:
         )
         for seed in SEEDS
     ]  # fmt: skip
-    said = [job.communicate(timeout=300)[0] for job in jobs]
+    said = [job.communicate(timeout=HANG)[0] for job in jobs]
     print("".join(said))
     assert [job.returncode for job in jobs] == [0, 0], "".join(said)

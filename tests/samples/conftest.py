@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import HANG
+
 Run = Callable[..., str]
 """Runs `mspc ARGUMENTS` and returns its standard output."""
 
@@ -35,7 +37,7 @@ def mspc(tmp_path: Path, samples: Path) -> Run:
     def run(*arguments: Any) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "mspc", *map(str, arguments)],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=HANG, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout

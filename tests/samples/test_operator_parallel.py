@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from mspc import dataset as ds
+from tests.conftest import HANG
 
 UNSHARDED = """
 import net
@@ -101,7 +102,7 @@ def test_make_data_writes_the_files(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="needs scikit-learn")
     shutil.copy(folder / "make_data.py", tmp_path)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    subprocess.run([sys.executable, tmp_path / "make_data.py"], env=environment, check=True, timeout=60)
+    subprocess.run([sys.executable, tmp_path / "make_data.py"], env=environment, check=True, timeout=HANG)
     kept = sorted((folder / "data").iterdir())
     assert [path.name for path in sorted((tmp_path / "data").iterdir())] == [path.name for path in kept]
     for path in kept:

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.conftest import HANG
+
 SHARDED = "ops.MatMul().shard(((2, 4), (4, 1)))"
 ROWS = "inputs = np.random.rand(batch, in_dim)"
 LABELS = "labels = np.random.rand(batch, out_dim)"
@@ -29,7 +31,7 @@ def run(folder: Path, source: str, *arguments: str) -> list[tuple[str, str]]:
     folder.mkdir(exist_ok=True)
     (folder / "net.py").write_text(source)
     command = [sys.executable, "-m", "mspc", "run", "net.py", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=HANG)
     assert done.returncode == 0, done.stderr
     return re.findall(r"^(epoch: \d+ step: \d+), loss is (\S+)$", done.stdout, re.MULTILINE)
 

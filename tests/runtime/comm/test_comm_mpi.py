@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 from mspc.runtime.comm.local import World
+from tests.conftest import HANG
 from tests.runtime.comm.collectives import digest, results
 
 
@@ -15,7 +16,7 @@ def test_mpi_equals_the_simulation_bit_for_bit() -> None:
     script = Path(__file__).with_name("collectives.py")
     command = [find_mpirun(), "-n", "3", "--oversubscribe", "--bind-to", "none", sys.executable, str(script)]
     done = subprocess.run(
-        command, env=mpirun_environment(), capture_output=True, text=True, timeout=60, check=False
+        command, env=mpirun_environment(), capture_output=True, text=True, timeout=HANG, check=False
     )
     assert done.returncode == 0, done.stderr
     simulated = World(3).run(lambda comm: digest(results(comm)))

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
+from tests.conftest import HANG, LOADED
 
-LIMIT = 3.0
+LIMIT = 3.0 * LOADED
 AT_NODE = "in step 3, at TotalOfRanks 'reduce'"
 
 
@@ -50,7 +51,7 @@ def start(how: str, ranks: int = 3) -> subprocess.Popen[str]:
 )
 def test_a_failing_rank_ends_the_job_with_one_message(how: str, message: str) -> None:
     job = start(how)
-    out, err = job.communicate(timeout=30)
+    out, err = job.communicate(timeout=HANG)
     over = time.time()
     assert job.returncode != 0
     assert over - float(out.split("event ")[1].split()[0]) < LIMIT
@@ -69,7 +70,7 @@ def test_a_failing_rank_ends_the_job_with_one_message(how: str, message: str) ->
 
 def test_a_job_without_faults_ends_well() -> None:
     job = start("nothing")
-    out, err = job.communicate(timeout=30)
+    out, err = job.communicate(timeout=HANG)
     assert job.returncode == 0, err
     assert sorted(line for line in out.split("\n") if line.endswith("ended")) == [
         f"rank {r} ended" for r in range(3)
@@ -83,6 +84,6 @@ def test_an_interrupt_ends_all_ranks() -> None:
         pass
     started = time.time()
     os.killpg(job.pid, signal.SIGINT)
-    job.communicate(timeout=30)
+    job.communicate(timeout=HANG)
     assert job.returncode != 0
     assert time.time() - started < LIMIT

@@ -27,6 +27,7 @@ from mspc.runtime.faults.stalled import (
     unpacked,
 )
 from mspc.runtime.faults.waiting import ENDED, GRAPH, MARK, RUNNING, STATE, STEP, WAITS, WORDS
+from tests.conftest import HANG, LOADED
 from tests.runtime.graphs import GraphMaker
 
 ALL, LEFT, RIGHT = (0, 1, 2, 3), (0, 1), (2, 3)
@@ -200,10 +201,10 @@ def test_a_missing_rank_ends_the_job_with_one_message(how: str, message: str) ->
     command = [find_mpirun(), "-n", "3", "--oversubscribe", "--bind-to", "none", sys.executable, str(script), how]
     environment = {**mpirun_environment(), "PYTHONPATH": str(Path(__file__).parents[3])}
     job = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    out, err = job.communicate(timeout=40)
+    out, err = job.communicate(timeout=HANG)
     over = time.time()
     assert job.returncode != 0
-    assert over - float(out.split("event ")[1].split()[0]) < 8, err
+    assert over - float(out.split("event ")[1].split()[0]) < 8 * LOADED, err
     said = [line for line in err.split("\n") if "error: " in line]
     assert said == [f"net.py:12:5: error: {message}"]
     if "has not" in message:
