@@ -22,15 +22,15 @@ start = time.perf_counter()
 from mspc.engine import job
 from mspc.runtime.executor import Executor
 join, run, up = job.join_job, Executor.run, []
-def joined():
-    found = join()
+def joined(*arguments):
+    found = join(*arguments)
     up.append(time.perf_counter())
     return found
-def timed(self, inputs):
+def timed(self, *arguments):
     if self.step == 0:
         now = time.perf_counter()
         print(f"first step {now - up[0]:.3f} {now - start:.3f}", file=sys.stderr, flush=True)
-    return run(self, inputs)
+    return run(self, *arguments)
 job.join_job, Executor.run = joined, timed
 from mspc.cli import main
 main()
@@ -48,12 +48,16 @@ def main() -> None:
         out = str(Path(folder) / "out")
         command = [sys.executable, "-m", "mspc", "compile", str(options.script), "--ranks", ranks, "--out", out]
         command += ["--", *options.arguments]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        compiled = subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
+        if compiled.returncode:
+            sys.exit(compiled.returncode)
         rank = [sys.executable, "-c", RANK, "run", out, "--synthetic", "--steps", "1"]
         started = subprocess.run(
             [find_mpirun(), "-n", ranks, "--oversubscribe", "--bind-to", "none", *rank],
-            env=mpirun_environment(), capture_output=True, text=True, check=True,
+            env=mpirun_environment(), capture_output=True, text=True, check=False,
         )  # fmt: skip
+    if started.returncode:
+        sys.exit(f"{started.stderr}\nmpirun ended with status {started.returncode}")
     lines = [line.split() for line in started.stderr.splitlines() if line.startswith("first step")]
     after_mpi, after_python = (max(float(line[i]) for line in lines) for i in (2, 3))
     print(

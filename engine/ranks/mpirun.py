@@ -84,8 +84,12 @@ def mpirun_command(ranks: int, arguments: Sequence[str]) -> list[str]:
 
 
 def mpirun_environment() -> dict[str, str]:
-    """The environment for mpirun: root is allowed where this process is root."""
+    """The environment for mpirun: root is allowed where this process is root, and there is a home folder, without
+    which Open MPI does not start."""
     environment = dict(os.environ)
+    if not environment.get("HOME"):
+        home = os.path.expanduser("~")
+        environment["HOME"] = home if os.path.isdir(home) else os.getcwd()
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return environment
