@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shutil
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime.program import PROGRAM, WEIGHTS
@@ -34,10 +37,14 @@ class OutputFolder:
         self._beside = absolute.with_name(f".{absolute.name}.{os.getpid()}.new")
         self._old = absolute.with_name(f".{absolute.name}.{os.getpid()}.old")
         self._made: set[str] = set()
+        self._on_termination: Any = None
 
     def __enter__(self) -> OutputFolder:
         try:
             self._place.parent.mkdir(parents=True, exist_ok=True)
+            _remove_left_over(self._place)
+            if threading.current_thread() is threading.main_thread():
+                self._on_termination = signal.signal(signal.SIGTERM, _leave)
             self._beside.mkdir()
         except OSError as error:
             raise _cannot_write(self.path, error) from None
@@ -47,6 +54,8 @@ class OutputFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         shutil.rmtree(self._beside, ignore_errors=True)
+        if self._on_termination is not None:
+            signal.signal(signal.SIGTERM, self._on_termination)
         if isinstance(error, OSError):
             raise _cannot_write(self.path, error) from None
 
@@ -83,6 +92,19 @@ class OutputFolder:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         for entry in list(self._beside.iterdir()):
             shutil.move(str(entry), str(self._place / entry.name))
+
+
+def _leave(number: int, _: object) -> None:
+    """A command that is terminated takes its unfinished folder away."""
+    raise SystemExit(128 + number)
+
+
+def _remove_left_over(place: Path) -> None:
+    """Remove what an earlier compile for this place has left behind that was killed."""
+    for path in place.parent.glob(f".{glob.escape(place.name)}.*"):
+        found = re.fullmatch(rf"\.{re.escape(place.name)}\.(\d+)\.(new|old)", path.name)
+        if found and not os.path.exists(f"/proc/{found[1]}") and os.path.isdir("/proc/self"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _check_replaceable(path: Path) -> None:

@@ -95,6 +95,16 @@ def mpirun_environment() -> dict[str, str]:
     return environment
 
 
+def _end_with_parent() -> None:
+    """In the new process: be terminated when this command is killed, so that mpirun ends its ranks and tidies up."""
+    if sys.platform != "linux":
+        return
+    import ctypes  # in a process of its own, and nowhere else
+
+    set_signal_of_parents_death = 1
+    ctypes.CDLL(None).prctl(set_signal_of_parents_death, signal.SIGTERM, 0, 0, 0)
+
+
 def run_under_mpirun(ranks: int, arguments: Sequence[str]) -> int:
     """Run `mspc ARGUMENTS` on `ranks` ranks and return the exit status. Ctrl-C ends them all.
 
@@ -110,6 +120,7 @@ def run_under_mpirun(ranks: int, arguments: Sequence[str]) -> int:
             env=mpirun_environment(),
             process_group=0,
             stdin=subprocess.DEVNULL,
+            preexec_fn=_end_with_parent,
         )
     except OSError as error:
         raise MspcError(f"cannot start mpirun: {error.strerror}") from None
@@ -128,4 +139,7 @@ def run_under_mpirun(ranks: int, arguments: Sequence[str]) -> int:
             signal.signal(number, handler)
     if ended_by:
         return 128 + ended_by[0]
-    return 128 - status if status < 0 else status
+    if status < 0:
+        print(f"error: mpirun was ended by {signal.Signals(-status).name}, and its ranks with it", file=sys.stderr)
+        return 128 - status
+    return status

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph
+from mspc.runtime.faults.orphaned import remove_files_of_job
 from mspc.runtime.faults.stalled import (
     PATIENCE,
     Meeting,
@@ -89,6 +90,7 @@ class Watch:
         self._own[NODE] = -1
         self._own[PID] = os.getpid()
         self._own[STATE] = RUNNING
+        self._parent = os.getppid()
         self._stopped = False
         self._wake = -1
         self._thread: threading.Thread | None = None
@@ -212,6 +214,8 @@ class Watch:
                 return
             if self.marks is not None:
                 self._own[MARK] = self.marks()
+            if os.getppid() != self._parent:
+                self._orphaned()
             gone = [processes[d] for d, _ in events if d in processes]
             for descriptor, _ in events:
                 if descriptor in processes:
@@ -284,6 +288,11 @@ class Watch:
             time.sleep(0.5)  # the main thread may be able to end by itself
             sys.stdout.flush()
             os._exit(128 + signal.SIGINT)
+
+    def _orphaned(self) -> NoReturn:
+        """What started this rank is gone, so that nobody would end the job or tidy up behind it."""
+        remove_files_of_job()
+        self.fail(ExecutionError(f"mpirun was killed {self.place(self.rank).message}").render(), 1)
 
     def _ended(self, rank: int) -> None:
         state = self._record(rank)[STATE]
