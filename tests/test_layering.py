@@ -28,9 +28,8 @@ THIRD_PARTY = {"ir": {"numpy", "lark", "networkx", "ml_dtypes"}}
 RUNS_SCRIPTS = "engine/script.py"
 NO_CODE = {"tests", "benchmarks", "samples", "docs", "build", "dist"}
 LINES = 450
-MACHINE_PATHS = re.compile(
-    "|".join(["/" + "work/", "/" + "root/", "/" + r"home/\w", "/tmp/" + "venv", r"\.lib" + "rary"])
-)
+MACHINE_PATHS = re.compile(r"(?<![\w.-])/(root|(home|Users|tmp|var/tmp|var/folders)/\w[\w.-]*)(/|\b)")
+"""Somebody's home folder, or something in a temporary folder: what every machine has, and no file should name."""
 
 
 def package_files() -> list[Path]:
@@ -129,6 +128,12 @@ def test_every_module_says_its_role() -> None:
         str(p.relative_to(ROOT)) for p in package_files() if not ast.get_docstring(ast.parse(p.read_text()))
     ]
     assert silent == []
+
+
+def test_paths_of_a_machine_are_known() -> None:
+    paths = ["/" + "home/ann/x.py", "/" + "root/.venv", "cd /" + "root", "/" + "tmp/build-1", "'/" + "Users/ann'"]
+    assert all(map(MACHINE_PATHS.search, paths))
+    assert not any(map(MACHINE_PATHS.search, ["/dev/shm", "samples/root.py", "a/home/b", "/usr/bin", "/proc"]))
 
 
 def test_no_path_of_a_machine_is_mentioned() -> None:
