@@ -8,6 +8,7 @@ from pathlib import Path
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph, print_module
+from mspc.ops.check_types import check_types
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 from mspc.passes.base import parse_passes, run_passes
@@ -29,6 +30,7 @@ def optimize(file: Path, passes: str) -> str:
             f"{file} holds {len(module.graphs)} graphs; passes run on one flat graph",
             notes=["without -p the file is read and printed"],
         )
+    check_types(module.graphs[0])
     return print_graph(run_passes(module.graphs[0], steps))
 
 

@@ -16,6 +16,7 @@ from mspc.engine.tensor_file import StoredTensor, in_order, write_tensors
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.layout import Layout
+from mspc.ops.check_types import check_types
 from mspc.runtime.choose import Asked, Wishes
 from mspc.runtime.comm.agreement import agree, stop_together
 from mspc.runtime.comm.local import LocalComm, World
@@ -169,13 +170,16 @@ def run_rank(options: Options, job: Job, program: Program, ahead: ReadAhead | No
 
 def _prepare(options: Options, job: Job, program: Program, ahead: ReadAhead | None) -> _Prepared:
     text = program.text(job.rank)
-    if program.edited(job.rank, text):
+    edited = program.edited(job.rank, text)
+    if edited:
         name = program.folder / program.execute[job.rank]
         print(f"warning: {name} has been edited since it was compiled", file=sys.stderr, flush=True)
     if ahead is not None and ahead.text == text:
         graph = ahead.graph
     else:
         graph = program.graph(job.rank, text, frames=job.profile is not None)
+    if edited:
+        check_types(graph)
     values = load_slices(program, graph, job.rank)
     inputs = [parameter for parameter in graph.parameters if parameter.kind == "input"]
     if options.data is not None:

@@ -46,6 +46,9 @@ class PropagateSharding(Pass):
 
     def run(self, graph: Graph) -> bool:
         for node in graph.nodes:
+            if not isinstance(node.op, Op):
+                raise MspcError(f"{node.label}: no operator is known under this name, so none can be sharded",
+                                frames=node.frames)  # fmt: skip
             if isinstance(node.op, Gradient):
                 raise MspcError(
                     f"{node.label} asks for gradients that are not there yet",
