@@ -31,7 +31,15 @@ def optimize(file: Path, passes: str) -> str:
             notes=["without -p the file is read and printed"],
         )
     check_types(module.graphs[0])
-    return print_graph(run_passes(module.graphs[0], steps))
+    graph = run_passes(module.graphs[0], steps)
+    try:
+        graph.verify()
+    except AssertionError as error:
+        raise MspcError(
+            f"{file}: the passes leave a graph that cannot be printed: {error}",
+            notes=["the file has been edited, or the passes do not follow each other"],
+        ) from None
+    return print_graph(graph)
 
 
 def _read(file: Path) -> str:

@@ -82,6 +82,39 @@ def test_a_pass_at_another_place_runs_or_is_refused(compiled: Path) -> None:
                 optimize(file, name)
 
 
+@pytest.mark.parametrize(
+    ("stage", "old", "new", "passes", "message"),
+    [
+        ("01_grad", "{phase: update}", "{return: update}", "step_parallel_begin", "a graph that cannot be printed"),
+        ("04_check", " = MatMul(%para1_inputs0, ", " = nn(%para1_inputs0, ", "propagate_sharding", "no operator is"),
+        ("01_grad", "primitive_attrs: {shape: (1, 1)}", "primitive_attrs: {shape: (2, 1)}", "simplify", "Reshape"),
+    ],
+)
+def test_a_changed_graph_is_refused_by_a_pass(
+    compiled: Path, tmp_path: Path, stage: str, old: str, new: str, passes: str, message: str
+) -> None:
+    (source,) = (compiled / "rank_0").glob(f"{stage}*.ir")
+    text = source.read_text()
+    assert old in text
+    for at in range(text.count(old)):
+        before, _, behind = _parted(text, old, at)
+        (tmp_path / "graph.ir").write_text(before + new + behind)
+        try:
+            optimize(tmp_path / "graph.ir", passes)
+        except MspcError as error:
+            if message in error.message:
+                return
+    pytest.fail("nothing was refused")
+
+
+def _parted(text: str, old: str, at: int) -> tuple[str, str, str]:
+    """The text before, at and behind the occurrence number `at` of `old`."""
+    place = -1
+    for _ in range(at + 1):
+        place = text.index(old, place + 1)
+    return text[:place], old, text[place + len(old) :]
+
+
 @pytest.mark.parametrize("kind", ["inputs0", "net.w"])
 @pytest.mark.parametrize("type", ["<Tuple[Tensor[Float32]], TupleShape((4, 8))>", "<Bool>"])
 def test_a_parameter_that_is_no_tensor_any_more(compiled: Path, tmp_path: Path, kind: str, type: str) -> None:
