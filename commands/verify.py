@@ -20,7 +20,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Stage, compile_launch
 from mspc.engine.capture import Launch
 from mspc.engine.first_values import first_values
-from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
@@ -45,6 +45,12 @@ def verify_target(target: str, options: CompileOptions, seed: int) -> None:
     """
     launch, ranks = find_launch(target, options)
     config = Config.from_context(launch.context, ranks, str(Path(launch.script).parent))
+    if config.mode == "hybrid_parallel":
+        raise MspcError(
+            "in hybrid_parallel mode the script's own collectives decide what the ranks compute, so there is no step "
+            "of one device to compare with",
+            notes=["mspc run --simulate runs it on ranks of this process"],
+        )
     own = config.feeds_own_rows
     many = _compiled(launch, config)
     fed = many.fed

@@ -8,6 +8,8 @@ import pytest
 
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
+from mspc.commands.verify import verify_target
+from mspc.ir.diagnostics import MspcError
 
 NETWORK = """
 import numpy as np
@@ -114,3 +116,11 @@ def test_the_scripts_own_collectives_keep_the_ranks_together(
     said = capsys.readouterr()
     assert said.err == ""
     assert len(set(said.out.splitlines())) == 1
+
+
+def test_there_is_nothing_to_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "net.py"
+    script.write_text(NETWORK.format(mode="hybrid_parallel", flag="") + MODEL)
+    with pytest.raises(MspcError, match="in hybrid_parallel mode the script's own collectives decide"):
+        verify_target(str(script), CompileOptions(ranks=2), 0)
