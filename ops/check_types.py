@@ -18,7 +18,7 @@ def check_types(graph: Graph) -> None:
         if not isinstance(node.op, Op):
             continue
         try:
-            made = node.op.infer(*(value.type for value in node.inputs))
+            made = node.op.infer(*[value.type for value in node.inputs])  # type: ignore[misc]  # as in Builder.emit
         except MspcError as error:
             raise MspcError(f"{node.label}: {error.message}", notes=error.notes, frames=node.frames) from None
         if made != node.type:
