@@ -97,7 +97,7 @@ def imported(tree: ast.AST, known: dict[str, str]) -> Iterator[str]:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            # `from mspc.ops import comm` imports a file, `from mspc.ops.collective.collectives import AllReduce` a name of one.
+            # `from mspc.ops import op` imports a file, `from mspc.ops.op import Op` a name of one.
             names = [
                 full if (full := f"{node.module}.{alias.name}") in known else node.module for alias in node.names
             ]

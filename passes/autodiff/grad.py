@@ -20,7 +20,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.passes.autodiff.earlier_values import keep_earlier_values
 from mspc.passes.base import Pass
-from mspc.passes.batch import with_rows
+from mspc.passes.sharding.batch import with_rows
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
-from mspc.passes.batch import ROWS
+from mspc.passes.sharding.batch import ROWS
 
 LARGEST_FOLDED = 16
 """Elements up to which the result of a constant operator is computed at compile time."""

@@ -16,7 +16,7 @@ from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op, Placement
 from mspc.passes.base import Pass
-from mspc.passes.batch import ROWS
+from mspc.passes.sharding.batch import ROWS
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.layout import Axes, Layout
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.tensor.cast import Cast
-from mspc.passes.batch import own_rows
+from mspc.passes.sharding.batch import own_rows
 from mspc.passes.sharding.choices import Choice, composite_conflict, make_choice
 from mspc.sharding.factors import Rule
 
