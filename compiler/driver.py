@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from mspc.analysis.updates import Updates
@@ -15,6 +15,7 @@ from mspc.compiler.config import Config, Fed
 from mspc.compiler.frontend.trace import Traced, trace
 from mspc.compiler.own_gradients import warning_of_own_gradients
 from mspc.compiler.pipeline import FILE_NAMES, UNNUMBERED, VIEWS, passes_of, rank_passes_of
+from mspc.compiler.rank_graphs import RankGraphs
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
@@ -30,7 +31,8 @@ class Stage:
     """One point of a compile that may be dumped.
 
     name: the pass. file: the dump's name without counter, as `08_slice_to_rank`. graph: its result. rank: None for the
-    graph of all ranks. changed: whether the pass changed anything. previous: the pass before.
+    graph of all ranks. changed: whether the pass changed anything. previous: the pass before. text: gives the graph's
+    text, for a rank without making its nodes.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Stage:
     rank: int | None
     changed: bool
     previous: str
+    text: Callable[[], str]
 
 
 OnStage = Callable[[Stage], None]
@@ -58,6 +61,7 @@ class Compiled:
     graph: Graph
     compile_id: str
     stages: int
+    rank_graphs: RankGraphs
     ranks_done: dict[int, Graph] = field(default_factory=dict[int, Graph])
 
     @property
@@ -70,22 +74,31 @@ class Compiled:
         """What the tensors are that a launch hands out: see `Tensor.placement`."""
         return placements_of(self.config, self.graph.results)
 
-    def rank_graph(self, rank: int, on_stage: OnStage | None = None) -> Graph:
-        """The executable graph of one rank.
+    def rank_graph(
+        self, rank: int, on_stage: OnStage | None = None, wanted: Collection[str] | None = None
+    ) -> Graph:
+        """The executable graph of one rank. `on_stage` is called for the stages that are `wanted`, all without it.
 
         Raises:
             MspcError: there is no such rank.
         """
         if on_stage is None and rank in self.ranks_done:
             return self.ranks_done[rank]
-        graph, previous = self.graph, passes_of(self.config.mode, self.config.device)[-1]
-        for i, name in enumerate(rank_passes_of(self.config.device)):
-            options = {"rank": rank} if name == "slice_to_rank" else {}
-            graph, changed = find_pass(name, options).apply(graph)
-            if on_stage is not None:
-                on_stage(Stage(name, _file(self.stages + i, name), graph, rank, changed, previous))
+        if on_stage is None:
+            graph = self.ranks_done[rank] = self.rank_graphs.executable(rank)
+            return graph
+        names = self.rank_graphs.passes
+        if wanted is None:
+            wanted = names
+        found = self.rank_graphs.of(rank, wanted)
+        previous = passes_of(self.config.mode, self.config.device)[-1]
+        for i, name in enumerate(names):
+            if name in wanted:
+                file, changed = _file(self.stages + i, name), found.of_kind[name].changed
+                text = partial(found.text, name)
+                on_stage(Stage(name, file, found.graph(name), rank, changed, previous, text))
             previous = name
-        self.ranks_done[rank] = graph
+        graph = self.ranks_done[rank] = found.graph(names[-1])
         return graph
 
 
@@ -157,7 +170,8 @@ def compile_graph(traced: Traced, fed: list[Fed], config: Config, on_stage: OnSt
     text = print_graph(graph)
     compile_id = hashlib.sha256(f"{config.ranks}\n{text}".encode()).hexdigest()[:ID_LENGTH]
     graph.attrs["compile_id"] = compile_id
-    return Compiled(config, traced, fed, graph, compile_id, len(names) + 1)
+    ranks = RankGraphs(graph, rank_passes_of(config.device))
+    return Compiled(config, traced, fed, graph, compile_id, len(names) + 1, ranks)
 
 
 def _optimizer_parallel(traced: Traced, config: Config) -> None:
@@ -173,7 +187,8 @@ def _optimizer_parallel(traced: Traced, config: Config) -> None:
 
 def _report(on_stage: OnStage | None, name: str, number: int, graph: Graph, changed: bool, previous: str) -> None:
     if on_stage is not None:
-        on_stage(Stage(name, _file(number, name), graph, None, changed, previous))
+        text = partial(print_graph, graph)
+        on_stage(Stage(name, _file(number, name), graph, None, changed, previous, text))
 
 
 def _file(number: int, name: str) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 from mspc.compiler.driver import Compiled, Stage
 from mspc.engine.first_values import FirstValue
 from mspc.ir.graph import Graph, element_layouts
-from mspc.ir.text.printer import print_graph
 from mspc.ir.types import Type
 from mspc.runtime.program import FORMAT, Settings
 
@@ -32,15 +31,19 @@ class StageFiles:
         self.files: list[File] = []
         """(name without counter, content)."""
 
+    @property
+    def wanted(self) -> tuple[str, ...] | None:
+        """The names of the passes whose stages are kept; None: all."""
+        return {NO_FILES: (), 0: (LAST,), 1: MAIN_STAGES}.get(self.level)
+
     def __call__(self, stage: Stage) -> None:
-        wanted = {NO_FILES: (), 0: (LAST,), 1: MAIN_STAGES}.get(self.level)
-        if wanted is None or stage.name in wanted:
+        if self.wanted is None or stage.name in self.wanted:
             self._keep(stage)
 
     def _keep(self, stage: Stage) -> None:
         changed = "yes" if stage.changed else "no"
         header = f"# after: {stage.name}, previous: {stage.previous or 'none'}, changed: {changed}\n"
-        self.files.append((f"{stage.file}.ir", (header + print_graph(stage.graph)).encode()))
+        self.files.append((f"{stage.file}.ir", (header + stage.text()).encode()))
         if self.level >= 3:
             from mspc.ir.export import to_dot
 

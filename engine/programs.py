@@ -12,7 +12,6 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Stage, compile_launch
 from mspc.engine.capture import Launch
 from mspc.engine.dumps import NO_FILES, File, StageFiles
-from mspc.ir.text.printer import print_graph
 
 PROBES = 8
 """How many ranks are tried at most to see whether the network depends on the rank."""
@@ -50,7 +49,7 @@ def compile_for(launch: Launch, ranks: int, level: int) -> Built:
 
     def note(stage: Stage) -> None:
         if not traced:
-            traced.append(print_graph(stage.graph))
+            traced.append(stage.text())
         files(stage)
 
     compiled = compile_launch(launch.target, launch.args, config_of(launch, ranks), note, launch.whole)
@@ -114,7 +113,7 @@ def _traced_text(launch: Launch, ranks: int) -> str:
         """The rest of the compile is not needed."""
 
     def note(stage: Stage) -> None:
-        found.append(print_graph(stage.graph))
+        found.append(stage.text())
         raise _Enough
 
     with contextlib.suppress(_Enough):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -42,10 +43,7 @@ class Box:
     def within(self, other: Box) -> Box:
         """The same box in coordinates that start where `other` does."""
         shift = other.begin
-        return Box(
-            tuple(b - s for b, s in zip(self.begin, shift, strict=True)),
-            tuple(e - s for e, s in zip(self.end, shift, strict=True)),
-        )
+        return Box(tuple(map(operator.sub, self.begin, shift)), tuple(map(operator.sub, self.end, shift)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +94,8 @@ class _Grid:
         return tuple(found)
 
     def box(self, index: Index) -> Box:
-        block = self.block
-        return Box(
-            tuple(i * n for i, n in zip(index, block, strict=True)),
-            tuple((i + 1) * n for i, n in zip(index, block, strict=True)),
-        )
+        begin = tuple(map(operator.mul, index, self.block))
+        return Box(begin, tuple(map(operator.add, begin, self.block)))
 
     def meeting(self, box: Box) -> list[range]:
         """Per dimension the indices of the blocks that `box` meets."""

@@ -5,7 +5,7 @@ Deterministic: numbers follow the run order, attributes their declaration; no ad
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
@@ -37,12 +37,50 @@ def print_graph(graph: Graph) -> str:
 
 def print_module(module: Module) -> str:
     """The text of a file with one or more graphs."""
+    return "\n".join(_module_lines(module)[0])
+
+
+class OpenText:
+    """The text of a graph in which the graph's attributes and the first lines of some nodes are left open: what graphs
+    share that differ there alone is written once.
+
+    Args:
+        is_open: whether a node's operator or constants are still to come; its types and its place are not.
+    """
+
+    def __init__(self, graph: Graph, is_open: Callable[[Node], bool]) -> None:
+        lines, self._writer = _module_lines(Module(graph.name, [graph]), is_open)
+        self._parts: list[str] = []
+        self._open: list[Node | None] = [None]
+        first = 0
+        spaces = [(self._writer.header, self._writer.header, None)]
+        spaces += [(at, at + 1, node) for node, at in self._writer.left_open.items()]
+        for begin, end, node in spaces:
+            if node is not None:
+                self._open.append(node)
+            self._parts.append("".join([f"{line}\n" for line in lines[first:begin]]))
+            first = end
+        self._last = "\n".join(lines[first:])
+
+    def text(self, attrs: Mapping[str, Any], filled: Callable[[Node], Node]) -> str:
+        """The text of the graph that has these attributes, and in the place of every open node the one that `filled`
+        gives, whose operands are those of the open one but for constants."""
+        found: list[str] = []
+        for part, node in zip(self._parts, self._open, strict=True):
+            lines = _attribute_lines(attrs) if node is None else [self._writer.head(filled(node), node)]
+            found += [part, "".join([f"{line}\n" for line in lines])]
+        return "".join([*found, self._last])
+
+
+def _module_lines(module: Module, is_open: Callable[[Node], bool] | None = None) -> tuple[list[str], _GraphWriter]:
+    """(the lines of a file, the writer of its last graph). With `is_open` the attributes are left out too."""
     main = module.main
     lines = [f"#IR entry      : @{name_text(module.entry)}"]
     if module.dialect:
         lines.append(f"#IR dialect    : {module.dialect}")
     lines += [f"#Total subgraph: {len(module.graphs)}", "", "#attrs         :"]
-    lines += _attribute_lines(main.attrs)
+    header = len(lines)
+    lines += _attribute_lines(main.attrs) if is_open is None else []
     lines += [f"#Total params  : {len(main.parameters)}", ""]
     numbers: dict[Value, str] = {}
     first = 1
@@ -51,6 +89,7 @@ def print_module(module: Module) -> str:
             numbers[parameter] = f"%para{number}_{name_text(parameter.name)}"
         first += len(graph.parameters)
     lines += [f"{numbers[p]}: {_parameter_text(p)}" for p in main.parameters]
+    writer: _GraphWriter | None = None
     for graph in module.graphs:
         lines.append("")
         if graph is not main and graph.attrs:
@@ -62,18 +101,25 @@ def print_module(module: Module) -> str:
             operands = ", ".join(numbers[p] for p in graph.parameters)
             lines.append(f"# Parameters: {len(graph.parameters)}, ({types})")
             lines.append(f"subgraph @{name_text(graph.name)}({operands}) {{")
-        _GraphWriter(graph, numbers, lines).write()
+        writer = _GraphWriter(graph, numbers, lines, header)
+        writer.write(is_open)
         lines.append("}")
     lines.append("")
-    return "\n".join(lines)
+    assert writer is not None
+    return lines, writer
 
 
 class _GraphWriter:
-    """Appends the nodes of one graph to `lines`; keeps the texts of call stacks that nodes share."""
+    """Appends the nodes of one graph to `lines`; keeps the texts of call stacks that nodes share.
 
-    def __init__(self, graph: Graph, parameters: Mapping[Value, str], lines: list[str]) -> None:
+    header: where the attributes of the file's main graph begin. left_open: the lines that are still to be written.
+    """
+
+    def __init__(self, graph: Graph, parameters: Mapping[Value, str], lines: list[str], header: int) -> None:
         self.graph = graph
         self.lines = lines
+        self.header = header
+        self.left_open: dict[Node, int] = {}
         self.names: dict[Value, str] = dict(parameters)
         for number, node in enumerate(graph.nodes):
             self.names[node] = f"%{number}"
@@ -89,13 +135,15 @@ class _GraphWriter:
             return value_text(value.value)
         raise KeyError(f"{value!r} is not in the graph {self.graph.name}")
 
-    def write(self) -> None:
+    def write(self, is_open: Callable[[Node], bool] | None = None) -> None:
         append = self.lines.append
         operand = self.operand
         for node in self.graph.nodes:
-            head = f"  {self.names[node]}({name_text(node.name)})" if node.name else f"  {self.names[node]}"
-            inputs = ", ".join([operand(v) for v in node.inputs])
-            append(f"{head} = {node.op.name}({inputs}){self.groups(node)}")
+            if is_open is not None and is_open(node):
+                self.left_open[node] = len(self.lines)
+                append("")
+            else:
+                append(self.head(node, node))
             types = ", ".join([type_text(v.type) for v in node.inputs])
             append(f"{_INDENT}: ({types}) -> ({type_text(node.type)})")
             trailer = self.trailer(node)
@@ -104,6 +152,12 @@ class _GraphWriter:
         results = ", ".join(operand(v) for v in self.graph.results)
         append(f"  Return(({results}))" if self.graph.returns_tuple else f"  Return({results})")
         append(f"{_INDENT}: ({', '.join(type_text(v.type) for v in self.graph.results)})")
+
+    def head(self, node: Node, place: Node) -> str:
+        """The first line of a node that stands in the place of one of the graph's."""
+        head = f"  {self.names[place]}({name_text(node.name)})" if node.name else f"  {self.names[place]}"
+        inputs = ", ".join([self.operand(v) for v in node.inputs])
+        return f"{head} = {node.op.name}({inputs}){self.groups(node)}"
 
     def groups(self, node: Node) -> str:
         text = f" {{instance name: {name_text(node.instance)}}}" if node.instance else ""

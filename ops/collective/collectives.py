@@ -88,9 +88,8 @@ class Collective(Op, abstract=True):
     def with_ranks(self, ranks: Sequence[int], group: str = "") -> Self:
         """The form that runs on a rank, with its group."""
         listed = tuple(ranks)
-        changes: dict[str, Any] = {name: () for name in ("mesh", "axes") if hasattr(self, name)}
-        changes["rank_list"] = listed
-        return replace(self, group=group or group_name(listed), **changes)
+        given = self.attributes() | {"rank_list": listed, "group": group or group_name(listed)}
+        return type(self)(**{name: value for name, value in given.items() if name not in ("mesh", "axes")})
 
     def rule(self, *types: TensorType) -> str:
         raise MspcError(

@@ -15,7 +15,8 @@ import numpy as np
 
 from mspc.analysis.updates import Updates, shown_operands
 from mspc.ir.graph import Constant, Graph, Node, Value
-from mspc.ir.types import TensorType
+from mspc.ir.types import TensorType, Type
+from mspc.ir.varying import VaryingConstant, constant_bytes
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.math.arithmetic import AddN, Mul
 from mspc.ops.op import Op
@@ -50,14 +51,14 @@ class Simplify(Pass):
 
 def _forward_values(graph: Graph) -> bool:
     replaced: dict[Value, Value] = {}
-    known: dict[Any, Node] = {}
-    constants: dict[Any, Constant] = {}
+    known = _Known()
+    constants = _Constants()
     updates = Updates(graph)
     own_gradients = graph.attrs.get("mode") == "data_parallel"
     last_reads = cache(lambda: graph.last_reads(shown_operands))
     for number, node in enumerate(graph.nodes):
         if replaced or any(isinstance(v, Constant) for v in node.inputs):
-            node.inputs = [_unique(replaced.get(v, v), constants) for v in node.inputs]
+            node.inputs = [constants.unique(replaced.get(v, v)) for v in node.inputs]
         simpler = _simpler(node)
         if own_gradients and "gradient_for" in node.attrs and not isinstance(simpler, Node):
             simpler = None  # the node says whose gradient it is, and ranks still have to add it
@@ -69,8 +70,8 @@ def _forward_values(graph: Graph) -> bool:
             # What reads a parameter before an update is not what reads it behind.
             since = updates.last_before(node.inputs, number) if number > updates.first else -1
             rows = node.attrs.get(ROWS)
-            key = (node.op, tuple(map(id, node.inputs)), node.phase, node.layout, node.in_layouts, since, rows)
-            earlier = known.setdefault(key, node)
+            key = (tuple(map(id, node.inputs)), node.phase, node.layout, node.in_layouts, since, rows)
+            earlier = known.first(node, key)
             if earlier is not node:
                 simpler = earlier
                 both = _gradients_of_both(earlier, node)
@@ -96,11 +97,58 @@ def _speaks(node: Node) -> bool:
     return bool(getattr(node.op, "rank_list", ()))
 
 
-def _unique(value: Value, constants: dict[Any, Constant]) -> Value:
+class _Known:
+    """Nodes by what else makes nodes equal, then by operator. Operators with stand-ins, which cannot be hashed, are
+    compared with all that are equal in the rest."""
+
+    def __init__(self) -> None:
+        self._exact: dict[Any, dict[Any, Node]] = {}
+        self._varying: dict[Any, list[Node]] = {}
+
+    def first(self, node: Node, rest: tuple[Any, ...]) -> Node:
+        """The first node that equals this one; perhaps itself."""
+        op = node.op
+        exact = self._exact.setdefault(rest, {})
+        varying = self._varying.get(rest, ()) if self._varying else ()
+        try:
+            found = exact.get(op)
+        except TypeError:
+            for other in (*exact.values(), *varying):
+                if other.op == op:
+                    return other
+            self._varying.setdefault(rest, []).append(node)
+            return node
+        if found is None:
+            found = exact[op] = next((other for other in varying if other.op == op), node)
+        return found
+
+
+class _Constants:
     """One object for equal constants, so that nodes reading them can be recognised as equal."""
-    if not isinstance(value, Constant):
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Type, bytes], Constant] = {}
+        self._varying: list[VaryingConstant] = []
+
+    def unique(self, value: Value) -> Value:
+        """The first constant that equals this one; another value as it is."""
+        if not isinstance(value, Constant):
+            return value
+        if isinstance(value, VaryingConstant):
+            return self._varied(value)
+        key = (value.type, constant_bytes(value))
+        found = self._known.get(key)
+        if found is None:
+            same = (other for other in self._varying if other.type == value.type and other.same_as(value))
+            found = self._known[key] = next(same, value)
+        return found
+
+    def _varied(self, value: VaryingConstant) -> Value:
+        for other in (*self._known.values(), *self._varying):
+            if other.type == value.type and value.same_as(other):
+                return other
+        self._varying.append(value)
         return value
-    return constants.setdefault((value.type, value.value.tobytes()), value)
 
 
 def _simpler(node: Node) -> Value | None:

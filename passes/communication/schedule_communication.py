@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 from mspc.analysis.durations import seconds
 from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.varying import ascending
 from mspc.ops.collective.collectives import Collective
 from mspc.ops.control.structural import shows
 from mspc.ops.fused.shadow_weights import KEPT
@@ -71,13 +72,16 @@ class ScheduleCommunication(Pass):
 def _apart(nodes: Sequence[Node]) -> list[bool]:
     """Which nodes are sums of gradients over a group that nothing else uses."""
     collectives = [node for node in nodes if isinstance(node.op, Collective)]
-    others = {_group(node) for node in collectives if not sums_gradients(node)}
+    others: list[Sequence[int]] = []
+    for node in collectives:
+        if not sums_gradients(node) and (group := _group(node)) not in others:
+            others.append(group)
     return [isinstance(n.op, Collective) and sums_gradients(n) and _group(n) not in others for n in nodes]
 
 
-def _group(node: Node) -> tuple[int, ...]:
+def _group(node: Node) -> Sequence[int]:
     """The ranks of a collective. One group keeps to one stream: its ranks must call its collectives in one order."""
-    return tuple(sorted(getattr(node.op, "rank_list", ())))
+    return ascending(getattr(node.op, "rank_list", ()))
 
 
 class _Facts:

@@ -6,16 +6,14 @@ so the work of all passes before is done once for any number of ranks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts, element_types
-from mspc.ir.layout import Layout
-from mspc.ir.types import TensorType, TupleType, Type
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.op import Op, Placement
 from mspc.passes.base import Pass
+from mspc.passes.per_rank.rank_parts import Part, Places, local_type
 from mspc.passes.sharding.batch import ROWS
 
 
@@ -26,13 +24,20 @@ class SliceToRank(Pass):
     rank: int = 0
 
     def apply(self, graph: Graph) -> tuple[Graph, bool]:
-        ranks = int(graph.attrs.get("ranks", 1))
-        if not 0 <= self.rank < ranks:
-            raise MspcError(f"there is no rank {self.rank}; ranks are 0 to {ranks - 1}")
-        return _slice(graph, self.rank), True
+        check_rank(graph, self.rank)
+        places = Places(graph)
+        return sliced(graph, self.rank, places, places.on(self.rank)), True
 
 
-def _slice(graph: Graph, rank: int) -> Graph:
+def check_rank(graph: Graph, rank: int) -> None:
+    """Raises MspcError where the graph has no such rank."""
+    ranks = int(graph.attrs.get("ranks", 1))
+    if not 0 <= rank < ranks:
+        raise MspcError(f"there is no rank {rank}; ranks are 0 to {ranks - 1}")
+
+
+def sliced(graph: Graph, rank: int, places: Places, parts: Sequence[Part]) -> Graph:
+    """The graph of a rank on which the places of the graph are these parts."""
     local = Graph(graph.name)
     local.attrs = {**graph.attrs, "rank": rank}
     local.returns_tuple = graph.returns_tuple
@@ -40,7 +45,7 @@ def _slice(graph: Graph, rank: int) -> Graph:
     for parameter in graph.parameters:
         copy = Parameter(
             parameter.name,
-            parameter.type if _is_own(parameter) else local_type(parameter.type, parameter),
+            local_type(parameter.type, parameter),
             parameter.kind,
             parameter.trainable,
             parameter.layout,
@@ -49,81 +54,43 @@ def _slice(graph: Graph, rank: int) -> Graph:
         copy.attrs = dict(parameter.attrs)
         local.parameters.append(copy)
         mapping[parameter] = copy
-    builder = Builder(local)
-    ranks = int(graph.attrs.get("ranks", 1))
     for node in graph.nodes:
-        mapping[node] = _place(builder, node, rank, ranks, mapping)
+        inputs = [value if isinstance(value, Constant) else mapping[value] for value in node.inputs]
+        if places.of_operand:
+            for index in range(len(inputs)):
+                place = places.of_operand.get((node, index))
+                if place is not None:
+                    inputs[index] = parts[place].constant or inputs[index]
+        place = places.of_node.get(node)
+        mapping[node] = _place(local.nodes, node, inputs, None if place is None else parts[place])
     local.results = [mapping.get(v, v) for v in graph.results]
     return local
 
 
-def _place(b: Builder, node: Node, rank: int, ranks: int, mapping: dict[Value, Value]) -> Value:
-    inputs = [_operand(node, i, rank, mapping) for i in range(len(node.inputs))]
-    op = node.op
-    if isinstance(op, Op) and (type(op).localize is not Op.localize or type(op).expand is not Op.expand):
-        placement = Placement(
-            rank,
-            tuple(t for v in node.inputs for t in element_types(v.type)),
-            tuple(layout for i in range(len(node.inputs)) for layout in _in_layouts(node, i, ranks)),
-            element_types(node.type),
-            _layouts(node, ranks),
-        )
-        b.like(node).phase = node.phase
-        start = len(b.nodes)
-        expanded = op.expand(b, placement, inputs)
-        if expanded is not None:
-            for made in b.nodes[start:]:
-                if not isinstance(made.op, TupleGetItem):
-                    made.attrs.update(node.attrs)
-            return expanded
-        op = op.localize(placement)
+def _place(nodes: list[Node], node: Node, inputs: list[Value], part: Part | None) -> Value:
+    if part is not None and part.op is None:
+        return _place_several(nodes, node, inputs, part)
+    op = node.op if part is None or part.op is None else part.op
     copy = Node(op, inputs, local_type(node.type, node), node.name, node.instance, node.scope, node.frames, node.phase)
     copy.in_strategy, copy.out_strategy = node.in_strategy, node.out_strategy
     copy.attrs = {k: v for k, v in node.attrs.items() if k not in ("gradient_for", "strategy_from", ROWS)}
-    b.nodes.append(copy)
+    nodes.append(copy)
     return copy
 
 
-def _operand(node: Node, index: int, rank: int, mapping: dict[Value, Value]) -> Value:
-    value = node.inputs[index]
-    if not isinstance(value, Constant):
-        return mapping[value]
-    layout = node.in_layouts[index] if node.in_layouts is not None else None
-    if layout is None or not any(layout.dims):
-        return value
-    return Constant(value.value[layout.slices_for(rank, value.shape)], value.tensor_type.dtype)
+def _place_several(nodes: list[Node], node: Node, inputs: list[Value], part: Part) -> Value:
+    made: list[Value] = []
 
+    def value(read: int | Value) -> Value:
+        if not isinstance(read, int):
+            return read
+        return made[read] if read >= 0 else inputs[-1 - read]
 
-def _in_layouts(node: Node, index: int, ranks: int) -> tuple[Layout, ...]:
-    value = node.inputs[index]
-    if isinstance(value, Constant):
-        layout = node.in_layouts[index] if node.in_layouts is not None else None
-        return (layout or Layout.replicated(ranks, len(value.shape)),)
-    return _layouts(value, ranks)
-
-
-def _is_own(value: Value) -> bool:
-    """Whether a value's type is one rank's already: the graph of all ranks is then each rank's own, and the layout
-    says of which global tensor the rank feeds a slice."""
-    return isinstance(value, Parameter) and value.global_type is not None
-
-
-def _layouts(value: Value, ranks: int) -> tuple[Layout, ...]:
-    """Layouts of a value's tensors; without sharding every rank has its own whole tensors."""
-    found = () if _is_own(value) else element_layouts(value.layout)
-    return found or tuple(Layout.replicated(ranks, len(t.shape)) for t in element_types(value.type))
-
-
-def local_type(type: Type, value: Value) -> Type:
-    """The type of one rank's slice; a value without a layout has it already."""
-    if value.layout is None:
-        return type
-    if isinstance(type, TensorType) and isinstance(value.layout, Layout):
-        return type.with_shape(value.layout.local_shape(type.shape))
-    if isinstance(type, TupleType) and isinstance(value.layout, tuple):
-        return TupleType(
-            tuple(
-                t.with_shape(layout.local_shape(t.shape)) for t, layout in zip(type.elements, value.layout, strict=True)
-            )
-        )
-    return type
+    for own in part.nodes:
+        read = map(value, own.inputs)
+        new = Node(own.op, read, own.type, own.name, own.instance, node.scope, node.frames, node.phase)
+        if not isinstance(own.op, TupleGetItem):
+            new.attrs.update(node.attrs)
+        made.append(new)
+        nodes.append(new)
+    return value(part.result)

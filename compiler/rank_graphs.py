@@ -1,0 +1,215 @@
+"""Every rank's graph, with the passes behind the slicing run once for each kind of ranks (`passes.rank_kinds`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mspc.ir.graph import Graph, Node, OpLike, Parameter, Value
+from mspc.ir.text.printer import OpenText, print_graph
+from mspc.ir.varying import VaryingConstant
+from mspc.passes.base import find_pass
+from mspc.passes.per_rank.rank_kinds import Differences, Kind, own_constant, own_op, varies
+from mspc.passes.per_rank.rank_parts import Part, Places
+from mspc.passes.per_rank.slice_to_rank import check_rank, sliced
+
+
+class RankGraph(Graph):
+    """The graph of one rank: that of its kind, with its own values.
+
+    The kind is found and the nodes are made when they are first read, so that a rank among thousands costs nothing
+    until it is looked at. What is read then may raise MspcError as `RankGraphs.of` does.
+    """
+
+    __slots__ = ("_find", "_rank")
+
+    def __init__(self, rank: int, find: Callable[[], tuple[Graph, Sequence[Part]]]) -> None:
+        # What is not set here is made by `__getattr__`, which Python asks for attributes that are not there.
+        self._rank, self._find = rank, find
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("name", "attrs", "returns_tuple"):
+            kind, _ = self._find()
+            self.name, self.returns_tuple = kind.name, kind.returns_tuple
+            self.attrs = {**kind.attrs, "rank": self._rank}
+        elif name in ("nodes", "parameters", "results"):
+            kind, parts = self._find()
+            own = _copied(kind, self._rank, parts)
+            self.parameters, self.nodes, self.results = own.parameters, own.nodes, own.results
+        else:
+            raise AttributeError(name)
+        return getattr(self, name)
+
+
+@dataclass
+class StageOfKind:
+    """A kind's graph behind a pass. changed: whether the pass changed anything."""
+
+    graph: Graph
+    changed: bool
+    _text: OpenText | None = None
+
+    def text(self, rank: int, parts: Sequence[Part]) -> str:
+        """The text of a rank's graph."""
+        if any(isinstance(value, VaryingConstant) for value in self.graph.results):
+            return print_graph(_copied(self.graph, rank, parts))
+        if self._text is None:
+            self._text = OpenText(self.graph, varies)
+
+        ops: dict[int, OpLike] = {}
+
+        def own(node: Node) -> Node:
+            return _own_node(node, [own_constant(value, parts) for value in node.inputs], rank, parts, ops)
+
+        return self._text.text({**self.graph.attrs, "rank": rank}, own)
+
+
+@dataclass
+class RankStages:
+    """The stages of one rank: those of its kind, and its own parts."""
+
+    rank: int
+    parts: Sequence[Part]
+    of_kind: dict[str, StageOfKind]
+
+    def graph(self, name: str) -> RankGraph:
+        """The rank's graph behind a pass."""
+        return RankGraph(self.rank, lambda: (self.of_kind[name].graph, self.parts))
+
+    def text(self, name: str) -> str:
+        """Its text."""
+        return self.of_kind[name].text(self.rank, self.parts)
+
+
+@dataclass
+class _Run:
+    """The passes, run for a kind of ranks."""
+
+    kind: Kind
+    stages: dict[str, StageOfKind]
+
+
+@dataclass
+class RankGraphs:
+    """The graphs of a program's ranks.
+
+    graph: of all ranks. passes: names of those that run for a rank; the first one slices.
+    """
+
+    graph: Graph
+    passes: Sequence[str]
+    _places: Places | None = None
+    _differences: Differences | None = None
+    _runs: dict[Hashable, list[_Run]] = field(default_factory=dict[Hashable, list[_Run]])
+    _apart: set[Hashable] = field(default_factory=set[Hashable])
+    """Of ranks for which the passes run one by one."""
+
+    def executable(self, rank: int) -> RankGraph:
+        """The graph of a rank behind the last pass, made when it is read.
+
+        Raises:
+            MspcError: there is no such rank, or no rank's graph can be made.
+        """
+        check_rank(self.graph, rank)
+        if not self._runs:
+            return self.of(rank, ()).graph(self.passes[-1])
+        found: list[RankStages] = []
+
+        def find() -> tuple[Graph, Sequence[Part]]:
+            stages = found[0] if found else self.of(rank, ())
+            found[:] = [stages]
+            return stages.of_kind[self.passes[-1]].graph, stages.parts
+
+        return RankGraph(rank, find)
+
+    @property
+    def kinds(self) -> int:
+        """How many kinds of ranks were found so far; ranks for which the passes ran alone are of none."""
+        return sum(map(len, self._runs.values()))
+
+    def of(self, rank: int, wanted: Collection[str]) -> RankStages:
+        """The stages of a rank: of the passes that are `wanted`, and of the last.
+
+        Raises:
+            MspcError: there is no such rank, or its graph cannot be made.
+        """
+        check_rank(self.graph, rank)
+        if self._places is None:
+            self._places = Places(self.graph)
+            self._differences = Differences(self._places, int(self.graph.attrs.get("ranks", 1)))
+        assert self._differences is not None
+        parts = self._places.on(rank)
+        wanted = {*wanted, self.passes[-1]}
+        alike = self._differences.made_alike(parts)
+        runs = self._runs.setdefault(alike, [])
+        known = next((run for run in runs if run.kind.holds_for(rank, parts)), None)
+        if known is not None and wanted <= known.stages.keys():
+            return RankStages(rank, parts, known.stages)
+        run = self._run_for_kind(Kind(rank, parts, self._differences), wanted) if alike not in self._apart else None
+        if run is None:
+            self._apart.add(alike)
+            return RankStages(rank, parts, self._stages(rank, parts, wanted))
+        if known is not None:
+            runs.remove(known)
+        runs.append(run)
+        return RankStages(rank, parts, run.stages)
+
+    def _run_for_kind(self, kind: Kind, wanted: Collection[str]) -> _Run | None:
+        try:
+            run = _Run(kind, self._stages(kind.rank, kind.parts, wanted))
+        except Exception:
+            # A pass did with a stand-in what only values can do, or the rank cannot be compiled: its own values tell.
+            return None
+        kind.looks.close()
+        return run
+
+    def _stages(self, rank: Any, parts: Sequence[Part], wanted: Collection[str]) -> dict[str, StageOfKind]:
+        assert self._places is not None
+        stages: dict[str, StageOfKind] = {}
+        graph, changed = sliced(self.graph, rank, self._places, parts), True
+        last = self.passes[-1]
+        for name in self.passes:
+            if name != self.passes[0]:
+                graph, changed = find_pass(name).apply(graph)
+            if name in wanted:
+                stages[name] = StageOfKind(graph if name == last else _copied(graph), changed)
+        return stages
+
+
+def _copied(graph: Graph, rank: int | None = None, parts: Sequence[Part] = ()) -> Graph:
+    """A copy of a graph; with a rank and its parts their values take the place of stand-ins."""
+    made = Graph(graph.name)
+    made.attrs = dict(graph.attrs) if rank is None else {**graph.attrs, "rank": rank}
+    made.returns_tuple = graph.returns_tuple
+    of: dict[Value, Value] = {}
+    ops: dict[int, OpLike] = {}
+    for parameter in graph.parameters:
+        own = of[parameter] = Parameter(
+            parameter.name, parameter.type, parameter.kind, parameter.trainable, parameter.layout, parameter.global_type
+        )
+        own.attrs = dict(parameter.attrs)
+        made.parameters.append(own)
+    for node in graph.nodes:
+        inputs = [of[value] if value in of else own_constant(value, parts) for value in node.inputs]
+        own_node = of[node] = _own_node(node, inputs, rank, parts, ops)
+        forward = of.get(node.forward) if node.forward is not None else None
+        own_node.forward = forward if isinstance(forward, Node) else None
+        made.nodes.append(own_node)
+    made.results = [of[value] if value in of else own_constant(value, parts) for value in graph.results]
+    return made
+
+
+def _own_node(
+    node: Node, inputs: list[Value], rank: int | None, parts: Sequence[Part], ops: dict[int, OpLike]
+) -> Node:
+    """A copy of a node; `ops` keeps the operators that were met, which many nodes share."""
+    op = ops.get(id(node.op))
+    if op is None:
+        op = ops[id(node.op)] = node.op if rank is None else own_op(node.op, rank, parts)
+    own = Node(op, inputs, node.type, node.name, node.instance, node.scope, node.frames, node.phase)
+    own.in_strategy, own.out_strategy, own.strategy = node.in_strategy, node.out_strategy, node.strategy
+    own.in_layouts, own.layout = node.in_layouts, node.layout
+    own.forward, own.forward_input = node.forward, node.forward_input
+    own.attrs = dict(node.attrs)
+    return own

@@ -1,0 +1,211 @@
+"""What differs between the ranks' graphs, found once for all of them: the places where a rank's part depends on it.
+
+A place is an operator that says itself what it is on a rank (`localize`, `expand`), or a constant that is cut. Equal
+operators on equal types and layouts are one place, so that many equal layers cost what one does. Everything else in a
+rank's graph follows from types and layouts, which all ranks share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value, element_layouts, element_types
+from mspc.ir.layout import Layout
+from mspc.ir.types import TensorType, TupleType, Type
+from mspc.ops.op import Op, Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A node that an operator becomes on a rank. inputs: for each the number of an earlier one, or from -1 downwards
+    an operand; a constant stands for itself."""
+
+    op: OpLike
+    inputs: tuple[int | Constant, ...]
+    type: Type
+    name: str = ""
+    instance: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a place is on a rank: one operator, a constant, or several nodes, of which `result` is the number of the one
+    that gives the result (as the inputs of `Made`)."""
+
+    op: Op | None = None
+    constant: Constant | None = None
+    nodes: tuple[Made, ...] = ()
+    result: int | Constant = 0
+
+
+class _Asked(Placement):
+    """A placement that tells whether anybody asked for the rank."""
+
+    __slots__ = ("_rank", "asked")
+
+    @property
+    def rank(self) -> int:  # type: ignore[override]  # a question instead of a field
+        object.__setattr__(self, "asked", True)
+        return self._rank
+
+    @rank.setter
+    def rank(self, rank: int) -> None:
+        object.__setattr__(self, "asked", False)
+        object.__setattr__(self, "_rank", rank)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPlace:
+    """An operator that says itself what it is on a rank; types are global, `operands` are the rank's."""
+
+    op: Op
+    in_types: tuple[TensorType, ...]
+    in_layouts: tuple[Layout, ...]
+    out_types: tuple[TensorType, ...]
+    out_layouts: tuple[Layout, ...]
+    operands: tuple[Type, ...]
+
+    def depends(self) -> bool:
+        """Whether the part depends on the rank: what nobody asks for on one rank nobody knows on another."""
+        placement = _Asked(0, self.in_types, self.in_layouts, self.out_types, self.out_layouts)
+        self._at(placement)
+        return placement.asked
+
+    def on(self, rank: int) -> Part:
+        """What it is on a rank."""
+        return self._at(Placement(rank, self.in_types, self.in_layouts, self.out_types, self.out_layouts))
+
+    def _at(self, placement: Placement) -> Part:
+        if type(self.op).expand is not Op.expand:
+            builder = Builder(Graph(""))
+            inputs = [Value(type) for type in self.operands]
+            result = self.op.expand(builder, placement, inputs)
+            if result is not None:
+                return _expanded(builder.nodes, inputs, result)
+        return Part(op=self.op.localize(placement))
+
+
+def _expanded(nodes: Sequence[Node], inputs: Sequence[Value], result: Value) -> Part:
+    numbers: dict[Value, int | Constant] = {value: -1 - i for i, value in enumerate(inputs)}
+    made: list[Made] = []
+    for number, node in enumerate(nodes):
+        read = tuple(v if isinstance(v, Constant) else numbers[v] for v in node.inputs)
+        made.append(Made(node.op, read, node.type, node.name, node.instance))
+        numbers[node] = number
+    return Part(nodes=tuple(made), result=result if isinstance(result, Constant) else numbers[result])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConstantPlace:
+    """A constant that is cut."""
+
+    constant: Constant
+    layout: Layout
+
+    def depends(self) -> bool:
+        """True: it is cut."""
+        return True
+
+    def on(self, rank: int) -> Part:
+        """What it is on a rank."""
+        constant = self.constant
+        here = self.layout.slices_for(rank, constant.shape)
+        return Part(constant=Constant(constant.value[here], constant.tensor_type.dtype))
+
+
+class Places:
+    """The places of a graph. of_node: the place of a node's operator. of_operand: that of a constant operand."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.all: list[OperatorPlace | ConstantPlace] = []
+        self.of_node: dict[Node, int] = {}
+        self.of_operand: dict[tuple[Node, int], int] = {}
+        self._known: dict[object, int] = {}
+        ranks = int(graph.attrs.get("ranks", 1))
+        for node in graph.nodes:
+            for index, value in enumerate(node.inputs):
+                if isinstance(value, Constant):
+                    self._constant(node, index, value)
+            op = node.op
+            if isinstance(op, Op) and (type(op).localize is not Op.localize or type(op).expand is not Op.expand):
+                self.of_node[node] = self._number(place := _place(node, op, ranks), place)
+        self._same: list[Part | None] | None = None
+
+    def _constant(self, node: Node, index: int, value: Constant) -> None:
+        layout = node.in_layouts[index] if node.in_layouts is not None else None
+        if layout is not None and any(layout.dims):
+            key = (value.type, value.value.tobytes(), layout)
+            self.of_operand[node, index] = self._number(key, ConstantPlace(value, layout))
+
+    def _number(self, key: object, place: OperatorPlace | ConstantPlace) -> int:
+        number = self._known.setdefault(key, len(self.all))
+        if number == len(self.all):
+            self.all.append(place)
+        return number
+
+    def differing(self) -> list[int]:
+        """The numbers of the places whose parts depend on the rank."""
+        if self._same is None:
+            self._same = [None if place.depends() else place.on(0) for place in self.all]
+        return [number for number, part in enumerate(self._same) if part is None]
+
+    def on(self, rank: int) -> list[Part]:
+        """What every place is on a rank."""
+        same = self._same or [None] * len(self.all)
+        return [part or place.on(rank) for part, place in zip(same, self.all, strict=True)]
+
+
+def _place(node: Node, op: Op, ranks: int) -> OperatorPlace:
+    return OperatorPlace(
+        op,
+        tuple(t for v in node.inputs for t in element_types(v.type)),
+        tuple(layout for i in range(len(node.inputs)) for layout in _in_layouts(node, i, ranks)),
+        element_types(node.type),
+        _layouts(node, ranks),
+        tuple(_operand_type(node, i) for i in range(len(node.inputs))) if type(op).expand is not Op.expand else (),
+    )
+
+
+def _operand_type(node: Node, index: int) -> Type:
+    value = node.inputs[index]
+    if not isinstance(value, Constant):
+        return local_type(value.type, value)
+    layout = node.in_layouts[index] if node.in_layouts is not None else None
+    return value.type if layout is None else value.tensor_type.with_shape(layout.local_shape(value.shape))
+
+
+def _in_layouts(node: Node, index: int, ranks: int) -> tuple[Layout, ...]:
+    value = node.inputs[index]
+    if isinstance(value, Constant):
+        layout = node.in_layouts[index] if node.in_layouts is not None else None
+        return (layout or Layout.replicated(ranks, len(value.shape)),)
+    return _layouts(value, ranks)
+
+
+def is_own(value: Value) -> bool:
+    """Whether a value's type is one rank's already: the graph of all ranks is then each rank's own, and the layout
+    says of which global tensor the rank feeds a slice."""
+    return isinstance(value, Parameter) and value.global_type is not None
+
+
+def _layouts(value: Value, ranks: int) -> tuple[Layout, ...]:
+    """Layouts of a value's tensors; without sharding every rank has its own whole tensors."""
+    found = () if is_own(value) else element_layouts(value.layout)
+    return found or tuple(Layout.replicated(ranks, len(t.shape)) for t in element_types(value.type))
+
+
+def local_type(type: Type, value: Value) -> Type:
+    """The type of one rank's slice; a value without a layout has it already."""
+    if value.layout is None or is_own(value):
+        return type
+    if isinstance(type, TensorType) and isinstance(value.layout, Layout):
+        return type.with_shape(value.layout.local_shape(type.shape))
+    if isinstance(type, TupleType) and isinstance(value.layout, tuple):
+        return TupleType(
+            tuple(
+                t.with_shape(layout.local_shape(t.shape)) for t, layout in zip(type.elements, value.layout, strict=True)
+            )
+        )
+    return type

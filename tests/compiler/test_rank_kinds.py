@@ -1,0 +1,192 @@
+"""Every rank's graphs, made once for its kind, are byte for byte those of the passes run for that rank alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mspc.api.state import Session
+from mspc.compiler.driver import Compiled, compile_launch
+from mspc.compiler.pipeline import rank_passes_of
+from mspc.compiler.rank_graphs import RankGraphs
+from mspc.engine.capture import capture
+from mspc.engine.programs import config_of
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph
+from mspc.ir.text.printer import print_graph
+from mspc.ops.modules import load_operators
+from mspc.passes.base import find_pass, parse_passes, run_passes
+from tests.networks import RandomNetwork
+from tests.random_networks import PASSES
+
+SAMPLES = ("quickstart/net.py", "operator_parallel/net.py", "operator_parallel/net_layout.py", "transformer/net.py")
+HEAD = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Tensor, Parameter
+from mindspore.common.initializer import initializer
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num={ranks}, full_batch=True)
+def weight(*shape):
+    return Parameter(initializer("normal", list(shape)))
+def train(net, *inputs):
+    step = nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))
+    step(*inputs)
+"""
+EMBEDDING = """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.table, self.w = weight(48, 24), weight(24, 12)
+        self.gather = ops.Gather().shard((({rows}, 1), (1,)))
+        self.matmul = ops.MatMul().shard(((1, {columns}), ({columns}, 1)))
+        self.places = Tensor(np.arange(24).reshape(24, 1), ms.float32)
+        self.add = ops.Add().shard((({rows}, 1), ({rows}, 1)))
+    def construct(self, ids):
+        x = self.add(self.gather(self.table, ids, 0), self.places)
+        return ops.reduce_mean(self.matmul(x, self.w)[:, 1:5])
+train(Net(), Tensor(np.arange(24) % 7, ms.int32))
+"""
+RESHARDED = """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w, self.v = weight(24, 24), weight(24, 24)
+        self.one = ops.MatMul().shard(((2, 3), (3, {other})))
+        self.two = ops.MatMul().shard((({other}, 3), (3, 2)))
+        self.relu = ops.ReLU().shard(((1, {ranks}),))
+        self.dropout = ops.Dropout(0.5)
+    def construct(self, x):
+        y = self.relu(self.one(x, self.w))
+        y, _ = self.dropout(ops.tril(self.two(y, self.v)))
+        return ops.reduce_sum(ops.concat((y[2:8], y), 0))
+train(Net(), Tensor(np.ones([24, 24]), ms.float32))
+"""
+
+
+def assert_every_rank_as_alone(graphs: RankGraphs, ranks: Sequence[int]) -> None:
+    for rank in ranks:
+        found = graphs.of(rank, graphs.passes)
+        graph: Graph = graphs.graph
+        for name in graphs.passes:
+            graph, changed = find_pass(name, {"rank": rank} if name == "slice_to_rank" else {}).apply(graph)
+            expected = print_graph(graph)
+            where = f"rank {rank} behind {name}"
+            assert found.text(name) == expected, where
+            assert print_graph(found.graph(name)) == expected, where
+            assert found.of_kind[name].changed == changed, where
+        assert print_graph(graphs.executable(rank)) == print_graph(graph)
+
+
+def compiled(script: Path, ranks: int, *arguments: str) -> Compiled:
+    launch = capture(script, list(arguments), Session.of_rank(0, ranks))
+    return compile_launch(launch.target, launch.args, config_of(launch, ranks))
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+@pytest.mark.parametrize("ranks", [8, 16, 24])
+def test_samples(root: Path, sample: str, ranks: int) -> None:
+    try:
+        found = compiled(root / "samples" / sample, ranks)
+    except MspcError:
+        pytest.skip(f"the sample's strategies do not fit {ranks} ranks")
+    assert_every_rank_as_alone(found.rank_graphs, range(ranks))
+
+
+def test_conformance_cases(conformance: Path) -> None:
+    done = 0
+    for case in sorted((conformance / "cases").glob("*.py")):
+        try:
+            found = compiled(case, 16 if case.stem == "repeated_16" else 8)
+        except (MspcError, AttributeError):
+            continue
+        assert_every_rank_as_alone(found.rank_graphs, range(found.config.ranks))
+        done += 1
+    assert done >= 25
+
+
+@pytest.mark.parametrize("device", ["CPU", "GPU"])
+def test_random_networks(device: str) -> None:
+    load_operators()
+    generator = random.Random(20261121)
+    shared = 0
+    for seed in (generator.getrandbits(48) for _ in range(80)):
+        graph = run_passes(RandomNetwork(seed).graph, parse_passes(PASSES))
+        graphs = RankGraphs(graph, rank_passes_of(device))
+        ranks = int(graph.attrs["ranks"])
+        assert_every_rank_as_alone(graphs, random.Random(seed).sample(range(ranks), min(ranks, 5)))
+        assert graphs.kinds, f"seed {seed}: the passes ran for every rank"
+        shared += graphs.kinds < min(ranks, 5)
+    assert shared >= 40
+
+
+@pytest.mark.parametrize(("rows", "columns", "ranks"), [(2, 2, 4), (3, 2, 6), (4, 3, 12), (8, 1, 8), (3, 3, 3)])
+def test_parts_of_an_embedding(tmp_path: Path, rows: int, columns: int, ranks: int) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(HEAD.format(ranks=ranks) + EMBEDDING.format(rows=rows, columns=columns))
+    assert_every_rank_as_alone(compiled(script, ranks).rank_graphs, range(ranks))
+
+
+@pytest.mark.parametrize(("ranks", "other"), [(6, 1), (12, 2), (24, 4)])
+def test_exchanges_between_crossing_meshes(tmp_path: Path, ranks: int, other: int) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(HEAD.format(ranks=ranks) + RESHARDED.format(ranks=ranks, other=other))
+    assert_every_rank_as_alone(compiled(script, ranks).rank_graphs, range(ranks))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "most", "arguments"),
+    [
+        (64, 8, ["2"]),
+        (96, 2, ["2", "64", "96", "4", "8", "12", "8"]),
+        (1024, 1, ["2", "64", "1024", "16", "8", "128", "8"]),
+    ],
+)
+def test_layers_on_many_ranks_are_of_few_kinds(root: Path, ranks: int, most: int, arguments: list[str]) -> None:
+    graphs = compiled(root / "benchmarks" / "networks" / "layers.py", ranks, *arguments).rank_graphs
+    for rank in range(ranks):
+        graphs.of(rank, ())
+    assert 1 <= graphs.kinds <= most
+    assert_every_rank_as_alone(graphs, [0, 1, ranks // 3, ranks - 1])
+
+
+def test_a_rank_of_its_own_command_and_among_all(root: Path) -> None:
+    script = root / "benchmarks" / "networks" / "layers.py"
+    among_all = compiled(script, 8, "2")
+    texts = [print_graph(among_all.rank_graph(rank)) for rank in range(8)]
+    for rank in (0, 5, 7):
+        assert print_graph(compiled(script, 8, "2").rank_graph(rank)) == texts[rank]
+
+
+def test_there_is_no_such_rank(root: Path) -> None:
+    found = compiled(root / "samples" / SAMPLES[0], 8)
+    for rank in (0, 1):
+        found.rank_graph(rank)
+    for rank in (-1, 8):
+        with pytest.raises(MspcError, match=f"there is no rank {rank}; ranks are 0 to 7"):
+            found.rank_graph(rank)
+
+
+def test_a_pass_that_cannot_do_with_stand_ins_runs_for_every_rank(root: Path, monkeypatch: Any) -> None:
+    """A pass that keeps operators in a set, and one that reads the members of the groups."""
+    from mspc.passes.fusion.fuse_norm import FuseNorm
+
+    plain = FuseNorm.run
+
+    def in_a_set(self: FuseNorm, graph: Graph) -> bool:
+        return bool({node.op for node in graph.nodes}) and plain(self, graph)
+
+    def named(self: FuseNorm, graph: Graph) -> bool:
+        for node in graph.nodes:
+            if getattr(node.op, "rank_list", ()):
+                node.attrs["last"] = max(node.op.rank_list)  # type: ignore[attr-defined]
+        return plain(self, graph)
+
+    for run, kinds in ((in_a_set, [0]), (named, range(2, 9))):
+        monkeypatch.setattr(FuseNorm, "run", run)
+        found = compiled(root / "samples" / SAMPLES[0], 8)
+        assert_every_rank_as_alone(found.rank_graphs, range(8))
+        assert found.rank_graphs.kinds in kinds
