@@ -11,17 +11,19 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib import resources
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from lark import Lark, Token
-from lark.exceptions import UnexpectedInput, VisitError
 
 from mspc.ir.graph import Constant
 from mspc.ir.layout import REDUCTIONS, Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.opaque import Reference, Symbol
 from mspc.ir.types import DTYPES, DType, OpaqueType, TensorType, TupleType, Type
+
+if TYPE_CHECKING:
+    from lark import Lark, Token
+    from lark.exceptions import UnexpectedInput
 
 LARGEST_CONSTANT = 1 << 26
 """Most elements of a constant, and members of a list start:stop:step, that a file may ask for."""
@@ -35,6 +37,10 @@ _PUNCTUATION = {
     "NONE": "'none'", "TENSOR": "a constant", "$END": "the end",
 }  # fmt: skip
 _NAMED_LAYOUT_KEYS = ("device_matrix", "tensor_map", "alias_name")
+_INTEGER = re.compile(r"-?\d{1,18}\Z", re.ASCII)
+_FLOAT = re.compile(r"-?\d{1,18}\.\d{1,18}(?:e[+-]?\d{1,3})?\Z", re.ASCII)
+_PLAIN_STRING = re.compile(r'"[\w .\-]*"\Z', re.ASCII)
+_INTEGERS = re.compile(r"\((?:-?\d{1,18}(?:, -?\d{1,18})*)?\)\Z", re.ASCII)
 _ELEMENT = re.compile(r"(?:nan:[0-9a-f]+|-?(?:inf|nan|\d+(?:\.\d*)?(?:e[+-]?\d+)?)|true|false)\Z")
 
 
@@ -230,7 +236,9 @@ def _dtype(name: str) -> DType:
 
 @lru_cache(maxsize=1)
 def grammar() -> Lark:
-    """The parser of grammar.lark; made once, when the first text is read."""
+    """The parser of grammar.lark; made once, when the first text needs it, since it costs a tenth of a second."""
+    from lark import Lark
+
     text = resources.files("mspc.ir.text").joinpath("grammar.lark").read_text("utf-8")
     starts = ["module", "attributes", "layouts", "type", "value"]
     return Lark(
@@ -244,6 +252,8 @@ def parse_text(text: str, start: str) -> Any:
 
 
 def _read(text: str, start: str) -> Any:
+    from lark.exceptions import UnexpectedInput, VisitError
+
     try:
         return parse_text(text, start)
     except VisitError as error:
@@ -266,6 +276,22 @@ def expected(error: UnexpectedInput) -> tuple[str, ...]:
     names: Iterable[str] = getattr(error, "allowed", None) or getattr(error, "accepts", None) or ()
     words = [_PUNCTUATION.get(name, name.lower().replace("_", " ")) for name in names]
     return tuple(sorted(word for word in words if not word.startswith(" ")))
+
+
+def plain_value(text: str) -> Any:
+    """The value of a text that needs no grammar; None for any other.
+
+    It is a number, a list of integers, a truth value, an element type or a plain string.
+    """
+    if _INTEGER.match(text):
+        return int(text)
+    if _FLOAT.match(text):
+        return float(text)
+    if _PLAIN_STRING.match(text):
+        return text[1:-1]
+    if _INTEGERS.match(text):
+        return tuple(int(member) for member in text[1:-1].split(",") if member.strip())
+    return _WORDS.get(text)
 
 
 @lru_cache(maxsize=16384)

@@ -105,7 +105,7 @@ def _pair(line: str, text: str) -> tuple[str, str]:
 
 
 def _operator(line: str, name: str, pairs: list[tuple[str, str]]) -> Op:
-    from mspc.ir.text.fragments import Malformed, read_attributes
+    from mspc.ir.text.fragments import Malformed, plain_value, read_attributes
     from mspc.ir.text.operator_reader import OperatorReader  # only a text that is read needs the grammar
     from mspc.ir.text.source_text import SourceText
 
@@ -116,8 +116,10 @@ def _operator(line: str, name: str, pairs: list[tuple[str, str]]) -> Op:
     if name not in REGISTRY:
         _fail(line, f"there is no operator {name}")
     try:
-        text = f"{{{', '.join(f'{key}: {value}' for key, value in pairs)}}}"
-        attributes: dict[str, Any] = read_attributes(text) if pairs else {}
+        attributes: dict[str, Any] = {key: plain_value(value) for key, value in pairs}
+        if len(attributes) < len(pairs) or None in attributes.values():
+            text = f"{{{', '.join(f'{key}: {value}' for key, value in pairs)}}}"
+            attributes = read_attributes(text)
         op = OperatorReader(SourceText(line, "line"), REGISTRY).operator(name, attributes, 0)
     except (Malformed, MspcError) as error:
         _fail(line, error.message, error.notes if isinstance(error, MspcError) else ())
