@@ -135,9 +135,13 @@ class Op:
                 setattr(cls, method, wrapped(cls.__dict__[method]))
         own = inspect.get_annotations(cls)
         if any(not str(kind).startswith("ClassVar") for kind in own.values()):
-            dataclass(frozen=True)(cls)  # costs 0.4 ms; without fields of its own a class inherits all
+            _finish_later(cls)  # without fields of its own a class inherits all
         if not abstract:
             REGISTRY[cls.__name__] = cls
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        fields(self)  # a copy from another process is made without `__init__`
+        self.__dict__.update(state)
 
     @property
     def name(self) -> str:
@@ -260,6 +264,40 @@ class Op:
         grads = self.bprop(b, *inputs, out, dout)
         assert len(grads) == len(inputs), f"{self.name}.bprop returned {len(grads)} of {len(inputs)} gradients"
         return grads
+
+
+class _Unfinished:
+    """Stands for the fields of an operator class that is no dataclass yet; it becomes one when they are asked for."""
+
+    def __init__(self, cls: type[Op]) -> None:
+        self.cls = cls
+
+    def __get__(self, instance: object, owner: type[Op]) -> Any:
+        _finish(self.cls)
+        return getattr(owner, _FIELDS)
+
+
+_FIELDS = "__dataclass_fields__"
+"""Where `dataclasses` keeps the fields of a class."""
+
+
+def _finish_later(cls: type[Op]) -> None:
+    """Make the class a dataclass when it is first used: that costs half a millisecond, and a compile uses few of all
+    operators."""
+
+    def first_init(self: Op, *args: Any, **kwargs: Any) -> None:
+        _finish(cls)
+        type(self).__init__(self, *args, **kwargs)
+
+    setattr(cls, "__init__", first_init)  # noqa: B010  # a type checker would take it for the dataclass's own
+    setattr(cls, _FIELDS, _Unfinished(cls))
+
+
+def _finish(cls: type[Op]) -> None:
+    if isinstance(cls.__dict__.get(_FIELDS), _Unfinished):
+        delattr(cls, "__init__")
+        delattr(cls, _FIELDS)
+        dataclass(frozen=True)(cls)
 
 
 @functools.cache
