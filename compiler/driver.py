@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 from mspc.analysis.updates import Updates
@@ -187,7 +187,7 @@ def _optimizer_parallel(traced: Traced, config: Config) -> None:
 
 def _report(on_stage: OnStage | None, name: str, number: int, graph: Graph, changed: bool, previous: str) -> None:
     if on_stage is not None:
-        text = partial(print_graph, graph)
+        text = cache(partial(print_graph, graph))  # for all that want it
         on_stage(Stage(name, _file(number, name), graph, None, changed, previous, text))
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 Axes = tuple[int, ...]
 REDUCTIONS = ("sum", "mean", "max", "min", "prod", "all", "any")
@@ -35,6 +36,16 @@ class Layout:
     dims: tuple[Axes, ...]
     partial: Axes = ()
     reduction: str = ""
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        # Layouts are the keys of all that is remembered about them, and few, so each is hashed once.
+        if not self._hash:
+            object.__setattr__(self, "_hash", hash((self.mesh, self.dims, self.partial, self.reduction)) or 1)
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Layout, (self.mesh, self.dims, self.partial, self.reduction)
 
     @staticmethod
     def of(

@@ -50,11 +50,15 @@ class GroupedUpdate(Op):
 
     @property
     def mutates(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on the members
-        return tuple(i * self.width + index for i in range(self.count) for index in self.member.mutates)
+        return self._of_members(self.member.mutates)
 
     @property
     def copied(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on the members
-        return tuple(i * self.width + index for i in range(self.count) for index in self.member.copied)
+        return self._of_members(self.member.copied)
+
+    def _of_members(self, operands: Sequence[int]) -> tuple[int, ...]:
+        width = self.width
+        return tuple([start + index for start in range(0, self.count * width, width) for index in operands])
 
     def members(self, operands: Sequence[Any]) -> list[Sequence[Any]]:
         """The operands of every member."""

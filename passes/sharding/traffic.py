@@ -29,6 +29,10 @@ class Traffic:
 
     def __init__(self, graph: Graph) -> None:
         self.users = graph.users()
+        self._readers = {
+            value: [(node, index, isinstance(node.op, AddN)) for node, index in users if "unused" not in node.attrs]
+            for value, users in self.users.items()
+        }
         self.required: dict[Value, Layout] = {}
         """Layouts in which the caller wants the graph's results."""
 
@@ -36,13 +40,14 @@ class Traffic:
         """Bytes to bring a value to `target` given what its decided readers already need."""
         return cheapest_source(value, self.needs(value), target)[0]
 
-    def needs(self, value: Value, besides: Node | None = None) -> list[Layout]:
+    def needs(self, value: Value) -> list[Layout]:
         """The distinct layouts that decided readers need, in run order; sums take their terms as they are."""
         found: list[Layout] = []
-        for node, index in self.users.get(value, ()):
-            if node is besides or node.in_layouts is None or "unused" in node.attrs or _added_first(node, value):
+        for node, index, adds in self._readers.get(value, ()):
+            in_layouts = node.in_layouts
+            if in_layouts is None or (adds and _added_first(node, value)):
                 continue
-            layout = node.in_layouts[index]
+            layout = in_layouts[index]
             if layout is not None and layout not in found:
                 found.append(layout)
         required = self.required.get(value)
@@ -52,13 +57,15 @@ class Traffic:
 
     def of_value(self, value: Value) -> float:
         """Bytes spent to bring a value to all its readers."""
-        if value.layout is None or isinstance(value.layout, tuple) or isinstance(value, Constant):
+        own = value.layout
+        if own is None or isinstance(own, tuple) or isinstance(value, Constant):
             return 0.0
         total = 0.0
         have: list[Layout] = []
         for target in self.needs(value):
-            total += cheapest_source(value, have, target)[0]
-            have.append(target)
+            if target != own:
+                total += cheapest_source(value, have, target)[0]
+                have.append(target)
         return total
 
     def of_sum(self, node: Node) -> float:
@@ -77,17 +84,20 @@ class Traffic:
 
 
 def _added_first(node: Node, value: Value) -> bool:
-    """Whether `value` is a term that is added to others of its layout before the sum moves."""
-    return isinstance(node.op, AddN) and [other.layout for other in node.inputs].count(value.layout) > 1
+    """Whether `value` is a term of a sum that is added to others of its layout before the sum moves."""
+    return [other.layout for other in node.inputs].count(value.layout) > 1
 
 
 def bytes_between(source: Layout, target: Layout, type: TensorType) -> float:
     """Mean bytes that a rank sends, with a trifle per message and collective so that of equal ways the shorter
     wins; infinite where there is no way (a final value does not become partial again)."""
-    if source == target:
-        return 0.0
+    return 0.0 if source == target else _bytes(source, target, type.shape, type.dtype.itemsize)
+
+
+@lru_cache(maxsize=65536)
+def _bytes(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> float:
     try:
-        found = plan(source, target, type.shape, type.dtype.itemsize)
+        found = plan(source, target, shape, itemsize)
     except MspcError:
         return math.inf
     return found.nbytes + MESSAGE * found.messages + COLLECTIVE * found.collectives
