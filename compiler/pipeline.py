@@ -1,7 +1,8 @@
 """The whole compiler on one screen: which passes run in which mode, in order.
 
 A pass is a file of the same name under passes/. Passes before `slice_to_rank` see the graph of all ranks and run once;
-those from it on run for every rank that is asked for. Of these `fuse_matmul` cleans the graph for all behind it.
+those from it on run once for every kind of ranks that is asked for (`compiler/rank_graphs.py`). Of these `fuse_matmul`
+cleans the graph for all behind it.
 `VIEWS` are dumps that the compile does not go on with.
 """
 
