@@ -124,7 +124,7 @@ def _write(
         progress.show(f"writing rank {rank} ({done} of {len(wanted)})")
         built = programs.of_rank(rank)
         own = StageFiles(level)
-        graph = built.compiled.rank_graph(rank, own, own.wanted)
+        graph = built.compiled.rank_graph(rank, own, own.wanted, alone=len(wanted) == 1)
         built.compiled.ranks_done.clear()  # thousands of ranks would fill the memory
         report = report or make_report(built.compiled, graph, rank)
         for name, content in numbered(rank, [*built.shared, *own.files]):

@@ -75,9 +75,10 @@ class Compiled:
         return placements_of(self.config, self.graph.results)
 
     def rank_graph(
-        self, rank: int, on_stage: OnStage | None = None, wanted: Collection[str] | None = None
+        self, rank: int, on_stage: OnStage | None = None, wanted: Collection[str] | None = None, alone: bool = False
     ) -> Graph:
-        """The executable graph of one rank. `on_stage` is called for the stages that are `wanted`, all without it.
+        """The executable graph of one rank. `on_stage` is called for the stages that are `wanted`, all without it;
+        `alone`: no other rank will be asked for.
 
         Raises:
             MspcError: there is no such rank.
@@ -90,14 +91,19 @@ class Compiled:
         names = self.rank_graphs.passes
         if wanted is None:
             wanted = names
-        found = self.rank_graphs.of(rank, wanted)
-        previous = passes_of(self.config.mode, self.config.device)[-1]
-        for i, name in enumerate(names):
+        before = dict(zip(names, (passes_of(self.config.mode, self.config.device)[-1], *names), strict=False))
+
+        def report(name: str, graph: Graph, changed: bool, text: Callable[[], str] | None = None) -> None:
             if name in wanted:
-                file, changed = _file(self.stages + i, name), found.of_kind[name].changed
-                text = partial(found.text, name)
-                on_stage(Stage(name, file, found.graph(name), rank, changed, previous, text))
-            previous = name
+                file = _file(self.stages + names.index(name), name)
+                on_stage(Stage(name, file, graph, rank, changed, before[name], text or partial(print_graph, graph)))
+
+        if alone:
+            return self.rank_graphs.alone(rank, report)
+        found = self.rank_graphs.of(rank, wanted)
+        for name in names:
+            if name in wanted:
+                report(name, found.graph(name), found.of_kind[name].changed, partial(found.text, name))
         graph = self.ranks_done[rank] = found.graph(names[-1])
         return graph
 

@@ -9,7 +9,7 @@ from typing import Any
 from mspc.ir.graph import Graph, Node, OpLike, Parameter, Value
 from mspc.ir.text.printer import OpenText, print_graph
 from mspc.ir.varying import VaryingConstant
-from mspc.passes.base import find_pass
+from mspc.passes.base import OnPass, find_pass, run_passes
 from mspc.passes.per_rank.rank_kinds import Differences, Kind, own_constant, own_op, varies
 from mspc.passes.per_rank.rank_parts import Part, Places
 from mspc.passes.per_rank.slice_to_rank import check_rank, sliced
@@ -104,6 +104,13 @@ class RankGraphs:
     _runs: dict[Hashable, list[_Run]] = field(default_factory=dict[Hashable, list[_Run]])
     _apart: set[Hashable] = field(default_factory=set[Hashable])
     """Of ranks for which the passes run one by one."""
+
+    def alone(self, rank: int, on_pass: OnPass) -> Graph:
+        """The graph of a rank behind the last pass, for a caller that wants no other: nothing is kept, and `on_pass` is
+        called behind every pass. Raises MspcError as `of` does."""
+        check_rank(self.graph, rank)
+        steps = [find_pass(name, {"rank": rank} if name == self.passes[0] else {}) for name in self.passes]
+        return run_passes(self.graph, steps, on_pass)
 
     def executable(self, rank: int) -> RankGraph:
         """The graph of a rank behind the last pass, made when it is read.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mspc.api.state import Session
-from mspc.compiler.driver import Compiled, compile_launch
+from mspc.compiler.driver import Compiled, Stage, compile_launch
 from mspc.compiler.pipeline import rank_passes_of
 from mspc.compiler.rank_graphs import RankGraphs
 from mspc.engine.capture import capture
@@ -158,7 +158,15 @@ def test_a_rank_of_its_own_command_and_among_all(root: Path) -> None:
     among_all = compiled(script, 8, "2")
     texts = [print_graph(among_all.rank_graph(rank)) for rank in range(8)]
     for rank in (0, 5, 7):
-        assert print_graph(compiled(script, 8, "2").rank_graph(rank)) == texts[rank]
+        found: dict[bool, list[tuple[Any, ...]]] = {False: [], True: []}
+        for alone, stages in found.items():
+
+            def note(stage: Stage, stages: list[tuple[Any, ...]] = stages) -> None:
+                stages.append((stage.name, stage.file, stage.rank, stage.changed, stage.previous, stage.text()))
+
+            graph = compiled(script, 8, "2").rank_graph(rank, note, alone=alone)
+            assert print_graph(graph) == texts[rank]
+        assert found[False] == found[True]
 
 
 def test_there_is_no_such_rank(root: Path) -> None:
