@@ -4,7 +4,7 @@
 
 A transformer's training step on one rank, in both precisions: seconds with everything one after the other, with
 collectives on a stream of their own in the order of the program, and in the order that the compiler chooses; the part
-of the communication that costs no time; the memory of a step in both orders. `analysis/durations.py` has the constants.
+of the communication that costs no time; the memory of a step in both orders. `analysis/machine.py` has the constants.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mspc.analysis.durations import Timeline, seconds
+from mspc.analysis.cost import Timeline, seconds
 from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, compile_launch
 from mspc.compiler.pipeline import PER_RANK
 from mspc.engine.capture import capture
 from mspc.engine.programs import config_of
 from mspc.ir.graph import Graph
-from mspc.ops.collective.collectives import Collective
+from mspc.ops.collective.base import Collective
 from mspc.passes.base import find_pass, run_passes
 from mspc.runtime.memory_plan import plan_memory
 

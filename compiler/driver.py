@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import Any
 
-from mspc.analysis.updates import Updates
+from mspc.analysis.aliasing import Updates
 from mspc.api.common.initial_values import InitialValue
 from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, placements_of, takes_data
 from mspc.compiler.config import Config, Fed

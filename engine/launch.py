@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.analysis.aliasing import updated_parameters
 from mspc.api import context
 from mspc.api.common.initial_values import InitialValue
 from mspc.api.common.tensor import Tensor
@@ -32,7 +33,6 @@ from mspc.ir.graph import Graph
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.runtime.choose import EACH_ITS_OWN, Asked, Wishes
 from mspc.runtime.comm.agreement import agree, stop_together
-from mspc.runtime.plan import mutated
 from mspc.runtime.slices import cut_parameter, slices_of
 
 Array = Any
@@ -66,7 +66,7 @@ class Launched:
             elif parameter.kind == "parameter":
                 values[parameter.name] = store.attach(parameters[parameter.name], parameter, self)
         self.executor = job.hardware.executor(graph, job.comm, values, job.cursor, number, tf32)
-        self.mutated = {p.name for ps in mutated(graph).values() for p in ps}
+        self.mutated = {p.name for ps in updated_parameters(graph).values() for p in ps}
 
     def run(self, arrays: Sequence[Array], origins: Sequence[Any]) -> list[Array]:
         """One step on this rank's arrays; an array whose origin is the last step's has not changed since."""

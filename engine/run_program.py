@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.analysis.aliasing import updated_parameters
 from mspc.engine.job import Job
 from mspc.engine.tensor_file import StoredTensor, in_order, write_tensors
 from mspc.ir.diagnostics import ExecutionError, MspcError
@@ -22,7 +23,6 @@ from mspc.runtime.comm.agreement import agree, stop_together
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.data import Batches, load_batches, synthetic_batches
 from mspc.runtime.faults.failure import NodeFailure
-from mspc.runtime.plan import mutated
 from mspc.runtime.program import PROGRAM, Program, Settings, load_program, load_slices
 from mspc.runtime.slices import full_type, gather
 
@@ -197,7 +197,7 @@ def _prepare(options: Options, job: Job, program: Program, ahead: ReadAhead | No
                 f"{program.folder / PROGRAM} is damaged: output {index} of shape {value.shape} on {job.size} ranks "
                 f"cannot have the layout {layout}"
             )
-    return _Prepared(graph, values, batches, options.steps or batches.count, layouts, bool(mutated(graph)))
+    return _Prepared(graph, values, batches, options.steps or batches.count, layouts, bool(updated_parameters(graph)))
 
 
 def _executor(graph: Graph, values: dict[str, Array], job: Job, settings: Settings) -> Any:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Value
+from mspc.ir.graph import Constant, Graph, Node, OpLike, Value
 from mspc.ir.location import Frames
 from mspc.ir.types import DType, TensorType, Type
 
 
-class TypedOp(Protocol):
+class TypedOp(OpLike, Protocol):
     """An operator that can tell the type of its result."""
-
-    @property
-    def name(self) -> str: ...
-
-    has_side_effect: ClassVar[bool]
-
-    def attributes(self) -> Any: ...
 
     def infer(self, *types: TensorType) -> Type: ...
 

@@ -6,7 +6,7 @@ print order and the run order. A node has one result, which may be a tuple of te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -21,14 +21,19 @@ Layouts = Layout | tuple[Layout, ...] | None
 
 
 class OpLike(Protocol):
-    """What the graph needs of an operator."""
+    """What the graph and the analyses of it need of an operator; `mspc.ops.op.Op` says what each means."""
 
     @property
     def name(self) -> str: ...
 
     has_side_effect: ClassVar[bool]
+    mutates: ClassVar[tuple[int, ...]]
+    is_view: ClassVar[bool]
+    is_collective: ClassVar[bool]
 
     def attributes(self) -> Mapping[str, Any]: ...
+
+    def aliased_operands(self, count: int) -> Sequence[int]: ...
 
 
 class Value:
@@ -197,19 +202,6 @@ class Graph:
             for index, value in enumerate(node.inputs):
                 found.setdefault(value, []).append((node, index))
         return found
-
-    def last_reads(self, shown: Callable[[Node], Iterable[int]]) -> dict[Value, int]:
-        """For every value that is read or returned the position of the last node that reads it, also through results
-        that show its memory: those of nodes for which `shown` names the operand. What is returned is read behind all
-        nodes."""
-        last: dict[Value, int] = dict.fromkeys(self.results, len(self.nodes))
-        for number in range(len(self.nodes) - 1, -1, -1):
-            node = self.nodes[number]
-            through = set(shown(node))
-            for index, value in enumerate(node.inputs):
-                until = last.get(node, number) if index in through else number
-                last[value] = max(last.get(value, 0), until)
-        return last
 
     def replace(self, mapping: Mapping[Value, Value]) -> None:
         """Every use of a key of `mapping` becomes a use of its value."""

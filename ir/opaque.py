@@ -5,7 +5,7 @@ They are carried along, printed and compared; nothing of them can be run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -32,9 +32,16 @@ class OpaqueOp:
     name: str
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
     has_side_effect: ClassVar[bool] = True
+    mutates: ClassVar[tuple[int, ...]] = ()
+    is_view: ClassVar[bool] = False
+    is_collective: ClassVar[bool] = False
 
     def attributes(self) -> Mapping[str, Any]:
         return self.fields
+
+    def aliased_operands(self, count: int) -> Sequence[int]:
+        """Nothing is known of it: any."""
+        return range(count)
 
 
 class Literal(Value):

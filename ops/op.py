@@ -91,19 +91,22 @@ class Op:
             be cut in its own way, and the result is partial over all their axes.
         follows_neighbours: only moves data, so that it takes its cut from the operators around it where others left
             unset would be cut along the batch.
-        has_side_effect: must run even if nobody reads the result.
+        has_side_effect: must run even if nobody reads the result (it updates, dumps, or other ranks wait for it).
         mutates: indices of the inputs (parameters) that the operator overwrites.
         copied: those of them whose new value `launch` also writes to other places, given as its last argument: a
             mapping from the index to a `mspc.ops.device.Copy`.
         neutral: for an operator that changes parameters, values of operands with which it changes nothing, by the
             operand's index; None stands for the parameter's own value. Empty where there are none.
-        fresh: the kernel's result never shares memory with an operand.
         in_place: `kernel_into` may write to an operand of the result's type.
         any_types: `kernel_into` takes operands and results of any element types, which may differ.
         widens: kernels get operands of Float16 and BFloat16 as Float32 (see `half`); False for operators that only move
             data or say themselves how they compute.
         omitted: names of fields that the text leaves out while they have their default.
-        view: the result shows the elements of operand 0 in their order, in another shape at most.
+        is_view: the result is the memory of operand 0, its elements in their order, in another shape at most: nothing
+            has to run. Of a tuple it is the memory of its elements.
+        may_alias: `run` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
+            All other results, but for those of updates, are arrays that share memory with no operand.
+        is_collective: ranks of a group run it together and wait for each other: a `Collective`.
         cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}` are
             the operands' elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R` that
             of the result. "" where there is none.
@@ -119,12 +122,13 @@ class Op:
     mutates: ClassVar[tuple[int, ...]] = ()
     copied: ClassVar[tuple[int, ...]] = ()
     neutral: ClassVar[Mapping[int, float | None]] = {}
-    fresh: ClassVar[bool] = False
     in_place: ClassVar[bool] = False
     any_types: ClassVar[bool] = False
     widens: ClassVar[bool] = True
     omitted: ClassVar[tuple[str, ...]] = ()
-    view: ClassVar[bool] = False
+    is_view: ClassVar[bool] = False
+    may_alias: ClassVar[bool] = False
+    is_collective: ClassVar[bool] = False
     cuda: ClassVar[str] = ""
     samples: ClassVar[Sequence[Sample]] = ()
 
@@ -239,6 +243,18 @@ class Op:
     def layout_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """The same for an in_strategy made of Layouts."""
         return self.strategy_dims(rule)
+
+    def aliased_operands(self, count: int) -> Sequence[int]:
+        """Of `count` operands those whose memory a result may show: what the operator overwrites, or what it may hand
+        out a view of."""
+        if self.mutates:
+            return self.mutates
+        return range(count) if self.is_view or self.may_alias else ()
+
+    def operations(self, types: Sequence[TensorType]) -> float:
+        """Floating-point operations of its matrix products for operands of these types; 0 for an operator whose time is
+        that of reading and writing memory."""
+        return 0.0
 
     # Derived ----------------------------------------------------------------------------------------------------
 

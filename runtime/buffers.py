@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.analysis.aliasing import aliased_operands
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
@@ -55,8 +56,8 @@ def buffered_kernels(
     """Kernels that write to planned buffers, by the index of their node; the other nodes, those in `others` among them,
     make arrays of their own.
 
-    A buffer is free once the last value that may look into it is dead: an operator that does not promise fresh
-    results is taken to return a view of its operands. What a view of a result of the graph may show is not planned.
+    A buffer is free once the last value that may look into it is dead: operators declare of which operands their
+    results may be views. What a view of a result of the graph may show is not planned.
     """
     nodes = graph.nodes
     if backend.xp is not np:
@@ -122,10 +123,8 @@ def _ends(
             made[node] = index
         elif isinstance(node.op, TupleGetItem) and node.inputs[0] in made:
             makers = {(made[node.inputs[0]], node.op.index)}
-        elif getattr(node.op, "fresh", False):
-            continue
         else:
-            makers = {maker for value in node.inputs for maker in shown.get(value, ())}
+            makers = {maker for i in aliased_operands(node) for maker in shown.get(node.inputs[i], ())}
         if not makers:
             continue
         shown[node] = makers
@@ -138,7 +137,7 @@ def _ends(
 def _overwritten(node: Node, type: TensorType, places: Mapping[Value, list[int]], dead: list[int]) -> int | None:
     """The buffer of an operand in which a result of this type may stand, as nobody looks into it any more; it is taken
     from `dead`."""
-    if not getattr(node.op, "in_place", False):
+    if not (isinstance(node.op, Op) and node.op.in_place):
         return None
     for operand in node.inputs:
         if operand.type == type and operand in places and places[operand][0] in dead:

@@ -22,13 +22,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mspc.analysis.shadow_weights import KeptCopies, marked_copies
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
-from mspc.ir.types import DType, TensorType
+from mspc.ir.types import DType, TensorType, TupleType
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.control.structural import MakeTuple, TupleGetItem, shows
+from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, step_types
 from mspc.ops.fused.grouped_update import GroupedUpdate
-from mspc.ops.fused.shadow_weights import KeptCopies, marked_copies
+from mspc.ops.op import Op
 from mspc.runtime.arena import Block, assign, most_alive
 
 COMMUNICATION, REDUCTION = "communication", "reduction"
@@ -109,7 +110,10 @@ def plan_memory(graph: Graph, alignment: int = 256) -> MemoryPlan:
 
 def only_shows(node: Node) -> bool:
     """Whether nothing has to run: the node's result is memory of its operands, and no part of it."""
-    return shows(node) and (not getattr(node.op, "view", False) or node.type.nbytes == node.inputs[0].type.nbytes)
+    if not node.op.is_view:
+        return False
+    tuples = isinstance(node.type, TupleType) or isinstance(node.inputs[0].type, TupleType)
+    return tuples or node.type.nbytes == node.inputs[0].type.nbytes
 
 
 def side_stream(node: Node) -> str:
@@ -226,9 +230,8 @@ class _Planner:
         """(index, memory that it overwrites) of every updating node."""
         found: list[tuple[int, list[_Part]]] = []
         for index, node in enumerate(self.nodes):
-            mutates: Sequence[int] = getattr(node.op, "mutates", ())
-            if mutates:
-                found.append((index, [parts[node.inputs[i]][0] for i in mutates]))
+            if node.op.mutates:
+                found.append((index, [parts[node.inputs[i]][0] for i in node.op.mutates]))
         return found
 
     def _late_readers(self) -> dict[Node, None]:
@@ -251,7 +254,7 @@ class _Planner:
                     break
             # What is copied is read here; what only shows is read as long as its own readers last.
             shows = only_shows(node) and not (found and found[-1] is node)
-            mutates = set(getattr(node.op, "mutates", ()))
+            mutates = set(node.op.mutates)
             for operand, value in enumerate(node.inputs):
                 if operand not in mutates and isinstance(value, Node):
                     reach[value] = max(reach.get(value, 0), until if shows else index)
@@ -289,7 +292,7 @@ class _Planner:
                     if part in made:
                         name = self.side[made[part]]
                         latest[name] = max(latest.get(name, -1), made[part])
-            for operand in getattr(node.op, "mutates", ()):
+            for operand in node.op.mutates:
                 value = node.inputs[operand]
                 written = [self.parts[value][0], *self.parts.get(self.copy_of.get(value, value), ())]
                 for name in running:
@@ -340,7 +343,7 @@ class _Planner:
         if node in self.copied or node in self.kept.copies:
             return None
         if not isinstance(node.op, AllReduce):
-            if not getattr(node.op, "in_place", False):
+            if not (isinstance(node.op, Op) and node.op.in_place):
                 return None
         for value in operands:
             for part in self.parts[value]:
@@ -412,7 +415,7 @@ class _Planner:
         """The blocks that updating operators read."""
         found: dict[int, Block] = {}
         for node in self.nodes:
-            mutates = set(getattr(node.op, "mutates", ()))
+            mutates = set(node.op.mutates)
             for operand, value in enumerate(node.inputs if mutates else ()):
                 for part in self.parts[value] if operand not in mutates else ():
                     block = self.cells[part].block if isinstance(part, int) else None
@@ -423,7 +426,7 @@ class _Planner:
 
 def _updated_operands(node: Node) -> tuple[int, ...]:
     """For an operator that overwrites parameters, the operand whose new value each result is; () for others."""
-    mutates: Sequence[int] = getattr(node.op, "mutates", ())
+    mutates = node.op.mutates
     if not mutates:
         return ()
     results = element_types(node.type)

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from mspc.analysis.aliasing import source, updated_parameters
 from mspc.ir.diagnostics import raise_all
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import TensorType
@@ -82,7 +83,7 @@ def plan(graph: Graph, backend: NumPyBackend) -> Plan:
     raise_all([node.error(f"{node.label} has no kernel") for node in nodes if not _has_kernel(node.op)])
     backend.halves = any(t.dtype.itemsize == 2 and t.dtype.is_float for v in (*graph.parameters, *nodes)
                          for t in element_types(v.type))  # fmt: skip
-    updates = mutated(graph)
+    updates = updated_parameters(graph)
     boundary = min(updates, default=len(nodes))
     last_use = {value: index for index, node in enumerate(nodes) for value in node.inputs}
     last_use |= dict.fromkeys(graph.results, len(nodes))
@@ -168,23 +169,11 @@ def _step(index: int, node: Node, kernel: Callable[..., Any] | None, backend: Nu
     return index, kernel, -1, -1, operands, out, frees
 
 
-def mutated(graph: Graph) -> dict[int, tuple[Parameter, ...]]:
-    """The nodes that write to parameters: index in run order to the parameters."""
-    found: dict[int, tuple[Parameter, ...]] = {}
-    for index, node in enumerate(graph.nodes):
-        written = [node.inputs[i] for i in getattr(node.op, "mutates", ()) if i < len(node.inputs)]
-        parameters = tuple(value for value in written if isinstance(value, Parameter))
-        if parameters:
-            found[index] = parameters
-    return found
-
-
 def loss_values(graph: Graph) -> list[Value]:
     """The floating point results of one element, seen through `Depend`."""
     found: list[Value] = []
     for value in graph.results:
-        while isinstance(value, Node) and value.op.name == "Depend":
-            value = value.inputs[0]
+        value = source(value)
         type = value.type
         if isinstance(type, TensorType) and type.dtype.is_float and math.prod(type.shape) == 1:
             found.append(value)

@@ -41,9 +41,7 @@ class Cost:
 
 def stream_of(node: Node) -> str:
     """What a node does; where nothing else is said, also the stream on which a trace shows it."""
-    op = node.op
-    communicates = op.attributes().get("rank_list") or op.name in ("NeighborExchange", "Send", "Receive")
-    return "communication" if communicates else "compute"
+    return "communication" if node.op.is_collective else "compute"
 
 
 def trace(

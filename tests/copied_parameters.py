@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
+from mspc.analysis.shadow_weights import mark_kept_copies
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.fused.shadow_weights import mark_kept_copies
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.activation import Tanh
 from mspc.ops.op import Op

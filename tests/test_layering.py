@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,6 +69,54 @@ def test_folder_imports_only_lower_layers(folder: str) -> None:
             if parts[1] not in (folder, *LAYERS[folder].split()):
                 wrong.append(f"{shown}:{line} imports {module}")
     assert not wrong
+
+
+def modules() -> dict[str, Path]:
+    """Every installed file by the dotted name that it is imported by."""
+    found: dict[str, Path] = {}
+    for path in package_files():
+        parts = ("mspc", *path.relative_to(ROOT).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported_files(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
+    """The files of mspc that a file names in an import statement: at its top, in functions, under TYPE_CHECKING."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module in known:
+            for alias in node.names:
+                deeper = f"{node.module}.{alias.name}"
+                yield deeper if deeper in known else node.module
+
+
+def cycles(files: Mapping[str, Path]) -> list[list[str]]:
+    """Groups of files that import each other in circles."""
+    graph = nx.DiGraph()
+    for name, path in files.items():
+        graph.add_edges_from((name, other) for other in imported_files(path, files) if other != name)
+    return sorted(sorted(group) for group in nx.strongly_connected_components(graph) if len(group) > 1)
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Not under TYPE_CHECKING or inside functions either: what one of them is cannot be told without the other."""
+    assert cycles(modules()) == []
+
+
+def test_circles_are_found(tmp_path: Path) -> None:
+    """In every form of an import statement."""
+    sources = {
+        "mspc.a": "from mspc import b",
+        "mspc.b": "def f():\n    import mspc.c",
+        "mspc.c": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from mspc.a import A",
+        "mspc.d": "from mspc.a import A",
+        "mspc": "",
+    }
+    files = {name: tmp_path / f"{name}.py" for name in sources}
+    for name, source in sources.items():
+        files[name].write_text(source)
+    assert cycles(files) == [["mspc.a", "mspc.b", "mspc.c"]]
 
 
 def test_imports_are_absolute() -> None:

@@ -19,7 +19,7 @@ from mspc.ir.location import Location
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.text.attribute_types import fields_of
 from mspc.ops.arguments import describe
-from mspc.ops.collective.collectives import Collective
+from mspc.ops.collective.base import Collective
 from mspc.ops.op import Op
 from mspc.ops.promotion import operand_dtype
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from mspc.analysis.cost import sent_bytes
 from mspc.compiler.driver import Compiled
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts, element_types
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts
 from mspc.ir.location import Frames
 from mspc.ir.types import TensorType
-from mspc.ops.collective.collectives import Collective, LayoutChange, LocalSlice
+from mspc.ops.collective.base import Collective
+from mspc.ops.collective.collectives import LayoutChange, LocalSlice
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.runtime.memory_plan import plan_memory
 
 STRUCTURAL = (Depend, MakeTuple, TupleGetItem, Collective, LayoutChange)
-FULL_RING = 2
-"""An all-reduce is a reduce-scatter and an all-gather."""
 
 Shape = tuple[int, ...]
 
@@ -142,49 +143,6 @@ def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
     )
 
 
-def bytes_sent(node: Node) -> int:
-    """Bytes that a rank sends for one collective of its graph under ring algorithms."""
-    operand = sum(value.type.nbytes for value in node.inputs)
-    group = len(getattr(node.op, "rank_list", ()))
-    name = node.op.name
-    if name in ("NeighborExchange", "Send"):
-        return operand
-    if group <= 1 or name in ("Receive", "Barrier"):
-        return 0
-    if name == "AllGather":
-        return (group - 1) * operand
-    rounds = FULL_RING if name == "AllReduce" else 1
-    return rounds * (group - 1) * operand // group
-
-
-def peak_bytes(graph: Graph) -> int:
-    """Most bytes alive at once when values are freed after their last reader; updates happen in place.
-
-    Of a tuple the elements are freed one by one, each after the last reader of what takes it out.
-    """
-    last: dict[Value, int] = {}
-    for index, node in enumerate(graph.nodes):
-        for value in node.inputs:
-            last[value] = index
-    for value in graph.results:
-        last[value] = len(graph.nodes)
-    made = {node for node in graph.nodes if node in last and not isinstance(node.op, (Depend, TupleGetItem, MakeTuple))}
-    ends = {(node, i): last[node] for node in made for i in range(len(element_types(node.type)))}
-    for node in graph.nodes:
-        if isinstance(node.op, TupleGetItem) and node.inputs[0] in made:
-            key = (node.inputs[0], node.op.index)
-            ends[key] = max(ends[key], last.get(node, 0))
-    dying: dict[int, int] = {}
-    for (node, i), index in ends.items():
-        dying[index] = dying.get(index, 0) + element_types(node.type)[i].nbytes
-    alive = peak = sum(parameter.type.nbytes for parameter in graph.parameters)
-    for index, node in enumerate(graph.nodes):
-        alive += node.type.nbytes if node in made else 0
-        peak = max(peak, alive)
-        alive -= dying.get(index, 0)
-    return peak
-
-
 def _operator(node: Node, sharded: bool) -> OperatorRow:
     strategy = tuple(cut for value in node.inputs for cut in _cuts(value)) if sharded else ()
     return OperatorRow(
@@ -210,8 +168,8 @@ def _parameter(parameter: Parameter) -> ParameterRow:
 def _collective(node: Node) -> CollectiveRow:
     return CollectiveRow(
         node.op.name,
-        tuple(getattr(node.op, "rank_list", ())),
-        bytes_sent(node),
+        node.op.members if isinstance(node.op, Collective) else (),
+        math.floor(sent_bytes(node)),
         node.phase,
         str(node.attrs.get("mirror_user_id", "")),
         str(node.attrs.get("reason", "")),

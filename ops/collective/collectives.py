@@ -11,15 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value, element_types
-from mspc.ir.layout import Layout, group_of
+from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
+from mspc.ops.collective.base import Collective, Ranks, same
 from mspc.ops.collective.launch import (
     launch_all_gather,
     launch_all_reduce,
@@ -35,98 +36,9 @@ from mspc.ops.math.comparison import Equal
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.slicing import StridedSlice
-from mspc.sharding.groups import WORLD_GROUPS, group_name
+from mspc.sharding.groups import WORLD_GROUPS
 
-Ranks = tuple[int, ...]
 NO_GRADIENT = NotDifferentiable("placements are chosen after differentiation")
-_REDUCE_OPS = ("sum", "max", "min", "prod")
-
-
-class Collective(Op, abstract=True):
-    """What all collectives share. A subclass has the fields `group` and `rank_list`, and those that
-    the compiler inserts have `mesh` and `axes`.
-
-    A collective must run even if nobody on a rank reads the result: the other ranks wait for it.
-    """
-
-    has_side_effect: ClassVar[bool] = True
-    widens: ClassVar[bool] = False
-    ordered: ClassVar[bool] = True
-    """Whether the order of the ranks matters to the result."""
-    agrees: ClassVar[bool] = False
-    """Whether all ranks have the same result, or each its part of what is the same for all."""
-    omitted: ClassVar[tuple[str, ...]] = ("group", "mesh", "axes", "rank_list")
-    """The text of one form leaves out the fields of the other."""
-
-    @property
-    def _mesh(self) -> tuple[int, ...]:
-        return getattr(self, "mesh", ())
-
-    @property
-    def fresh(self) -> bool:  # type: ignore[override]  # only the form that runs on a rank makes arrays
-        return not self._mesh
-
-    @property
-    def ranks(self) -> Ranks:
-        """Ranks of the group, in the order of their slices.
-
-        Raises:
-            MspcError: the group is known by name only.
-        """
-        found: Ranks = getattr(self, "rank_list", ())
-        if not found:
-            raise MspcError(
-                f"{self.name}: the ranks of group {getattr(self, 'group', '')!r} are not known here",
-                notes=["call init() before the network is built, and create_group() for a group of your own"],
-            )
-        return found
-
-    @property
-    def group_size(self) -> int:
-        return len(self.ranks)
-
-    def with_ranks(self, ranks: Sequence[int], group: str = "") -> Self:
-        """The form that runs on a rank, with its group."""
-        listed = tuple(ranks)
-        given = self.attributes() | {"rank_list": listed, "group": group or group_name(listed)}
-        return type(self)(**{name: value for name, value in given.items() if name not in ("mesh", "axes")})
-
-    def rule(self, *types: TensorType) -> str:
-        raise MspcError(
-            f"{self.name} moves data between ranks by hand and cannot be sharded",
-            notes=["remove it in semi_auto_parallel mode: mspc inserts the collectives there"],
-        )
-
-    def localize(self, placement: Placement) -> Op:
-        if not self._mesh:
-            return self
-        axes: tuple[int, ...] = getattr(self, "axes", ())
-        ranks = group_of(self._mesh, axes, placement.rank)
-        return self.with_ranks(ranks if self.ordered else sorted(ranks))
-
-    def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the result on a rank. Raises MspcError where the operand does not fit."""
-        return shape
-
-    def infer(self, *types: Type) -> Type:
-        x = _one_tensor(self, types)
-        if self._mesh:
-            return x
-        op = getattr(self, "op", "sum")
-        if op not in _REDUCE_OPS:
-            legal = ", ".join(_REDUCE_OPS)
-            raise MspcError(f"{self.name}: op is {op!r}", notes=[f"it must be one of {legal}"])
-        return x.with_shape(self.local_shape(x.shape))
-
-    def bind(self, comm: Any) -> Callable[..., Any]:
-        """The kernel on one rank."""
-        raise NotImplementedError(self.name)
-
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        return _same if self._mesh else self.bind(be.comm)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
 
 
 class AllReduce(Collective):
@@ -161,6 +73,11 @@ class AllReduce(Collective):
         if any(t.dtype != tensors[0].dtype for t in tensors):
             raise MspcError(f"AllReduce: {', '.join(str(t.dtype) for t in tensors)} cannot travel together")
         return TupleType(tuple(tensors))
+
+    @classmethod
+    def sent_bytes(cls, operand: float, group: float) -> float:
+        """A reduce-scatter and an all-gather."""
+        return 2 * operand * (group - 1) / group
 
     def bind(self, comm: Any) -> Callable[..., Any]:
         return partial(comm.all_reduce, op=self.op, ranks=self.ranks)
@@ -203,6 +120,10 @@ class AllGather(Collective):
         return (
             b.emit(ReduceScatter("sum", self.group, self.axis, self.mesh, self.axes, self.rank_list), dout),
         )
+
+    @classmethod
+    def sent_bytes(cls, operand: float, group: float) -> float:
+        return operand * (group - 1)
 
     def bind(self, comm: Any) -> Callable[..., Any]:
         return partial(comm.all_gather, ranks=self.ranks, axis=self.axis)
@@ -313,6 +234,7 @@ class NeighborExchange(Collective):
     recv_type: DType = FLOAT32
     group: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
+    ordered: ClassVar[bool] = False
     omitted: ClassVar[tuple[str, ...]] = ("send_shapes", "group", "rank_list")
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -336,6 +258,17 @@ class NeighborExchange(Collective):
         if self.send_shapes and tuple(map(tuple, self.send_shapes)) != given:
             raise MspcError(f"NeighborExchange: send_shapes is {self.send_shapes}, the tensors have {given}")
         return TupleType(tuple(TensorType(self.recv_type, tuple(shape)) for shape in shapes))
+
+    @property
+    def communicates(self) -> bool:
+        return True
+
+    def partners(self, rank: int) -> Ranks:
+        return tuple(sorted({*self.send_rank_ids, *self.recv_rank_ids} - {rank}))
+
+    @classmethod
+    def sent_bytes(cls, operand: float, group: float) -> float:
+        return operand
 
     def bprop(self, b: Builder, *operands_out_dout: Any) -> Sequence[Value | None]:
         """Gradients go back to where the tensors came from; all ranks differentiate their exchange."""
@@ -370,6 +303,7 @@ class LayoutChange(Op, abstract=True):
 
     source: Layout = Layout((1,), ())
     target: Layout = Layout((1,), ())
+    may_alias: ClassVar[bool] = True
     widens: ClassVar[bool] = False
     bprop: ClassVar[Any] = NO_GRADIENT
 
@@ -383,7 +317,7 @@ class LayoutChange(Op, abstract=True):
         return inputs[0]
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        return _same
+        return same
 
 
 class Redistribute(LayoutChange):
@@ -407,23 +341,12 @@ class LocalSlice(LayoutChange):
         return StridedSlice(begin=begin, end=end, strides=(1,) * len(shape))
 
 
-def _same(x: Any) -> Any:
-    """The kernel of the form over mesh axes: the global tensor is the same before and after."""
-    return x
-
-
 def _spread(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Operands of a call that may hand them over as one tuple."""
     if not args:
         return ()
     first = args[0]
     return tuple(cast("Iterable[Any]", first)) if len(args) == 1 and isinstance(first, tuple | list) else args
-
-
-def _one_tensor(op: Op, types: Sequence[Type]) -> TensorType:
-    if len(types) != 1 or not isinstance(types[0], TensorType):
-        raise MspcError(f"{op.name} takes one tensor, not {', '.join(map(str, types)) or 'none'}")
-    return types[0]
 
 
 def _resized(op: Op, shape: tuple[int, ...], dim: int, times: int, parts: int) -> tuple[int, ...]:

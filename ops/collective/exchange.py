@@ -70,7 +70,6 @@ class PasteSlices(Op):
 
     shape: tuple[int, ...] = ()
     begins: tuple[tuple[int, ...], ...] = ()
-    fresh: ClassVar[bool] = True
     bprop: ClassVar[Any] = NO_GRADIENT
 
     def rule(self, *types: TensorType) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
-from mspc.ops.collective.collectives import Collective, Ranks
+from mspc.ops.collective.base import Collective, Ranks
 from mspc.ops.collective.launch import launch_copies
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable
@@ -20,8 +20,24 @@ class Send(Collective):
     dest_rank: int = 0
     group: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
+    may_alias: ClassVar[bool] = True
     omitted: ClassVar[tuple[str, ...]] = ("group", "rank_list")
     bprop: ClassVar[Any] = NotDifferentiable("a tensor sent by hand leaves the graph of this rank")
+
+    @property
+    def communicates(self) -> bool:
+        return True
+
+    def partners(self, rank: int) -> Ranks:
+        return (self.dest_rank,) if self.dest_rank != rank else ()
+
+    def channel(self, rank: int) -> tuple[Ranks, int]:
+        """Messages of one tag between two ranks: the order of tags is free."""
+        return (min(rank, self.dest_rank), max(rank, self.dest_rank)), self.sr_tag
+
+    @classmethod
+    def sent_bytes(cls, operand: float, group: float) -> float:
+        return operand
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         comm, rank, tag = be.comm, self.dest_rank, self.sr_tag
@@ -57,6 +73,21 @@ class Receive(Collective):
     def infer(self, *types: Type) -> Type:
         return TensorType(self.dtype, tuple(self.shape))
 
+    @property
+    def communicates(self) -> bool:
+        return True
+
+    def partners(self, rank: int) -> Ranks:
+        return (self.src_rank,) if self.src_rank != rank else ()
+
+    def channel(self, rank: int) -> tuple[Ranks, int]:
+        """Messages of one tag between two ranks: the order of tags is free."""
+        return (min(rank, self.src_rank), max(rank, self.src_rank)), self.sr_tag
+
+    @classmethod
+    def sent_bytes(cls, operand: float, group: float) -> float:
+        return 0.0
+
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         comm, rank, tag, shape, dtype = (
             be.comm,
@@ -77,11 +108,16 @@ class Barrier(Collective):
 
     group: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
+    may_alias: ClassVar[bool] = True
     omitted: ClassVar[tuple[str, ...]] = ("group", "rank_list")
     bprop: ClassVar[Any] = NotDifferentiable("it orders ranks and computes nothing")
 
     def infer(self, *types: Type) -> Type:
         return TupleType(tuple(t for t in types if isinstance(t, TensorType)))
+
+    @classmethod
+    def sent_bytes(cls, operand: float, group: float) -> float:
+        return 0.0
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         comm, ranks = be.comm, self.ranks

@@ -30,6 +30,7 @@ class TensorDump(Op):
 
     mode: str = "out"
     file: str = ""
+    may_alias: ClassVar[bool] = True
     has_side_effect: ClassVar[bool] = True
     follows_neighbours: ClassVar[bool] = True
     samples: ClassVar[Any] = (sample((8, 16)),)
@@ -68,6 +69,7 @@ class DumpGradient(Op):
 
     file: str = ""
     mode: str = "out"
+    may_alias: ClassVar[bool] = True
     follows_neighbours: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     samples: ClassVar[Any] = (sample((8, 16)),)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Value
+from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 
@@ -15,6 +15,7 @@ from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 class MakeTuple(Op):
     """Puts tensors side by side: `(a, b)`."""
 
+    is_view: ClassVar[bool] = True
     widens: ClassVar[bool] = False
     bprop: ClassVar[Any] = NotDifferentiable("differentiation looks through tuples")
 
@@ -29,6 +30,7 @@ class TupleGetItem(Op):
     """Element `index` of a tuple."""
 
     index: int = 0
+    is_view: ClassVar[bool] = True
     bprop: ClassVar[Any] = NotDifferentiable("differentiation looks through tuples")
 
     def infer(self, *types: Type) -> Type:
@@ -44,7 +46,7 @@ class TupleGetItem(Op):
 class Depend(Op):
     """The first operand, once all others have run."""
 
-    view: ClassVar[bool] = True
+    is_view: ClassVar[bool] = True
 
     def infer(self, *types: Type) -> Type:
         return types[0]
@@ -59,21 +61,19 @@ class Depend(Op):
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         return _first
 
+    def aliased_operands(self, count: int) -> Sequence[int]:
+        return (0,)
+
 
 def _first(x: Any, *_: Any) -> Any:
     return x
-
-
-def shows(node: Node) -> bool:
-    """Whether the node's result is memory of its operands, so that nothing has to run."""
-    return isinstance(node.op, Depend | MakeTuple | TupleGetItem) or bool(getattr(node.op, "view", False))
 
 
 class StopGradient(Op):
     """The operand; differentiation does not pass."""
 
     linear_in: ClassVar[tuple[int, ...]] = (0,)
-    view: ClassVar[bool] = True
+    is_view: ClassVar[bool] = True
 
     def infer(self, *types: Type) -> Type:
         return types[0]

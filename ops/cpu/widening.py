@@ -8,24 +8,36 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 
 from mspc.ir.types import TensorType, TupleType, dtype_of
 
-if TYPE_CHECKING:
-    from mspc.ops.op import ArrayBackend, Op
-
 Kernel = Callable[..., Any]
-Binder = Callable[["Op", "ArrayBackend"], Any]
+
+
+class Computing(Protocol):
+    """What is asked of an operator here; see `mspc.ops.op.Op`."""
+
+    widens: ClassVar[bool]
+    is_view: ClassVar[bool]
+    mutates: ClassVar[tuple[int, ...]]
+
+    def infer(self, *types: TensorType) -> Any: ...
+
+    def kernel(self, be: Any) -> Kernel: ...
+
+
+Binder = Callable[[Any, Any], Any]
+"""A method of an operator that takes a backend and returns a kernel."""
 
 
 def widening(bind: Binder) -> Binder:
     """`Op.kernel` whose kernels compute in Float32 where an operand is narrower."""
 
     @functools.wraps(bind)
-    def kernel(self: Op, be: ArrayBackend) -> Any:
+    def kernel(self: Computing, be: Any) -> Any:
         inner = bind(self, be)
         if not _computes(self, be):
             return inner
@@ -38,7 +50,7 @@ def widening_into(bind: Binder) -> Binder:
     """The same for `Op.kernel_into`."""
 
     @functools.wraps(bind)
-    def kernel_into(self: Op, be: ArrayBackend) -> Any:
+    def kernel_into(self: Computing, be: Any) -> Any:
         inner = bind(self, be)
         if inner is None or not _computes(self, be):
             return inner
@@ -71,11 +83,11 @@ def is_half(array: Any) -> bool:
     return dtype is not None and dtype.itemsize == 2 and (dtype.kind == "f" or dtype.name == "bfloat16")
 
 
-def _computes(op: Op, be: ArrayBackend) -> bool:
-    return op.widens and not op.view and getattr(be, "halves", True)
+def _computes(op: Computing, be: Any) -> bool:
+    return op.widens and not op.is_view and getattr(be, "halves", True)
 
 
-def _widened(op: Op, kernel: Kernel, *inputs: Any, **options: Any) -> Any:
+def _widened(op: Computing, kernel: Kernel, *inputs: Any, **options: Any) -> Any:
     narrow = [i for i, array in enumerate(inputs) if is_half(array)]
     if not narrow:
         return kernel(*inputs, **options)
@@ -109,7 +121,7 @@ def _type_of(array: Any) -> TensorType:
 
 
 @functools.lru_cache(maxsize=4096)
-def _result_dtypes(op: Op, types: tuple[TensorType, ...]) -> tuple[Any, ...]:
+def _result_dtypes(op: Computing, types: tuple[TensorType, ...]) -> tuple[Any, ...]:
     inferred = op.infer(*types)
     if isinstance(inferred, TupleType):
         return tuple(element.dtype.numpy for element in inferred.elements)

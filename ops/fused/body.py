@@ -17,12 +17,12 @@ from mspc.ir.text.values import key_text, value_text
 from mspc.ir.types import TensorType
 from mspc.ops.bases import Elementwise
 from mspc.ops.op import REGISTRY, Op
+from mspc.ops.tensor.broadcast import Reduce
 
 _LINE = re.compile(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*\Z", re.DOTALL)
 _OPERAND = re.compile(r"\s*([xt])(0|[1-9]\d{0,5})\s*(?:,|\Z)")
 _KEY = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[()\[\]{},]|[^"()\[\]{},]+')
-_CLOSING = ("ReduceSum", "ReduceMean", "ReduceMax")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,12 @@ class Step:
 def fusible(op: object) -> bool:
     """Whether the operator may be a line in the middle of a fused operator: every element of its result is computed
     from the operands' elements at the same place alone, broadcast by the general rule."""
-    # PReLU aligns its second operand with dimension 1.
-    return isinstance(op, Elementwise) and bool(op.cuda) and op.name != "PReLU"
+    return isinstance(op, Elementwise) and bool(op.cuda) and op.broadcasts
 
 
 def closes(op: object) -> bool:
     """Whether the operator may close a chain: a reduction."""
-    return isinstance(op, Op) and op.name in _CLOSING
+    return isinstance(op, Reduce) and op.closes_chains
 
 
 def line_of(op: Op, operands: Sequence[tuple[str, int]]) -> str:

@@ -23,7 +23,6 @@ class FusedElementwise(Op):
 
     body: tuple[str, ...] = ()
     returns: tuple[int, ...] = ()
-    fresh: ClassVar[bool] = True
     in_place: ClassVar[bool] = True
     any_types: ClassVar[bool] = True
     widens: ClassVar[bool] = False  # its lines do, each rounding its own result

@@ -18,7 +18,6 @@ from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.bases import Elementwise
 from mspc.ops.cpu.blocks import SHARED, in_parallel, thread_count
 from mspc.ops.fused.body import Step, operand_count, types_of_steps
-from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import ArrayBackend, Op
 from mspc.ops.tensor.broadcast import Reduce
@@ -44,8 +43,8 @@ def plain_kernel(be: ArrayBackend, steps: Sequence[Step], returns: Sequence[int]
         # One and two operands have their own fields because a list of arguments costs as much as a small kernel.
         program.append((step.op.kernel(be), read[0], read[1] if len(read) == 2 else -len(read), read))
     places = [count + index for index in returns]
-    # These may hand out their operand, where a fresh array is promised.
-    shared = [i for i, index in enumerate(returns) if isinstance(steps[index].op, Identity | AddN)]
+    # What may be an operand's memory is copied: a fused operator promises an array of its own.
+    shared = [i for i, index in enumerate(returns) if steps[index].op.is_view or steps[index].op.may_alias]
 
     def kernel(*operands: Any) -> Any:
         values = list(operands)

@@ -28,7 +28,6 @@ class FusedMatMul(Op):
     bias: bool = False
     activation: str = ""
     keeps_before: bool = False
-    fresh: ClassVar[bool] = True
     omitted: ClassVar[tuple[str, ...]] = ("addend", "bias", "activation", "keeps_before")
     bprop: ClassVar[Any] = NotDifferentiable("operators are fused after all gradients are taken")
     samples: ClassVar[Any] = (
@@ -62,6 +61,9 @@ class FusedMatMul(Op):
             if operand != wanted:
                 raise MspcError(f"{self.name}: {name} is {operand}, not {wanted}")
         return TupleType((found, found)) if self.keeps_before else found
+
+    def operations(self, types: Sequence[TensorType]) -> float:
+        return BatchMatMul(self.transpose_a, self.transpose_b).operations(types)
 
     def _names(self) -> list[str]:
         if self.activation not in ("", "gelu", "gelu_gradient"):

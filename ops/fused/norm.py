@@ -29,7 +29,6 @@ class FusedLayerNorm(Op):
     epsilon: float = 1e-7
     dst_type: DType = FLOAT32
     adds: bool = False
-    fresh: ClassVar[bool] = True
     omitted: ClassVar[tuple[str, ...]] = ("adds",)
     bprop: ClassVar[Any] = _LATE
     samples: ClassVar[Any] = (
@@ -108,7 +107,6 @@ class FusedLayerNormGrad(Op):
     epsilon: float = 1e-7
     dst_type: DType = FLOAT32
     adds: bool = False
-    fresh: ClassVar[bool] = True
     bprop: ClassVar[Any] = _LATE
     samples: ClassVar[Any] = (
         sample((8, 32), (8, 32), (8, 1), (8, 1), (32,), low=0.1, dst_type=FLOAT64, gradient=False),

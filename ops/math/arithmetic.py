@@ -245,6 +245,7 @@ class DivNoNan(Binary):
 class AddN(Elementwise):
     """The sum of several tensors of one shape. Called as `AddN()((a, b, c))`."""
 
+    may_alias: ClassVar[bool] = True
     additive: ClassVar[bool] = True
     in_place: ClassVar[bool] = False  # the third operand is read after the first two have been added
     cuda: ClassVar[str] = "{+}"

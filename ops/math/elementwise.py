@@ -243,7 +243,7 @@ class Identity(Unary):
 
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     cuda: ClassVar[str] = "{0}"
-    view: ClassVar[bool] = True
+    is_view: ClassVar[bool] = True
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (dout,)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
@@ -71,6 +73,13 @@ class _Product(Op, abstract=True):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
+
+    def operations(self, types: Sequence[TensorType]) -> float:
+        x, y = (operand.shape for operand in types[:2])
+        rows, summed = (x[-1], x[-2]) if self.transpose_a else (x[-2], x[-1])
+        columns = y[-2] if self.transpose_b else y[-1]
+        batch = math.prod(map(max, zip_longest(reversed(x[:-2]), reversed(y[:-2]), fillvalue=1)))
+        return 2.0 * batch * rows * summed * columns
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         x, y = inputs

@@ -27,6 +27,7 @@ class ReduceMean(Reduce):
     """Mean along `axis`; partial means of equal parts combine by their mean."""
 
     reduction: ClassVar[str] = "mean"
+    closes_chains: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)
 
     def infer(self, *types: Any) -> Type:
@@ -75,6 +76,7 @@ class ReduceMax(_ReduceExtremum):
     """Maximum along `axis`; its gradient is shared equally among equal maxima."""
 
     reduction: ClassVar[str] = "max"
+    closes_chains: ClassVar[bool] = True
     samples: ClassVar[Any] = (*REDUCE_SAMPLES, sample((8, 16), axis=(1,), dtypes=("Int32",), gradient=False))
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:

@@ -81,6 +81,7 @@ class PReLU(Elementwise):
     """x where it is positive, weight * x elsewhere; one weight, or one per channel (dimension 1)."""
 
     float_only: ClassVar[bool] = True
+    broadcasts: ClassVar[bool] = False  # the second operand is aligned with dimension 1
     cuda: ClassVar[str] = "{0} > T(0) ? {0} : {0} * {1}"
 
     def rule(self, x: TensorType, weight: TensorType) -> str:

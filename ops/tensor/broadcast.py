@@ -31,11 +31,14 @@ class Reduce(Op, abstract=True):
     """Combines the elements along `axis`; all of them when it is (). Called as `Op(keep_dims)(x, axis)`.
 
     Bool and integer results keep the element type of x.
+
+    Class attributes:
+        closes_chains: the operator may be the last of a fused chain of elementwise operators.
     """
 
     keep_dims: bool = False
     axis: Axis = ()
-    fresh: ClassVar[bool] = True
+    closes_chains: ClassVar[bool] = False
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("axis",), optional=1)
@@ -78,6 +81,7 @@ REDUCE_SAMPLES = (
 class ReduceSum(Reduce):
     """Sum along `axis`."""
 
+    closes_chains: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
@@ -105,6 +109,7 @@ class BroadcastTo(Op):
     """x repeated to `shape`, aligned at the right; -1 keeps the size of x."""
 
     shape: tuple[int, ...] = ()
+    may_alias: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:

@@ -43,6 +43,7 @@ class Transpose(Op):
     """
 
     perm: tuple[int, ...] = ()
+    may_alias: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -169,6 +170,7 @@ class Split(Op):
 
     axis: int = 0
     output_num: int = 1
+    may_alias: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)
 
     def rule(self, x: TensorType) -> str:
@@ -257,6 +259,7 @@ class Unstack(Op):
 
     axis: int = 0
     num: int | None = None
+    may_alias: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)
 
     def rule(self, x: TensorType) -> str:

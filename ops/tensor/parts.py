@@ -28,6 +28,7 @@ class _Pieces(Op, abstract=True):
     """The parts of x along a dimension, a tuple."""
 
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    may_alias: ClassVar[bool] = True
 
     def pieces(self, shape: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         """(dimension, sizes of the parts). Raises MspcError where they do not fit."""

@@ -22,7 +22,7 @@ class Reshape(Op):
     shape: tuple[int, ...] = ()
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     follows_neighbours: ClassVar[bool] = True
-    view: ClassVar[bool] = True
+    is_view: ClassVar[bool] = True
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("shape",))
@@ -68,7 +68,7 @@ class Flatten(Op):
     """Dimension 0 stays, all others become one: (n, c, h, w) -> (n, c * h * w)."""
 
     linear_in: ClassVar[tuple[int, ...]] = (0,)
-    view: ClassVar[bool] = True
+    is_view: ClassVar[bool] = True
 
     def rule(self, x: TensorType) -> str:
         if not x.shape:
@@ -90,7 +90,7 @@ class ExpandDims(Op):
 
     axis: int = 0
     linear_in: ClassVar[tuple[int, ...]] = (0,)
-    view: ClassVar[bool] = True
+    is_view: ClassVar[bool] = True
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("axis",))
@@ -114,7 +114,7 @@ class Squeeze(Op):
 
     axis: int | tuple[int, ...] = ()
     linear_in: ClassVar[tuple[int, ...]] = (0,)
-    view: ClassVar[bool] = True
+    is_view: ClassVar[bool] = True
 
     def target(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         given = ints_of(self.name, "axis", self.axis)

@@ -295,6 +295,7 @@ class ReverseV2(Op):
     """x with the order of its elements turned round along `axis`."""
 
     axis: int | tuple[int, ...] = ()
+    may_alias: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     samples: ClassVar[Any] = (sample((8, 16), axis=(1,)), sample((2, 8, 4), axis=(0, -1)))
 

@@ -163,6 +163,8 @@ class _Strided(Op, abstract=True):
 class StridedSlice(_Strided):
     """A slice of x with MindSpore's masks. Called as `StridedSlice()(x, begin, end, strides)`."""
 
+    may_alias: ClassVar[bool] = True
+
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("begin", "end", "strides"), optional=1)
         fields = {key: ints_of(self.name, key, value) for key, value in found.items()}
@@ -250,6 +252,7 @@ class Slice(Op):
 
     begin: tuple[int, ...] = ()
     size: tuple[int, ...] = ()
+    may_alias: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from mspc.analysis.updates import mutated_operands
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ops.control.structural import Gradient
 from mspc.ops.math.elementwise import Identity
@@ -23,7 +22,7 @@ def keep_earlier_values(graph: Graph) -> None:
         if isinstance(node.op, Gradient) and changes:
             for early, parameters in _early_reads(graph.nodes[:number], node, changes).items():
                 wanted.setdefault(early, {}).update(parameters)
-        for operand in mutated_operands(node.op):
+        for operand in node.op.mutates:
             changes.setdefault(node.inputs[operand], []).append(number)
     if not wanted:
         return
@@ -50,7 +49,7 @@ def _early_reads(nodes: list[Node], request: Node, changes: dict[Value, list[int
         if node not in ancestors:
             continue
         ancestors.update(node.inputs)
-        if mutated_operands(node.op):
+        if node.op.mutates:
             continue
         early = dict.fromkeys(v for v in node.inputs if isinstance(v, Parameter) and changes.get(v, [-1])[-1] > number)
         if early:

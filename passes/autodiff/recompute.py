@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mspc.analysis.updates import Updates
+from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import Graph, Node, Value
 from mspc.passes.base import Pass
 

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from mspc.analysis.updates import Updates, shown_operands
+from mspc.analysis.aliasing import Updates, aliased_operands
+from mspc.analysis.lifetimes import last_reads
 from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.types import TensorType, Type
 from mspc.ir.varying import VaryingConstant, constant_bytes
+from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.math.arithmetic import AddN, Mul
 from mspc.ops.op import Op
@@ -55,7 +57,7 @@ def _forward_values(graph: Graph) -> bool:
     constants = _Constants()
     updates = Updates(graph)
     own_gradients = graph.attrs.get("mode") == "data_parallel"
-    last_reads = cache(lambda: graph.last_reads(shown_operands))
+    reads = cache(lambda: last_reads(graph, aliased_operands))
     for number, node in enumerate(graph.nodes):
         if replaced or any(isinstance(v, Constant) for v in node.inputs):
             node.inputs = [constants.unique(replaced.get(v, v)) for v in node.inputs]
@@ -63,10 +65,10 @@ def _forward_values(graph: Graph) -> bool:
         if own_gradients and "gradient_for" in node.attrs and not isinstance(simpler, Node):
             simpler = None  # the node says whose gradient it is, and ranks still have to add it
         if simpler is not None and updates.changes(simpler):
-            last = last_reads().get(node, -1)
+            last = reads().get(node, -1)
             if updates.between((simpler,), number, last):  # its readers behind an update want what stood there before
                 simpler = None
-        if simpler is None and node.phase != "forward" and not node.op.has_side_effect and not _speaks(node):
+        if simpler is None and node.phase != "forward" and not node.op.has_side_effect:
             # What reads a parameter before an update is not what reads it behind.
             since = updates.last_before(node.inputs, number) if number > updates.first else -1
             rows = node.attrs.get(ROWS)
@@ -90,11 +92,6 @@ def _gradients_of_both(kept: Node, gone: Node) -> dict[str, str]:
     """The attribute that names the parameters whose gradient the kept node is now, if any."""
     names = [str(node.attrs["gradient_for"]) for node in (kept, gone) if "gradient_for" in node.attrs]
     return {"gradient_for": ",".join(names)} if names else {}
-
-
-def _speaks(node: Node) -> bool:
-    """Whether the node exchanges data with other ranks; what one rank drops the others would wait for."""
-    return bool(getattr(node.op, "rank_list", ()))
 
 
 class _Known:
@@ -196,7 +193,8 @@ def live_values(graph: Graph) -> set[Value]:
     live: set[Value] = set(graph.results)
     for node in reversed(graph.nodes):
         # A collective over mesh axes is one for all ranks: unlike on a rank, it may go when nobody needs it.
-        if node in live or (node.op.has_side_effect and not getattr(node.op, "mesh", ())):
+        droppable = isinstance(node.op, Collective) and node.op.over_mesh
+        if node in live or (node.op.has_side_effect and not droppable):
             live.add(node)
             live.update(node.inputs)
     return live

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
-from mspc.ops.collective.collectives import Collective
+from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import TupleGetItem
 
 AHEAD = 2
@@ -79,7 +79,7 @@ def _unchanged(graph: Graph) -> set[Value]:
     changed: set[Value] = set()
     late: set[Value] = set()
     for node in graph.nodes:
-        mutates: set[int] = set(getattr(node.op, "mutates", ()))
+        mutates: set[int] = set(node.op.mutates)
         late.update(value for i, value in enumerate(node.inputs) if value in changed and i not in mutates)
         changed.update(node.inputs[i] for i in mutates)
     return {p for p in graph.parameters if p.kind == "parameter" and p not in late}

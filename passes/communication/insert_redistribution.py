@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mspc.analysis.updates import mutated_operands
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
@@ -62,7 +61,7 @@ class _Inserter:
             if not any(isinstance(v, Constant) and v.shape for v in node.inputs):
                 node.in_layouts = None
         self.nodes.append(node)
-        for index in mutated_operands(node.op):
+        for index in node.op.mutates:
             self.copies.pop(node.inputs[index], None)  # what reads the parameter from here on gets the new values
         if node in self.wanted and node.layout != self.wanted[node]:
             # At once: the caller's loss is then known before any parameter changes.

@@ -175,20 +175,16 @@ def _collectives(
         dims[concat_dim] = dims[concat_dim][: -len(moved)]
         dims[split_dim] += moved
         group, axes, size = _group(mesh, moved)
-        local = _elements(layout, shape)
-        place(
-            AlltoAll(split_count=size, split_dim=split_dim, concat_dim=concat_dim, mesh=group, axes=axes),
-            local * (size - 1) * itemsize / size,
-            size - 1,
-        )
+        exchange = AlltoAll(split_count=size, split_dim=split_dim, concat_dim=concat_dim, mesh=group, axes=axes)
+        place(exchange, exchange.sent_bytes(_elements(layout, shape) * itemsize, size), size - 1)
     for d in reversed(range(len(dims))):
         rest = dims[d][len(new[d]) :]
         if not rest:
             continue
         dims[d] = new[d]
         group, axes, size = _group(mesh, rest)
-        local = _elements(layout, shape)
-        place(AllGather(axis=d, mesh=group, axes=axes), local * (size - 1) * itemsize, size - 1)
+        gather = AllGather(axis=d, mesh=group, axes=axes)
+        place(gather, gather.sent_bytes(_elements(layout, shape) * itemsize, size), size - 1)
     return steps
 
 
@@ -315,14 +311,14 @@ def _reducing_steps(
         if not axes:
             continue
         group, group_axes, size = _group(mesh, axes)
-        sent = _elements(layout, shape) * (size - 1) * itemsize / size
+        sent = ReduceScatter.sent_bytes(_elements(layout, shape) * itemsize, size)
         dims[d] += axes
         open_parts -= set(axes)
         layout = placed()
         steps.append(Step(ReduceScatter(op=op, axis=d, mesh=group, axes=group_axes), layout, sent, size - 1))
     if way.whole:
         group, group_axes, size = _group(mesh, way.whole)
-        sent = 2 * _elements(layout, shape) * (size - 1) * itemsize / size
+        sent = AllReduce.sent_bytes(_elements(layout, shape) * itemsize, size)
         open_parts -= set(way.whole)
         layout = placed()
         steps.append(Step(AllReduce(op=op, mesh=group, axes=group_axes), layout, sent, 2 * (size - 1)))

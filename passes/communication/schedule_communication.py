@@ -6,7 +6,7 @@ while another collective is under way, with which they would share the link.
 Input:  `%1 = MatMul(%dy, %w)`, `%2 = MatMul(%x, %dy)`, `%3 = AllReduce(%1)`, `%4 = Add(%3, %a)`
 Output: `%1 = MatMul(%dy, %w)`, `%2 = AllReduce(%1) {stream: communication}`, `%3 = MatMul(%x, %dy)`, `%4 = Add(%2, %a)`
 
-The nodes are listed anew as these streams would run them, by the times of `durations`. Operators that the next
+The nodes are listed anew as these streams would run them, by the times of `analysis.cost`. Operators that the next
 collectives wait for come first; others (gradients of weights, updates) fill the time in which the rest waits for a
 result. Nothing is put off for longer than a few collectives, since its operands stay alive meanwhile, and nothing is
 taken more than a collective ahead of where it stood, since its result would; if memory grows all the same, the nodes
@@ -24,12 +24,13 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mspc.analysis.durations import seconds
+from mspc.analysis.cost import seconds
+from mspc.analysis.lifetimes import most_alive
+from mspc.analysis.shadow_weights import KEPT
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.varying import ascending
-from mspc.ops.collective.collectives import Collective
-from mspc.ops.control.structural import shows
-from mspc.ops.fused.shadow_weights import KEPT
+from mspc.ops.collective.base import Collective
+from mspc.ops.collective.collectives import AllGather
 from mspc.passes.base import Pass
 from mspc.passes.communication.collective_order import sums_gradients
 
@@ -81,7 +82,7 @@ def _apart(nodes: Sequence[Node]) -> list[bool]:
 
 def _group(node: Node) -> Sequence[int]:
     """The ranks of a collective. One group keeps to one stream: its ranks must call its collectives in one order."""
-    return ascending(getattr(node.op, "rank_list", ()))
+    return ascending(node.op.members) if isinstance(node.op, Collective) else ()
 
 
 class _Facts:
@@ -97,8 +98,8 @@ class _Facts:
         place: dict[Value, int] = {node: i for i, node in enumerate(nodes)}
         self.operands = [[place[value] for value in node.inputs if value in place] for node in nodes]
         self.results = [place[value] for value in graph.results if value in place]
-        self.shown = [shows(node) for node in nodes]
-        self.changes: list[tuple[int, ...]] = [getattr(node.op, "mutates", ()) for node in nodes]
+        self.shown = [node.op.is_view for node in nodes]
+        self.changes: list[tuple[int, ...]] = [node.op.mutates for node in nodes]
         self.speaks = [isinstance(node.op, Collective) for node in nodes]
         self.apart = _apart(nodes)
         self.costs = [0.0 if self.shown[i] or KEPT in n.attrs else seconds(n) for i, n in enumerate(nodes)]
@@ -144,25 +145,7 @@ class _Facts:
 
     def most_alive(self, order: Sequence[int]) -> int:
         """Most bytes of nodes' results alive at once in this order."""
-        last = [-1] * len(order)
-        for position in range(len(order) - 1, -1, -1):
-            i = order[position]
-            until = max(position, last[i]) if self.shown[i] else position
-            for k in self.operands[i]:
-                if last[k] < until:
-                    last[k] = until
-        for i in self.results:
-            last[i] = len(order)
-        dying = [0] * (len(order) + 1)
-        alive = most = 0
-        for position, i in enumerate(order):
-            size = self.sizes[i]
-            if size:
-                alive += size
-                dying[max(last[i], position)] += size
-                most = max(most, alive)
-            alive -= dying[position]
-        return most
+        return most_alive(order, self.operands, self.shown, self.sizes, self.results)
 
 
 class _Schedule:
@@ -298,4 +281,4 @@ class _Schedule:
 
 
 def _gathers_parameter(node: Node) -> bool:
-    return node.op.name == "AllGather" and isinstance(node.inputs[0], Parameter)
+    return isinstance(node.op, AllGather) and isinstance(node.inputs[0], Parameter)

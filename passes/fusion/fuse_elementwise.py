@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from mspc.analysis.updates import Updates
+from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import Binary

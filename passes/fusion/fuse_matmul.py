@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mspc.analysis.updates import first_changes
+from mspc.analysis.aliasing import first_changes
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.types import TensorType, Type
 from mspc.ops.fused.matmul import FusedMatMul

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-from mspc.analysis.updates import Updates
+from mspc.analysis.aliasing import Updates
+from mspc.analysis.shadow_weights import mark_kept_copies
 from mspc.ir.graph import Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType, TupleType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index
-from mspc.ops.fused.shadow_weights import mark_kept_copies
 from mspc.ops.optim.optimizer import Update
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import Pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mspc.analysis.updates import first_changes
+from mspc.analysis.aliasing import first_changes
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import TupleGetItem

@@ -7,7 +7,6 @@ gathers it, and its gradient is scattered to the parts; optimizer states follow 
 
 from __future__ import annotations
 
-from mspc.analysis.updates import mutated_operands
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.layout import Axes, Layout
 
@@ -26,7 +25,7 @@ def cut_parameters(graph: Graph) -> None:
     threshold = int(graph.attrs.get("parallel_optimizer_threshold", THRESHOLD))
     size = int(graph.attrs.get("optimizer_weight_shard_size", -1))
     ranks = int(graph.attrs.get("ranks", 1))
-    updated = {node.inputs[i] for node in graph.nodes if node.phase == "update" for i in mutated_operands(node.op)}
+    updated = {node.inputs[i] for node in graph.nodes if node.phase == "update" for i in node.op.mutates}
     for parameter in graph.parameters:
         layout = parameter.layout
         if layout is None and parameter in updated:

@@ -13,6 +13,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Value, element_layouts
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
+from mspc.ops.collective.collectives import AllReduce, ReduceScatter
 from mspc.ops.math.arithmetic import AddN
 from mspc.passes.communication.redistribution_plan import plan
 from mspc.passes.sharding.choices import Choice
@@ -122,7 +123,7 @@ def cheapest_source(value: Value, have: list[Layout], target: Layout) -> tuple[f
 def scatter_bytes(layout: Layout, shape: tuple[int, ...], itemsize: int) -> float:
     """The least that combining a partial value costs: a reduce-scatter over its partial axes."""
     group = layout.size_of(layout.partial)
-    return math.prod(layout.local_shape(shape)) * itemsize * (group - 1) / group
+    return ReduceScatter.sent_bytes(math.prod(layout.local_shape(shape)) * itemsize, group)
 
 
 def gradient_bytes(node: Node, option: Choice, rule: Rule | None) -> float:
@@ -143,7 +144,7 @@ def gradient_bytes(node: Node, option: Choice, rule: Rule | None) -> float:
         own = math.prod(layout.strategy)
         group = total_cut / own
         bytes_held = type.nbytes / own
-        found += bytes_held * (group - 1) / group * (2 if parameter is not None else 1)
+        found += (ReduceScatter if parameter is None else AllReduce).sent_bytes(bytes_held, group)
     return found
 
 

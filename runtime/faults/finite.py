@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,14 +17,42 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.layout import Layout
 from mspc.runtime.faults.failure import NodeFailure, StoppedByOther
-
-if TYPE_CHECKING:
-    from mspc.runtime.executor import Executor
+from mspc.runtime.plan import Plan
 
 NOWHERE = np.iinfo(np.int64).max
 
 
-def check_finite(executor: Executor, losses: Sequence[Value], updated: bool = False) -> None:
+class Searched(Protocol):
+    """What the search needs of an executor; `search` is (what held such a value before the step or "", index of the
+    first node that makes one or `NOWHERE`)."""
+
+    graph: Graph
+    rank: int
+    step: int
+
+    @property
+    def boundary(self) -> int:
+        """Index of the first node that updates a parameter."""
+        ...
+
+    @property
+    def comm(self) -> Any:
+        """A communicator of arrays on the host."""
+        ...
+
+    def search(self) -> tuple[str, int]: ...
+
+
+class Stepping(Searched, Protocol):
+    """The same of an executor that holds its values in slots and runs node by node."""
+
+    plan: Plan
+    slots: list[Any]
+
+    def slot_value(self, value: Value) -> Any: ...
+
+
+def check_finite(executor: Stepping, losses: Sequence[Value], updated: bool = False) -> None:
     """Look at the losses of the running step; `updated`: parameters have changed since they were computed.
 
     Raises:
@@ -35,23 +63,6 @@ def check_finite(executor: Executor, losses: Sequence[Value], updated: bool = Fa
         value = executor.slot_value(loss)
         if not math.isfinite(value if np.ndim(value) == 0 else np.asarray(value).flat[0]):
             raise explained(executor, loss, float(np.asarray(value).flat[0]), updated)
-
-
-class Searched(Protocol):
-    """What the search needs of an executor; `search` is (what held such a value before the step or "", index of the
-    first node that makes one or `NOWHERE`)."""
-
-    graph: Graph
-    rank: int
-    step: int
-    boundary: int
-
-    @property
-    def comm(self) -> Any:
-        """A communicator of arrays on the host."""
-        ...
-
-    def search(self) -> tuple[str, int]: ...
 
 
 def explained(executor: Searched, loss: Value, value: float, updated: bool) -> ExecutionError:
@@ -88,7 +99,7 @@ def _error(executor: Searched, value: float, index: int, what: str) -> Execution
     )
 
 
-def search(executor: Executor) -> tuple[str, int]:
+def search(executor: Stepping) -> tuple[str, int]:
     """("", index of the first node that makes a value that is not finite) or the same with what held one
     before the step."""
     held = ""
@@ -119,7 +130,7 @@ def _finite(value: Any) -> bool:
 
 def _communicates(executor: Searched) -> bool:
     nodes = executor.graph.nodes[: executor.boundary]
-    return any("rank_list" in node.op.attributes() for node in nodes)
+    return any(node.op.is_collective for node in nodes)
 
 
 def _same_on_all_ranks(executor: Searched, loss: Value) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mspc.ir.graph import Graph
+from mspc.ops.collective.base import Collective
 from mspc.runtime.faults.waiting import CALLS, ENDED, GRAPH, MARK, NODE, RUNNING, STATE, STEP, WAITS
 
 PATIENCE = 20.0
@@ -87,19 +88,9 @@ def meetings(graph: Graph, rank: int) -> list[Meeting]:
     """The nodes at which the GPU of `rank` meets others."""
     found: list[Meeting] = []
     for index, node in enumerate(graph.nodes):
-        op: Any = node.op
-        members: tuple[int, ...] = tuple(getattr(op, "rank_list", ()))
-        if op.name == "NeighborExchange":
-            partners = tuple(sorted({*op.send_rank_ids, *op.recv_rank_ids} - {rank}))
-            kind: Any = "exchange"
-        elif op.name in ("Send", "Receive"):
-            partners = (op.dest_rank if op.name == "Send" else op.src_rank,)
-            kind = ("message", op.sr_tag)
-        else:
-            partners, kind = members, members
-        if any(member != rank for member in partners):
-            shown = tuple(sorted({*partners, rank}))
-            found.append(Meeting(index, node.label, shown, kind))
+        partners = node.op.partners(rank) if isinstance(node.op, Collective) else ()
+        if isinstance(node.op, Collective) and partners:
+            found.append(Meeting(index, node.label, tuple(sorted({*partners, rank})), node.op.channel(rank)))
     return found
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.analysis.aliasing import source, updated_parameters
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.runtime.executor import checked
@@ -23,7 +24,6 @@ from mspc.runtime.gpu.progress import out_of_memory
 from mspc.runtime.gpu.step import Step
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.pending import Pending
-from mspc.runtime.plan import mutated
 from mspc.runtime.profile import Timed
 
 Array = Any
@@ -72,7 +72,7 @@ class GpuExecutor:
         self.step = 0
         self.cursor: Any = [0] if cursor is None else cursor
         self.inputs = [p for p in graph.parameters if p.kind == "input"]
-        self.mutated = mutated(graph)
+        self.mutated = updated_parameters(graph)
         self.plan = plan_memory(graph)
         kept: dict[Value, Array] = {}
         try:
@@ -280,7 +280,7 @@ class GpuExecutor:
         self.step = slot.step
         values = dict(zip(self.graph.results, slot.results, strict=True))
         for loss in self._step.losses:
-            shown = next((v for v in self.graph.results if _source(v) is loss), None)
+            shown = next((v for v in self.graph.results if source(v) is loss), None)
             value = float(np.asarray(values[shown]).flat[0]) if shown is not None else float("nan")
             if not np.isfinite(value):
                 self._again = slot
@@ -356,9 +356,3 @@ class _Arrival:
         if self._slot.done is not None:
             self._executor.wait(self._slot)
         return np.array(self._pinned)
-
-
-def _source(value: Value) -> Value:
-    while isinstance(value, Node) and value.op.name == "Depend":
-        value = value.inputs[0]
-    return value

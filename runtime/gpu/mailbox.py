@@ -8,12 +8,12 @@ have read what was sent in call n. The order of additions is that of the group's
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.graph import element_types
+from mspc.ops.collective.collectives import AllGather, AllReduce, ReduceScatter
 from mspc.ops.device import Array
 from mspc.runtime.faults.stalled import STEP_SHIFT
 from mspc.runtime.gpu.peers import PeerMemory
@@ -124,9 +124,10 @@ def open_mailbox(device: Any, memory: PeerMemory, ranks: tuple[int, ...], own: i
 
 def small(node: Any) -> bool:
     """Whether a collective's node can go through a mailbox: all that it moves is small."""
-    if node.op.name not in ("AllReduce", "AllGather", "ReduceScatter"):
+    op = node.op
+    if not isinstance(op, AllReduce | AllGather | ReduceScatter):
         return False
-    op = getattr(node.op, "op", "sum") if node.op.name != "AllGather" else ""
+    how = "" if isinstance(op, AllGather) else op.op
+    parts = op.group_size if isinstance(op, ReduceScatter) else 1
     types = [t for value in node.inputs for t in element_types(value.type)]
-    parts = len(node.op.rank_list) if node.op.name == "ReduceScatter" else 1
-    return all(takes(math.prod(t.shape) * t.dtype.itemsize // parts, t.dtype.numpy, op) for t in types)
+    return all(takes(t.nbytes // parts, t.dtype.numpy, how) for t in types)

@@ -15,6 +15,7 @@ import numpy as np
 
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph
+from mspc.ops.collective.base import Collective
 from mspc.ops.device import Launch
 from mspc.runtime.comm.interface import Array, Ranks
 from mspc.runtime.gpu.mailbox import WORDS, Mailbox, open_mailbox, small, takes
@@ -38,9 +39,6 @@ _ID_BYTES = 128
 
 Key = tuple[Ranks, int]
 """A group: its ranks in their order, and -1, or the tag of what two ranks send each other by hand."""
-
-_EXCHANGES = ("NeighborExchange",)
-_UNORDERED = ("AllReduce", "Broadcast", "Barrier")
 
 
 class _Group:
@@ -205,14 +203,11 @@ class NcclComm:
 
     def quick(self, nodes: Sequence[Any]) -> bool:
         """Whether all these nodes of collectives go through mailboxes."""
-        return all(small(node) and self._boxes.get(self._order(node)) is not None for node in nodes)
-
-    def _order(self, node: Any) -> Ranks:
-        return tuple(sorted(node.op.rank_list)) if node.op.name == "AllReduce" else tuple(node.op.rank_list)
+        return all(small(node) and self._boxes.get(node.op.channel(self.rank)[0]) is not None for node in nodes)
 
     def direct(self, name: str, array: Array, out: Array, op: str, ranks: Ranks) -> Launch | None:
         """See `DeviceCommunicator`."""
-        ranks = tuple(sorted(ranks)) if name in _UNORDERED else ranks
+        ranks = tuple(sorted(ranks)) if name == "AllReduce" else ranks
         if self._peers is None or self._boxes.get(ranks) is None or min(array.nbytes, out.nbytes) <= 4 * WORDS:
             return None
         return self._peers.launch(name, array, out, op, ranks, ranks.index(self.rank))
@@ -375,14 +370,5 @@ class NcclComm:
 
 def groups_of(graph: Graph, rank: int) -> list[Key]:
     """The groups in which the graph of `rank` communicates, ascending."""
-    found: set[Key] = set()
-    for node in graph.nodes:
-        ranks: Ranks = getattr(node.op, "rank_list", ())
-        name = node.op.name
-        if name in ("Send", "Receive"):
-            other = getattr(node.op, "dest_rank", None)
-            other = getattr(node.op, "src_rank", 0) if other is None else other
-            found.add(((min(rank, other), max(rank, other)), getattr(node.op, "sr_tag", 0)))
-        elif ranks:
-            found.add((tuple(sorted(ranks)) if name in (*_UNORDERED, *_EXCHANGES) else tuple(ranks), -1))
+    found = {node.op.channel(rank) for node in graph.nodes if isinstance(node.op, Collective)}
     return sorted(key for key in found if len(set(key[0])) > 1)

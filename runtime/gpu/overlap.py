@@ -9,15 +9,10 @@ compute in the same way.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from mspc.ir.graph import Node, element_types
-
-_PRODUCTS = {"Float16": 6.5e14, "BFloat16": 6.5e14, "Float32": 3e14, "Float64": 5e13}
-"""Floating-point operations of a matrix product per second, by element type (H200; Float32 with TF32)."""
-_MEMORY, _LINK, _START = 3e12, 3e11, 8e-6
-"""Bytes per second of the memory and between GPUs; seconds that a collective takes at least."""
+from mspc.analysis.cost import seconds
+from mspc.ir.graph import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +40,7 @@ class Overlap:
     def begins(self, place: int, node: Node, blocks: int) -> None:
         """A collective is launched as work `place` of the step, on so many multiprocessors (0: not known)."""
         start = max([self._clock, *(flight.end for flight in self._flights)])
-        self._flights.append(_Flight(place, blocks, start + _between(node)))
+        self._flights.append(_Flight(place, blocks, start + seconds(node)))
 
     def ends(self, place: int) -> None:
         """The compute stream has waited for the collective at `place`, and for those before it."""
@@ -53,23 +48,7 @@ class Overlap:
 
     def taken(self, node: Node) -> int:
         """Multiprocessors that collectives hold during half of the time or more of a node that is launched now."""
-        begun, length = self._clock, _computing(node)
+        begun, length = self._clock, seconds(node)
         self._clock += length
         beside = [flight.blocks for flight in self._flights if flight.end - begun >= length / 2]
         return max(beside, default=0)
-
-
-def _between(node: Node) -> float:
-    count = max(1, len(getattr(node.op, "rank_list", ())))
-    nbytes = sum(t.nbytes for value in node.inputs for t in element_types(value.type))
-    return _START + nbytes * 2 * (count - 1) / count / _LINK
-
-
-def _computing(node: Node) -> float:
-    types = [t for value in (node, *node.inputs) for t in element_types(value.type)]
-    moved = sum(t.nbytes for t in types) / _MEMORY
-    if "MatMul" not in node.op.name:
-        return moved
-    result, left = element_types(node.type)[0], element_types(node.inputs[0].type)[0]
-    inner = left.shape[-2] if getattr(node.op, "transpose_a", False) else left.shape[-1]
-    return max(moved, 2 * math.prod(result.shape) * inner / _PRODUCTS.get(left.dtype.name, 1e13))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.ops.collective.base import Collective
 from mspc.ops.device import Launch
 from mspc.runtime.faults.stalled import END, STEP_SHIFT, packed
 
@@ -98,8 +99,7 @@ class Progress:
 
 def communicates(node: Any) -> bool:
     """Whether a node waits for other ranks."""
-    ranks = getattr(node.op, "rank_list", ())
-    return len(ranks) > 1 or node.op.name in ("NeighborExchange", "Send", "Receive")
+    return isinstance(node.op, Collective) and node.op.communicates
 
 
 def out_of_memory(

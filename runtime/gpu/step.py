@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.analysis.aliasing import updated_parameters
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.cuda.source import address
@@ -27,7 +28,7 @@ from mspc.runtime.gpu.overlap import Overlap
 from mspc.runtime.gpu.peers import Between
 from mspc.runtime.gpu.progress import communicates
 from mspc.runtime.memory_plan import COMMUNICATION, MemoryPlan, Place, only_shows, side_stream
-from mspc.runtime.plan import loss_values, mutated
+from mspc.runtime.plan import loss_values
 from mspc.runtime.profile import Timed
 
 _COUNT = """
@@ -90,7 +91,7 @@ class Step:
         self.arena = device.empty((max(1, plan.arena),), "uint8")
         self._views: dict[Any, Array] = {}
         self.own_count = device.zeros((1,), "int64")
-        updates = mutated(graph)
+        updates = updated_parameters(graph)
         self.boundary = min(updates, default=len(graph.nodes))
         self.losses = loss_values(graph) if updates else []
         self.work: list[Work] = []

@@ -8,7 +8,7 @@ from mspc.api.state import Session
 from mspc.compiler.driver import Stage, compile_launch
 from mspc.engine.capture import capture
 from mspc.engine.programs import config_of
-from mspc.ops.collective.collectives import Collective
+from mspc.ops.collective.base import Collective
 
 SCRIPT = """
 import numpy as np

@@ -12,7 +12,7 @@ from mspc.compiler.driver import compile_launch
 from mspc.engine.capture import capture
 from mspc.engine.programs import config_of
 from mspc.ir.graph import Graph
-from mspc.ops.collective.collectives import Collective
+from mspc.ops.collective.base import Collective
 
 LAYERS = 12
 

@@ -40,6 +40,7 @@ class TotalOfRanks(Op, abstract=True):
     """The sum over the ranks in `rank_list`."""
 
     rank_list: tuple[int, ...] = ()
+    is_collective: ClassVar[bool] = True
 
     def run(self, be: Any, x: Any) -> Any:
         return be.comm.all_reduce(x, "sum", self.rank_list)

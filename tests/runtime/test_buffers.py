@@ -10,6 +10,7 @@ import pytest
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT32, TensorType
+from mspc.ops.collective.point_to_point import Barrier, Send
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.math.arithmetic import Add, AddN, Mul
 from mspc.ops.math.matmul import MatMul
@@ -111,6 +112,29 @@ def test_a_view_keeps_its_base() -> None:
     results = Executor(graph, NumPyBackend(OneRank()), {}).run(arrays())
     a, b = arrays()
     np.testing.assert_allclose(results[0], (np.tanh(a).T + np.tanh(b)).sum(dtype=np.float32), rtol=1e-5)
+
+
+class _Alone(OneRank):
+    """Takes what is sent, and throws it away."""
+
+    def send(self, array: Any, rank: int, tag: int = 0) -> None: ...
+
+    def barrier(self, ranks: Any) -> None: ...
+
+
+@pytest.mark.parametrize("op", [Send(dest_rank=1), Barrier(rank_list=(0, 1))], ids=["Send", "Barrier"])
+def test_what_hands_its_operand_through_keeps_the_buffer(op: Op) -> None:
+    """A tensor that is sent, or that waits at a barrier, stays the same array."""
+    make = Maker()
+    x, y = make.values
+    tanh = make.add(Tanh(), x)
+    through: Value = make.add(op, tanh)
+    through = make.add(TupleGetItem(0), through) if isinstance(op, Barrier) else through
+    other = make.add(Tanh(), y)
+    graph = make.done(make.add(ReduceSum(), make.add(Add(), through, other)))
+    results = Executor(graph, NumPyBackend(_Alone()), {}).run(arrays())
+    a, b = arrays()
+    np.testing.assert_allclose(results[0], (np.tanh(a) + np.tanh(b)).sum(dtype=np.float32), rtol=1e-5)
 
 
 def test_results_and_views_of_them_are_the_callers_own() -> None:

@@ -23,7 +23,8 @@ from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.collective.collectives import AllReduce, Collective
+from mspc.ops.collective.base import Collective
+from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.grouped_update import GroupedUpdate
@@ -143,7 +144,7 @@ def test_what_only_shows_has_the_place_of_its_operand_and_keeps_it() -> None:
 
 
 def test_reshape_shows() -> None:
-    if not Reshape.view:
+    if not Reshape.is_view:
         pytest.skip("Reshape is no view")
     make = Maker()
     first = make.add(MatMul(), make.x, make.w)

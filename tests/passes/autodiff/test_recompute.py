@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from mspc.api.state import Session
-from mspc.commands.report.facts import peak_bytes
 from mspc.compiler.driver import Compiled, compile_launch
 from mspc.engine.capture import capture
 from mspc.engine.programs import config_of
+from mspc.runtime.memory_plan import plan_memory
 
 MARK = "[Layer() for _ in range(LAYERS)]"
 
@@ -32,4 +32,4 @@ def compiled(root: Path, tmp_path: Path) -> dict[str, Compiled]:
 def test_recomputed_layers_hold_less_memory_and_do_more_work(compiled: dict[str, Compiled]) -> None:
     kept, recomputed = (compiled[name].rank_graph(0) for name in ("kept", "recomputed"))
     assert len(recomputed.nodes) > len(kept.nodes)
-    assert peak_bytes(recomputed) < 0.8 * peak_bytes(kept)
+    assert plan_memory(recomputed).peak < 0.8 * plan_memory(kept).peak

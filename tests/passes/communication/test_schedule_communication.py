@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mspc.analysis.durations import Timeline, seconds
+from mspc.analysis.cost import Timeline, seconds
 from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, compile_launch
 from mspc.engine.capture import capture
@@ -20,8 +20,9 @@ from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.collective.collectives import AllGather, AllReduce, Collective
-from mspc.ops.control.structural import TupleGetItem, shows
+from mspc.ops.collective.base import Collective
+from mspc.ops.collective.collectives import AllGather, AllReduce
+from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.modules import load_operators
@@ -260,7 +261,7 @@ def test_updates_come_late_enough_for_a_slow_reduction(transformer: Compiled) ->
     stalled = False
     for node in nodes:
         ready = max((over.get(value, 0.0) for value in node.inputs), default=0.0)
-        if shows(node):
+        if node.op.is_view:
             over[node] = ready
         elif node.attrs.get("stream") == "reduction":
             over[node] = reduction = max(reduction, main) + 2 * seconds(node)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mspc.analysis.updates import shown_operands
+from mspc.analysis.aliasing import aliased_operands
 from mspc.ir.builder import Builder
 from mspc.ir.compare import difference
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
@@ -166,7 +166,7 @@ def test_views_are_known(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         types, operands = operands_of(sample)
         member = cls(**sample.fields)
         inputs = [Parameter(f"x{i}", type) for i, type in enumerate(types)]
-        known = set(shown_operands(Node(member, inputs, member.infer(*types))))
+        known = set(aliased_operands(Node(member, inputs, member.infer(*types))))
         with np.errstate(all="ignore"):
             result = member.run(NumPyBackend(None), *operands)
         for part in result if isinstance(result, tuple) else (result,):

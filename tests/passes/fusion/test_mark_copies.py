@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mspc.analysis.shadow_weights import mark_kept_copies, marked_copies
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, TensorType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import Depend
-from mspc.ops.fused.shadow_weights import mark_kept_copies, marked_copies
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import ApplyMomentum, AssignAdd

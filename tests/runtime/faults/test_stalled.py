@@ -123,13 +123,15 @@ def test_meetings_of_a_graph() -> None:
     y = make.node(AllGather(rank_list=(1,)), y)
     y = make.node(Send(sr_tag=2, dest_rank=0), y)
     z = make.node(Receive(sr_tag=2, src_rank=0, shape=(2, 4)))
-    make.node(NeighborExchange(send_rank_ids=(2,), recv_rank_ids=(1, 5), recv_shapes=((1,), (1,))), z)
+    received = ((1,), (1,))
+    exchange = NeighborExchange((2,), (1, 5), recv_shapes=received, rank_list=tuple(range(6)))
+    make.node(exchange, z)
     found = meetings(make.returns(y), rank=1)
     assert [(m.index, m.ranks, m.kind) for m in found] == [
-        (0, (1, 3), (3, 1)),
-        (2, (0, 1), ("message", 2)),
-        (3, (0, 1), ("message", 2)),
-        (4, (1, 2, 5), "exchange"),
+        (0, (1, 3), ((1, 3), -1)),
+        (2, (0, 1), ((0, 1), 2)),
+        (3, (0, 1), ((0, 1), 2)),
+        (4, (1, 2, 5), ((0, 1, 2, 3, 4, 5), -1)),
     ]
     assert found[0].what == "AllReduce 'w'"
 

@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from mspc.analysis.lifetimes import last_reads, viewed_operands
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType
-from mspc.ops.control.structural import shows
 from mspc.ops.op import Op
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Concat
@@ -143,7 +143,7 @@ def _writers(graph: Graph) -> dict[Value, tuple[Node, int]]:
 
 def _reach(graph: Graph) -> dict[Value, int]:
     """For every value that is read the number of the last node that reads its memory."""
-    return graph.last_reads(lambda node: range(len(node.inputs)) if shows(node) else ())
+    return last_reads(graph, viewed_operands)
 
 
 def _readers(graph: Graph) -> Counter[Value]:

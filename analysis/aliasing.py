@@ -1,17 +1,14 @@
-"""Where parameters are updated, and which values show their memory: what passes that move nodes must respect."""
+"""Which values show the memory of others, and where parameters are updated in place: what must be respected by passes
+that move nodes and by runtimes that share memory. Operators declare it: `is_view`, `may_alias`, `mutates`."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ops.control.structural import Depend
 
-VIEWS = frozenset({
-    "AddN", "BroadcastTo", "DumpGradient", "Identity", "ReverseV2", "Slice", "SliceExt", "Split", "SplitTensor",
-    "SplitV", "SplitWithSize", "StridedSlice", "TensorDump", "Transpose", "Unstack",
-})  # fmt: skip
-"""Operators whose NumPy kernels may hand out views of their operands, or these themselves."""
 
 class Updates:
     """Where parameters are updated, for values that show a parameter's memory."""
@@ -27,7 +24,7 @@ class Updates:
 
     def written(self, node: Node) -> set[Value]:
         """The parameters that the node updates."""
-        return {p for index in mutated_operands(node.op) for p in self.parameters(node.inputs[index])}
+        return {p for index in node.op.mutates for p in self.parameters(node.inputs[index])}
 
     def changes(self, value: Value) -> bool:
         """Whether a parameter is updated whose memory the value may show."""
@@ -63,33 +60,39 @@ class Updates:
             return frozenset()
         known = self.shown.get(value)
         if known is None:
-            known = frozenset(p for index in shown_operands(value) for p in self.parameters(value.inputs[index]))
+            known = frozenset(p for index in aliased_operands(value) for p in self.parameters(value.inputs[index]))
             self.shown[value] = known
         return known
 
 
-def shown_operands(node: Node) -> Iterable[int]:
+def aliased_operands(node: Node) -> Sequence[int]:
     """The operands whose memory the result of the node may show."""
-    op = node.op
-    mutated = mutated_operands(op)
-    if mutated or getattr(op, "fresh", False):
-        return mutated
-    # Operators without samples are those that put tensors side by side and those that speak to other ranks.
-    if op.name in VIEWS or getattr(op, "view", False) or not getattr(op, "samples", ()):
-        return range(len(node.inputs))
-    return ()
-
-
-def mutated_operands(op: object) -> tuple[int, ...]:
-    """The operands that an operator overwrites."""
-    return getattr(op, "mutates", ())
+    return node.op.aliased_operands(len(node.inputs))
 
 
 def first_changes(graph: Graph) -> dict[Value, int]:
     """The position of the first node that changes a parameter, by parameter."""
     found: dict[Value, int] = {}
     for number, node in enumerate(graph.nodes):
-        for index in mutated_operands(node.op):
+        for index in node.op.mutates:
             if index < len(node.inputs):
                 found.setdefault(node.inputs[index], number)
     return found
+
+
+def updated_parameters(graph: Graph) -> dict[int, tuple[Parameter, ...]]:
+    """The nodes that write to parameters: position to the parameters, ascending."""
+    found: dict[int, tuple[Parameter, ...]] = {}
+    for number, node in enumerate(graph.nodes):
+        written = [node.inputs[index] for index in node.op.mutates if index < len(node.inputs)]
+        parameters = tuple(value for value in written if isinstance(value, Parameter))
+        if parameters:
+            found[number] = parameters
+    return found
+
+
+def source(value: Value) -> Value:
+    """The value that `value` stands for, once what a `Depend` orders has run."""
+    while isinstance(value, Node) and isinstance(value.op, Depend):
+        value = value.inputs[0]
+    return value

@@ -1,0 +1,149 @@
+"""What all collectives share: the group, its two forms, who waits for whom, what is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.layout import group_of
+from mspc.ir.types import TensorType, Type
+from mspc.ops.op import ArrayBackend, Op, Placement
+from mspc.sharding.groups import group_name
+
+Ranks = tuple[int, ...]
+_REDUCE_OPS = ("sum", "max", "min", "prod")
+
+
+class Collective(Op, abstract=True):
+    """What all collectives share. A subclass has the fields `group` and `rank_list`, and those that
+    the compiler inserts have `mesh` and `axes`.
+
+    A collective must run even if nobody on a rank reads the result: the other ranks wait for it.
+    """
+
+    has_side_effect: ClassVar[bool] = True
+    is_collective: ClassVar[bool] = True
+    widens: ClassVar[bool] = False
+    ordered: ClassVar[bool] = True
+    """Whether the order of the ranks matters to the result."""
+    agrees: ClassVar[bool] = False
+    """Whether all ranks have the same result, or each its part of what is the same for all."""
+    omitted: ClassVar[tuple[str, ...]] = ("group", "mesh", "axes", "rank_list")
+    """The text of one form leaves out the fields of the other."""
+
+    @property
+    def _mesh(self) -> tuple[int, ...]:
+        return getattr(self, "mesh", ())
+
+    @property
+    def over_mesh(self) -> bool:
+        """Whether this is the form in the graph of all ranks, whose group is named by mesh axes."""
+        return bool(self._mesh)
+
+    @property
+    def members(self) -> Ranks:
+        """Ranks of the group in the order of their slices; () where they are not known: over mesh axes, or a group that
+        is known by name only."""
+        return getattr(self, "rank_list", ())
+
+    @property
+    def may_alias(self) -> bool:  # type: ignore[override]  # only the form that runs on a rank makes arrays
+        return bool(self._mesh)
+
+    @property
+    def ranks(self) -> Ranks:
+        """Ranks of the group, in the order of their slices.
+
+        Raises:
+            MspcError: the group is known by name only.
+        """
+        found = self.members
+        if not found:
+            raise MspcError(
+                f"{self.name}: the ranks of group {getattr(self, 'group', '')!r} are not known here",
+                notes=["call init() before the network is built, and create_group() for a group of your own"],
+            )
+        return found
+
+    @property
+    def group_size(self) -> int:
+        return len(self.ranks)
+
+    def with_ranks(self, ranks: Sequence[int], group: str = "") -> Self:
+        """The form that runs on a rank, with its group."""
+        listed = tuple(ranks)
+        given = self.attributes() | {"rank_list": listed, "group": group or group_name(listed)}
+        return type(self)(**{name: value for name, value in given.items() if name not in ("mesh", "axes")})
+
+    def rule(self, *types: TensorType) -> str:
+        raise MspcError(
+            f"{self.name} moves data between ranks by hand and cannot be sharded",
+            notes=["remove it in semi_auto_parallel mode: mspc inserts the collectives there"],
+        )
+
+    def localize(self, placement: Placement) -> Op:
+        if not self._mesh:
+            return self
+        axes: tuple[int, ...] = getattr(self, "axes", ())
+        ranks = group_of(self._mesh, axes, placement.rank)
+        return self.with_ranks(ranks if self.ordered else sorted(ranks))
+
+    def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the result on a rank. Raises MspcError where the operand does not fit."""
+        return shape
+
+    def infer(self, *types: Type) -> Type:
+        x = one_tensor(self, types)
+        if self._mesh:
+            return x
+        op = getattr(self, "op", "sum")
+        if op not in _REDUCE_OPS:
+            legal = ", ".join(_REDUCE_OPS)
+            raise MspcError(f"{self.name}: op is {op!r}", notes=[f"it must be one of {legal}"])
+        return x.with_shape(self.local_shape(x.shape))
+
+    def partners(self, rank: int) -> Ranks:
+        """The other ranks that `rank` sends to or hears from, ascending: those that it waits for."""
+        return tuple(sorted({*self.members} - {rank}))
+
+    def channel(self, rank: int) -> tuple[Ranks, int]:
+        """What the messages of `rank` travel through: (ranks, tag). Collectives of one channel keep their order on all
+        of its ranks. tag: -1 for a group, that of the message between two ranks; ranks: in the order of their slices
+        where the result depends on it."""
+        return (self.members if self.ordered else tuple(sorted(self.members))), -1
+
+    @classmethod
+    def sent_bytes(cls, operand: float, group: float) -> float:
+        """Bytes that a rank sends, in the mean of the group and by ring algorithms.
+
+        Args:
+            operand: bytes of a rank's operands. group: number of ranks.
+        """
+        return operand * (group - 1) / group
+
+    @property
+    def communicates(self) -> bool:
+        """Whether anything travels to or from another rank: not in a group of one."""
+        return len(self.members) > 1
+
+    def bind(self, comm: Any) -> Callable[..., Any]:
+        """The kernel on one rank."""
+        raise NotImplementedError(self.name)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        return same if self._mesh else self.bind(be.comm)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+
+def same(x: Any) -> Any:
+    """The kernel of the form over mesh axes: the global tensor is the same before and after."""
+    return x
+
+
+def one_tensor(op: Op, types: Sequence[Type]) -> TensorType:
+    if len(types) != 1 or not isinstance(types[0], TensorType):
+        raise MspcError(f"{op.name} takes one tensor, not {', '.join(map(str, types)) or 'none'}")
+    return types[0]

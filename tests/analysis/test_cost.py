@@ -1,0 +1,155 @@
+"""One account of what collectives send and of how long nodes take, for all that asks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mspc.analysis.cost import Timeline, seconds, sent_bytes
+from mspc.analysis.machine import H200, Link
+from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.layout import Layout
+from mspc.ir.types import BFLOAT16, FLOAT32, INT64, DType, TensorType
+from mspc.ops.collective.base import Collective
+from mspc.ops.collective.collectives import (
+    AllGather,
+    AllReduce,
+    AlltoAll,
+    Broadcast,
+    NeighborExchange,
+    ReduceScatter,
+)
+from mspc.ops.collective.point_to_point import Barrier, Receive, Send
+from mspc.ops.control.structural import Depend
+from mspc.ops.fused.matmul import FusedMatMul
+from mspc.ops.math.arithmetic import Add
+from mspc.ops.math.matmul import BatchMatMul, MatMul
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY, Op
+from mspc.passes.communication.redistribution_plan import plan
+
+GROUP = (0, 1, 2, 3)
+NBYTES = 8 * 16 * 4
+
+
+def node(op: Op, *shapes: tuple[int, ...], dtype: DType = FLOAT32) -> Node:
+    inputs = [Parameter(f"x{i}", TensorType(dtype, shape)) for i, shape in enumerate(shapes)]
+    return Node(op, inputs, op.infer(*[value.tensor_type for value in inputs]))
+
+
+@pytest.mark.parametrize(
+    ("op", "sent"),
+    [
+        (AllReduce(rank_list=GROUP), 2 * 3 / 4),
+        (AllReduce(op="max", rank_list=GROUP), 2 * 3 / 4),
+        (AllGather(rank_list=GROUP), 3),
+        (ReduceScatter(rank_list=GROUP), 3 / 4),
+        (AlltoAll(4, 0, 1, rank_list=GROUP), 3 / 4),
+        (Broadcast(0, rank_list=GROUP), 3 / 4),
+        (NeighborExchange((1,), (1,), ((8, 16),), rank_list=GROUP), 1),
+        (Send(dest_rank=1), 1),
+        (Barrier(rank_list=GROUP), 0),
+        (AllReduce(rank_list=(2,)), 0),
+        (AllReduce(), 1),
+    ],
+    ids=str,
+)
+def test_bytes_that_a_rank_sends(op: Collective, sent: float) -> None:
+    made = node(op, (8, 16))
+    assert sent_bytes(made) == sent * NBYTES
+    assert seconds(made) == H200.link.latency + sent * NBYTES / H200.link.bandwidth
+
+
+def test_what_is_received_is_not_sent() -> None:
+    assert sent_bytes(node(Receive(shape=(8, 16)))) == 0
+    assert sent_bytes(node(Add(), (8, 16), (8, 16))) == 0
+
+
+def test_every_collective_says_what_it_sends_and_with_whom() -> None:
+    load_operators()
+    kinds = [c for c in REGISTRY.values() if issubclass(c, Collective) and c.__module__.startswith("mspc.")]
+    assert len(kinds) >= 9
+    for kind in kinds:
+        assert kind.sent_bytes(64.0, 1) <= 64
+        assert 0 <= kind.sent_bytes(64.0, 8) <= 7 * 64
+
+
+def test_partners_and_channels() -> None:
+    reduced, gathered = AllReduce(rank_list=(3, 1)), AllGather(rank_list=(3, 1))
+    assert reduced.partners(1) == gathered.partners(1) == (3,)
+    assert reduced.channel(1) == ((1, 3), -1)
+    assert gathered.channel(1) == ((3, 1), -1), "the order of the ranks is that of the result"
+    sent, received = Send(sr_tag=2, dest_rank=0), Receive(sr_tag=2, src_rank=1)
+    assert sent.partners(1) == (0,)
+    assert received.partners(0) == (1,)
+    assert sent.channel(1) == received.channel(0) == ((0, 1), 2)
+    exchange = NeighborExchange((2, 1), (5,), ((1,),), rank_list=tuple(range(6)))
+    assert exchange.partners(1) == (2, 5)
+    assert [op.communicates for op in (reduced, AllReduce(rank_list=(1,)), sent, exchange)] == [True, False, True, True]
+
+
+SHAPE = (16, 16)
+SOURCE = Layout((4,), ((0,), ()))
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (SOURCE, Layout((4,), ((), ()))),
+        (SOURCE, Layout((4,), ((), (0,)))),
+        (Layout((4,), ((), ()), (0,), "sum"), SOURCE),
+        (Layout((4,), ((), ()), (0,), "sum"), Layout((4,), ((), ()))),
+    ],
+    ids=["AllGather", "AlltoAll", "ReduceScatter", "AllReduce"],
+)
+def test_the_planner_counts_the_same_bytes(source: Layout, target: Layout) -> None:
+    (step,) = plan(source, target, SHAPE, 4).steps
+    assert isinstance(step.op, Collective)
+    local = step.op.with_ranks(GROUP)
+    assert step.nbytes == sent_bytes(node(local, source.local_shape(SHAPE)))
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "operations"),
+    [
+        (MatMul(), ((8, 16), (16, 4)), 2 * 8 * 16 * 4),
+        (MatMul(transpose_a=True, transpose_b=True), ((16, 8), (4, 16)), 2 * 8 * 16 * 4),
+        (BatchMatMul(), ((3, 8, 16), (3, 16, 4)), 3 * 2 * 8 * 16 * 4),
+        (BatchMatMul(transpose_b=True), ((2, 3, 8, 16), (4, 16)), 6 * 2 * 8 * 16 * 4),
+        (BatchMatMul(), ((2, 1, 8, 16), (3, 16, 4)), 6 * 2 * 8 * 16 * 4),
+        (FusedMatMul(bias=True, activation="gelu"), ((8, 16), (16, 4), (4,)), 2 * 8 * 16 * 4),
+        (Add(), ((8, 16), (8, 16)), 0),
+    ],
+    ids=str,
+)
+def test_operations_of_products(op: Op, shapes: Any, operations: float) -> None:
+    assert op.operations([TensorType(FLOAT32, shape) for shape in shapes]) == operations
+
+
+def test_time_of_a_product_depends_on_the_element_type() -> None:
+    sides = ((4096, 4096), (4096, 4096))
+    narrow, wide = node(MatMul(), *sides, dtype=BFLOAT16), node(MatMul(), *sides)
+    assert seconds(narrow) == pytest.approx(H200.kernel + 2 * 4096**3 / 600e12)
+    assert seconds(wide) == pytest.approx(H200.kernel + 2 * 4096**3 / 300e12)
+    assert seconds(node(MatMul(), *sides, dtype=INT64)) > seconds(wide)
+
+
+def test_another_machine_may_be_asked() -> None:
+    slow = replace(H200, link=Link(latency=1.0, bandwidth=1e3), memory=1e3, kernel=0.0)
+    assert seconds(node(AllReduce(rank_list=GROUP), (8, 16)), slow) == 1.0 + 1.5 * NBYTES / 1e3
+    assert seconds(node(Add(), (8, 16), (8, 16)), slow) == 3 * NBYTES / 1e3
+
+
+def test_a_step_beside_its_collectives() -> None:
+    graph = Graph("net")
+    x = Parameter("x", TensorType(FLOAT32, (1024, 1024)))
+    reduced = Node(AllReduce(rank_list=(0, 1)), [x], x.type)
+    reduced.attrs["stream"] = "communication"
+    product = Node(MatMul(), [x, x], x.type)
+    graph.parameters, graph.nodes = [x], [reduced, product, Node(Depend(), [product, reduced], x.type)]
+    found = Timeline(graph)
+    assert found.communication == seconds(reduced)
+    assert found.compute == seconds(product)
+    assert found.total == max(seconds(reduced), seconds(product))
