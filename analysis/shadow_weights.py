@@ -22,7 +22,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Concat
 
-KEPT = "kept"
+SHADOW = "kept"
 """The attribute of the nodes that make such copies."""
 _PACK = 4
 """Elements of a Float32 tensor that an update goes through at once."""
@@ -44,7 +44,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class KeptCopies:
+class ShadowWeights:
     """copies: the nodes whose results can be kept. inner: casts that only they read."""
 
     copies: dict[Node, tuple[Piece, ...]] = field(default_factory=dict[Node, "tuple[Piece, ...]"])
@@ -55,13 +55,13 @@ class KeptCopies:
         return {*self.copies, *self.inner}
 
 
-def mark_kept_copies(graph: Graph) -> bool:
+def mark_shadow_weights(graph: Graph) -> bool:
     """Set the attribute on all nodes that make copies which can be kept; what makes such a copy again, to be computed
     twice, gives way to it. True where there are any."""
-    found = kept_copies(graph, graph.nodes)
+    found = shadow_weights(graph, graph.nodes)
     nodes = found.nodes()
     for node in nodes:
-        node.attrs[KEPT] = True
+        node.attrs[SHADOW] = True
     known = {_content(node): node for node in found.copies}
     again = {node: known[_content(node)] for node in graph.nodes if node not in nodes and _content(node) in known}
     if again:
@@ -76,19 +76,19 @@ def mark_kept_copies(graph: Graph) -> bool:
     return bool(nodes)
 
 
-def marked_copies(graph: Graph) -> KeptCopies:
+def marked_shadow_weights(graph: Graph) -> ShadowWeights:
     """What the attribute says, as far as it holds for the graph as it is."""
-    return kept_copies(graph, [node for node in graph.nodes if node.attrs.get(KEPT)])
+    return shadow_weights(graph, [node for node in graph.nodes if node.attrs.get(SHADOW)])
 
 
-def kept_copies(graph: Graph, among: Iterable[Node]) -> KeptCopies:
+def shadow_weights(graph: Graph, among: Iterable[Node]) -> ShadowWeights:
     """The copies made by nodes of `among` that can be kept; at most one of every parameter."""
     made = [node for node in among if isinstance(node.op, Cast | Concat)]
     writers = _writers(graph) if made else {}
     if not writers:
-        return KeptCopies()
+        return ShadowWeights()
     numbers, reach, readers = _numbers(graph), _reach(graph), _readers(graph)
-    found = KeptCopies()
+    found = ShadowWeights()
     taken: set[Parameter] = set()
     # A cast that only a Concat reads is a part of the Concat's copy.
     for node in (*(n for n in made if isinstance(n.op, Concat)), *(n for n in made if isinstance(n.op, Cast))):

@@ -20,7 +20,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
 from mspc.passes.base import find_pass
-from mspc.passes.fusion.causal_masks import note_triangles
+from mspc.passes.fusion.causal_masks import note_causal_masks
 from mspc.passes.sharding.check_strategies import strategy_mistakes
 
 ID_LENGTH = 16
@@ -163,7 +163,8 @@ def compile_graph(traced: Traced, fed: list[Fed], config: Config, on_stage: OnSt
             parameter.global_type = how.global_type
     names = passes_of(config.mode, config.device)
     if "fuse_attention" in names:
-        note_triangles(graph, {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)})
+        arrays = {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)}
+        note_causal_masks(graph, arrays)
     _report(on_stage, "frontend", 0, graph, True, "")
     previous = "frontend"
     for i, name in enumerate(names, 1):

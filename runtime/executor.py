@@ -15,7 +15,7 @@ from mspc.ir.types import TensorType
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.faults.failure import NodeFailure
 from mspc.runtime.faults.finite import check_finite, search
-from mspc.runtime.plan import Plan, Steps, own, plan
+from mspc.runtime.plan import ExecutionPlan, Instructions, own, plan
 from mspc.runtime.profile import Timed, stream_of
 
 Array = Any
@@ -44,7 +44,7 @@ class Executor:
         self.inputs = [p for p in graph.parameters if p.kind == "input"]
         self.step = 0
         self.cursor: Any = [0] if cursor is None else cursor
-        self.plan: Plan = plan(graph, backend)
+        self.plan: ExecutionPlan = plan(graph, backend)
         self.slots: list[Any] = [None] * self.plan.slots
         self._checked = False
         for parameter in graph.parameters:
@@ -148,7 +148,7 @@ class Executor:
         finally:
             self.plan = ordinary
 
-    def _run(self, steps: Steps) -> None:
+    def _run(self, steps: Instructions) -> None:
         slots = self.slots
         cursor = self.cursor
         index = -1

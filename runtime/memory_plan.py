@@ -13,8 +13,8 @@ another stream before the main stream has waited for it (or before the end of th
 result of a collective stands in memory that all nodes before it are done with, or that only earlier collectives of
 the stream "communication" used, if it runs there too.
 
-Copies of parameters that are `kept` have memory of the arena for themselves from step to step: updates write them for
-the next one. Where others wrote to the parameters, their nodes run in their order ahead of a step.
+Copies of parameters, the `shadow_weights`, have memory of the arena for themselves from step to step: updates write
+them for the next one. Where others wrote to the parameters, their nodes run in their order ahead of a step.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mspc.analysis.shadow_weights import KeptCopies, marked_copies
+from mspc.analysis.shadow_weights import ShadowWeights, marked_shadow_weights
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
-from mspc.ir.types import DType, TensorType, TupleType
+from mspc.ir.types import DType, TensorType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, step_types
@@ -58,7 +58,7 @@ class Place:
 class MemoryPlan:
     """What a launch may assume.
 
-    A node for which `only_shows` holds, and which is not in `copied`, is not launched: its result stands already. Any
+    A node whose operator `is_view`, and which is not in `copied`, is not launched: its result stands already. Any
     other node finds its operands in their places and leaves its results in theirs, where
     - no result shares memory with an operand, unless the place is equal: then the operator works `in_place`, or is an
       AllReduce, or overwrites a parameter (`mutates`), whose new value is the result;
@@ -76,8 +76,8 @@ class MemoryPlan:
     copied: nodes whose result shows a parameter that is updated while the result is still needed, with the places that
         it shows. One that only shows is replaced by a copy from there to its place; an updating operator runs as ever,
         and its new values are copied to its place after it.
-    kept: copies of parameters, whose places stand from step to step, and what only they read: these nodes need not run
-        while updates alone change the parameters.
+    shadow_weights: copies of parameters, whose places stand from step to step, and what only they read: these nodes
+        need not run while updates alone change the parameters.
     weights, states, inputs: bytes of parameters: those that training leaves alone or that are trainable, those that
         only the updates change (moments, counters), and what is fed. constants: bytes of the constants in the text.
     gradients, activations: most bytes of the arena alive at once in what updates read, and in all else.
@@ -95,7 +95,7 @@ class MemoryPlan:
     constants: int = 0
     gradients: int = 0
     activations: int = 0
-    kept: KeptCopies = field(default_factory=KeptCopies)
+    shadow_weights: ShadowWeights = field(default_factory=ShadowWeights)
 
     @property
     def peak(self) -> int:
@@ -106,14 +106,6 @@ class MemoryPlan:
 def plan_memory(graph: Graph, alignment: int = 256) -> MemoryPlan:
     """The places of all values of a rank's execute graph (its types are the rank's own)."""
     return _Planner(graph).plan(alignment)
-
-
-def only_shows(node: Node) -> bool:
-    """Whether nothing has to run: the node's result is memory of its operands, and no part of it."""
-    if not node.op.is_view:
-        return False
-    tuples = isinstance(node.type, TupleType) or isinstance(node.inputs[0].type, TupleType)
-    return tuples or node.type.nbytes == node.inputs[0].type.nbytes
 
 
 def side_stream(node: Node) -> str:
@@ -139,8 +131,10 @@ class _Planner:
         self.graph = graph
         self.nodes = graph.nodes
         self.side = [side_stream(node) for node in graph.nodes]
-        self.kept = marked_copies(graph)
-        self.copy_of: dict[Value, Node] = {p.parameter: n for n, pieces in self.kept.copies.items() for p in pieces}
+        self.shadow_weights = marked_shadow_weights(graph)
+        self.copy_of: dict[Value, Node] = {
+            p.parameter: node for node, pieces in self.shadow_weights.copies.items() for p in pieces
+        }
         self.cells: list[_Cell] = []
         self.shown = self._find_parts({})
         self.copied = self._late_readers()
@@ -160,7 +154,7 @@ class _Planner:
         for cell in self.cells:
             if cell.block is not None:
                 self._extend(cell.block, cell.accesses)
-        for block in (cell.block for n in self.kept.copies for cell in self._cells(n)):
+        for block in (cell.block for n in self.shadow_weights.copies for cell in self._cells(n)):
             assert block is not None
             block.start = 0
         arena = assign(self.blocks, alignment)
@@ -184,14 +178,14 @@ class _Planner:
             constants=sum(constant.type.nbytes for constant in constants),
             gradients=most_alive(list(gradients.values())),
             activations=most_alive(rest),
-            kept=self.kept,
+            shadow_weights=self.shadow_weights,
             **sizes,
         )
 
     # Aliases
 
     def _runs(self, node: Node) -> bool:
-        return node in self.copied or not only_shows(node)
+        return node in self.copied or not node.op.is_view
 
     def _find_parts(self, copied: Mapping[Node, None]) -> dict[Value, tuple[_Part, ...]]:
         """The memory of every value; that of the nodes in `copied` is their own."""
@@ -221,7 +215,7 @@ class _Planner:
             return (parts[node.inputs[0]][op.index],)
         if isinstance(op, MakeTuple):
             return tuple(part for value in node.inputs for part in parts[value])
-        if only_shows(node):
+        if node.op.is_view:
             return parts[node.inputs[0]]
         operands = _updated_operands(node)
         return tuple(parts[node.inputs[i]][0] for i in operands) if operands else None
@@ -253,7 +247,7 @@ class _Planner:
                     found.append(node)
                     break
             # What is copied is read here; what only shows is read as long as its own readers last.
-            shows = only_shows(node) and not (found and found[-1] is node)
+            shows = node.op.is_view and not (found and found[-1] is node)
             mutates = set(node.op.mutates)
             for operand, value in enumerate(node.inputs):
                 if operand not in mutates and isinstance(value, Node):
@@ -270,7 +264,7 @@ class _Planner:
                 for part in self.parts[value]:
                     if isinstance(part, int) and self.cells[part].accesses[-1] != index:
                         self.cells[part].accesses.append(index)
-        for value in (*self.graph.results, *self.kept.copies):
+        for value in (*self.graph.results, *self.shadow_weights.copies):
             for cell in self._cells(value):
                 cell.accesses.append(len(self.nodes))
 
@@ -340,7 +334,7 @@ class _Planner:
         self, index: int, node: Node, operands: Sequence[Value], type: TensorType, taken: Sequence[Block]
     ) -> Block | None:
         """The block of one of `operands` in whose place a result of `type` may stand."""
-        if node in self.copied or node in self.kept.copies:
+        if node in self.copied or node in self.shadow_weights.copies:
             return None
         if not isinstance(node.op, AllReduce):
             if not (isinstance(node.op, Op) and node.op.in_place):

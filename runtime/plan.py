@@ -19,16 +19,16 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import buffered_kernels
 from mspc.runtime.comm.arrivals import arrival_kernels
 
-Step = tuple[int, Callable[..., Any], int, int, tuple[int, ...] | None, int, tuple[int, ...] | None]
+Instruction = tuple[int, Callable[..., Any], int, int, tuple[int, ...] | None, int, tuple[int, ...] | None]
 """(node index, kernel, slot of operand 0, slot of operand 1 or -1, all operands' slots when there are
 not one or two, slot of the result, slots to free afterwards). One and two operands have their own fields
 because building a list of arguments costs as much as a small kernel."""
 
-Steps = list[Step]
+Instructions = list[Instruction]
 
 
 @dataclass
-class Plan:
+class ExecutionPlan:
     """What the executor walks.
 
     slots: number of slots; parameters and constants keep theirs, nodes share the others over time.
@@ -44,8 +44,8 @@ class Plan:
     constants: list[tuple[Constant, int]]
     last_use: dict[Value, int]
     boundary: int
-    before_update: Steps
-    after_update: Steps
+    before_update: Instructions
+    after_update: Instructions
     result_slots: list[int]
     free_at_end: list[int]
     mutated: dict[int, tuple[Parameter, ...]]
@@ -73,7 +73,7 @@ class Plan:
                     steps[place] = (index, _copying(step[1]), *step[2:])
 
 
-def plan(graph: Graph, backend: NumPyBackend) -> Plan:
+def plan(graph: Graph, backend: NumPyBackend) -> ExecutionPlan:
     """Assign slots and bind kernels.
 
     Raises:
@@ -98,7 +98,7 @@ def plan(graph: Graph, backend: NumPyBackend) -> Plan:
     bound = arrival_kernels(graph, backend)
     bound.update(buffered_kernels(graph, backend, last_use, bound))
     steps = [_step(index, node, bound.get(index), backend, slots) for index, node in enumerate(nodes)]
-    return Plan(
+    return ExecutionPlan(
         graph=graph,
         slots=slots.count,
         slot_of=slot_of,
@@ -157,7 +157,7 @@ class _Slots:
         return out, tuple(dying) or None
 
 
-def _step(index: int, node: Node, kernel: Callable[..., Any] | None, backend: NumPyBackend, slots: _Slots) -> Step:
+def _step(index: int, node: Node, kernel: Callable[..., Any] | None, backend: NumPyBackend, slots: _Slots) -> Instruction:
     operands = tuple(slots.slot_of[value] for value in node.inputs)
     out, frees = slots.take(index, node)
     if kernel is None:

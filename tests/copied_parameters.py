@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from mspc.analysis.shadow_weights import mark_kept_copies
+from mspc.analysis.shadow_weights import mark_shadow_weights
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType
 from mspc.ops.collective.collectives import AllReduce
@@ -67,5 +67,5 @@ def random_copies(seed: int, marked: bool = True) -> Graph:
             add(AssignAdd(), w, generator.choice(made))
     graph.results = [add(ReduceSum(), generator.choice(made))]
     if marked:
-        mark_kept_copies(graph)
+        mark_shadow_weights(graph)
     return graph

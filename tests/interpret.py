@@ -19,7 +19,7 @@ from mspc.ops.control.structural import Gradient
 from mspc.ops.op import Op
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.base import Pass, find_pass, run_passes
-from mspc.passes.fusion.causal_masks import TRIANGLE
+from mspc.passes.fusion.causal_masks import CAUSAL_MASK
 from mspc.passes.per_rank.slice_to_rank import SliceToRank
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
@@ -36,8 +36,8 @@ def random_feeds(graph: Graph, seed: int = 0, dtype: Any = None) -> Arrays:
     feeds: Arrays = {}
     for parameter in graph.parameters:
         type = parameter.tensor_type if parameter.global_type is None else parameter.global_type
-        if TRIANGLE in parameter.attrs:
-            diagonal, near, far = parameter.attrs[TRIANGLE]
+        if CAUSAL_MASK in parameter.attrs:
+            diagonal, near, far = parameter.attrs[CAUSAL_MASK]
             triangle = np.where(np.tri(*type.shape[-2:], diagonal, dtype=np.bool_), near, far)
             feeds[parameter.name] = np.broadcast_to(triangle, type.shape).astype(type.dtype.numpy)
         elif type.dtype.is_float:

@@ -29,7 +29,7 @@ from mspc.ops.collective.collectives import (
 )
 from mspc.ops.collective.exchange import Exchange
 from mspc.ops.op import Op, Placement
-from mspc.passes.communication.redistribution_plan import Plan, Step
+from mspc.passes.communication.redistribution_plan import RedistributionPlan, RedistributionStep
 
 Pair = tuple[Layout, Layout, tuple[int, ...]]
 RANKS = (4, 6, 8, 12, 16, 64)
@@ -213,7 +213,7 @@ def _part(layout: Layout, rank: int) -> int:
     return index
 
 
-def execute(found: Plan, source: Layout, target: Layout, parts: Any) -> Outcome:
+def execute(found: RedistributionPlan, source: Layout, target: Layout, parts: Any) -> Outcome:
     """Run a plan on all ranks with the operators' own localised forms; ring bytes are counted as they
     happen."""
     shape = parts.shape[1:]
@@ -233,7 +233,7 @@ def execute(found: Plan, source: Layout, target: Layout, parts: Any) -> Outcome:
     return outcome
 
 
-def _run_step(step: Step, layout: Layout, outcome: Outcome, shape: tuple[int, ...]) -> list[Any]:
+def _run_step(step: RedistributionStep, layout: Layout, outcome: Outcome, shape: tuple[int, ...]) -> list[Any]:
     ranks = range(layout.ranks)
     dtype = dtype_of(outcome.arrays[0].dtype)
     type = TensorType(dtype, shape)

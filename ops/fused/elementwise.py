@@ -9,7 +9,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, Type, dtype_of
 from mspc.ops.cuda.elementwise import launch_chain
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.fused.body import Step, line_of, operand_count, read_body, types_of_steps
+from mspc.ops.fused.body import Line, line_of, operand_count, read_body, types_of_lines
 from mspc.ops.fused.kernel import blocked_kernel, plain_kernel
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 
@@ -32,7 +32,7 @@ class FusedElementwise(Op):
         read_body(self.body, self.returns)
 
     @classmethod
-    def of(cls, steps: Sequence[Step], returns: Sequence[int]) -> FusedElementwise:
+    def of(cls, steps: Sequence[Line], returns: Sequence[int]) -> FusedElementwise:
         """The operator of these lines."""
         return cls(tuple(line_of(step.op, step.operands) for step in steps), tuple(returns))
 
@@ -72,11 +72,11 @@ class FusedElementwise(Op):
         return launch_chain(device, steps_of(self), types, self.returns, inputs, out)
 
 
-def steps_of(op: FusedElementwise) -> tuple[Step, ...]:
+def steps_of(op: FusedElementwise) -> tuple[Line, ...]:
     """The parsed lines of the operator."""
     return read_body(op.body, op.returns)
 
 
 def step_types(op: FusedElementwise, operand_types: Sequence[TensorType]) -> list[TensorType]:
     """The type of every line's result. Raises MspcError where the operands do not fit."""
-    return types_of_steps(steps_of(op), operand_types)
+    return types_of_lines(steps_of(op), operand_types)

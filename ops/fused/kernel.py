@@ -17,7 +17,7 @@ import numpy as np
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.bases import Elementwise
 from mspc.ops.cpu.blocks import SHARED, in_parallel, thread_count
-from mspc.ops.fused.body import Step, operand_count, types_of_steps
+from mspc.ops.fused.body import Line, operand_count, types_of_lines
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import ArrayBackend, Op
 from mspc.ops.tensor.broadcast import Reduce
@@ -34,7 +34,7 @@ Kernel = Callable[..., Any]
 Shape = tuple[int, ...]
 
 
-def plain_kernel(be: ArrayBackend, steps: Sequence[Step], returns: Sequence[int]) -> Kernel:
+def plain_kernel(be: ArrayBackend, steps: Sequence[Line], returns: Sequence[int]) -> Kernel:
     """`function(*operands)`: the lines one after the other on whole arrays."""
     count = operand_count(steps)
     program: list[tuple[Kernel, int, int, tuple[int, ...]]] = []
@@ -64,7 +64,7 @@ def plain_kernel(be: ArrayBackend, steps: Sequence[Step], returns: Sequence[int]
     return kernel
 
 
-def blocked_kernel(be: ArrayBackend, steps: Sequence[Step], returns: Sequence[int]) -> Kernel | None:
+def blocked_kernel(be: ArrayBackend, steps: Sequence[Line], returns: Sequence[int]) -> Kernel | None:
     """`function(*operands, out=None)`: block by block where arrays are large; None where arrays are not NumPy's."""
     if be.xp is not np:
         return None
@@ -92,13 +92,13 @@ def _copied(result: Any, out: Any) -> Any:
     return out
 
 
-def _places(step: Step, count: int) -> tuple[int, ...]:
+def _places(step: Line, count: int) -> tuple[int, ...]:
     """Where the operands of a line stand in the list of operands and results of lines."""
     return tuple(index if kind == "x" else count + index for kind, index in step.operands)
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _Call:
     """A line as blocks run it.
 
     function: takes the operands' blocks, and `out` where there is a target. places: its operands among operands and
@@ -125,10 +125,10 @@ class _Schedule:
     """
 
     def __init__(
-        self, be: ArrayBackend, steps: Sequence[Step], returns: Sequence[int], operands: Sequence[Any]
+        self, be: ArrayBackend, steps: Sequence[Line], returns: Sequence[int], operands: Sequence[Any]
     ) -> None:
         self.steps, self.returns = steps, returns
-        self.types = types_of_steps(steps, [TensorType(dtype_of(a.dtype), a.shape) for a in operands])
+        self.types = types_of_lines(steps, [TensorType(dtype_of(a.dtype), a.shape) for a in operands])
         shape = self.types[0].shape
         rank = len(shape)
         axes = {i: cast(Reduce, s.op).axes(rank) or tuple(range(rank)) for i, s in enumerate(steps) if s.reduces}
@@ -154,12 +154,12 @@ class _Schedule:
 
     def _lines(
         self, be: ArrayBackend, operands: Sequence[Any], folded: Sequence[int]
-    ) -> tuple[list[_Line], list[np.dtype[Any]]]:
+    ) -> tuple[list[_Call], list[np.dtype[Any]]]:
         """The lines, and the element types of the scratch blocks that they need."""
         steps, count = self.steps, len(operands)
         last = {operand: number for number, step in enumerate(steps) for operand in step.operands}
         kept = {("t", index) for index in (*folded, *self.whole)}
-        lines: list[_Line] = []
+        lines: list[_Call] = []
         scratch: list[np.dtype[Any]] = []
         free: list[int] = []
         slots: dict[tuple[str, int], int] = {}
@@ -193,7 +193,7 @@ class _Schedule:
             if not step.op.in_place:
                 free += dead
             call = function or step.op.kernel(be)
-            lines.append(_Line(call, _places(step, count), count + number, target, place))
+            lines.append(_Call(call, _places(step, count), count + number, target, place))
         return lines, scratch
 
     def run(self, operands: Sequence[Any], out: Any = None) -> Any:

@@ -36,7 +36,7 @@ _COMBINE = {**{op: op for op in ("sum", "max", "min", "prod")}, "mean": "sum", "
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RedistributionStep:
     """One operator of a plan, in the form over mesh axes.
 
     layout: the placement after it. nbytes: mean bytes that a rank sends, under ring algorithms. messages:
@@ -52,10 +52,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RedistributionPlan:
     """Steps in order, with the sums of their bytes and messages."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[RedistributionStep, ...]
     nbytes: float
     messages: int
 
@@ -66,7 +66,7 @@ class Plan:
 
 
 @lru_cache(maxsize=65536)
-def plan(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> Plan:
+def plan(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> RedistributionPlan:
     """The cheapest steps that bring a tensor of the global `shape` from `source` to `target`.
 
     Both layouts must divide the shape. The source may be partial; the target may stay partial over some of
@@ -77,7 +77,7 @@ def plan(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) 
             source is not.
     """
     if source == target:
-        return Plan((), 0.0, 0)
+        return RedistributionPlan((), 0.0, 0)
     if source.ranks != target.ranks or not len(source.dims) == len(target.dims) == len(shape):
         raise MspcError(f"there is no way from layout {source} to {target} for a tensor of shape {shape}")
     if target.partial and source.reduction != target.reduction:
@@ -105,11 +105,11 @@ def cost(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) 
     return 0.0 if source == target else plan(source, target, shape, itemsize).nbytes
 
 
-def _total(steps: Sequence[Step]) -> Plan:
-    return Plan(tuple(steps), sum(s.nbytes for s in steps), sum(s.messages for s in steps))
+def _total(steps: Sequence[RedistributionStep]) -> RedistributionPlan:
+    return RedistributionPlan(tuple(steps), sum(s.nbytes for s in steps), sum(s.messages for s in steps))
 
 
-def _move(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> list[Step]:
+def _move(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> list[RedistributionStep]:
     """Steps between layouts that are partial alike."""
     mesh = common_mesh(source.mesh, target.mesh)
     if mesh is not None:
@@ -118,18 +118,18 @@ def _move(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int)
             return steps
     missing, messages = missing_elements(source, target, shape)
     if not missing:
-        return [Step(LocalSlice(source=source, target=target), target)]
+        return [RedistributionStep(LocalSlice(source=source, target=target), target)]
     nbytes = missing * itemsize / source.ranks
     way = regrouping(source, target) if messages > FEW else None
     if way is not None:
         moved, gathered = (math.prod(way.mesh[a] for a in axes) for axes in (way.moved, way.gathered))
-        return [Step(Regroup(source=source, target=target), target, nbytes, moved + gathered - 2)]
-    return [Step(Exchange(source=source, target=target), target, nbytes, messages)]
+        return [RedistributionStep(Regroup(source=source, target=target), target, nbytes, moved + gathered - 2)]
+    return [RedistributionStep(Exchange(source=source, target=target), target, nbytes, messages)]
 
 
 def _collectives(
     source: Layout, target: Layout, mesh: tuple[int, ...], shape: tuple[int, ...], itemsize: int
-) -> list[Step] | None:
+) -> list[RedistributionStep] | None:
     """Slices, one all-to-all, gathers, in this order; None where they would send more than is missing.
 
     A rank keeps 1/m of its slice in an all-to-all of m ranks and all of it in a gather, so at most one
@@ -154,12 +154,12 @@ def _collectives(
         return None
     layout = source
     dims = list(old)
-    steps: list[Step] = []
+    steps: list[RedistributionStep] = []
 
     def place(op: Op, nbytes: float, messages: int) -> None:
         nonlocal layout
         layout = Layout.of(mesh, dims, parts, source.reduction)
-        steps.append(Step(op, layout, nbytes, messages))
+        steps.append(RedistributionStep(op, layout, nbytes, messages))
 
     for split_dim, moved in moved_to.items():
         concat_dim = leaving[moved[0]]
@@ -218,10 +218,10 @@ def _reduce(
     kept: Axes,
     shape: tuple[int, ...],
     itemsize: int,
-) -> Plan:
+) -> RedistributionPlan:
     """The cheapest of the ways to reduce `parts`, each followed by the movement that it leaves; one that ends in
     hundreds of small pieces only where there is no other."""
-    best: tuple[tuple[bool, float, int, int], Plan] | None = None
+    best: tuple[tuple[bool, float, int, int], RedistributionPlan] | None = None
     for way in _ways(source, target, mesh, parts, shape):
         steps = _reducing_steps(source, mesh, way, parts, kept, shape, itemsize)
         moves = plan(steps[-1].layout, target, shape, itemsize)
@@ -293,12 +293,12 @@ def _reducing_steps(
     kept: Axes,
     shape: tuple[int, ...],
     itemsize: int,
-) -> list[Step]:
+) -> list[RedistributionStep]:
     old = on_mesh(source, mesh)[0]
     dims = [axes + more for axes, more in zip(old, way.sliced, strict=True)]
     open_parts = set(parts)
     op = _COMBINE[source.reduction]
-    steps: list[Step] = []
+    steps: list[RedistributionStep] = []
     layout = source
 
     def placed() -> Layout:
@@ -306,7 +306,7 @@ def _reducing_steps(
 
     if any(way.sliced):
         layout = placed()
-        steps.append(Step(LocalSlice(source=source, target=layout), layout))
+        steps.append(RedistributionStep(LocalSlice(source=source, target=layout), layout))
     for d, axes in enumerate(way.scattered):
         if not axes:
             continue
@@ -315,17 +315,18 @@ def _reducing_steps(
         dims[d] += axes
         open_parts -= set(axes)
         layout = placed()
-        steps.append(Step(ReduceScatter(op=op, axis=d, mesh=group, axes=group_axes), layout, sent, size - 1))
+        scatter = ReduceScatter(op=op, axis=d, mesh=group, axes=group_axes)
+        steps.append(RedistributionStep(scatter, layout, sent, size - 1))
     if way.whole:
         group, group_axes, size = _group(mesh, way.whole)
         sent = AllReduce.sent_bytes(_elements(layout, shape) * itemsize, size)
         open_parts -= set(way.whole)
         layout = placed()
-        steps.append(Step(AllReduce(op=op, mesh=group, axes=group_axes), layout, sent, 2 * (size - 1)))
+        steps.append(RedistributionStep(AllReduce(op=op, mesh=group, axes=group_axes), layout, sent, 2 * (size - 1)))
     if source.reduction == "mean":
         last = steps[-1]
         count = 1
         for a in parts:
             count *= mesh[a]
-        steps[-1] = Step(last.op, last.layout, last.nbytes, last.messages, 1.0 / count)
+        steps[-1] = RedistributionStep(last.op, last.layout, last.nbytes, last.messages, 1.0 / count)
     return steps

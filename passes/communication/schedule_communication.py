@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from mspc.analysis.cost import seconds
 from mspc.analysis.lifetimes import most_alive
-from mspc.analysis.shadow_weights import KEPT
+from mspc.analysis.shadow_weights import SHADOW
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.varying import ascending
 from mspc.ops.collective.base import Collective
@@ -64,8 +64,8 @@ class ScheduleCommunication(Pass):
                 order = found
                 break
         graph.nodes = [nodes[i] for i in order]
-        for node, speaks, apart in zip(nodes, facts.speaks, facts.apart, strict=True):
-            if speaks:
+        for node, apart in zip(nodes, facts.apart, strict=True):
+            if node.op.is_collective:
                 node.attrs["stream"] = "reduction" if apart else "communication"
         return True
 
@@ -88,9 +88,9 @@ def _group(node: Node) -> Sequence[int]:
 class _Facts:
     """What a schedule depends on, by the numbers of the nodes.
 
-    operands: the nodes whose results a node reads. shown: its result is memory of its operands. changes: operands that
-    it overwrites. speaks: it is a collective. apart: it has the stream of reductions. needs: the nodes that must stand
-    before it. costs: seconds.
+    operands: the nodes whose results a node reads. is_view: its result is memory of its operands. changes: operands
+    that it overwrites. is_collective: ranks run it together. apart: it has the stream of reductions. needs: the nodes
+    that must stand before it. costs: seconds.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -98,12 +98,12 @@ class _Facts:
         place: dict[Value, int] = {node: i for i, node in enumerate(nodes)}
         self.operands = [[place[value] for value in node.inputs if value in place] for node in nodes]
         self.results = [place[value] for value in graph.results if value in place]
-        self.shown = [node.op.is_view for node in nodes]
+        self.is_view = [node.op.is_view for node in nodes]
         self.changes: list[tuple[int, ...]] = [node.op.mutates for node in nodes]
-        self.speaks = [isinstance(node.op, Collective) for node in nodes]
+        self.is_collective = [node.op.is_collective for node in nodes]
         self.apart = _apart(nodes)
-        self.costs = [0.0 if self.shown[i] or KEPT in n.attrs else seconds(n) for i, n in enumerate(nodes)]
-        self.sizes = [0 if self.shown[i] or self.changes[i] else node.type.nbytes for i, node in enumerate(nodes)]
+        self.costs = [0.0 if self.is_view[i] or SHADOW in n.attrs else seconds(n) for i, n in enumerate(nodes)]
+        self.sizes = [0 if self.is_view[i] or self.changes[i] else node.type.nbytes for i, node in enumerate(nodes)]
         self.needs = self._dependencies(graph)
 
     def _dependencies(self, graph: Graph) -> list[list[int]]:
@@ -130,9 +130,9 @@ class _Facts:
             if mutates:
                 found += [r for r in self.results if r < i]
             # A kept copy is overwritten with its parameter.
-            if touched and (mutates or self.shown[i] or KEPT in node.attrs):
+            if touched and (mutates or self.is_view[i] or SHADOW in node.attrs):
                 memory[node] = tuple(touched)
-            if self.speaks[i]:
+            if self.is_collective[i]:
                 if last_collective >= 0:
                     found.append(last_collective)
                 last_collective = i
@@ -145,7 +145,7 @@ class _Facts:
 
     def most_alive(self, order: Sequence[int]) -> int:
         """Most bytes of nodes' results alive at once in this order."""
-        return most_alive(order, self.operands, self.shown, self.sizes, self.results)
+        return most_alive(order, self.operands, self.is_view, self.sizes, self.results)
 
 
 class _Schedule:
@@ -153,9 +153,10 @@ class _Schedule:
 
     def __init__(self, facts: _Facts, patience: int) -> None:
         self.facts, self.patience = facts, patience
-        self.nodes, self.needs, self.costs, self.speaks = facts.nodes, facts.needs, facts.costs, facts.speaks
+        self.nodes, self.needs, self.costs = facts.nodes, facts.needs, facts.costs
+        self.is_collective = facts.is_collective
         nodes = facts.nodes
-        self.collectives = [i for i, speaks in enumerate(self.speaks) if speaks]
+        self.collectives = [i for i, node in enumerate(nodes) if node.op.is_collective]
         self.missing = [len(found) for found in self.needs]
         self.readers: list[list[int]] = [[] for _ in nodes]
         for i, found in enumerate(self.needs):
@@ -196,9 +197,9 @@ class _Schedule:
         count = past = 0
         homes = [0] * len(self.nodes)
         for i, node in enumerate(self.nodes):
-            if node.phase != "update" and not self.facts.shown[i]:
+            if node.phase != "update" and not self.facts.is_view[i]:
                 homes[i] = past
-            if self.speaks[i]:
+            if self.is_collective[i]:
                 count += 1
                 past = past if i in self.gathered else count
         return homes
@@ -249,16 +250,16 @@ class _Schedule:
     def _launched(self, i: int) -> None:
         self.order.append(i)
         if self.gathered:
-            for other in () if self.speaks[i] else self.needs[i]:
+            for other in () if self.is_collective[i] else self.needs[i]:
                 self.ahead -= self.gathered.pop(other, 0)
         for other in self.readers[i]:
             self.missing[other] -= 1
-            if not self.missing[other] and not self.speaks[other]:
+            if not self.missing[other] and not self.is_collective[other]:
                 self._offer(other)
 
     def _offer(self, i: int) -> None:
         """All that a node of the main stream needs has been launched."""
-        if self.speaks[i]:
+        if self.is_collective[i]:
             return
         if self.home[i] > self.next + EARLY:
             heapq.heappush(self.held, (self.home[i], i))
@@ -271,7 +272,7 @@ class _Schedule:
         last = len(self.collectives)
         rank = last + 1 if self.facts.changes[i] else min(self.goal[i], self.next + self.patience)
         ready = max((self.over[k] for k in self.needs[i]), default=0.0)
-        if self.facts.shown[i]:
+        if self.facts.is_view[i]:
             self.over[i] = ready
             ready = 0.0
         if ready <= self.main:

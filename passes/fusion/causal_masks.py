@@ -1,7 +1,7 @@
-"""Which values are triangles: one number up to a diagonal and another behind it, as masks that hide the future are.
+"""Which values are causal masks: one number up to a diagonal and another behind it, which hides the future.
 
-A large constant is a parameter whose elements do not stand in the graph; `note_triangles` writes what they are like to
-its attribute `triangle`, as in `triangle: (0, 0.0, -inf)`. The pass that reads it takes it away, since it holds no
+A large constant is a parameter whose elements do not stand in the graph; `note_causal_masks` writes what they are like
+to its attribute `triangle`, as in `triangle: (0, 0.0, -inf)`. The pass that reads it takes it away, since it holds no
 longer for a slice.
 """
 
@@ -23,15 +23,16 @@ from mspc.ops.tensor.masking import Tril, Triu
 from mspc.ops.tensor.reshape import ExpandDims, Reshape
 from mspc.passes.cleanup.simplify import Compiling
 
-TRIANGLE = "triangle"
+CAUSAL_MASK = "triangle"
+"""The attribute of a parameter whose elements are those of a causal mask."""
 DEPTH = 8
-"""How many operators between constants and a triangle are looked at."""
+"""How many operators between constants and a mask are looked at."""
 
 Array = Any
 
 
 @dataclass(frozen=True)
-class Triangle:
+class CausalMask:
     """A tensor whose matrices, of its last two dimensions, are all alike.
 
     diagonal: elements with column - row <= diagonal are `near`, the others `far`. None where all are alike.
@@ -50,21 +51,21 @@ class Triangle:
         return self.pair[1]
 
 
-def note_triangles(graph: Graph, constants: Mapping[str, Array]) -> None:
+def note_causal_masks(graph: Graph, constants: Mapping[str, Array]) -> None:
     """Write the attribute `triangle` of the graph's constants; `constants` holds their elements by name."""
     for parameter in graph.parameters:
         if parameter.kind == "constant" and parameter.name in constants:
-            found = _triangle_in(np.asarray(constants[parameter.name]))
+            found = _mask_in(np.asarray(constants[parameter.name]))
             if found is not None:
-                parameter.attrs[TRIANGLE] = (found.diagonal, found.near.item(), found.far.item())
+                parameter.attrs[CAUSAL_MASK] = (found.diagonal, found.near.item(), found.far.item())
 
 
-def forget_triangles(graph: Graph) -> bool:
+def forget_causal_masks(graph: Graph) -> bool:
     """Take away the attribute `triangle`; True where there was one."""
-    return any([parameter.attrs.pop(TRIANGLE, None) is not None for parameter in graph.parameters])
+    return any([parameter.attrs.pop(CAUSAL_MASK, None) is not None for parameter in graph.parameters])
 
 
-def triangle_of(value: Value) -> Triangle | None:
+def causal_mask_of(value: Value) -> CausalMask | None:
     """What `value` is at every step, if that is a triangle, made of constants by operators that keep one.
 
     Raises:
@@ -80,18 +81,18 @@ def causal_mode(value: Value, scores: tuple[int, ...], hides: Callable[[Any, Any
     the first leaves a score as it is and the second hides it.
     """
     queries, keys = scores[-2:]
-    found = triangle_of(value) if value.shape[-2:] == scores[-2:] else None
+    found = causal_mask_of(value) if value.shape[-2:] == scores[-2:] else None
     # With a diagonal below 0 there are queries that look at no key.
     if found is None or found.diagonal not in (0, max(keys - queries, 0)) or not hides(found.near, found.far):
         return 0
     return 2 if found.diagonal == 0 else 3
 
 
-def _pattern(value: Value, depth: int) -> Triangle | None:
+def _pattern(value: Value, depth: int) -> CausalMask | None:
     if isinstance(value, Constant):
-        return _uniform(value.value) if value.value.size == 1 else _triangle_in(value.value)
+        return _uniform(value.value) if value.value.size == 1 else _mask_in(value.value)
     if isinstance(value, Parameter):
-        return _noted(value) if value.kind == "constant" and TRIANGLE in value.attrs else None
+        return _noted(value) if value.kind == "constant" and CAUSAL_MASK in value.attrs else None
     if not isinstance(value, Node) or not isinstance(value.type, TensorType) or not depth:
         return None
     op = value.op
@@ -110,7 +111,7 @@ def _pattern(value: Value, depth: int) -> Triangle | None:
     return None
 
 
-def _elementwise(op: Elementwise, node: Node, depth: int) -> Triangle | None:
+def _elementwise(op: Elementwise, node: Node, depth: int) -> CausalMask | None:
     diagonal: int | None = None
     pairs: list[Array] = []
     for operand in node.inputs:
@@ -126,24 +127,24 @@ def _elementwise(op: Elementwise, node: Node, depth: int) -> Triangle | None:
         return None
     with np.errstate(all="ignore"):
         pair = np.asarray(op.kernel(Compiling())(*pairs))
-    return Triangle(diagonal, pair) if pair.shape == (2,) else None
+    return CausalMask(diagonal, pair) if pair.shape == (2,) else None
 
 
-def _cut_off(op: Tril | Triu, found: Triangle) -> Triangle | None:
+def _cut_off(op: Tril | Triu, found: CausalMask) -> CausalMask | None:
     """The triangle that Tril or Triu cuts out of a tensor that is all alike."""
     if found.diagonal is not None:
         return None
     zero = np.zeros_like(found.near)
     if isinstance(op, Tril):
-        return Triangle(op.diagonal, np.stack([found.near, zero]))
-    return Triangle(op.diagonal - 1, np.stack([zero, found.near]))
+        return CausalMask(op.diagonal, np.stack([found.near, zero]))
+    return CausalMask(op.diagonal - 1, np.stack([zero, found.near]))
 
 
-def _uniform(number: Array) -> Triangle:
-    return Triangle(None, np.broadcast_to(np.asarray(number).reshape(()), (2,)))
+def _uniform(number: Array) -> CausalMask:
+    return CausalMask(None, np.broadcast_to(np.asarray(number).reshape(()), (2,)))
 
 
-def _triangle_in(array: Array) -> Triangle | None:
+def _mask_in(array: Array) -> CausalMask | None:
     """The triangle that an array is, if its first row has numbers of both kinds."""
     if array.ndim < 2 or not array.size:
         return None
@@ -157,15 +158,15 @@ def _triangle_in(array: Array) -> Triangle | None:
     diagonal = int(others[0]) - 1
     wanted: Array = np.full_like(array, far)
     wanted[..., np.arange(rows)[:, None] + diagonal >= np.arange(columns)] = near
-    return Triangle(diagonal, np.stack([near, far])) if np.array_equal(array, wanted) else None
+    return CausalMask(diagonal, np.stack([near, far])) if np.array_equal(array, wanted) else None
 
 
-def _noted(parameter: Parameter) -> Triangle:
-    fact = parameter.attrs[TRIANGLE]
+def _noted(parameter: Parameter) -> CausalMask:
+    fact = parameter.attrs[CAUSAL_MASK]
     match fact:
         case (int(diagonal), int() | float() as near, int() | float() as far):
             dtype = parameter.tensor_type.dtype
-            return Triangle(diagonal, np.array([near, far]).astype(dtype.numpy))
+            return CausalMask(diagonal, np.array([near, far]).astype(dtype.numpy))
         case _:
             raise MspcError(
                 f"the triangle of parameter {parameter.name} is {fact!r}",

@@ -45,7 +45,7 @@ from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.masking import MaskedFill
 from mspc.ops.tensor.moving import Transpose
 from mspc.passes.base import Pass
-from mspc.passes.fusion.causal_masks import causal_mode, forget_triangles
+from mspc.passes.fusion.causal_masks import causal_mode, forget_causal_masks
 
 MASKED = -1e4
 """A score replaced by this number or a lower one has no weight after the softmax."""
@@ -72,7 +72,7 @@ class FuseAttention(Pass):
             if match is not None and not gone.intersection(_operands(match)):
                 matches.append(match)
                 gone.update(match.nodes)
-        forgotten = forget_triangles(graph)
+        forgotten = forget_causal_masks(graph)
         if not matches:
             return forgotten
         _replace(graph, {match.last: match for match in matches})

@@ -18,14 +18,14 @@ from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import Binary
-from mspc.ops.fused.body import Step, closes, fusible
+from mspc.ops.fused.body import Line, closes, fusible
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.math.comparison import Select
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo, Reduce
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.rewriter import Joining, element, gathered
+from mspc.passes.fusion.rewriter import Rewriter, element, gathered
 
 MOST_OPERANDS = 16
 MOST_LINES = 48
@@ -118,13 +118,13 @@ class _Order:
             return
         target = next((slot for slot in groups if slot.position == last), None)
         if target is not None and not self.updates.between(new.inputs, last, new.position):
-            joining = self._movable([*groups, new], last)
-            if target in joining and new in joining:
-                self._merge(joining, target)
+            movable = self._movable([*groups, new], last)
+            if target in movable and new in movable:
+                self._merge(movable, target)
                 return
-        joining = self._movable([*groups, new], new.position)
-        if len(joining) > 1 and new in joining:
-            self._merge(joining, new)
+        movable = self._movable([*groups, new], new.position)
+        if len(movable) > 1 and new in movable:
+            self._merge(movable, new)
 
     def _movable(self, slots: list[_Slot], place: int) -> list[_Slot]:
         """Those of the slots that can be one group at this position; the new one, the last, stands nowhere yet."""
@@ -192,9 +192,9 @@ def _member_shape(node: Node) -> tuple[int, ...] | None:
 
 def _emit(graph: Graph, groups: list[_Slot], updates: Updates) -> None:
     """The graph in the new order, every group as one node."""
-    joining = Joining(graph)
+    rewriter = Rewriter(graph)
     of = {node: slot for slot in groups for _, node in slot.members}
-    returned = set(joining.results)
+    returned = set(rewriter.results)
     for node in graph.nodes:
         own = of.get(node)
         for value in node.inputs:
@@ -205,23 +205,23 @@ def _emit(graph: Graph, groups: list[_Slot], updates: Updates) -> None:
         members = [member for _, member in slot.members]
         results = [node for node in members if node in returned]
         whole, *parts = nodes = _fused(members, results, updates)
-        joining.gone.update(members)
-        joining.put(graph.nodes[slot.position], nodes)
+        rewriter.gone.update(members)
+        rewriter.put(graph.nodes[slot.position], nodes)
         for node, part in zip(results, parts or [whole], strict=True):
-            joining.replace(node, part)
-    joining.apply()
+            rewriter.replace(node, part)
+    rewriter.apply()
 
 
 def _fused(members: Sequence[Node], results: Sequence[Node], updates: Updates) -> list[Node]:
     """The node of a group and, where it has several results, a node for each."""
     lines: dict[Value, int] = {}
     operands: dict[Value, int] = {}
-    steps: list[Step] = []
+    steps: list[Line] = []
     for node in members:
         inputs = _sources(node, updates)
         read = [("t", lines[v]) if v in lines else ("x", operands.setdefault(v, len(operands))) for v in inputs]
         lines[node] = len(steps)
-        steps.append(Step(cast(Op, node.op), tuple(read)))
+        steps.append(Line(cast(Op, node.op), tuple(read)))
     op = FusedElementwise.of(steps, [lines[node] for node in results])
     types = tuple(node.tensor_type for node in results)
     type: Type = types[0] if len(types) == 1 else TupleType(types)

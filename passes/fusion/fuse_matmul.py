@@ -21,7 +21,7 @@ from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.math.matmul import BatchMatMul, BiasAdd, MatMul
 from mspc.ops.nn.activation import GeLU, GeLUGrad
 from mspc.passes.base import Pass
-from mspc.passes.fusion.rewriter import Joining, fused, successor
+from mspc.passes.fusion.rewriter import Rewriter, fused, successor
 from mspc.passes.per_rank.execute import Execute
 
 
@@ -34,7 +34,7 @@ class FuseMatmul(Pass):
         return _Products(graph).run() or changed
 
 
-class _Products(Joining):
+class _Products(Rewriter):
     """One walk over the nodes in their order; a product waits until its reader is met, and takes its place."""
 
     def __init__(self, graph: Graph) -> None:

@@ -24,7 +24,7 @@ from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.rewriter import Joining, fused, successor
+from mspc.passes.fusion.rewriter import Rewriter, fused, successor
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class FuseNorm(Pass):
         return True
 
 
-class _Norms(Joining):
+class _Norms(Rewriter):
     """One walk over the nodes: a norm and its gradients take with them what stands around."""
 
     def __init__(self, graph: Graph) -> None:

@@ -4,7 +4,8 @@ Input:  `%70 = ApplyMomentum(w, moments.w, rate, %61, momentum)`, the same of b 
 Output: `%70 = GroupedUpdate(w, moments.w, rate, %61, momentum, b, ...) {update: "ApplyMomentum(...)", count: 2}`
 
 A group stands where the last of its members stood. A gradient that a `Cast` alone widens is read before the cast.
-Copies of parameters in halves that the updates can keep up to date get the attribute `kept` (see `ops.kept_copies`).
+Copies of parameters in halves that the updates can keep up to date get the attribute `kept`, see
+`analysis.shadow_weights`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 from mspc.analysis.aliasing import Updates
-from mspc.analysis.shadow_weights import mark_kept_copies
+from mspc.analysis.shadow_weights import mark_shadow_weights
 from mspc.ir.graph import Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType, TupleType
 from mspc.ops.collective.collectives import AllReduce
@@ -22,7 +23,7 @@ from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index
 from mspc.ops.optim.optimizer import Update
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import Pass
-from mspc.passes.fusion.rewriter import Joining, element, gathered, merged_attributes
+from mspc.passes.fusion.rewriter import Rewriter, element, gathered, merged_attributes
 
 MOST_MEMBERS = 64
 HELD = 64 << 20
@@ -37,12 +38,12 @@ class FuseUpdates(Pass):
         updates = Updates(graph)
         if updates.first == len(graph.nodes):
             return False
-        joining = Joining(graph)
-        for found in _groups(joining, updates):
+        rewriter = Rewriter(graph)
+        for found in _groups(rewriter, updates):
             if len(found.members) > 1:
-                _join(joining, found)
-        changed = joining.apply()
-        return mark_kept_copies(graph) or changed
+                _fuse(rewriter, found)
+        changed = rewriter.apply()
+        return mark_shadow_weights(graph) or changed
 
 
 @dataclass(eq=False)
@@ -57,9 +58,9 @@ class _Group:
     open: bool = True
 
 
-def _groups(joining: Joining, updates: Updates) -> list[_Group]:
+def _groups(rewriter: Rewriter, updates: Updates) -> list[_Group]:
     """The groups, of one member too. What may not stand before a member that moves closes its group."""
-    graph = joining.graph
+    graph = rewriter.graph
     numbers = {node: number for number, node in enumerate(graph.nodes)}
     current: dict[Hashable, _Group] = {}
     found: list[_Group] = []
@@ -77,9 +78,9 @@ def _groups(joining: Joining, updates: Updates) -> list[_Group]:
             _close(written.get(value, ()))
         for value in writes:
             _close(read.get(value, ()))
-        if not _may_join(node, joining):
+        if not _may_be_grouped(node, rewriter):
             continue
-        cast = _widening(node, joining, updates)
+        cast = _widening(node, rewriter, updates)
         key = _key(node, cast)
         group = current.get(key)
         start = group.start if group is not None else number
@@ -104,14 +105,14 @@ def _close(groups: Iterable[_Group]) -> None:
         group.open = False
 
 
-def _may_join(node: Node, joining: Joining) -> bool:
+def _may_be_grouped(node: Node, rewriter: Rewriter) -> bool:
     """Whether the node is an update of parameters whose result, where it is a tuple, is only taken apart."""
     if not isinstance(node.op, Update):
         return False
     if not all(isinstance(node.inputs[index], Parameter) for index in node.op.mutates):
         return False
     return isinstance(node.type, TensorType) or (
-        node not in joining.results and all(isinstance(user.op, TupleGetItem) for user in joining.readers(node))
+        node not in rewriter.results and all(isinstance(user.op, TupleGetItem) for user in rewriter.readers(node))
     )
 
 
@@ -134,7 +135,7 @@ def _bucket(node: Node) -> Node | None:
     return value if isinstance(value, Node) and isinstance(value.op, AllReduce) and len(value.inputs) > 1 else None
 
 
-def _widening(node: Node, joining: Joining, updates: Updates) -> Node | None:
+def _widening(node: Node, rewriter: Rewriter, updates: Updates) -> Node | None:
     """The Cast from 16 bits that only makes the gradient of an update, if it can be done by the update."""
     index = gradient_index(node.op)  # type: ignore[arg-type]  # an Update, as it may join
     cast = node.inputs[index] if index is not None else None
@@ -142,12 +143,12 @@ def _widening(node: Node, joining: Joining, updates: Updates) -> Node | None:
         return None
     if cast.inputs[0].tensor_type.dtype not in (FLOAT16, BFLOAT16) or node.inputs[0].tensor_type.dtype != FLOAT32:
         return None
-    if joining.only_reader(cast) is None or updates.changes(cast.inputs[0]):
+    if rewriter.only_reader(cast) is None or updates.changes(cast.inputs[0]):
         return None
     return cast
 
 
-def _join(joining: Joining, found: _Group) -> None:
+def _fuse(rewriter: Rewriter, found: _Group) -> None:
     """Put one operator, and what takes its result apart, in the place of the group's last member."""
     members = found.members
     op = members[0].op
@@ -163,21 +164,21 @@ def _join(joining: Joining, found: _Group) -> None:
     whole.attrs |= {f"cast_{key}": value for key, value in merged_attributes(casts).items()}
     nodes = [whole]
     for index, member in enumerate(members):
-        for place, read in enumerate(_parts(member, joining)):
+        for place, read in enumerate(_parts(member, rewriter)):
             if read:
                 nodes.append(element(whole, index * op.outputs + place, member))
             for value in read:
-                joining.replace(value, nodes[-1])
-    joining.gone.update((*members, *casts))
-    joining.put(members[-1], nodes)
+                rewriter.replace(value, nodes[-1])
+    rewriter.gone.update((*members, *casts))
+    rewriter.put(members[-1], nodes)
 
 
-def _parts(member: Node, joining: Joining) -> list[list[Value]]:
+def _parts(member: Node, rewriter: Rewriter) -> list[list[Value]]:
     """For every result of a member the values that stand for it."""
     if isinstance(member.type, TensorType):
-        return [[member] if member in joining.results or member in joining.users else []]
+        return [[member] if member in rewriter.results or member in rewriter.users else []]
     found: list[list[Value]] = [[] for _ in element_types(member.type)]
-    for user in joining.readers(member):
+    for user in rewriter.readers(member):
         assert isinstance(user.op, TupleGetItem)
         found[user.op.index].append(user)
     return found

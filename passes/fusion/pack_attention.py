@@ -41,7 +41,7 @@ from mspc.passes.fusion.projections import (
     attention_of,
     matched,
 )
-from mspc.passes.fusion.rewriter import Joining
+from mspc.passes.fusion.rewriter import Rewriter
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class PackAttention(Pass):
         return True
 
 
-class _Plan(Joining):
+class _Plan(Rewriter):
     """by_place: results of attentions by head, and the same in the order of the sequence. terms: of sums what stands
     for a term, None where it goes.
     """

@@ -1,6 +1,6 @@
 """The books of a pass that puts several nodes into one: what is made and where, what goes, what stands for what.
 
-A pass walks over the nodes and notes what it joins; `Joining.apply` then changes the graph at once, so that positions
+A pass walks over the nodes and notes what it joins; `Rewriter.apply` then changes the graph at once, so that positions
 and readers stay those of the graph as it was.
 """
 
@@ -16,7 +16,7 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
 
 
-class Joining:
+class Rewriter:
     """What becomes of the nodes of one graph.
 
     replaced: the values that others stand for, by these. gone: nodes that go, whatever stands in their place.

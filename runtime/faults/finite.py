@@ -17,7 +17,7 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.layout import Layout
 from mspc.runtime.faults.failure import NodeFailure, StoppedByOther
-from mspc.runtime.plan import Plan
+from mspc.runtime.plan import ExecutionPlan
 
 NOWHERE = np.iinfo(np.int64).max
 
@@ -46,7 +46,7 @@ class Searched(Protocol):
 class Stepping(Searched, Protocol):
     """The same of an executor that holds its values in slots and runs node by node."""
 
-    plan: Plan
+    plan: ExecutionPlan
     slots: list[Any]
 
     def slot_value(self, value: Value) -> Any: ...

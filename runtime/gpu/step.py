@@ -27,7 +27,7 @@ from mspc.ops.op import Op
 from mspc.runtime.gpu.overlap import Overlap
 from mspc.runtime.gpu.peers import Between
 from mspc.runtime.gpu.progress import communicates
-from mspc.runtime.memory_plan import COMMUNICATION, MemoryPlan, Place, only_shows, side_stream
+from mspc.runtime.memory_plan import COMMUNICATION, MemoryPlan, Place, side_stream
 from mspc.runtime.plan import loss_values
 from mspc.runtime.profile import Timed
 
@@ -98,7 +98,8 @@ class Step:
         self.anew: list[Work] = []
         """What makes the copies of parameters that the step's updates keep up to date."""
         self._written = [address(kept[p]) for p in dict.fromkeys(p for ps in updates.values() for p in ps)]
-        self._copied = [address(kept[piece.parameter]) for pieces in plan.kept.copies.values() for piece in pieces]
+        shadows = plan.shadow_weights.copies.values()
+        self._copied = [address(kept[piece.parameter]) for pieces in shadows for piece in pieces]
         self._fresh, self._token = False, object()
         self.current = -1
         self._replay: Callable[[], None] | None = None
@@ -134,7 +135,7 @@ class Step:
         device, nodes = self.device, self.graph.nodes
         count = device.kernel(_COUNT, "count_step")
         self.work.append(Work(-1, "compute", lambda: count(1, 1, (self.own_count, device.step))))
-        copies = self._kept_copies()
+        copies = self._shadow_weights()
         signals = {other for others in self.plan.waits.values() for other in others}
         # What goes through mailboxes takes less time than to change streams.
         quick = self._quick([node for node in nodes if communicates(node)])
@@ -146,9 +147,9 @@ class Step:
                 checked = True
                 self._check_losses(nodes[:index], placed)
             copied = self.plan.copied.get(node)
-            if only_shows(node) and copied is None:
+            if node.op.is_view and copied is None:
                 continue
-            if node in self.plan.kept.copies or node in self.plan.kept.inner:
+            if node in self.plan.shadow_weights.copies or node in self.plan.shadow_weights.inner:
                 launch, plain = self._launch(node, None)
                 self.anew.append(Work(index, "compute", launch, plain=plain))
                 continue
@@ -176,7 +177,7 @@ class Step:
     def _needed_next(self, index: int) -> bool:
         """Whether the next work of the compute stream waits for the collective at `index`."""
         for node in self.graph.nodes[index + 1 :]:
-            if side_stream(node) or (only_shows(node) and node not in self.plan.copied):
+            if side_stream(node) or (node.op.is_view and node not in self.plan.copied):
                 continue
             return self.graph.nodes[index] in self.plan.waits.get(node, ())
         return True
@@ -195,7 +196,7 @@ class Step:
             source = _CHECK.format(type=c_type(loss.tensor_type.dtype))
             kernel = self.device.kernel(source, "check_finite")
             made = loss
-            while isinstance(made, Node) and only_shows(made):
+            while isinstance(made, Node) and made.op.is_view:
                 made = made.inputs[0]
             waits: tuple[int, ...] = ()
             if isinstance(made, Node) and self.work[placed[made]].stream != "compute":
@@ -203,10 +204,10 @@ class Step:
                 self.work[placed[made]] = replace(self.work[placed[made]], signals=True)
             self.work.append(Work(-1, "compute", _bound(kernel, (array, self.device.stop)), waits))
 
-    def _kept_copies(self) -> dict[Node, dict[int, Copy]]:
+    def _shadow_weights(self) -> dict[Node, dict[int, Copy]]:
         """For every update the copies that it writes, by the operand that they are of."""
         found: dict[Node, dict[int, Copy]] = {}
-        for node, pieces in self.plan.kept.copies.items():
+        for node, pieces in self.plan.shadow_weights.copies.items():
             (place,), dtype = self.plan.places[node], node.tensor_type.dtype.numpy
             for piece in pieces:
                 extent = piece.parameter.tensor_type.size // piece.columns * piece.pitch - piece.pitch + piece.columns
@@ -226,7 +227,7 @@ class Step:
             types = element_types(node.type)
             shown = tuple(self._array(place, type) for place, type in zip(copied, types, strict=True))
             copy = self._copies(shown, out)
-            if only_shows(node):
+            if node.op.is_view:
                 return copy, False
             update, plain = self._made(node, op, inputs, shown, copies)
             both = in_order(update, copy)

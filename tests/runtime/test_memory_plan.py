@@ -275,9 +275,9 @@ def test_copies_of_parameters_stand_from_step_to_step(seed: int) -> None:
 
 def test_many_of_these_graphs_keep_copies() -> None:
     plans = [plan_memory(random_copies(seed)) for seed in range(40)]
-    assert sum(bool(plan.kept.copies) for plan in plans) > 20
-    assert sum(bool(plan.kept.inner) for plan in plans) > 5
-    assert sum(len(plan.waits) > 0 and bool(plan.kept.copies) for plan in plans) > 5
+    assert sum(bool(plan.shadow_weights.copies) for plan in plans) > 20
+    assert sum(bool(plan.shadow_weights.inner) for plan in plans) > 5
+    assert sum(len(plan.waits) > 0 and bool(plan.shadow_weights.copies) for plan in plans) > 5
 
 
 def grown(seed: int) -> Graph:

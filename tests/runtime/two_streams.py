@@ -19,7 +19,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import Exchanging
-from mspc.runtime.memory_plan import MemoryPlan, Place, only_shows, side_stream
+from mspc.runtime.memory_plan import MemoryPlan, Place, side_stream
 
 Array = Any
 
@@ -60,16 +60,16 @@ class TwoStreams:
         self.backend = NumPyBackend(comm, step=1)
         self.random = random.Random(seed)
         self.arena = np.full(plan.arena, 0xFF, np.uint8)
-        kept = plan.kept.nodes()
+        kept = plan.shadow_weights.nodes()
         if before is None:
             for node in graph.nodes:
                 if node in kept:
                     self._launch(node)
-        copies = [(p.offset, p.offset + p.nbytes) for node in plan.kept.copies for p in plan.places[node]]
+        copies = [(p.offset, p.offset + p.nbytes) for node in plan.shadow_weights.copies for p in plan.places[node]]
         old, self.arena = self.arena if before is None else before.arena, np.full(plan.arena, 0xFF, np.uint8)
         for begin, end in copies:
             self.arena[begin:end] = old[begin:end]
-        order = [(i, n) for i, n in enumerate(graph.nodes) if n in plan.copied or not only_shows(n)]
+        order = [(i, n) for i, n in enumerate(graph.nodes) if n in plan.copied or not n.op.is_view]
         order = [(i, n) for i, n in order if n not in kept]
         names = dict.fromkeys(side_stream(n) for _, n in order)
         self.streams = {name: [(i, n) for i, n in order if side_stream(n) == name] for name in names}
@@ -103,7 +103,7 @@ class TwoStreams:
     def _launch(self, node: Node) -> None:
         source = self.plan.copied.get(node)
         result: Any = None
-        if source is None or not only_shows(node):
+        if source is None or not node.op.is_view:
             assert isinstance(node.op, Op)
             mutates = getattr(node.op, "mutates", ())
             inputs = [self._read(v) if i in mutates else _copy(self._read(v)) for i, v in enumerate(node.inputs)]
@@ -115,7 +115,7 @@ class TwoStreams:
         self._write(node, result)
 
     def _write_copies(self, update: Node) -> None:
-        for node, pieces in self.plan.kept.copies.items():
+        for node, pieces in self.plan.shadow_weights.copies.items():
             for piece in pieces:
                 if piece.update is update:
                     value = self.values[piece.parameter.name].reshape(-1, piece.columns)
@@ -173,7 +173,7 @@ def _copy(operand: Any) -> Any:
 def check_places(graph: Graph, plan: MemoryPlan) -> None:
     """What a launch may assume of its operands' and results' places, node by node."""
     for node in graph.nodes:
-        if only_shows(node) and node not in plan.copied:
+        if node.op.is_view and node not in plan.copied:
             continue
         mine = plan.places[node]
         for i, place in enumerate(mine):

@@ -15,7 +15,7 @@ from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, TensorType
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
-from mspc.passes.fusion.causal_masks import TRIANGLE, note_triangles
+from mspc.passes.fusion.causal_masks import CAUSAL_MASK, note_causal_masks
 from mspc.passes.fusion.fuse_attention import FuseAttention
 from tests.interpret import random_feeds, run_whole, same
 from tests.passes.fusion.written_attention import HEADS, Written, fused
@@ -28,7 +28,7 @@ LOWEST = float(np.finfo(np.float32).min)
 def triangle(w: Written, *noted: Any, shape: tuple[int, ...] = (6, 6), dtype: Any = FLOAT32) -> Parameter:
     made = w.parameter("triangle", shape, dtype)
     made.kind = "constant"
-    made.attrs[TRIANGLE] = noted
+    made.attrs[CAUSAL_MASK] = noted
     return made
 
 
@@ -212,16 +212,16 @@ def test_triangles_of_halves(dtype: Any) -> None:
 def test_what_is_noted_of_constants(array: Any, noted: Any) -> None:
     w = Written()
     w.graph.parameters = [Parameter("constant", TensorType(FLOAT32, (1,)), "constant"), w.query]
-    note_triangles(w.graph, {"constant": array})
+    note_causal_masks(w.graph, {"constant": array})
     found = w.graph.parameters[0].attrs
-    assert found == ({} if noted is None else {TRIANGLE: noted})
+    assert found == ({} if noted is None else {CAUSAL_MASK: noted})
 
 
 @pytest.mark.parametrize("noted", [(0, 1.0), 3, (0.5, 0.0, 1.0), (0, "a", 1.0)])
 def test_a_wrong_note_is_an_error(noted: Any) -> None:
     w = Written()
     added = triangle(w)
-    added.attrs[TRIANGLE] = noted
+    added.attrs[CAUSAL_MASK] = noted
     graph = w.finish(w.emit("Add", w.scores(), added))
     with pytest.raises(MspcError) as caught:
         FuseAttention().run(graph)

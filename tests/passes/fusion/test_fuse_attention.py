@@ -23,7 +23,7 @@ from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BOOL, FLOAT16, FLOAT32, TensorType
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
-from mspc.passes.fusion.causal_masks import note_triangles
+from mspc.passes.fusion.causal_masks import note_causal_masks
 from mspc.passes.fusion.fuse_attention import FuseAttention
 from tests.interpret import random_feeds, run_on_ranks, run_whole, same
 from tests.passes.fusion.written_attention import HEADS, Written, fused
@@ -152,7 +152,7 @@ def compiled(
     traced, fed = trace_call(launch.target, describe_call(launch.args, []), config)
     if fuse:
         if known:
-            note_triangles(traced.graph, traced.constants)
+            note_causal_masks(traced.graph, traced.constants)
         assert FuseAttention().run(traced.graph)
         traced.graph.verify()
     stage = parse(print_graph(traced.graph), REGISTRY).main

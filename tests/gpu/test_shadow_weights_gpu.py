@@ -226,7 +226,7 @@ def test_a_loss_that_is_not_finite_leaves_the_copies_as_they_are(tmp_path: Path)
         messages.append(caught.value.message)
     assert messages[0] == messages[1]
     same(kept, plain)
-    for node, pieces in kept.plan.kept.copies.items():
+    for node, pieces in kept.plan.shadow_weights.copies.items():
         if len(pieces) == 1:
             (array,) = kept._step.arrays(node)
             found = np.empty(array.shape, array.dtype)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.analysis.shadow_weights import mark_kept_copies, marked_copies
+from mspc.analysis.shadow_weights import mark_shadow_weights, marked_shadow_weights
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, TensorType
 from mspc.ops.collective.collectives import AllReduce
@@ -54,8 +54,8 @@ class Maker:
 
     def kept(self) -> list[Node]:
         """The nodes that make copies, after marking."""
-        mark_kept_copies(self.graph)
-        found = marked_copies(self.graph)
+        mark_shadow_weights(self.graph)
+        found = marked_shadow_weights(self.graph)
         assert [n for n in self.graph.nodes if n.attrs.get("kept")] == [
             n for n in self.graph.nodes if n in found.nodes()
         ]
@@ -69,7 +69,7 @@ def test_a_cast_whose_readers_stand_before_the_update_is_kept(dtype: Any) -> Non
     make.read(half)
     make.update(make.w[0])
     assert make.kept() == [half]
-    (piece,) = marked_copies(make.graph).copies[half]
+    (piece,) = marked_shadow_weights(make.graph).copies[half]
     assert (piece.begin, piece.columns, piece.pitch, piece.operand) == (0, 30, 30, 0)
 
 
@@ -131,7 +131,7 @@ def test_parameters_side_by_side() -> None:
         make.read(value)
     make.update(*make.w)
     assert set(make.kept()) == {columns, biases, rows.inputs[1]}
-    found = marked_copies(make.graph).copies
+    found = marked_shadow_weights(make.graph).copies
     assert [(p.parameter, p.begin, p.columns, p.pitch) for p in found[columns]] == [(a, 0, 8, 24), (b, 8, 16, 24)]
     assert [(p.parameter, p.begin, p.columns, p.pitch) for p in found[biases]] == [(d, 0, 4, 4), (e, 4, 4, 4)]
 
@@ -190,11 +190,11 @@ def test_the_order_of_communication_leaves_copies_to_be_kept() -> None:
         graph = random_copies(seed)
         values = {p.name: np.random.default_rng(seed).random((16, 16)).astype(np.float32) for p in graph.parameters}
         expected = _run(random_copies(seed, marked=False), values)
-        before = marked_copies(graph)
+        before = marked_shadow_weights(graph)
         for node in graph.nodes:
             node.attrs.pop("stream", None)
         graph = run_passes(graph, parse_passes("schedule_communication"))
-        after = marked_copies(graph)
+        after = marked_shadow_weights(graph)
         assert set(before.copies) == set(after.copies)
         count += len(after.copies)
         for one, other in zip(expected, _run(graph, values), strict=True):
