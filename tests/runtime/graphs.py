@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,6 +11,7 @@ from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ir.location import Location
 from mspc.ir.types import FLOAT32, TensorType
+from mspc.ops.collective.base import Collective
 from mspc.ops.op import NotDifferentiable, Op
 
 WHERE = (Location("net.py", 12, 5, 9, "    out = self.op(x)"),)
@@ -36,14 +38,13 @@ class Total(Op, abstract=True):
         return be.xp.sum(x)
 
 
-class TotalOfRanks(Op, abstract=True):
+class TotalOfRanks(Collective, abstract=True):
     """The sum over the ranks in `rank_list`."""
 
     rank_list: tuple[int, ...] = ()
-    is_collective: ClassVar[bool] = True
 
-    def run(self, be: Any, x: Any) -> Any:
-        return be.comm.all_reduce(x, "sum", self.rank_list)
+    def bind(self, comm: Any) -> Callable[..., Any]:
+        return lambda x: comm.all_reduce(x, "sum", self.ranks)
 
 
 class Turned(Op, abstract=True):
