@@ -97,7 +97,7 @@ def plan(graph: Graph, backend: NumPyBackend) -> ExecutionPlan:
     slots = _Slots(slot_of, last_use)
     bound = arrival_kernels(graph, backend)
     bound.update(buffered_kernels(graph, backend, last_use, bound))
-    steps = [_step(index, node, bound.get(index), backend, slots) for index, node in enumerate(nodes)]
+    steps = [_instruction(index, node, bound.get(index), backend, slots) for index, node in enumerate(nodes)]
     return ExecutionPlan(
         graph=graph,
         slots=slots.count,
@@ -157,7 +157,9 @@ class _Slots:
         return out, tuple(dying) or None
 
 
-def _step(index: int, node: Node, kernel: Callable[..., Any] | None, backend: NumPyBackend, slots: _Slots) -> Instruction:
+def _instruction(
+    index: int, node: Node, kernel: Callable[..., Any] | None, backend: NumPyBackend, slots: _Slots
+) -> Instruction:
     operands = tuple(slots.slot_of[value] for value in node.inputs)
     out, frees = slots.take(index, node)
     if kernel is None:
