@@ -24,7 +24,7 @@ from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
-from mspc.ops.tensor.cast import Cast
+from mspc.passes.sharding.constraints import release_constraints
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.observe import join, observe
@@ -55,7 +55,8 @@ def verify_target(target: str, options: CompileOptions, seed: int) -> None:
     many = _compiled(launch, config)
     fed = many.fed
     types = [f.graph_type if own else f.global_type for f in fed]
-    one = _compiled(_whole(launch, types), replace(config, ranks=1, mode="stand_alone"))
+    alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.sharded)
+    one = _compiled(_whole(launch, types), alone)
     data = _data([f.global_type for f in fed], launch, seed)
     weights = _weights(one)
     found = _on_ranks(many, data, weights)
@@ -92,16 +93,12 @@ def _whole(launch: Launch, types: Sequence[TensorType]) -> Launch:
 def _compiled(launch: Launch, config: Config) -> Compiled:
     def mark(stage: Stage) -> None:
         if stage.name == "grad":
-            computing = [node for node in stage.graph.nodes if not _is_empty_cast(node)]
-            for number, node in enumerate(computing):
+            for number, node in enumerate(stage.graph.nodes):
                 node.attrs[MARK] = number
+            if not config.sharded:
+                release_constraints(stage.graph)
 
     return compile_launch(launch.target, launch.args, config, mark, launch.whole)
-
-
-def _is_empty_cast(node: Node) -> bool:
-    """Whether the node changes nothing: a cell's strategy stands on such nodes, which one device does not have."""
-    return isinstance(node.op, Cast) and node.type == node.inputs[0].type
 
 
 def _data(types: Sequence[TensorType], launch: Launch, seed: int) -> list[Array]:

@@ -14,7 +14,7 @@ from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, 
 from mspc.compiler.config import Config, Fed
 from mspc.compiler.frontend.trace import Traced, trace
 from mspc.compiler.own_gradients import warning_of_own_gradients
-from mspc.compiler.pipeline import FILE_NAMES, UNNUMBERED, VIEWS, passes_of, rank_passes_of
+from mspc.compiler.pipeline import FILE_NAMES, PREPARING, UNNUMBERED, VIEWS, passes_of, rank_passes_of
 from mspc.compiler.rank_graphs import RankGraphs
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
@@ -138,7 +138,7 @@ def trace_call(target: Any, call: Call, config: Config, whole: bool = False) -> 
     traced = trace(
         target,
         graph_arguments(call, fed),
-        config.sharded,
+        config.sharded or config.keeps_strategies,
         config.script_folder,
         other_mistakes=(lambda graph: strategy_mistakes(graph, config.ranks)) if config.sharded else None,
     )
@@ -167,6 +167,11 @@ def compile_graph(traced: Traced, fed: list[Fed], config: Config, on_stage: OnSt
         note_causal_masks(graph, arrays)
     _report(on_stage, "frontend", 0, graph, True, "")
     previous = "frontend"
+    for name in PREPARING:
+        graph, changed = find_pass(name).apply(graph)
+        if changed:
+            _report(on_stage, name, 0, graph, True, previous)
+            previous = name
     for i, name in enumerate(names, 1):
         result, changed = find_pass(name).apply(graph)
         _report(on_stage, name, i, result, changed, previous)

@@ -3,11 +3,14 @@
 A pass is a file of the same name under passes/. Passes before `slice_to_rank` see the graph of all ranks and run once;
 those from it on run once for every kind of ranks that is asked for (`compiler/rank_graphs.py`). Of these `fuse_matmul`
 cleans the graph for all behind it.
-`VIEWS` are dumps that the compile does not go on with.
+`VIEWS` are dumps that the compile does not go on with. Passes are numbered from 1, but for those of `PREPARING`: they
+share 0 with the front end, and are dumped where they change anything.
 """
 
 from __future__ import annotations
 
+PREPARING = ("decompose",)
+"""Ahead of all others in every mode."""
 SHARDED = (
     "grad",
     "simplify",
@@ -43,7 +46,7 @@ UNNUMBERED = ("step_parallel_begin", "step_parallel_end")
 
 
 def passes_of(mode: str, device: str = "CPU") -> tuple[str, ...]:
-    """Names of the passes that all ranks share, for a ParallelMode and a device."""
+    """Names of the passes that all ranks share behind those of `PREPARING`, for a ParallelMode and a device."""
     first = FOR_GPU if device == "GPU" else ()
     if mode in ("semi_auto_parallel", "auto_parallel"):
         return first + SHARDED

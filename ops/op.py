@@ -46,6 +46,19 @@ class Placement:
     out_layouts: tuple[Layout, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a user asked of one operator, for `decompose`.
+
+    in_strategy, out_strategy: as given with `shard()`, one tuple or NamedLayout per tensor; None where nothing was
+    asked. attrs: what was attached with `add_prim_attr`.
+    """
+
+    in_strategy: tuple[Any, ...] | None
+    out_strategy: tuple[Any, ...] | None
+    attrs: Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Sample:
     """Inputs for the generated tests of an operator.
@@ -107,6 +120,8 @@ class Op:
         may_alias: `run` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
             All other results, but for those of updates, are arrays that share memory with no operand.
         is_collective: ranks of a group run it together and wait for each other: a `Collective`.
+        requests: names of attached attributes (`add_prim_attr`) that ask for `decompose`, which carries them out.
+        constrains: the result is operand 0, and the strategy says how it is to be sharded; gone once that is decided.
         cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}` are
             the operands' elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R` that
             of the result. "" where there is none.
@@ -129,6 +144,8 @@ class Op:
     is_view: ClassVar[bool] = False
     may_alias: ClassVar[bool] = False
     is_collective: ClassVar[bool] = False
+    constrains: ClassVar[bool] = False
+    requests: ClassVar[tuple[str, ...]] = ()
     cuda: ClassVar[str] = ""
     samples: ClassVar[Sequence[Sample]] = ()
 
@@ -227,6 +244,19 @@ class Op:
     def localize(self, placement: Placement) -> Op:
         """The operator as one rank runs it on its slices; override where an attribute holds global sizes."""
         return self
+
+    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        """Emit the operators that carry out a strategy which this one cannot have as a whole, and return its results,
+        of the types that `infer` gives; None: the operator takes the strategy as it is.
+
+        Called for all ranks at once, before gradients are taken: the backward operators are then those of the parts,
+        each sharded by its own rule, where the gradient of the whole would need what the strategy shards to be
+        gathered. Emitted nodes may get strategies of their own (`Node.in_strategy`); the results keep types and order.
+
+        Raises:
+            MspcError: the strategy does not fit the operator; the caller adds the user's line.
+        """
+        return None
 
     def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
         """Emit the several operators that this one is on a rank and return their result; None: `localize` says it.

@@ -17,7 +17,7 @@ class VirtualDataset(Cell):
 
     def shard(self, in_strategy: Any, *args: Any, **kwargs: Any) -> Any:
         """Cut the tensors, one tuple or Layout for each, and return self."""
-        self.parts = tuple(ops.Identity().shard((strategy,)) for strategy in in_strategy or ())
+        self.parts = tuple(ops.ShardingConstraint().shard((strategy,)) for strategy in in_strategy or ())
         return self
 
     def add_prim_attr(self, name: str, value: Any) -> Any:

@@ -11,4 +11,4 @@ from mspc.api.common.parameter_plan import checked_layout
 def reshard(tensor: Any, layout: Any) -> Any:
     """`tensor`, cut as `layout` (a Layout called with axis names) says from here on. Raises TypeError for what is no
     layout of a tensor."""
-    return ops.Cast().shard((checked_layout(layout),))(tensor, tensor.dtype)
+    return ops.ShardingConstraint().shard((checked_layout(layout),))(tensor)

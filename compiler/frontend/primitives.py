@@ -10,9 +10,7 @@ import numpy as np
 
 from mspc.api.common.tensor import Tensor
 from mspc.api.ops.primitive import Primitive
-from mspc.compiler.frontend.norm import cut_norm
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.strategies import arranged
 from mspc.compiler.frontend.values import Frame, tensors_in
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.control.structural import Depend
@@ -48,12 +46,7 @@ def call_primitive(
     if isinstance(primitive.op, Depend):
         return _depend(tracer, primitive.op, args, instance)
     op, operands = _prepared(tracer, primitive.op, [operand(tracer, arg) for arg in args], instance)
-    parts = cut_norm(tracer, primitive, op, operands)
-    if parts is not None:
-        return parts
     ins, outs = primitive.in_strategy, primitive.out_strategy
-    if tracer.sharded and primitive.attrs:
-        operands, ins, outs = arranged(tracer, primitive, op, operands)
     made, result = tracer.emit_on(op, operands, instance=instance)
     if op.mutates:
         made.phase = "update"

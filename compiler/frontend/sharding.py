@@ -1,8 +1,7 @@
 """Strategies of whole cells and functions: `cell.shard(...)` and `shard(fn, ...)`.
 
-They cut the tensors that go in and out. Such a tensor passes through a Cast to its own element type that
-carries the strategy; the operators inside take theirs from it by propagation. Parameters that a plan names are read
-in the same way.
+They cut the tensors that go in and out. Such a tensor passes through a ShardingConstraint; the operators inside take
+their strategies from it by propagation. Parameters that a plan names are read in the same way.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 from mspc.compiler.frontend.state import Tracer
 from mspc.ir.graph import Value
-from mspc.ir.types import TensorType
+from mspc.ops.control.constraint import constrained
 
 INSTANCE = "shard"
 """Instance name of the operators that carry the strategies."""
@@ -49,11 +48,8 @@ def cut(tracer: Tracer, values: Any, strategy: tuple[Any, ...] | None, what: str
 
 
 def marked(tracer: Tracer, value: Value, entry: Any) -> Value:
-    """`value` through a Cast that carries the strategy `entry`."""
-    assert isinstance(value.type, TensorType)
-    node, _ = tracer.emit_on(tracer.op("Cast", dst_type=value.type.dtype), [value], instance=INSTANCE)
-    node.in_strategy = (entry,)
-    return node
+    """`value` through a ShardingConstraint that carries the strategy `entry`."""
+    return constrained(tracer.builder, value, entry, INSTANCE)
 
 
 @contextlib.contextmanager

@@ -290,7 +290,7 @@ class Tracer:
 def _written(value: Value) -> Value:
     """The parameter itself where `value` reads one by a plan (see `parameter_readers`) or in another element type."""
     found = value
-    while isinstance(found, Node) and isinstance(found.op, Cast):
+    while isinstance(found, Node) and (isinstance(found.op, Cast) or getattr(found.op, "constrains", False)):
         found = found.inputs[0]
     return found if isinstance(found, Parameter) else value
 

@@ -13,9 +13,11 @@ from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.arguments import axis_in
 from mspc.ops.bases import require_same
+from mspc.ops.control.constraint import constrained
 from mspc.ops.cpu.products import product
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.math.finer_product import REQUEST, finer_product
+from mspc.ops.op import ArrayBackend, Asked, Op, sample
 from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
 from mspc.sharding.rules import broadcast_rule, factor_names
 
@@ -27,11 +29,26 @@ class _Product(Op, abstract=True):
     transpose_b: bool = False
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
     promotes: ClassVar[str] = "common"
+    requests: ClassVar[tuple[str, ...]] = (REQUEST,)
 
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)
         require_same(self.name, *types)
         return inferred
+
+    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        if asked.in_strategy is None or not asked.attrs.get(REQUEST):
+            return None
+        plan = finer_product(self.name, (self.transpose_a, self.transpose_b), asked.in_strategy)
+        operands = [
+            value if layout is None else constrained(b, value, layout)
+            for value, layout in zip(inputs, plan.stored, strict=True)
+        ]
+        product = b.emit(self, *operands)
+        product.in_strategy, product.out_strategy = plan.used, asked.out_strategy
+        if product.out_strategy is None and plan.result is not None:
+            product.out_strategy = (plan.result,)
+        return (product,)
 
     def matrix_rule(self, m: str, k: str, n: str) -> tuple[str, str, str]:
         """Factors of the last two dimensions of both operands and of the result."""

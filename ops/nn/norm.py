@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.arguments import axis_in, require_elements
@@ -25,7 +24,7 @@ from mspc.ops.tensor.broadcast import Axis, broadcast_to, sum_to_shape
 from mspc.sharding.rules import factor_names
 
 Gradients = Sequence[Value | None]
-_SECOND = NotDifferentiable("it is a gradient, and its second derivative is not built")
+NO_SECOND = NotDifferentiable("it is a gradient, and its second derivative is not built")
 
 
 def norm_sides(rank: int, begin: int) -> tuple[str, str]:
@@ -36,7 +35,9 @@ def norm_sides(rank: int, begin: int) -> tuple[str, str]:
     return full, statistics
 
 
-class _Norm(Op, abstract=True):
+class Norm(Op, abstract=True):
+    """All operands are floating point, of one element type."""
+
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)
         require_float(self.name, *types)
@@ -44,7 +45,7 @@ class _Norm(Op, abstract=True):
         return inferred
 
 
-class LayerNorm(_Norm):
+class LayerNorm(Norm):
     """(x - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and variance: a tuple of three.
 
     Statistics are over the dimensions from `begin_norm_axis` on and have size 1 there; gamma and beta have
@@ -95,7 +96,7 @@ class LayerNorm(_Norm):
 
         def into(x: Any, gamma: Any, beta: Any, out: Any = None) -> Any:
             begin = axis_in(self.name, self.begin_norm_axis, x.ndim)
-            rows, columns = _matrix(x.shape, begin)
+            rows, columns = matrix(x.shape, begin)
             by_row = gamma.size <= columns  # else gamma differs from row to row
             gammas, betas = (_repeated(xp, p, columns) for p in (gamma, beta))
             if out is None:
@@ -134,7 +135,7 @@ class LayerNorm(_Norm):
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         x, gamma, beta = inputs
         y, mean, variance = out
-        rows, columns = _matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
+        rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
         stages = (
             Stage((("mean", "Sum", "x"),), then="mean /= COLUMNS;"),
             Stage(
@@ -150,7 +151,7 @@ class LayerNorm(_Norm):
         ).launch(device)  # fmt: skip
 
 
-def _matrix(shape: tuple[int, ...], begin: int) -> tuple[int, int]:
+def matrix(shape: tuple[int, ...], begin: int) -> tuple[int, int]:
     """(rows, columns) of x when everything from dimension `begin` on is a row."""
     return math.prod(shape[:begin]), math.prod(shape[begin:])
 
@@ -161,7 +162,7 @@ def _repeated(xp: Any, parameter: Any, columns: int) -> Any:
     return flat if flat.size >= columns else xp.tile(flat, columns // max(1, flat.size))
 
 
-class LayerNormGammaGrad(_Norm):
+class LayerNormGammaGrad(Norm):
     """Gradient of LayerNorm in gamma, of (dout, x, mean, variance): the sum of dout (x - mean) /
     sqrt(variance + epsilon) over the dimensions before `begin_params_axis`.
     """
@@ -170,7 +171,7 @@ class LayerNormGammaGrad(_Norm):
     begin_params_axis: int = 1
     epsilon: float = 1e-7
     linear_in: ClassVar[tuple[int, ...]] = (0,)
-    bprop: ClassVar[Any] = _SECOND
+    bprop: ClassVar[Any] = NO_SECOND
     samples: ClassVar[Any] = (
         sample((8, 16), (8, 16), (8, 1), (8, 1), low=0.1),
         sample((8, 4, 8), (8, 4, 8), (8, 1, 1), (8, 1, 1), low=0.1, begin_params_axis=2),
@@ -195,7 +196,7 @@ class LayerNormGammaGrad(_Norm):
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         dout, x, mean, variance = inputs
-        _, columns = _matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
+        _, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
         parameters = axis_in(self.name, self.begin_params_axis, x.ndim)
         by_row = math.prod(x.shape[parameters:]) == columns
         place = "row" if by_row else f"at / {columns}"
@@ -211,7 +212,7 @@ class LayerNormGammaGrad(_Norm):
         return reduce(device, reduction, x.shape, range(parameters), full, out, others)
 
 
-class LayerNormGrad(_Norm):
+class LayerNormGrad(Norm):
     """Gradient of LayerNorm in x, of (dout, x, mean, variance, gamma).
 
     With g = dout * gamma, y the normalised x and means over the normalised dimensions it is
@@ -221,7 +222,7 @@ class LayerNormGrad(_Norm):
     begin_norm_axis: int = 1
     epsilon: float = 1e-7
     linear_in: ClassVar[tuple[int, ...]] = (0,)
-    bprop: ClassVar[Any] = _SECOND
+    bprop: ClassVar[Any] = NO_SECOND
     samples: ClassVar[Any] = (
         sample((8, 16), (8, 16), (8, 1), (8, 1), (16,), low=0.1),
         sample((8, 4, 4), (8, 4, 4), (8, 4, 1), (8, 4, 1), (4, 4), low=0.1, begin_norm_axis=2),
@@ -241,7 +242,7 @@ class LayerNormGrad(_Norm):
         xp, epsilon = be.xp, self.epsilon
 
         def into(dout: Any, x: Any, mean: Any, variance: Any, gamma: Any, out: Any = None) -> Any:
-            rows, columns = _matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
+            rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
             by_row = gamma.size <= columns
             gammas = _repeated(xp, gamma, columns) if by_row else 1
             if not by_row:
@@ -277,7 +278,7 @@ class LayerNormGrad(_Norm):
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         dout, x, mean, variance, gamma = inputs
-        rows, columns = _matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
+        rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
         totals = (("mean_g", "Sum", "g"), ("mean_gx", "Sum", "g * x"))
         change = "x = (x - mean) * inverse; g *= gamma;"
         return Rows(
@@ -289,94 +290,7 @@ class LayerNormGrad(_Norm):
         ).launch(device)  # fmt: skip
 
 
-class RmsNorm(_Norm):
-    """x / sqrt(mean(x^2) + epsilon) * gamma and the reciprocal root: a tuple of two.
-
-    The mean is over the dimensions of gamma, the last ones of x. Zhang and Sennrich, arXiv 1910.07467.
-    """
-
-    epsilon: float = 1e-6
-    samples: ClassVar[Any] = (sample((8, 16), (16,)), sample((8, 4, 4), (4, 4)), sample((2, 8, 4), (4,)))
-
-    def rule(self, x: TensorType, gamma: TensorType) -> str:
-        begin = len(x.shape) - len(gamma.shape)
-        if begin < 0:
-            raise MspcError(
-                f"RmsNorm: gamma of shape {gamma.shape} has more dimensions than x of shape {x.shape}"
-            )
-        full, statistics = norm_sides(len(x.shape), begin)
-        return f"{full}, {' '.join(full.split()[begin:])} -> {full}, {statistics}"
-
-    def bprop(self, b: Builder, x: Value, gamma: Value, out: Node, dout: Any) -> Gradients:
-        dy, drstd = dout
-        _, rstd = items(b, out, 2)
-        dx = dgamma = None
-        if dy is not None:
-            dx = b.emit(RmsNormGrad(), dy, x, rstd, gamma)
-            dgamma = sum_to_shape(b, b.emit(Mul(), dy, b.emit(Mul(), x, rstd)), gamma.shape)
-        if drstd is not None:
-            count = math.prod(gamma.shape) or 1  # no elements have no shares
-            cube = b.emit(Mul(), rstd, b.emit(Mul(), rstd, rstd))
-            share = b.emit(Mul(), b.emit(Mul(), drstd, cube), b.constant(-1 / count, x.tensor_type.dtype))
-            dx = add_to(b, dx, b.emit(Mul(), x, share), x)
-        return dx, dgamma
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp = be.xp
-        x, gamma = inputs
-        axes = tuple(range(x.ndim - gamma.ndim, x.ndim))
-        rstd = 1 / xp.sqrt(xp.mean(x * x, axis=axes, keepdims=True) + self.epsilon)
-        return x * rstd * gamma, rstd
-
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        x, gamma = inputs
-        rows, columns = _matrix(x.shape, x.ndim - gamma.ndim)
-        stage = Stage(
-            (("squares", "Sum", "x * x"),),
-            then=f"const A inverse = 1 / sqrt_of(squares / COLUMNS + (A){self.epsilon});",
-        )
-        return Rows(
-            "rms_norm", rows, columns, dtype_of(x.dtype), (stage,), [Operand("x", x)],
-            by_column=[Operand("gamma", gamma)], results=[(out[0], "x * inverse * gamma")],
-            row_results=[(out[1], "inverse")],
-        ).launch(device)  # fmt: skip
-
-
-class RmsNormGrad(_Norm):
-    """Gradient of RmsNorm in x, of (dout, x, rstd, gamma): rstd (g - y mean(g y)), g = dout gamma and y = x
-    rstd.
-    """
-
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    bprop: ClassVar[Any] = _SECOND
-    samples: ClassVar[Any] = (sample((8, 16), (8, 16), (8, 1), (16,), low=0.1),)
-
-    def rule(self, dout: TensorType, x: TensorType, rstd: TensorType, gamma: TensorType) -> str:
-        begin = len(x.shape) - len(gamma.shape)
-        full, statistics = norm_sides(len(x.shape), begin)
-        return f"{full}, {full}, {statistics}, {' '.join(full.split()[begin:])} -> {full}"
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        dout, x, rstd, gamma = inputs
-        axes = tuple(range(x.ndim - gamma.ndim, x.ndim))
-        g = dout * gamma
-        y = x * rstd
-        y *= be.xp.mean(g * y, axis=axes, keepdims=True)
-        g -= y
-        g *= rstd
-        return g
-
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        dout, x, rstd, gamma = inputs
-        rows, columns = _matrix(x.shape, x.ndim - gamma.ndim)
-        stage = Stage((("mean_gx", "Sum", "g * x"),), "g *= gamma; x *= rstd;", "mean_gx /= COLUMNS;")
-        return Rows(
-            "rms_norm_gradient", rows, columns, dtype_of(x.dtype), (stage,), [Operand("g", dout), Operand("x", x)],
-            [Operand("rstd", rstd)], [Operand("gamma", gamma)], [(out, "(g - x * mean_gx) * rstd")],
-        ).launch(device)  # fmt: skip
-
-
-class L2Normalize(_Norm):
+class L2Normalize(Norm):
     """x over the root of the larger of `epsilon` and the sum of its squares along `axis`."""
 
     axis: Axis = 0
@@ -406,13 +320,13 @@ class L2Normalize(_Norm):
         return normalise(device, "l2_normalize", self.axis, [Operand("x", inputs[0])], out, stages, "x * total")
 
 
-class L2NormalizeGrad(_Norm):
+class L2NormalizeGrad(Norm):
     """Gradient of L2Normalize, of (x, its result, dout)."""
 
     axis: Axis = 0
     epsilon: float = 1e-4
     linear_in: ClassVar[tuple[int, ...]] = (2,)
-    bprop: ClassVar[Any] = _SECOND
+    bprop: ClassVar[Any] = NO_SECOND
     samples: ClassVar[Any] = (sample((8, 16), (8, 16), (8, 16)), sample((8, 4), (8, 4), (8, 4), axis=-1))
 
     def rule(self, x: TensorType, out: TensorType, dout: TensorType) -> str:

@@ -20,7 +20,8 @@ from mspc.ops.bases import require_same
 from mspc.ops.cuda.index import Lookup, add_rows, gather
 from mspc.ops.cuda.move import put_values
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Asked, NotDifferentiable, Op, Placement, sample
+from mspc.ops.tensor.manual_split import REQUESTS, gathered_by_hand
 from mspc.sharding.factors import Rule
 from mspc.sharding.rules import factor_names, sized
 
@@ -46,6 +47,7 @@ class Gather(Op):
     offset: int = 0
     total: int = 0
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    requests: ClassVar[tuple[str, ...]] = REQUESTS
     samples: ClassVar[Any] = (
         sample((16, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16),
         sample((16, 8), (8,), dtypes=("Float64", "Int64"), low=-16, high=16),
@@ -87,6 +89,9 @@ class Gather(Op):
         axis = axis_in(self.name, self.axis, len(params.shape))
         batch = self.batches(len(ids.shape), axis)
         return b.emit(GatherGrad(params.shape[axis], axis, batch_dims=batch), dout, ids), None
+
+    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        return gathered_by_hand(b, self, self.axis, self.offset, asked, inputs)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp
@@ -267,6 +272,7 @@ class EmbeddingLookup(Op):
 
     offset: int = 0
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    requests: ClassVar[tuple[str, ...]] = REQUESTS
     samples: ClassVar[Any] = (
         sample((16, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=24, offset=4),
         sample((16,), (8,), dtypes=("Float64", "Int32"), low=0, high=16),
@@ -290,6 +296,9 @@ class EmbeddingLookup(Op):
 
     def bprop(self, b: Builder, params: Value, ids: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(UnsortedSegmentSum(params.shape[0], self.offset), dout, ids), None
+
+    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        return gathered_by_hand(b, self, 0, self.offset, asked, inputs)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp

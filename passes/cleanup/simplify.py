@@ -71,8 +71,8 @@ def _forward_values(graph: Graph) -> bool:
         if simpler is None and node.phase != "forward" and not node.op.has_side_effect:
             # What reads a parameter before an update is not what reads it behind.
             since = updates.last_before(node.inputs, number) if number > updates.first else -1
-            rows = node.attrs.get(ROWS)
-            key = (tuple(map(id, node.inputs)), node.phase, node.layout, node.in_layouts, since, rows)
+            layouts = (node.layout, node.in_layouts, node.in_strategy)
+            key = (tuple(map(id, node.inputs)), node.phase, layouts, since, node.attrs.get(ROWS))
             earlier = known.first(node, key)
             if earlier is not node:
                 simpler = earlier
@@ -156,6 +156,8 @@ def _simpler(node: Node) -> Value | None:
     if isinstance(op, Depend):
         return node.inputs[0]  # nodes run in their order, and those with side effects are never dropped
     if isinstance(op, Cast) and node.inputs[0].type == node.type and node.layout == node.inputs[0].layout:
+        return node.inputs[0]
+    if getattr(op, "constrains", False) and node.in_strategy is None:
         return node.inputs[0]
     if node.phase == "forward":
         return None

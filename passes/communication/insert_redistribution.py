@@ -19,6 +19,7 @@ from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import Pass
+from mspc.passes.sharding.constraints import is_released
 from mspc.passes.sharding.placement import result_layouts
 from mspc.passes.sharding.traffic import cheapest_source
 
@@ -51,7 +52,7 @@ class _Inserter:
         self.wanted = result_layouts(graph)
 
     def visit(self, node: Node) -> None:
-        if node.in_layouts is not None:
+        if node.in_layouts is not None and not is_released(node):
             if isinstance(node.op, AddN) and len(node.inputs) > 1:
                 self.add_by_layout(node)
             for index, layout in enumerate(node.in_layouts):

@@ -15,6 +15,7 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.base import Pass
 from mspc.passes.per_rank.rank_parts import Part, Places, local_type
 from mspc.passes.sharding.batch import ROWS
+from mspc.passes.sharding.constraints import is_released
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ def sliced(graph: Graph, rank: int, places: Places, parts: Sequence[Part]) -> Gr
         local.parameters.append(copy)
         mapping[parameter] = copy
     for node in graph.nodes:
+        if is_released(node):
+            continue
         inputs = [value if isinstance(value, Constant) else mapping[value] for value in node.inputs]
         if places.of_operand:
             for index in range(len(inputs)):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from mspc.ops.control.structural import Depend, Gradient, MakeTuple, StopGradien
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
 from mspc.passes.sharding.choices import composite_conflict, make_choice, operand_types, rule_of
+from mspc.passes.sharding.decomposition import decompose_nodes
 from mspc.sharding.factors import Dim, Rule
 
 STRUCTURAL = (MakeTuple, TupleGetItem, Depend, StopGradient, Gradient, Redistribute)
@@ -42,15 +43,20 @@ class CheckStrategies(Pass):
 
 
 def strategy_mistakes(graph: Graph, ranks: int) -> list[MspcError]:
-    """What is wrong with the strategies of a graph that may be unfinished."""
-    return _attach_all(graph, ranks)[1]
+    """What is wrong with the strategies of a graph that may be unfinished, and whose operators may be whole yet."""
+    _, mistakes = decompose_nodes(graph, sharded=True)
+    return [*mistakes.values(), *_attach_all(graph, ranks, mistakes)[1]]
 
 
-def _attach_all(graph: Graph, ranks: int) -> tuple[dict[Node, Layout], list[MspcError]]:
-    """Attach layouts where strategies are given: (layouts that out_strategies ask for, mistakes)."""
+def _attach_all(
+    graph: Graph, ranks: int, besides: Container[Node] = ()
+) -> tuple[dict[Node, Layout], list[MspcError]]:
+    """Attach layouts where strategies are given, not to `besides`: (layouts that out_strategies ask for, mistakes)."""
     errors: list[MspcError] = []
     after: dict[Node, Layout] = {}
     for node in graph.nodes:
+        if node in besides:
+            continue
         try:
             rule = rule_of(node)
             if rule is None:

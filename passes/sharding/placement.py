@@ -12,6 +12,7 @@ from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.sharding.batch import own_rows
 from mspc.passes.sharding.choices import Choice, composite_conflict, make_choice
+from mspc.passes.sharding.constraints import is_constraint
 from mspc.sharding.factors import Rule
 
 
@@ -93,8 +94,8 @@ def _is_state(value: Value) -> bool:
 
 
 def stored(value: Value) -> Parameter | None:
-    """The parameter that `value` is, or is in another element type; None for everything else."""
-    while isinstance(value, Node) and isinstance(value.op, Cast):
+    """The parameter that `value` is, or is in another element type or held to a constraint; None for all else."""
+    while isinstance(value, Node) and (isinstance(value.op, Cast) or is_constraint(value)):
         value = value.inputs[0]
     return value if isinstance(value, Parameter) else None
 

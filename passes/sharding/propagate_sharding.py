@@ -25,6 +25,7 @@ from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
 from mspc.passes.sharding.choices import Choice, Source, choices, make_choice, merge, operandwise_choice, rule_of
+from mspc.passes.sharding.constraints import is_constraint, release_constraints
 from mspc.passes.sharding.layout_plans import State, Total, best_plan, restore, state_of
 from mspc.passes.sharding.parallel_optimizer import cut_parameters
 from mspc.passes.sharding.placement import (
@@ -98,6 +99,9 @@ class _Propagation:
         else:
             self.cut_batch(forward)
         self.store_parameters(forward)
+        if release_constraints(self.graph):
+            self.traffic.users = self.graph.users()
+            self.traffic.required = result_layouts(self.graph)
         self.wanted = wanted_by_updates(self.graph, self.rules, self.ranks)
         self.place_backward([node for node in self.graph.nodes if node.phase != "forward"])
 
@@ -261,7 +265,9 @@ class _Propagation:
     def narrow_slices(self, node: Node) -> None:
         """A parameter that is stored in smaller slices than it is read in is cast slice by slice, so that it travels in
         the narrower element type."""
-        value = node.inputs[0] if len(node.inputs) == 1 else None
+        value = node.inputs[0] if len(node.inputs) == 1 and not is_constraint(node) else None
+        while isinstance(value, Node) and is_constraint(value):
+            value = value.inputs[0]
         rule = self.rules[node]
         if not isinstance(value, Parameter) or stored(node) is not value or rule is None or node.in_layouts is None:
             return

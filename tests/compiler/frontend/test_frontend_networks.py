@@ -265,7 +265,7 @@ def test_strategies_of_a_function() -> None:
     layout = Layout((2, 4), ("dp", "mp"))
     function = shard(lambda a, b: a + b, (layout("dp", "mp"), layout("dp", "None")))
     traced = made(lambda x: function(x, x))
-    assert operators(traced) == ["Cast", "Cast", "Add"]
+    assert operators(traced) == ["ShardingConstraint", "ShardingConstraint", "Add"]
     assert [n.in_strategy[0].strategy for n in traced.graph.nodes[:2] if n.in_strategy] == [(2, 4), (2, 1)]
     assert [p.name for p in made(function, X, X).graph.parameters] == ["a", "b"]
 

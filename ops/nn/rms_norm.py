@@ -1,0 +1,153 @@
+"""Normalisation by the root of the mean square, of rows that are whole or sharded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Node, Value
+from mspc.ir.named_layout import NamedLayout
+from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, dtype_of
+from mspc.ops.control.constraint import constrained
+from mspc.ops.cuda.rows import Rows, Stage
+from mspc.ops.cuda.source import Operand
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.math.arithmetic import Add, Mul
+from mspc.ops.math.elementwise import Rsqrt, Square
+from mspc.ops.math.reduce import ReduceMean
+from mspc.ops.nn.norm import NO_SECOND, Gradients, Norm, add_to, items, matrix, norm_sides
+from mspc.ops.op import ArrayBackend, Asked, sample
+from mspc.ops.tensor.broadcast import sum_to_shape
+from mspc.ops.tensor.cast import Cast
+
+
+class RmsNorm(Norm):
+    """x / sqrt(mean(x^2) + epsilon) * gamma and the reciprocal root: a tuple of two.
+
+    The mean is over the dimensions of gamma, the last ones of x. Zhang and Sennrich, arXiv 1910.07467.
+    A strategy that cuts these makes it several operators, whose mean is a sum over the ranks.
+    """
+
+    epsilon: float = 1e-6
+    samples: ClassVar[Any] = (sample((8, 16), (16,)), sample((8, 4, 4), (4, 4)), sample((2, 8, 4), (4,)))
+
+    def rule(self, x: TensorType, gamma: TensorType) -> str:
+        begin = len(x.shape) - len(gamma.shape)
+        if begin < 0:
+            raise MspcError(f"RmsNorm: gamma of shape {gamma.shape} has more dimensions than x of shape {x.shape}")
+        full, statistics = norm_sides(len(x.shape), begin)
+        return f"{full}, {' '.join(full.split()[begin:])} -> {full}, {statistics}"
+
+    def bprop(self, b: Builder, x: Value, gamma: Value, out: Node, dout: Any) -> Gradients:
+        dy, drstd = dout
+        _, rstd = items(b, out, 2)
+        dx = dgamma = None
+        if dy is not None:
+            dx = b.emit(RmsNormGrad(), dy, x, rstd, gamma)
+            dgamma = sum_to_shape(b, b.emit(Mul(), dy, b.emit(Mul(), x, rstd)), gamma.shape)
+        if drstd is not None:
+            count = math.prod(gamma.shape) or 1  # no elements have no shares
+            cube = b.emit(Mul(), rstd, b.emit(Mul(), rstd, rstd))
+            share = b.emit(Mul(), b.emit(Mul(), drstd, cube), b.constant(-1 / count, x.tensor_type.dtype))
+            dx = add_to(b, dx, b.emit(Mul(), x, share), x)
+        return dx, dgamma
+
+    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        x, gamma = inputs
+        dims = len(gamma.shape)
+        entries = asked.in_strategy or ()
+        if len(entries) != 2 or asked.out_strategy is not None:
+            return None
+        if any(len(_cuts(entry)) != len(value.shape) for entry, value in zip(entries, inputs, strict=True)):
+            return None  # said by the pass that checks strategies
+        last = _cuts(entries[0])[len(x.shape) - dims :]
+        if all(cut == 1 for cut in last):
+            return None
+        _check_same(self.name, entries[0], entries[1], last)
+        dtype = x.tensor_type.dtype
+        wide = dtype if dtype in (FLOAT32, FLOAT64) else FLOAT32
+        x = _cast(b, constrained(b, x, entries[0]), wide)
+        gamma = _cast(b, constrained(b, gamma, entries[1]), wide)
+        axes = tuple(range(len(x.shape) - dims, len(x.shape)))
+        mean = b.emit(ReduceMean(axis=axes, keep_dims=True), b.emit(Square(), x))
+        root = b.emit(Rsqrt(), b.emit(Add(), mean, b.constant(self.epsilon, wide)))
+        scaled = b.emit(Mul(), b.emit(Mul(), x, root), gamma)
+        return _cast(b, scaled, dtype), _cast(b, root, dtype)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        x, gamma = inputs
+        axes = tuple(range(x.ndim - gamma.ndim, x.ndim))
+        rstd = 1 / xp.sqrt(xp.mean(x * x, axis=axes, keepdims=True) + self.epsilon)
+        return x * rstd * gamma, rstd
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, gamma = inputs
+        rows, columns = matrix(x.shape, x.ndim - gamma.ndim)
+        stage = Stage(
+            (("squares", "Sum", "x * x"),),
+            then=f"const A inverse = 1 / sqrt_of(squares / COLUMNS + (A){self.epsilon});",
+        )
+        return Rows(
+            "rms_norm", rows, columns, dtype_of(x.dtype), (stage,), [Operand("x", x)],
+            by_column=[Operand("gamma", gamma)], results=[(out[0], "x * inverse * gamma")],
+            row_results=[(out[1], "inverse")],
+        ).launch(device)  # fmt: skip
+
+
+def _cast(b: Builder, value: Value, dtype: DType) -> Value:
+    return value if value.tensor_type.dtype == dtype else b.emit(Cast(dst_type=dtype), value)
+
+
+def _cuts(entry: Any) -> tuple[int, ...]:
+    return entry.strategy if isinstance(entry, NamedLayout) else entry
+
+
+def _check_same(name: str, first: Any, second: Any, last: tuple[int, ...]) -> None:
+    """Raise MspcError where gamma is not cut as the last dimensions of x are."""
+    if isinstance(first, NamedLayout) and isinstance(second, NamedLayout):
+        same = first.axes[len(first.axes) - len(last) :] == second.axes
+    else:
+        same = last == _cuts(second)
+    if not same:
+        raise MspcError(
+            f"{name}: the last dimensions of input 0 are cut {last}, but input 1 {_cuts(second)}",
+            notes=["cut both alike"],
+        )
+
+
+class RmsNormGrad(Norm):
+    """Gradient of RmsNorm in x, of (dout, x, rstd, gamma): rstd (g - y mean(g y)), g = dout gamma and y = x
+    rstd.
+    """
+
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    bprop: ClassVar[Any] = NO_SECOND
+    samples: ClassVar[Any] = (sample((8, 16), (8, 16), (8, 1), (16,), low=0.1),)
+
+    def rule(self, dout: TensorType, x: TensorType, rstd: TensorType, gamma: TensorType) -> str:
+        begin = len(x.shape) - len(gamma.shape)
+        full, statistics = norm_sides(len(x.shape), begin)
+        return f"{full}, {full}, {statistics}, {' '.join(full.split()[begin:])} -> {full}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        dout, x, rstd, gamma = inputs
+        axes = tuple(range(x.ndim - gamma.ndim, x.ndim))
+        g = dout * gamma
+        y = x * rstd
+        y *= be.xp.mean(g * y, axis=axes, keepdims=True)
+        g -= y
+        g *= rstd
+        return g
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        dout, x, rstd, gamma = inputs
+        rows, columns = matrix(x.shape, x.ndim - gamma.ndim)
+        stage = Stage((("mean_gx", "Sum", "g * x"),), "g *= gamma; x *= rstd;", "mean_gx /= COLUMNS;")
+        return Rows(
+            "rms_norm_gradient", rows, columns, dtype_of(x.dtype), (stage,), [Operand("g", dout), Operand("x", x)],
+            [Operand("rstd", rstd)], [Operand("gamma", gamma)], [(out, "(g - x * mean_gx) * rstd")],
+        ).launch(device)  # fmt: skip

@@ -1,0 +1,47 @@
+"""Sharding constraints once they have had their say: who read one reads the constrained value itself."""
+
+from __future__ import annotations
+
+from mspc.analysis.updates import Updates, shown_operands
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ops.tensor.cast import Cast
+
+
+def is_constraint(value: Value) -> bool:
+    """Whether a value is another one, held to a strategy."""
+    return isinstance(value, Node) and bool(getattr(value.op, "constrains", False))
+
+
+def release_constraints(graph: Graph) -> bool:
+    """Let every reader of a constraint read what it constrains; True where there was any.
+
+    The constraints stay, read by nobody, so that people see them among the operators' strategies, until a rank's graph
+    is made. One that is read
+    behind an update of the parameter that it shows becomes a copy: its readers want what stood there before.
+    """
+    if not any(map(is_constraint, graph.nodes)):
+        return False
+    updates = Updates(graph)
+    last_reads = graph.last_reads(shown_operands)
+    replaced: dict[Value, Value] = {}
+    for number, node in enumerate(graph.nodes):
+        node.inputs = [replaced.get(v, v) for v in node.inputs]
+        if node.forward is not None and node.forward in replaced:
+            source = replaced[node.forward]
+            node.forward = source if isinstance(source, Node) else None
+        if not is_constraint(node):
+            continue
+        value = node.inputs[0]
+        if updates.changes(value) and updates.between((value,), number, last_reads.get(node, -1)):
+            node.op = Cast(dst_type=value.tensor_type.dtype)
+            continue
+        replaced[node] = value
+        node.attrs["unused"] = True
+    graph.results = [replaced.get(v, v) for v in graph.results]
+    return True
+
+
+
+def is_released(value: Value) -> bool:
+    """Whether a value is a constraint that nobody reads any more."""
+    return is_constraint(value) and isinstance(value, Node) and "unused" in value.attrs

@@ -1,0 +1,30 @@
+"""Expands operators into those that can carry out their strategies, each by its own `Op.decompose`.
+
+Input:  `%2 = RmsNorm(%x, %g) {in_strategy: ((2, 4), (4))}`, which normalises over a dimension that is to be sharded
+Output: `%2 = ShardingConstraint(%x) {in_strategy: ((2, 4))}`, ..., `%5 = ReduceMean(%4)`, ..., whose sums are partial
+
+Before gradients are taken, so that the backward operators are those of the parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mspc.ir.diagnostics import raise_all
+from mspc.ir.graph import Graph
+from mspc.passes.base import Pass
+from mspc.passes.sharding.check_strategies import strategy_mistakes
+from mspc.passes.sharding.decomposition import decompose_nodes
+
+SHARDED_MODES = ("semi_auto_parallel", "auto_parallel")
+
+
+@dataclass(frozen=True)
+class Decompose(Pass):
+    """Put several operators in the place of one where its strategy asks for it."""
+
+    def run(self, graph: Graph) -> bool:
+        changed, mistakes = decompose_nodes(graph, graph.attrs.get("mode") in SHARDED_MODES)
+        if mistakes:
+            raise_all(strategy_mistakes(graph, int(graph.attrs.get("ranks", 1))))
+        return changed

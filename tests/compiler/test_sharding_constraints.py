@@ -1,0 +1,196 @@
+"""Layouts that are asked for beside operators that compute (`Cell.shard`, `reshard`, `VirtualDataset`), and operators
+that are decomposed to carry out their strategies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mspc.api.state import Session
+from mspc.commands.compile import CompileOptions
+from mspc.commands.verify import verify_target
+from mspc.compiler.driver import Compiled, Stage, compile_launch
+from mspc.engine.capture import capture
+from mspc.engine.programs import config_of
+from mspc.ir.diagnostics import ErrorGroup
+from mspc.ir.graph import Graph
+from tests.compiler.test_operator_strategies import HEAD
+
+AUTOMATIC = HEAD.replace('"semi_auto_parallel"', '"auto_parallel"')
+ALONE = HEAD.replace('"semi_auto_parallel"', '"stand_alone"')
+CELL = """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(16, 16), "w")
+        self.one, self.two = layout("dp", ("sp", "mp")), layout("mp", "None")
+    def construct(self, x):
+        {body}
+"""
+NETWORKS = {
+    "in the middle": CELL.format(
+        body="return ops.sin(ms.reshard(ops.exp(ms.reshard(ops.matmul(x, self.w), self.one) * 2), self.two))"
+    )
+    + "net = Net()\nms.value_and_grad(net, 0, net.trainable_params())(tensor(8, 16))\n",
+    "of a parameter that changes": CELL.format(
+        body="y = ms.reshard(self.w, self.two) * 2; ops.assign_add(self.w, x); return y, ms.reshard(self.w, self.one)"
+    )
+    + "Net()(tensor(16, 16))\n",
+    "of integers and truths": CELL.format(
+        body="ids = ms.reshard(ids, self.one)\n"
+        "        few = ops.logical_not(ms.reshard(ids > 3, self.two))\n"
+        "        return ops.gather(self.w, ids, 0), ms.reshard(few, self.one)"
+    ).replace("construct(self, x)", "construct(self, ids)")
+    + "Net()(Tensor(random.integers(0, 16, (8, 4)), ms.int32))\n",
+    "in a cell that is computed again": CELL.format(
+        body="return ops.sin(ms.reshard(ops.exp(ms.reshard(ops.matmul(x, self.w), self.one)), self.two))"
+    )
+    + "net = Net()\nnet.recompute()\nloss = lambda x: ops.reduce_sum(net(x))\n"
+    + "ms.value_and_grad(loss, 0, net.trainable_params())(tensor(8, 16))\n",
+    "a virtual data set that trains": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.data = P._VirtualDataset().shard(((8, 1), (1, 4)))
+        self.w = Parameter(tensor(4, 8), "w")
+        self.matmul = P.MatMul().shard(((2, 1), (1, 4)))
+    def construct(self, x, y):
+        x, y = self.data(x, y)
+        return self.matmul(x, self.w) * y
+net = Net()
+ms.value_and_grad(net, (0, 1), net.trainable_params())(tensor(8, 4), tensor(8, 8))
+""",
+    "cells in half precision with plans, replicas share updates": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Dense(128, 64), nn.Dense(64, 128)
+    def construct(self, x):
+        return self.b(ops.relu(self.a(x)))
+class Outer(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.net = Net().shard(((2, 1),), ((1, 2),), parameter_plan={"a.weight": (4, 1), "b.weight": (1, 4)})
+        self.net.to_float(ms.float16)
+    def construct(self, x):
+        return self.net(x) + x
+ms.set_auto_parallel_context(enable_parallel_optimizer=True,
+                             parallel_optimizer_config={"parallel_optimizer_threshold": 0})
+net = Outer()
+nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Momentum(net.trainable_params(), 0.1, 0.9))(
+    tensor(8, 128), tensor(8, 128))
+""",
+    "norms of rows that are cut, in half precision, computed again": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.g = Parameter(Tensor(random.uniform(0.5, 1.5, (4, 16)), ms.float16), "g")
+        self.norm = P.RmsNorm(1e-5).shard((layout("dp", "None", ("mp", "sp")), layout("None", ("mp", "sp"))))
+        self.recompute()
+    def construct(self, x):
+        y, root = self.norm(ops.cast(x, ms.float16), self.g)
+        return ops.cast(y, ms.float32) * ops.cast(root, ms.float32)
+net = Net()
+ms.value_and_grad(lambda x: ops.reduce_sum(net(x)), None, net.trainable_params())(tensor(2, 4, 16))
+""",
+    "products of batches on a mesh of three axes": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.u = Parameter(tensor(4, 16, 32), "u")
+        self.first = P.BatchMatMul(transpose_a=True).add_prim_attr("enable_nd_tp", True)
+        self.first.shard((layout("None", "mp", ("dp", "sp")), layout("None", ("mp", "dp"), "sp")))
+    def construct(self, x):
+        return ops.relu(self.first(x, self.u))
+net = Net()
+nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Momentum(net.trainable_params(), 0.1, 0.9))(
+    tensor(4, 16, 16), tensor(4, 16, 32))
+""",
+}
+MODES = {"semi": HEAD, "auto": AUTOMATIC}
+
+
+def compiled_as(tmp_path: Path, text: str) -> tuple[Compiled, list[Stage]]:
+    """The compile of a script for 8 ranks and its stages, those of rank 0 among them."""
+    script = tmp_path / "net.py"
+    script.write_text(text)
+    launch = capture(script, [], Session(0, 1, 0, 1))
+    config = config_of(launch, 1 if "stand_alone" in text else 8)
+    stages: list[Stage] = []
+    found = compile_launch(launch.target, launch.args, config, stages.append)
+    found.rank_graph(0, stages.append)
+    return found, stages
+
+
+def names(graph: Graph) -> list[str]:
+    return [node.op.name for node in graph.nodes]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_equals_one_device(tmp_path: Path, name: str, mode: str) -> None:
+    script = tmp_path / "net.py"
+    script.write_text(MODES[mode] + NETWORKS[name])
+    verify_target(str(script), CompileOptions(), seed=1)
+
+
+@pytest.mark.parametrize("head", [HEAD, AUTOMATIC, ALONE])
+@pytest.mark.parametrize("name", ["in the middle", "of a parameter that changes", "a virtual data set that trains"])
+def test_a_rank_runs_no_constraint(tmp_path: Path, name: str, head: str) -> None:
+    found, _ = compiled_as(tmp_path, head + NETWORKS[name])
+    assert "ShardingConstraint" not in names(found.rank_graph(0))
+
+
+def test_operators_take_their_cut_from_a_constraint(tmp_path: Path) -> None:
+    found, _ = compiled_as(tmp_path, AUTOMATIC + NETWORKS["in the middle"])
+    cuts = {node.op.name: node.tensor_layout.strategy for node in found.graph.nodes if node.phase == "forward"}
+    assert cuts["MatMul"] == cuts["Mul"] == (2, 4)
+    assert cuts["Sin"] == (2, 1)
+
+
+def test_people_see_constraints_among_the_strategies(tmp_path: Path) -> None:
+    _, stages = compiled_as(tmp_path, HEAD + NETWORKS["in the middle"])
+    view = next(stage.graph for stage in stages if stage.name == "step_parallel_begin")
+    assert [node.strategy for node in view.nodes if node.op.name == "ShardingConstraint"] == [((2, 4),), ((2, 1),)]
+
+
+def test_the_gradient_of_a_constraint_is_none(tmp_path: Path) -> None:
+    _, stages = compiled_as(tmp_path, HEAD + NETWORKS["in the middle"])
+    graph = next(stage.graph for stage in stages if stage.name == "grad")
+    assert [node.phase for node in graph.nodes if node.op.name == "ShardingConstraint"] == ["forward"] * 2
+
+
+NORM = """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.g, self.w = Parameter(tensor(16), "g"), Parameter(tensor(16, 16), "w")
+        self.norm = P.RmsNorm(1e-5).shard(((2, 4), (4,)))
+        self.matmul = P.MatMul().shard(((2, 1), (1, 4)))
+    def construct(self, x):
+        return self.matmul(self.norm(x, self.g)[0], self.w)
+net = Net()
+ms.value_and_grad(net, None, net.trainable_params())(tensor(8, 16))
+"""
+
+
+def test_decomposing_moves_no_number(tmp_path: Path) -> None:
+    whole = NORM.replace("((2, 4), (4,))", "((2, 1), (1,))")
+    files = [[stage.file for stage in compiled_as(tmp_path, HEAD + text)[1]] for text in (whole, NORM)]
+    assert files[1] == ["00_frontend", "00_decompose", *files[0][1:]]
+
+
+def test_one_device_runs_an_operator_as_a_whole(tmp_path: Path) -> None:
+    found, stages = compiled_as(tmp_path, ALONE + NORM)
+    assert "RmsNorm" in names(found.rank_graph(0))
+    assert "00_decompose" not in [stage.file for stage in stages]
+
+
+def test_mistakes_of_decomposed_and_other_operators_come_together(tmp_path: Path) -> None:
+    with pytest.raises(ErrorGroup) as raised:
+        compiled_as(tmp_path, HEAD + NORM.replace("(4,))", "(2,))").replace("(1, 4)", "(1, 3)"))
+    assert [error.message for error in raised.value.errors] == [
+        "RmsNorm: the last dimensions of input 0 are cut (4,), but input 1 (2,)",
+        "MatMul 'matmul': dimension 1 of input 1 is 16, which 3 does not divide",
+    ]
