@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
@@ -19,7 +20,7 @@ from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.math.elementwise import Rsqrt, Square
 from mspc.ops.math.reduce import ReduceMean
 from mspc.ops.nn.norm import NO_SECOND, Gradients, Norm, add_to, items, matrix, norm_sides
-from mspc.ops.op import ArrayBackend, Asked, sample
+from mspc.ops.op import ArrayBackend, Asked, Op, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.ops.tensor.cast import Cast
 
@@ -67,14 +68,22 @@ class RmsNorm(Norm):
         if all(cut == 1 for cut in last):
             return None
         _check_same(self.name, entries[0], entries[1], last)
+        _check_divides(self.name, entries[0], x.shape)
+        row = _whole_behind(entries[0], len(x.shape) - dims)
+
+        def emit(op: Op, *operands: Value, entry: Any = entries[0], second: tuple[Any, ...] = ()) -> Node:
+            node = b.emit(op, *operands)
+            node.in_strategy = (entry, *second)
+            return node
+
         dtype = x.tensor_type.dtype
         wide = dtype if dtype in (FLOAT32, FLOAT64) else FLOAT32
         x = _cast(b, constrained(b, x, entries[0]), wide)
         gamma = _cast(b, constrained(b, gamma, entries[1]), wide)
         axes = tuple(range(len(x.shape) - dims, len(x.shape)))
-        mean = b.emit(ReduceMean(axis=axes, keep_dims=True), b.emit(Square(), x))
-        root = b.emit(Rsqrt(), b.emit(Add(), mean, b.constant(self.epsilon, wide)))
-        scaled = b.emit(Mul(), b.emit(Mul(), x, root), gamma)
+        mean = emit(ReduceMean(axis=axes, keep_dims=True), emit(Square(), x))
+        root = emit(Rsqrt(), emit(Add(), mean, b.constant(self.epsilon, wide), entry=row, second=((),)), entry=row)
+        scaled = emit(Mul(), emit(Mul(), x, root, second=(row,)), gamma, second=(entries[1],))
         return _cast(b, scaled, dtype), _cast(b, root, dtype)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -106,6 +115,13 @@ def _cuts(entry: Any) -> tuple[int, ...]:
     return entry.strategy if isinstance(entry, NamedLayout) else entry
 
 
+def _whole_behind(entry: Any, kept: int) -> Any:
+    """A strategy with its first `kept` dimensions alone."""
+    if isinstance(entry, NamedLayout):
+        return replace(entry, tensor_map=(*entry.tensor_map[:kept], *[-1] * (len(entry.tensor_map) - kept)))
+    return (*entry[:kept], *[1] * (len(entry) - kept))
+
+
 def _check_same(name: str, first: Any, second: Any, last: tuple[int, ...]) -> None:
     """Raise MspcError where gamma is not cut as the last dimensions of x are."""
     if isinstance(first, NamedLayout) and isinstance(second, NamedLayout):
@@ -117,6 +133,16 @@ def _check_same(name: str, first: Any, second: Any, last: tuple[int, ...]) -> No
             f"{name}: the last dimensions of input 0 are cut {last}, but input 1 {_cuts(second)}",
             notes=["cut both alike"],
         )
+
+
+def _check_divides(name: str, entry: Any, shape: Sequence[int]) -> None:
+    """Raise MspcError where a cut is none of its dimension, once for all operators that would say so."""
+    for d, (cut, size) in enumerate(zip(_cuts(entry), shape, strict=True)):
+        if cut < 1 or size % cut:
+            raise MspcError(
+                f"{name}: dimension {d} of input 0 is {size}, which {cut} does not divide",
+                notes=[f"cut it {', '.join(str(n) for n in range(1, size + 1) if size % n == 0)} ways"],
+            )
 
 
 class RmsNormGrad(Norm):

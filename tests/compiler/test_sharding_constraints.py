@@ -13,7 +13,7 @@ from mspc.commands.verify import verify_target
 from mspc.compiler.driver import Compiled, Stage, compile_launch
 from mspc.engine.capture import capture
 from mspc.engine.programs import config_of
-from mspc.ir.diagnostics import ErrorGroup
+from mspc.ir.diagnostics import ErrorGroup, MspcError
 from mspc.ir.graph import Graph
 from tests.compiler.test_operator_strategies import HEAD
 
@@ -181,6 +181,16 @@ def test_decomposing_moves_no_number(tmp_path: Path) -> None:
     assert files[1] == ["00_frontend", "00_decompose", *files[0][1:]]
 
 
+def test_a_norm_runs_on_the_slices_that_its_strategy_cuts(tmp_path: Path) -> None:
+    found, _ = compiled_as(tmp_path, HEAD + NORM)
+    cuts = [
+        (node.op.name, node.tensor_layout.strategy)
+        for node in found.graph.nodes
+        if node.phase == "forward" and node.instance == "norm" and node.op.name in ("Square", "Rsqrt")
+    ]
+    assert cuts == [("Square", (2, 4)), ("Rsqrt", (2, 1))]
+
+
 def test_one_device_runs_an_operator_as_a_whole(tmp_path: Path) -> None:
     found, stages = compiled_as(tmp_path, ALONE + NORM)
     assert "RmsNorm" in names(found.rank_graph(0))
@@ -194,3 +204,9 @@ def test_mistakes_of_decomposed_and_other_operators_come_together(tmp_path: Path
         "RmsNorm: the last dimensions of input 0 are cut (4,), but input 1 (2,)",
         "MatMul 'matmul': dimension 1 of input 1 is 16, which 3 does not divide",
     ]
+
+
+def test_a_cut_that_does_not_divide_is_said_once(tmp_path: Path) -> None:
+    with pytest.raises(MspcError) as raised:
+        compiled_as(tmp_path, HEAD + NORM.replace("((2, 4), (4,))", "((2, 3), (3,))"))
+    assert raised.value.message == "RmsNorm: dimension 1 of input 0 is 16, which 3 does not divide"
