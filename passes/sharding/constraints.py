@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mspc.analysis.updates import Updates, shown_operands
+from mspc.analysis.aliasing import Updates, aliased_operands
+from mspc.analysis.lifetimes import last_reads
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.tensor.cast import Cast
 
@@ -22,7 +23,7 @@ def release_constraints(graph: Graph) -> bool:
     if not any(map(is_constraint, graph.nodes)):
         return False
     updates = Updates(graph)
-    last_reads = graph.last_reads(shown_operands)
+    reads = last_reads(graph, aliased_operands)
     replaced: dict[Value, Value] = {}
     for number, node in enumerate(graph.nodes):
         node.inputs = [replaced.get(v, v) for v in node.inputs]
@@ -32,7 +33,7 @@ def release_constraints(graph: Graph) -> bool:
         if not is_constraint(node):
             continue
         value = node.inputs[0]
-        if updates.changes(value) and updates.between((value,), number, last_reads.get(node, -1)):
+        if updates.changes(value) and updates.between((value,), number, reads.get(node, -1)):
             node.op = Cast(dst_type=value.tensor_type.dtype)
             continue
         replaced[node] = value

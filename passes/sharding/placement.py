@@ -100,6 +100,11 @@ def stored(value: Value) -> Parameter | None:
     return value if isinstance(value, Parameter) else None
 
 
+def is_master(parameter: Parameter | None) -> bool:
+    """Whether this is a parameter that operators may read in another element type than it is stored in."""
+    return parameter is not None and parameter.kind == "parameter"
+
+
 def result_layouts(graph: Graph) -> dict[Value, Layout]:
     """How the caller receives the results: whole, or, where the header says `outputs: batch`, what is its own rows."""
     ranks = int(graph.attrs.get("ranks", 1))

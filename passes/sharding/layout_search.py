@@ -1,0 +1,133 @@
+"""How one operator takes its layouts: of all its choices the one that makes ranks send the fewest bytes.
+
+Every part of the propagation works on the one state that stands here: rules, costs, and what is decided so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from mspc.ir.diagnostics import MspcError, raise_all
+from mspc.ir.graph import Graph, Layouts, Node, Value, element_types
+from mspc.ir.layout import Layout
+from mspc.ops.op import Op
+from mspc.passes.sharding.choices import Choice, Source, choices, operandwise_choice, rule_of
+from mspc.passes.sharding.placement import followers, operand_layouts, result_layouts, structural_layout
+from mspc.passes.sharding.traffic import Traffic, bytes_between, gradient_bytes, scatter_bytes
+from mspc.sharding.factors import Rule
+
+
+class Search:
+    """The graph whose layouts are searched.
+
+    rules: of all operators, None where an operator has none. traffic: what its layouts cost, as far as they are known.
+    wanted: how updates need the values that lead to them, once parameters have their layouts.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.ranks = int(graph.attrs.get("ranks", 1))
+        self.automatic = graph.attrs.get("mode") == "auto_parallel"
+        self.traffic = Traffic(graph)
+        self.traffic.required = result_layouts(graph)
+        self.trains = any(node.phase != "forward" for node in graph.nodes)
+        self.rules: dict[Node, Rule | None] = {}
+        self.wanted: dict[Value, Layout] = {}
+        errors: list[MspcError] = []
+        for node in graph.nodes:
+            try:
+                self.rules[node] = rule_of(node)
+            except MspcError as error:
+                errors.append(error)
+        raise_all(errors)
+        self.followers = followers(graph, self.rules)
+
+    def reread(self) -> None:
+        """Note who reads what now, and what the caller receives, after operands were exchanged."""
+        self.traffic.users = self.graph.users()
+        self.traffic.required = result_layouts(self.graph)
+        self.followers = followers(self.graph, self.rules)
+
+    def structure(self, nodes: Iterable[Node]) -> None:
+        """Tuples and orderings have the layouts of what they hold, as far as those are known."""
+        for node in nodes:
+            if self.rules[node] is None and node.in_layouts is None:
+                structural_layout(node, self.ranks)
+
+    def choose(self, node: Node, source: str, upstream: bool = False) -> None:
+        """Take the choice that costs the fewest bytes now and, by estimate, in the backward graph."""
+        rule = self.rules[node]
+        assert rule is not None
+        if cast(Op, node.op).operandwise:
+            self.take_operandwise(node, source)
+            return
+        hints = self.reader_hints(node, rule)
+        options = choices(cast(Op, node.op), rule, operand_layouts(node), tuple(hints), self.ranks)
+        if upstream and hints:
+            wanted = {layout for _, layout in hints}
+            fitting = tuple(o for o in options if o.outputs[0].without_partial() in wanted)
+            options = fitting or options
+        scored = [
+            (self.score(node, option) + self.look_ahead(node, option), option.work, i)
+            for i, option in enumerate(options)
+        ]
+        self.take(node, options[min(scored)[2]], source)
+
+    def look_ahead(self, node: Node, option: Choice) -> float:
+        """The fewest bytes that the undecided readers would add after this choice; automatic mode only."""
+        if not self.automatic:
+            return 0.0
+        before = (node.in_layouts, node.layout)
+        node.in_layouts = option.inputs
+        node.layout = option.layout(node.type)
+        total = 0.0
+        for user in dict.fromkeys(user for user, _ in self.traffic.users.get(node, ())):
+            rule = self.rules[user]
+            if user.phase != "forward" or rule is None or user.in_layouts is not None:
+                continue
+            options = choices(cast(Op, user.op), rule, operand_layouts(user), (), self.ranks)
+            total += min(self.score(user, o) for o in options)
+        node.in_layouts, node.layout = before
+        return total
+
+    def reader_hints(self, node: Node, rule: Rule) -> list[Source]:
+        """Layouts of the result that decided readers need."""
+        if len(rule.outputs) != 1:
+            return []
+        return [(rule.outputs[0], layout) for layout in self.traffic.needs(node) if not layout.partial]
+
+    def score(self, node: Node, option: Choice) -> float:
+        """Bytes that a choice makes a rank send: for its operands, its partial result, its readers, its gradients."""
+        total = sum(self.traffic.move(v, layout) for v, layout in zip(node.inputs, option.inputs, strict=True))
+        for type, layout in zip(element_types(node.type), option.outputs, strict=True):
+            needed = self.traffic.needs(node)
+            if needed:
+                total += sum(bytes_between(layout, target, type) for target in needed)
+            elif layout.partial:
+                total += scatter_bytes(layout, type.shape, type.dtype.itemsize)
+        if self.trains and node.phase == "forward":
+            total += gradient_bytes(node, option, self.rules[node])
+        return total
+
+    def take(self, node: Node, option: Choice, source: str) -> None:
+        """Decide on a choice; `source` says in words where it came from."""
+        self.place(node, option.inputs, option.layout(node.type))
+        if node.phase == "forward":
+            node.attrs["strategy_from"] = source
+
+    def place(self, node: Node, operands: tuple[Layout | None, ...] | None, layout: Layouts) -> None:
+        """Give a node its layouts; tuples, elements and orderings that had theirs from it before go along."""
+        node.in_layouts, node.layout = operands, layout
+        for follower in self.followers.get(node, ()):
+            if follower.layout is not None:
+                follower.in_layouts = follower.layout = None
+                structural_layout(follower, self.ranks)
+
+    def take_operandwise(self, node: Node, source: str) -> None:
+        """Let an operator look at its operands where they lie, at partial ones where they will be needed."""
+        layouts: list[Layout] = []
+        for value, known in zip(node.inputs, operand_layouts(node), strict=True):
+            whole = Layout.replicated(self.ranks, len(value.shape))
+            layouts.append(self.wanted.get(value) or (known.without_partial() if known is not None else whole))
+        self.take(node, operandwise_choice(cast(Op, node.op), layouts, self.ranks), source)
