@@ -68,6 +68,8 @@ def _forward_values(graph: Graph) -> bool:
             last = reads().get(node, -1)
             if updates.between((simpler,), number, last):  # its readers behind an update want what stood there before
                 simpler = None
+                if getattr(node.op, "constrains", False):
+                    node.op = Cast(dst_type=node.tensor_type.dtype)  # a copy of it
         if simpler is None and node.phase != "forward" and not node.op.has_side_effect:
             # What reads a parameter before an update is not what reads it behind.
             since = updates.last_before(node.inputs, number) if number > updates.first else -1

@@ -37,6 +37,10 @@ NETWORKS = {
         body="y = ms.reshard(self.w, self.two) * 2; ops.assign_add(self.w, x); return y, ms.reshard(self.w, self.one)"
     )
     + "Net()(tensor(16, 16))\n",
+    "of a parameter that is read before its change and used behind": CELL.format(
+        body="y = ms.reshard(self.w, self.two); ops.assign_add(self.w, x); return y * 2, ms.reshard(self.w, self.one)"
+    )
+    + "Net()(tensor(16, 16))\n",
     "of integers and truths": CELL.format(
         body="ids = ms.reshard(ids, self.one)\n"
         "        few = ops.logical_not(ms.reshard(ids > 3, self.two))\n"
@@ -136,7 +140,7 @@ def test_a_network_equals_one_device(tmp_path: Path, name: str, mode: str) -> No
 
 
 @pytest.mark.parametrize("head", [HEAD, AUTOMATIC, ALONE])
-@pytest.mark.parametrize("name", ["in the middle", "of a parameter that changes", "a virtual data set that trains"])
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name.startswith(("in ", "of ", "a "))])
 def test_a_rank_runs_no_constraint(tmp_path: Path, name: str, head: str) -> None:
     found, _ = compiled_as(tmp_path, head + NETWORKS[name])
     assert "ShardingConstraint" not in names(found.rank_graph(0))
