@@ -120,7 +120,8 @@ class Op:
         may_alias: `run` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
             All other results, but for those of updates, are arrays that share memory with no operand.
         is_collective: ranks of a group run it together and wait for each other: a `Collective`.
-        requests: names of attached attributes (`add_prim_attr`) that ask for `decompose`, which carries them out.
+        requests: names of attached attributes (`add_prim_attr`) that `decompose` carries out; where an operator names
+            any, it is asked only if one is attached.
         constrains: the result is operand 0, and the strategy says how it is to be sharded; gone once that is decided.
         cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}` are
             the operands' elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R` that

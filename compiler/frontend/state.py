@@ -23,6 +23,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import BOOL, FLOAT32, INT64, DType, TensorType, TupleType, dtype_of
+from mspc.ops.control.constraint import is_constraint
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
@@ -290,7 +291,7 @@ class Tracer:
 def _written(value: Value) -> Value:
     """The parameter itself where `value` reads one by a plan (see `parameter_readers`) or in another element type."""
     found = value
-    while isinstance(found, Node) and (isinstance(found.op, Cast) or getattr(found.op, "constrains", False)):
+    while isinstance(found, Node) and (isinstance(found.op, Cast) or is_constraint(found)):
         found = found.inputs[0]
     return found if isinstance(found, Parameter) else value
 

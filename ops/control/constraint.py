@@ -46,3 +46,8 @@ def constrained(b: Builder, value: Value, entry: Any, instance: str = "") -> Nod
     node = b.emit(ShardingConstraint(), value, instance=instance)
     node.in_strategy = (entry,)
     return node
+
+
+def is_constraint(value: Value) -> bool:
+    """Whether a value is another one, held to a strategy."""
+    return isinstance(value, Node) and bool(getattr(value.op, "constrains", False))

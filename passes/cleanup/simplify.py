@@ -19,6 +19,7 @@ from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.types import TensorType, Type
 from mspc.ir.varying import VaryingConstant, constant_bytes
 from mspc.ops.collective.base import Collective
+from mspc.ops.control.constraint import is_constraint
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.math.arithmetic import AddN, Mul
 from mspc.ops.op import Op
@@ -68,7 +69,7 @@ def _forward_values(graph: Graph) -> bool:
             last = reads().get(node, -1)
             if updates.between((simpler,), number, last):  # its readers behind an update want what stood there before
                 simpler = None
-                if getattr(node.op, "constrains", False):
+                if is_constraint(node):
                     node.op = Cast(dst_type=node.tensor_type.dtype)  # a copy of it
         if simpler is None and node.phase != "forward" and not node.op.has_side_effect:
             # What reads a parameter before an update is not what reads it behind.
@@ -159,7 +160,7 @@ def _simpler(node: Node) -> Value | None:
         return node.inputs[0]  # nodes run in their order, and those with side effects are never dropped
     if isinstance(op, Cast) and node.inputs[0].type == node.type and node.layout == node.inputs[0].layout:
         return node.inputs[0]
-    if getattr(op, "constrains", False) and node.in_strategy is None:
+    if is_constraint(node) and node.in_strategy is None:
         return node.inputs[0]
     if node.phase == "forward":
         return None

@@ -5,12 +5,8 @@ from __future__ import annotations
 from mspc.analysis.aliasing import Updates, aliased_operands
 from mspc.analysis.lifetimes import last_reads
 from mspc.ir.graph import Graph, Node, Value
+from mspc.ops.control.constraint import is_constraint
 from mspc.ops.tensor.cast import Cast
-
-
-def is_constraint(value: Value) -> bool:
-    """Whether a value is another one, held to a strategy."""
-    return isinstance(value, Node) and bool(getattr(value.op, "constrains", False))
 
 
 def release_constraints(graph: Graph) -> bool:

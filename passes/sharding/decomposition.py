@@ -52,7 +52,9 @@ def decompose_nodes(graph: Graph, sharded: bool) -> tuple[bool, dict[Node, MspcE
 
 def _may_decompose(node: Node, sharded: bool) -> bool:
     op = node.op
-    return isinstance(op, Op) and type(op).decompose is not Op.decompose and (sharded or node.in_strategy is not None)
+    if not isinstance(op, Op) or type(op).decompose is Op.decompose or not (sharded or node.in_strategy is not None):
+        return False
+    return not op.requests or any(name in node.attrs for name in op.requests)
 
 
 def _decomposed(b: Builder, node: Node, errors: dict[Node, MspcError]) -> list[Value] | None:

@@ -6,9 +6,9 @@ from typing import cast
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
+from mspc.ops.control.constraint import is_constraint
 from mspc.ops.op import Op
 from mspc.passes.sharding.choices import make_choice, merge
-from mspc.passes.sharding.constraints import is_constraint
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.parallel_optimizer import cut_parameters
 from mspc.passes.sharding.placement import is_master, stored

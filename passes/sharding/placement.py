@@ -8,11 +8,11 @@ from typing import cast
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.layout import Axes, Layout
+from mspc.ops.control.constraint import is_constraint
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.sharding.batch import own_rows
 from mspc.passes.sharding.choices import Choice, composite_conflict, make_choice
-from mspc.passes.sharding.constraints import is_constraint
 from mspc.sharding.factors import Rule
 
 
