@@ -6,33 +6,15 @@ import math
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.common.initial_values import HeUniform, Uniform, initial_value
-from mspc.api.common.parameter import Parameter
+from mspc.api.common.initial_values import HeUniform, Uniform
 from mspc.api.common.seed import new_dropout_seeds
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.activation import get_activation
+from mspc.api.nn.arguments import parameter, positive
 from mspc.api.nn.cell import Cell
 from mspc.api.ops.primitive import Primitive
 from mspc.ir.types import FLOAT32
-
-
-def positive(name: str, what: str, value: Any) -> int:
-    """`value` as a size. Raises TypeError for no integer, ValueError below 1."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ApiTypeError(f"{name}: {what} must be an integer, not {value!r}")
-    if value < 1:
-        raise ApiValueError(f"{name}: {what} {value} must be at least 1")
-    return value
-
-
-def parameter(init: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Parameter:
-    """A parameter from an initializer or from a Tensor of that shape. Raises ValueError for another shape."""
-    if not isinstance(init, Tensor):
-        return Parameter(initial_value(init, shape, dtype), name)
-    if init.shape != shape:
-        raise ApiValueError(f"{name}: the initial tensor has shape {init.shape}, not {shape}")
-    return Parameter(init, name)
 
 
 class Dense(Cell):

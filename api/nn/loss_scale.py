@@ -13,21 +13,14 @@ from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.activation import Identity
+from mspc.api.nn.arguments import number, positive
 from mspc.api.nn.cell import Cell
-from mspc.api.nn.optim.optimizer import number
 from mspc.api.nn.wrap import TrainOneStepCell
 from mspc.ir.types import FLOAT32, INT32
 
 __all__ = ["DynamicLossScaleUpdateCell", "FixedLossScaleUpdateCell", "TrainOneStepWithLossScaleCell"]
 
-
-def whole(name: str, what: str, value: Any) -> int:
-    """`value` as a count. Raises TypeError for no integer, ValueError below 1."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ApiTypeError(f"{name}: {what} must be an integer, not {value!r}")
-    if value < 1:
-        raise ApiValueError(f"{name}: {what} {value} must be at least 1")
-    return value
+__all__ = ["DynamicLossScaleUpdateCell", "FixedLossScaleUpdateCell", "TrainOneStepWithLossScaleCell"]
 
 
 def as_dtype(value: Any, dtype: Any) -> Any:
@@ -62,8 +55,8 @@ class DynamicLossScaleUpdateCell(Cell):
         super().__init__()
         name = "DynamicLossScaleUpdateCell"
         self.loss_scale_value = number(name, "loss_scale_value", loss_scale_value, above=0.0)
-        self.scale_factor = float(whole(name, "scale_factor", scale_factor))
-        self.scale_window = whole(name, "scale_window", scale_window)
+        self.scale_factor = float(positive(name, "scale_factor", scale_factor))
+        self.scale_window = positive(name, "scale_window", scale_window)
         self.minimum_loss_scale = 1.0
         self.cur_iter = Parameter(Tensor(1, INT32), "current_iterator_step", requires_grad=False)
         self.last_overflow_iter = Parameter(Tensor(0, INT32), "last_overflow_iterator_step", requires_grad=False)

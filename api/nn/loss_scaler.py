@@ -9,9 +9,12 @@ import numpy as np
 from mspc.api import ops
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
-from mspc.api.nn.loss_scale import as_dtype, whole
-from mspc.api.nn.optim.optimizer import number
+from mspc.api.nn.arguments import number, positive
+from mspc.api.nn.loss_scale import as_dtype
 from mspc.ir.types import FLOAT32, INT32
+
+__all__: tuple[str, ...] = ()
+"""`mindspore.amp` has these, `nn` has none of them."""
 
 
 def init_status() -> Tensor:
@@ -67,8 +70,8 @@ class DynamicLossScaler(LossScaler):
     def __init__(self, scale_value: float, scale_factor: int, scale_window: int) -> None:
         name = "DynamicLossScaler"
         value = number(name, "scale_value", scale_value, least=1.0)
-        self.scale_factor = float(whole(name, "scale_factor", scale_factor))
-        self.scale_window = whole(name, "scale_window", scale_window)
+        self.scale_factor = float(positive(name, "scale_factor", scale_factor))
+        self.scale_window = positive(name, "scale_window", scale_window)
         self.scale_value = Parameter(Tensor(value, FLOAT32), "scale_value", requires_grad=False)
         self.counter = Parameter(Tensor(0, INT32), "counter", requires_grad=False)
 

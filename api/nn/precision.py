@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from mspc.ir.types import DType
 
+__all__: tuple[str, ...] = ()
+
 
 @dataclass(frozen=True)
 class Precision:

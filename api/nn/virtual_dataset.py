@@ -7,6 +7,8 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.nn.cell import Cell
 
+__all__: tuple[str, ...] = ()
+
 
 class VirtualDataset(Cell):
     """Hands tensors on as a tuple, every one cut as `shard` says; without `shard` they come as they are."""

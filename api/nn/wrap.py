@@ -8,20 +8,9 @@ from mspc.api import ops
 from mspc.api.common.parameter import ParameterTuple
 from mspc.api.errors import ApiTypeError
 from mspc.api.nn.cell import Cell
-from mspc.api.nn.virtual_dataset import VirtualDatasetCell as _VirtualDatasetCell
-from mspc.api.nn.virtual_dataset import VirtualDatasetCellTriple
+from mspc.api.nn.virtual_dataset import VirtualDatasetCell as _VirtualDatasetCell  # noqa: F401  # for scripts
+from mspc.api.nn.virtual_dataset import VirtualDatasetCellTriple  # noqa: F401  # for scripts
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32
-
-__all__ = [
-    "ForwardValueAndGrad",
-    "ParameterUpdate",
-    "TrainOneStepCell",
-    "VirtualDatasetCellTriple",
-    "WithEvalCell",
-    "WithLossCell",
-    "WithWideLossCell",
-    "_VirtualDatasetCell",
-]  # fmt: skip
 
 
 class WithLossCell(Cell):

@@ -15,6 +15,11 @@ from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.train.serialization import save_checkpoint
 from mspc.ir.diagnostics import ExecutionError
 
+__all__ = [
+    "Callback", "CheckpointConfig", "LearningRateScheduler", "LossMonitor", "ModelCheckpoint", "RunContext",
+    "TimeMonitor",
+]  # fmt: skip
+
 
 class CallbackParam(dict[str, Any]):
     """What is known about the run, as attributes: cur_epoch_num, cur_step_num, batch_num, net_outputs, ..."""

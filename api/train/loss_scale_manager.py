@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api.errors import ApiTypeError
+from mspc.api.nn.arguments import number, positive
 from mspc.api.nn.cell import Cell
-from mspc.api.nn.loss_scale import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell, whole
-from mspc.api.nn.optim.optimizer import number
+from mspc.api.nn.loss_scale import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell
+
+__all__ = ["DynamicLossScaleManager", "FixedLossScaleManager", "LossScaleManager"]
 
 
 class LossScaleManager:
@@ -59,8 +61,8 @@ class DynamicLossScaleManager(LossScaleManager):
     def __init__(self, init_loss_scale: float = 2.0**24, scale_factor: int = 2, scale_window: int = 2000) -> None:
         name = "DynamicLossScaleManager"
         self.loss_scale = number(name, "init_loss_scale", init_loss_scale, least=1.0)
-        self.scale_factor = whole(name, "scale_factor", scale_factor)
-        self.scale_window = whole(name, "scale_window", scale_window)
+        self.scale_factor = positive(name, "scale_factor", scale_factor)
+        self.scale_window = positive(name, "scale_window", scale_window)
         self._quiet_steps = 0
 
     def get_loss_scale(self) -> float:

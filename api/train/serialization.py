@@ -16,6 +16,8 @@ from mspc.api.nn.cell import Cell
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import dtype_of
 
+__all__ = ["load_checkpoint", "load_param_into_net", "save_checkpoint"]
+
 SUFFIX = ".safetensors"
 
 

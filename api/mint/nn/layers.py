@@ -8,7 +8,7 @@ from mspc.api import nn, ops
 from mspc.api.common.initial_values import HeUniform, Uniform
 from mspc.api.errors import ApiValueError
 from mspc.api.mint.nn import functional
-from mspc.api.nn.basic import parameter, positive
+from mspc.api.nn.arguments import parameter, positive
 from mspc.api.nn.cell import Cell
 from mspc.ir.types import FLOAT32
 

@@ -1,12 +1,9 @@
 """Optimizers: cells that turn gradients into new values of parameters."""
 
-from mspc.api.nn.optim.adam import Adam, AdamWeightDecay, LazyAdam
-from mspc.api.nn.optim.adaptive import FTRL, Adagrad, RMSProp
-from mspc.api.nn.optim.lamb import Lamb
-from mspc.api.nn.optim.momentum import Momentum
-from mspc.api.nn.optim.optimizer import Optimizer
-from mspc.api.nn.optim.sgd import SGD
+from __future__ import annotations
 
-__all__ = [
-    "FTRL", "SGD", "Adagrad", "Adam", "AdamWeightDecay", "Lamb", "LazyAdam", "Momentum", "Optimizer", "RMSProp",
-]  # fmt: skip
+from mspc.api.members import Members
+
+_members = Members(__name__)
+__getattr__ = _members.find
+__dir__ = _members.names

@@ -6,15 +6,8 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiValueError
-from mspc.api.nn.optim.optimizer import Optimizer, number, scalar
-
-
-def check_beta(name: str, what: str, value: Any) -> float:
-    """`value` as the decay of a moment. Raises TypeError for no number, ValueError for one that is not in (0, 1)."""
-    value = number(name, what, value)
-    if not 0.0 < value < 1.0:
-        raise ApiValueError(f"{name}: {what} {value} must be between 0 and 1")
-    return value
+from mspc.api.nn.arguments import check_beta, number, scalar
+from mspc.api.nn.optim.optimizer import Optimizer
 
 
 class Adam(Optimizer):

@@ -9,7 +9,8 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.nn.optim.optimizer import Optimizer, number
+from mspc.api.nn.arguments import number
+from mspc.api.nn.optim.optimizer import Optimizer
 
 
 class Adagrad(Optimizer):

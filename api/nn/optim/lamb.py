@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.nn.optim.adam import check_beta
-from mspc.api.nn.optim.optimizer import Optimizer, number, scalar
+from mspc.api.nn.arguments import check_beta, number, scalar
+from mspc.api.nn.optim.optimizer import Optimizer
 
 
 class Lamb(Optimizer):

@@ -13,6 +13,7 @@ from mspc.api import ops
 from mspc.api.common.parameter import Parameter, ParameterTuple
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.nn.arguments import number, scalar
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.learning_rate_schedule import LearningRateSchedule
 from mspc.ir.types import FLOAT32, INT32
@@ -113,26 +114,6 @@ class Optimizer(Cell, takes_data=False):
 
     def construct(self, gradients: Any) -> Any:
         raise NotImplementedError
-
-
-def number(name: str, what: str, value: Any, least: float = 0.0, above: float | None = None) -> float:
-    """`value` as a float. Raises TypeError for no number, ValueError for one below `least` or not
-    above `above`.
-    """
-    if isinstance(value, Tensor) and value.size == 1:
-        value = value.item()
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        raise ApiTypeError(f"{name}: {what} must be a number, not {value!r}")
-    if above is not None and not value > above:
-        raise ApiValueError(f"{name}: {what} {value} must be above {above:g}")
-    if above is None and not value >= least:
-        raise ApiValueError(f"{name}: {what} {value} must be at least {least:g}")
-    return float(value)
-
-
-def scalar(value: float, name: str) -> Parameter:
-    """A Float32 scalar that the graph reads and nobody trains."""
-    return Parameter(Tensor(value, FLOAT32), name, requires_grad=False)
 
 
 def _rate(name: str, rate: Any, parameter: str) -> Any:

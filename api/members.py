@@ -1,0 +1,92 @@
+"""Public names of a package of api/, found in the text of its files: a module is imported when one of its names is
+asked for, and nothing is entered by hand.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import pkgutil
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+_DEFINED = re.compile(r"^(?:class|def) ([A-Za-z]\w*)|^([a-z]\w*) = [a-z]\w*$", re.MULTILINE)
+"""Classes, functions, and second names of functions (`divide = div`)."""
+_LISTED = re.compile(r"^__all__[^=]*= *[\[(]([^\])]*)[\])]", re.MULTILINE)
+
+
+class Members:
+    """The public names of one package: what the `__all__` of a module names, or, in a module without one, its classes
+    and functions without an underscore.
+
+    Args:
+        package: full name of the package.
+        others: modules that stand elsewhere, or packages below whose names belong here too, by their short names.
+    """
+
+    def __init__(self, package: str, **others: str) -> None:
+        self.package = package
+        self.others = others
+
+    @functools.cached_property
+    def modules(self) -> dict[str, str]:
+        """Full names of the package's modules, by their short names."""
+        files = _modules_in(self.package, sys.modules[self.package].__path__)
+        return {home.rpartition(".")[2]: home for home in files} | self.others
+
+    @functools.cached_property
+    def homes(self) -> dict[str, str]:
+        """Full name of the module that defines a public name."""
+        opened = set(self.others.values())
+        found = (place for home in self.modules.values() for place in _names_in(home, home in opened))
+        return {name: home for name, home in found if not name.startswith("_")}
+
+    def find(self, name: str) -> Any:
+        """The public class or function, or the module, of that name: what the package's `__getattr__` answers.
+
+        Raises:
+            AttributeError: there is none.
+        """
+        if name == "__all__":
+            return sorted(self.homes)
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in self.homes:
+            found = getattr(importlib.import_module(self.homes[name]), name)
+            setattr(sys.modules[self.package], name, found)
+            return found
+        if name in self.modules:
+            return importlib.import_module(self.modules[name])
+        short = self.package.rpartition(".")[2]
+        raise AttributeError(f"{short} has no {name!r}; it has {', '.join(sorted(self.homes))}")
+
+    def names(self) -> list[str]:
+        """Every public name, for `dir()`."""
+        return sorted({*self.homes, *self.modules})
+
+
+def _modules_in(package: str, path: Iterable[str]) -> list[str]:
+    return [f"{package}.{module.name}" for module in pkgutil.iter_modules(path)]
+
+
+def _names_in(module: str, is_opened: bool) -> Iterator[tuple[str, str]]:
+    """(public name, module) of a module that is not imported for that; of a package's modules where it `is_opened`."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return
+    if spec.submodule_search_locations is None:
+        with open(spec.origin, encoding="utf-8") as file:
+            names = _public(file.read())
+        yield from ((name, module) for name in names)
+    elif is_opened:
+        for inner in _modules_in(module, spec.submodule_search_locations):
+            yield from _names_in(inner, False)
+
+
+def _public(text: str) -> list[str]:
+    listed = _LISTED.search(text)
+    if listed is not None:
+        return re.findall(r"\w+", re.sub(r"#.*", "", listed[1]))
+    return [first or second for first, second in _DEFINED.findall(text)]

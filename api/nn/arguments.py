@@ -1,0 +1,61 @@
+"""Arguments of cells: checked, and made into parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mspc.api.common.initial_values import initial_value
+from mspc.api.common.parameter import Parameter
+from mspc.api.common.tensor import Tensor
+from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.ir.types import FLOAT32
+
+__all__: tuple[str, ...] = ()
+
+
+def positive(name: str, what: str, value: Any) -> int:
+    """`value` as a size. Raises TypeError for no integer, ValueError below 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ApiTypeError(f"{name}: {what} must be an integer, not {value!r}")
+    if value < 1:
+        raise ApiValueError(f"{name}: {what} {value} must be at least 1")
+    return value
+
+
+def number(name: str, what: str, value: Any, least: float = 0.0, above: float | None = None) -> float:
+    """`value` as a float. Raises TypeError for no number, ValueError for one below `least` or not
+    above `above`.
+    """
+    if isinstance(value, Tensor) and value.size == 1:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        raise ApiTypeError(f"{name}: {what} must be a number, not {value!r}")
+    if above is not None and not value > above:
+        raise ApiValueError(f"{name}: {what} {value} must be above {above:g}")
+    if above is None and not value >= least:
+        raise ApiValueError(f"{name}: {what} {value} must be at least {least:g}")
+    return float(value)
+
+
+def check_beta(name: str, what: str, value: Any) -> float:
+    """`value` as the decay of a moment. Raises TypeError for no number, ValueError for one that is not in (0, 1)."""
+    value = number(name, what, value)
+    if not 0.0 < value < 1.0:
+        raise ApiValueError(f"{name}: {what} {value} must be between 0 and 1")
+    return value
+
+
+def parameter(init: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Parameter:
+    """A parameter from an initializer or from a Tensor of that shape. Raises ValueError for another shape."""
+    if not isinstance(init, Tensor):
+        return Parameter(initial_value(init, shape, dtype), name)
+    if init.shape != shape:
+        raise ApiValueError(f"{name}: the initial tensor has shape {init.shape}, not {shape}")
+    return Parameter(init, name)
+
+
+def scalar(value: float, name: str) -> Parameter:
+    """A Float32 scalar that the graph reads and nobody trains."""
+    return Parameter(Tensor(value, FLOAT32), name, requires_grad=False)
