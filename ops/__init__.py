@@ -11,3 +11,7 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
     return getattr(importlib.import_module("mspc.api.ops"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *dir(importlib.import_module("mspc.api.ops"))})

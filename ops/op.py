@@ -23,8 +23,13 @@ from mspc.sharding.factors import Rule, parse_rule
 if TYPE_CHECKING:
     from mspc.ir.builder import Builder
 
+Names = str | tuple[str, ...]
+
 REGISTRY: dict[str, type[Op]] = {}
 """Every operator class by the name that the text form uses; filled by subclassing, never by hand."""
+FUNCTION_OPERATORS: dict[str, type[Op]] = {}
+METHOD_OPERATORS: dict[str, type[Op]] = {}
+"""Operator classes by the names under which scripts have them as a function and as a tensor's method; see `Op`."""
 
 
 class ArrayBackend(Protocol):
@@ -127,6 +132,8 @@ class Op:
             the operands' elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R` that
             of the result. "" where there is none.
         samples: inputs for the generated tests.
+        function: names under which `ops` has the operator as a function of its inputs and then its fields, in order.
+        method: the same for methods of a tensor, which is the first input.
     """
 
     reduction: ClassVar[str] = "sum"
@@ -149,6 +156,8 @@ class Op:
     requests: ClassVar[tuple[str, ...]] = ()
     cuda: ClassVar[str] = ""
     samples: ClassVar[Sequence[Sample]] = ()
+    function: ClassVar[Names] = ()
+    method: ClassVar[Names] = ()
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -160,6 +169,8 @@ class Op:
             _finish_later(cls)  # without fields of its own a class inherits all
         if not abstract:
             REGISTRY[cls.__name__] = cls
+            FUNCTION_OPERATORS.update(dict.fromkeys(_own_names(cls, "function"), cls))
+            METHOD_OPERATORS.update(dict.fromkeys(_own_names(cls, "method"), cls))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         fields(self)  # a copy from another process is made without `__init__`
@@ -311,6 +322,12 @@ class Op:
         grads = self.bprop(b, *inputs, out, dout)
         assert len(grads) == len(inputs), f"{self.name}.bprop returned {len(grads)} of {len(inputs)} gradients"
         return grads
+
+
+def _own_names(cls: type[Op], kind: str) -> tuple[str, ...]:
+    """Names that the class itself declares: a base's stay the base's."""
+    names: Names = cls.__dict__.get(kind, ())
+    return (names,) if isinstance(names, str) else names
 
 
 class _Unfinished:

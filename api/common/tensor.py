@@ -180,15 +180,9 @@ class Tensor(TensorMethods):
     def ndim(self) -> int:
         return len(self.shape)
 
-    def dim(self) -> int:
-        return self.ndim
-
     @property
     def size(self) -> int:
         return self.type.size
-
-    def numel(self) -> int:
-        return self.size
 
     @property
     def itemsize(self) -> int:

@@ -1,7 +1,7 @@
 """What scripts call `ops`: a Primitive for every operator, and functions over them.
 
-Names are looked up on first use: operators in the registry, functions in `mspc.api.ops.functional`, and
-what belongs to other layers by the table below. Code inside mspc imports the operators' modules instead.
+Names are looked up on first use: operators in the registry, functions in `mspc.api.ops.function` and in the registry,
+and what belongs to other layers by the table below. Code inside mspc imports the operators' modules instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ _ELSEWHERE = {
     "value_and_grad": "mspc.api.common.gradient",
     "Primitive": "mspc.api.ops.primitive",
     "ReduceOp": "mspc.api.communication.group",
-    "functional": "mspc.api.ops.functional",
     "_VirtualDataset": "mspc.api.nn.virtual_dataset",
     "reshard": "mspc.api.parallel.reshard",
     "HyperMap": "mspc.api.ops.hyper_map",
@@ -26,7 +25,7 @@ _ELSEWHERE = {
     "MultitypeFuncGraph": "mspc.api.ops.multitype",
     "partial": "functools",
 }
-_FUNCTIONS = "mspc.api.ops.functional"
+_FUNCTIONS = "mspc.api.ops.function"
 _FUNCTION_CLASSES = {"DType": "dtype", "Rank": "rank", "Shape": "shape"}
 """Classes of MindSpore whose objects answer at compile time: calling one gives the function."""
 
@@ -47,37 +46,58 @@ sys.modules[__name__].__class__ = _Facade
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
+    if name == "functional":
+        return sys.modules[__name__]
     if name in _ELSEWHERE:
-        module = importlib.import_module(_ELSEWHERE[name])
-        return module if name == "functional" else getattr(module, name.lstrip("_"))
+        return getattr(importlib.import_module(_ELSEWHERE[name]), name.lstrip("_"))
     if name in _FUNCTION_CLASSES:
         return functools.partial(getattr, importlib.import_module(_FUNCTIONS), _FUNCTION_CLASSES[name])
-    if name[0].isupper():
-        globals()[name] = _operator(name)
-        return globals()[name]
-    functional = importlib.import_module(_FUNCTIONS)
-    if name in functional.OPERATORS:
-        globals()[name] = _operator(functional.OPERATORS[name])()
-        return globals()[name]
-    function = functional.__dict__.get(name)
-    if getattr(function, "__module__", None) == _FUNCTIONS:
-        return function
-    module = sys.modules.get(f"{__name__}.{name}")
-    if module is None:
-        raise AttributeError(f"ops has no function {name!r}; `mspc ops` lists what there is")
-    return module
+    found = _operator(name) if name[0].isupper() else _function(name)
+    if found is None:
+        raise AttributeError(f"ops has no {'operator' if name[0].isupper() else 'function'} {name!r}; {_LISTED}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    from mspc.ops.op import FUNCTION_OPERATORS, REGISTRY
+
+    _load_operators()
+    return sorted({*_ELSEWHERE, *_FUNCTION_CLASSES, *_python_functions(), *FUNCTION_OPERATORS, *REGISTRY})
+
+
+_LISTED = "`mspc ops` lists what there is"
+
+
+def _load_operators() -> None:
+    from mspc.ops.modules import load_operators  # late: it imports NumPy and all operators
+
+    load_operators()
 
 
 def _operator(name: str) -> Any:
     from mspc.api.ops.primitive import primitive_class
-    from mspc.ops.modules import load_operators  # late: it imports NumPy and all operators
     from mspc.ops.op import REGISTRY
 
-    load_operators()
+    _load_operators()
     op = REGISTRY.get(_SPELLINGS.get(name, name))
-    if op is None:
-        raise AttributeError(f"ops has no operator {name!r}; `mspc ops` lists what there is")
-    return primitive_class(op)
+    return None if op is None else primitive_class(op)
+
+
+def _function(name: str) -> Any:
+    if name in _python_functions():
+        return getattr(importlib.import_module(_FUNCTIONS), name)
+    from mspc.api.ops.operator_function import function_of
+    from mspc.ops.op import FUNCTION_OPERATORS
+
+    _load_operators()
+    op = FUNCTION_OPERATORS.get(name)
+    return sys.modules.get(f"{__name__}.{name}") if op is None else function_of(op)
+
+
+@functools.cache
+def _python_functions() -> frozenset[str]:
+    return frozenset(importlib.import_module(_FUNCTIONS).__all__)
 
 
 _SPELLINGS = {"Gelu": "GeLU", "TensorAdd": "Add", "GatherV2": "Gather", "Acos": "ACos", "ArgMax": "Argmax"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Location
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.text.attribute_types import fields_of
+from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.arguments import describe
 from mspc.ops.collective.base import Collective
 from mspc.ops.op import Op
@@ -125,9 +126,23 @@ class Primitive:
         except AttributeError:
             raise AttributeError(f"{self.op.name} has no attribute {name!r}") from None
 
-    def __call__(self, *args: Any) -> Any:
+    def applied(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Primitive, Sequence[Any]]:
+        """(the primitive to run, its operands) of a call.
+
+        Raises:
+            TypeError: an operand is named.
+        """
+        if kwargs:
+            raise PrimitiveTypeError(f"{self.name} takes its operands by position, not by name: {', '.join(kwargs)}")
+        return self, args
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run now, on Tensors, arrays and numbers; returns a Tensor or a tuple of Tensors."""
-        return run_eagerly(self.op, args)
+        try:
+            primitive, operands = self.applied(args, kwargs)
+        except PrimitiveTypeError as error:
+            raise PrimitiveTypeError(error.message, _caller(), error.notes) from None
+        return run_eagerly(primitive.op, tuple(operands))
 
     def __repr__(self) -> str:
         return repr(self.op)
@@ -145,7 +160,7 @@ def primitive_class(op_class: type[Op]) -> type[Primitive]:
 
 def _make(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Op:
     try:
-        op = cls(*map(_frozen, args), **{key: _frozen(value) for key, value in kwargs.items()})
+        op = cls(*map(frozen, args), **{key: frozen(value) for key, value in kwargs.items()})
         by_position = [field.name for field in fields(cls) if not field.kw_only]  # type: ignore[arg-type]  # a dataclass
         _check_types(op, [*by_position[: len(args)], *kwargs])
         group = getattr(op, "group", None)
@@ -170,9 +185,10 @@ def _check_types(op: Op, given: list[str]) -> None:
             raise PrimitiveTypeError(message, _caller())
 
 
-def _frozen(value: Any) -> Any:
+def frozen(value: Any) -> Any:
+    """A value of an attribute in its stored form: lists become tuples, numbers of NumPy plain ones."""
     if isinstance(value, list):
-        return tuple(_frozen(item) for item in cast("list[Any]", value))
+        return tuple(frozen(item) for item in cast("list[Any]", value))
     return cast("Any", value).item() if isinstance(value, np.generic) else value
 
 
@@ -303,7 +319,7 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         if common is not None:
             arrays = [a.astype(common.numpy) for a in arrays]
         types = [_tensor(a).type for a in arrays]
-        op.infer(*types)
+        inferred = op.infer(*types)
         arrays = [np.array(a) if i in op.mutates else a for i, a in enumerate(arrays)]
         result = op.kernel(EagerBackend())(*arrays)  # type: ignore[arg-type]  # EagerBackend is an ArrayBackend
         _write_back(op, operands, arrays)
@@ -311,10 +327,20 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         if error.location is None:
             raise MspcError(error.message, _caller(), error.notes, kind=error.kind or ValueError) from None
         raise
-    assert _session.derived is not None
-    sources = _flat(args)
+    except ValueError as error:
+        raise PrimitiveValueError(f"{op.name}: {error}", _caller()) from None
+    return _typed(result, inferred, _flat(args))
+
+
+def _typed(result: Any, inferred: Type, sources: Sequence[Any]) -> Any:
+    """Tensors of a kernel's arrays, in the element types that the operator states, computed from `sources`."""
     if isinstance(result, tuple):
-        return tuple(_session.derived(array, sources) for array in cast("tuple[Any, ...]", result))
+        kinds = inferred.elements if isinstance(inferred, TupleType) else [inferred] * len(result)
+        pairs = zip(cast("tuple[Any, ...]", result), kinds, strict=True)
+        return tuple(_typed(array, kind, sources) for array, kind in pairs)
+    if isinstance(inferred, TensorType) and np.asarray(result).dtype != inferred.dtype.numpy:
+        result = np.asarray(result).astype(inferred.dtype.numpy)
+    assert _session.derived is not None
     return _session.derived(result, sources)
 
 
@@ -338,6 +364,8 @@ def _operand(value: Any, like: Any) -> Any:
         return value.value
     if isinstance(value, float) and like is not None and like.kind in "iub":
         like = np.dtype(np.float32)
+    if isinstance(value, int) and not isinstance(value, bool) and like is not None and like.kind == "b":
+        like = np.dtype(np.int64)
     if like is None:
         like = np.float32 if isinstance(value, float) else None
     return np.asarray(value, dtype=like)

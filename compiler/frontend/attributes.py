@@ -12,9 +12,10 @@ from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.container import CellList
+from mspc.api.ops.method_table import find_method
 from mspc.compiler.frontend.precision import attribute_as_float
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.tensor import ATTRIBUTES, METHODS, attribute
+from mspc.compiler.frontend.tensor import ATTRIBUTES, attribute
 from mspc.compiler.frontend.values import (
     MISSING,
     POISON,
@@ -39,7 +40,7 @@ def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: 
     if isinstance(base, Value):
         tracer.at(frame, node)
         return attribute(tracer, base, name)
-    if isinstance(base, Parameter) and name in METHODS:
+    if isinstance(base, Parameter) and find_method(name) is not None:
         tracer.at(frame, node)
         return TensorMethod(tracer.value(base), name)
     if isinstance(base, Parameter) and name in ("T", "mT"):

@@ -28,7 +28,7 @@ from mspc.compiler.frontend.remembered import call_key, forget, recalled, rememb
 from mspc.compiler.frontend.sharding import cut, is_sharded_function, planned
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import MAX_DEPTH, Tracer
-from mspc.compiler.frontend.tensor import METHODS, call_method
+from mspc.compiler.frontend.tensor import method_function
 from mspc.compiler.frontend.values import (
     MISSING,
     POISON,
@@ -97,7 +97,7 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
         return inline(tracer, frame, node, callee, args, kwargs)
     tracer.at(frame, node)
     if isinstance(fn, TensorMethod):
-        return call_method(tracer, fn, args, kwargs)
+        return _call_tensor_method(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, GradientFunction):
         return _call_gradient(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, JitFunction):
@@ -188,10 +188,8 @@ def _call_method(
         return call_cell(tracer, frame, node, owner, args, kwargs)
     if isinstance(owner, Tensor) and (contains_tensor(list(args)) or contains_tensor(dict(kwargs))):
         tracer.at(frame, node)
-        name = method.__name__
-        if name not in METHODS:
-            raise tracer.error(f"Tensor.{name}() does not take tensors of the graph", kind=TypeError)
-        return call_method(tracer, TensorMethod(tracer.value(owner), name), args, kwargs)
+        of_graph = TensorMethod(tracer.value(owner), method.__name__)
+        return _call_tensor_method(tracer, frame, node, of_graph, args, kwargs)
     if not isinstance(function, types.FunctionType):
         tracer.at(frame, node)
         return call_python(tracer, method, args, kwargs)
@@ -199,6 +197,13 @@ def _call_method(
         return _inline_function(tracer, frame, node, function, [owner, *args], kwargs, True)
     tracer.at(frame, node)
     return call_python(tracer, method, args, kwargs)
+
+
+def _call_tensor_method(
+    tracer: Tracer, frame: Frame, node: ast.AST, method: TensorMethod, args: Args, kwargs: Kwargs
+) -> Any:
+    given = [method.value, *args]
+    return call(tracer, frame, node, method_function(tracer, method.name, given, kwargs), given, kwargs)
 
 
 def _inline_function(

@@ -37,11 +37,10 @@ def call_primitive(
     """One operator: a node with the user's strategies, or several where element types must be brought
     together."""
     tracer.at(frame, node)
-    if kwargs:
-        raise tracer.error(
-            f"{primitive.name} takes its operands by position, not by name: {', '.join(kwargs)}",
-            kind=TypeError,
-        )
+    try:
+        primitive, args = primitive.applied(args, kwargs)
+    except MspcError as error:
+        raise tracer.error(error.message, error.notes, kind=error.kind or TypeError) from None
     instance = primitive.instance_name
     if isinstance(primitive.op, Depend):
         return _depend(tracer, primitive.op, args, instance)

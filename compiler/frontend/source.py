@@ -21,8 +21,11 @@ FunctionTree = ast.FunctionDef | ast.Lambda
 _API = os.path.join(PACKAGE, "api", "")
 _TRACED_OWN = tuple(
     os.path.join(_API, *place)
-    for place in (("nn", ""), ("mint", ""), ("ops", "functional"), ("ops", "hyper_map"), ("parallel", "reshard"))
-)
+    for place in (
+        ("nn", ""), ("mint", ""), ("ops", "function", ""), ("ops", "tensor_method"), ("ops", "hyper_map"),
+        ("parallel", "reshard"),
+    )
+)  # fmt: skip
 """Where functions that become part of a graph stand."""
 _SHOWN_OWN = tuple(os.path.join(_API, *place) for place in (("nn", ""), ("parallel", ""), ("ops", "hyper_map")))
 """Whose frames are shown: what stands between the user's lines and an operator."""

@@ -9,7 +9,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, TupleType, Type
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
+from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op
 
 
 class MakeTuple(Op):
@@ -46,6 +46,7 @@ class TupleGetItem(Op):
 class Depend(Op):
     """The first operand, once all others have run."""
 
+    function: ClassVar[Names] = "depend"
     is_view: ClassVar[bool] = True
 
     def infer(self, *types: Type) -> Type:
@@ -72,6 +73,7 @@ def _first(x: Any, *_: Any) -> Any:
 class StopGradient(Op):
     """The operand; differentiation does not pass."""
 
+    function: ClassVar[Names] = "stop_gradient"
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     is_view: ClassVar[bool] = True
 

@@ -14,7 +14,7 @@ from mspc.ops.arguments import sequence_of
 from mspc.ops.bases import Binary, Elementwise, Unary
 from mspc.ops.cpu.blocks import elementwise
 from mspc.ops.math.comparison import GreaterEqual, Select
-from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.op import ArrayBackend, Names, Op, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.sharding.rules import broadcast_rule, same_rule
 
@@ -39,6 +39,8 @@ def gradients(b: Builder, x: Value, y: Value, dx: Value, dy: Value) -> Sequence[
 class Add(Binary):
     """x + y."""
 
+    function: ClassVar[Names] = "add"
+    method: ClassVar[Names] = "add"
     array_function: ClassVar[str] = "add"
     additive: ClassVar[bool] = True
     cuda: ClassVar[str] = "{0} + {1}"
@@ -55,6 +57,8 @@ class Add(Binary):
 class Sub(Binary):
     """x - y."""
 
+    function: ClassVar[Names] = ("sub", "subtract")
+    method: ClassVar[Names] = ("sub", "subtract")
     array_function: ClassVar[str] = "subtract"
     additive: ClassVar[bool] = True
     cuda: ClassVar[str] = "{0} - {1}"
@@ -68,6 +72,8 @@ class Sub(Binary):
 class Mul(Binary):
     """x * y."""
 
+    function: ClassVar[Names] = ("mul", "multiply")
+    method: ClassVar[Names] = ("mul", "multiply")
     array_function: ClassVar[str] = "multiply"
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
     cuda: ClassVar[str] = "{0} * {1}"
@@ -110,6 +116,8 @@ class RealDiv(_Quotient):
 class Neg(Unary):
     """-x."""
 
+    function: ClassVar[Names] = ("neg", "negative")
+    method: ClassVar[Names] = ("neg", "negative")
     array_function: ClassVar[str] = "negative"
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     cuda: ClassVar[str] = "-{0}"
@@ -123,6 +131,8 @@ class Neg(Unary):
 class FloorDiv(Binary):
     """The quotient rounded down; its derivative is 0."""
 
+    function: ClassVar[Names] = ("floor_div", "floor_divide")
+    method: ClassVar[Names] = ("floor_divide", "floor_div")
     array_function: ClassVar[str] = "floor_divide"
     cuda: ClassVar[str] = "floor_over({0}, {1})"
 
@@ -150,6 +160,7 @@ class _Remainder(Binary, abstract=True):
 class FloorMod(_Remainder):
     """x - floor(x / y) * y; the sign is that of y."""
 
+    function: ClassVar[Names] = "floor_mod"
     array_function: ClassVar[str] = "remainder"
     cuda: ClassVar[str] = "floor_rest({0}, {1})"
     samples: ClassVar[Any] = _Remainder.samples
@@ -184,6 +195,8 @@ class _Extremum(Binary, abstract=True):
 class Maximum(_Extremum):
     """The larger of x and y; the gradient goes to x where they are equal."""
 
+    function: ClassVar[Names] = "maximum"
+    method: ClassVar[Names] = "maximum"
     array_function: ClassVar[str] = "maximum"
     cuda: ClassVar[str] = "Largest::of({0}, {1})"
     samples: ClassVar[Any] = BINARY_SAMPLES
@@ -192,6 +205,8 @@ class Maximum(_Extremum):
 class Minimum(_Extremum):
     """The smaller of x and y; the gradient goes to x where they are equal."""
 
+    function: ClassVar[Names] = "minimum"
+    method: ClassVar[Names] = "minimum"
     array_function: ClassVar[str] = "minimum"
     cuda: ClassVar[str] = "Smallest::of({0}, {1})"
     samples: ClassVar[Any] = BINARY_SAMPLES
@@ -246,6 +261,7 @@ class AddN(Elementwise):
     """The sum of several tensors of one shape. Called as `AddN()((a, b, c))`."""
 
     may_alias: ClassVar[bool] = True
+    function: ClassVar[Names] = "addn"
     additive: ClassVar[bool] = True
     in_place: ClassVar[bool] = False  # the third operand is read after the first two have been added
     cuda: ClassVar[str] = "{+}"

@@ -10,7 +10,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, DType, TensorType
 from mspc.ops.bases import Elementwise, Predicate, Unary, require_same
-from mspc.ops.op import ArrayBackend, NotDifferentiable, sample
+from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.sharding.rules import broadcast_rule
 
@@ -29,6 +29,8 @@ _LOGICAL = (
 class Equal(Predicate):
     """x == y."""
 
+    function: ClassVar[Names] = ("eq", "equal")
+    method: ClassVar[Names] = ("eq", "equal")
     array_function: ClassVar[str] = "equal"
     cuda: ClassVar[str] = "{0} == {1}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -38,6 +40,8 @@ class Equal(Predicate):
 class NotEqual(Predicate):
     """x != y."""
 
+    function: ClassVar[Names] = ("ne", "not_equal")
+    method: ClassVar[Names] = ("ne", "not_equal")
     array_function: ClassVar[str] = "not_equal"
     cuda: ClassVar[str] = "{0} != {1}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -47,6 +51,8 @@ class NotEqual(Predicate):
 class Greater(Predicate):
     """x > y."""
 
+    function: ClassVar[Names] = ("greater", "gt")
+    method: ClassVar[Names] = ("gt", "greater")
     array_function: ClassVar[str] = "greater"
     cuda: ClassVar[str] = "{0} > {1}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -56,6 +62,8 @@ class Greater(Predicate):
 class GreaterEqual(Predicate):
     """x >= y."""
 
+    function: ClassVar[Names] = ("ge", "greater_equal")
+    method: ClassVar[Names] = ("ge", "greater_equal")
     array_function: ClassVar[str] = "greater_equal"
     cuda: ClassVar[str] = "{0} >= {1}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -65,6 +73,8 @@ class GreaterEqual(Predicate):
 class Less(Predicate):
     """x < y."""
 
+    function: ClassVar[Names] = ("less", "lt")
+    method: ClassVar[Names] = ("lt", "less")
     array_function: ClassVar[str] = "less"
     cuda: ClassVar[str] = "{0} < {1}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -74,6 +84,8 @@ class Less(Predicate):
 class LessEqual(Predicate):
     """x <= y."""
 
+    function: ClassVar[Names] = ("le", "less_equal")
+    method: ClassVar[Names] = ("le", "less_equal")
     array_function: ClassVar[str] = "less_equal"
     cuda: ClassVar[str] = "{0} <= {1}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -96,6 +108,8 @@ class _Logical(Predicate, abstract=True):
 class LogicalAnd(_Logical):
     """x and y."""
 
+    function: ClassVar[Names] = "logical_and"
+    method: ClassVar[Names] = "logical_and"
     array_function: ClassVar[str] = "logical_and"
     cuda: ClassVar[str] = "{0} && {1}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -105,6 +119,8 @@ class LogicalAnd(_Logical):
 class LogicalOr(_Logical):
     """x or y."""
 
+    function: ClassVar[Names] = "logical_or"
+    method: ClassVar[Names] = "logical_or"
     array_function: ClassVar[str] = "logical_or"
     cuda: ClassVar[str] = "{0} || {1}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -114,6 +130,8 @@ class LogicalOr(_Logical):
 class LogicalXor(_Logical):
     """x or y, not both."""
 
+    function: ClassVar[Names] = "logical_xor"
+    method: ClassVar[Names] = "logical_xor"
     array_function: ClassVar[str] = "logical_xor"
     cuda: ClassVar[str] = "{0} != {1}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -123,6 +141,8 @@ class LogicalXor(_Logical):
 class LogicalNot(Unary):
     """not x."""
 
+    function: ClassVar[Names] = "logical_not"
+    method: ClassVar[Names] = "logical_not"
     array_function: ClassVar[str] = "logical_not"
     cuda: ClassVar[str] = "!{0}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -142,6 +162,8 @@ class _FloatPredicate(Unary, abstract=True):
 class IsNan(_FloatPredicate):
     """Where x is not a number."""
 
+    function: ClassVar[Names] = "isnan"
+    method: ClassVar[Names] = "isnan"
     array_function: ClassVar[str] = "isnan"
     cuda: ClassVar[str] = "{0} != {0}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -151,6 +173,8 @@ class IsNan(_FloatPredicate):
 class IsInf(_FloatPredicate):
     """Where x is an infinity."""
 
+    function: ClassVar[Names] = "isinf"
+    method: ClassVar[Names] = "isinf"
     array_function: ClassVar[str] = "isinf"
     cuda: ClassVar[str] = "{0} == {0} && {0} - {0} != {0} - {0}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -160,6 +184,8 @@ class IsInf(_FloatPredicate):
 class IsFinite(_FloatPredicate):
     """Where x is neither an infinity nor not a number."""
 
+    function: ClassVar[Names] = "isfinite"
+    method: ClassVar[Names] = "isfinite"
     array_function: ClassVar[str] = "isfinite"
     cuda: ClassVar[str] = "{0} - {0} == T(0)"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -169,6 +195,7 @@ class IsFinite(_FloatPredicate):
 class Select(Elementwise):
     """x where the condition holds, y elsewhere; all three are broadcast against each other."""
 
+    function: ClassVar[Names] = ("select", "where")
     cuda: ClassVar[str] = "{0} ? {1} : {2}"
 
     def rule(self, condition: TensorType, x: TensorType, y: TensorType) -> str:

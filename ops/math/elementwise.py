@@ -10,7 +10,7 @@ from mspc.ir.graph import Value
 from mspc.ops.bases import Binary, Unary
 from mspc.ops.math.arithmetic import Add, Div, Mul, Neg, Sub, gradients
 from mspc.ops.math.comparison import Greater, Select
-from mspc.ops.op import ArrayBackend, sample
+from mspc.ops.op import ArrayBackend, Names, sample
 
 UNARY_SAMPLES = (sample((8, 16)), sample((2, 4, 8)), sample(()))
 POSITIVE_INPUT = (sample((8, 16), low=0.25), sample((), low=0.25))
@@ -37,6 +37,8 @@ class Smooth(Unary, abstract=True):
 class Square(Unary):
     """x * x."""
 
+    function: ClassVar[Names] = "square"
+    method: ClassVar[Names] = "square"
     array_function: ClassVar[str] = "square"
     cuda: ClassVar[str] = "{0} * {0}"
 
@@ -49,6 +51,8 @@ class Square(Unary):
 class Sqrt(Smooth):
     """The square root of x."""
 
+    function: ClassVar[Names] = "sqrt"
+    method: ClassVar[Names] = "sqrt"
     array_function: ClassVar[str] = "sqrt"
     cuda: ClassVar[str] = "sqrt({0})"
 
@@ -61,6 +65,8 @@ class Sqrt(Smooth):
 class Rsqrt(Smooth):
     """1 over the square root of x."""
 
+    function: ClassVar[Names] = "rsqrt"
+    method: ClassVar[Names] = "rsqrt"
     cuda: ClassVar[str] = "rsqrt({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -80,6 +86,8 @@ class Rsqrt(Smooth):
 class Reciprocal(Smooth):
     """1 / x."""
 
+    function: ClassVar[Names] = "reciprocal"
+    method: ClassVar[Names] = "reciprocal"
     array_function: ClassVar[str] = "reciprocal"
     cuda: ClassVar[str] = "T(1) / {0}"
 
@@ -98,6 +106,8 @@ class Inv(Reciprocal):
 class Pow(Binary):
     """x to the power y."""
 
+    function: ClassVar[Names] = ("pow", "tensor_pow")
+    method: ClassVar[Names] = "pow"
     array_function: ClassVar[str] = "power"
     cuda: ClassVar[str] = "power({0}, {1})"
 
@@ -121,6 +131,8 @@ class Pow(Binary):
 class Exp(Smooth):
     """e to the power x."""
 
+    function: ClassVar[Names] = "exp"
+    method: ClassVar[Names] = "exp"
     array_function: ClassVar[str] = "exp"
     cuda: ClassVar[str] = "exp({0})"
 
@@ -133,6 +145,8 @@ class Exp(Smooth):
 class Expm1(Smooth):
     """e to the power x, minus 1, accurate for small x."""
 
+    function: ClassVar[Names] = "expm1"
+    method: ClassVar[Names] = "expm1"
     array_function: ClassVar[str] = "expm1"
     cuda: ClassVar[str] = "expm1({0})"
 
@@ -145,6 +159,8 @@ class Expm1(Smooth):
 class Log(Smooth):
     """The natural logarithm of x."""
 
+    function: ClassVar[Names] = "log"
+    method: ClassVar[Names] = "log"
     array_function: ClassVar[str] = "log"
     cuda: ClassVar[str] = "log({0})"
 
@@ -157,6 +173,8 @@ class Log(Smooth):
 class Log1p(Smooth):
     """The natural logarithm of 1 + x, accurate for small x."""
 
+    function: ClassVar[Names] = "log1p"
+    method: ClassVar[Names] = "log1p"
     array_function: ClassVar[str] = "log1p"
     cuda: ClassVar[str] = "log1p({0})"
 
@@ -169,6 +187,8 @@ class Log1p(Smooth):
 class Abs(Unary):
     """The absolute value; its derivative at 0 is 0."""
 
+    function: ClassVar[Names] = ("abs", "absolute")
+    method: ClassVar[Names] = ("abs", "absolute")
     array_function: ClassVar[str] = "abs"
     cuda: ClassVar[str] = "absolute({0})"
 
@@ -188,6 +208,8 @@ class _Step(Unary, abstract=True):
 class Sign(_Step):
     """-1, 0 or 1."""
 
+    function: ClassVar[Names] = "sign"
+    method: ClassVar[Names] = "sign"
     array_function: ClassVar[str] = "sign"
     cuda: ClassVar[str] = "sign_of({0})"
     samples: ClassVar[Any] = (sample((8, 16)), sample((8,), dtypes=("Int32",), gradient=False))
@@ -196,6 +218,8 @@ class Sign(_Step):
 class Floor(_Step):
     """The largest whole number not above x."""
 
+    function: ClassVar[Names] = "floor"
+    method: ClassVar[Names] = "floor"
     float_only: ClassVar[bool] = True
     array_function: ClassVar[str] = "floor"
     cuda: ClassVar[str] = "floor({0})"
@@ -205,6 +229,8 @@ class Floor(_Step):
 class Ceil(_Step):
     """The smallest whole number not below x."""
 
+    function: ClassVar[Names] = "ceil"
+    method: ClassVar[Names] = "ceil"
     float_only: ClassVar[bool] = True
     array_function: ClassVar[str] = "ceil"
     cuda: ClassVar[str] = "ceil({0})"
@@ -214,6 +240,8 @@ class Ceil(_Step):
 class Round(_Step):
     """The nearest whole number, halves to the even one."""
 
+    function: ClassVar[Names] = "round"
+    method: ClassVar[Names] = "round"
     float_only: ClassVar[bool] = True
     array_function: ClassVar[str] = "rint"
     cuda: ClassVar[str] = "rint({0})"
@@ -232,6 +260,8 @@ class Rint(_Step):
 class Trunc(_Step):
     """x without its fraction."""
 
+    function: ClassVar[Names] = "trunc"
+    method: ClassVar[Names] = "trunc"
     float_only: ClassVar[bool] = True
     array_function: ClassVar[str] = "trunc"
     cuda: ClassVar[str] = "trunc({0})"

@@ -17,7 +17,7 @@ from mspc.ops.control.constraint import constrained
 from mspc.ops.cpu.products import product
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.finer_product import REQUEST, finer_product
-from mspc.ops.op import ArrayBackend, Asked, Op, sample
+from mspc.ops.op import ArrayBackend, Asked, Names, Op, sample
 from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
 from mspc.sharding.rules import broadcast_rule, factor_names
 
@@ -109,6 +109,9 @@ class MatMul(_Product):
     Cutting k leaves partial sums.
     """
 
+    function: ClassVar[Names] = "mm"
+    method: ClassVar[Names] = "mm"
+
     def rule(self, x: TensorType, y: TensorType) -> str:
         for index, operand in enumerate((x, y)):
             if len(operand.shape) != 2:
@@ -132,6 +135,9 @@ class MatMul(_Product):
 
 class BatchMatMul(_Product):
     """x[..., m, k] @ y[..., k, n] -> [..., m, n]; leading dimensions broadcast, flags as in MatMul."""
+
+    function: ClassVar[Names] = ("batch_matmul", "bmm")
+    method: ClassVar[Names] = "bmm"
 
     def rule(self, x: TensorType, y: TensorType) -> str:
         for index, operand in enumerate((x, y)):
@@ -164,6 +170,7 @@ class BatchMatMul(_Product):
 class BiasAdd(Op):
     """x plus a bias along dimension 1, or along the last one when `data_format` is "NHWC"."""
 
+    function: ClassVar[Names] = "bias_add"
     data_format: str = "NCHW"
     additive: ClassVar[bool] = True
 

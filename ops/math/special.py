@@ -11,12 +11,14 @@ from mspc.ops.bases import Binary
 from mspc.ops.math.arithmetic import Div, Mul, Neg, gradients
 from mspc.ops.math.comparison import NotEqual, Select
 from mspc.ops.math.elementwise import UNARY_SAMPLES, Exp, Gradients, Log, Smooth, Square, constant, scaled
-from mspc.ops.op import ArrayBackend, sample
+from mspc.ops.op import ArrayBackend, Names, sample
 
 
 class Erf(Smooth):
     """The error function."""
 
+    function: ClassVar[Names] = "erf"
+    method: ClassVar[Names] = "erf"
     cuda: ClassVar[str] = "erf({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:

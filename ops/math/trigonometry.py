@@ -9,7 +9,7 @@ from mspc.ir.graph import Value
 from mspc.ops.bases import Binary
 from mspc.ops.math.arithmetic import Add, Div, Mul, Neg, Sub, gradients
 from mspc.ops.math.elementwise import UNARY_SAMPLES, Gradients, Smooth, Sqrt, Square, constant
-from mspc.ops.op import sample
+from mspc.ops.op import Names, sample
 
 _INSIDE = (sample((8, 16), low=-0.9, high=0.9),)
 
@@ -17,6 +17,8 @@ _INSIDE = (sample((8, 16), low=-0.9, high=0.9),)
 class Sin(Smooth):
     """Sine, x in radians."""
 
+    function: ClassVar[Names] = "sin"
+    method: ClassVar[Names] = "sin"
     array_function: ClassVar[str] = "sin"
     cuda: ClassVar[str] = "sin({0})"
 
@@ -29,6 +31,8 @@ class Sin(Smooth):
 class Cos(Smooth):
     """Cosine, x in radians."""
 
+    function: ClassVar[Names] = "cos"
+    method: ClassVar[Names] = "cos"
     array_function: ClassVar[str] = "cos"
     cuda: ClassVar[str] = "cos({0})"
 
@@ -41,6 +45,8 @@ class Cos(Smooth):
 class Tan(Smooth):
     """Tangent, x in radians."""
 
+    function: ClassVar[Names] = "tan"
+    method: ClassVar[Names] = "tan"
     array_function: ClassVar[str] = "tan"
     cuda: ClassVar[str] = "tan({0})"
 
@@ -57,6 +63,8 @@ def _root_of_one_minus_square(b: Builder, x: Value) -> Value:
 class Asin(Smooth):
     """Inverse sine, in radians."""
 
+    function: ClassVar[Names] = "asin"
+    method: ClassVar[Names] = "asin"
     array_function: ClassVar[str] = "arcsin"
     cuda: ClassVar[str] = "asin({0})"
 
@@ -69,6 +77,8 @@ class Asin(Smooth):
 class ACos(Smooth):
     """Inverse cosine, in radians."""
 
+    function: ClassVar[Names] = "acos"
+    method: ClassVar[Names] = "acos"
     array_function: ClassVar[str] = "arccos"
     cuda: ClassVar[str] = "acos({0})"
 
@@ -81,6 +91,8 @@ class ACos(Smooth):
 class Atan(Smooth):
     """Inverse tangent, in radians."""
 
+    function: ClassVar[Names] = "atan"
+    method: ClassVar[Names] = "atan"
     array_function: ClassVar[str] = "arctan"
     cuda: ClassVar[str] = "atan({0})"
 
@@ -93,6 +105,8 @@ class Atan(Smooth):
 class Sinh(Smooth):
     """Hyperbolic sine."""
 
+    function: ClassVar[Names] = "sinh"
+    method: ClassVar[Names] = "sinh"
     array_function: ClassVar[str] = "sinh"
     cuda: ClassVar[str] = "sinh({0})"
 
@@ -105,6 +119,8 @@ class Sinh(Smooth):
 class Cosh(Smooth):
     """Hyperbolic cosine."""
 
+    function: ClassVar[Names] = "cosh"
+    method: ClassVar[Names] = "cosh"
     array_function: ClassVar[str] = "cosh"
     cuda: ClassVar[str] = "cosh({0})"
 

@@ -17,7 +17,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Mul, Sub
 from mspc.ops.math.comparison import Greater, Select
 from mspc.ops.math.elementwise import UNARY_SAMPLES, constant, scaled
-from mspc.ops.op import ArrayBackend, NotDifferentiable, sample
+from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names, same_rule
@@ -42,6 +42,8 @@ class _Gradient(Binary, abstract=True):
 class ReLU(Unary):
     """max(x, 0); its derivative at 0 is 0."""
 
+    function: ClassVar[Names] = "relu"
+    method: ClassVar[Names] = "relu"
     cuda: ClassVar[str] = "{0} < T(0) ? T(0) : {0}"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -112,6 +114,8 @@ class PReLU(Elementwise):
 class Sigmoid(Activation):
     """1 / (1 + exp(-x)), without overflow."""
 
+    function: ClassVar[Names] = "sigmoid"
+    method: ClassVar[Names] = "sigmoid"
     cuda: ClassVar[str] = "sigmoid({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -153,6 +157,8 @@ class SigmoidGrad(_Gradient):
 class Tanh(Activation):
     """Hyperbolic tangent."""
 
+    function: ClassVar[Names] = "tanh"
+    method: ClassVar[Names] = "tanh"
     array_function: ClassVar[str] = "tanh"
     cuda: ClassVar[str] = "tanh({0})"
 
@@ -188,6 +194,7 @@ class GeLU(Activation):
     Hendrycks and Gimpel, arXiv 1606.08415.
     """
 
+    function: ClassVar[Names] = "gelu"
     cuda: ClassVar[str] = "gelu({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -263,6 +270,7 @@ def _gelu_tanh(xp: Any, x: Any, out: Any) -> None:
 class SiLU(Activation):
     """x * sigmoid(x)."""
 
+    function: ClassVar[Names] = "silu"
     cuda: ClassVar[str] = "{0} * sigmoid({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -292,6 +300,7 @@ class SiLUGrad(_Gradient):
 class Softplus(Activation):
     """log(1 + exp(x)), without overflow."""
 
+    function: ClassVar[Names] = "softplus"
     cuda: ClassVar[str] = "softplus({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:

@@ -17,7 +17,7 @@ from mspc.ops.cpu.blocks import in_rows
 from mspc.ops.cuda.update import launch_updates
 from mspc.ops.device import Array, Copy, Device, Launch
 from mspc.ops.math.arithmetic import Neg
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, sample
 from mspc.sharding.rules import factor_names
 
 _UPDATE = NotDifferentiable("it changes a parameter")
@@ -87,6 +87,7 @@ def _samples(*roles: str, **attributes: Any) -> tuple[Any, ...]:
 class Assign(Update):
     """variable = value."""
 
+    function: ClassVar[Names] = "assign"
     operands: ClassVar[tuple[str, ...]] = ("variable", "value")
     mutates: ClassVar[tuple[int, ...]] = (0,)
     cuda_update: ClassVar[str] = "variable = value;"
@@ -105,6 +106,7 @@ class Assign(Update):
 class AssignAdd(Update):
     """variable += value."""
 
+    function: ClassVar[Names] = "assign_add"
     operands: ClassVar[tuple[str, ...]] = ("variable", "value")
     mutates: ClassVar[tuple[int, ...]] = (0,)
     cuda_update: ClassVar[str] = "variable += value;"
@@ -122,6 +124,7 @@ class AssignAdd(Update):
 class AssignSub(Update):
     """variable -= value."""
 
+    function: ClassVar[Names] = "assign_sub"
     operands: ClassVar[tuple[str, ...]] = ("variable", "value")
     mutates: ClassVar[tuple[int, ...]] = (0,)
     cuda_update: ClassVar[str] = "variable -= value;"

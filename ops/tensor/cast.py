@@ -12,12 +12,13 @@ from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, TensorType
 from mspc.ops.arguments import dtype_arg, split_call
 from mspc.ops.bases import Unary
 from mspc.ops.device import c_type
-from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.op import ArrayBackend, Names, Op, sample
 
 
 class Cast(Unary):
     """x with the element type `dst_type`. Called as `Cast()(x, dtype)`."""
 
+    function: ClassVar[Names] = "cast"
     dst_type: DType = FLOAT32
     follows_neighbours: ClassVar[bool] = True
     widens: ClassVar[bool] = False

@@ -14,7 +14,7 @@ from mspc.ops.arguments import axis_in, ints_of, require_elements, sequence_of, 
 from mspc.ops.bases import require_same
 from mspc.ops.cuda.move import Move, move, put_inside, strides_of
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Names, Op, Placement, sample
 from mspc.ops.tensor.broadcast import ReduceSum, zeros
 from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.slicing import StridedSlice, StridedSliceGrad, take_part
@@ -42,6 +42,7 @@ class Transpose(Op):
     Called as `Transpose()(x, perm)`.
     """
 
+    function: ClassVar[Names] = ("permute", "transpose")
     perm: tuple[int, ...] = ()
     may_alias: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)
@@ -302,6 +303,7 @@ class Tile(Op):
     A repeated dimension is (repetitions, x's own), so that the repetitions can be cut.
     """
 
+    function: ClassVar[Names] = "tile"
     multiples: tuple[int, ...] = ()
     linear_in: ClassVar[tuple[int, ...]] = (0,)
 

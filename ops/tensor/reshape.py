@@ -12,13 +12,14 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.arguments import axes_in, int_of, ints_of, split_call
-from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Names, Op, Placement, sample
 from mspc.sharding.rules import reshape_rule
 
 
 class Reshape(Op):
     """x in another shape; one -1 stands for what is left. Called as `Reshape()(x, shape)`."""
 
+    function: ClassVar[Names] = "reshape"
     shape: tuple[int, ...] = ()
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     follows_neighbours: ClassVar[bool] = True
@@ -88,6 +89,8 @@ class Flatten(Op):
 class ExpandDims(Op):
     """x with a dimension of size 1 inserted at `axis`. Called as `ExpandDims()(x, axis)`."""
 
+    function: ClassVar[Names] = ("expand_dims", "unsqueeze")
+    method: ClassVar[Names] = "expand_dims"
     axis: int = 0
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     is_view: ClassVar[bool] = True

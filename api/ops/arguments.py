@@ -1,0 +1,133 @@
+"""Arguments of functions over operators that are known at compile time: checked, and turned into what operators take.
+
+Unlike the functions, these are called as they are when a network is compiled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import BOOL, FLOAT32, INT64, DType, dtype_of
+from mspc.ops.arguments import axes_in, axis_in, describe, ints_of
+
+Shape = tuple[int, ...]
+
+
+def sizes_of(given: Sequence[Any]) -> tuple[Any, ...]:
+    """The sizes of a call `f(2, 3)` or `f((2, 3))`."""
+    return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (list, tuple)) else tuple(given)
+
+
+def axis_of(name: str, axis: int, rank: int) -> int:
+    """`axis` counted from 0. Raises MspcError where a tensor of `rank` dimensions has no such axis."""
+    return axis_in(name, ints_of(name, "axis", axis)[0], rank)
+
+
+def reduced_axes(name: str, axis: Any, rank: int) -> tuple[int, ...]:
+    """The axes of a reduction, ascending; None and () mean all. Raises MspcError for a wrong or repeated axis."""
+    return axes_in(name, () if axis is None else ints_of(name, "axis", axis), rank)
+
+
+def kept(name: str, keep: Any, spelled: Mapping[str, Any]) -> bool:
+    """Whether a reduction keeps its dimensions, however the argument is spelled. Raises TypeError for another name."""
+    for key, value in spelled.items():
+        if key not in ("keep_dims", "keepdims", "keepdim"):
+            raise ApiTypeError(f"{name}(): unexpected argument '{key}'")
+        keep = value
+    return bool(keep)
+
+
+def check_bounds(name: str, is_unbounded: bool) -> None:
+    """Raises ValueError where there is neither a minimum nor a maximum."""
+    if is_unbounded:
+        raise ApiValueError(f"{name}() needs a minimum or a maximum")
+
+
+def count_of(shape: Shape, axes: Sequence[int]) -> int:
+    """How many elements a reduction along `axes` combines into one."""
+    return math.prod(shape[axis] for axis in axes)
+
+
+def permutation(axes: Sequence[Any], rank: int) -> tuple[int, ...]:
+    """The order of dimensions of a call `transpose(1, 0)` or `transpose((1, 0))`; reversed where none is given."""
+    found = sizes_of(axes)
+    return ints_of("Transpose", "perm", found) if found and found != (None,) else tuple(reversed(range(rank)))
+
+
+def exchanged(name: str, rank: int, axis0: int, axis1: int) -> tuple[int, ...]:
+    """The order of dimensions with two of them exchanged. Raises MspcError for an axis outside."""
+    first, second = axis_of(name, axis0, rank), axis_of(name, axis1, rank)
+    order = list(range(rank))
+    order[first], order[second] = second, first
+    return tuple(order)
+
+
+def flattened(name: str, shape: Shape, start_dim: int, end_dim: int, order: str) -> Shape:
+    """The shape with the dimensions start_dim to end_dim made one. Raises ValueError for an order but "C" and "F"."""
+    if order not in ("C", "F"):
+        raise ApiValueError(f"{name}(): order {order!r} is neither 'C' nor 'F'")
+    if not shape:
+        return (1,)
+    first, last = axis_of(name, start_dim, len(shape)), axis_of(name, end_dim, len(shape))
+    return (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :])
+
+
+def part_sizes(name: str, wanted: Any, shape: Shape, axis: int) -> Shape:
+    """Sizes of the parts along `axis`, of one size each or as listed.
+
+    Raises:
+        ValueError: a size below 1, or sizes that do not add up to the dimension's.
+    """
+    size = shape[axis]
+    if not isinstance(wanted, (list, tuple)):
+        (step,) = ints_of(name, "split_size_or_sections", wanted)
+        if step < 1:
+            raise ApiValueError(f"{name}(): the size of a part must be positive, not {step}")
+        return tuple(min(step, size - start) for start in range(0, size, step)) or (0,)
+    sizes = ints_of(name, "split_size_or_sections", wanted)
+    if sum(sizes) != size or min(sizes, default=0) < 0:
+        raise ApiValueError(f"{name}(): the parts {sizes} do not add up to {size}, the size of dimension {axis}")
+    return sizes
+
+
+def chunk_size(name: str, chunks: Any, shape: Shape, axis: int) -> int:
+    """The size of each of `chunks` parts along `axis`, rounded up. Raises ValueError for less than one part."""
+    (count,) = ints_of(name, "chunks", chunks)
+    if count < 1:
+        raise ApiValueError(f"{name}(): the number of parts must be positive, not {count}")
+    return -(-shape[axis_of(name, axis, len(shape))] // count)
+
+
+def part_of(shape: Shape, sizes: Sequence[int], axis: int, index: int) -> tuple[Shape, Shape, Shape]:
+    """(begin, end, strides) of part number `index` of those of `sizes` along `axis`."""
+    begin, end = [0] * len(shape), list(shape)
+    begin[axis] = sum(sizes[:index])
+    end[axis] = begin[axis] + sizes[index]
+    return tuple(begin), tuple(end), (1,) * len(shape)
+
+
+def repeated_places(name: str, repeats: Any, shape: Shape, axis: int) -> np.ndarray:
+    """The index along `axis` of every slice of the result, each as often as `repeats` says of all or of each.
+
+    Raises:
+        ValueError: there are not as many numbers as slices, or one is negative.
+    """
+    counts, size = ints_of(name, "repeats", repeats), shape[axis_of(name, axis, len(shape))]
+    if len(counts) not in (1, size) or min(counts) < 0:
+        raise ApiValueError(f"{name}(): repeats {repeats!r} must be a count, or one for each of {size} slices")
+    return np.repeat(np.arange(size), counts)
+
+
+def element_type(dtype: Any) -> DType:
+    """An element type by its name or as Python or NumPy have it. Raises TypeError for anything else."""
+    try:
+        return dtype_of({float: FLOAT32, int: INT64, bool: BOOL}.get(dtype, dtype))
+    except (MspcError, TypeError):
+        message = f"{describe(dtype)} is not an element type"
+        raise ApiTypeError(message, ["for example mindspore.float32"]) from None

@@ -1,0 +1,174 @@
+"""Arithmetic, products and reductions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api import ops
+from mspc.api.ops.arguments import check_bounds, count_of, kept, reduced_axes
+from mspc.api.ops.method_table import tensor_method
+from mspc.ir.types import BOOL, FLOAT64, INT64
+
+
+@tensor_method("div", "divide", "true_divide")
+def div(input: Any, other: Any, *, rounding_mode: Any = None) -> Any:
+    """The quotient; rounded towards 0 for rounding_mode "trunc", down for "floor"."""
+    if rounding_mode == "floor":
+        return ops.FloorDiv()(input, other)
+    if rounding_mode == "trunc":
+        return ops.Trunc()(ops.Div()(input, other))
+    return ops.Div()(input, other)
+
+
+divide = div
+true_divide = div
+
+
+@tensor_method()
+def matmul(input: Any, other: Any) -> Any:
+    """Matrix product; more dimensions than two are a batch, a vector is a row on the left and a column on the right."""
+    if len(input.shape) == 2 and len(other.shape) == 2:
+        return ops.MatMul()(input, other)
+    if len(input.shape) > 1 and len(other.shape) > 1:
+        return ops.BatchMatMul()(input, other)
+    return input @ other
+
+
+@tensor_method()
+def cumsum(x: Any, axis: Any = None, dtype: Any = None) -> Any:
+    """Running sums along `axis` of the elements as `dtype`; None: of all elements in their order."""
+    if dtype is not None:
+        return cumsum(ops.cast(x, dtype), axis)
+    return ops.CumSum()(ops.Reshape()(x, (-1,)), 0) if axis is None else ops.CumSum()(x, axis)
+
+
+def reduce_sum(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
+    """Sum along `axis`, () for all."""
+    return ops.ReduceSum(keep_dims)(x, axis)
+
+
+def reduce_mean(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
+    """Mean along `axis`, () for all."""
+    return ops.ReduceMean(keep_dims)(x, axis)
+
+
+def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """Sum along `dim`, None for all."""
+    return ops.ReduceSum(keepdim)(input, () if dim is None else dim)
+
+
+@tensor_method()
+def mean(x: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> Any:
+    """Mean along `axis`, None for all; of integers it is cut off to one."""
+    if not x.dtype.is_float:
+        return ops.cast(mean(ops.cast(x, FLOAT64), axis, keep_dims, **spelled), x.dtype)
+    return ops.ReduceMean(kept("mean", keep_dims, spelled))(x, reduced_axes("ReduceMean", axis, len(x.shape)))
+
+
+@tensor_method()
+def prod(input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = None, **spelled: Any) -> Any:
+    """Product along `axis`, None for all, of the elements as `dtype`."""
+    axes = reduced_axes("ReduceProd", axis, len(input.shape))
+    return ops.ReduceProd(kept("prod", keep_dims, spelled))(input if dtype is None else ops.cast(input, dtype), axes)
+
+
+@tensor_method()
+def amax(input: Any, axis: Any = None, keepdims: bool = False, **spelled: Any) -> Any:
+    """Maximum along `axis`, None for all."""
+    return ops.ReduceMax(kept("amax", keepdims, spelled))(input, reduced_axes("ReduceMax", axis, len(input.shape)))
+
+
+@tensor_method()
+def amin(input: Any, axis: Any = None, keepdims: bool = False, **spelled: Any) -> Any:
+    """Minimum along `axis`, None for all."""
+    return ops.ReduceMin(kept("amin", keepdims, spelled))(input, reduced_axes("ReduceMin", axis, len(input.shape)))
+
+
+@tensor_method()
+def all(input: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> Any:
+    """Whether all elements along `axis` are true, or not 0, None for all axes."""
+    if input.dtype != BOOL:
+        return all(ops.cast(input, BOOL), axis, keep_dims, **spelled)
+    return ops.ReduceAll(kept("all", keep_dims, spelled))(input, reduced_axes("ReduceAll", axis, len(input.shape)))
+
+
+@tensor_method()
+def any(input: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> Any:
+    """Whether any element along `axis` is true, or not 0, None for all axes."""
+    if input.dtype != BOOL:
+        return any(ops.cast(input, BOOL), axis, keep_dims, **spelled)
+    return ops.ReduceAny(kept("any", keep_dims, spelled))(input, reduced_axes("ReduceAny", axis, len(input.shape)))
+
+
+@tensor_method()
+def var(input: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
+    """Variance along `axis`, None for all: squared distances from the mean, summed and divided by their number less
+    `ddof`."""
+    if not input.dtype.is_float:
+        return ops.cast(var(ops.cast(input, FLOAT64), axis, ddof, keepdims), input.dtype)
+    return _variance(input, reduced_axes("var", axis, len(input.shape)), ddof, bool(keepdims))
+
+
+def _variance(input: Any, axes: Any, ddof: int, keepdims: bool) -> Any:
+    _ = ops.Square()(ops.Sub()(input, ops.ReduceMean(True)(input, axes)))
+    if not ddof:
+        return ops.ReduceMean(keepdims)(_, axes)
+    return ops.Mul()(ops.ReduceSum(keepdims)(_, axes), 1.0 / (count_of(input.shape, axes) - ddof))
+
+
+@tensor_method()
+def std(input: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
+    """Standard deviation along `axis`, None for all; see `var`."""
+    if not input.dtype.is_float:
+        return ops.cast(std(ops.cast(input, FLOAT64), axis, ddof, keepdims), input.dtype)
+    return ops.Sqrt()(var(input, axis, ddof, keepdims))
+
+
+def argmax(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Index of the maximum along `dim`, Int64; None: among all elements in their order."""
+    return place_of(ops.Argmax, input, dim, keepdim)
+
+
+def argmin(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Index of the minimum along `dim`, Int64; None: among all elements in their order."""
+    return place_of(ops.Argmin, input, dim, keepdim)
+
+
+def place_of(extremum: Any, input: Any, dim: Any, keepdim: bool) -> Any:
+    """The Int64 result of the operator class `extremum` along `dim`, None for all elements in their order."""
+    if dim is None:
+        _ = extremum(0, INT64)(ops.Reshape()(input, (-1,)))
+        return ops.Reshape()(_, (1,) * len(input.shape)) if keepdim else _
+    if keepdim:
+        return ops.ExpandDims()(extremum(dim, INT64)(input), dim)
+    return extremum(dim, INT64)(input)
+
+
+def clip_by_value(x: Any, clip_value_min: Any = None, clip_value_max: Any = None) -> Any:
+    """`x` kept between two values."""
+    return clamp(x, clip_value_min, clip_value_max)
+
+
+@tensor_method("clamp", "clip")
+def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
+    """`input` kept between two values, of which one may be None.
+
+    Raises:
+        ValueError: both are None.
+    """
+    check_bounds("clamp", min is None and max is None)
+    if min is None:
+        return ops.Minimum()(input, max)
+    if max is None:
+        return ops.Maximum()(input, min)
+    return ops.Minimum()(ops.Maximum()(input, min), max)
+
+
+clip = clamp
+
+
+def clip_by_global_norm(x: Any, clip_norm: float = 1.0) -> Any:
+    """Tensors scaled together so that the norm of them all is at most `clip_norm`; a tuple."""
+    total = ops.AddN()([ops.ReduceSum()(ops.Square()(t)) for t in x])
+    scale = clip_norm / ops.Maximum()(ops.Sqrt()(total), clip_norm)
+    return tuple([t * scale for t in x])

@@ -1,0 +1,98 @@
+"""Functions of networks: layers, losses and normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api import ops
+
+
+def dense(input: Any, weight: Any, bias: Any = None) -> Any:
+    """input @ weight.T + bias, weight [out, in]."""
+    out = ops.MatMul(transpose_b=True)(input, weight)
+    if bias is None:
+        return out
+    return ops.BiasAdd()(out, bias)
+
+
+def softmax(input: Any, axis: int = -1) -> Any:
+    """exp(input) divided by its sum along `axis`."""
+    return ops.Softmax(axis)(input)
+
+
+def log_softmax(logits: Any, axis: int = -1) -> Any:
+    """Logarithm of the softmax along `axis`."""
+    return ops.LogSoftmax(axis)(logits)
+
+
+def flash_attention_score(
+    query: Any, key: Any, value: Any, head_num: int, real_shift: Any = None, drop_mask: Any = None,
+    padding_mask: Any = None, attn_mask: Any = None, prefix: Any = None, actual_seq_qlen: Any = None,
+    actual_seq_kvlen: Any = None, keep_prob: float = 1.0, scalar_value: float = 1.0, pre_tokens: int = 2147483647,
+    next_tokens: int = 2147483647, inner_precise: int = 0, input_layout: str = "BSH", sparse_mode: int = 0,
+) -> Any:  # fmt: skip
+    """softmax(scalar_value * query @ key^T + real_shift) @ value for every head; see FlashAttentionScore."""
+    score = ops.FlashAttentionScore(
+        head_num, keep_prob, scalar_value, pre_tokens, next_tokens, inner_precise, input_layout, sparse_mode
+    )
+    _, _, _, out = score(
+        query, key, value, real_shift, drop_mask, padding_mask, attn_mask, prefix, actual_seq_qlen, actual_seq_kvlen
+    )
+    return out
+
+
+def layer_norm(input_x: Any, normalized_shape: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Any:
+    """`input_x` normalised over its last dimensions, those of normalized_shape."""
+    axis = len(input_x.shape) - len(normalized_shape)
+    out, _, _ = ops.LayerNorm(axis, axis, eps)(input_x, gamma, beta)
+    return out
+
+
+def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
+    """(input - target)^2, reduced."""
+    return _reduced(ops.Square()(input - target), reduction)
+
+
+def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
+    """|input - target|, reduced."""
+    return _reduced(ops.Abs()(input - target), reduction)
+
+
+def nll_loss(
+    inputs: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:  # fmt: skip
+    """Negative log-probability [n, classes] of the target classes [n]."""
+    hot = ops.OneHot()(target, inputs.shape[-1], 1.0, 0.0)
+    if label_smoothing:
+        hot = hot * (1.0 - label_smoothing) + label_smoothing / inputs.shape[-1]
+    return _reduced(ops.Neg()(ops.ReduceSum()(inputs * hot, -1)), reduction)
+
+
+def cross_entropy(
+    input: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:  # fmt: skip
+    """Cross entropy of logits [n, classes] and class numbers [n] or probabilities [n, classes]."""
+    logits = ops.LogSoftmax(-1)(input)
+    if len(target.shape) < len(input.shape):
+        return nll_loss(logits, target, weight, ignore_index, reduction, label_smoothing)
+    if label_smoothing:
+        target = target * (1.0 - label_smoothing) + label_smoothing / input.shape[-1]
+    return _reduced(ops.Neg()(ops.ReduceSum()(logits * target, -1)), reduction)
+
+
+def dropout(input: Any, p: float = 0.5, training: bool = True, seed: Any = None) -> Any:
+    """Elements set to 0 with probability p, the others divided by 1 - p."""
+    if not training or p == 0.0:
+        return input
+    out, _ = ops.Dropout(1.0 - p, 0 if seed is None else seed)(input)
+    return out
+
+
+def _reduced(x: Any, reduction: str) -> Any:
+    if reduction == "mean":
+        return ops.ReduceMean()(x)
+    if reduction == "sum":
+        return ops.ReduceSum()(x)
+    return x

@@ -1,0 +1,61 @@
+"""Which functions are methods of a tensor. A method is a function that takes the tensor first, the same one in a
+compiled function and on a Tensor outside of one.
+
+Python functions say so by `@tensor_method()` where they are defined, operators by `Op.method`.
+"""
+
+from __future__ import annotations
+
+import functools
+import pkgutil
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, TypeVar
+
+from mspc.api.ops.operator_function import function_of
+from mspc.ops.modules import load_operators
+from mspc.ops.op import METHOD_OPERATORS
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+METHODS: dict[str, Callable[..., Any]] = {}
+"""Python functions by the method's name; filled by `tensor_method`, never by hand."""
+
+_FUNCTIONS = "mspc.api.ops.function"
+_ONLY_METHODS = "mspc.api.ops.tensor_method"
+
+
+def tensor_method(*names: str) -> Callable[[Function], Function]:
+    """A decorator: the function is a method of tensors too, under its own name or under these."""
+
+    def declare(function: Function) -> Function:
+        METHODS.update(dict.fromkeys(names or (function.__name__,), function))
+        return function
+
+    return declare
+
+
+def find_method(name: str) -> Callable[..., Any] | None:
+    """The function behind `x.name(...)`, which takes `x` first; None where tensors have no such method."""
+    if name.startswith("_"):
+        return None
+    _load()
+    if name in METHODS:
+        return METHODS[name]
+    load_operators()
+    operator = METHOD_OPERATORS.get(name)
+    return None if operator is None else function_of(operator)
+
+
+def method_names() -> list[str]:
+    """Names of all methods that are functions."""
+    _load()
+    load_operators()
+    return sorted({*METHODS, *METHOD_OPERATORS})
+
+
+@functools.cache
+def _load() -> None:
+    import_module(_ONLY_METHODS)
+    for module in pkgutil.iter_modules(import_module(_FUNCTIONS).__path__):
+        import_module(f"{_FUNCTIONS}.{module.name}")
