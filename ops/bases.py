@@ -85,8 +85,8 @@ class Elementwise(Op, abstract=True):
 class Unary(Elementwise, abstract=True):
     """One operand."""
 
-    def rule(self, x: TensorType) -> str:
-        return broadcast_rule((x.shape,))
+    def rule(self, input: TensorType) -> str:
+        return broadcast_rule((input.shape,))
 
 
 class Binary(Elementwise, abstract=True):
@@ -94,8 +94,8 @@ class Binary(Elementwise, abstract=True):
 
     promotes: ClassVar[str] = "common"
 
-    def rule(self, x: TensorType, y: TensorType) -> str:
-        return broadcast_rule((x.shape, y.shape))
+    def rule(self, input: TensorType, other: TensorType) -> str:
+        return broadcast_rule((input.shape, other.shape))
 
 
 class Predicate(Binary, abstract=True):

@@ -25,6 +25,7 @@ def operator_modules() -> tuple[str, ...]:
     )
 
 
+@cache
 def load_operators() -> dict[str, type[Op]]:
     """Import every operator module and return the registry."""
     for module in operator_modules():

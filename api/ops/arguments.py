@@ -6,8 +6,8 @@ Unlike the functions, these are called as they are when a network is compiled.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -19,19 +19,31 @@ from mspc.ops.arguments import axes_in, axis_in, describe, ints_of
 Shape = tuple[int, ...]
 
 
+def _checked(check: Callable[..., Any], *arguments: Any) -> Any:
+    """`check(*arguments)`; a mistake is one of the user's line."""
+    try:
+        return check(*arguments)
+    except MspcError as error:
+        raise ApiValueError(error.message, error.notes) from None
+
+
+def _ints(name: str, what: str, value: Any) -> Shape:
+    return _checked(ints_of, name, what, value)
+
+
 def sizes_of(given: Sequence[Any]) -> tuple[Any, ...]:
     """The sizes of a call `f(2, 3)` or `f((2, 3))`."""
     return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (list, tuple)) else tuple(given)
 
 
 def axis_of(name: str, axis: int, rank: int) -> int:
-    """`axis` counted from 0. Raises MspcError where a tensor of `rank` dimensions has no such axis."""
-    return axis_in(name, ints_of(name, "axis", axis)[0], rank)
+    """`axis` counted from 0. Raises ValueError where a tensor of `rank` dimensions has no such axis."""
+    return _checked(axis_in, name, _ints(name, "axis", axis)[0], rank)
 
 
 def reduced_axes(name: str, axis: Any, rank: int) -> tuple[int, ...]:
-    """The axes of a reduction, ascending; None and () mean all. Raises MspcError for a wrong or repeated axis."""
-    return axes_in(name, () if axis is None else ints_of(name, "axis", axis), rank)
+    """The axes of a reduction, ascending; None and () mean all. Raises ValueError for a wrong or repeated axis."""
+    return _checked(axes_in, name, () if axis is None else _ints(name, "axis", axis), rank)
 
 
 def kept(name: str, keep: Any, spelled: Mapping[str, Any]) -> bool:
@@ -43,10 +55,9 @@ def kept(name: str, keep: Any, spelled: Mapping[str, Any]) -> bool:
     return bool(keep)
 
 
-def check_bounds(name: str, is_unbounded: bool) -> None:
-    """Raises ValueError where there is neither a minimum nor a maximum."""
-    if is_unbounded:
-        raise ApiValueError(f"{name}() needs a minimum or a maximum")
+def unbounded(name: str) -> NoReturn:
+    """Raises ValueError: there is neither a minimum nor a maximum."""
+    raise ApiValueError(f"{name}() needs a minimum or a maximum")
 
 
 def count_of(shape: Shape, axes: Sequence[int]) -> int:
@@ -57,11 +68,11 @@ def count_of(shape: Shape, axes: Sequence[int]) -> int:
 def permutation(axes: Sequence[Any], rank: int) -> tuple[int, ...]:
     """The order of dimensions of a call `transpose(1, 0)` or `transpose((1, 0))`; reversed where none is given."""
     found = sizes_of(axes)
-    return ints_of("Transpose", "perm", found) if found and found != (None,) else tuple(reversed(range(rank)))
+    return _ints("Transpose", "perm", found) if found and found != (None,) else tuple(reversed(range(rank)))
 
 
 def exchanged(name: str, rank: int, axis0: int, axis1: int) -> tuple[int, ...]:
-    """The order of dimensions with two of them exchanged. Raises MspcError for an axis outside."""
+    """The order of dimensions with two of them exchanged. Raises ValueError for an axis outside."""
     first, second = axis_of(name, axis0, rank), axis_of(name, axis1, rank)
     order = list(range(rank))
     order[first], order[second] = second, first
@@ -86,11 +97,11 @@ def part_sizes(name: str, wanted: Any, shape: Shape, axis: int) -> Shape:
     """
     size = shape[axis]
     if not isinstance(wanted, (list, tuple)):
-        (step,) = ints_of(name, "split_size_or_sections", wanted)
+        (step,) = _ints(name, "split_size_or_sections", wanted)
         if step < 1:
             raise ApiValueError(f"{name}(): the size of a part must be positive, not {step}")
         return tuple(min(step, size - start) for start in range(0, size, step)) or (0,)
-    sizes = ints_of(name, "split_size_or_sections", wanted)
+    sizes = _ints(name, "split_size_or_sections", wanted)
     if sum(sizes) != size or min(sizes, default=0) < 0:
         raise ApiValueError(f"{name}(): the parts {sizes} do not add up to {size}, the size of dimension {axis}")
     return sizes
@@ -98,7 +109,7 @@ def part_sizes(name: str, wanted: Any, shape: Shape, axis: int) -> Shape:
 
 def chunk_size(name: str, chunks: Any, shape: Shape, axis: int) -> int:
     """The size of each of `chunks` parts along `axis`, rounded up. Raises ValueError for less than one part."""
-    (count,) = ints_of(name, "chunks", chunks)
+    (count,) = _ints(name, "chunks", chunks)
     if count < 1:
         raise ApiValueError(f"{name}(): the number of parts must be positive, not {count}")
     return -(-shape[axis_of(name, axis, len(shape))] // count)
@@ -118,7 +129,7 @@ def repeated_places(name: str, repeats: Any, shape: Shape, axis: int) -> np.ndar
     Raises:
         ValueError: there are not as many numbers as slices, or one is negative.
     """
-    counts, size = ints_of(name, "repeats", repeats), shape[axis_of(name, axis, len(shape))]
+    counts, size = _ints(name, "repeats", repeats), shape[axis_of(name, axis, len(shape))]
     if len(counts) not in (1, size) or min(counts) < 0:
         raise ApiValueError(f"{name}(): repeats {repeats!r} must be a count, or one for each of {size} slices")
     return np.repeat(np.arange(size), counts)

@@ -6,7 +6,6 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.ops.arguments import element_type, flattened, kept, permutation, reduced_axes, repeated_places, sizes_of
-from mspc.api.ops.function.math_func import place_of
 from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import BOOL, FLOAT16, FLOAT32, INT32, INT64
 
@@ -174,13 +173,13 @@ def smallest(self: Any, axis: Any = None, keepdims: bool = False, **spelled: Any
 @tensor_method()
 def argmax(self: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """Index of the maximum along `axis`, Int64; None: among all elements in their order."""
-    return place_of(ops.Argmax, self, axis, keepdims)
+    return ops.argmax(self, axis, keepdims)
 
 
 @tensor_method()
 def argmin(self: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """Index of the minimum along `axis`, Int64; None: among all elements in their order."""
-    return place_of(ops.Argmin, self, axis, keepdims)
+    return ops.argmin(self, axis, keepdims)
 
 
 # What is known at compile time --------------------------------------------------------------------

@@ -119,6 +119,7 @@ def slice(input_x: Any, begin: Any, size: Any) -> Any:
     return ops.StridedSlice()(input_x, begin, tuple(end), (1,) * len(end))
 
 
+@tensor_method()
 def gather(input_params: Any, input_indices: Any, axis: int, batch_dims: int = 0) -> Any:
     """Slices of `input_params` along `axis` at `input_indices`."""
     return ops.Gather(batch_dims)(input_params, input_indices, axis)

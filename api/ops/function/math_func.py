@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import check_bounds, count_of, kept, reduced_axes
+from mspc.api.ops.arguments import count_of, kept, reduced_axes, unbounded
 from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import BOOL, FLOAT64, INT64
 
@@ -126,16 +126,15 @@ def std(input: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> 
 
 def argmax(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Index of the maximum along `dim`, Int64; None: among all elements in their order."""
-    return place_of(ops.Argmax, input, dim, keepdim)
+    return _place_of(ops.Argmax, input, dim, keepdim)
 
 
 def argmin(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Index of the minimum along `dim`, Int64; None: among all elements in their order."""
-    return place_of(ops.Argmin, input, dim, keepdim)
+    return _place_of(ops.Argmin, input, dim, keepdim)
 
 
-def place_of(extremum: Any, input: Any, dim: Any, keepdim: bool) -> Any:
-    """The Int64 result of the operator class `extremum` along `dim`, None for all elements in their order."""
+def _place_of(extremum: Any, input: Any, dim: Any, keepdim: bool) -> Any:
     if dim is None:
         _ = extremum(0, INT64)(ops.Reshape()(input, (-1,)))
         return ops.Reshape()(_, (1,) * len(input.shape)) if keepdim else _
@@ -156,9 +155,8 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
     Raises:
         ValueError: both are None.
     """
-    check_bounds("clamp", min is None and max is None)
     if min is None:
-        return ops.Minimum()(input, max)
+        return ops.Minimum()(input, unbounded("clamp") if max is None else max)
     if max is None:
         return ops.Maximum()(input, min)
     return ops.Minimum()(ops.Maximum()(input, min), max)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
+from mspc.api.ops.method_table import tensor_method
 
 
 def dense(input: Any, weight: Any, bias: Any = None) -> Any:
@@ -15,6 +16,7 @@ def dense(input: Any, weight: Any, bias: Any = None) -> Any:
     return ops.BiasAdd()(out, bias)
 
 
+@tensor_method()
 def softmax(input: Any, axis: int = -1) -> Any:
     """exp(input) divided by its sum along `axis`."""
     return ops.Softmax(axis)(input)

@@ -1,0 +1,286 @@
+"""`ops.f(x)`, `x.f()` in a compiled function and `x.f()` on a Tensor outside of one are one definition: every function
+and every method is called each way, with equal results.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from interpret import run_whole
+
+import mspc as ms
+from mspc.api import ops
+from mspc.api.common.tensor import Tensor
+from mspc.api.ops.method_table import find_method, method_names
+from mspc.compiler.frontend.trace import trace
+from mspc.ir.diagnostics import MspcError
+
+GENERATOR = np.random.default_rng(3)
+X = Tensor(GENERATOR.random((2, 4), np.float32) + 0.1)
+Y = Tensor(GENERATOR.random((2, 4), np.float32) + 0.1)
+W = Tensor(GENERATOR.random((4, 3), np.float32))
+THREE = Tensor(GENERATOR.random((2, 3, 4), np.float32))
+ONE = Tensor(GENERATOR.random((2, 1, 4), np.float32))
+MASK = Tensor(np.array([[True, False, True, False], [False, False, True, True]]))
+WHOLE = Tensor(np.array([[3, -1, 0, 2], [5, 1, -4, 7]], np.int32))
+PLACES = Tensor(np.array([1, 0, 1], np.int32))
+CLASSES = Tensor(np.array([1, 3], np.int32))
+
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys("bmm batch_matmul".split(), (THREE, Tensor(GENERATOR.random((2, 4, 3), np.float32)))),
+    **dict.fromkeys("mm matmul".split(), (X, W)),
+    **dict.fromkeys("logical_and logical_or logical_xor".split(), (MASK, MASK)),
+    **dict.fromkeys("reshape view".split(), (X, (4, 2))),
+    **dict.fromkeys("reshape_as view_as".split(), (X, Tensor(np.zeros((4, 2), np.float32)))),
+    **dict.fromkeys("transpose permute".split(), (X, (1, 0))),
+    **dict.fromkeys("swapaxes swapdims".split(), (THREE, 0, -1)),
+    **dict.fromkeys("expand_dims unsqueeze flip chunk split cumsum".split(), (X, 1)),
+    **dict.fromkeys("broadcast_to expand".split(), (X, (3, 2, 4))),
+    **dict.fromkeys("astype to type cast".split(), (X, ms.float16)),
+    **dict.fromkeys("clip clamp clip_by_value".split(), (X, 0.3, 0.7)),
+    **dict.fromkeys("var std".split(), (X, 0, 1, True)),
+    **dict.fromkeys("sum mean prod max min amax amin argmax argmin reduce_sum reduce_mean".split(), (X, 1)),
+    **dict.fromkeys("all any".split(), (MASK, 1)),
+    **dict.fromkeys("full_like".split(), (X, 2)),
+    "logical_not": (MASK,), "squeeze": (ONE, 1), "expand_as": (X, THREE[:1, :2].broadcast_to((3, 2, 4))),
+    "tile": (X, (2, 1)), "repeat": (X, 2, 1), "type_as": (X, WHOLE), "masked_fill": (X, MASK, -1.0),
+    "topk": (X, 2), "gather": (X, PLACES, 1), "concat": ((X, Y), 1), "cat": ((X, Y),), "stack": ((X, Y), 1),
+    "strided_slice": (X, (0, 1), (2, 4), (1, 2)), "slice": (X, (0, 1), (2, 2)), "one_hot": (CLASSES, 4),
+    "full": ((2, 3), 1.5), "zeros": ((2, 3),), "ones": ((2, 3),), "arange": (2, 9, 3), "eye": (2, 3),
+    "fill": (ms.float32, (2, 3), 2), "scalar_to_array": (1.5,), "scalar_to_tensor": (3,),
+    "dense": (X, Tensor(W.asnumpy().T.copy()), Tensor(np.ones(3, np.float32))),
+    "layer_norm": (X, (4,), Tensor(np.ones(4, np.float32)), Tensor(np.zeros(4, np.float32))),
+    "nll_loss": (X, CLASSES), "cross_entropy": (X, CLASSES), "clip_by_global_norm": ((X, Y), 0.5),
+    "select": (MASK, X, Y), "where": (MASK, X, Y), "addn": ((X, Y),), "bias_add": (X, Y[0]), "dropout": (X, 0.5, False),
+    "addcdiv_ext_op": (X, X, Y, 2.0), "addcmul_ext_op": (X, X, Y, 2.0), "add_ext": (X, Y, 2), "sub_ext": (X, Y, 2),
+    "flash_attention_score": (THREE, THREE, THREE, 2),
+}  # fmt: skip
+"""What a function is called with; a method's tensor stands first. Others take X, those of two tensors X and Y."""
+OF_TWO = """add sub subtract mul multiply div divide true_divide floor_div floor_divide floor_mod pow tensor_pow maximum
+minimum equal eq not_equal ne less lt less_equal le greater gt greater_equal ge mse_loss l1_loss""".split()
+
+OWN_ARGUMENTS = {
+    "the shape may stand without parentheses": "reshape view expand broadcast_to tile transpose permute t",
+    "the arguments have other names or another order": "sum argmax argmin unsqueeze",
+    "a method starts at dimension 0, the function at 1": "flatten",
+}
+"""Names that are functions too, but as methods take their arguments otherwise, as in MindSpore."""
+ONLY_METHODS = {
+    "ops has the value itself, or the operator Cast": "astype to type type_as float int long half bool",
+    "ops has copies by assignment": "copy clone contiguous",
+    "ops has shape, rank and size": "dim ndimension numel is_floating_point",
+    "ops has reshape, broadcast_to and swapaxes": "view reshape_as view_as ravel expand expand_as swapdims t",
+    "ops has amax, amin and repeat_interleave of mint": "max min repeat",
+}
+"""Methods without a function of their name."""
+ONLY_FUNCTIONS = {
+    "no tensor stands first": """full zeros ones arange eye fill scalar_to_array scalar_to_tensor concat cat stack addn
+        clip_by_global_norm select where tensordump""",
+    "MindSpore has no method of the name": """zeros_like ones_like full_like one_hot strided_slice slice dense
+        log_softmax flash_attention_score layer_norm mse_loss l1_loss nll_loss cross_entropy dropout reduce_sum
+        reduce_mean clip_by_value batch_matmul bias_add floor_mod gelu relu6 silu softplus stop_gradient tensor_pow
+        add_ext sub_ext addcdiv_ext_op addcmul_ext_op cast""",
+    "an attribute says it": "shape rank size dtype",
+    "a graph's statement, nothing to compute": "assign assign_add assign_sub depend",
+}
+NOT_CALLED = {*"assign assign_add assign_sub depend tensordump".split(), "dtype"}
+"""They change a parameter, order statements or write a file: tests of their own call them. No graph returns a dtype."""
+PROPERTIES = {"type"}
+"""A Tensor outside of a graph says with it what it is, element type and shape."""
+
+
+def listed(reasons: dict[str, str]) -> set[str]:
+    return {name for names in reasons.values() for name in names.split()}
+
+
+def functions() -> list[str]:
+    """Every lower-case name of ops that is a function over operators."""
+    elsewhere = {"grad", "value_and_grad", "reshard", "partial", "functional"}
+    return [name for name in dir(ops) if name[0].islower() and name not in elsewhere]
+
+
+def arguments(name: str) -> tuple[Any, ...]:
+    return ARGUMENTS.get(name, (X, Y) if name in OF_TWO else (X,))
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return tuple(map(plain, value))
+    return value.asnumpy() if isinstance(value, Tensor) else value
+
+
+def compiled(function: Callable[..., Any], *inputs: Any) -> Any:
+    """What the graph of a function computes."""
+    traced = trace(function, list(inputs))
+    traced.graph.verify()
+    feeds = {p.name: x.asnumpy() for p, x in zip(traced.graph.parameters, inputs, strict=False)} | traced.constants
+    return plain(traced.rebuild(run_whole(traced.graph, feeds)))
+
+
+def assert_same(left: Any, right: Any) -> None:
+    if isinstance(left, tuple):
+        assert len(left) == len(right)
+        for a, b in zip(left, right, strict=True):
+            assert_same(a, b)
+    elif isinstance(left, np.ndarray):
+        assert (left.dtype, left.shape) == (right.dtype, right.shape)
+        np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6)
+    else:
+        assert left == right
+
+
+def test_functions_are_methods_where_mindspore_has_them() -> None:
+    methods, own = set(method_names()), set(functions())
+    assert own - methods == listed(ONLY_FUNCTIONS)
+    assert methods - own == listed(ONLY_METHODS)
+
+
+@pytest.mark.parametrize("name", sorted(set(functions()) & set(method_names())))
+def test_a_method_is_the_function_of_its_name(name: str) -> None:
+    is_same = find_method(name) is getattr(ops, name)
+    assert is_same is (name not in listed(OWN_ARGUMENTS))
+
+
+@pytest.mark.parametrize("name", sorted(set(method_names()) - PROPERTIES))
+def test_a_method_gives_the_same_in_a_graph_and_outside(name: str) -> None:
+    tensor, *rest = arguments(name)
+
+    def call(x):
+        return getattr(x, name)(*rest)
+
+    eager = call(tensor)
+    assert eager is not tensor
+    assert_same(plain(eager), compiled(call, tensor))
+    assert_same(plain(eager), plain(getattr(Tensor, name)(tensor, *rest)))
+
+
+@pytest.mark.parametrize("name", sorted(set(functions()) - NOT_CALLED))
+def test_a_function_gives_the_same_in_a_graph_and_outside(name: str) -> None:
+    given = arguments(name)
+    tensor = next((item for item in given if isinstance(item, Tensor)), X)
+
+    def call(x):
+        return getattr(ops, name)(*[x if item is tensor else item for item in given])
+
+    assert_same(plain(call(tensor)), compiled(call, tensor))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: ops.split(x, 3, 1),
+        lambda x: x.split([1, 3], axis=-1),
+        lambda x: ops.split(x, [1, 3], axis=-1),
+        lambda x: ops.chunk(x, 3, 1),
+        lambda x: x.sum(keepdim=True),
+        lambda x: x.mean(axis=(0, 1), keepdims=True),
+        lambda x: x.add(other=1),
+        lambda x: ops.add(input=x, other=2),
+        lambda x: x.pow(exponent=2),
+        lambda x: x.argmax(),
+        lambda x: ops.argmax(x, keepdim=True),
+        lambda x: x.cumsum(),
+        lambda x: x.flatten("F"),
+        lambda x: x.repeat([1, 3], 0),
+        lambda x: x.clamp(max=0.5),
+        lambda x: x.matmul(x[0]),
+        lambda x: x[0].matmul(x[1]),
+        lambda x: (x > 0.5).sum(0),
+        lambda x: (x * 10).astype(ms.int32).mean(0),
+        lambda x: (x > 0.5).add(2),
+        lambda x: x.masked_fill(x > 0.5, ms.Tensor(2.0, ms.float16)),
+        lambda x: ops.mean(x, 0) + ops.var(x, 0, keepdims=True),
+    ],
+)  # fmt: skip
+def test_forms_of_calls_agree(call: Callable[..., Any]) -> None:
+    assert_same(plain(call(X)), compiled(call, X))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: x.split([1, 2], 1), "split(): the parts (1, 2) do not add up to 4, the size of dimension 1"),
+        (lambda x: ops.split(x, 0), "split(): the size of a part must be positive, not 0"),
+        (lambda x: x.chunk(0), "chunk(): the number of parts must be positive, not 0"),
+        (lambda x: x.clip(), "clamp() needs a minimum or a maximum"),
+        (lambda x: x.astype("Complex7"), "'Complex7' is not an element type"),
+        (lambda x: x.mean(2), "ReduceMean: axis 2 is out of range for 2 dimensions"),
+        (lambda x: x.abs(1), "Abs: these arguments do not fit"),
+        (lambda x: x.add(1, ather=2), "Add: these arguments do not fit"),
+        (lambda x: ops.Abs()(x=x), "Abs takes its operands by position, not by name: x"),
+    ],
+)
+def test_mistakes_are_told_in_the_same_words(call: Callable[..., Any], message: str) -> None:
+    with pytest.raises(MspcError) as outside:
+        call(X)
+    with pytest.raises(MspcError) as inside:
+        trace(call, [X])
+    assert outside.value.message == inside.value.message == message
+    assert outside.value.location is not None
+    assert outside.value.location.file.endswith("test_three_ways.py")
+
+
+def test_a_parameter_and_a_constant_have_the_methods_too() -> None:
+    weight = ms.Parameter(Tensor(np.ones((4, 4), np.float32)), "w")
+
+    def call(x):
+        return x @ weight.sum(0, keepdims=True).broadcast_to((4, 4)) + Y.abs().add(x)
+
+    assert_same(plain(call(X)), compiled_with(call, {"w": np.ones((4, 4), np.float32)}))
+
+
+def compiled_with(call: Callable[..., Any], weights: dict[str, np.ndarray]) -> Any:
+    traced = trace(call, [X])
+    return plain(traced.rebuild(run_whole(traced.graph, {"x": X.asnumpy()} | weights | traced.constants)))
+
+
+def test_a_missing_attribute_is_an_attribute_error() -> None:
+    assert not hasattr(X, "summ")
+    with pytest.raises(AttributeError, match="'Tensor' object has no attribute 'summ'"):
+        X.summ  # noqa: B018  # the access is what is tested
+    with pytest.raises(AttributeError, match="type object 'Tensor' has no attribute 'summ'"):
+        Tensor.summ  # noqa: B018  # the access is what is tested
+    assert {"sum", "abs", "asnumpy", "shape"} <= set(dir(X))
+
+
+NEW = '''
+import numpy as np
+
+from mspc import Tensor, nn, ops
+from mspc.ops.bases import Unary
+from mspc.ops.op import sample
+
+
+class Scaled(Unary):
+    """x times a factor, plus a shift."""
+
+    factor: float = 2.0
+    shift: float = 0.0
+    function = ("scaled", "scale_it")
+    method = "scaled"
+    samples = (sample((4, 8)),)
+
+    def run(self, be, x):
+        return x * self.factor + self.shift
+
+
+class Net(nn.Cell):
+    def construct(self, x):
+        return x.scaled(shift=1.0) + ops.scaled(x, 3.0) + ops.scale_it(x) + ops.Scaled(factor=0.5)(x)
+
+
+x = Tensor(np.ones((2, 3), np.float32))
+print(x.scaled(3.0).asnumpy()[0, 0], ops.scaled(x, 3.0, 0.5).asnumpy()[0, 0], ops.scale_it(x).asnumpy()[0, 0])
+print(Net()(x).asnumpy()[0, 0], Tensor.scaled(x, shift=0.5).asnumpy()[0, 0])
+'''
+
+
+def test_a_new_operator_brings_its_function_and_its_method(tmp_path: Any) -> None:
+    (tmp_path / "new.py").write_text(NEW)
+    done = subprocess.run([sys.executable, "new.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "3.0 3.5 2.0\n8.5 2.5\n"), done.stderr
