@@ -9,27 +9,23 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from dumps import counter, dump, dumped, pass_of, stages
 from safetensors.numpy import load_file
 
+from mspc.compiler.pipeline import FILE_NAMES, VIEWS
 from mspc.ir.compare import difference
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ops.modules import load_operators
 from tests.conftest import HANG
 
-ALL_STAGES = [
-    "00_frontend_0000.ir", "01_grad_0001.ir", "02_simplify_0002.ir", "03_recompute_0003.ir",
-    "04_check_strategies_0004.ir", "05_propagate_sharding_0005.ir", "07_insert_redistribution_0007.ir",
-    "08_lower_redistribution_0008.ir", "09_fuse_gradients_0009.ir", "11_fuse_matmul_0011.ir",
-    "12_fuse_norm_0012.ir", "13_fuse_elementwise_0013.ir", "14_fuse_updates_0014.ir",
-    "15_schedule_communication_0015.ir", "16_execute_0016.ir",
-    "step_parallel_begin_0006.ir", "step_parallel_end_0010.ir",
-]  # fmt: skip
+ALL_STAGES = stages()
 MPIRUN = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
 
 CALLED = """
@@ -103,7 +99,8 @@ def test_every_rank_has_every_stage(quickstart: tuple[Path, str]) -> None:
     ranks = [f"rank_{rank}" for rank in range(8)]
     assert sorted(p.name for p in folder.iterdir()) == ["program.json", *ranks, "weights.safetensors"]
     for rank in ranks:
-        assert sorted(p.name for p in (folder / rank).iterdir()) == ALL_STAGES
+        assert dumped(folder / rank) == ALL_STAGES
+        assert [counter(dump(folder / rank, name)) for name in ALL_STAGES] == list(range(len(ALL_STAGES)))
 
 
 def test_nothing_else_is_left_in_the_folder(quickstart: tuple[Path, str]) -> None:
@@ -113,11 +110,14 @@ def test_nothing_else_is_left_in_the_folder(quickstart: tuple[Path, str]) -> Non
 
 def test_dumps_name_the_pass_before(quickstart: tuple[Path, str]) -> None:
     folder, _ = quickstart
-    first = {p.name: p.read_text().partition("\n")[0] for p in (folder / "rank_3").iterdir()}
-    assert first["00_frontend_0000.ir"] == "# after: frontend, previous: none, changed: yes"
-    assert first["01_grad_0001.ir"] == "# after: grad, previous: frontend, changed: yes"
-    assert first["13_fuse_elementwise_0013.ir"] == "# after: fuse_elementwise, previous: fuse_norm, changed: yes"
-    assert first["16_execute_0016.ir"].startswith("# after: execute, previous: schedule_communication, changed: ")
+    first = {pass_of(p): p.read_text().partition("\n")[0] for p in (folder / "rank_3").iterdir()}
+    assert first["frontend"] == "# after: frontend, previous: none, changed: yes"
+    assert first["grad"] == "# after: grad, previous: frontend, changed: yes"
+    names = {file: name for name, file in FILE_NAMES.items()}
+    going_on = [names.get(name, name) for name in ALL_STAGES if name not in VIEWS]
+    for before, after in pairwise(going_on):
+        line = first[FILE_NAMES.get(after, after)]
+        assert line.startswith(f"# after: {after}, previous: {before}, changed: "), line
 
 
 def test_every_dump_reads_back_equal(quickstart: tuple[Path, str]) -> None:
@@ -134,9 +134,10 @@ def test_every_dump_reads_back_equal(quickstart: tuple[Path, str]) -> None:
 
 def test_text_before_slicing_is_the_same_for_all_ranks(quickstart: tuple[Path, str]) -> None:
     folder, _ = quickstart
-    for name in ALL_STAGES:
-        different = len({(folder / f"rank_{rank}" / name).read_bytes() for rank in range(8)})
-        assert different == (8 if name.startswith(("1", "step_parallel_end")) else 1), name
+    sliced = ALL_STAGES.index("step_parallel_end")
+    for place, name in enumerate(ALL_STAGES):
+        different = len({dump(folder / f"rank_{rank}", name).read_bytes() for rank in range(8)})
+        assert different == (8 if place >= sliced else 1), name
 
 
 def test_program_lists_what_a_run_needs(quickstart: tuple[Path, str]) -> None:
@@ -144,10 +145,11 @@ def test_program_lists_what_a_run_needs(quickstart: tuple[Path, str]) -> None:
     program = json.loads((folder / "program.json").read_text())
     assert (program["format"], program["ranks"], program["mode"]) == (1, 8, "auto_parallel")
     assert program["training"] is True
-    assert program["execute"] == {str(r): f"rank_{r}/16_execute_0016.ir" for r in range(8)}
+    execute = dump(folder / "rank_0", "execute")
+    assert program["execute"] == {str(r): f"rank_{r}/{execute.name}" for r in range(8)}
     shapes = {entry["name"]: entry["shape"] for entry in program["inputs"]}
     assert list(shapes.values()) == [[16, 32], [16, 16]]
-    assert f'compile_id : "{program["compile_id"]}"' in (folder / "rank_0/16_execute_0016.ir").read_text()
+    assert f'compile_id : "{program["compile_id"]}"' in execute.read_text()
     initial = {entry["name"]: (entry["shape"], entry.get("initial")) for entry in program["parameters"]}
     assert initial["w"] == (
         [32, 16], {"initializer": "Normal", "sigma": 0.01, "mean": 0.0, "seed": 0, "counter": 0},
@@ -186,7 +188,7 @@ def test_one_rank_alone_has_the_same_bytes(root: Path, tmp_path: Path, quickstar
     folder, _ = quickstart
     ok(str(root / "samples/quickstart/net.py"), "--ranks", "8", "--save-graphs", "--rank", "5", cwd=tmp_path)
     alone, together = files(tmp_path / "saved_graph"), files(folder)
-    assert {name for name in alone if name.startswith("rank_")} == {f"rank_5/{name}" for name in ALL_STAGES}
+    assert {name for name in alone if name.startswith("rank_")} == {n for n in together if n.startswith("rank_5/")}
     assert all(alone[name] == together[name] for name in alone if name != "program.json")
     assert list(json.loads(alone["program.json"])["execute"]) == ["5"]
 
@@ -194,24 +196,26 @@ def test_one_rank_alone_has_the_same_bytes(root: Path, tmp_path: Path, quickstar
 @pytest.mark.parametrize(
     ("flags", "names"),
     [
-        ([], ["11_execute_0000.ir"]),
-        (["--level", "1"], ["00_frontend_0000.ir", "16_execute_0003.ir", "step_parallel_begin_0001.ir",
-                            "step_parallel_end_0002.ir"]),
-        (["--level", "3"], sorted([*ALL_STAGES, *(name.replace(".ir", ".dot") for name in ALL_STAGES)])),
+        ([], ["execute"]),
+        (["--level", "1"], ["frontend", "step_parallel_begin", "step_parallel_end", "execute"]),
+        (["--level", "3"], ALL_STAGES),
     ],
-)  # fmt: skip
+)
 def test_level_decides_what_is_written(tmp_path: Path, flags: list[str], names: list[str]) -> None:
     setup = SEMI_4 if flags else ""
     script = write(tmp_path, CALLED.format(setup=setup))
     ok(str(script), *flags, "--rank", "0", cwd=tmp_path)
-    assert sorted(p.name for p in (tmp_path / "saved_graph/rank_0").iterdir()) == names
+    folder = tmp_path / "saved_graph/rank_0"
+    assert dumped(folder) == names
+    assert dumped(folder, ".dot") == (names if flags == ["--level", "3"] else [])
+    assert [counter(dump(folder, name)) for name in names] == list(range(len(names)))
 
 
 def test_script_can_ask_for_graphs_and_place(tmp_path: Path) -> None:
     setup = SEMI_4 + '\nms.set_context(save_graphs=True, save_graphs_path="dumps/here")'
     script = write(tmp_path, CALLED.format(setup=setup))
     ok(str(script), cwd=tmp_path)
-    assert sorted(p.name for p in (tmp_path / "dumps/here/rank_0").iterdir()) == ALL_STAGES
+    assert dumped(tmp_path / "dumps/here/rank_0") == ALL_STAGES
     ok(str(script), "--out", "there", cwd=tmp_path)
     assert (tmp_path / "there/program.json").is_file()
 

@@ -1,0 +1,40 @@
+"""The dumps of a compile by the names of their passes: tests name no numbers, which change with every new pass."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mspc.compiler.pipeline import FILE_NAMES, passes_of, rank_passes_of
+
+_NAME = re.compile(r"(?:(\d\d)_)?([a-z]\w*)_(\d{4})\.(?:ir|dot)")
+
+
+def stages(mode: str = "semi_auto_parallel") -> list[str]:
+    """What a compile in this mode dumps at level 2, in order: the passes' names in those of the files."""
+    return ["frontend", *(FILE_NAMES.get(name, name) for name in (*passes_of(mode), *rank_passes_of()))]
+
+
+def pass_of(path: Path) -> str:
+    """The pass whose dump a file is: `execute` for 16_execute_0016.ir."""
+    match = _NAME.fullmatch(path.name)
+    assert match is not None, path.name
+    return match[2]
+
+
+def counter(path: Path) -> int:
+    """The last number in a dump's name: how many were written to the folder before it."""
+    match = _NAME.fullmatch(path.name)
+    assert match is not None, path.name
+    return int(match[3])
+
+
+def dumped(folder: Path, suffix: str = ".ir") -> list[str]:
+    """The passes whose dumps stand in a rank's folder, in the order in which they were written."""
+    return [pass_of(path) for path in sorted(folder.glob(f"*{suffix}"), key=counter)]
+
+
+def dump(folder: Path, name: str) -> Path:
+    """The file of the pass `name` in a rank's folder."""
+    (found,) = (path for path in folder.glob("*.ir") if pass_of(path) == name)
+    return found
