@@ -1,0 +1,98 @@
+"""CONTRIBUTING's recipes, followed to the letter in a copy of the checkout: the code as printed passes the linter, lies
+where the text says, and the commands give what the text promises.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BLOCK = re.compile(r"`([\w./]+\.(?:py|ir))`[^`]*:\n\n```(?:python|text)\n(.*?)```", re.DOTALL)
+"""A file's path in the sentence before its contents."""
+GUARD = 1800
+"""Seconds after which a command counts as hanging."""
+
+
+def recipes(root: Path) -> dict[str, str]:
+    """The files of CONTRIBUTING.md by their paths."""
+    text = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    return dict(BLOCK.findall(text))
+
+
+@pytest.fixture(scope="module")
+def checkout(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout with the recipes' files in place, and the pass's name in the middle of the pipeline."""
+    copy = tmp_path_factory.mktemp("recipes") / "mspc"
+    left_out = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "saved_graph")
+    shutil.copytree(root, copy, ignore=left_out)
+    for name, contents in recipes(root).items():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        assert not (copy / name).exists(), f"the recipe's {name} stands in the checkout"
+        (copy / name).write_text(contents, encoding="utf-8")
+    pipeline = copy / "compiler/pipeline.py"
+    text = pipeline.read_text(encoding="utf-8")
+    assert '    "simplify",\n' in text
+    longer = text.replace('    "simplify",\n', '    "drop_double_neg",\n    "simplify",\n', 1)
+    pipeline.write_text(longer, encoding="utf-8")
+    return copy
+
+
+def run(checkout: Path, *command: str, cwd: Path | None = None) -> str:
+    """What a command prints that must succeed, with the copy as `mspc`."""
+    outside = ("CI", "PYTHONPATH", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
+    variables = {key: value for key, value in os.environ.items() if key not in outside}
+    variables["PYTHONPATH"] = str(checkout.parent)
+    command = (sys.executable, *command)
+    done = subprocess.run(
+        command, cwd=cwd or checkout, env=variables, capture_output=True, text=True, check=False, timeout=GUARD
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_recipes_have_their_files(root: Path) -> None:
+    assert list(recipes(root)) == [
+        "ops/math/cube.py", "api/nn/cube.py", "cubes.py", "passes/cleanup/drop_double_neg.py",
+        "tests/passes/cleanup/drop_double_neg/four.ir",
+    ]  # fmt: skip
+
+
+def test_files_and_folders_that_the_text_names_are_there(root: Path) -> None:
+    text = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = re.sub(r"```.*?```", "", text[text.index("## Recipe") :], flags=re.DOTALL)
+    named = {name for name in re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?)`", text) if name not in recipes(root)}
+    assert [name for name in sorted(named) if not (root / name).exists()] == []
+    assert len(named) > 5
+
+
+def test_the_code_is_linted_and_formatted_as_printed(root: Path, checkout: Path) -> None:
+    for name in [name for name in recipes(root) if name.endswith(".py")]:
+        run(checkout, "-m", "ruff", "check", "--no-cache", name)
+        run(checkout, "-m", "ruff", "format", "--no-cache", "--check", name)
+
+
+def test_the_operator_has_its_tests_function_method_and_cell(checkout: Path, tmp_path: Path) -> None:
+    assert " passed" in run(checkout, "-m", "pytest", "-q", "tests/ops/test_ops.py", "-k", "Cube")
+    assert "Cube" in run(checkout, "-m", "mspc", "ops", "Cube", cwd=tmp_path)
+    assert run(checkout, str(checkout / "cubes.py"), cwd=tmp_path) == ""
+
+
+def test_the_golden_is_written_and_holds(checkout: Path) -> None:
+    golden = ("-m", "pytest", "-q", "tests/passes/test_golden.py", "-k", "drop_double_neg")
+    run(checkout, *golden, "--update-goldens")
+    folder = checkout / "tests/passes/cleanup/drop_double_neg"
+    assert sorted(path.name for path in folder.iterdir()) == ["four.ir", "four.out.ir"]
+    assert "Return(%para1_x)" in (folder / "four.out.ir").read_text(encoding="utf-8")
+    assert "1 passed" in run(checkout, *golden)
+
+
+def test_the_pass_runs_in_the_pipeline_and_no_other_test_notices(checkout: Path) -> None:
+    """The tests of the command that look at dumps, for the pass now stands among them."""
+    tests = "stage or pass_before or what_a_run_needs or before_slicing"
+    assert " passed" in run(checkout, "-m", "pytest", "-q", "tests/commands/test_compile.py", "-k", tests)
