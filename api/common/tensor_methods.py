@@ -9,9 +9,9 @@ import types
 from collections.abc import Callable
 from typing import Any, Self
 
-from mspc.api.errors import ApiValueError
+from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.ops.arguments import sizes_of
-from mspc.api.ops.method_table import find_method, method_names
+from mspc.api.ops.method_table import find_method, method_names, misfit
 from mspc.ir.diagnostics import MspcError
 
 
@@ -71,6 +71,9 @@ def _run_at_once(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """A function as a method; its result is always a tensor of its own, also where there is nothing to compute."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        wrong = misfit(name, function, (self, *args), kwargs)
+        if wrong:
+            raise ApiTypeError(wrong)
         result = function(self, *args, **kwargs)
         return result.copy() if result is self else result
 

@@ -7,8 +7,9 @@ Python functions say so by `@tensor_method()` where they are defined, operators 
 from __future__ import annotations
 
 import functools
+import inspect
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -45,6 +46,23 @@ def find_method(name: str) -> Callable[..., Any] | None:
     load_operators()
     operator = METHOD_OPERATORS.get(name)
     return None if operator is None else function_of(operator)
+
+
+def misfit(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Why `x.name(...)` cannot be called with these arguments, of which `x` is the first; "" where it can, or where an
+    operator checks them itself."""
+    if not inspect.isfunction(function):
+        return ""
+    try:
+        _signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        return f"Tensor.{name}(): {error}"
+    return ""
+
+
+@functools.cache
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function)
 
 
 def method_names() -> list[str]:

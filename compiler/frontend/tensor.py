@@ -5,13 +5,11 @@ Methods are functions of mspc.api.ops that take the tensor first; they are read 
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mspc.api.ops.arguments import exchanged, permutation
-from mspc.api.ops.method_table import find_method, method_names
+from mspc.api.ops.method_table import find_method, method_names, misfit
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import TensorMethod, nearest
 from mspc.ir.graph import Value
@@ -44,17 +42,10 @@ def method_function(tracer: Tracer, name: str, args: Sequence[Any], kwargs: Mapp
     function = find_method(name)
     if function is None:
         raise tracer.error(f"Tensor.{name}() does not take tensors of the graph", kind=TypeError)
-    if inspect.isfunction(function):
-        try:
-            _signature(function).bind(*args, **kwargs)
-        except TypeError as error:
-            raise tracer.error(f"Tensor.{name}(): {error}", kind=TypeError) from None
+    wrong = misfit(name, function, args, kwargs)
+    if wrong:
+        raise tracer.error(wrong, kind=TypeError)
     return function
-
-
-@functools.cache
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(function)
 
 
 def _in_order(t: Tracer, x: Value, order: tuple[int, ...]) -> Any:
