@@ -54,3 +54,9 @@ def test_looking_for_a_name_imports_its_module_only() -> None:
     code = "import sys; from mspc import nn; nn.ReLU; print('mspc.api.nn.loss' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"
+
+
+def test_names_are_known_without_numpy() -> None:
+    code = "import sys; from mspc import nn, train; print(len(nn.__all__) > 50, dir(train)[0], 'numpy' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "True Accuracy False\n"

@@ -287,3 +287,44 @@ def test_a_new_operator_brings_its_function_and_its_method(tmp_path: Any) -> Non
     (tmp_path / "new.py").write_text(NEW)
     done = subprocess.run([sys.executable, "new.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "3.0 3.5 2.0\n8.5 2.5\n"), done.stderr
+
+
+HALVED = '''
+from mspc.api import ops
+from mspc.api.ops.method_table import tensor_method
+
+
+@tensor_method("halved", "half_of")
+def halved(input, times=1):
+    """input / 2, as often as wanted."""
+    return input if times == 0 else halved(ops.Mul()(input, 0.5), times - 1)
+'''
+LAYER = '''
+from mspc.api import ops
+from mspc.api.nn.cell import Cell
+
+
+class Halved(Cell):
+    """x / 2."""
+
+    def construct(self, x):
+        return x.halved(times=2) + ops.halved(x) + x.half_of()
+'''
+SCRIPT = '''
+import importlib
+importlib.import_module("mspc.api.ops.function").__path__.append("functions")
+importlib.import_module("mspc.api.nn").__path__.append("layers")
+import numpy as np
+from mspc import Tensor, nn, ops
+x = Tensor(np.ones((2, 3), np.float32))
+print(x.halved(2).asnumpy()[0, 0], ops.halved(x).asnumpy()[0, 0], nn.Halved()(x).asnumpy()[0, 0])
+print("halved" in dir(ops), "half_of" in dir(x), "Halved" in nn.__all__)
+'''
+
+
+def test_a_new_function_and_a_new_cell_are_found_in_their_files(tmp_path: Any) -> None:
+    for name, text in {"functions/halves.py": HALVED, "layers/halved.py": LAYER, "script.py": SCRIPT}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "0.25 0.5 1.25\nTrue True True\n"), done.stderr
