@@ -162,8 +162,6 @@ class _FloatPredicate(Unary, abstract=True):
 class IsNan(_FloatPredicate):
     """Where x is not a number."""
 
-    function: ClassVar[Names] = "isnan"
-    method: ClassVar[Names] = "isnan"
     array_function: ClassVar[str] = "isnan"
     cuda: ClassVar[str] = "{0} != {0}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -173,8 +171,6 @@ class IsNan(_FloatPredicate):
 class IsInf(_FloatPredicate):
     """Where x is an infinity."""
 
-    function: ClassVar[Names] = "isinf"
-    method: ClassVar[Names] = "isinf"
     array_function: ClassVar[str] = "isinf"
     cuda: ClassVar[str] = "{0} == {0} && {0} - {0} != {0} - {0}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -184,8 +180,6 @@ class IsInf(_FloatPredicate):
 class IsFinite(_FloatPredicate):
     """Where x is neither an infinity nor not a number."""
 
-    function: ClassVar[Names] = "isfinite"
-    method: ClassVar[Names] = "isfinite"
     array_function: ClassVar[str] = "isfinite"
     cuda: ClassVar[str] = "{0} - {0} == T(0)"
     bprop: ClassVar[Any] = _BOOLEAN

@@ -222,8 +222,6 @@ class Sign(_Step):
 class Floor(_Step):
     """The largest whole number not above x."""
 
-    function: ClassVar[Names] = "floor"
-    method: ClassVar[Names] = "floor"
     float_only: ClassVar[bool] = True
     array_function: ClassVar[str] = "floor"
     cuda: ClassVar[str] = "floor({0})"
@@ -233,8 +231,6 @@ class Floor(_Step):
 class Ceil(_Step):
     """The smallest whole number not below x."""
 
-    function: ClassVar[Names] = "ceil"
-    method: ClassVar[Names] = "ceil"
     float_only: ClassVar[bool] = True
     array_function: ClassVar[str] = "ceil"
     cuda: ClassVar[str] = "ceil({0})"
@@ -244,8 +240,6 @@ class Ceil(_Step):
 class Round(_Step):
     """The nearest whole number, halves to the even one."""
 
-    function: ClassVar[Names] = "round"
-    method: ClassVar[Names] = "round"
     float_only: ClassVar[bool] = True
     array_function: ClassVar[str] = "rint"
     cuda: ClassVar[str] = "rint({0})"

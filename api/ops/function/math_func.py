@@ -7,7 +7,7 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.ops.arguments import count_of, kept, reduced_axes, unbounded
 from mspc.api.ops.method_table import tensor_method
-from mspc.ir.types import BOOL, FLOAT64, INT64
+from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT64
 
 
 @tensor_method("div", "divide", "true_divide")
@@ -22,6 +22,42 @@ def div(input: Any, other: Any, *, rounding_mode: Any = None) -> Any:
 
 divide = div
 true_divide = div
+
+
+@tensor_method()
+def floor(input: Any) -> Any:
+    """The next integers below; integers as they are."""
+    return ops.Floor()(input) if input.dtype.is_float else input
+
+
+@tensor_method()
+def ceil(input: Any) -> Any:
+    """The next integers above; integers as they are."""
+    return ops.Ceil()(input) if input.dtype.is_float else input
+
+
+@tensor_method()
+def round(input: Any) -> Any:
+    """The next integers, halves to the even one; integers as they are."""
+    return ops.Round()(input) if input.dtype.is_float else input
+
+
+@tensor_method()
+def isnan(input: Any) -> Any:
+    """Where the elements are no numbers; nowhere among integers."""
+    return ops.IsNan()(input if input.dtype.is_float else ops.cast(input, FLOAT32))
+
+
+@tensor_method()
+def isinf(input: Any) -> Any:
+    """Where the elements are infinite; nowhere among integers."""
+    return ops.IsInf()(input if input.dtype.is_float else ops.cast(input, FLOAT32))
+
+
+@tensor_method()
+def isfinite(input: Any) -> Any:
+    """Where the elements are finite numbers; everywhere among integers."""
+    return ops.IsFinite()(input if input.dtype.is_float else ops.cast(input, FLOAT32))
 
 
 @tensor_method()

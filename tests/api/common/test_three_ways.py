@@ -194,6 +194,7 @@ def test_a_function_gives_the_same_in_a_graph_and_outside(name: str) -> None:
         lambda x: (x * 10).astype(ms.int32).mean(0),
         lambda x: (x > 0.5).add(2),
         lambda x: x.masked_fill(x > 0.5, ms.Tensor(2.0, ms.float16)),
+        lambda x: ((x * 10).astype(ms.int32).isfinite(), (x > 0.5).isnan(), (x * 10).astype(ms.int64).floor()),
         lambda x: ops.mean(x, 0) + ops.var(x, 0, keepdims=True),
     ],
 )  # fmt: skip
@@ -310,7 +311,7 @@ class Halved(Cell):
     def construct(self, x):
         return x.halved(times=2) + ops.halved(x) + x.half_of()
 '''
-SCRIPT = '''
+SCRIPT = """
 import importlib
 importlib.import_module("mspc.api.ops.function").__path__.append("functions")
 importlib.import_module("mspc.api.nn").__path__.append("layers")
@@ -319,7 +320,7 @@ from mspc import Tensor, nn, ops
 x = Tensor(np.ones((2, 3), np.float32))
 print(x.halved(2).asnumpy()[0, 0], ops.halved(x).asnumpy()[0, 0], nn.Halved()(x).asnumpy()[0, 0])
 print("halved" in dir(ops), "half_of" in dir(x), "Halved" in nn.__all__)
-'''
+"""
 
 
 def test_a_new_function_and_a_new_cell_are_found_in_their_files(tmp_path: Any) -> None:
