@@ -173,7 +173,7 @@ class Launcher:
         ignored, mode = compiled.traced.ignored_strategies, compiled.config.mode
         if ignored:
             said.append(f"{ignored} strategies set with shard() do not count in mode {mode}")
-        if compiled.config.feeds_own_rows and not takes_data(target):
+        if mode == "data_parallel" and compiled.config.feeds_own_rows and not takes_data(target):
             said.append(
                 f"{type(target).__name__} is called with gradients in mode {mode}: they are each rank's own, unless "
                 "the script adds them up; where one graph computes and uses gradients, they are added up there"

@@ -20,9 +20,9 @@ them for the next one. Where others wrote to the parameters, their nodes run in 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from mspc.analysis.shadow_weights import ShadowWeights, marked_shadow_weights
+from mspc.analysis.shadow_weights import marked_shadow_weights
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import DType, TensorType
 from mspc.ops.collective.collectives import AllReduce
@@ -31,9 +31,8 @@ from mspc.ops.fused.elementwise import FusedElementwise, step_types
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.op import Op
 from mspc.runtime.arena import Block, assign, most_alive
+from mspc.runtime.memory import COMMUNICATION, MemoryPlan, Place, side_stream
 
-COMMUNICATION, REDUCTION = "communication", "reduction"
-"""The attribute `stream` of nodes on side streams."""
 BUCKET_ALIGNMENT = 32
 """Bytes to which the members of a bucket are aligned. What stands in the gaps is reduced with them; nobody reads it."""
 
@@ -41,77 +40,9 @@ _Part = Value | int
 """The memory of one tensor: of a parameter or constant, or the number of a cell."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Memory of one tensor, contiguous and row-major.
-
-    kind: "arena", from `offset` on, or "kept": the memory of `value`, a Parameter or a Constant, from its begin on.
-    """
-
-    kind: str
-    value: Value | None
-    offset: int
-    nbytes: int
-
-
-@dataclass(frozen=True)
-class MemoryPlan:
-    """What a launch may assume.
-
-    A node whose operator `is_view`, and which is not in `copied`, is not launched: its result stands already. Any
-    other node finds its operands in their places and leaves its results in theirs, where
-    - no result shares memory with an operand, unless the place is equal: then the operator works `in_place`, or is an
-      AllReduce, or overwrites a parameter (`mutates`), whose new value is the result;
-    - nothing else of the arena may be written, and what a place held before is garbage (it may be NaN);
-    - places are aligned as asked, those of a bucket's members and of what is computed in their place to
-      BUCKET_ALIGNMENT.
-    Results of the graph stand until the end of the step; one of kind "kept" shows a parameter after the step.
-
-    places: one Place for every tensor of every value.
-    arena: bytes of the arena. lower_bound: most bytes of it that are alive at once; no plan is smaller.
-    buckets: for an AllReduce of several operands that stand side by side the whole block, in which member k begins at
-        the place of operand k: one reduction over the block, in place, is the node. Its size is a multiple of the
-        elements'. An AllReduce of several operands that is not here has operands elsewhere, or needed afterwards.
-    waits: for a node the collectives of other streams that must be over before it starts.
-    copied: nodes whose result shows a parameter that is updated while the result is still needed, with the places that
-        it shows. One that only shows is replaced by a copy from there to its place; an updating operator runs as ever,
-        and its new values are copied to its place after it.
-    shadow_weights: copies of parameters, whose places stand from step to step, and what only they read: these nodes
-        need not run while updates alone change the parameters.
-    weights, states, inputs: bytes of parameters: those that training leaves alone or that are trainable, those that
-        only the updates change (moments, counters), and what is fed. constants: bytes of the constants in the text.
-    gradients, activations: most bytes of the arena alive at once in what updates read, and in all else.
-    """
-
-    places: Mapping[Value, tuple[Place, ...]]
-    arena: int
-    lower_bound: int
-    buckets: Mapping[Node, Place] = field(default_factory=dict[Node, Place])
-    waits: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict[Node, "tuple[Node, ...]"])
-    copied: Mapping[Node, tuple[Place, ...]] = field(default_factory=dict[Node, "tuple[Place, ...]"])
-    weights: int = 0
-    states: int = 0
-    inputs: int = 0
-    constants: int = 0
-    gradients: int = 0
-    activations: int = 0
-    shadow_weights: ShadowWeights = field(default_factory=ShadowWeights)
-
-    @property
-    def peak(self) -> int:
-        """Bytes of all places together: parameters, constants and the arena."""
-        return self.weights + self.states + self.inputs + self.constants + self.arena
-
-
 def plan_memory(graph: Graph, alignment: int = 256) -> MemoryPlan:
     """The places of all values of a rank's execute graph (its types are the rank's own)."""
     return _Planner(graph).plan(alignment)
-
-
-def side_stream(node: Node) -> str:
-    """The side stream on which the node runs, "" for the main one."""
-    name = node.attrs.get("stream")
-    return str(name) if name in (COMMUNICATION, REDUCTION) else ""
 
 
 @dataclass

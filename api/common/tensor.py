@@ -4,27 +4,26 @@ does the work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from mspc.api.common.dtype import promoted_scalar
 from mspc.api.common.initial_values import InitialValue, as_initializer, checked_shape
 from mspc.api.common.tensor_methods import TensorMethods
+from mspc.api.common.tensor_operators import TensorOperators
 from mspc.api.communication.groups import ranks_of
 from mspc.api.errors import ApiIndexError, ApiTypeError, ApiValueError, caller_location
 from mspc.api.ops.primitive import register_session
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, INT64, DType, TensorType, dtype_of
-from mspc.ops.promotion import promoted
 
 WHOLE = "whole"
 STORED = "stored"
 """Values of `Tensor.placement` that are no layout."""
 
 
-class Tensor(TensorMethods):
+class Tensor(TensorMethods, TensorOperators):
     """A tensor of one element type.
 
     Args:
@@ -281,7 +280,11 @@ class Tensor(TensorMethods):
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
         """The values in another element type; of a tensor that is not drawn yet none is drawn."""
         cast = self.initial.cast(dtype_of(dtype)) if self.initial is not None else None
-        return Tensor(cast) if cast is not None else super().astype(dtype, copy)
+        return Tensor(cast) if cast is not None else self.computed("astype", dtype, copy)
+
+    def to(self, dtype: Any) -> Tensor:
+        """See `astype`."""
+        return self.astype(dtype)
 
     def set_dtype(self, dtype: Any) -> Tensor:
         kind = dtype_of(dtype)
@@ -291,46 +294,6 @@ class Tensor(TensorMethods):
         else:
             self._array, self._lazy = None, cast
         return self
-
-    # Operators ------------------------------------------------------------------------------------
-
-    def _binary(self, other: Any, function: Callable[..., Any], swapped: bool, divide: bool = False) -> Any:
-        left = self.value
-        if isinstance(other, (Tensor, np.ndarray)):
-            right = other.value if isinstance(other, Tensor) else other
-            kind = promoted(dtype_of(left.dtype), dtype_of(right.dtype))
-        elif isinstance(other, (bool, int, float, np.generic)):
-            right = other
-            kind = promoted_scalar(
-                dtype_of(left.dtype), other.item() if isinstance(other, np.generic) else other
-            )
-        else:
-            return NotImplemented
-        if divide and not kind.is_float:
-            kind = FLOAT32
-        operands = (np.asarray(left, kind.numpy), np.asarray(right, kind.numpy))
-        try:
-            return self._derived(function(*(operands[::-1] if swapped else operands)), other)
-        except ValueError as error:
-            raise ApiValueError(f"shapes {left.shape} and {np.shape(right)} do not fit: {error}") from None
-
-    def __neg__(self) -> Tensor:
-        return self._derived(-self.value)
-
-    def __pos__(self) -> Tensor:
-        return self
-
-    def __abs__(self) -> Tensor:
-        return self._derived(np.abs(self.value))
-
-    def __invert__(self) -> Tensor:
-        return self._derived(~self.value)
-
-    def __matmul__(self, other: Any) -> Any:
-        return self._binary(other, np.matmul, False)
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return self._binary(other, np.matmul, True)
 
 
 def _plain_index(index: Any) -> Any:
@@ -376,28 +339,6 @@ def _unwrapped(data: Any) -> Any:
         return [_unwrapped(item) for item in data]
     return data.value if isinstance(data, Tensor) else data
 
-
-def _binary_method(function: Callable[..., Any], swapped: bool, divide: bool = False) -> Callable[..., Any]:
-    def method(self: Tensor, other: Any) -> Any:
-        return self._binary(other, function, swapped, divide)
-
-    return method
-
-
-_ARITHMETIC: dict[str, tuple[Any, bool]] = {
-    "add": (np.add, False), "sub": (np.subtract, False), "mul": (np.multiply, False),
-    "truediv": (np.true_divide, True), "floordiv": (np.floor_divide, False), "mod": (np.mod, False),
-    "pow": (np.power, False), "and": (np.bitwise_and, False), "or": (np.bitwise_or, False),
-    "xor": (np.bitwise_xor, False),
-}  # fmt: skip
-for _name, (_function, _divide) in _ARITHMETIC.items():
-    setattr(Tensor, f"__{_name}__", _binary_method(_function, False, _divide))
-    setattr(Tensor, f"__r{_name}__", _binary_method(_function, True, _divide))
-for _name, _function in {
-    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
-    "ne": np.not_equal,
-}.items():  # fmt: skip
-    setattr(Tensor, f"__{_name}__", _binary_method(_function, False))
 
 def derived(array: Any, operands: Iterable[Any]) -> Tensor:
     """A tensor around `array`, computed from `operands`: WHOLE where one of them is and the others are Parameters'. A

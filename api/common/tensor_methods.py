@@ -36,15 +36,19 @@ class TensorMethods(metaclass=_OnClass):
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
         return types.MethodType(found, self)
 
+    def computed(self, name: str, *args: Any) -> Any:
+        """What the method of that name computes of the values, where a class has a method of its own before it."""
+        function = _method(name)
+        assert function is not None
+        return function(self, *args)
+
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *method_names()})
 
     def reshape(self, *shape: Any) -> Self:
         """The elements in their order in another shape; one size may be -1. Raises ValueError where it does not fit."""
-        function = _method("reshape")
-        assert function is not None
         try:
-            return function(self, *shape)
+            return self.computed("reshape", *shape)
         except MspcError:
             raise ApiValueError(f"cannot reshape {self.shape} to {sizes_of(shape)}") from None
 

@@ -34,13 +34,7 @@ def bind(
     if spec.vararg:
         bound[spec.vararg.arg] = tuple(args[len(positional) :])
     elif len(args) > len(positional):
-        hidden = int(is_method)
-        takes, given = len(positional) - hidden, len(args) - hidden
-        least = takes - len(defaults)
-        count = str(takes) if not defaults else f"{max(least, 0)} to {takes}"
-        listed = ", ".join(positional[hidden:])
-        plural = "s" * (count != "1")
-        raise MspcError(f"{name}() takes {count} argument{plural} ({listed}), not {given}", kind=TypeError)
+        raise _too_many(name, positional, len(args), len(defaults), int(is_method))
     only = [a.arg for a in spec.kwonlyargs]
     positional_only = {a.arg for a in spec.posonlyargs}
     extra: dict[str, Any] = {}
@@ -70,3 +64,12 @@ def bind(
         listed = ", ".join(f"'{key}'" for key in missing)
         raise MspcError(f"{name}() misses the argument{'s' * (len(missing) > 1)} {listed}", kind=TypeError)
     return bound
+
+
+def _too_many(name: str, positional: Sequence[str], given: int, defaults: int, hidden: int) -> MspcError:
+    """The error of a call with more arguments by position than there are; the first `hidden` are not shown."""
+    takes = len(positional) - hidden
+    count = f"{max(takes - defaults, 0)} to {takes}" if defaults else str(takes)
+    listed = ", ".join(positional[hidden:])
+    plural = "s" * (count != "1")
+    return MspcError(f"{name}() takes {count} argument{plural} ({listed}), not {given - hidden}", kind=TypeError)

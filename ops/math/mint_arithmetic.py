@@ -20,7 +20,7 @@ from mspc.ops.op import ArrayBackend, Names, Op, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.creation import LinSpace, Range, number_of
-from mspc.ops.tensor.embedding import OneHot
+from mspc.ops.tensor.one_hot import OneHot
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.factors import Rule
 from mspc.sharding.rules import broadcast_rule

@@ -17,8 +17,9 @@ from mspc.ops.math.elementwise import constant
 from mspc.ops.nn.activation import Sigmoid, SiLU
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.tensor.broadcast import ReduceSum, zeros
-from mspc.ops.tensor.moving import Concat, Pad, as_tuple
+from mspc.ops.tensor.moving import Concat, as_tuple
 from mspc.ops.tensor.slicing import take_part
+from mspc.ops.tensor.tiling import Pad
 from mspc.sharding.rules import factor_names
 
 Gradients = Sequence[Value | None]

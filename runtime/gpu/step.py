@@ -27,7 +27,7 @@ from mspc.ops.op import Op
 from mspc.runtime.gpu.overlap import Overlap
 from mspc.runtime.gpu.peers import Between
 from mspc.runtime.gpu.progress import communicates
-from mspc.runtime.memory_plan import COMMUNICATION, MemoryPlan, Place, side_stream
+from mspc.runtime.memory import COMMUNICATION, MemoryPlan, Place, side_stream
 from mspc.runtime.plan import loss_values
 from mspc.runtime.profile import Timed
 
@@ -226,7 +226,7 @@ class Step:
         if copied is not None:
             types = element_types(node.type)
             shown = tuple(self._array(place, type) for place, type in zip(copied, types, strict=True))
-            copy = self._copies(shown, out)
+            copy = _copies(self.device, shown, out)
             if node.op.is_view:
                 return copy, False
             update, plain = self._made(node, op, inputs, shown, copies)
@@ -234,13 +234,6 @@ class Step:
             assert both is not None
             return both, plain
         return self._made(node, op, inputs, out, copies)
-
-    def _copies(self, sources: tuple[Array, ...], targets: tuple[Array, ...]) -> Launch:
-        def launch() -> None:
-            for source, target in zip(sources, targets, strict=True):
-                self.device.copy(source, target)
-
-        return launch
 
     def _made(
         self, node: Node, op: Any, inputs: list[Any], out: Any, copies: Mapping[int, Copy] | None
@@ -373,6 +366,14 @@ class Step:
         if self._end is not None:
             self._end()
         self.current = -1
+
+
+def _copies(device: Any, sources: tuple[Array, ...], targets: tuple[Array, ...]) -> Launch:
+    def launch() -> None:
+        for source, target in zip(sources, targets, strict=True):
+            device.copy(source, target)
+
+    return launch
 
 
 def _call(work: Work, around: Callable[[Work, Launch], None] | None) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from mspc.commands.run import run_script
+from tests.conftest import HANG
 
 SCRIPT = """
 import sys
@@ -123,7 +124,7 @@ def _trained(script: Path, ranks: int, *arguments: str, simulate: bool = True) -
         run_script(script, ranks, True, script_arguments=given)
     else:
         command = [sys.executable, "-m", "mspc", "run", str(script), "--ranks", str(ranks), "--", *given]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=dict(os.environ))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, env=dict(os.environ))
         assert done.returncode == 0, done.stderr
     with np.load(out) as found:
         return dict(found)

@@ -13,7 +13,7 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.tensor.moving import Tile
+from mspc.ops.tensor.tiling import Tile
 
 SCRIPT = """
 import mindspore as ms, numpy as np

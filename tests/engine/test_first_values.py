@@ -18,6 +18,7 @@ from mspc.commands.run import run_directory, run_script
 from mspc.engine.tensor_file import StoredTensor, write_tensors
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, dtype_of
+from tests.conftest import HANG
 
 HEAD = """
 import numpy as np
@@ -162,7 +163,7 @@ def test_mpirun_makes_the_same_values(script: Path, capsys: pytest.CaptureFixtur
     run_directory(folder, data=Path("data.npz"), steps=2, simulate=True, save=Path("one.safetensors"))
     command = [sys.executable, "-m", "mspc", "run", str(folder), "--data", "data.npz", "--steps", "2"]
     done = subprocess.run(
-        [*command, "--save", "two.safetensors"], capture_output=True, text=True, timeout=600, check=False
+        [*command, "--save", "two.safetensors"], capture_output=True, text=True, timeout=HANG, check=False
     )
     assert done.returncode == 0, done.stderr
     assert Path("one.safetensors").read_bytes() == Path("two.safetensors").read_bytes()

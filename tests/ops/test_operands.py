@@ -25,11 +25,13 @@ from mspc.ops.random.dropout import Dropout
 from mspc.ops.tensor.broadcast import BroadcastTo, ReduceSum
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.creation import Fill, Range
-from mspc.ops.tensor.embedding import Gather, OneHot
-from mspc.ops.tensor.moving import Concat, Split, Tile, Transpose
+from mspc.ops.tensor.embedding import Gather
+from mspc.ops.tensor.moving import Concat, Split, Transpose
+from mspc.ops.tensor.one_hot import OneHot
 from mspc.ops.tensor.reshape import Flatten, Reshape, Squeeze
 from mspc.ops.tensor.selection import TopK
 from mspc.ops.tensor.slicing import StridedSlice
+from mspc.ops.tensor.tiling import Tile
 
 
 def tensor(*shape: int, dtype: Any = FLOAT32) -> TensorType:

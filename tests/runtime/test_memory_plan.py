@@ -41,7 +41,8 @@ from mspc.passes.base import parse_passes, run_passes
 from mspc.runtime.arena import Block, assign, most_alive
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
-from mspc.runtime.memory_plan import MemoryPlan, plan_memory
+from mspc.runtime.memory import MemoryPlan
+from mspc.runtime.memory_plan import plan_memory
 from tests.conftest import LOADED
 from tests.copied_parameters import random_copies
 from tests.interpret import cut_for

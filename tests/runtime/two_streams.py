@@ -19,7 +19,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import Exchanging
-from mspc.runtime.memory_plan import MemoryPlan, Place, side_stream
+from mspc.runtime.memory import MemoryPlan, Place, side_stream
 
 Array = Any
 

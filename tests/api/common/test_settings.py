@@ -60,8 +60,9 @@ CASES = [(function, name) for function, (_, table) in FUNCTIONS.items() for name
 @functools.cache
 def readers() -> str:
     """The text of all files that may read a setting."""
-    files = [p for p in ROOT.rglob("*.py") if not {"tests", "session"} & set(p.relative_to(ROOT).parts)]
-    return "".join(p.read_text() for p in [*files, ROOT / "session" / "device.py"])
+    own = {ROOT / "api" / name for name in ("settings.py", "setting.py", "context.py", "checks.py")}
+    files = [p for p in ROOT.rglob("*.py") if p not in own and p.relative_to(ROOT).parts[0] != "tests"]
+    return "".join(p.read_text() for p in files)
 
 
 def other(setting: Setting) -> Any:

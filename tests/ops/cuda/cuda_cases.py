@@ -17,8 +17,9 @@ from mspc.ops.op import REGISTRY, Op
 load_operators()
 
 MODULES = (
-    "nn.softmax", "nn.norm", "loss.loss", "math.reduce", "tensor.broadcast", "tensor.moving", "tensor.slicing",
-    "tensor.embedding", "random.dropout", "random.random_mask", "tensor.creation", "tensor.selection", "tensor.masking",
+    "nn.softmax", "nn.norm", "nn.rms_norm", "loss.loss", "math.reduce", "tensor.broadcast", "tensor.moving",
+    "tensor.tiling", "tensor.slicing", "tensor.embedding", "tensor.one_hot", "random.dropout", "random.random_mask",
+    "tensor.creation", "tensor.selection", "tensor.masking",
 )  # fmt: skip
 ELEMENTWISE = ("DropoutDoMask",)
 """Of these modules, but tested with the elementwise operators."""

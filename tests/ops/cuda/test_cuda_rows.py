@@ -61,7 +61,7 @@ def test_every_operator_has_a_kernel_or_is_named_here() -> None:
     without = {
         name
         for name, cls in REGISTRY.items()
-        if cls.__module__.removeprefix("mspc.ops.") in MODULES and cls.launch is Op.launch and not cls.view
+        if cls.__module__.removeprefix("mspc.ops.") in MODULES and cls.launch is Op.launch and not cls.is_view
     }
     assert without == PLAIN
 

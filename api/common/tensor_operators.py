@@ -1,0 +1,81 @@
+"""Python's operators on Tensors outside of a compiled graph: NumPy computes, in element types as MindSpore's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+
+from mspc.api.common.dtype import promoted_scalar
+from mspc.api.errors import ApiValueError
+from mspc.ir.types import FLOAT32, dtype_of
+from mspc.ops.promotion import promoted
+
+
+class TensorOperators:
+    """Mixed into Tensor, which supplies `value` and `_derived`."""
+
+    value: np.ndarray
+    _derived: Any
+
+    def _binary(self, other: Any, function: Callable[..., Any], swapped: bool, divide: bool = False) -> Any:
+        left = self.value
+        if isinstance(other, (TensorOperators, np.ndarray)):
+            right = other.value if isinstance(other, TensorOperators) else other
+            kind = promoted(dtype_of(left.dtype), dtype_of(right.dtype))
+        elif isinstance(other, (bool, int, float, np.generic)):
+            right = other
+            kind = promoted_scalar(
+                dtype_of(left.dtype), other.item() if isinstance(other, np.generic) else other
+            )
+        else:
+            return NotImplemented
+        if divide and not kind.is_float:
+            kind = FLOAT32
+        operands = (np.asarray(left, kind.numpy), np.asarray(right, kind.numpy))
+        try:
+            return self._derived(function(*(operands[::-1] if swapped else operands)), other)
+        except ValueError as error:
+            raise ApiValueError(f"shapes {left.shape} and {np.shape(right)} do not fit: {error}") from None
+
+    def __neg__(self) -> Self:
+        return self._derived(-self.value)
+
+    def __pos__(self) -> Self:
+        return self
+
+    def __abs__(self) -> Self:
+        return self._derived(np.abs(self.value))
+
+    def __invert__(self) -> Self:
+        return self._derived(~self.value)
+
+    def __matmul__(self, other: Any) -> Any:
+        return self._binary(other, np.matmul, False)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return self._binary(other, np.matmul, True)
+
+
+def _binary_method(function: Callable[..., Any], swapped: bool, divide: bool = False) -> Callable[..., Any]:
+    def method(self: TensorOperators, other: Any) -> Any:
+        return self._binary(other, function, swapped, divide)
+
+    return method
+
+
+_ARITHMETIC: dict[str, tuple[Any, bool]] = {
+    "add": (np.add, False), "sub": (np.subtract, False), "mul": (np.multiply, False),
+    "truediv": (np.true_divide, True), "floordiv": (np.floor_divide, False), "mod": (np.mod, False),
+    "pow": (np.power, False), "and": (np.bitwise_and, False), "or": (np.bitwise_or, False),
+    "xor": (np.bitwise_xor, False),
+}  # fmt: skip
+for _name, (_function, _divide) in _ARITHMETIC.items():
+    setattr(TensorOperators, f"__{_name}__", _binary_method(_function, False, _divide))
+    setattr(TensorOperators, f"__r{_name}__", _binary_method(_function, True, _divide))
+for _name, _function in {
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
+    "ne": np.not_equal,
+}.items():  # fmt: skip
+    setattr(TensorOperators, f"__{_name}__", _binary_method(_function, False))

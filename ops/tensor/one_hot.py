@@ -1,0 +1,105 @@
+"""OneHot: rows of a unit matrix, chosen by integers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import DType, TensorType
+from mspc.ops.arguments import axis_in, int_of
+from mspc.ops.bases import require_same
+from mspc.ops.cuda.move import put_values
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.tensor.embedding import _INTEGER, require_integer
+from mspc.sharding.factors import Rule
+from mspc.sharding.rules import factor_names, sized
+
+
+class OneHot(Op):
+    """on_value where the class along the new dimension `axis` is the integer, off_value elsewhere.
+
+    Called as `OneHot(axis)(indices, depth, on_value, off_value)`. offset: the first class of this rank.
+    """
+
+    axis: int = -1
+    depth: int = 0
+    offset: int = 0
+    bprop: ClassVar[Any] = _INTEGER
+    samples: ClassVar[Any] = (
+        sample(
+            (8,), (), (), dtypes=("Int32", "Float64", "Float64"), low=0, high=16, depth=16, gradient=False
+        ),
+        sample(
+            (8, 4),
+            (),
+            (),
+            dtypes=("Int32", "Float64", "Float64"),
+            low=-1,
+            high=8,
+            depth=8,
+            axis=0,
+            gradient=False,
+        ),
+        sample(
+            (8, 4),
+            (),
+            (),
+            dtypes=("Int32", "Float64", "Float64"),
+            low=0,
+            high=8,
+            depth=8,
+            axis=1,
+            gradient=False,
+        ),
+    )
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy of OneHot cuts the output: ((indices..., classes), (), ())."""
+        return (*rule.outputs, (), ())
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        if len(args) != 4:
+            raise MspcError(
+                f"OneHot takes 4 arguments (indices, depth, on_value, off_value), not {len(args)}"
+            )
+        indices, depth, on, off = args
+        return replace(self, depth=int_of(self.name, "depth", depth)), (indices, on, off)
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return types[1].dtype
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_integer(self.name, 0, types[0])
+        require_same(self.name, *types[1:])
+        return inferred
+
+    def rule(self, indices: TensorType, on_value: TensorType, off_value: TensorType) -> str:
+        names = factor_names(len(indices.shape) + 1)
+        axis = axis_in(self.name, self.axis, len(names))
+        new = sized(names.pop(), self.depth)
+        return f"{' '.join(names)}, ,  -> {' '.join((*names[:axis], new, *names[axis:]))}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        indices, on, off = inputs
+        axis = self.axis % (indices.ndim + 1)
+        classes = xp.arange(self.offset, self.offset + self.depth, dtype=indices.dtype)
+        hit = xp.expand_dims(indices, axis) == classes.reshape((-1,) + (1,) * (indices.ndim - axis))
+        return xp.where(hit, on, off)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        indices, on, off = inputs
+        inner = math.prod(indices.shape[self.axis % (indices.ndim + 1) :])
+        place = f"at / {self.depth * inner} * {inner} + at % {inner}"
+        text = f"(long long)ids[{place}] == (long long)(at / {inner} % {self.depth}) + {self.offset} ? *on : *off"
+        return put_values(device, "one_hot", out, text, [("ids", indices), ("on", on), ("off", off)])
+
+    def localize(self, placement: Placement) -> Op:
+        shape = placement.out_types[0].shape
+        here = placement.out_layouts[0].slices_for(placement.rank, shape)[self.axis % len(shape)]
+        return replace(self, depth=here.stop - here.start, offset=self.offset + here.start)

@@ -1,0 +1,341 @@
+"""Finds attention that is written out: from its last product back to query, key, value and mask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Node, Value
+from mspc.ir.named_layout import NamedLayout
+from mspc.ir.types import BOOL, DType, TensorType
+from mspc.ops.math.arithmetic import Add, Div, Mul, RealDiv
+from mspc.ops.math.comparison import Select
+from mspc.ops.math.matmul import BatchMatMul
+from mspc.ops.nn.attention import FlashAttentionScore
+from mspc.ops.nn.softmax import Softmax
+from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.masking import MaskedFill
+from mspc.ops.tensor.moving import Transpose
+from mspc.passes.fusion.causal_masks import causal_mode
+
+MASKED = -1e4
+"""A score replaced by this number or a lower one has no weight after the softmax."""
+HEADS_BEHIND = (0, 2, 1, 3)
+"""From (batch, sequence, heads, depth) to (batch, heads, sequence, depth) and back."""
+Users = Mapping[Value, Sequence[tuple[Node, int]]]
+Mesh = tuple[tuple[int, ...], tuple[str, ...], int] | None
+Roles = tuple[str, ...]
+"""What each dimension of a tensor is: "b" batch, "n" heads, "" one that must stay whole."""
+
+
+class _NoMatch(Exception):
+    """The operators are not an attention, or one that must stay as it is."""
+
+
+@dataclass
+class Match:
+    """An attention found in the graph.
+
+    nodes: what goes. last: the one whose result the fused operator gives. query, key, value: its operands.
+    sparse_mode: of the operator, in place of a shift or a mask.
+    transposes: those of the operands, which go where nobody else reads them. cuts: what strategies say of each role,
+        the number of parts, or of a layout the axes. mesh: the layouts' device matrix and the rest. cast: to which type
+        query, key and value still are to be cast.
+    """
+
+    nodes: list[Node]
+    query: Value
+    key: Value
+    value: Value
+    last: Node
+    scale: float = 1.0
+    shift: Value | None = None
+    mask: Value | None = None
+    inverted: bool = False
+    sparse_mode: int = 0
+    layout: str = "BNSD"
+    heads: int = 1
+    transposes: list[Node] = field(default_factory=list["Node"])
+    cuts: dict[str, Any] = field(default_factory=dict[str, Any])
+    mesh: Mesh = None
+    cast: list[DType | None] = field(default_factory=lambda: [None] * 3)
+
+
+def match_attention(product: Node, users: Users, results: set[Value]) -> Match | None:
+    try:
+        return _matched(product, users, results)
+    except _NoMatch:
+        return None
+
+
+def _matched(product: Node, users: Users, results: set[Value]) -> Match:
+    """The attention that ends in `product`. Raises _NoMatch."""
+    op = product.op
+    assert isinstance(op, BatchMatMul)
+    if op.transpose_a or op.transpose_b:
+        raise _NoMatch
+
+    def only_reader(value: Value) -> Node:
+        if not isinstance(value, Node) or len(users.get(value, ())) != 1 or value in results:
+            raise _NoMatch
+        return value
+
+    nodes = [product]
+    at = only_reader(product.inputs[0])
+    while isinstance(at.op, Cast):
+        nodes.append(at)
+        at = only_reader(at.inputs[0])
+    if not isinstance(at.op, Softmax) or at.op.axis not in (-1, (-1,), len(at.shape) - 1, (len(at.shape) - 1,)):
+        raise _NoMatch
+    nodes.append(at)
+    softmax, at = at, only_reader(at.inputs[0])
+    match = Match(nodes, product, product, product.inputs[1], product)
+    while not isinstance(at.op, BatchMatMul):
+        nodes.append(at)
+        at = only_reader(_before(at, match))
+    nodes.append(at)
+    if len(at.shape) not in (3, 4) or at.shape != softmax.shape or at.op.transpose_a:
+        raise _NoMatch
+    match.query, match.key = (_unscaled(v, match, only_reader) for v in at.inputs)
+    _add_strategies(match, nodes)
+    _take_layout(match, at.op.transpose_b, users, results)
+    _hide_future(match, at.shape)
+    _check(match)
+    return match
+
+
+def _before(node: Node, match: Match) -> Value:
+    """The scores before one operator between the first product and the softmax; notes what it does."""
+    if isinstance(node.op, Cast):
+        if not node.tensor_type.dtype.is_float:
+            raise _NoMatch
+        return node.inputs[0]
+    factor, rest = _scaled(node)
+    if rest is not None:
+        match.scale *= factor
+        return rest
+    if isinstance(node.op, Add) and match.shift is None and match.scale == 1.0:
+        beside = [i for i in (0, 1) if node.inputs[i].shape == node.shape]
+        beside.sort(key=lambda i: not _is_product(node.inputs[i]))
+        if beside:
+            match.shift = node.inputs[1 - beside[0]]
+            return node.inputs[beside[0]]
+    if isinstance(node.op, MaskedFill | Select) and match.mask is None:
+        if isinstance(node.op, MaskedFill):
+            value, match.mask, masked = node.inputs
+        else:
+            match.mask, value, masked = node.inputs
+            match.inverted = not isinstance(value, Constant)
+            if not match.inverted:
+                value, masked = masked, value
+        lowest = isinstance(masked, Constant) and (masked.value * match.scale <= MASKED).all()
+        if value.shape == node.shape and lowest:
+            return value
+    raise _NoMatch
+
+
+def _is_product(value: Value) -> bool:
+    """Whether `value` is a product of matrices, or one that is scaled or cast."""
+    while isinstance(value, Node) and isinstance(value.op, Cast | Mul | Div | RealDiv):
+        value = value.inputs[isinstance(value.inputs[0], Constant)]
+    return isinstance(value, Node) and isinstance(value.op, BatchMatMul)
+
+
+def _scaled(node: Node) -> tuple[float, Value | None]:
+    """(factor, scaled value) of a multiplication by one number, (1.0, None) for anything else."""
+    if not isinstance(node.op, Mul | Div | RealDiv):
+        return 1.0, None
+    left, right = node.inputs
+    if isinstance(right, Constant) and right.value.size == 1 and left.shape == node.shape:
+        number = float(right.value.item())
+        if not isinstance(node.op, Mul):
+            number = 1 / number if number else math.inf
+        return number, left
+    if isinstance(node.op, Mul) and isinstance(left, Constant) and left.value.size == 1 and right.shape == node.shape:
+        return float(left.value.item()), right
+    return 1.0, None
+
+
+def _unscaled(value: Value, match: Match, only_reader: Any) -> Value:
+    """An operand of the first product without factors that nobody else sees."""
+    while isinstance(value, Node):
+        factor, rest = _scaled(value)
+        if rest is None or rest.tensor_type != value.tensor_type:
+            return value
+        try:
+            match.nodes.append(only_reader(value))
+        except _NoMatch:
+            return value
+        match.scale *= factor
+        value = rest
+    return value
+
+
+def _take_layout(match: Match, transposed: bool, users: Users, results: set[Value]) -> None:
+    """Decide the operator's layout and take its operands in it. Raises _NoMatch where the key cannot be had."""
+    rank = len(match.query.shape)
+    if rank == 3:
+        match.layout = "BSH"  # with one head: its depth is the hidden dimension
+        if not transposed:
+            match.key = _source(match.key, (0, 2, 1), match)
+        return
+    match.heads = match.query.shape[1]
+    perms = (HEADS_BEHIND, HEADS_BEHIND if transposed else (0, 2, 3, 1), HEADS_BEHIND)
+    operands = (match.query, match.key, match.value)
+    before = [_before_transpose(v, perm) for v, perm in zip(operands, perms, strict=True)]
+    after = _transpose_after(match.last, users, results)
+    if after and all(before):
+        match.layout = "BSND"
+        for index, nodes in enumerate(before):
+            for node in nodes:
+                _note(match, node, 0, ("b", "", "n", "") if node is nodes[-1] else _roles(node, 4))
+            match.transposes += nodes
+            match.cast[index] = None if len(nodes) == 1 else nodes[0].tensor_type.dtype
+        for node in after:
+            _note(match, node, 0, ("b", "n", "", ""))
+        match.nodes += after
+        match.last = after[-1]
+        match.query, match.key, match.value = (nodes[-1].inputs[0] for nodes in before)
+    elif not transposed:
+        match.key = _source(match.key, (0, 1, 3, 2), match)
+
+
+def _hide_future(match: Match, scores: tuple[int, ...]) -> None:
+    """Put a sparse mode in the place of the shift or the mask, where it only hides later keys from a query."""
+    if match.shift is not None and match.mask is None:
+        match.sparse_mode = causal_mode(match.shift, scores, _hides_by_addition)
+    if match.mask is not None and match.shift is None:
+        match.sparse_mode = causal_mode(match.mask, scores, lambda near, far: near == match.inverted and far != near)
+    if match.sparse_mode:
+        match.shift, match.mask, match.inverted = None, None, False
+
+
+def _hides_by_addition(near: Any, far: Any) -> bool:
+    return bool(near == 0 and far <= np.asarray(MASKED).astype(far.dtype))  # BFloat16 has -9984 for it
+
+
+def _before_transpose(value: Value, perm: tuple[int, ...]) -> list[Node]:
+    """The transpose that `value` is, or the cast and the transpose before it; none where there is none."""
+    if _transposed(value, perm) is not None:
+        return [value] if isinstance(value, Node) else []
+    if isinstance(value, Node) and isinstance(value.op, Cast) and value.tensor_type.dtype.is_float:
+        nodes = _before_transpose(value.inputs[0], perm)
+        return [value, *nodes] if len(nodes) == 1 else []
+    return []
+
+
+def _transpose_after(product: Node, users: Users, results: set[Value]) -> list[Node]:
+    """The transpose that alone reads a product, or the cast and the transpose behind it."""
+    readers = users.get(product, ())
+    if len(readers) != 1 or product in results:
+        return []
+    ((after, _),) = readers
+    if _transposed(after, HEADS_BEHIND) is product:
+        return [after]
+    if isinstance(after.op, Cast) and after.tensor_type.dtype.is_float and isinstance(product.op, BatchMatMul):
+        nodes = _transpose_after(after, users, results)
+        return [after, *nodes] if len(nodes) == 1 else []
+    return []
+
+
+def _transposed(value: Value, perm: tuple[int, ...]) -> Value | None:
+    """What `value` is a transpose of, None where it is none in this order."""
+    if isinstance(value, Node) and isinstance(value.op, Transpose):
+        rank = len(value.shape)
+        if rank == len(perm) and value.op.order(rank) == perm:
+            return value.inputs[0]
+    return None
+
+
+def _source(key: Value, perm: tuple[int, ...], match: Match) -> Value:
+    source = _transposed(key, perm)
+    if source is None:
+        raise _NoMatch
+    assert isinstance(key, Node)
+    match.transposes.append(key)
+    _note(match, key, 0, ("b", "n", "", "") if len(perm) == 4 else ("b", "", ""))
+    return source
+
+
+def _add_strategies(match: Match, nodes: list[Node]) -> None:
+    """Note what the strategies of the products and of what stands between them say of batch and heads."""
+    for node in nodes:
+        for index, operand in enumerate(node.inputs):
+            _note(match, node, index, _roles(operand, len(node.shape)))
+        if node.out_strategy is not None:
+            raise _NoMatch
+
+
+def _roles(value: Value, rank: int) -> Roles:
+    """Roles of the dimensions of a value beside scores or operands of `rank` dimensions, aligned at the right."""
+    roles = ("b", "n", "", "") if rank == 4 else ("b", "", "")
+    shape = value.shape
+    if len(shape) > rank:
+        raise _NoMatch
+    return roles[rank - len(shape) :]
+
+
+def _note(match: Match, node: Node, index: int, roles: Roles) -> None:
+    """Note how the strategy of one input cuts. Raises _NoMatch where strategies disagree or cut what stays whole."""
+    if node.out_strategy is not None:
+        raise _NoMatch
+    if node.in_strategy is None or (index >= len(node.in_strategy) and not roles):
+        return
+    given: Any = node.in_strategy[index] if index < len(node.in_strategy) else None
+    mesh: Mesh = None
+    if isinstance(given, NamedLayout):
+        mesh = (given.device_matrix, given.alias_name, given.interleaved)
+        given = given.tensor_map
+    entry = cast("tuple[Any, ...]", given if isinstance(given, tuple) else ())
+    if len(entry) != len(roles) or (match.cuts and match.mesh != mesh):
+        raise _NoMatch  # among others a wrong strategy, which is reported where it stands
+    match.mesh = mesh
+    whole = 1 if mesh is None else -1
+    for role, cut, size in zip(roles, entry, node.inputs[index].shape, strict=True):
+        role = role if size > 1 else ""
+        if (not role and cut != whole) or (role and match.cuts.setdefault(role, cut) != cut):
+            raise _NoMatch
+
+
+def _check(match: Match) -> None:
+    """Raises _NoMatch where the fused operator does not take the operands, or the operators stand in several places."""
+    first = match.nodes[0]
+    if any(node.phase != "forward" or node.attrs != first.attrs for node in match.nodes):
+        raise _NoMatch
+    for operand in (match.shift, match.mask):
+        # Three dimensions are heads, queries and keys for the operator, batch, queries and keys for a product of three.
+        if operand is not None and match.layout == "BSH" and len(operand.shape) == 3 and operand.shape[0] > 1:
+            raise _NoMatch
+    if match.mask is not None and match.mask.tensor_type.dtype != BOOL:
+        raise _NoMatch
+    if not match.scale or not math.isfinite(match.scale):
+        raise _NoMatch
+    try:
+        inferred = fused_operator(match).infer(*types_of(match))
+    except MspcError:
+        raise _NoMatch from None
+    result = TensorType(match.nodes[0].tensor_type.dtype, match.last.shape)
+    if inferred.elements[3] != result:  # type: ignore[union-attr]  # the operator gives four tensors
+        raise _NoMatch
+
+
+def fused_operator(match: Match) -> FlashAttentionScore:
+    optional = [name for name, v in (("real_shift", match.shift), ("attn_mask", match.mask)) if v is not None]
+    return FlashAttentionScore(
+        match.heads, scale_value=match.scale, input_layout=match.layout, sparse_mode=match.sparse_mode,
+        optional=tuple(optional),
+    )  # fmt: skip
+
+
+def operands_of(match: Match) -> list[Value]:
+    return [v for v in (match.query, match.key, match.value, match.shift, match.mask) if v is not None]
+
+
+def types_of(match: Match) -> list[TensorType]:
+    types = [v.tensor_type for v in operands_of(match)]
+    return [t if d is None else TensorType(d, t.shape) for t, d in zip(types, [*match.cast, None, None], strict=False)]
