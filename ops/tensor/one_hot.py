@@ -13,8 +13,8 @@ from mspc.ops.arguments import axis_in, int_of
 from mspc.ops.bases import require_same
 from mspc.ops.cuda.move import put_values
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, Op, Placement, sample
-from mspc.ops.tensor.embedding import _INTEGER, require_integer
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.ops.tensor.embedding import require_integer
 from mspc.sharding.factors import Rule
 from mspc.sharding.rules import factor_names, sized
 
@@ -28,7 +28,7 @@ class OneHot(Op):
     axis: int = -1
     depth: int = 0
     offset: int = 0
-    bprop: ClassVar[Any] = _INTEGER
+    bprop: ClassVar[Any] = NotDifferentiable("its input is an integer")
     samples: ClassVar[Any] = (
         sample(
             (8,), (), (), dtypes=("Int32", "Float64", "Float64"), low=0, high=16, depth=16, gradient=False
