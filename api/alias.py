@@ -106,11 +106,17 @@ class PublicFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         first, _, rest = fullname.partition(".")
-        if first != self.first:
+        if first != self.first or self.leaves(rest):
             return None
         if home_of(rest) is None:
             return self.refuse(fullname, rest)
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def leaves(self, rest: str) -> bool:
+        """Whether a module is mspc's own, for other finders. A folder without code is none: of a checkout that was
+        brought up to date an old one may be left."""
+        place = os.path.join(os.path.dirname(_API), *rest.split("."))
+        return os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py"))
 
     def refuse(self, fullname: str, rest: str) -> None:
         """What becomes of a module that is not there; None leaves it to other finders."""
@@ -138,6 +144,9 @@ class AliasFinder(PublicFinder):
     """Finds `mindspore` and everything below it."""
 
     first = NAME
+
+    def leaves(self, rest: str) -> bool:
+        return False
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         return _Alias(spec.name)
@@ -173,7 +182,7 @@ class _Alias(ModuleType):
 def install_public() -> None:
     """Make `import mspc.nn` mean mspc/api/nn. Calling it again changes nothing."""
     if not any(type(finder) is PublicFinder for finder in sys.meta_path):
-        sys.meta_path.append(PublicFinder())
+        sys.meta_path.insert(0, PublicFinder())
 
 
 def install() -> None:

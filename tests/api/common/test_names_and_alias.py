@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -124,3 +125,15 @@ def test_import_mspc_loads_no_numpy():
     code = "import sys, mspc, mspc.api.names, mspc.api.alias; print('numpy' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"
+
+
+def test_an_old_folder_without_code_hides_no_module(tmp_path):
+    """As `nn/__pycache__` that is left of a checkout from before the move."""
+    (tmp_path / "mspc").symlink_to(Path(mspc.__file__).parent)
+    code = (
+        "import os, mspc; mspc.__path__.append(os.getcwd()); os.makedirs('nn/__pycache__'); import mspc.nn as nn;"
+        "print(nn.Dense.__module__)"
+    )
+    command = [sys.executable, "-c", code]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert found.stdout == "mspc.api.nn.basic\n"
