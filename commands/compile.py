@@ -65,8 +65,8 @@ def compile_target(target: str, options: CompileOptions) -> None:
 
     with Progress() as progress, OutputFolder(folder) as output:
         progress.show(f"compiling {launch.script} for {ranks} rank{'s' if ranks > 1 else ''}")
-        first = compile_for(launch, ranks, level)
         asked = session.rank_was_asked and ranks > 1
+        first = compile_for(launch, ranks, level, compared=asked)
         programs = Programs(first, wanted, asked, level, rerun)
         settings = Settings(launch.context.matmul_allow_tf32, launch.context.deterministic)
         values = first_values(first.compiled)

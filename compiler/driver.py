@@ -19,7 +19,7 @@ from mspc.compiler.rank_graphs import RankGraphs
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
-from mspc.passes.base import find_pass
+from mspc.passes.base import PassManager, find_pass
 from mspc.passes.fusion.causal_masks import note_causal_masks
 from mspc.passes.sharding.check_strategies import strategy_mistakes
 
@@ -125,12 +125,25 @@ def compile_launch(
     Raises:
         MspcError: every mistake of the program, independent ones together.
     """
-    traced, fed = trace_call(target, describe_call(args, []), config, whole)
-    return compile_graph(traced, fed, config, on_stage)
+    return compile_traced(trace_call(target, describe_call(args, []), config, whole), on_stage)
 
 
-def trace_call(target: Any, call: Call, config: Config, whole: bool = False) -> tuple[Traced, list[Fed]]:
-    """What the front end makes of `target(*call)`, and how its tensors arrive; raises as `compile_launch` does.
+@dataclass(frozen=True)
+class TracedCall:
+    """A call, read but not compiled yet. fed: how its tensors arrive."""
+
+    config: Config
+    traced: Traced
+    fed: list[Fed]
+
+    @property
+    def text(self) -> str:
+        """The graph as the front end made it: calls of one text are one program."""
+        return print_graph(self.traced.graph)
+
+
+def trace_call(target: Any, call: Call, config: Config, whole: bool = False) -> TracedCall:
+    """Read `target(*call)`; raises as `compile_launch` does.
 
     What takes no data, an optimizer, hands back True for every update, not whole copies of all that it has changed.
     """
@@ -144,11 +157,30 @@ def trace_call(target: Any, call: Call, config: Config, whole: bool = False) -> 
     )
     if not takes_data(target):
         traced.drop_results(Updates(traced.graph).changes)
-    return traced, fed
+    return TracedCall(config, traced, fed)
 
 
-def compile_graph(traced: Traced, fed: list[Fed], config: Config, on_stage: OnStage | None = None) -> Compiled:
-    """Compile a traced graph: the shared passes, then the program's identity."""
+def compile_traced(call: TracedCall, on_stage: OnStage | None = None) -> Compiled:
+    """Compile a call that was read: the shared passes, then the program's identity. The one way to a program."""
+    config, traced, fed = call.config, call.traced, call.fed
+    graph = _prepared(call)
+    names = passes_of(config.mode, config.device)
+    if "fuse_attention" in names:
+        arrays = {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)}
+        note_causal_masks(graph, arrays)
+    graph = _run_shared_passes(graph, names, on_stage)
+    if config.mode == "hybrid_parallel" and config.ranks > 1:
+        traced.warnings += filter(None, [warning_of_own_gradients(graph)])
+    text = print_graph(graph)
+    compile_id = hashlib.sha256(f"{config.ranks}\n{text}".encode()).hexdigest()[:ID_LENGTH]
+    graph.attrs["compile_id"] = compile_id
+    ranks = RankGraphs(graph, rank_passes_of(config.device))
+    return Compiled(config, traced, fed, graph, compile_id, len(names) + 1, ranks)
+
+
+def _prepared(call: TracedCall) -> Graph:
+    """The traced graph with what passes read from its header and its inputs."""
+    config, traced, fed = call.config, call.traced, call.fed
     graph = traced.graph
     graph.attrs |= {"mode": config.mode, "ranks": config.ranks} | config.attributes()
     if config.sharded:
@@ -161,29 +193,21 @@ def compile_graph(traced: Traced, fed: list[Fed], config: Config, on_stage: OnSt
         parameter.layout = how.layout if config.mode != "stand_alone" else None
         if how.graph_type != how.global_type:
             parameter.global_type = how.global_type
-    names = passes_of(config.mode, config.device)
-    if "fuse_attention" in names:
-        arrays = {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)}
-        note_causal_masks(graph, arrays)
+    return graph
+
+
+def _run_shared_passes(graph: Graph, names: Sequence[str], on_stage: OnStage | None) -> Graph:
+    """The passes that all ranks share. A view is reported, and not gone on with."""
+    manager = PassManager()
     _report(on_stage, "frontend", 0, graph, True, "")
     previous = "frontend"
-    for name in PREPARING:
-        graph, changed = find_pass(name).apply(graph)
-        if changed:
-            _report(on_stage, name, 0, graph, True, previous)
-            previous = name
-    for i, name in enumerate(names, 1):
-        result, changed = find_pass(name).apply(graph)
-        _report(on_stage, name, i, result, changed, previous)
-        if name not in VIEWS:
+    for number, name in (*((0, name) for name in PREPARING), *enumerate(names, 1)):
+        result, changed = manager.apply(find_pass(name), graph)
+        if changed or number:
+            _report(on_stage, name, number, result, changed, previous)
+        if name not in VIEWS and (changed or number):
             graph, previous = result, name
-    if config.mode == "hybrid_parallel" and config.ranks > 1:
-        traced.warnings += filter(None, [warning_of_own_gradients(graph)])
-    text = print_graph(graph)
-    compile_id = hashlib.sha256(f"{config.ranks}\n{text}".encode()).hexdigest()[:ID_LENGTH]
-    graph.attrs["compile_id"] = compile_id
-    ranks = RankGraphs(graph, rank_passes_of(config.device))
-    return Compiled(config, traced, fed, graph, compile_id, len(names) + 1, ranks)
+    return graph
 
 
 def _optimizer_parallel(traced: Traced, config: Config) -> None:

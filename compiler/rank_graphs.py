@@ -9,7 +9,7 @@ from typing import Any
 from mspc.ir.graph import Graph, Node, OpLike, Parameter, Value
 from mspc.ir.text.printer import OpenText, print_graph
 from mspc.ir.varying import VaryingConstant
-from mspc.passes.base import OnPass, find_pass, run_passes
+from mspc.passes.base import OnPass, PassManager, find_pass, run_passes
 from mspc.passes.per_rank.rank_kinds import Differences, Kind, own_constant, own_op, varies
 from mspc.passes.per_rank.rank_parts import Part, Places
 from mspc.passes.per_rank.slice_to_rank import check_rank, sliced
@@ -174,11 +174,12 @@ class RankGraphs:
     def _stages(self, rank: Any, parts: Sequence[Part], wanted: Collection[str]) -> dict[str, StageOfKind]:
         assert self._places is not None
         stages: dict[str, StageOfKind] = {}
+        manager = PassManager()
         graph, changed = sliced(self.graph, rank, self._places, parts), True
         last = self.passes[-1]
         for name in self.passes:
             if name != self.passes[0]:
-                graph, changed = find_pass(name).apply(graph)
+                graph, changed = manager.apply(find_pass(name), graph)
             if name in wanted:
                 stages[name] = StageOfKind(graph if name == last else _copied(graph), changed)
         return stages

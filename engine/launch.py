@@ -22,9 +22,8 @@ from mspc.api.context import FrozenContext
 from mspc.api.runtime import asked_device
 from mspc.api.setting import say_once
 from mspc.compiler.call import Call, describe_call, takes_data
-from mspc.compiler.config import Config, Fed
-from mspc.compiler.driver import Compiled, compile_graph, trace_call
-from mspc.compiler.frontend.trace import Traced
+from mspc.compiler.config import Config
+from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
 from mspc.engine.job import Job, explain, join_job
 from mspc.engine.parameter_store import ParameterStore
 from mspc.engine.ranks.mpirun import mpi_size
@@ -185,12 +184,12 @@ class Launcher:
 
     def build(self, target: Any, call: Call, config: Config) -> tuple[Compiled, dict[str, Any]]:
         """The compiled target, and the script's Parameter of every parameter name."""
-        traced, fed = self.trace(target, call, config)
-        return compile_graph(traced, fed, config), traced.parameters
+        read = trace_call(target, call, config)
+        return self.compiled(read), read.traced.parameters
 
-    def trace(self, target: Any, call: Call, config: Config) -> tuple[Traced, list[Fed]]:
-        """What the front end makes of `target(*call)`, and how its tensors arrive."""
-        return trace_call(target, call, config)
+    def compiled(self, call: TracedCall) -> Compiled:
+        """The program of a call that was read."""
+        return compile_traced(call)
 
     def config(self, frozen: FrozenContext) -> Config:
         """The compiler's settings for a launch in this context."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mspc.api.state import Session
+from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, Stage, compile_launch
+from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
 from mspc.engine.capture import Launch
 from mspc.engine.dumps import NO_FILES, File, StageFiles
 
@@ -42,18 +42,17 @@ class Built:
     text: str
 
 
-def compile_for(launch: Launch, ranks: int, level: int) -> Built:
-    """Compile `launch` for `ranks` ranks, keeping the files that `level` asks for."""
+def compile_for(launch: Launch, ranks: int, level: int, compared: bool = False) -> Built:
+    """Compile `launch` for `ranks` ranks, keeping the files that `level` asks for, and where it will be `compared` with
+    what other ranks launch its text."""
     files = StageFiles(level)
-    traced: list[str] = []
+    call = _traced(launch, ranks)
+    text = call.text if compared else ""
+    return Built(compile_traced(call, files), files.files, text)
 
-    def note(stage: Stage) -> None:
-        if not traced:
-            traced.append(stage.text())
-        files(stage)
 
-    compiled = compile_launch(launch.target, launch.args, config_of(launch, ranks), note, launch.whole)
-    return Built(compiled, files.files, traced[0])
+def _traced(launch: Launch, ranks: int) -> TracedCall:
+    return trace_call(launch.target, describe_call(launch.args, []), config_of(launch, ranks), launch.whole)
 
 
 def config_of(launch: Launch, ranks: int) -> Config:
@@ -82,7 +81,7 @@ class Programs:
         self._rerun = rerun
         others = sorted({0, *_spread(wanted)} - {wanted[0]}) if asked else []
         ranks = first.compiled.config.ranks
-        self.differ = any(_traced_text(rerun(rank), ranks) != first.text for rank in others)
+        self.differ = any(_traced(rerun(rank), ranks).text != first.text for rank in others)
         self._identity = first.compiled.compile_id
         if self.differ and self._first_rank != 0:
             self._identity = compile_for(rerun(0), ranks, NO_FILES).compiled.compile_id
@@ -103,19 +102,3 @@ def _spread(wanted: Sequence[int]) -> set[int]:
         return set(wanted)
     middle = len(wanted) // 2
     return {*wanted[:4], *wanted[middle : middle + 2], *wanted[-2:]}
-
-
-def _traced_text(launch: Launch, ranks: int) -> str:
-    """The graph of a launch as the front end hands it over, as text."""
-    found: list[str] = []
-
-    class _Enough(Exception):
-        """The rest of the compile is not needed."""
-
-    def note(stage: Stage) -> None:
-        found.append(stage.text())
-        raise _Enough
-
-    with contextlib.suppress(_Enough):
-        compile_launch(launch.target, launch.args, config_of(launch, ranks), note, launch.whole)
-    return found[0]

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from mspc.api import state
-from mspc.compiler.call import Call
 from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, compile_graph
+from mspc.compiler.driver import Compiled, TracedCall
 from mspc.engine.job import Job
 from mspc.engine.launch import Launcher, RanksWanted
 from mspc.engine.script import ScriptError, run_script_as
 from mspc.engine.user_state import UserState
 from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.ir.text.printer import print_graph
 from mspc.runtime.choose import Hardware, Wishes
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.faults.failure import StoppedByOther
@@ -65,13 +63,12 @@ class SimulatedLauncher(Launcher):
         super().__init__(job, ranks_given, script_folder)
         self._shared = shared
 
-    def build(self, target: Any, call: Call, config: Config) -> tuple[Compiled, dict[str, Any]]:
-        traced, fed = self.trace(target, call, config)
-        key = (len(self.launched), config, print_graph(traced.graph))
-        compiled = self._shared.compiled.get(key)
-        if compiled is None:
-            compiled = self._shared.compiled[key] = compile_graph(traced, fed, config)
-        return compiled, traced.parameters
+    def compiled(self, call: TracedCall) -> Compiled:
+        key = (len(self.launched), call.config, call.text)
+        known = self._shared.compiled.get(key)
+        if known is None:
+            known = self._shared.compiled[key] = super().compiled(call)
+        return known
 
 
 def simulate_script(

@@ -99,10 +99,45 @@ def _option(text: str) -> int | bool | str:
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
+VERIFY = "MSPC_VERIFY_PASSES"
+"""Environment variable: where it is set, every graph is checked behind every pass. Tests set it."""
+
+
+class PassManager:
+    """Runs passes. Every pass of a compile, of a rank and of `mspc opt` runs here.
+
+    Args:
+        on_pass: told the name of the pass, its result, and whether it changed anything.
+        verify: check the graph behind every pass; None: where the environment asks for it.
+    """
+
+    def __init__(self, on_pass: OnPass | None = None, verify: bool | None = None) -> None:
+        self._on_pass = on_pass
+        self._verify = bool(os.environ.get(VERIFY)) if verify is None else verify
+
+    def apply(self, step: Pass, graph: Graph) -> tuple[Graph, bool]:
+        """(the resulting graph, changed).
+
+        Raises:
+            MspcError: the pass refuses the graph. AssertionError: the pass left a broken graph; it names the pass.
+        """
+        result, changed = step.apply(graph)
+        if self._verify:
+            try:
+                result.verify()
+            except AssertionError as error:
+                raise AssertionError(f"{step.name} leaves a broken graph: {error}") from None
+        if self._on_pass is not None:
+            self._on_pass(step.name, result, changed)
+        return result, changed
+
+    def run(self, graph: Graph, passes: Iterable[Pass]) -> Graph:
+        """The graph behind all of `passes`, in their order."""
+        for step in passes:
+            graph, _ = self.apply(step, graph)
+        return graph
+
+
 def run_passes(graph: Graph, passes: Iterable[Pass], on_pass: OnPass | None = None) -> Graph:
     """Run `passes` in order and return the resulting graph."""
-    for step in passes:
-        graph, changed = step.apply(graph)
-        if on_pass is not None:
-            on_pass(step.name, graph, changed)
-    return graph
+    return PassManager(on_pass).run(graph, passes)

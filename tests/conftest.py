@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from mspc.passes.base import VERIFY
+
 ROOT = Path(__file__).resolve().parent.parent
 HANG = 600.0
 """Seconds after which a subprocess of a test counts as hung: ten times and more what any takes on a slow machine with
 other work. Tests measure no speed; benchmarks do."""
 LOADED = 10
 """How many times as long as on a machine of its own anything may take that a test times to tell it from a hang."""
+
+
+os.environ[VERIFY] = "1"  # for the processes that tests start, too
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

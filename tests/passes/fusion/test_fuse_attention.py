@@ -13,7 +13,7 @@ import pytest
 
 from mspc.api.state import Session
 from mspc.compiler.call import describe_call
-from mspc.compiler.driver import compile_graph, trace_call
+from mspc.compiler.driver import compile_traced, trace_call
 from mspc.engine.capture import capture
 from mspc.engine.programs import config_of
 from mspc.ir.graph import Graph
@@ -149,14 +149,15 @@ def compiled(
     told which constants are triangles."""
     launch = capture(script, [kind, *map(str, (ranks, data, tensor))], Session.of_rank(0, ranks))
     config = config_of(launch, ranks)
-    traced, fed = trace_call(launch.target, describe_call(launch.args, []), config)
+    call = trace_call(launch.target, describe_call(launch.args, []), config)
+    traced = call.traced
     if fuse:
         if known:
             note_causal_masks(traced.graph, traced.constants)
         assert FuseAttention().run(traced.graph)
         traced.graph.verify()
     stage = parse(print_graph(traced.graph), REGISTRY).main
-    return stage, compile_graph(traced, fed, config).graph, dict(traced.constants)
+    return stage, compile_traced(call).graph, dict(traced.constants)
 
 
 def fed(graph: Graph, constants: Any) -> dict[str, Any]:

@@ -1,0 +1,49 @@
+"""What every pass runs through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Graph, Parameter
+from mspc.ir.types import FLOAT32, TensorType
+from mspc.ops.math.elementwise import Exp
+from mspc.passes.base import VERIFY, Pass, PassManager
+
+
+@dataclass(frozen=True)
+class Forget(Pass):
+    """Lose the node that the result stands on."""
+
+    def run(self, graph: Graph) -> bool:
+        graph.nodes.clear()
+        return True
+
+
+def small() -> Graph:
+    graph = Graph("main")
+    graph.parameters.append(Parameter("x", TensorType(FLOAT32, (4,))))
+    graph.results = [Builder(graph).emit(Exp(), graph.parameters[0])]
+    return graph
+
+
+def test_a_broken_graph_names_the_pass() -> None:
+    with pytest.raises(AssertionError, match="test_pass_manager leaves a broken graph: "):
+        PassManager(verify=True).apply(Forget(), small())
+
+
+def test_checks_are_made_where_the_environment_asks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError):
+        PassManager().apply(Forget(), small())
+    monkeypatch.delenv(VERIFY)
+    _, changed = PassManager().apply(Forget(), small())
+    assert changed
+
+
+def test_passes_are_told_in_their_order() -> None:
+    told: list[tuple[str, bool]] = []
+    manager = PassManager(lambda name, graph, changed: told.append((name, changed)), verify=False)
+    manager.run(small(), [Forget(), Forget()])
+    assert told == [("test_pass_manager", True)] * 2
