@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mspc.engine.profile_options import ProfileOptions
-from mspc.engine.ranks.mpirun import limit_threads, mpi_rank, mpi_size, run_under_mpirun
+from mspc.engine.ranks.environment import limit_threads, mpi_rank, mpi_size
+from mspc.engine.ranks.mpirun import run_under_mpirun
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime.choose import Wishes
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from mspc.api.errors import is_library
-from mspc.engine.ranks.mpirun import job_name, limit_threads, local_place, mpi_rank, mpi_size
+from mspc.engine.ranks.environment import job_name, limit_threads, local_place, mpi_rank, mpi_size, session_folder
 from mspc.engine.script import ScriptError
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.runtime.choose import Hardware, Wishes
@@ -131,6 +131,7 @@ def join_job(wishes: Wishes | None = None) -> Job:
     from mspc.runtime.faults.watch import Watch
 
     watch = Watch(mpi_rank(), size, job_name())
+    watch.session_folder = session_folder()
     watch.patience = hardware.wishes.timeout or watch.patience
     from mspc.runtime.comm.mpi import MpiComm
 

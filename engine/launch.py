@@ -26,7 +26,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
 from mspc.engine.job import Job, explain, join_job
 from mspc.engine.parameter_store import ParameterStore
-from mspc.engine.ranks.mpirun import mpi_size
+from mspc.engine.ranks.environment import mpi_size
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.graph import Parameter as GraphParameter

@@ -26,6 +26,8 @@ LAYERS: dict[str, str] = {
 """Top folders of mspc and what each may import beside itself: the one list that a new top folder is entered in."""
 ONLY_IN = {"cupy": "runtime/", "mpi4py": "runtime/comm/mpi.py"}
 THIRD_PARTY = {"ir": {"numpy", "lark", "networkx", "ml_dtypes"}}
+READS_LAUNCHERS = "engine/ranks/"
+LAUNCHER_VARIABLE = re.compile(r"\b(OMPI|PMIX?|SLURM|RANK)_[A-Z]+|RANK_TABLE_FILE")
 RUNS_SCRIPTS = "engine/script.py"
 NO_CODE = {"tests", "benchmarks", "samples", "docs", "build", "dist"}
 LINES = 400
@@ -212,4 +214,15 @@ def test_nothing_is_pickled_or_evaluated() -> None:
                 and shown != RUNS_SCRIPTS
             ):
                 wrong.append(f"{shown}:{node.lineno} calls {called.id}")
+    assert wrong == []
+
+
+def test_one_room_reads_the_variables_of_launchers() -> None:
+    wrong: list[str] = []
+    for path in package_files():
+        shown = str(path.relative_to(ROOT))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            if LAUNCHER_VARIABLE.fullmatch(text) and not shown.startswith(READS_LAUNCHERS):
+                wrong.append(f"{shown}:{getattr(node, 'lineno', 0)} names {text}")
     assert wrong == []

@@ -80,6 +80,7 @@ def _operator(name: str) -> Any:
     from mspc.ops.op import REGISTRY
 
     _load_operators()
+    importlib.import_module("mspc.api.common.tensor")  # it tells operators of groups and of results outside a graph
     op = REGISTRY.get(_SPELLINGS.get(name, name))
     return None if op is None else primitive_class(op)
 

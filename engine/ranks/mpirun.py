@@ -1,7 +1,4 @@
-"""Starting the ranks of a run through Open MPI's mpirun, and what a rank reads of it from its environment.
-
-Imports nothing heavy: the number of BLAS threads must be set before NumPy is imported.
-"""
+"""Starting the ranks of a run through Open MPI's mpirun."""
 
 from __future__ import annotations
 
@@ -10,51 +7,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from mspc.ir.diagnostics import MspcError
-
-_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-
-
-def mpi_size(environment: Mapping[str, str] | None = None) -> int:
-    """The number of ranks that mpirun started, 0 where it did not start this process."""
-    text = (os.environ if environment is None else environment).get("OMPI_COMM_WORLD_SIZE", "")
-    return int(text) if text.isdigit() else 0
-
-
-def mpi_rank() -> int:
-    """This process's rank as mpirun says, 0 without it."""
-    text = os.environ.get("OMPI_COMM_WORLD_RANK", "")
-    return int(text) if text.isdigit() else 0
-
-
-def local_place() -> tuple[int, int]:
-    """This process's number among the ranks on this host, and how many they are."""
-    found = [os.environ.get(f"OMPI_COMM_WORLD_LOCAL_{name}", "") for name in ("RANK", "SIZE")]
-    if all(text.isdigit() for text in found):
-        return int(found[0]), int(found[1])
-    return mpi_rank(), max(1, mpi_size())
-
-
-def job_name() -> str:
-    """A name that all ranks of this job share and no other job has."""
-    return (
-        os.environ.get("PMIX_NAMESPACE") or os.environ.get("OMPI_MCA_ess_base_jobid") or f"job-{os.getppid()}"
-    )
-
-
-def limit_threads(local_ranks: int = 0) -> None:
-    """Give every rank its share of the cores: one BLAS thread where ranks outnumber cores. Values that
-    the user set are kept. Without effect once NumPy is loaded."""
-    local = local_ranks or int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "0") or 0)
-    if local <= 1:
-        return
-    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = max(1, min(mine, (os.cpu_count() or 1) // local))
-    for name in _THREADS:
-        os.environ.setdefault(name, str(share))
 
 
 def find_mpirun() -> str:

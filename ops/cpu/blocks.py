@@ -124,14 +124,12 @@ def apply(function: Any, *operands: Any, out: Any) -> Any:
 
 @functools.cache
 def thread_count() -> int:
-    """Threads that a kernel may use: as many as the user gave to BLAS, else this rank's share of the cores."""
+    """Threads that a kernel may use: as many as BLAS is given (a rank of a job gets its share), else all cores."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         text = os.environ.get(name, "")
         if text.isdigit() and int(text) > 0:
             return int(text)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    ranks = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "")
-    return max(1, cores // int(ranks)) if ranks.isdigit() and int(ranks) else cores
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @functools.cache

@@ -11,12 +11,11 @@ _SEGMENT = re.compile(r"(?:^|/)sm_segment\.\S+$")
 MAPS = "/proc/self/maps"
 
 
-def remove_files_of_job() -> None:
+def remove_files_of_job(session: str) -> None:
     """Remove the session folder of this rank's mpirun, and the shared memory that this rank has mapped with others.
 
     All ranks do this at once; what is gone already is no mistake.
     """
-    session = os.environ.get("PMIX_SERVER_TMPDIR", "")
     if _SESSION.fullmatch(os.path.basename(session)):
         shutil.rmtree(session, ignore_errors=True)
     for path in shared_segments():

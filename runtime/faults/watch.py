@@ -77,6 +77,8 @@ class Watch:
         self.graph_of: Callable[[int, int], Graph] | None = None
         self.marks: Callable[[], int] | None = None
         self.patience = PATIENCE
+        self.session_folder = ""
+        """What mpirun keeps while the job runs, for the rank to remove where mpirun cannot."""
         folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
         safe = "".join(c if c.isalnum() or c in "-." else "-" for c in name)
         self._path = os.path.join(folder, f"mspc-{os.getuid()}-{safe}")
@@ -291,7 +293,7 @@ class Watch:
 
     def _orphaned(self) -> NoReturn:
         """What started this rank is gone, so that nobody would end the job or tidy up behind it."""
-        remove_files_of_job()
+        remove_files_of_job(self.session_folder)
         self.fail(ExecutionError(f"mpirun was killed {self.place(self.rank).message}").render(), 1)
 
     def _ended(self, rank: int) -> None:
