@@ -1,6 +1,6 @@
 """The view that people read to see every operator's strategy: the forward operators with global shapes.
 
-Input: the graph after propagation. Output: a new graph of the forward operators only, each with
+Input: the graph after propagation. Output: a new graph of the forward operators (and updates that they read), each with
 `{in_strategy: ((2, 4), (4, 1))}` behind it; the compile itself goes on with the input.
 """
 
@@ -23,11 +23,12 @@ class StepParallelBegin(Pass):
         view.returns_tuple = graph.returns_tuple
         mapping: dict[Value, Value] = {}
         used: set[Value] = set()
+        shown = _shown(graph)
         for node in graph.nodes:
-            if node.phase != "forward":
+            if node not in shown:
                 continue
             inputs = [_seen(mapping, value) for value in node.inputs]
-            kept = [value for value, original in zip(inputs, node.inputs, strict=True) if _forward(original)]
+            kept = [v for v, original in zip(inputs, node.inputs, strict=True) if _is_among(shown, original)]
             if isinstance(node.op, Depend) and len(kept) < len(inputs):
                 mapping[node] = inputs[0]
                 continue
@@ -37,7 +38,7 @@ class StepParallelBegin(Pass):
             mapping[node] = copy
             used.update(inputs)
             view.nodes.append(copy)
-        view.results = [_seen(mapping, value) for value in graph.results if _forward(value)]
+        view.results = [_seen(mapping, value) for value in graph.results if _is_among(shown, value)]
         used.update(view.results)
         for parameter in graph.parameters:
             copy = Parameter(parameter.name, parameter.type, parameter.kind, parameter.trainable)
@@ -59,8 +60,18 @@ def _strategy(node: Node) -> tuple[tuple[int, ...], ...] | None:
     return tuple(layout.strategy if layout is not None else () for layout in node.in_layouts)
 
 
-def _forward(value: Value) -> bool:
-    return not isinstance(value, Node) or value.phase == "forward"
+def _shown(graph: Graph) -> set[Node]:
+    """The forward operators, and updates whose results they compute with; what only has to run before is left out."""
+    shown = {node for node in graph.nodes if node.phase == "forward"}
+    for node in reversed(graph.nodes):
+        if node in shown:
+            read = node.inputs[:1] if isinstance(node.op, Depend) else node.inputs
+            shown.update(value for value in read if isinstance(value, Node))
+    return shown
+
+
+def _is_among(shown: set[Node], value: Value) -> bool:
+    return not isinstance(value, Node) or value in shown
 
 
 def _seen(mapping: dict[Value, Value], value: Value) -> Value:
