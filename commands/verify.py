@@ -11,15 +11,15 @@ import numpy as np
 
 from mspc.api.common.parameter import Parameter as ScriptParameter
 from mspc.api.common.tensor import Tensor
-from mspc.commands.compared import Row, coarsest, compare
 from mspc.commands.compile import CompileOptions, find_launch
-from mspc.commands.own_rows import alone_on_own_rows, compare_own_rows
 from mspc.commands.report.table import Table, print_table, write_json
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Stage, compile_launch
 from mspc.engine.capture import Launch
+from mspc.engine.compared import Row, coarsest, compare
 from mspc.engine.first_values import first_values
+from mspc.engine.own_rows import alone_on_own_rows, compare_own_rows
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.layout import Layout

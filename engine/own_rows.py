@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.commands.compared import Row, coarsest, compare
 from mspc.compiler.driver import Compiled
+from mspc.engine.compared import Row, coarsest, compare
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import combine
