@@ -11,7 +11,7 @@ from mspc.ir.text.printer import print_graph, print_module
 from mspc.ops.check_types import check_types
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
-from mspc.passes.base import parse_passes, run_passes
+from mspc.passes.base import PassManager, parse_passes
 
 
 def optimize(file: Path, passes: str) -> str:
@@ -31,7 +31,7 @@ def optimize(file: Path, passes: str) -> str:
             notes=["without -p the file is read and printed"],
         )
     check_types(module.graphs[0])
-    graph = run_passes(module.graphs[0], steps)
+    graph = PassManager(verify=False).run(module.graphs[0], steps)
     try:
         graph.verify()
     except AssertionError as error:

@@ -136,8 +136,9 @@ def test_interrupt_ends_quietly(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text("import time\nprint('running', flush=True)\ntime.sleep(60)\n")
     command = [sys.executable, "-m", "mspc", "compile", "slow.py"]
     with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
-    ) as job:
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which a job in the background ignores
+    ) as job:  # fmt: skip
         assert job.stdout is not None
         assert job.stdout.readline() == "running\n"
         job.send_signal(signal.SIGINT)

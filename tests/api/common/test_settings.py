@@ -61,8 +61,9 @@ CASES = [(function, name) for function, (_, table) in FUNCTIONS.items() for name
 def readers() -> str:
     """The text of all files that may read a setting."""
     own = {ROOT / "api" / name for name in ("settings.py", "setting.py", "context.py", "checks.py")}
-    files = [p for p in ROOT.rglob("*.py") if p not in own and p.relative_to(ROOT).parts[0] != "tests"]
-    return "".join(p.read_text() for p in files)
+    folders = [init.parent for init in ROOT.glob("[a-z]*/__init__.py")]
+    files = [p for folder in folders for p in folder.rglob("*.py") if p not in own]
+    return "".join(p.read_text(encoding="utf-8") for p in files)
 
 
 def other(setting: Setting) -> Any:

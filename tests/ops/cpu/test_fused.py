@@ -211,12 +211,3 @@ def test_threads_are_those_of_blas(variable: str, count: int, monkeypatch: pytes
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, str(count))
     assert fused.thread_count.__wrapped__() == count
-
-
-def test_ranks_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(fused.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    for ranks, count in (("1", 8), ("4", 2), ("16", 1)):
-        monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", ranks)
-        assert fused.thread_count.__wrapped__() == count
