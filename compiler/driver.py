@@ -197,15 +197,17 @@ def _prepared(call: TracedCall) -> Graph:
 
 
 def _run_shared_passes(graph: Graph, names: Sequence[str], on_stage: OnStage | None) -> Graph:
-    """The passes that all ranks share. A view is reported, and not gone on with."""
+    """The passes that all ranks share. A view is reported, and not gone on with; a pass of `PREPARING` that changed
+    nothing leaves no trace."""
     manager = PassManager()
     _report(on_stage, "frontend", 0, graph, True, "")
     previous = "frontend"
     for number, name in (*((0, name) for name in PREPARING), *enumerate(names, 1)):
         result, changed = manager.apply(find_pass(name), graph)
-        if changed or number:
-            _report(on_stage, name, number, result, changed, previous)
-        if name not in VIEWS and (changed or number):
+        if name in PREPARING and not changed:
+            continue
+        _report(on_stage, name, number, result, changed, previous)
+        if name not in VIEWS:
             graph, previous = result, name
     return graph
 

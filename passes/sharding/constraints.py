@@ -13,8 +13,8 @@ def release_constraints(graph: Graph) -> bool:
     """Let every reader of a constraint read what it constrains; True where there was any.
 
     The constraints stay, read by nobody, so that people see them among the operators' strategies, until a rank's graph
-    is made. One that is read
-    behind an update of the parameter that it shows becomes a copy: its readers want what stood there before.
+    is made. One that is read behind an update of the parameter that it shows becomes a copy: its readers want what
+    stood there before.
     """
     if not any(map(is_constraint, graph.nodes)):
         return False
@@ -36,7 +36,6 @@ def release_constraints(graph: Graph) -> bool:
         node.attrs["unused"] = True
     graph.results = [replaced.get(v, v) for v in graph.results]
     return True
-
 
 
 def is_released(value: Value) -> bool:
