@@ -164,7 +164,8 @@ def run(
         bool, typer.Option("--deterministic", help="The same bits at every run, on a GPU too.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="How long ranks on GPUs wait for one that is missing [20].")
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="How long to wait for a rank that is stopped or missing [60]."),
     ] = 0.0,
     profile: Annotated[
         Path | None,

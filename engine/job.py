@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from mspc.api.errors import is_library
 from mspc.engine.ranks.environment import job_name, limit_threads, local_place, mpi_rank, mpi_size, session_folder
+from mspc.engine.ranks.siblings import ranks_of_this_launcher
 from mspc.engine.script import ScriptError
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.runtime.choose import Hardware, Wishes
@@ -60,6 +61,11 @@ class Job:
             self.watch.cursor[0] = -1
         if self.profile is not None:
             self.profile.step_done(self)
+
+    def doing(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """A context around what is done together outside of graphs; `what` tells of it where other ranks do not come:
+        "reading the parameter 'w'"."""
+        return contextlib.nullcontext() if self.watch is None else self.watch.doing(what)
 
     def outside_user_code(self) -> Any:
         """A context around everything that may communicate; a simulation changes over to other ranks
@@ -130,9 +136,10 @@ def join_job(wishes: Wishes | None = None) -> Job:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # lines of several ranks stay whole
     from mspc.runtime.faults.watch import Watch
 
-    watch = Watch(mpi_rank(), size, job_name())
+    watch = Watch(mpi_rank(), size, job_name(), ranks_of_this_launcher)
     watch.session_folder = session_folder()
     watch.patience = hardware.wishes.timeout or watch.patience
+    watch.start()
     from mspc.runtime.comm.mpi import MpiComm
 
     comm = MpiComm(watch)
@@ -141,7 +148,8 @@ def join_job(wishes: Wishes | None = None) -> Job:
             f"mpirun started {size} ranks, but MPI counts {comm.size}",
             notes=["mpi4py uses another MPI than this mpirun; use the mpirun beside this Python"],
         )
-    watch.start(lambda: comm.barrier(tuple(range(size))))
+    comm.barrier(tuple(range(size)))
+    watch.ready()
     return Job(comm, MpiComm(watch, channel=1), watch, hardware)
 
 

@@ -30,11 +30,15 @@ from mspc.engine.ranks.environment import mpi_size
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.graph import Parameter as GraphParameter
+from mspc.ops.collective.base import Collective
 from mspc.runtime.choose import EACH_ITS_OWN, Asked, Wishes
-from mspc.runtime.comm.agreement import agree, stop_together
+from mspc.runtime.comm.agreement import agree, agree_on_collectives, stop_together
+from mspc.runtime.faults.stalled import GRAPHS
 from mspc.runtime.slices import cut_parameter, slices_of
 
 Array = Any
+OWN_GRAPHS = GRAPHS * 2**20 - 1
+"""From here on graphs are numbered in which a rank meets no other; to the GPUs' marks all of them are one."""
 
 
 class RanksWanted(BaseException):
@@ -90,7 +94,7 @@ class Launcher:
         self.ranks_given = ranks_given
         self.script_folder = script_folder
         self.store = ParameterStore(job)
-        self.launched: list[Launched] = []
+        self.launched: dict[int, Launched] = {}
         self.on_first_compile: Callable[[], None] = _nothing
         self._known: dict[Any, Launched] = {}
         self._kept: list[Any] = []
@@ -108,7 +112,8 @@ class Launcher:
         key = (id(target), call, frozen)
         found = self._known.get(key)
         if found is None:
-            found = self._compile(target, call, frozen)
+            with self.job.doing(f"compiling {_name(target)} for ({_shown(tensors)})"):
+                found = self._compile(target, call, frozen)
             self._known[key] = found
             self._kept.append((target, args))  # an id must not be used again while it is part of a key
         arrays = [tensor.value for tensor in tensors]
@@ -142,24 +147,48 @@ class Launcher:
             built = self.build(target, call, self.config(frozen))
         except MspcError as found:
             error = found
-        if error is not None and self.job.size == 1:
+        if error is not None and (self.job.size == 1 or frozen.parallel_mode in EACH_ITS_OWN):
             raise error
-        with self.job.outside_user_code():
-            stop_together(self.job.comm, error)
-            assert built is not None
-            compiled, parameters = built
-            if compiled.config.mode not in EACH_ITS_OWN:
-                agree(self.job.comm, compiled.compile_id)
-            self.job.hardware.agree(self.job.comm)
+        alone = built is not None and self._is_alone(built[0])
+        if not alone:
+            with self.job.outside_user_code():
+                self._agree(built[0] if built is not None else None, error)
+        assert built is not None
+        compiled, parameters = built
         self._warn(target, compiled, frozen)
         self.job.hardware.prepare(asked.deterministic, self.job.comm, self.job.watch)
         tf32 = bool(getattr(frozen, "matmul_allow_tf32", False))
-        launched = Launched(len(self.launched), compiled, self.job, parameters, self.store, tf32)
-        self.launched.append(launched)
+        number = self._number(alone)
+        launched = self.launched[number] = Launched(number, compiled, self.job, parameters, self.store, tf32)
         if self.job.watch is not None:
             self.job.watch.describe = self.describe
             self.job.watch.graph_of = self.graph_of
         return launched
+
+    def _is_alone(self, compiled: Compiled) -> bool:
+        """Whether a graph is this rank's own business: each rank may run another, and nothing in this one meets any."""
+        if compiled.config.mode not in EACH_ITS_OWN:
+            return False
+        return not any(isinstance(node.op, Collective) for node in compiled.rank_graph(self.job.rank).nodes)
+
+    def _agree(self, compiled: Compiled | None, error: MspcError | None) -> None:
+        """Make sure that all ranks can run their graphs, and that these fit together; all that meet call this.
+
+        Raises:
+            MspcError: they cannot, or do not.
+        """
+        if compiled is not None and compiled.config.mode in EACH_ITS_OWN:
+            agree_on_collectives(self.job.comm, compiled.rank_graph(self.job.rank))
+        else:
+            stop_together(self.job.comm, error)
+            assert compiled is not None
+            agree(self.job.comm, compiled.compile_id)
+        self.job.hardware.agree(self.job.comm)
+
+    def _number(self, alone: bool) -> int:
+        """The next graph's number, which all that meet in it share; of one that meets no other it is this rank's."""
+        count = sum((number >= OWN_GRAPHS) == alone for number in self.launched)
+        return count if not alone else OWN_GRAPHS + GRAPHS * count
 
     def _warn(self, target: Any, compiled: Compiled, frozen: FrozenContext) -> None:
         """Rank 0 says once what the compiler noticed, what does not happen in this mode, and which settings do not
@@ -255,6 +284,15 @@ def default_launcher() -> Launcher:
 
 
 def _nothing() -> None: ...
+
+
+def _name(target: Any) -> str:
+    """What a script calls a network: its class, or its name where it is a function."""
+    return getattr(target, "__name__", "") or type(target).__name__
+
+
+def _shown(tensors: Sequence[Tensor]) -> str:
+    return ", ".join(f"{tensor.dtype} {tensor.shape}" for tensor in tensors)
 
 
 def _constant(full: Any, parameter: GraphParameter, rank: int) -> Array:

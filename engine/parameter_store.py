@@ -126,7 +126,7 @@ class ParameterStore:
         layout = kept.slices[kept.newest].graph_parameter.layout
         if self._job.size == 1 or layout is None or getattr(layout, "is_replicated", False):
             return np.array(self._job.hardware.memory.fetch(kept.slices[kept.newest].array))
-        with self._job.outside_user_code():
+        with self._job.outside_user_code(), self._job.doing(f"reading the sharded parameter {parameter.name!r}"):
             return self._full(kept)
 
     def draw(self, parameter: Any, initial: Any) -> None:

@@ -19,7 +19,7 @@ from mspc.ir.graph import Graph, Parameter
 from mspc.ir.layout import Layout
 from mspc.ops.check_types import check_types
 from mspc.runtime.choose import Asked, Wishes
-from mspc.runtime.comm.agreement import agree, stop_together
+from mspc.runtime.comm.agreement import agree, agree_on_collectives, stop_together
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.data import Batches, load_batches, synthetic_batches
 from mspc.runtime.faults.failure import NodeFailure
@@ -140,6 +140,7 @@ def run_rank(options: Options, job: Job, program: Program, ahead: ReadAhead | No
     assert prepared is not None
     graph = prepared.graph
     agree(job.comm, str(graph.attrs.get("compile_id", "")), str(program.folder))
+    agree_on_collectives(job.comm, graph)
     executor = _executor(graph, prepared.values, job, program.settings)
     if job.watch is not None:
         job.watch.describe = lambda rank, _, index: _place(program, rank, index)

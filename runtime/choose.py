@@ -26,8 +26,8 @@ _ON_CPU = "or run it on the CPU with mspc run --device cpu"
 class Wishes:
     """What the command line says of devices.
 
-    device: auto, cpu or gpu. deterministic: the same bits at every run. timeout: seconds for which no rank may move
-    before one that is waited for counts as missing; 0 for the default.
+    device: auto, cpu or gpu. deterministic: the same bits at every run. timeout: seconds for which a rank may be
+    stopped, or none may move before one that is waited for counts as missing; 0 for the default.
     """
 
     device: str = AUTO
@@ -323,7 +323,7 @@ class Hardware:
             from mspc.runtime.backend import NumPyBackend
             from mspc.runtime.executor import Executor
 
-            return Executor(graph, NumPyBackend(host), values, cursor)
+            return Executor(graph, NumPyBackend(host.for_graph(number)), values, cursor)
         device, together = self.device, graph.attrs.get("mode") not in EACH_ITS_OWN
         device.tf32 = tf32
         device.progress.graph = number

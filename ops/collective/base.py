@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import group_of
@@ -13,6 +13,21 @@ from mspc.sharding.groups import group_name
 
 Ranks = tuple[int, ...]
 _REDUCE_OPS = ("sum", "max", "min", "prod")
+
+
+class Meeting(NamedTuple):
+    """ranks: who meet. label: tells meetings of the same ranks apart that need no common order. said: what all of them
+    must say alike."""
+
+    ranks: Ranks
+    label: str
+    said: str
+
+
+def message(source: int, target: int, type: Type, tag: int | None = None) -> Meeting:
+    """A message between two ranks, alike for both."""
+    label = f"messages from rank {source} to {target}"
+    return Meeting((source, target), label if tag is None else f"{label} under tag {tag}", str(type))
 
 
 class Collective(Op, abstract=True):
@@ -112,6 +127,18 @@ class Collective(Op, abstract=True):
         of its ranks. tag: -1 for a group, that of the message between two ranks; ranks: in the order of their slices
         where the result depends on it."""
         return (self.members if self.ordered else tuple(sorted(self.members))), -1
+
+    def meetings(self, rank: int, types: Sequence[Type]) -> list[Meeting]:
+        """What this collective is to the others who take part: for each set of ranks that meets what all of them must
+        say alike.
+
+        Args:
+            rank: this one. types: of the operands.
+        """
+        own = {name: value for name, value in self.attributes().items() if name not in self.omitted}
+        settings = ", ".join(f"{name}: {value}" for name, value in own.items())
+        operands = ", ".join(map(str, types))
+        return [Meeting(self.members, "", f"{self.name}{{{settings}}} of {operands or 'nothing'}")]
 
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:

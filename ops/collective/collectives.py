@@ -20,7 +20,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
-from mspc.ops.collective.base import Collective, Ranks, same
+from mspc.ops.collective.base import Collective, Meeting, Ranks, message, same
 from mspc.ops.collective.launch import (
     launch_all_gather,
     launch_all_reduce,
@@ -265,6 +265,13 @@ class NeighborExchange(Collective):
 
     def partners(self, rank: int) -> Ranks:
         return tuple(sorted({*self.send_rank_ids, *self.recv_rank_ids} - {rank}))
+
+    def meetings(self, rank: int, types: Sequence[Type]) -> list[Meeting]:
+        """One with every rank that it sends to or hears from."""
+        arriving = [TensorType(self.recv_type, tuple(shape)) for shape in self.recv_shapes]
+        to = [message(rank, other, type) for other, type in zip(self.send_rank_ids, types, strict=True)]
+        of = [message(other, rank, type) for other, type in zip(self.recv_rank_ids, arriving, strict=True)]
+        return [meeting for meeting in to + of if meeting.ranks != (rank, rank)]
 
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
-from mspc.ops.collective.base import Collective, Ranks
+from mspc.ops.collective.base import Collective, Meeting, Ranks, message
 from mspc.ops.collective.launch import launch_copies
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable
@@ -30,6 +30,10 @@ class Send(Collective):
 
     def partners(self, rank: int) -> Ranks:
         return (self.dest_rank,) if self.dest_rank != rank else ()
+
+    def meetings(self, rank: int, types: Sequence[Type]) -> list[Meeting]:
+        """With the rank that it sends to."""
+        return [message(rank, self.dest_rank, types[0], self.sr_tag)] if self.dest_rank != rank else []
 
     def channel(self, rank: int) -> tuple[Ranks, int]:
         """Messages of one tag between two ranks: the order of tags is free."""
@@ -79,6 +83,10 @@ class Receive(Collective):
 
     def partners(self, rank: int) -> Ranks:
         return (self.src_rank,) if self.src_rank != rank else ()
+
+    def meetings(self, rank: int, types: Sequence[Type]) -> list[Meeting]:
+        """With the rank that it hears from."""
+        return [message(self.src_rank, rank, self.infer(), self.sr_tag)] if self.src_rank != rank else []
 
     def channel(self, rank: int) -> tuple[Ranks, int]:
         """Messages of one tag between two ranks: the order of tags is free."""

@@ -1,12 +1,20 @@
-"""What ranks settle before their first step: that all can start, and that they hold graphs of one compile."""
+"""What ranks settle before their first step: that all can start, and that their graphs fit together."""
 
 from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Node
+from mspc.ops.collective.base import Collective
 from mspc.runtime.comm.interface import Communicator, fingerprint
 from mspc.runtime.faults.failure import StoppedByOther
+from mspc.runtime.faults.stalled import shown_ranks
 
 
 def agree(comm: Communicator, compile_id: str, folder: str = "") -> None:
@@ -47,3 +55,72 @@ def stop_together(comm: Communicator, error: MspcError | None) -> None:
         raise error
     if found.any():
         raise StoppedByOther(f"rank {int(np.argmax(found))} cannot start")
+
+
+def agree_on_collectives(comm: Communicator, graph: Graph) -> None:
+    """Make sure that whenever ranks meet in the graphs that they hold, all say the same: operator, attributes, types,
+    group, in one order. All ranks call this before a graph's first step; ranks may hold graphs of their own, or files
+    that somebody has edited.
+
+    Raises:
+        MspcError: ranks do not fit together; status 2. StoppedByOther: another rank reports it.
+    """
+    if comm.size == 1:
+        return
+    own = _schedule(graph, comm.rank)
+    digests = {key: hashlib.sha256("\n".join(said).encode()).hexdigest()[:32] for key, (said, _) in own.items()}
+    of_ranks = _gathered(comm, digests)
+    for key in sorted({key for found in of_ranks for key in found}):
+        ranks = [int(rank) for rank in key.partition(";")[0].split()]
+        wrong = [rank for rank in ranks if rank >= comm.size]
+        if wrong:
+            raise MspcError(f"a collective names rank {wrong[0]}; the ranks are 0 to {comm.size - 1}")
+        if len({of_ranks[rank].get(key) for rank in ranks}) > 1:
+            _refuse(comm, key, ranks, own.get(key, ([], [])))
+
+
+def _schedule(graph: Graph, rank: int) -> dict[str, tuple[list[str], list[Node]]]:
+    """What a rank says at its meetings, in their order, and the nodes that say it; by the ranks that meet."""
+    found: dict[str, tuple[list[str], list[Node]]] = {}
+    for node in graph.nodes:
+        if not isinstance(node.op, Collective):
+            continue
+        for ranks, label, said in node.op.meetings(rank, [value.type for value in node.inputs]):
+            if len(ranks) < 2:
+                continue
+            texts, nodes = found.setdefault(f"{' '.join(map(str, ranks))};{label}", ([], []))
+            texts.append(said)
+            nodes.append(node)
+    return found
+
+
+def _gathered(comm: Communicator, own: Any) -> list[Any]:
+    """What every rank hands over, by rank; JSON on the way."""
+    everyone = tuple(range(comm.size))
+    data = np.frombuffer(json.dumps(own).encode(), np.uint8)
+    sizes = comm.all_gather(np.array([data.size]), everyone, 0)
+    padded = np.zeros((1, int(sizes.max())), np.uint8)
+    padded[0, : data.size] = data
+    rows = comm.all_gather(padded, everyone, 0)
+    return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+
+
+def _refuse(comm: Communicator, key: str, ranks: Sequence[int], own: tuple[list[str], list[Node]]) -> None:
+    """Raise the error of ranks that do not say the same; the first that differs from the first rank reports it."""
+    texts, nodes = own
+    said = _gathered(comm, texts)
+    first = ranks[0]
+    other = next(rank for rank in ranks if said[rank] != said[first])
+    if comm.rank != other:
+        raise StoppedByOther(f"rank {other} has other collectives than rank {first}")
+    length = max(len(said[first]), len(said[other]))
+    at = next(i for i in range(length) if said[first][i : i + 1] != said[other][i : i + 1])
+    label = key.partition(";")[2]
+    of = [", ".join(said[rank][at : at + 1]) or "nothing more" for rank in (first, other)]
+    frames = nodes[at].frames if at < len(nodes) else ()
+    raise MspcError(
+        f"the ranks' graphs do not fit together: as number {at + 1} of "
+        f"{label or f'the collectives of {shown_ranks(ranks)}'}, rank {first} has {of[0]} and rank {other} {of[1]}",
+        notes=["ranks that meet must call the same collectives, with the same group and types, in one order"],
+        frames=frames,
+    )

@@ -74,6 +74,10 @@ class Communicator(Protocol):
         """Return once every member has called it."""
         ...
 
+    def for_graph(self, number: int) -> Communicator:
+        """The communicator of a graph, by its number in the job: what one graph sends never meets another's."""
+        ...
+
 
 class Exchanging:
     """An exchange into fresh arrays, by one into arrays that exist."""
@@ -124,6 +128,10 @@ class OneRank(Exchanging):
 
     def barrier(self, ranks: Ranks) -> None:
         pass
+
+    def for_graph(self, number: int) -> OneRank:
+        """See `Communicator`."""
+        return self
 
 
 def combine(parts: Sequence[Array], op: str) -> Array:

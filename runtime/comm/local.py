@@ -20,6 +20,8 @@ from mspc.runtime.faults.failure import StoppedByOther
 
 Main = Callable[["LocalComm"], Any]
 _Compute = Callable[[list[Any]], list[Any]]
+_GRAPHS = 16
+"""The channel of graph 0; those before it are for what is done outside of graphs."""
 
 
 class RankStopped(BaseException):
@@ -245,6 +247,10 @@ class LocalComm(Exchanging):
         self.channel = channel
         self.rank = rank
         self.size = world.size
+
+    def for_graph(self, number: int) -> LocalComm:
+        """See `Communicator`."""
+        return LocalComm(self.world, self.rank, _GRAPHS + number)
 
     def pause(self) -> None:
         """The end of a step: the other ranks reach theirs before this one goes on."""

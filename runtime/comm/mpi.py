@@ -1,4 +1,4 @@
-"""Collectives through MPI (mpi4py, host buffers). The only file that imports mpi4py.
+"""Collectives through MPI (mpi4py, host buffers).
 
 Data travel as bytes and are combined here in the order of the group's ranks: MPI's own reductions may
 use another order on every rank count and do not know bfloat16.
@@ -10,16 +10,25 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from mspc.ops.cpu.products import limit_blas
 from mspc.runtime.comm.interface import Array, Exchanging, Ranks, combine, pieces
+from mspc.runtime.comm.mpi_library import MPI, end_mpi, start_mpi
+from mspc.runtime.faults.record import group_of
 from mspc.runtime.faults.watch import Watch
 
 SMALL = 8192
 """Bytes up to which an all-reduce gathers everything in one message instead of scattering the sum first."""
 
+GRAPHS = 16
+"""The channel of graph 0; those before it are for what is done outside of graphs."""
 _EXCHANGE_TAG = 2**14
+_EXCHANGE_TAGS = 2**14
+"""Exchanges of graphs are told apart by their channel modulo this."""
+_CREATION_TAGS = 2**20
+"""Groups are told apart while they are made, so that ranks that make others wait instead of mixing them up."""
+_BY_TAG = 2**32
+"""In the place of a channel, for messages under a tag of the script's own."""
 
 
 class MpiComm(Exchanging):
@@ -27,12 +36,14 @@ class MpiComm(Exchanging):
     its members only, in the order in which they meet; so no rank outside a group can hold it up.
 
     Args:
-        channel: keeps what is done outside of graphs apart from the graphs' own collectives.
+        channel: keeps graphs apart from one another, and from what is done outside of them: ranks that run different
+        graphs wait for each other, and never take one's data for the other's.
         watch: told when this rank waits for others, so that a rank that waits for ever can be named.
     """
 
     def __init__(self, watch: Watch | None = None, channel: int = 0) -> None:
         limit_blas()
+        start_mpi()
         self._world = MPI.COMM_WORLD
         self.rank = self._world.Get_rank()
         self.size = self._world.Get_size()
@@ -40,6 +51,10 @@ class MpiComm(Exchanging):
         self._groups: dict[Ranks, Any] = {}
         self._watch = watch
         self._channel = channel
+
+    def for_graph(self, number: int) -> MpiComm:
+        """See `Communicator`."""
+        return MpiComm(self._watch, GRAPHS + number)
 
     def all_reduce(self, array: Array, op: str, ranks: Ranks) -> Array:
         array = np.ascontiguousarray(array).reshape(np.shape(array))
@@ -86,15 +101,14 @@ class MpiComm(Exchanging):
         return result
 
     def exchange_into(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
-        comm = self._world
+        comm, tag = self._world, _EXCHANGE_TAG + self._channel % _EXCHANGE_TAGS
         messages = [_strided(array) for _, array in receives]
-        requests = [
-            comm.Irecv(message, source, _EXCHANGE_TAG) for (source, _), message in zip(receives, messages, strict=True)
-        ]
-        for target, array in sends:
-            messages.append(_strided(array))
-            requests.append(comm.Isend(messages[-1], target, _EXCHANGE_TAG))
-        with self._waiting(tuple(source for source, _ in receives), False):
+        requests = [comm.Irecv(message, source, tag) for (source, _), message in zip(receives, messages, strict=True)]
+        to, of = tuple(target for target, _ in sends), tuple(source for source, _ in receives)
+        with self._messages(to, of, self._channel):
+            for target, array in sends:
+                messages.append(_strided(array))
+                requests.append(comm.Isend(messages[-1], target, tag))
             MPI.Request.Waitall(requests)
         for *_, kind in messages:
             if kind is not MPI.BYTE:
@@ -110,12 +124,20 @@ class MpiComm(Exchanging):
 
     def send(self, array: Array, rank: int, tag: int = 0) -> None:
         kept = np.ascontiguousarray(array)
-        with self._waiting((rank,), False):
+        with self._messages((rank,), (), _BY_TAG + tag):
             self._world.Send(_bytes(kept), rank, tag)
 
     def receive(self, rank: int, tag: int, shape: tuple[int, ...], dtype: Any) -> Array:
         result = np.empty(shape, dtype)
-        with self._waiting((rank,), False):
+        status = MPI.Status()
+        with self._messages((), (rank,), _BY_TAG + tag):
+            self._world.Probe(rank, tag, status)
+            arriving = status.Get_count(MPI.BYTE)
+            if arriving != result.nbytes:
+                raise ValueError(
+                    f"rank {self.rank} expects {result.nbytes} bytes from rank {rank} under tag {tag} "
+                    f"({result.dtype.name} of shape {result.shape}), but {arriving} arrive"
+                )
             self._world.Recv(_bytes(result), rank, tag)
         return result
 
@@ -126,7 +148,7 @@ class MpiComm(Exchanging):
 
     def finalize(self) -> None:
         """Leave MPI; returns once every rank of the job has called it."""
-        MPI.Finalize()
+        end_mpi()
 
     def _gather(self, array: Array, ranks: Ranks) -> Array:
         """Shape (members, *array.shape)."""
@@ -148,12 +170,16 @@ class MpiComm(Exchanging):
         found = self._groups.get(ranks)
         if found is None:
             with self._waiting(ranks):
-                found = self._world.Create_group(self._world.Get_group().Incl(ranks), self._channel)
+                members = self._world.Get_group().Incl(ranks)
+                found = self._world.Create_group(members, group_of(self._channel, ranks) % _CREATION_TAGS)
             self._groups[ranks] = found
         return found
 
-    def _waiting(self, ranks: Ranks, meets: bool = True) -> Any:
-        return _NOTHING if self._watch is None else self._watch.waiting(ranks, meets, self._channel)
+    def _waiting(self, ranks: Ranks) -> Any:
+        return _NOTHING if self._watch is None else self._watch.in_group(ranks, self._channel)
+
+    def _messages(self, to: Ranks, of: Ranks, channel: int) -> Any:
+        return _NOTHING if self._watch is None else self._watch.for_messages(to, of, channel)
 
 
 class _Nothing:

@@ -12,10 +12,11 @@ from typing import Any
 
 from mspc.ir.graph import Graph
 from mspc.ops.collective.base import Collective
-from mspc.runtime.faults.waiting import CALLS, ENDED, GRAPH, MARK, NODE, RUNNING, STATE, STEP, WAITS
+from mspc.runtime.faults.record import CALLS, ENDED, GRAPH, MARK, NODE, RUNNING, STATE, STEP, WAITS
 
-PATIENCE = 20.0
-"""Seconds for which no rank may move before a rank that is waited for counts as missing."""
+PATIENCE = 60.0
+"""Seconds for which no rank may move before a rank that is waited for counts as missing, and for which one may be
+stopped."""
 ENDED_PATIENCE = 2.5
 """The same where a rank has ended."""
 

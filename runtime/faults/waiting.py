@@ -1,64 +1,60 @@
-"""Who waits for whom in a job: what a rank writes down while it waits, and the search for ranks that
-wait for ever."""
+"""Who waits for whom in a job, and the search for ranks that wait for ever."""
 
 from __future__ import annotations
 
-import array
-import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-WORDS = 64
-"""64-bit words of a rank's record."""
+from mspc.runtime.faults.record import (
+    CALLS,
+    ENDED,
+    MEETING,
+    MEMBERS,
+    RANKS,
+    RUNNING,
+    STATE,
+    WAITS,
+    count,
+    group_of,
+    members,
+    messages_of,
+    received,
+    sent,
+    slot,
+    write_members,
+)
 
-PID, NODE, STEP, STATE, WAITS, CALLS, GRAPH, MEETING, MARK, MEMBERS, RANKS = range(11)
-"""Words of a record: process, node index (-1: none), step, state, whether it waits, how often it has
-waited, graph, identity of the collective it is in (0: none that has one), where its GPU was last seen
-(`runtime.stalled.packed`, 0: nowhere), number of ranks it waits for (-1: all), these ranks."""
+PATIENCE = 1.5
+"""Seconds for which ranks must have been seen to wait in vain."""
 
-ABSENT, RUNNING, ENDED, FAILED = range(4)
-"""States of a rank."""
-
-MOST_MEMBERS = 2 * (WORDS - RANKS)
-
-ENDED_PATIENCE = 1.25
-"""Seconds for which a rank may wait for one that has ended: what was sent before may still be on its way."""
-
-STUCK_PATIENCE = 1.5
-"""Seconds for which all ranks may wait in different collectives."""
+OWN_PAUSE = 1.0
+"""Seconds between two looks after which whoever looks has stood still itself, and knows nothing of that time."""
 
 
 class Waiting:
-    """Entered while a rank waits for a group; one object per group.
+    """Entered while a rank waits for others; one object for all calls of one kind.
 
     Args:
-        own: the rank's record. ranks: whom it waits for. meets: all of them call the same collectives in
-        the same order.
-            channel: keeps groups of different uses apart.
+        own: the rank's record. ranks: whom it waits for. meeting: what for, as in the record. counted: what its calls
+        count as, see `record.identity`.
     """
 
-    def __init__(self, own: Any, ranks: tuple[int, ...], meets: bool, channel: int) -> None:
+    def __init__(self, own: Any, ranks: tuple[int, ...], meeting: int, counted: Iterable[int]) -> None:
         self._own = own
-        many = len(ranks) > MOST_MEMBERS
-        members = array.array("i", () if many else ranks)
-        if len(members) % 2:
-            members.append(-1)
-        self._count = -1 if many else len(ranks)
-        self._members = memoryview(members).cast("B").cast("q") if members else None
-        self._end = RANKS + len(members) // 2
-        self._identity = (1 + zlib.crc32(f"{channel}:{ranks}".encode())) << 30 if meets else 0
-        self._calls = 0
+        self._count, self._members, self._end = write_members(ranks)
+        found = [slot(own, what) for what in counted]
+        known = None not in found and self._count >= 0
+        self._slots = tuple(at for at in found if at is not None)
+        self._meeting = meeting if known else 0
 
     def __enter__(self) -> None:
         own = self._own
         own[MEMBERS] = self._count
         if self._members is not None:
             own[RANKS : self._end] = self._members
-        if self._identity:
-            own[MEETING] = self._identity + self._calls
-            self._calls = (self._calls + 1) % (1 << 30)
-        else:
-            own[MEETING] = 0
+        own[MEETING] = self._meeting
+        for at in self._slots:
+            own[at] += 1
         own[WAITS] = 1
 
     def __exit__(self, *_: object) -> None:
@@ -67,55 +63,85 @@ class Waiting:
         own[CALLS] += 1
 
 
-def members(record: Any, size: int) -> list[int]:
-    """The ranks that a rank waits for."""
-    count = record[MEMBERS]
-    if count < 0:
-        return list(range(size))
-    words = record[RANKS : RANKS + (count + 1) // 2].tolist()
-    return array.array("i", array.array("q", words).tobytes()).tolist()[:count]
+def in_group(own: Any, ranks: tuple[int, ...], channel: int) -> Waiting:
+    """A rank's waiting in a collective: all of `ranks` call the same ones in the same order."""
+    group = group_of(channel, ranks)
+    return Waiting(own, ranks, group, (group,))
+
+
+def for_messages(own: Any, rank: int, to: tuple[int, ...], of: tuple[int, ...], channel: int) -> Waiting:
+    """The waiting of `rank` for one message to each of `to` and one from each of `of` to be over."""
+    counted = [sent(channel, rank, target) for target in to] + [received(channel, source, rank) for source in of]
+    return Waiting(own, tuple(dict.fromkeys([*of, *to])), messages_of(channel), counted)
+
+
+def blockers(rank: int, records: Sequence[Any]) -> list[int]:
+    """The ranks that have not come yet to where `rank` waits for them."""
+    own = records[rank]
+    meeting = own[MEETING]
+    others = [member for member in members(own) if member != rank]
+    if meeting >= 0:
+        calls = count(own, meeting) if meeting else 0
+        return [other for other in others if count(records[other], meeting) < calls]
+    channel = -1 - meeting
+
+    def owes(other: int) -> bool:
+        heard, said = received(channel, other, rank), sent(channel, rank, other)
+        return count(records[other], sent(channel, other, rank)) < count(own, heard) or count(
+            records[other], received(channel, rank, other)
+        ) < count(own, said)
+
+    return [other for other in others if owes(other)]
 
 
 class Stuck:
-    """Looks for ranks that wait and can never go on."""
+    """Looks for ranks that wait and can never go on: for one that has ended, or for one another.
+
+    A rank is waited for in vain only where it has not begun the call that it is waited for in, so that one that stands
+    still for a while in a call that others have left holds up nobody.
+    """
 
     def __init__(self, records: Sequence[Any]) -> None:
         self._records = records
         self._since: dict[int, tuple[int, float]] = {}
+        self._last = 0.0
 
-    def look(self, now: float) -> tuple[int, int] | None:
-        """(rank, the rank it waits for in vain) once it is certain, else None. `now` in seconds."""
+    def look(self, now: float, stopped: Collection[int] = ()) -> tuple[int, int] | None:
+        """(rank, the rank it waits for in vain) once it is certain, else None.
+
+        Args:
+            now: in seconds. stopped: ranks whose processes do not run, of which nothing is known.
+        """
+        if now - self._last > OWN_PAUSE:
+            self._since.clear()
+        self._last = now
         records = self._records
-        states = [record[STATE] for record in records]
-        waiting: dict[int, float] = {}
-        for rank, record in enumerate(records):
-            if states[rank] != RUNNING or not record[WAITS]:
-                self._since.pop(rank, None)
-                continue
-            calls, since = self._since.get(rank, (-1, now))
-            if calls != record[CALLS]:
-                self._since[rank] = (record[CALLS], now)
-                since = now
-            waiting[rank] = now - since
-        for rank, seconds in waiting.items():
-            ended = [r for r in members(records[rank], len(records)) if states[r] == ENDED]
-            if ended and seconds > ENDED_PATIENCE:
+        waiting = {
+            rank: found
+            for rank, record in enumerate(records)
+            if rank not in stopped and record[STATE] == RUNNING and record[WAITS] and (found := blockers(rank, records))
+        }
+        doomed = self._in_vain(waiting)
+        self._since = {rank: self._seen(rank, now) for rank in doomed}
+        certain = self._in_vain({r: waiting[r] for r in doomed if now - self._since[r][1] >= PATIENCE})
+        for rank in certain:
+            ended = [other for other in waiting[rank] if records[other][STATE] == ENDED]
+            if ended:
                 return rank, ended[0]
-        return self._crossed(waiting, states)
+        return next(((rank, next(o for o in waiting[rank] if o in certain)) for rank in certain), None)
 
-    def _crossed(self, waiting: dict[int, float], states: list[int]) -> tuple[int, int] | None:
-        """Ranks that all wait, in collectives of which none is complete."""
-        records = self._records
-        alive = [rank for rank, state in enumerate(states) if state == RUNNING]
-        if len(alive) < 2 or any(waiting.get(rank, 0.0) < STUCK_PATIENCE for rank in alive):
-            return None
-        for rank in alive:
-            meeting = records[rank][MEETING]
-            if not meeting:
-                return None
-            group = members(records[rank], len(records))
-            if all(records[r][WAITS] and records[r][MEETING] == meeting for r in group):
-                return None
-        first = alive[0]
-        group = members(records[first], len(records))
-        return first, next(r for r in group if records[r][MEETING] != records[first][MEETING])
+    def _seen(self, rank: int, now: float) -> tuple[int, float]:
+        calls = self._records[rank][CALLS]
+        before = self._since.get(rank)
+        return before if before is not None and before[0] == calls else (calls, now)
+
+    def _in_vain(self, waiting: dict[int, list[int]]) -> list[int]:
+        """Of the ranks that wait for others those that can never go on, ascending."""
+        found = set(waiting)
+        while True:
+            left = {
+                rank for rank in found if any(o in found or self._records[o][STATE] == ENDED for o in waiting[rank])
+            }
+            if left == found:
+                return sorted(found)
+            found = left

@@ -8,6 +8,7 @@ second; MPI itself would let the remaining ranks wait for ever, or end them with
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -17,12 +18,26 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph
 from mspc.runtime.faults.orphaned import remove_files_of_job
+from mspc.runtime.faults.record import (
+    ENDED,
+    FAILED,
+    GRAPH,
+    MARK,
+    NODE,
+    PID,
+    RUNNING,
+    STATE,
+    STEP,
+    WORDS,
+    read_text,
+    write_text,
+)
 from mspc.runtime.faults.stalled import (
     PATIENCE,
     Meeting,
@@ -34,23 +49,14 @@ from mspc.runtime.faults.stalled import (
     shown_ranks,
     unpacked,
 )
-from mspc.runtime.faults.waiting import (
-    ENDED,
-    FAILED,
-    GRAPH,
-    MARK,
-    NODE,
-    PID,
-    RUNNING,
-    STATE,
-    STEP,
-    WORDS,
-    Stuck,
-    Waiting,
-)
+from mspc.runtime.faults.stopped import NAMED, STOPPED, Stopped, state_of
+from mspc.runtime.faults.waiting import Stuck, Waiting, for_messages, in_group
 
 BEFORE = "before its first step"
 """Where a rank is that has not begun to run a graph."""
+
+ENDING = 3.0
+"""Seconds that are left of a job's patience for what ends it, which has to kill a process that is stopped."""
 
 TICK = 0.25
 """Seconds between two looks at the other ranks."""
@@ -64,13 +70,16 @@ class Watch:
     """This rank's entry in the job's file, and the thread that looks at the others'.
 
     Args:
-        rank, size: of the job. name: the job's own name, the same on all its ranks.
+        rank, size: of the job. name: the job's own name, the same on all its ranks. siblings: processes of this host's
+        ranks, by rank, for those that have no entry yet.
 
     describe, graph_of: (rank, number of the graph[, node index]) to where a rank is, and to its graph.
     marks: reads where this rank's GPU is, see `runtime.stalled.packed`. patience: in seconds, see there too.
     """
 
-    def __init__(self, rank: int, size: int, name: str) -> None:
+    def __init__(
+        self, rank: int, size: int, name: str, siblings: Callable[[], Mapping[int, int]] | None = None
+    ) -> None:
         self.rank = rank
         self.size = size
         self.describe: Describe | None = None
@@ -88,48 +97,63 @@ class Watch:
         self._words = memoryview(mmap.mmap(self._file, length)).cast("q")
         self._own = self._record(rank)
         self.cursor = self._own[NODE:]
-        self._groups: dict[tuple[Any, ...], Waiting] = {}
+        self._waits: dict[tuple[Any, ...], Waiting] = {}
         self._own[NODE] = -1
         self._own[PID] = os.getpid()
         self._own[STATE] = RUNNING
         self._parent = os.getppid()
-        self._stopped = False
-        self._wake = -1
-        self._thread: threading.Thread | None = None
+        self._over = False
+        self._reader, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+        self._halted = Stopped([self._record(r) for r in range(size)], siblings)
+        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
     def _record(self, rank: int) -> Any:
         return self._words[WORDS * (rank + 1) : WORDS * (rank + 2)]
 
-    def start(self, all_ready: Callable[[], None]) -> None:
-        """Begin to watch. `all_ready` returns once every rank has made its entry; after that the file
-        needs no name.
+    def start(self) -> None:
+        """Begin to watch, before the others have come up."""
+        self._thread.start()
+
+    def ready(self) -> None:
+        """Every rank has made its entry: the file needs no name from now on.
         To be called from the main thread, which is where Python takes signals."""
-        all_ready()
         try:
             os.unlink(self._path)
         except FileNotFoundError:
             pass
-        reader, self._wake = os.pipe()
-        os.set_blocking(self._wake, False)
         # Python's own handlers run between two lines of the main thread, which may never come while it
         # waits in MPI; the wake-up pipe is written at once.
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, lambda *_: None)
-        self._thread = threading.Thread(target=self._watch, args=(reader,), name="watch", daemon=True)
-        self._thread.start()
 
     def graph(self, number: int, step: int) -> None:
         """This rank begins a step of its graph `number`."""
         self._own[GRAPH] = number
         self._own[STEP] = step
 
-    def waiting(self, ranks: tuple[int, ...], meets: bool = True, channel: int = 0) -> Waiting:
-        """A context in which this rank waits for `ranks`; see `Waiting`."""
-        key = (ranks, meets, channel)
-        found = self._groups.get(key)
+    def in_group(self, ranks: tuple[int, ...], channel: int) -> Waiting:
+        """A context in which this rank is in a collective; see `waiting.in_group`."""
+        found = self._waits.get((ranks, channel))
         if found is None:
-            found = self._groups[key] = Waiting(self._own, ranks, meets, channel)
+            found = self._waits[ranks, channel] = in_group(self._own, ranks, channel)
         return found
+
+    def for_messages(self, to: tuple[int, ...], of: tuple[int, ...], channel: int) -> Waiting:
+        """A context in which this rank waits for messages; see `waiting.for_messages`."""
+        found = self._waits.get((to, of, channel))
+        if found is None:
+            found = self._waits[to, of, channel] = for_messages(self._own, self.rank, to, of, channel)
+        return found
+
+    @contextlib.contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """Around what this rank does outside of graphs, for which others may have to wait: "reading 'w' at line 3"."""
+        write_text(self._own, what)
+        try:
+            yield
+        finally:
+            write_text(self._own, "")
 
     def end(self) -> None:
         """This rank has finished its work and waits for the others to finish theirs."""
@@ -138,12 +162,10 @@ class Watch:
 
     def stop(self) -> None:
         """Stop watching: every rank has ended."""
-        self._stopped = True
-        if self._wake >= 0:
-            signal.set_wakeup_fd(-1)
-            os.write(self._wake, b"\0")
-        if self._thread is not None:
-            self._thread.join(2)
+        self._over = True
+        signal.set_wakeup_fd(-1)
+        os.write(self._wake, b"\0")
+        self._thread.join(2)
 
     # Ending the job
     # --------------------------------------------------------------------------------------------
@@ -180,7 +202,8 @@ class Watch:
         if mark is not None and node < 0:
             step, graph, node = mark.step, mark.graph, -1 if mark.over else mark.index
         if node < 0 or step <= 0 or self.describe is None:
-            return ExecutionError(f"after step {step}" if step > 0 else BEFORE)
+            doing = read_text(record)
+            return ExecutionError((f"after step {step}" if step > 0 else BEFORE) + (f", {doing}" if doing else ""))
         try:
             error = self.describe(rank, graph, node)
         except Exception:  # the place is a courtesy; the message must come out whatever happens
@@ -194,25 +217,17 @@ class Watch:
     # The thread
     # --------------------------------------------------------------------------------------------------
 
-    def _watch(self, reader: int) -> None:
+    def _watch(self) -> None:
         poll = select.poll()
-        poll.register(reader, select.POLLIN)
+        poll.register(self._reader, select.POLLIN)
         processes: dict[int, int] = {}
-        for rank in range(self.size):
-            pid = self._record(rank)[PID]
-            if rank == self.rank or not pid:
-                continue
-            try:
-                processes[os.pidfd_open(pid)] = rank
-            except (OSError, AttributeError):
-                continue
-        for descriptor in processes:
-            poll.register(descriptor, select.POLLIN)
+        unknown = {rank for rank in range(self.size) if rank != self.rank}
         records = [self._record(rank) for rank in range(self.size)]
         stuck, stalled = Stuck(records), Stalled(records, self.patience)
-        while not self._stopped:
+        while not self._over:
+            unknown = self._follow(unknown, processes, poll)
             events = poll.poll(TICK * 1000)
-            if self._stopped:
+            if self._over:
                 return
             if self.marks is not None:
                 self._own[MARK] = self.marks()
@@ -222,16 +237,52 @@ class Watch:
             for descriptor, _ in events:
                 if descriptor in processes:
                     poll.unregister(descriptor)
-            if any(descriptor == reader for descriptor, _ in events):
-                self._signalled(os.read(reader, 64), gone)
+            if any(descriptor == self._reader for descriptor, _ in events):
+                self._signalled(os.read(self._reader, 64), gone)
             for rank in gone:
                 self._ended(rank)
-            found = None if gone else stuck.look(time.monotonic())
+            now = time.monotonic()
+            halted = self._halted.look(now)
+            self._judge_stopped(halted)
+            found = None if gone else stuck.look(now, halted)
             if found is not None:
                 self._report_stuck(*found)
             stalled.patience = self.patience
-            if stalled.look(time.monotonic()):
+            if not halted and stalled.look(now):
                 self._judge(records)
+
+    def _follow(self, unknown: set[int], processes: dict[int, int], poll: select.poll) -> set[int]:
+        """Watch the processes of ranks that have come up since; return the ranks that are still unknown."""
+        for rank in sorted(unknown):
+            pid = self._record(rank)[PID]
+            if not pid:
+                continue
+            unknown = unknown - {rank}
+            try:
+                descriptor = os.pidfd_open(pid)
+            except (OSError, AttributeError):
+                continue
+            processes[descriptor] = rank
+            poll.register(descriptor, select.POLLIN)
+        return unknown
+
+    def _judge_stopped(self, halted: Mapping[int, float]) -> None:
+        """Name ranks that are stopped, and end the job for one that is for too long; the first rank that runs does."""
+        to_name = self._halted.to_name(halted)
+        running = [r for r in range(self.size) if r not in halted and self._record(r)[STATE] in (RUNNING, ENDED)]
+        if not halted or running[:1] != [self.rank]:
+            return
+        for rank in to_name:
+            pid, place = self._halted.pid(rank), self.place(rank)
+            text = f"note: rank {rank} has been stopped for {NAMED:g} s {place.message}; kill -CONT {pid} lets it go on"
+            _print(f"{text}, and the job ends after {self.patience:g} s (mspc run --timeout SECONDS waits longer)")
+        for rank, seconds in halted.items():
+            pid = self._halted.pid(rank)
+            if seconds >= self.patience - ENDING and state_of(pid) == STOPPED:
+                place = self.place(rank)
+                what = f"rank {rank} has been stopped for {seconds:.0f} s {place.message}"
+                notes = ["mspc run --timeout SECONDS waits longer for a rank that is stopped"]
+                self.fail(ExecutionError(what, notes=notes, frames=place.frames).render(), 1)
 
     def _report_stuck(self, rank: int, other: int) -> NoReturn:
         place = self.place(rank)
@@ -306,13 +357,7 @@ class Watch:
 
     def _is_dead(self, rank: int) -> bool:
         pid = self._record(rank)[PID]
-        if not pid or rank == self.rank:
-            return False
-        try:
-            with open(f"/proc/{pid}/stat") as file:
-                return file.read().rpartition(")")[2].split()[0] in "ZX"
-        except OSError:
-            return True
+        return bool(pid) and rank != self.rank and state_of(pid) in ("", "Z", "X")
 
 
 def _print(text: str) -> None:

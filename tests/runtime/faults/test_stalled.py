@@ -13,6 +13,7 @@ import pytest
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 from mspc.ops.collective.collectives import AllGather, AllReduce, NeighborExchange
 from mspc.ops.collective.point_to_point import Receive, Send
+from mspc.runtime.faults.record import ENDED, GRAPH, MARK, RUNNING, STATE, STEP, WAITS, WORDS
 from mspc.runtime.faults.stalled import (
     END,
     ENDED_PATIENCE,
@@ -26,7 +27,6 @@ from mspc.runtime.faults.stalled import (
     shown_ranks,
     unpacked,
 )
-from mspc.runtime.faults.waiting import ENDED, GRAPH, MARK, RUNNING, STATE, STEP, WAITS, WORDS
 from tests.conftest import HANG, LOADED
 from tests.runtime.graphs import GraphMaker
 
@@ -193,7 +193,7 @@ AT_NODE = "rank 0 waits in step 3 at TotalOfRanks 'reduce' (ranks 0-2) for rank 
     ("how", "message"),
     [
         ("halfway", f"{AT_NODE} not come to a collective in that step"),
-        ("stop", f"{AT_NODE} not begun the step"),
+        ("wait", f"{AT_NODE} not begun the step"),
         ("end", f"{AT_NODE} ended"),
         ("kill", "rank 1 was killed or left without a word in step 3, at TotalOfRanks 'reduce'"),
     ],
