@@ -14,8 +14,14 @@ install_public()
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
+    if name.startswith("__") and name != "__all__":
         raise AttributeError(name)
     from mspc.api.names import find  # looked up late: the command line must start without NumPy
 
     return find(name)
+
+
+def __dir__() -> list[str]:
+    from mspc.api.names import names
+
+    return sorted({*names(), *(name for name in globals() if name.startswith("__"))})

@@ -17,7 +17,7 @@ from typing import Any
 NAME = "mindspore"
 _OWN = "mspc"
 _API = os.path.dirname(os.path.abspath(__file__))
-_INTERNAL = frozenset({"alias", "errors", "launch", "names", "state"})
+_INTERNAL = frozenset({"alias", "checks", "errors", "launch", "members", "names", "setting", "settings", "state"})
 """Modules of api/ that no script imports."""
 
 OTHER_NAMES: dict[str, str] = {
@@ -99,9 +99,6 @@ class PublicFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     first = _OWN
 
-    def __init__(self) -> None:
-        self._specs: dict[str, importlib.machinery.ModuleSpec | None] = {}
-
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
@@ -122,22 +119,11 @@ class PublicFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """What becomes of a module that is not there; None leaves it to other finders."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """The module of api/ itself, but where another public one lies below a module that is no folder."""
-        rest = spec.name.partition(".")[2]
-        home = importlib.import_module(home_of(rest) or _OWN)
-        below = any(name.startswith(f"{rest}.") for name in OTHER_NAMES)
-        if below and not hasattr(home, "__path__"):
-            return _Alias(spec.name)
-        self._specs[spec.name] = home.__spec__
-        return home
+        return _Alias(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        spec = module.__spec__
-        name = spec.name if spec is not None else module.__name__
-        if isinstance(module, _Alias):
-            module.__dict__["_target"] = importlib.import_module(home_of(name.partition(".")[2]) or _OWN)
-        else:
-            module.__spec__ = self._specs.pop(name)
+        target = importlib.import_module(home_of(module.__name__.partition(".")[2]) or _OWN)
+        module.__dict__.update(_target=target, _before={}, __doc__=target.__doc__, __file__=target.__file__)
 
 
 class AliasFinder(PublicFinder):
@@ -148,13 +134,13 @@ class AliasFinder(PublicFinder):
     def leaves(self, rest: str) -> bool:
         return False
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return _Alias(spec.name)
-
     def refuse(self, fullname: str, rest: str) -> None:
         raise ModuleNotFoundError(
             f"mspc does not support the module {fullname!r} of mindspore{_nearest(rest)}", name=fullname
         )
+
+
+_NOTHING = object()
 
 
 class _Alias(ModuleType):
@@ -166,17 +152,57 @@ class _Alias(ModuleType):
         if name.startswith("__") and name != "__all__":
             raise AttributeError(name)
         full = f"{self.__name__}.{name}"
-        is_module = home_of(full.partition(".")[2]) is not None
         try:
             found = getattr(self.__dict__["_target"], name)
         except AttributeError:
-            if is_module:
+            if home_of(full.partition(".")[2]) is not None:
                 return importlib.import_module(full)
+            if full.partition(".")[0] == _OWN:
+                raise
             raise AttributeError(f"mspc does not support {full}") from None
-        return importlib.import_module(full) if is_module and isinstance(found, ModuleType) else found
+        is_public = isinstance(found, ModuleType) and home_of(full.partition(".")[2]) is not None
+        return importlib.import_module(full) if is_public else found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What a script sets is set behind; a module below this one, which its import hangs here, hides no function."""
+        target = self.__dict__.get("_target")
+        if target is None or name.startswith("__"):
+            super().__setattr__(name, value)
+        elif not isinstance(value, _Alias):
+            self.__dict__["_before"].setdefault(name, vars(target).get(name, _NOTHING))
+            setattr(target, name, value)
+        elif isinstance(getattr(target, name, value), ModuleType):
+            super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Without what a script has set there stands again what stood there before."""
+        if name not in self.__dict__.get("_before", ()):
+            super().__delattr__(name)
+            return
+        before = self.__dict__["_before"].pop(name)
+        if before is _NOTHING:
+            delattr(self.__dict__["_target"], name)
+        else:
+            setattr(self.__dict__["_target"], name, before)
 
     def __dir__(self) -> list[str]:
         return dir(self.__dict__["_target"])
+
+
+def find_public(package: str, name: str) -> Any:
+    """An attribute of a public module that stands in a folder of mspc's own: `mspc.ops.relu`, `mspc.ops.operations`.
+
+    Raises:
+        AttributeError: there is none.
+    """
+    if name.startswith("__") and name != "__all__":
+        raise AttributeError(name)
+    try:
+        return getattr(importlib.import_module(f"{_OWN}.api.{package}"), name)
+    except AttributeError:
+        if home_of(f"{package}.{name}") is None:
+            raise
+        return importlib.import_module(f"{_OWN}.{package}.{name}")
 
 
 def install_public() -> None:

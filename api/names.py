@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from mspc.api.alias import home_of
+from mspc.api.alias import home_of, public_modules
 
 _FROM: dict[str, tuple[str, ...]] = {
     "mspc.api.common.tensor": ("Tensor",),
@@ -47,8 +47,15 @@ def find(name: str) -> Any:
     Raises:
         AttributeError: mspc has no such name.
     """
+    if name == "__all__":
+        return names()
     if name in HOME:
         return getattr(importlib.import_module(HOME[name]), name)
     if home_of(name) is not None:
         return importlib.import_module(f"mspc.{name}")
     raise AttributeError(f"module 'mspc' has no attribute {name!r}")
+
+
+def names() -> list[str]:
+    """Every public name, for `dir()` and `import *`: the objects, and the modules right below."""
+    return sorted({*HOME, *(module for module in public_modules() if module and "." not in module)})

@@ -11,6 +11,11 @@ from mspc.api.context import set_context
 from mspc.api.setting import checked, say_once
 from mspc.api.settings import DEVICE_MEMORY
 
+__all__ = ["launch_blocking", "max_memory_allocated", "set_device", "set_memory", "synchronize"]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 def asked_device() -> dict[str, Any]:
     """What the script has said of its device: `device` ("cpu", "gpu", "" where it says nothing), `how` it said that,

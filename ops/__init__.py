@@ -8,10 +8,8 @@ from typing import Any
 
 def __getattr__(name: str) -> Any:
     """MindSpore has a module of this name too: what scripts know of `mspc.ops` stands in api/ops."""
-    if name.startswith("__"):
-        raise AttributeError(name)
-    return getattr(importlib.import_module("mspc.api.ops"), name)
+    return importlib.import_module("mspc.api.alias").find_public("ops", name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *dir(importlib.import_module("mspc.api.ops"))})
+    return dir(importlib.import_module("mspc.api.ops"))

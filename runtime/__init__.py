@@ -8,6 +8,8 @@ from typing import Any
 
 def __getattr__(name: str) -> Any:
     """MindSpore has a module of this name too: what scripts know of `mspc.runtime` stands in api/runtime.py."""
-    if name.startswith("__"):
-        raise AttributeError(name)
-    return getattr(importlib.import_module("mspc.api.runtime"), name)
+    return importlib.import_module("mspc.api.alias").find_public("runtime", name)
+
+
+def __dir__() -> list[str]:
+    return dir(importlib.import_module("mspc.api.runtime"))

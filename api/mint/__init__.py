@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+_FUNCTIONS = "mspc.api.mint.functions"
 _SAME = (
     "abs", "acos", "asin", "atan", "broadcast_to", "ceil", "clamp", "cos", "cosh", "div", "divide", "eq",
     "erf", "exp", "expm1", "eye", "flip", "floor", "full", "full_like", "ge", "greater", "greater_equal", "gt",
@@ -18,14 +19,24 @@ _SAME = (
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return __dir__()
     if name.startswith("__"):
         raise AttributeError(name)
     if name == "nn":
         return importlib.import_module("mspc.api.mint.nn")
     if name in _SAME:
         return getattr(importlib.import_module("mspc.api.ops"), name)
-    functions = importlib.import_module("mspc.api.mint.functions")
-    found = functions.__dict__.get(name)
-    if getattr(found, "__module__", None) != functions.__name__:
+    if name not in _own():
         raise AttributeError(f"mint has no function {name!r}")
-    return found
+    return getattr(importlib.import_module(_FUNCTIONS), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*_SAME, *_own(), "nn"})
+
+
+def _own() -> list[str]:
+    """What mint.functions defines."""
+    found = vars(importlib.import_module(_FUNCTIONS)).items()
+    return [name for name, value in found if getattr(value, "__module__", None) == _FUNCTIONS and name[0] != "_"]

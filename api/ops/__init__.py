@@ -44,6 +44,8 @@ sys.modules[__name__].__class__ = _Facade
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return __dir__()
     if name.startswith("__"):
         raise AttributeError(name)
     if name == "functional":

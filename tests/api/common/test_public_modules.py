@@ -1,0 +1,142 @@
+"""Every public module under both names, by attribute and by statement, before and after a network ran; what `dir`
+lists."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import mspc
+from mspc.api import alias, names
+
+WALK = """
+import importlib, os, sys
+import lark, networkx, numpy as np, ml_dtypes
+import mspc
+from mspc.api import alias, names
+from mspc.api import alias
+from mspc.ops.modules import load_operators
+
+load_operators()  # once for all
+
+def check(name):
+    first, _, rest = name.partition(".")
+    if before == "attribute":
+        found = mspc
+        for part in name.split("."):
+            found = getattr(found, part)
+    exec(f"import mspc.{name}")
+    module = importlib.import_module(f"mspc.{name}")
+    assert sys.modules[f"mspc.{name}"] is module
+    parent, _, last = f"mspc.{name}".rpartition(".")
+    namespace = {}
+    exec(f"from {parent} import {last} as found", namespace)
+    assert getattr(sys.modules[parent], last) is namespace["found"]
+
+before = sys.argv[1]
+alias.install()
+names = [name for name in alias.public_modules() if name]
+if before == "network":
+    mspc.nn.Dense(4, 4)(mspc.Tensor(np.ones((2, 4), np.float32)))
+for name in names:
+    child = 0 if before == "network" else os.fork()  # a fresh process, without its start
+    if not child:
+        try:
+            check(name)
+        except BaseException as error:
+            print(f"{name}: {type(error).__name__}: {error}", flush=True)
+        if before != "network":
+            os._exit(0)
+    else:
+        os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.parametrize("before", ["statement", "attribute", "network"])
+def test_every_module_imports_alone(before):
+    """Each in a process where no other one was asked for."""
+    command = [sys.executable, "-c", WALK, before]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+def test_a_module_hides_no_function_of_its_name():
+    """As `mspc.parallel.shard`, whichever is asked for first."""
+    found = []
+    for name in filter(None, alias.public_modules()):
+        package, _, last = f"mspc.{name}".rpartition(".")
+        home = importlib.import_module(alias.home_of(package.partition(".")[2]) or "")
+        if last in dir(home) and not isinstance(getattr(home, last), ModuleType):
+            importlib.import_module(f"mspc.{name}")
+            assert getattr(importlib.import_module(package), last) is getattr(home, last)
+            found.append(name)
+    assert "parallel.shard" in found
+
+
+def test_what_is_set_on_a_public_module_counts_until_it_is_deleted():
+    import mspc.dataset.sources as sources
+
+    behind = importlib.import_module("mspc.api.dataset.sources")
+    before = behind.KEPT
+    sources.KEPT = 1
+    sources.KEPT = 2
+    assert behind.KEPT == 2
+    del sources.KEPT
+    assert sources.KEPT == behind.KEPT == before
+    sources.fresh = 1
+    assert behind.fresh == 1
+    del sources.fresh
+    assert not hasattr(behind, "fresh")
+
+
+@pytest.mark.parametrize("statement", [
+    "import mspc.runtime as found", "from mspc import runtime as found", "import mspc; found = mspc.runtime",
+    "import importlib; found = importlib.import_module('mspc.runtime')",
+])  # fmt: skip
+@pytest.mark.parametrize("ran", [False, True])
+def test_the_module_runtime_is_the_public_one_whatever_ran(statement, ran):
+    if ran:
+        importlib.import_module("mspc.runtime.executor")
+    namespace: dict[str, object] = {}
+    exec(statement, namespace)
+    found = namespace["found"]
+    assert found.set_memory.__module__ == "mspc.api.runtime"
+    assert dir(found) == ["launch_blocking", "max_memory_allocated", "set_device", "set_memory", "synchronize"]
+
+
+@pytest.mark.parametrize("module", ["checks", "errors", "launch", "members", "names", "setting", "settings", "state"])
+def test_what_no_script_imports_is_no_public_module(module):
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module(f"mspc.{module}")
+
+
+def test_dir_lists_the_public_names():
+    assert {*names.HOME, "nn", "ops", "mint", "runtime", "dataset", "train"} <= set(dir(mspc))
+    assert {"Dense", "Cell", "Adam", "MSELoss"} <= set(dir(mspc.nn))
+    assert {"relu", "ReLU", "matmul", "MatMul"} <= set(dir(mspc.ops))
+    assert {"add", "cat", "nn"} <= set(dir(mspc.mint))
+    assert {"Linear", "ReLU", "functional"} <= set(dir(mspc.mint.nn))
+    own = {"Any", "importlib", "annotations", "functools", "install_public", "Members", "sys"}
+    for module in (mspc, mspc.nn, mspc.ops, mspc.mint, mspc.mint.nn, mspc.runtime, mspc.train):
+        assert own.isdisjoint(dir(module))
+
+
+@pytest.mark.parametrize(("module", "name"), [
+    ("mspc", "Tensor"), ("mspc.nn", "Dense"), ("mspc.ops", "relu"), ("mspc.mint", "add"), ("mspc.mint.nn", "Linear"),
+    ("mspc.runtime", "set_memory"),
+])  # fmt: skip
+def test_a_star_takes_the_public_names(module, name):
+    namespace: dict[str, object] = {}
+    exec(f"from {module} import *", namespace)
+    assert namespace[name] is getattr(importlib.import_module(module), name)
+    assert "importlib" not in namespace
+
+
+def test_dir_loads_no_numpy():
+    code = "import sys, mspc; dir(mspc); print('numpy' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"
