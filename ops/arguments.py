@@ -58,6 +58,22 @@ def ints_of(name: str, what: str, value: Any) -> tuple[int, ...]:
         ) from None
 
 
+def size_of(name: str, what: str, value: Any) -> int:
+    """`value` as a number of elements. Raises MspcError for anything that is none known at compile time."""
+    size = int_of(name, what, value)
+    if size < 0:
+        raise MspcError(f"{name}: {what} must not be negative, and is {size}")
+    return size
+
+
+def shape_of(name: str, what: str, value: Any) -> tuple[int, ...]:
+    """`value` as a shape; a single int is one of one dimension. Raises MspcError for anything else."""
+    shape = ints_of(name, what, value)
+    if any(size < 0 for size in shape):
+        raise MspcError(f"{name}: {what} {shape} has a negative size")
+    return shape
+
+
 def dtype_arg(name: str, what: str, value: Any) -> DType:
     """`value` as an element type. Raises MspcError where it names none."""
     try:

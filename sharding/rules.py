@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+from mspc.ir.diagnostics import MspcError
+
 Shape = tuple[int, ...]
 
 
@@ -39,7 +41,10 @@ def same_rule(shape: Sequence[int], inputs: int, outputs: int = 1) -> str:
 
 
 def sized(name: str, size: int) -> str:
-    """A factor that only outputs have, with its size; "1" where there is nothing to cut."""
+    """A factor that only outputs have, with its size; "1" where there is nothing to cut. Raises MspcError for a
+    negative size."""
+    if size < 0:
+        raise MspcError(f"the result would have the negative size {size} along a dimension")
     return "1" if size == 1 else f"{name}={size}"
 
 

@@ -10,7 +10,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, FLOAT32, DType, TensorType
-from mspc.ops.arguments import ints_of, split_call
+from mspc.ops.arguments import shape_of, split_call
 from mspc.ops.bases import require_float
 from mspc.ops.cuda.elementwise import launch_elementwise
 from mspc.ops.cuda.move import put_values
@@ -75,7 +75,7 @@ class DropoutGenMask(_Drawn):
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         if len(args) != 2:
             raise MspcError(f"DropoutGenMask takes 2 arguments (shape, keep_prob), not {len(args)}")
-        return replace(self, shape=ints_of(self.name, "shape", args[0])), (args[1],)
+        return replace(self, shape=shape_of(self.name, "shape", args[0])), (args[1],)
 
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)
@@ -151,7 +151,7 @@ class UniformReal(_Drawn):
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 0, ("shape",))
-        return replace(self, shape=ints_of(self.name, "shape", found["shape"])), tensors
+        return replace(self, shape=shape_of(self.name, "shape", found["shape"])), tensors
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """MindSpore's strategy cuts the result."""

@@ -10,7 +10,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value
 from mspc.ir.types import FLOAT32, INT64, DType, TensorType, dtype_of
-from mspc.ops.arguments import describe, dtype_arg, int_of, ints_of, split_call
+from mspc.ops.arguments import describe, dtype_arg, int_of, shape_of, size_of, split_call
 from mspc.ops.bases import Unary
 from mspc.ops.cuda.move import literal, put_values
 from mspc.ops.device import Array, Device, Launch, computing_type
@@ -62,7 +62,7 @@ class Fill(_Made):
         made = replace(
             self,
             type=dtype_arg(self.name, "type", found["type"]),
-            shape=ints_of(self.name, "shape", found["shape"]),
+            shape=shape_of(self.name, "shape", found["shape"]),
             value=number_of(self.name, "value", found["value"]),
         )
         return made, tensors
@@ -96,7 +96,7 @@ class _Uniform(_Made, abstract=True):
         tensors, found = split_call(self.name, args, 0, ("shape", "dtype"), optional=1)
         made = replace(
             self,
-            shape=ints_of(self.name, "shape", found["shape"]),
+            shape=shape_of(self.name, "shape", found["shape"]),
             dtype=dtype_arg(self.name, "dtype", found.get("dtype") or self.dtype),
         )
         return made, tensors
@@ -258,8 +258,8 @@ class Eye(_Made):
         tensors, found = split_call(self.name, args, 0, ("n", "m", "type"))
         made = replace(
             self,
-            n=int_of(self.name, "n", found["n"]),
-            m=int_of(self.name, "m", found["m"]),
+            n=size_of(self.name, "n", found["n"]),
+            m=size_of(self.name, "m", found["m"]),
             type=dtype_arg(self.name, "type", found["type"]),
         )
         return made, tensors

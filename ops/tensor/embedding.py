@@ -15,7 +15,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.arguments import axis_in, int_of, split_call
+from mspc.ops.arguments import axis_in, int_of, size_of, split_call
 from mspc.ops.cuda.index import Lookup, add_rows, gather
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Asked, NotDifferentiable, Op, Placement, sample
@@ -222,7 +222,7 @@ class UnsortedSegmentSum(Op):
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 2, ("num_segments",))
-        return replace(self, num_segments=int_of(self.name, "num_segments", found["num_segments"])), tensors
+        return replace(self, num_segments=size_of(self.name, "num_segments", found["num_segments"])), tensors
 
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import DType, TensorType
-from mspc.ops.arguments import axis_in, int_of
+from mspc.ops.arguments import axis_in, size_of
 from mspc.ops.bases import require_same
 from mspc.ops.cuda.move import put_values
 from mspc.ops.device import Array, Device, Launch
@@ -67,7 +67,7 @@ class OneHot(Op):
                 f"OneHot takes 4 arguments (indices, depth, on_value, off_value), not {len(args)}"
             )
         indices, depth, on, off = args
-        return replace(self, depth=int_of(self.name, "depth", depth)), (indices, on, off)
+        return replace(self, depth=size_of(self.name, "depth", depth)), (indices, on, off)
 
     def result_dtype(self, *types: TensorType) -> DType:
         return types[1].dtype
