@@ -178,6 +178,15 @@ class Parameter(Tensor):
         twin.comm_fusion = self.comm_fusion
         return twin
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
+        """A parameter of its own under the same name, with the values of now; a store keeps this one alone."""
+        twin = memo[id(self)] = self.clone()
+        twin.given_name, twin.owned = self.given_name, self.owned
+        return twin
+
+    def __copy__(self) -> Parameter:
+        return self.__deepcopy__({})
+
     @property
     def has_init(self) -> bool:
         return self.store is None and self._array is None and self._lazy is not None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+
+import numpy as np
 import pytest
 
 import mspc as ms
@@ -116,6 +119,16 @@ def test_assigning_again_forgets_what_was_there():
     del net.weight
     assert names(net) == []
     assert not hasattr(net, "weight")
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy])
+def test_a_copied_parameter_keeps_what_is_said_of_it(way):
+    one = ms.Parameter(np.ones(2, np.float32), "w", requires_grad=False, layerwise_parallel=True)
+    twin = way(one)
+    assert repr(twin) == repr(one)
+    assert twin.layerwise_parallel
+    twin.set_data(np.zeros(2, np.float32))
+    assert one.asnumpy().tolist() == [1, 1]
 
 
 def test_plain_lists_of_cells_are_collected():
