@@ -30,6 +30,7 @@ NO_CONVOLUTIONS = "there are no convolutions yet"
 NO_SEARCH = "only a search by costs would read it, and strategies are found by sharding propagation"
 ONE_THREAD = "a rank's pipeline runs in one thread, when its next batch is asked for"
 NO_NORMS = "no norms are written"
+SHAPES_OF_CALLS = "a graph is compiled for the shapes of each call"
 
 
 def _other_search(value: str) -> str:
@@ -243,6 +244,40 @@ AUTO_PARALLEL = table(
     Setting("file_path", None, ignored="there are no such options"),
 )  # fmt: skip
 """Arguments of methods of `AutoParallel` that are no keywords of `set_auto_parallel_context`."""
+
+JIT = table(
+    Setting("capture_mode", "ast", one_of("ast", "bytecode", "trace"), ignored="functions are read, never traced"),
+    Setting("mode", "PSJit", one_of("PSJit", "PIJit"), ignored="functions are read, never traced"),
+    Setting("input_signature", None, ignored=SHAPES_OF_CALLS),
+    Setting("dynamic", 0, one_of(0, 1), ignored=SHAPES_OF_CALLS),
+    Setting("hash_args", None, ignored="a graph belongs to the function and to what it is called with"),
+    Setting("compile_once", False, boolean, ignored="a graph belongs to the function and to what it is called with"),
+    Setting("jit_config", None, ignored=GRAPHS_ALWAYS),
+    Setting("jit_level", "O0", text, ignored=FUSES),
+    Setting("fullgraph", False, boolean, ignored="what cannot be compiled is an error always"),
+    Setting("backend", "", text, ignored="the device decides what runs a graph"),
+    Setting("disable_format_transform", False, boolean, ignored="tensors lie in memory row by row"),
+    Setting("exec_order", "", text, ignored="operators run in the order of the graph"),
+    Setting("ge_options", {}, mapping, ignored="there is no Ascend here"),
+    Setting("infer_boost", "off", one_of("on", "off"), ignored="there is no Ascend here"),
+)
+"""Options of `jit`."""
+
+RECOMPUTE = table(
+    Setting("mp_comm_recompute", True, boolean, ignored="communication between operators that are computed again is "
+            "done again"),
+    Setting("parallel_optimizer_comm_recompute", False, boolean, ignored="gathered parameters are kept"),
+    Setting("recompute_slice_activation", False, boolean, ignored="what is kept stays in its layout"),
+    Setting("output_recompute", False, boolean, ignored=GRAPHS_ALWAYS),
+    Setting("use_reentrant", True, boolean, ignored=GRAPHS_ALWAYS),
+)  # fmt: skip
+"""Options of `Cell.recompute`."""
+
+COMM_FUSION = table(
+    Setting("fusion_type", 1, integer(0), ignored="gradients are merged by size; see comm_fusion of "
+            "set_auto_parallel_context"),
+)  # fmt: skip
+"""The argument of `Cell.set_comm_fusion`."""
 
 GENERAL_FIELDS = ("save_graphs", "save_graphs_path", "device_target", "mode", "deterministic")
 """What of `set_context` the compiler is handed, beside the entries of gpu_config."""

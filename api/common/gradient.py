@@ -13,6 +13,8 @@ from typing import Any
 from mspc.api import launch
 from mspc.api.common.parameter import Parameter
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.setting import checked
+from mspc.api.settings import JIT
 
 
 @dataclass(frozen=True)
@@ -185,8 +187,18 @@ class JitFunction:
         return self if instance is None else JitFunction(self.fn.__get__(instance, owner))
 
 
-def jit(fn: Any = None, **_: Any) -> Any:
-    """Mark a function to be compiled when it is called. Options (`mode`, `jit_config`, ...) have
-    no effect.
+def jit(function: Any = None, *, fn: Any = None, **options: Any) -> Any:
+    """Mark a function to be compiled when it is called, as `@jit` or `@jit(...)`. `fn` is an older name of `function`.
+
+    Options that are not at their defaults are said to change nothing.
+
+    Raises:
+        TypeError: it is no function. ValueError, TypeError: there is no such option or value.
     """
-    return jit if fn is None else JitFunction(fn)
+    checked("jit", JIT, options)
+    marked = fn if function is None else function
+    if marked is None:
+        return jit
+    if not callable(marked):
+        raise ApiTypeError(f"jit takes a function, not {type(marked).__name__}")
+    return JitFunction(marked)

@@ -14,6 +14,8 @@ from mspc.api.common.parameter import UNNAMED, Parameter
 from mspc.api.common.parameter_plan import checked_plan
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.ops.primitive import Primitive, check_strategy
+from mspc.api.setting import checked
+from mspc.api.settings import COMM_FUSION, RECOMPUTE
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, dtype_of
 
@@ -274,7 +276,11 @@ class Cell:
         return self
 
     def recompute(self, **options: Any) -> Cell:
-        """Compute what is inside again in the backward part instead of keeping it."""
+        """Compute what is inside again in the backward part instead of keeping it. Options that are not at their
+        defaults are said to change nothing.
+
+        Raises ValueError or TypeError where there is no such option or value."""
+        checked("Cell.recompute", RECOMPUTE, options)
         return self.add_flags_recursive(recompute=True)
 
     def to_float(self, dst_type: DType) -> Cell:
@@ -305,6 +311,10 @@ class Cell:
         return self._flags
 
     def set_comm_fusion(self, fusion_type: int, recurse: bool = True) -> Cell:
+        """Says that it changes nothing: gradients are merged by size.
+
+        Raises TypeError or ValueError where `fusion_type` is no integer from 0."""
+        checked("Cell.set_comm_fusion", COMM_FUSION, {"fusion_type": fusion_type})
         for parameter in self.trainable_params(recurse):
             parameter.comm_fusion = fusion_type
         return self

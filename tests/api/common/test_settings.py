@@ -17,7 +17,18 @@ from mspc.api import state
 from mspc.api.context import FrozenContext, freeze
 from mspc.api.runtime import asked_device
 from mspc.api.setting import Place, Setting, with_entries
-from mspc.api.settings import ALGORITHM, AUTO_PARALLEL, CONTEXT, DATASET, DEVICE_MEMORY, MODES, PARALLEL
+from mspc.api.settings import (
+    ALGORITHM,
+    AUTO_PARALLEL,
+    COMM_FUSION,
+    CONTEXT,
+    DATASET,
+    DEVICE_MEMORY,
+    JIT,
+    MODES,
+    PARALLEL,
+    RECOMPUTE,
+)
 from mspc.communication import init
 from mspc.dataset import config as dataset_config
 from mspc.parallel import AutoParallel, set_algo_parameters
@@ -36,6 +47,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Setting]]] = {
     "set_algo_parameters": (set_algo_parameters, ALGORITHM),
     "set_memory": (device.set_memory, DEVICE_MEMORY),
     "dataset.config": (_dataset, DATASET),
+    "jit": (lambda **options: ms.jit(abs, **options), JIT),
+    "Cell.recompute": (lambda **options: nn.ReLU().recompute(**options), RECOMPUTE),
+    "Cell.set_comm_fusion": (lambda **options: nn.ReLU().set_comm_fusion(**options), COMM_FUSION),
 }
 OTHER: dict[str, Any] = {
     "device_target": "GPU", "memory_optimize_level": "O1", "memory_offload": "ON", "deterministic": "ON",
@@ -44,7 +58,8 @@ OTHER: dict[str, Any] = {
     "communi_parallel_mode": "no_group_parallel", "algo_approxi_epsilon": 0.5, "init_size": "3GB",
     "increase_size": "3GB", "max_size": "3GB", "jit_config": {"jit_level": "O1"}, "ascend_config": {"x": 1},
     "comm_fusion": {"allreduce": {"mode": "size", "config": 8}}, "all_reduce_fusion_config": [2],
-    "only_trainable_params": False,
+    "only_trainable_params": False, "capture_mode": "bytecode", "mode=PSJit": "PIJit", "input_signature": (1,),
+    "hash_args": (1,), "ge_options": {"a": 1}, "infer_boost": "on",
 }  # fmt: skip
 """Legal values that are not the default, where its type does not give one."""
 DONE_ANYWAY = {
@@ -67,8 +82,9 @@ def readers() -> str:
 
 
 def other(setting: Setting) -> Any:
-    if setting.name in OTHER:
-        return OTHER[setting.name]
+    for key in (setting.name, f"{setting.name}={setting.default}"):
+        if key in OTHER:
+            return OTHER[key]
     if isinstance(setting.default, bool):
         return not setting.default
     return setting.default + 1 if isinstance(setting.default, int) else f"{setting.default}x"
@@ -254,3 +270,27 @@ def test_a_rank_number_of_its_own_is_no_news(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == ""
     ms.set_auto_parallel_context(global_rank=2)
     assert "global_rank=2) changes nothing here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: ms.jit(abs, jit_levl="O1"), ValueError, "jit has no key 'jit_levl'"),
+        (lambda: ms.jit(mode="tape"), ValueError, "mode='tape' is not one of 'PSJit', 'PIJit'"),
+        (lambda: ms.jit(5), TypeError, "jit takes a function, not int"),
+        (lambda: nn.ReLU().recompute(mp_com=False), ValueError, "Cell.recompute has no key 'mp_com'"),
+        (lambda: nn.ReLU().recompute(mp_comm_recompute=1), TypeError, "mp_comm_recompute must be True or False, not 1"),
+        (lambda: nn.ReLU().set_comm_fusion("all"), TypeError, "fusion_type must be an integer, not 'all'"),
+        (lambda: nn.ReLU().set_comm_fusion(-1), ValueError, "fusion_type=-1 must be at least 0"),
+    ],
+)
+def test_options_that_there_are_not(call: Callable[[], Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind) as caught:
+        call()
+    assert isinstance(caught.value, ms.MspcError)
+    assert caught.value.message == message
+
+
+def test_every_way_to_mark_a_function() -> None:
+    for marked in (ms.jit(abs), ms.jit()(abs), ms.jit(function=abs), ms.jit(fn=abs), ms.jit(capture_mode="ast")(abs)):
+        assert marked.fn is abs
