@@ -18,7 +18,7 @@ Array = Any
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
 EACH_ITS_OWN = ("stand_alone", "hybrid_parallel")
 """Modes in which every rank may run another graph: the script places slices and collectives by its rank."""
-_INSTALL = "pip install 'mspc[gpu]' brings CuPy; it needs an NVIDIA driver"
+_INSTALL = "pip install -e '.[gpu]' in a checkout of mspc brings CuPy; it needs an NVIDIA driver"
 _ON_CPU = "or run it on the CPU with mspc run --device cpu"
 
 

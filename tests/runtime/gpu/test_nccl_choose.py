@@ -17,7 +17,7 @@ SCRIPT_GPU = Asked("gpu", 'device_target="GPU"')
 INIT_NCCL = Asked("gpu", 'init("nccl")')
 SCRIPT_CPU = Asked("cpu", 'device_target="CPU"')
 ON_CPU = "or run it on the CPU with mspc run --device cpu"
-INSTALL = "pip install 'mspc[gpu]' brings CuPy; it needs an NVIDIA driver"
+INSTALL = "pip install -e '.[gpu]' in a checkout of mspc brings CuPy; it needs an NVIDIA driver"
 
 
 class Machine(Probe):
