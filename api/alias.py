@@ -17,7 +17,9 @@ from typing import Any
 NAME = "mindspore"
 _OWN = "mspc"
 _API = os.path.dirname(os.path.abspath(__file__))
-_INTERNAL = frozenset({"alias", "checks", "errors", "launch", "members", "names", "setting", "settings", "state"})
+_INTERNAL = frozenset(
+    ("alias", "checks", "errors", "launch", "members", "names", "pytest_plugin", "setting", "settings", "state")
+)
 """Modules of api/ that no script imports."""
 
 OTHER_NAMES: dict[str, str] = {
@@ -132,7 +134,7 @@ class AliasFinder(PublicFinder):
     first = NAME
 
     def leaves(self, rest: str) -> bool:
-        return False
+        return bool(rest) and not isinstance(sys.modules.get(NAME), _Alias)
 
     def refuse(self, fullname: str, rest: str) -> None:
         raise ModuleNotFoundError(
@@ -215,8 +217,16 @@ def install() -> None:
     """Make `import mindspore` mean mspc, before any installed package of that name. Calling it
     again changes nothing.
     """
+    found = [finder for finder in sys.meta_path if isinstance(finder, AliasFinder)]
+    for finder in found:
+        sys.meta_path.remove(finder)
+    sys.meta_path.insert(0, found[0] if found else AliasFinder())
+
+
+def install_last() -> None:
+    """Make `import mindspore` mean mspc where no package of that name is installed."""
     if not any(isinstance(finder, AliasFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, AliasFinder())
+        sys.meta_path.append(AliasFinder())
 
 
 def uninstall() -> None:

@@ -108,7 +108,7 @@ def test_the_module_runtime_is_the_public_one_whatever_ran(statement, ran):
     assert dir(found) == ["launch_blocking", "max_memory_allocated", "set_device", "set_memory", "synchronize"]
 
 
-@pytest.mark.parametrize("module", ["checks", "errors", "launch", "members", "names", "setting", "settings", "state"])
+@pytest.mark.parametrize("module", ["checks", "errors", "launch", "members", "names", "setting", "state"])
 def test_what_no_script_imports_is_no_public_module(module):
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module(f"mspc.{module}")

@@ -1,0 +1,16 @@
+"""The plugin through which tests have `import mindspore`: pytest loads it where mspc is installed.
+
+A package of that name that is installed comes first, so that it is left alone.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from mspc.api import alias
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Before conftest files, which import it too."""
+    alias.install_last()
