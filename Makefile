@@ -13,8 +13,8 @@ types: ## pyright, strict on ir, ops and passes
 test: ## every test
 	$(PYTHON) -m pytest -q
 
-goldens: ## rewrite golden files and the tree of folders where they differ, then look at `git diff`
-	$(PYTHON) -m pytest -q tests/passes tests/test_tree.py --update-goldens
+goldens: ## rewrite golden files and the tree of folders and stubs where they differ, then look at `git diff`
+	$(PYTHON) -m pytest -q tests/passes tests/test_tree.py tests/test_stubs.py --update-goldens
 
 gpu: ## the tests that need GPUs; each says why where it is skipped
 	$(PYTHON) -m pytest -q -rs tests/gpu

@@ -2,4 +2,5 @@
 
 from setuptools import find_packages, setup
 
-setup(script_name="setup.py", packages=["mspc", *(f"mspc.{folder}" for folder in find_packages())])
+STUBS = ["mspc-stubs", "mindspore-stubs"]
+setup(script_name="setup.py", packages=["mspc", *(f"mspc.{folder}" for folder in find_packages()), *STUBS])

@@ -53,7 +53,13 @@ def test_wheel_holds_every_module(root: Path, wheel_names: set[str]) -> None:
 
 def test_wheel_holds_the_grammar_and_no_other_data(wheel_names: set[str]) -> None:
     data = {name for name in wheel_names if name.startswith("mspc/") and not name.endswith(".py")}
-    assert data == {"mspc/ir/text/grammar.lark"}
+    assert data == {"mspc/ir/text/grammar.lark", "mspc/py.typed"}
+
+
+def test_wheel_holds_the_stubs(root: Path, wheel_names: set[str]) -> None:
+    stubs = {str(path.relative_to(root / "stubs")) for path in (root / "stubs").rglob("*") if path.is_file()}
+    assert stubs
+    assert {name for name in wheel_names if name.split("/")[0].endswith("-stubs")} == stubs
 
 
 def test_wheel_holds_the_licence(wheel_names: set[str]) -> None:

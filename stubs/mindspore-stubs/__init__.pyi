@@ -1,0 +1,15 @@
+# Made by `make goldens`.
+from mspc import *
+from mindspore import amp as amp
+from mindspore import common as common
+from mindspore import communication as communication
+from mindspore import context as context
+from mindspore import dataset as dataset
+from mindspore import device as device
+from mindspore import dtype as dtype
+from mindspore import mint as mint
+from mindspore import nn as nn
+from mindspore import ops as ops
+from mindspore import parallel as parallel
+from mindspore import runtime as runtime
+from mindspore import train as train

@@ -1,0 +1,3 @@
+# Made by `make goldens`.
+from mspc.mint import *
+from mindspore.mint import nn as nn

@@ -1,0 +1,19 @@
+# Made by `make goldens`.
+from mspc.api.communication.group import GlobalComm as GlobalComm
+from mspc.api.communication import HCCL_WORLD_COMM_GROUP as HCCL_WORLD_COMM_GROUP
+from mspc.api.communication import MCCL_WORLD_COMM_GROUP as MCCL_WORLD_COMM_GROUP
+from mspc.api.communication import NCCL_WORLD_COMM_GROUP as NCCL_WORLD_COMM_GROUP
+from mspc.api.communication.group import ReduceOp as ReduceOp
+from mspc.api.communication.group import create_group as create_group
+from mspc.api.communication.group import destroy_group as destroy_group
+from mspc.api.communication.group import get_group_rank_from_world_rank as get_group_rank_from_world_rank
+from mspc.api.communication.group import get_group_size as get_group_size
+from mspc.api.communication.group import get_local_rank as get_local_rank
+from mspc.api.communication.group import get_local_rank_size as get_local_rank_size
+from mspc.api.communication.group import get_local_size as get_local_size
+from mspc.api.communication.group import get_process_group_ranks as get_process_group_ranks
+from mspc.api.communication.group import get_rank as get_rank
+from mspc.api.communication.group import get_world_rank_from_group_rank as get_world_rank_from_group_rank
+from mspc.api.communication.group import init as init
+from mspc.api.communication.group import release as release
+from mspc.communication import management as management

@@ -1,0 +1,19 @@
+# Made by `make goldens`.
+from mspc.api.nn.loss import BCELoss as BCELoss
+from mspc.api.mint.nn.layers import CrossEntropyLoss as CrossEntropyLoss
+from mspc.api.mint.nn.layers import Dropout as Dropout
+from mspc.api.mint.nn.layers import Embedding as Embedding
+from mspc.api.mint.nn.layers import GELU as GELU
+from mspc.api.nn.activation import Identity as Identity
+from mspc.api.nn.loss import L1Loss as L1Loss
+from mspc.api.mint.nn.layers import LayerNorm as LayerNorm
+from mspc.api.mint.nn.layers import Linear as Linear
+from mspc.api.mint.nn.layers import LogSoftmax as LogSoftmax
+from mspc.api.nn.loss import MSELoss as MSELoss
+from mspc.api.nn.activation import ReLU as ReLU
+from mspc.api.nn.activation import ReLU6 as ReLU6
+from mspc.api.nn.activation import SiLU as SiLU
+from mspc.api.nn.activation import Sigmoid as Sigmoid
+from mspc.api.mint.nn.layers import Softmax as Softmax
+from mspc.api.nn.activation import Tanh as Tanh
+from mspc.mint.nn import functional as functional

@@ -1,0 +1,1077 @@
+# Made by `make goldens`.
+from typing import Any
+from mspc.api.ops.primitive import Primitive as Primitive
+from mspc.api.common.gradient import GradOperation as GradOperation
+from mspc.api.ops.hyper_map import HyperMap as HyperMap
+from mspc.api.ops.hyper_map import Map as Map
+from mspc.api.ops.multitype import MultitypeFuncGraph as MultitypeFuncGraph
+from mspc.api.communication.group import ReduceOp as ReduceOp
+from mspc.api.nn.virtual_dataset import _VirtualDataset as _VirtualDataset
+from mspc.api.ops.function.math_func import all as all
+from mspc.api.ops.function.math_func import amax as amax
+from mspc.api.ops.function.math_func import amin as amin
+from mspc.api.ops.function.math_func import any as any
+from mspc.api.ops.function.array_func import arange as arange
+from mspc.api.ops.function.math_func import argmax as argmax
+from mspc.api.ops.function.math_func import argmin as argmin
+from mspc.api.ops.function.array_func import broadcast_to as broadcast_to
+from mspc.api.ops.function.array_func import cat as cat
+from mspc.api.ops.function.math_func import ceil as ceil
+from mspc.api.ops.function.array_func import chunk as chunk
+from mspc.api.ops.function.math_func import clamp as clamp
+from mspc.api.ops.function.math_func import clip as clip
+from mspc.api.ops.function.math_func import clip_by_global_norm as clip_by_global_norm
+from mspc.api.ops.function.math_func import clip_by_value as clip_by_value
+from mspc.api.ops.function.array_func import concat as concat
+from mspc.api.ops.function.nn_func import cross_entropy as cross_entropy
+from mspc.api.ops.function.math_func import cumsum as cumsum
+from mspc.api.ops.function.nn_func import dense as dense
+from mspc.api.ops.function.math_func import div as div
+from mspc.api.ops.function.math_func import divide as divide
+from mspc.api.ops.function.nn_func import dropout as dropout
+from mspc.api.ops.function.array_func import dtype as dtype
+from mspc.api.ops.function.array_func import eye as eye
+from mspc.api.ops.function.nn_func import flash_attention_score as flash_attention_score
+from mspc.api.ops.function.array_func import flatten as flatten
+from mspc.api.ops.function.array_func import flip as flip
+from mspc.api.ops.function.math_func import floor as floor
+from mspc.api.ops.function.array_func import full as full
+from mspc.api.ops.function.array_func import full_like as full_like
+from mspc.api.ops.function.array_func import gather as gather
+from mspc.api.common.gradient import grad as grad
+from mspc.api.ops.function.math_func import isfinite as isfinite
+from mspc.api.ops.function.math_func import isinf as isinf
+from mspc.api.ops.function.math_func import isnan as isnan
+from mspc.api.ops.function.nn_func import l1_loss as l1_loss
+from mspc.api.ops.function.nn_func import layer_norm as layer_norm
+from mspc.api.ops.function.nn_func import log_softmax as log_softmax
+from mspc.api.ops.function.array_func import masked_fill as masked_fill
+from mspc.api.ops.function.math_func import matmul as matmul
+from mspc.api.ops.function.math_func import mean as mean
+from mspc.api.ops.function.nn_func import mse_loss as mse_loss
+from mspc.api.ops.function.nn_func import nll_loss as nll_loss
+from mspc.api.ops.function.array_func import one_hot as one_hot
+from mspc.api.ops.function.array_func import ones as ones
+from mspc.api.ops.function.array_func import ones_like as ones_like
+from mspc.api.ops.function.math_func import prod as prod
+from mspc.api.ops.function.array_func import rank as rank
+from mspc.api.ops.function.math_func import reduce_mean as reduce_mean
+from mspc.api.ops.function.math_func import reduce_sum as reduce_sum
+from mspc.api.parallel.reshard import reshard as reshard
+from mspc.api.ops.function.math_func import round as round
+from mspc.api.ops.function.array_func import scalar_to_array as scalar_to_array
+from mspc.api.ops.function.array_func import scalar_to_tensor as scalar_to_tensor
+from mspc.api.ops.function.array_func import shape as shape
+from mspc.api.ops.function.array_func import size as size
+from mspc.api.ops.function.array_func import slice as slice
+from mspc.api.ops.function.nn_func import softmax as softmax
+from mspc.api.ops.function.array_func import split as split
+from mspc.api.ops.function.array_func import squeeze as squeeze
+from mspc.api.ops.function.array_func import stack as stack
+from mspc.api.ops.function.math_func import std as std
+from mspc.api.ops.function.array_func import strided_slice as strided_slice
+from mspc.api.ops.function.math_func import sum as sum
+from mspc.api.ops.function.array_func import swapaxes as swapaxes
+from mspc.api.ops.function.array_func import tensordump as tensordump
+from mspc.api.ops.function.array_func import topk as topk
+from mspc.api.ops.function.array_func import tril as tril
+from mspc.api.ops.function.array_func import triu as triu
+from mspc.api.ops.function.math_func import true_divide as true_divide
+from mspc.api.common.gradient import value_and_grad as value_and_grad
+from mspc.api.ops.function.math_func import var as var
+from mspc.api.ops.function.array_func import zeros as zeros
+from mspc.api.ops.function.array_func import zeros_like as zeros_like
+class ACos(Primitive):
+    """Inverse cosine, in radians."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Abs(Primitive):
+    """The absolute value; its derivative at 0 is 0."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Acosh(Primitive):
+    """Inverse hyperbolic cosine of x above 1."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Adam(Primitive):
+    """Adam; Kingma and Ba, arXiv 1412.6980, algorithm 1 with the corrections folded into the rate."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AdamWeightDecay(Primitive):
+    """Adam without bias correction and with decoupled weight decay; Loshchilov and Hutter, arXiv 1711.05101."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Add(Primitive):
+    """x + y."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AddExt(Primitive):
+    """x + alpha * y. Called as `AddExt()(x, y, alpha)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AddN(Primitive):
+    """The sum of several tensors of one shape. Called as `AddN()((a, b, c))`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AddcdivExt(Primitive):
+    """x + value * y / z. Called as `AddcdivExt()(x, y, z, value)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AddcmulExt(Primitive):
+    """x + value * y * z. Called as `AddcmulExt()(x, y, z, value)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AllFinite(Primitive):
+    """True where no element of any operand is an infinity or not a number, a scalar. Called as `AllFinite()((a, b))`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AllGather(Primitive):
+    """The group's tensors side by side along `axis`, in the order of the ranks."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AllReduce(Primitive):
+    """The group's tensors combined by `op` ('sum', 'max', 'min' or 'prod'); the same on every rank."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AlltoAll(Primitive):
+    """Piece i of the tensor, cut along `split_dim`, goes to rank i of the group; what arrives is joined along"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ApplyMomentum(Primitive):
+    """accumulation = accumulation * momentum + gradient; variable -= learning_rate * accumulation."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ApproximateEqual(Primitive):
+    """Whether |x - y| is below the tolerance."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Arange(Primitive):
+    """start, start + step, ... below end. Called as `Arange()(start, end, step, dtype)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ArgMaxWithValue(Primitive):
+    """The place and the value of the maximum along `axis`: a tuple of two."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ArgMinWithValue(Primitive):
+    """The place and the value of the minimum along `axis`: a tuple of two."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Argmax(Primitive):
+    """The place of the maximum along `axis`, the first one where several are equal."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Argmin(Primitive):
+    """The place of the minimum along `axis`, the first one where several are equal."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Asin(Primitive):
+    """Inverse sine, in radians."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Asinh(Primitive):
+    """Inverse hyperbolic sine."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Assign(Primitive):
+    """variable = value."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AssignAdd(Primitive):
+    """variable += value."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AssignSub(Primitive):
+    """variable -= value."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Atan(Primitive):
+    """Inverse tangent, in radians."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Atan2(Primitive):
+    """The angle of the point (y, x), of the first operand over the second."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Atanh(Primitive):
+    """Inverse hyperbolic tangent of x between -1 and 1."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Barrier(Primitive):
+    """Hands its operands through once every rank of the group has come here."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BatchMatMul(Primitive):
+    """x[..., m, k] @ y[..., k, n] -> [..., m, n]; leading dimensions broadcast, flags as in MatMul."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BiasAdd(Primitive):
+    """x plus a bias along dimension 1, or along the last one when `data_format` is 'NHWC'."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BinaryCrossEntropy(Primitive):
+    """-(y log(x) + (1 - y) log(1 - x)) for probabilities x and labels y, times an optional weight."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BitwiseAnd(Primitive):
+    """The bits that both have."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BitwiseOr(Primitive):
+    """The bits that one of both has."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BitwiseXor(Primitive):
+    """The bits that exactly one has."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Broadcast(Primitive):
+    """The tensors of `root_rank` on every rank of the group; takes and returns a tuple, as in MindSpore."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BroadcastTo(Primitive):
+    """x repeated to `shape`, aligned at the right; -1 keeps the size of x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Cast(Primitive):
+    """x with the element type `dst_type`. Called as `Cast()(x, dtype)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Cdist(Primitive):
+    """The p-norm of every x[..., i, :] - y[..., j, :]: [..., m, k], [..., n, k] -> [..., m, n]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Ceil(Primitive):
+    """The smallest whole number not below x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class CheckValid(Primitive):
+    """Whether boxes[n, 4] (x0, y0, x1, y1) lie inside an image: metas[3] is its height, width and ratio."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Concat(Primitive):
+    """The tensors in a row along `axis`, which must stay whole. Called as `Concat(axis)((a, b))`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Cos(Primitive):
+    """Cosine, x in radians."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Cosh(Primitive):
+    """Hyperbolic cosine."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class CumSum(Primitive):
+    """Running sums along an axis. Called as `CumSum(exclusive, reverse)(x, axis)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class CumsumExt(Primitive):
+    """Running sums along a dimension. Called as `CumsumExt()(input, dim)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+def DType(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+class Depend(Primitive):
+    """The first operand, once all others have run."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Div(Primitive):
+    """x / y."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class DivNoNan(Primitive):
+    """x / y, and 0 where y is 0."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Dropout(Primitive):
+    """x / keep_prob where a random mask keeps it, 0 elsewhere, and the mask: a tuple of two."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class DropoutDoMask(Primitive):
+    """x / keep_prob where the mask is true, 0 elsewhere. Called as `DropoutDoMask()(x, mask, keep_prob)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class DropoutGenMask(Primitive):
+    """A mask that is true with probability keep_prob. Called as `DropoutGenMask()(shape, keep_prob)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class DropoutGrad(Primitive):
+    """dout / keep_prob where the mask keeps it, 0 elsewhere."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class DumpGradient(Primitive):
+    """x, whose gradient is written as TensorDump writes. Called as `DumpGradient()(file, x, mode)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Elu(Primitive):
+    """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class EluExt(Primitive):
+    """x where it is positive, alpha * (exp(x) - 1) elsewhere. Called as `EluExt()(input, alpha)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Embedding(Primitive):
+    """Rows of a table, as Gather, with the integers first. Called as `Embedding()(ids, weight)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class EmbeddingLookup(Primitive):
+    """Rows of params at ids - offset; rows of zeros where that is no row of params."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Equal(Primitive):
+    """x == y."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Erf(Primitive):
+    """The error function."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Erfc(Primitive):
+    """1 minus the error function; for large x relative accuracy is lost."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Exchange(Primitive):
+    """A change of layout for which every rank sends each other rank the piece that it lacks."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Exp(Primitive):
+    """e to the power x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ExpandDims(Primitive):
+    """x with a dimension of size 1 inserted at `axis`. Called as `ExpandDims()(x, axis)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Expm1(Primitive):
+    """e to the power x, minus 1, accurate for small x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Eye(Primitive):
+    """Ones on the diagonal of an n x m matrix. Called as `Eye()(n, m, type)`. k moves the diagonal to the"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Fill(Primitive):
+    """A tensor of one value. Called as `Fill()(type, shape, value)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FlashAttentionScore(Primitive):
+    """softmax(scale_value * query @ key^T + real_shift) @ value for every head: a tuple (softmax_max, softmax_sum,"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FlashAttentionScoreGrad(Primitive):
+    """Gradients of FlashAttentionScore in query, key and value, of (query, key, value, dy, the optional operands,"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FlashAttentionScoreShiftGrad(Primitive):
+    """Gradient of FlashAttentionScore in real_shift, of (query, key, value, dy, the optional operands, softmax_max)."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Flatten(Primitive):
+    """Dimension 0 stays, all others become one: (n, c, h, w) -> (n, c * h * w)."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Floor(Primitive):
+    """The largest whole number not above x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FloorDiv(Primitive):
+    """The quotient rounded down; its derivative is 0."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FloorMod(Primitive):
+    """x - floor(x / y) * y; the sign is that of y."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FmodTensor(Primitive):
+    """The remainder with the sign of the dividend."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FusedElementwise(Primitive):
+    """The operators of `body`, one a line, each applied to operands x0, x1, ... and results t0, t1, ... of lines."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FusedLayerNorm(Primitive):
+    """LayerNorm of the last dimension, computed in the element type of gamma and beta whatever x has; the normalised x"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FusedLayerNormGrad(Primitive):
+    """The gradients of LayerNorm of the last dimension in x, gamma and beta: a tuple of three."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FusedMatMul(Primitive):
+    """activation(x @ y + addend + bias) over the last two dimensions."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Gather(Primitive):
+    """Rows of a table: params[..., ids, ...] along `axis`. Called as `Gather()(params, ids, axis)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class GatherD(Primitive):
+    """out[..., j, ...] = x[..., index[..., j, ...], ...] along `dim`. `GatherD()(x, dim, index)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class GatherDGrad(Primitive):
+    """Zeros of size `size` along `dim` plus dout at index: the transpose of GatherD."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class GatherGrad(Primitive):
+    """Sums the slices of dout that belong to one row: zeros of size `size` along `axis` plus dout at ids."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class GatherNd(Primitive):
+    """Slices of x at indices[..., k], which name its first k dimensions."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class GeLU(Primitive):
+    """x * P(X <= x) for a normal X, by the tanh formula: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class GeLUGrad(Primitive):
+    """dout times the derivative of GeLU at x; y, its result, is not needed but part of the signature."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Gradient(Primitive):
+    """A request that the pass `grad` replaces: gradients of the first `outputs` operands, with respect to the others."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Greater(Primitive):
+    """x > y."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class GreaterEqual(Primitive):
+    """x >= y."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class GroupedUpdate(Primitive):
+    """`count` times the operator `update`, written as a line without operands: `AssignAdd()`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class HShrink(Primitive):
+    """x where its absolute value is above lambd, else 0."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class HSigmoid(Primitive):
+    """x / 6 + 1 / 2, cut off below 0 and above 1."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class HSwish(Primitive):
+    """x * HSigmoid(x)."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Hypot(Primitive):
+    """The square root of x^2 + y^2."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Identity(Primitive):
+    """x itself."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IndexSelect(Primitive):
+    """Slices of a tensor along `axis`. Called as `IndexSelect()(input, axis, index)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class InplaceAdd(Primitive):
+    """x plus v in the rows `indices`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class InplaceSub(Primitive):
+    """x minus v in the rows `indices`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class InplaceUpdate(Primitive):
+    """x with v in place of the rows `indices`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Inv(Primitive):
+    """1 / x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Invert(Primitive):
+    """Every bit turned over."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IsClose(Primitive):
+    """Where |x - y| <= atol + rtol * |y|. Called as `IsClose()(input, other, rtol, atol, equal_nan)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IsFinite(Primitive):
+    """Where x is neither an infinity nor not a number."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IsInf(Primitive):
+    """Where x is an infinity."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IsNan(Primitive):
+    """Where x is not a number."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class KLDivLoss(Primitive):
+    """y (log(y) - x) for logarithms x and probabilities y; 0 where y is 0. Labels get no gradient."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class L2Loss(Primitive):
+    """Half the sum of the squares of x, a scalar."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class L2Normalize(Primitive):
+    """x over the root of the larger of `epsilon` and the sum of its squares along `axis`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class L2NormalizeGrad(Primitive):
+    """Gradient of L2Normalize, of (x, its result, dout)."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LayerNorm(Primitive):
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and variance: a tuple of three."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LayerNormGammaGrad(Primitive):
+    """Gradient of LayerNorm in gamma, of (dout, x, mean, variance): the sum of dout (x - mean) /"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LayerNormGrad(Primitive):
+    """Gradient of LayerNorm in x, of (dout, x, mean, variance, gamma)."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LeakyReLUExt(Primitive):
+    """x where it is positive, negative_slope * x elsewhere. Called as `LeakyReLUExt()(input, negative_slope)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Lerp(Primitive):
+    """start + weight * (end - start), all broadcast against each other."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Less(Primitive):
+    """x < y."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LessEqual(Primitive):
+    """x <= y."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LinSpace(Primitive):
+    """num numbers from start to stop, both included. Called as `LinSpace()(start, stop, num)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LinSpaceBetween(Primitive):
+    """num numbers from start to stop, which are tensors without dimensions; what LinSpace becomes for these."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LinSpaceExt(Primitive):
+    """steps numbers from start to end, both included. Called as `LinSpaceExt()(start, end, steps, dtype)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LocalSlice(Primitive):
+    """A change of layout for which every rank keeps a part of what it holds; nothing is sent."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Log(Primitive):
+    """The natural logarithm of x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Log1p(Primitive):
+    """The natural logarithm of 1 + x, accurate for small x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LogSoftmax(Primitive):
+    """x minus the logarithm of the sum of exp(x) along `axis`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LogSoftmaxGrad(Primitive):
+    """Gradient of LogSoftmax: dout - exp(out) * sum(dout), the sum along `axis`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LogicalAnd(Primitive):
+    """x and y."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LogicalNot(Primitive):
+    """not x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LogicalOr(Primitive):
+    """x or y."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LogicalXor(Primitive):
+    """x or y, not both."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MakeTuple(Primitive):
+    """Puts tensors side by side: `(a, b)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MaskedFill(Primitive):
+    """value where the mask is true, x elsewhere; value is a scalar."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MatMul(Primitive):
+    """x[m, k] @ y[k, n] -> [m, n]; x is [k, m] when transpose_a, y is [n, k] when transpose_b."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Max(Primitive):
+    """Maximum of all elements; its gradient is shared equally among equal maxima."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MaxDim(Primitive):
+    """The maximum along `dim` and its first place: a tuple of two. Called as `MaxDim()(input, dim, keepdim)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Maximum(Primitive):
+    """The larger of x and y; the gradient goes to x where they are equal."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MeanExt(Primitive):
+    """Mean along dimensions. Called as `MeanExt()(input, dim, keepdim)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Min(Primitive):
+    """Minimum of all elements; its gradient is shared equally among equal minima."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MinDim(Primitive):
+    """The minimum along `dim` and its first place: a tuple of two. Called as `MinDim()(input, dim, keepdim)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Minimum(Primitive):
+    """The smaller of x and y; the gradient goes to x where they are equal."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Mish(Primitive):
+    """x * tanh(log(1 + exp(x))); Misra, arXiv 1908.08681."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Mod(Primitive):
+    """The remainder of the division truncated towards 0; the sign is that of x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Mul(Primitive):
+    """x * y."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MulNoNan(Primitive):
+    """x * y, and 0 where y is 0, even when x is infinite or not a number."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class NanToNum(Primitive):
+    """x with other numbers in place of NaN and the infinities. Called as `NanToNum()(x, nan, posinf, neginf)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Neg(Primitive):
+    """-x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class NeighborExchange(Primitive):
+    """Sends operand i to rank `send_rank_ids[i]` and returns what comes from `recv_rank_ids`, as a tuple of"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class NotEqual(Primitive):
+    """x != y."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class OneHot(Primitive):
+    """on_value where the class along the new dimension `axis` is the integer, off_value elsewhere."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class OneHotExt(Primitive):
+    """OneHot with the axis at the call. Called as `OneHotExt()(indices, depth, on_value, off_value, axis)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Ones(Primitive):
+    """A tensor of ones. Called as `Ones()(shape, dtype)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class OnesLike(Primitive):
+    """Ones of the shape and element type of x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Outer(Primitive):
+    """The products x[i] * y[j] of two vectors."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class PReLU(Primitive):
+    """x where it is positive, weight * x elsewhere; one weight, or one per channel (dimension 1)."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Pad(Primitive):
+    """x with zeros around it: paddings[d] = (before, after) in dimension d; those stay whole."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class PadV3(Primitive):
+    """x with a margin of one value. Called as `PadV3()(x, paddings, value)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class PasteSlices(Primitive):
+    """A new tensor of `shape` made of the operands, operand i with its first element at `begins[i]`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Pow(Primitive):
+    """x to the power y."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Range(Primitive):
+    """start, start + delta, ... below limit. Called as `Range()(start, limit, delta)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+def Rank(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+class ReLU(Primitive):
+    """max(x, 0); its derivative at 0 is 0."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ReLU6(Primitive):
+    """min(max(x, 0), 6)."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class RealDiv(Primitive):
+    """x / y."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Receive(Primitive):
+    """A tensor of `shape` and `dtype` from `src_rank`, sent there under the same `sr_tag`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Reciprocal(Primitive):
+    """1 / x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Redistribute(Primitive):
+    """Brings a tensor from `source` to `target`; `lower_redistribution` replaces it by the cheapest steps."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ReduceAll(Primitive):
+    """Whether all elements along `axis` are true."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ReduceAny(Primitive):
+    """Whether any element along `axis` is true."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ReduceMax(Primitive):
+    """Maximum along `axis`; its gradient is shared equally among equal maxima."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ReduceMean(Primitive):
+    """Mean along `axis`; partial means of equal parts combine by their mean."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ReduceMin(Primitive):
+    """Minimum along `axis`; its gradient is shared equally among equal minima."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ReduceProd(Primitive):
+    """Product along `axis`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ReduceProdGrad(Primitive):
+    """Gradient of ReduceProd: dout times the product of all other elements, which may hold zeros."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ReduceScatter(Primitive):
+    """This rank's slice along `axis` of the group's tensors combined by `op`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ReduceSum(Primitive):
+    """Sum along `axis`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Regroup(Primitive):
+    """A change of layout by one AlltoAll and one AllGather, then a transposition on each rank."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ReluGrad(Primitive):
+    """dout where y, the result of ReLU, is positive, else 0."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class RemainderScalarTensor(Primitive):
+    """The remainder of a number, with the sign of the divisor."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class RemainderTensorScalar(Primitive):
+    """The remainder with the sign of the divisor, a number."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class RemainderTensorTensor(Primitive):
+    """The remainder with the sign of the divisor."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class RepeatInterleaveInt(Primitive):
+    """Every slice along `dim` `repeats` times in a row; without dim every element of x, in one dimension."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class RepeatInterleaveTensor(Primitive):
+    """Slice i along `dim`, which must stay whole, repeats[i] times in a row; without dim those of x made flat."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Reshape(Primitive):
+    """x in another shape; one -1 stands for what is left. Called as `Reshape()(x, shape)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ReverseV2(Primitive):
+    """x with the order of its elements turned round along `axis`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Rint(Primitive):
+    """The nearest whole number, halves to the even one."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class RmsNorm(Primitive):
+    """x / sqrt(mean(x^2) + epsilon) * gamma and the reciprocal root: a tuple of two."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class RmsNormGrad(Primitive):
+    """Gradient of RmsNorm in x, of (dout, x, rstd, gamma): rstd (g - y mean(g y)), g = dout gamma and y = x"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Round(Primitive):
+    """The nearest whole number, halves to the even one."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Rsqrt(Primitive):
+    """1 over the square root of x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SGD(Primitive):
+    """Stochastic gradient descent with momentum, dampening, weight decay and Nesterov's step."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ScatterAdd(Primitive):
+    """Adds to the rows of a parameter."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ScatterDiv(Primitive):
+    """Divides the rows of a parameter."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ScatterMax(Primitive):
+    """The larger of the rows of a parameter and the updates."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ScatterMin(Primitive):
+    """The smaller of the rows of a parameter and the updates."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ScatterMul(Primitive):
+    """Multiplies the rows of a parameter."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ScatterNd(Primitive):
+    """Zeros of `shape` plus the updates at indices[..., k]; updates of one place are added."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ScatterNdAdd(Primitive):
+    """Adds the updates to a parameter at indices[..., k]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ScatterNdSub(Primitive):
+    """Subtracts the updates from a parameter at indices[..., k]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ScatterNdUpdate(Primitive):
+    """Puts the updates into a parameter at indices[..., k]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ScatterSub(Primitive):
+    """Subtracts from the rows of a parameter."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ScatterUpdate(Primitive):
+    """Puts the updates in place of rows of a parameter; of several for one row the last counts."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SeLU(Primitive):
+    """scale * x above 0, scale * alpha * (exp(x) - 1) elsewhere; Klambauer et al., arXiv 1706.02515."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Select(Primitive):
+    """x where the condition holds, y elsewhere; all three are broadcast against each other."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Send(Primitive):
+    """Sends the tensor to `dest_rank`; the result is the operand, so that a Depend can order what follows."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+def Shape(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+class ShardingConstraint(Primitive):
+    """x itself, sharded as the operator's strategy says: `ShardingConstraint().shard(((2, 4),))(x)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SiLU(Primitive):
+    """x * sigmoid(x)."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SiLUGrad(Primitive):
+    """dout times the derivative of SiLU at x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Sigmoid(Primitive):
+    """1 / (1 + exp(-x)), without overflow."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SigmoidCrossEntropyWithLogits(Primitive):
+    """max(x, 0) - x * label + log(1 + exp(-|x|)), the cross entropy of sigmoid(x) with label."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SigmoidGrad(Primitive):
+    """dout * y * (1 - y) for y, the result of Sigmoid."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Sign(Primitive):
+    """-1, 0 or 1."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Sin(Primitive):
+    """Sine, x in radians."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Sinh(Primitive):
+    """Hyperbolic sine."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Slice(Primitive):
+    """x[begin : begin + size] in every dimension; a size of -1 takes the rest. `Slice()(x, begin, size)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SliceExt(Primitive):
+    """The elements start, start + step, ... below end of one dimension."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SmoothL1Loss(Primitive):
+    """0.5 d^2 / beta where |d| < beta, |d| - 0.5 beta elsewhere, d = prediction - target."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SoftShrink(Primitive):
+    """x moved towards 0 by lambd, and 0 where it would pass it."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Softmax(Primitive):
+    """exp(x) over its sum along `axis`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SoftmaxBackward(Primitive):
+    """Gradient of Softmax: (dout - sum(dout * out)) * out, the sum along `dim`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SoftmaxCrossEntropyWithLogits(Primitive):
+    """Cross entropy of every row of logits[n, c] with labels[n, c], and its derivative in the logits:"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Softplus(Primitive):
+    """log(1 + exp(x)), without overflow."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SoftplusExt(Primitive):
+    """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above `threshold`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Softsign(Primitive):
+    """x / (1 + |x|)."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SortExt(Primitive):
+    """x in order along `dim`, and the places that the elements come from: a tuple of two. Equal ones keep their order."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SparseGatherV2(Primitive):
+    """Rows of a table, as Gather."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SparseSoftmaxCrossEntropyWithLogits(Primitive):
+    """The mean cross entropy of logits[n, c] with the classes labels[n]; with is_grad its derivative in the"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Split(Primitive):
+    """`output_num` equal parts along `axis`, which must stay whole; a tuple."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SplitTensor(Primitive):
+    """Parts of `split_size`, the last one smaller where it does not divide."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SplitV(Primitive):
+    """Parts of the given sizes along `split_dim`; one size may be -1, the rest."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SplitWithSize(Primitive):
+    """Parts of the given sizes. Called as `SplitWithSize()(input, split_sizes, dim)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Sqrt(Primitive):
+    """The square root of x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Square(Primitive):
+    """x * x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SquareSumAll(Primitive):
+    """The sum of the squares of all elements of x, and that of y: a tuple of two."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SquaredDifference(Primitive):
+    """(x - y) ** 2."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Squeeze(Primitive):
+    """x without the dimensions `axis`, all of size 1; without all dimensions of size 1 when `axis` is ()."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Stack(Primitive):
+    """The tensors side by side along a new dimension `axis`. Called as `Stack(axis)((a, b))`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class StackExt(Primitive):
+    """The tensors side by side along a new dimension. Called as `StackExt()((a, b), dim)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class StopGradient(Primitive):
+    """The operand; differentiation does not pass."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class StridedSlice(Primitive):
+    """A slice of x with MindSpore's masks. Called as `StridedSlice()(x, begin, end, strides)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class StridedSliceGrad(Primitive):
+    """Zeros of `shape` with dy in the place that StridedSlice takes from."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Sub(Primitive):
+    """x - y."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SubExt(Primitive):
+    """x - alpha * y. Called as `SubExt()(x, y, alpha)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SumExt(Primitive):
+    """Sum along dimensions. Called as `SumExt()(input, dim, keepdim)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Swiglu(Primitive):
+    """silu(a) * b for the two halves a and b of x along `dim`. Called as `Swiglu()(input, dim)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Tan(Primitive):
+    """Tangent, x in radians."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Tanh(Primitive):
+    """Hyperbolic tangent."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TanhGrad(Primitive):
+    """dout * (1 - y * y) for y, the result of Tanh."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TensorDump(Primitive):
+    """Writes this rank's slice of x to `file` at every step, and returns x. Called as `TensorDump()(file, x)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TensorScatterAdd(Primitive):
+    """x plus the updates at indices[..., k]; updates of one place are all added."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TensorScatterDiv(Primitive):
+    """x divided by the updates at indices[..., k]; by all updates of one place."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TensorScatterMax(Primitive):
+    """The larger of x and the updates at indices[..., k]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TensorScatterMin(Primitive):
+    """The smaller of x and the updates at indices[..., k]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TensorScatterMul(Primitive):
+    """x times the updates at indices[..., k]; all updates of one place are multiplied."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TensorScatterSub(Primitive):
+    """x minus the updates at indices[..., k]; all updates of one place are subtracted."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TensorScatterUpdate(Primitive):
+    """x with the updates in place of what stands at indices[..., k]; of several the last counts."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Tile(Primitive):
+    """x repeated `multiples[d]` times along every dimension d, aligned at the right. Called as `Tile()(x,"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TopK(Primitive):
+    """The k largest elements along the last axis, in descending order, and their places: a tuple of two."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TopkExt(Primitive):
+    """The k largest (or smallest) elements along `dim` in order, and their places: a tuple of two."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Transpose(Primitive):
+    """x with its dimensions in the order `perm`: dimension d of the result is dimension perm[d] of x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Tril(Primitive):
+    """x on and below the diagonal of the last two dimensions, 0 above; `diagonal` moves it up."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Triu(Primitive):
+    """x on and above the diagonal of the last two dimensions, 0 below; `diagonal` moves it up."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Trunc(Primitive):
+    """x without its fraction."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TruncateDiv(Primitive):
+    """The quotient truncated towards 0; its derivative is 0."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TruncateMod(Primitive):
+    """The remainder of the division truncated towards 0; the sign is that of x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TupleGetItem(Primitive):
+    """Element `index` of a tuple."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class UniformCandidateSampler(Primitive):
+    """num_sampled classes of 0 to range_max - 1, each as likely as the others, for true classes x [batch, num_true]: a"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class UniformReal(Primitive):
+    """Float32 numbers drawn evenly from [0, 1). Called as `UniformReal(seed, seed2)(shape)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class UnsortedSegmentMax(Primitive):
+    """The maximum of the rows of x that share a segment; the least number where there is none."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class UnsortedSegmentMin(Primitive):
+    """The minimum of the rows of x that share a segment; the greatest number where there is none."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class UnsortedSegmentProd(Primitive):
+    """The product of the rows of x that share a segment; 1 where there is none."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class UnsortedSegmentSum(Primitive):
+    """Sums the rows of x that share a segment: out[s] = sum of x[i] with segment_ids[i] == s; others are"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Unstack(Primitive):
+    """The slices of x along `axis` without that dimension, a tuple; `num` is their number when given."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Xdivy(Primitive):
+    """x / y, and 0 where x is 0."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Xlogy(Primitive):
+    """x * log(y), and 0 where x is 0."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Zeros(Primitive):
+    """A tensor of zeros. Called as `Zeros()(shape, dtype)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ZerosLike(Primitive):
+    """Zeros of the shape and element type of x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+def abs(*args: Any, **kwargs: Any) -> Any:
+    """The absolute value; its derivative at 0 is 0."""
+def absolute(*args: Any, **kwargs: Any) -> Any:
+    """The absolute value; its derivative at 0 is 0."""
+def acos(*args: Any, **kwargs: Any) -> Any:
+    """Inverse cosine, in radians."""
+def add(*args: Any, **kwargs: Any) -> Any:
+    """x + y."""
+def add_ext(*args: Any, **kwargs: Any) -> Any:
+    """x + alpha * y. Called as `AddExt()(x, y, alpha)`."""
+def addcdiv_ext_op(*args: Any, **kwargs: Any) -> Any:
+    """x + value * y / z. Called as `AddcdivExt()(x, y, z, value)`."""
+def addcmul_ext_op(*args: Any, **kwargs: Any) -> Any:
+    """x + value * y * z. Called as `AddcmulExt()(x, y, z, value)`."""
+def addn(*args: Any, **kwargs: Any) -> Any:
+    """The sum of several tensors of one shape. Called as `AddN()((a, b, c))`."""
+def asin(*args: Any, **kwargs: Any) -> Any:
+    """Inverse sine, in radians."""
+def assign(*args: Any, **kwargs: Any) -> Any:
+    """variable = value."""
+def assign_add(*args: Any, **kwargs: Any) -> Any:
+    """variable += value."""
+def assign_sub(*args: Any, **kwargs: Any) -> Any:
+    """variable -= value."""
+def atan(*args: Any, **kwargs: Any) -> Any:
+    """Inverse tangent, in radians."""
+def batch_matmul(*args: Any, **kwargs: Any) -> Any:
+    """x[..., m, k] @ y[..., k, n] -> [..., m, n]; leading dimensions broadcast, flags as in MatMul."""
+def bias_add(*args: Any, **kwargs: Any) -> Any:
+    """x plus a bias along dimension 1, or along the last one when `data_format` is 'NHWC'."""
+def bmm(*args: Any, **kwargs: Any) -> Any:
+    """x[..., m, k] @ y[..., k, n] -> [..., m, n]; leading dimensions broadcast, flags as in MatMul."""
+def cast(*args: Any, **kwargs: Any) -> Any:
+    """x with the element type `dst_type`. Called as `Cast()(x, dtype)`."""
+def cos(*args: Any, **kwargs: Any) -> Any:
+    """Cosine, x in radians."""
+def cosh(*args: Any, **kwargs: Any) -> Any:
+    """Hyperbolic cosine."""
+def depend(*args: Any, **kwargs: Any) -> Any:
+    """The first operand, once all others have run."""
+def eq(*args: Any, **kwargs: Any) -> Any:
+    """x == y."""
+def equal(*args: Any, **kwargs: Any) -> Any:
+    """x == y."""
+def erf(*args: Any, **kwargs: Any) -> Any:
+    """The error function."""
+def exp(*args: Any, **kwargs: Any) -> Any:
+    """e to the power x."""
+def expand_dims(*args: Any, **kwargs: Any) -> Any:
+    """x with a dimension of size 1 inserted at `axis`. Called as `ExpandDims()(x, axis)`."""
+def expm1(*args: Any, **kwargs: Any) -> Any:
+    """e to the power x, minus 1, accurate for small x."""
+def fill(*args: Any, **kwargs: Any) -> Any:
+    """A tensor of one value. Called as `Fill()(type, shape, value)`."""
+def floor_div(*args: Any, **kwargs: Any) -> Any:
+    """The quotient rounded down; its derivative is 0."""
+def floor_divide(*args: Any, **kwargs: Any) -> Any:
+    """The quotient rounded down; its derivative is 0."""
+def floor_mod(*args: Any, **kwargs: Any) -> Any:
+    """x - floor(x / y) * y; the sign is that of y."""
+def ge(*args: Any, **kwargs: Any) -> Any:
+    """x >= y."""
+def gelu(*args: Any, **kwargs: Any) -> Any:
+    """x * P(X <= x) for a normal X, by the tanh formula: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+def greater(*args: Any, **kwargs: Any) -> Any:
+    """x > y."""
+def greater_equal(*args: Any, **kwargs: Any) -> Any:
+    """x >= y."""
+def gt(*args: Any, **kwargs: Any) -> Any:
+    """x > y."""
+def le(*args: Any, **kwargs: Any) -> Any:
+    """x <= y."""
+def less(*args: Any, **kwargs: Any) -> Any:
+    """x < y."""
+def less_equal(*args: Any, **kwargs: Any) -> Any:
+    """x <= y."""
+def log(*args: Any, **kwargs: Any) -> Any:
+    """The natural logarithm of x."""
+def log1p(*args: Any, **kwargs: Any) -> Any:
+    """The natural logarithm of 1 + x, accurate for small x."""
+def logical_and(*args: Any, **kwargs: Any) -> Any:
+    """x and y."""
+def logical_not(*args: Any, **kwargs: Any) -> Any:
+    """not x."""
+def logical_or(*args: Any, **kwargs: Any) -> Any:
+    """x or y."""
+def logical_xor(*args: Any, **kwargs: Any) -> Any:
+    """x or y, not both."""
+def lt(*args: Any, **kwargs: Any) -> Any:
+    """x < y."""
+def maximum(*args: Any, **kwargs: Any) -> Any:
+    """The larger of x and y; the gradient goes to x where they are equal."""
+def minimum(*args: Any, **kwargs: Any) -> Any:
+    """The smaller of x and y; the gradient goes to x where they are equal."""
+def mm(*args: Any, **kwargs: Any) -> Any:
+    """x[m, k] @ y[k, n] -> [m, n]; x is [k, m] when transpose_a, y is [n, k] when transpose_b."""
+def mul(*args: Any, **kwargs: Any) -> Any:
+    """x * y."""
+def multiply(*args: Any, **kwargs: Any) -> Any:
+    """x * y."""
+def ne(*args: Any, **kwargs: Any) -> Any:
+    """x != y."""
+def neg(*args: Any, **kwargs: Any) -> Any:
+    """-x."""
+def negative(*args: Any, **kwargs: Any) -> Any:
+    """-x."""
+def not_equal(*args: Any, **kwargs: Any) -> Any:
+    """x != y."""
+def permute(*args: Any, **kwargs: Any) -> Any:
+    """x with its dimensions in the order `perm`: dimension d of the result is dimension perm[d] of x."""
+def pow(*args: Any, **kwargs: Any) -> Any:
+    """x to the power y."""
+def reciprocal(*args: Any, **kwargs: Any) -> Any:
+    """1 / x."""
+def relu(*args: Any, **kwargs: Any) -> Any:
+    """max(x, 0); its derivative at 0 is 0."""
+def relu6(*args: Any, **kwargs: Any) -> Any:
+    """min(max(x, 0), 6)."""
+def reshape(*args: Any, **kwargs: Any) -> Any:
+    """x in another shape; one -1 stands for what is left. Called as `Reshape()(x, shape)`."""
+def rsqrt(*args: Any, **kwargs: Any) -> Any:
+    """1 over the square root of x."""
+def select(*args: Any, **kwargs: Any) -> Any:
+    """x where the condition holds, y elsewhere; all three are broadcast against each other."""
+def sigmoid(*args: Any, **kwargs: Any) -> Any:
+    """1 / (1 + exp(-x)), without overflow."""
+def sign(*args: Any, **kwargs: Any) -> Any:
+    """-1, 0 or 1."""
+def silu(*args: Any, **kwargs: Any) -> Any:
+    """x * sigmoid(x)."""
+def sin(*args: Any, **kwargs: Any) -> Any:
+    """Sine, x in radians."""
+def sinh(*args: Any, **kwargs: Any) -> Any:
+    """Hyperbolic sine."""
+def softplus(*args: Any, **kwargs: Any) -> Any:
+    """log(1 + exp(x)), without overflow."""
+def sqrt(*args: Any, **kwargs: Any) -> Any:
+    """The square root of x."""
+def square(*args: Any, **kwargs: Any) -> Any:
+    """x * x."""
+def stop_gradient(*args: Any, **kwargs: Any) -> Any:
+    """The operand; differentiation does not pass."""
+def sub(*args: Any, **kwargs: Any) -> Any:
+    """x - y."""
+def sub_ext(*args: Any, **kwargs: Any) -> Any:
+    """x - alpha * y. Called as `SubExt()(x, y, alpha)`."""
+def subtract(*args: Any, **kwargs: Any) -> Any:
+    """x - y."""
+def tan(*args: Any, **kwargs: Any) -> Any:
+    """Tangent, x in radians."""
+def tanh(*args: Any, **kwargs: Any) -> Any:
+    """Hyperbolic tangent."""
+def tensor_pow(*args: Any, **kwargs: Any) -> Any:
+    """x to the power y."""
+def tile(*args: Any, **kwargs: Any) -> Any:
+    """x repeated `multiples[d]` times along every dimension d, aligned at the right. Called as `Tile()(x,"""
+def transpose(*args: Any, **kwargs: Any) -> Any:
+    """x with its dimensions in the order `perm`: dimension d of the result is dimension perm[d] of x."""
+def trunc(*args: Any, **kwargs: Any) -> Any:
+    """x without its fraction."""
+def unsqueeze(*args: Any, **kwargs: Any) -> Any:
+    """x with a dimension of size 1 inserted at `axis`. Called as `ExpandDims()(x, axis)`."""
+def where(*args: Any, **kwargs: Any) -> Any:
+    """x where the condition holds, y elsewhere; all three are broadcast against each other."""
+from mspc.ops import functional as functional
+from mspc.ops import operations as operations

@@ -1,0 +1,2 @@
+# Made by `make goldens`.
+from mspc.api.train.model import Model as Model

@@ -1,0 +1,4 @@
+# Made by `make goldens`.
+from mspc.api.train.serialization import load_checkpoint as load_checkpoint
+from mspc.api.train.serialization import load_param_into_net as load_param_into_net
+from mspc.api.train.serialization import save_checkpoint as save_checkpoint

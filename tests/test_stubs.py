@@ -1,0 +1,76 @@
+"""The stubs are those of the names that there are, and type checkers find what is right and wrong in a script."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stubs import stubs
+from tests.conftest import HANG
+
+SCRIPT = """
+import {first} as ms
+import {first}.nn as cells
+from {first} import Tensor, nn, ops
+from {first}.common.initializer import Normal
+from {first}.nn import Dense
+
+net: nn.Cell = nn.Dense(4, 2)
+other: cells.Dense = Dense(4, 2, weight_init=Normal(0.1))
+x = ms.Tensor([1.0])
+y: Tensor = ms.Parameter(x)
+ops.relu(x)
+ms.ops.MatMul(transpose_b=True)
+ms.nn.Adam(net.trainable_params())
+nn.Dense(4)
+ops.reluu(x)
+print(ms.Tensr)
+"""
+
+
+def test_the_stubs_are_true(root: Path, update_goldens: bool) -> None:
+    """`--update-goldens` writes them."""
+    folder, expected = root / "stubs", stubs()
+    there = {str(p.relative_to(folder)): p.read_text(encoding="utf-8") for p in folder.rglob("*") if p.is_file()}
+    if not update_goldens:
+        assert there == expected
+        return
+    for name in there.keys() - expected.keys():
+        (folder / name).unlink()
+    for name, text in expected.items():
+        if there.get(name) != text:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+
+
+def test_a_type_checker_sees_what_is_right_and_wrong(root: Path, tmp_path: Path) -> None:
+    """Laid out as an installation has it."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "mspc").symlink_to(root)
+    for name in ("mspc-stubs", "mindspore-stubs"):
+        (site / name).symlink_to(root / "stubs" / name)
+    for first in ("mspc", "mindspore"):
+        (tmp_path / f"with_{first}.py").write_text(SCRIPT.format(first=first))
+    settings = {"include": ["with_*.py"], "extraPaths": ["site"], "typeCheckingMode": "strict"}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "pyright", "-p", str(tmp_path), "--pythonpath", sys.executable, "--outputjson"]
+    environment = {**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=HANG)
+    if not done.stdout.lstrip().startswith("{"):
+        pytest.skip("pyright does not start here: it needs node, or a network to fetch it")
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    found = [d for d in found if d["severity"] == "error"]
+    rules = {"nn.Dense(4)": "reportCallIssue", "ops.reluu(x)": "reportAttributeAccessIssue",
+             "print(ms.Tensr)": "reportAttributeAccessIssue"}  # fmt: skip
+    for first in ("mspc", "mindspore"):
+        file = tmp_path / f"with_{first}.py"
+        lines = file.read_text().splitlines()
+        wrong = [(lines[d["range"]["start"]["line"]], d["rule"]) for d in found if Path(d["file"]) == file]
+        assert {line for line, _ in wrong} == set(rules)
+        assert set(rules.items()) <= set(wrong)
