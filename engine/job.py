@@ -23,13 +23,15 @@ class Job:
     """comm: the communicator of this rank's graphs. aside: that of everything else, so that the two
     never mix.
     watch: of the job under mpirun, else None. hardware: the device that runs this rank's graphs.
-    profile: times steps where that was asked for, see `commands.profile.Profiler`."""
+    profile: times steps where that was asked for, see `commands.profile.Profiler`.
+    meeting: the communicator of what ranks settle when they compile; None: `aside` is that."""
 
     comm: Any
     aside: Any
     watch: Any = None
     hardware: Hardware = field(default_factory=lambda: Hardware(simulated=True))
     profile: Any = None
+    meeting: Any = None
 
     @property
     def rank(self) -> int:
@@ -62,10 +64,10 @@ class Job:
         if self.profile is not None:
             self.profile.step_done(self)
 
-    def doing(self, what: str) -> contextlib.AbstractContextManager[None]:
-        """A context around what is done together outside of graphs; `what` tells of it where other ranks do not come:
-        "reading the parameter 'w'"."""
-        return contextlib.nullcontext() if self.watch is None else self.watch.doing(what)
+    def say(self, text: str) -> None:
+        """Tell the others what this rank is about to do with them; see `engine.occasions`."""
+        if self.watch is not None:
+            self.watch.say(text)
 
     def outside_user_code(self) -> Any:
         """A context around everything that may communicate; a simulation changes over to other ranks
@@ -150,7 +152,7 @@ def join_job(wishes: Wishes | None = None) -> Job:
         )
     comm.barrier(tuple(range(size)))
     watch.ready()
-    return Job(comm, MpiComm(watch, channel=1), watch, hardware)
+    return Job(comm, MpiComm(watch, channel=1), watch, hardware, meeting=MpiComm(watch, channel=2))
 
 
 def _warn(text: str) -> None:

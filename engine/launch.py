@@ -25,6 +25,7 @@ from mspc.compiler.call import Call, describe_call, takes_data
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
 from mspc.engine.job import Job, explain, join_job
+from mspc.engine.occasions import ALIKE, described, different_calls, name_of, occasion
 from mspc.engine.parameter_store import ParameterStore
 from mspc.engine.ranks.environment import mpi_size
 from mspc.ir.diagnostics import ExecutionError, MspcError
@@ -112,8 +113,7 @@ class Launcher:
         key = (id(target), call, frozen)
         found = self._known.get(key)
         if found is None:
-            with self.job.doing(f"compiling {_name(target)} for ({_shown(tensors)})"):
-                found = self._compile(target, call, frozen)
+            found = self._compile(target, call, frozen)
             self._known[key] = found
             self._kept.append((target, args))  # an id must not be used again while it is part of a key
         arrays = [tensor.value for tensor in tensors]
@@ -150,11 +150,7 @@ class Launcher:
         if error is not None and (self.job.size == 1 or frozen.parallel_mode in EACH_ITS_OWN):
             raise error
         alone = built is not None and self._is_alone(built[0])
-        if not alone:
-            with self.job.outside_user_code():
-                self._agree(built[0] if built is not None else None, error)
-        assert built is not None
-        compiled, parameters = built
+        compiled, parameters = built if built is not None and alone else self._settled(target, call, error, built)
         self._warn(target, compiled, frozen)
         self.job.hardware.prepare(asked.deterministic, self.job.comm, self.job.watch)
         tf32 = bool(getattr(frozen, "matmul_allow_tf32", False))
@@ -171,24 +167,39 @@ class Launcher:
             return False
         return not any(isinstance(node.op, Collective) for node in compiled.rank_graph(self.job.rank).nodes)
 
-    def _agree(self, compiled: Compiled | None, error: MspcError | None) -> None:
-        """Make sure that all ranks can run their graphs, and that these fit together; all that meet call this.
-
-        Raises:
-            MspcError: they cannot, or do not.
-        """
-        if compiled is not None and compiled.config.mode in EACH_ITS_OWN:
-            agree_on_collectives(self.job.comm, compiled.rank_graph(self.job.rank))
-        else:
-            stop_together(self.job.comm, error)
-            assert compiled is not None
-            agree(self.job.comm, compiled.compile_id)
-        self.job.hardware.agree(self.job.comm)
-
     def _number(self, alone: bool) -> int:
         """The next graph's number, which all that meet in it share; of one that meets no other it is this rank's."""
         count = sum((number >= OWN_GRAPHS) == alone for number in self.launched)
         return count if not alone else OWN_GRAPHS + GRAPHS * count
+
+    def _settled(
+        self, target: Any, call: Call, error: MspcError | None, built: tuple[Compiled, dict[str, Any]] | None
+    ) -> tuple[Compiled, dict[str, Any]]:
+        """What this rank has compiled, once all ranks have what fits together.
+
+        The ranks meet on a communicator of its own: one may come that others do not come with, as it alone calls the
+        network with tensors of another shape.
+        """
+        meeting = self.job.meeting or self.job.aside
+        before = [known for at, known, _ in self._known if at == id(target)]
+        so_far = [f"before, it was called with {described(before[-1])}"] if before else []
+        how = f" with {described(call)}, for which it has no graph"
+        with occasion(self.job, f"calls {name_of(target)}", how, *so_far, ALIKE), self.job.outside_user_code():
+            if built is not None and built[0].config.mode in EACH_ITS_OWN:
+                agree_on_collectives(meeting, built[0].rank_graph(self.job.rank))
+            else:
+                stop_together(meeting, error)
+                assert built is not None
+                self._same(meeting, target, call, built[0].compile_id)
+            self.job.hardware.agree(meeting)
+        return built
+
+    def _same(self, meeting: Any, target: Any, call: Call, compile_id: str) -> None:
+        """Make sure that all ranks hold graphs of one compile. Raises MspcError."""
+        try:
+            agree(meeting, compile_id)
+        except MspcError as different:
+            raise different_calls(meeting, target, call) or different from None
 
     def _warn(self, target: Any, compiled: Compiled, frozen: FrozenContext) -> None:
         """Rank 0 says once what the compiler noticed, what does not happen in this mode, and which settings do not
@@ -284,15 +295,6 @@ def default_launcher() -> Launcher:
 
 
 def _nothing() -> None: ...
-
-
-def _name(target: Any) -> str:
-    """What a script calls a network: its class, or its name where it is a function."""
-    return getattr(target, "__name__", "") or type(target).__name__
-
-
-def _shown(tensors: Sequence[Tensor]) -> str:
-    return ", ".join(f"{tensor.dtype} {tensor.shape}" for tensor in tensors)
 
 
 def _constant(full: Any, parameter: GraphParameter, rank: int) -> Array:

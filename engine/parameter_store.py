@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mspc.engine.job import Job
+from mspc.engine.occasions import TOGETHER, occasion
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.runtime.slices import cut_parameter, full_type, gather, slices_of
 
@@ -126,7 +127,8 @@ class ParameterStore:
         layout = kept.slices[kept.newest].graph_parameter.layout
         if self._job.size == 1 or layout is None or getattr(layout, "is_replicated", False):
             return np.array(self._job.hardware.memory.fetch(kept.slices[kept.newest].array))
-        with self._job.outside_user_code(), self._job.doing(f"reading the sharded parameter {parameter.name!r}"):
+        what = f"reads the sharded parameter '{parameter.name}'"
+        with occasion(self._job, what, "", TOGETHER), self._job.outside_user_code():
             return self._full(kept)
 
     def draw(self, parameter: Any, initial: Any) -> None:

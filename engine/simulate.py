@@ -25,9 +25,13 @@ class SimulatedJob(Job):
     """One rank's place in a simulation: its own state is in place only while its script runs."""
 
     def __init__(self, comm: LocalComm, user: UserState, hardware: Hardware) -> None:
-        super().__init__(comm, LocalComm(comm.world, comm.rank, channel=1), None, hardware)
+        aside, meeting = (LocalComm(comm.world, comm.rank, channel) for channel in (1, 2))
+        super().__init__(comm, aside, None, hardware, meeting=meeting)
         self.user = user
         self._inside = 0
+
+    def say(self, text: str) -> None:
+        self.comm.world.ranks[self.rank].said = text
 
     @contextlib.contextmanager
     def outside_user_code(self) -> Iterator[None]:

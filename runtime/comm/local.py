@@ -17,6 +17,7 @@ import numpy as np
 from mspc.ir.diagnostics import ExecutionError
 from mspc.runtime.comm.interface import Array, Exchanging, Ranks, combine, pieces
 from mspc.runtime.faults.failure import StoppedByOther
+from mspc.runtime.faults.said import first_line, missed
 
 Main = Callable[["LocalComm"], Any]
 _Compute = Callable[[list[Any]], list[Any]]
@@ -48,13 +49,13 @@ class _Offer:
 
 @dataclass
 class _Rank:
-    """Where one rank stands: `waits_for` tells whether it may go on, `waiting` says for what, for
-    messages."""
+    """Where one rank stands: `waits_for` tells whether it may go on. For messages: `waiting` says for what, and `said`
+    what it is about to do."""
 
     gate: threading.Lock = field(default_factory=threading.Lock)
     waits_for: Callable[[], bool] | None = None
     waiting: str = ""
-    waiting_on: Ranks = ()
+    said: str = ""
     parked: bool = False
     done: bool = False
     result: Any = None
@@ -156,9 +157,17 @@ class World:
             self.ranks[r].parked = False
         if parked:
             return parked[0]
-        return alive[0] if alive else -1
+        speaks = [r for r in alive if self.ranks[r].said]
+        return next(iter(speaks or alive), -1)
 
     def _deadlock(self, number: int) -> ExecutionError:
+        alive = [number, *(r for r, rank in enumerate(self.ranks) if r != number and not rank.done)]
+        for speaker in (r for r in alive if self.ranks[r].said):
+            said = self.ranks[speaker].said
+            for other, rank in enumerate(self.ranks):
+                if first_line(rank.said) != first_line(said):
+                    where = first_line(rank.said) or f"waits in {rank.waiting}"
+                    return missed(speaker, said, other, "has ended" if rank.done else where)
         notes: list[str] = []
         for r, rank in enumerate(self.ranks):
             if rank.done:

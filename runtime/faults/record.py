@@ -20,7 +20,7 @@ ABSENT, RUNNING, ENDED, FAILED = range(4)
 """States of a rank."""
 
 _HEAD = 256
-_TEXT = 64
+_TEXT = 129
 _SLOTS = 1024
 _COUNTS = _HEAD + _TEXT
 WORDS = _COUNTS + 2 * _SLOTS

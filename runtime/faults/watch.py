@@ -8,7 +8,6 @@ second; MPI itself would let the remaining ranks wait for ever, or end them with
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import mmap
 import os
@@ -18,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from mspc.ir.diagnostics import ExecutionError
@@ -38,6 +37,7 @@ from mspc.runtime.faults.record import (
     read_text,
     write_text,
 )
+from mspc.runtime.faults.said import first_line, missed
 from mspc.runtime.faults.stalled import (
     PATIENCE,
     Meeting,
@@ -146,14 +146,13 @@ class Watch:
             found = self._waits[to, of, channel] = for_messages(self._own, self.rank, to, of, channel)
         return found
 
-    @contextlib.contextmanager
-    def doing(self, what: str) -> Iterator[None]:
-        """Around what this rank does outside of graphs, for which others may have to wait: "reading 'w' at line 3"."""
-        write_text(self._own, what)
-        try:
-            yield
-        finally:
-            write_text(self._own, "")
+    def say(self, text: str) -> None:
+        """What this rank is about to do with the others outside of a graph; "" for nothing any more."""
+        write_text(self._own, text)
+
+    def said(self, rank: int) -> str:
+        """What a rank has said last."""
+        return read_text(self._record(rank))
 
     def end(self) -> None:
         """This rank has finished its work and waits for the others to finish theirs."""
@@ -202,8 +201,7 @@ class Watch:
         if mark is not None and node < 0:
             step, graph, node = mark.step, mark.graph, -1 if mark.over else mark.index
         if node < 0 or step <= 0 or self.describe is None:
-            doing = read_text(record)
-            return ExecutionError((f"after step {step}" if step > 0 else BEFORE) + (f", {doing}" if doing else ""))
+            return ExecutionError(f"after step {step}" if step > 0 else BEFORE)
         try:
             error = self.describe(rank, graph, node)
         except Exception:  # the place is a courtesy; the message must come out whatever happens
@@ -285,6 +283,12 @@ class Watch:
                 self.fail(ExecutionError(what, notes=notes, frames=place.frames).render(), 1)
 
     def _report_stuck(self, rank: int, other: int) -> NoReturn:
+        if not self.said(rank) and self.said(other) and self._record(other)[STATE] == RUNNING:
+            rank, other = other, rank
+        if self.said(rank):
+            where = first_line(self.said(other)) or f"is {self.place(other).message}"
+            where = "has ended" if self._record(other)[STATE] == ENDED else where
+            self.fail(missed(rank, self.said(rank), other, where).render(), 1)
         place = self.place(rank)
         notes: list[str] = []
         what = f"rank {other} has ended while rank {rank} waits for it"
