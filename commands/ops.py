@@ -7,7 +7,8 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-from mspc.commands.report.table import Table, print_table, write_json
+from mspc.commands.report.fitting import Table
+from mspc.commands.report.table import print_table, write_json
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.modules import load_operators

@@ -12,7 +12,8 @@ import numpy as np
 from mspc.api.common.parameter import Parameter as ScriptParameter
 from mspc.api.common.tensor import Tensor
 from mspc.commands.compile import CompileOptions, find_launch
-from mspc.commands.report.table import Table, print_table, write_json
+from mspc.commands.report.fitting import Table
+from mspc.commands.report.table import print_table, write_json
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Stage, compile_launch

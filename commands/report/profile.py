@@ -6,15 +6,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mspc.commands.report.table import Table, print_table
+from mspc.commands.report.fitting import Table
+from mspc.commands.report.table import print_table
 from mspc.engine.profile import PREPARING, Gathered
 from mspc.runtime.comm.local import LocalComm
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.profile import Timed, costs, sums
 
 LISTED = 10
-WIDEST = 60
-"""Characters of a cell."""
 
 
 def show_profile(gathered: Gathered) -> None:
@@ -47,10 +46,11 @@ def cost_table(steps: Sequence[Sequence[Timed]], first: int, executor: Any) -> T
         f"profile of {executor.graph.name} ({kind}), rank {executor.rank}, mean of {which}",
         ("node", "result", "stream", "time", "share", "line"),
         [
-            (_short(c.label), _short(c.type), c.stream, _ms(c.seconds), f"{100 * c.share:.1f} %", _short(c.line))
+            (c.label, c.type, c.stream, _ms(c.seconds), f"{100 * c.share:.1f} %", c.line or "-")
             for c in found
         ],
         (3, 4),
+        below=(5, 1),
     )
 
 
@@ -66,6 +66,9 @@ def memory_table(executor: Any) -> Table:
 def _notes(gathered: Gathered) -> list[str]:
     notes: list[str] = []
     steps, first = gathered.steps[0], gathered.first[0]
+    timed = len({t.index for times in steps for t in times})
+    if timed > LISTED:
+        notes.append(f"{LISTED} of {timed} nodes are listed, the most expensive ones; the trace holds all")
     if first <= PREPARING:
         notes.append(f"step {first} may still prepare; a run of {PREPARING + 1} steps or more gives better times")
     plain = {t.index: 0.0 for times in steps for t in times if t.plain}
@@ -80,6 +83,3 @@ def _notes(gathered: Gathered) -> list[str]:
 def _ms(seconds: float) -> str:
     return f"{1000 * seconds:.3f} ms"
 
-
-def _short(text: str) -> str:
-    return text if len(text) <= WIDEST else text[: WIDEST - 3] + "..."

@@ -1,62 +1,45 @@
-"""Prints tables: with rich on a terminal, as plain aligned text elsewhere, as JSON on request."""
+"""Prints tables: as wide as the terminal, with bold headings there; as JSON on request."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mspc.commands.report.fitting import Table, broken, fit
 from mspc.ir.diagnostics import MspcError
 
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of text under headings. numbers: indexes of the columns that are set to the right."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    numbers: tuple[int, ...] = ()
+OTHERWISE = 100
+"""Characters of a line where there is no terminal and COLUMNS does not say: files and pipes get the same text always."""
+BOLD, PLAIN = "\033[1m", "\033[0m"
 
 
 def print_table(table: Table) -> None:
-    """Print to stdout."""
-    if sys.stdout.isatty():
-        _print_rich(table)
-    else:
-        print("\n".join(plain_lines(table)))
+    """Print to stdout, in lines as wide as the terminal, COLUMNS or `OTHERWISE`."""
+    fitted = fit(table, line_width())
+    if not _colours():
+        print("\n".join(fitted.lines))
+        return
+    bold = [f"{BOLD}{line}{PLAIN}" for line in (*fitted.title, *fitted.headings)]
+    print("\n".join([*bold, *fitted.rows]))
 
 
-def plain_lines(table: Table) -> list[str]:
-    """The table as aligned text; the last column is not padded."""
-    widths = [max(map(len, cells)) for cells in zip(table.columns, *table.rows, strict=True)]
-
-    def line(cells: Sequence[str]) -> str:
-        padded = [
-            cell.rjust(width) if i in table.numbers else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        ]
-        return "  ".join(padded).rstrip()
-
-    return [table.title, line(table.columns), *map(line, table.rows)]
+def print_line(text: str) -> None:
+    """Print a line to stdout; a terminal gets it broken at spaces, all else as it is."""
+    print("\n".join(broken(text, line_width())) if sys.stdout.isatty() else text)
 
 
-def _print_rich(table: Table) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
+def line_width() -> int:
+    """Characters of a line of stdout."""
+    return shutil.get_terminal_size((OTHERWISE, 24)).columns
 
-    shown = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, column in enumerate(table.columns):
-        shown.add_column(column, justify="right" if index in table.numbers else "left", overflow="fold")
-    for row in table.rows:
-        shown.add_row(*(Text(cell) for cell in row))
-    Console(width=shutil.get_terminal_size().columns).print(shown)
+
+def _colours() -> bool:
+    """Whether escape codes may be printed: a terminal that knows them, and nobody has asked for none."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def write_json(content: Any, path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mspc.commands.report.facts import Report
-from mspc.commands.report.table import Table, print_table
+from mspc.commands.report.fitting import Table
+from mspc.commands.report.table import print_line, print_table
 
 LISTED_RANKS = 16
 """Longer groups print as start:stop:step."""
@@ -21,18 +22,18 @@ def print_report(report: Report, folder: Path) -> None:
             print_table(table)
             print()
     totals = report.totals
-    print(
+    print_line(
         f"rank {report.rank}: {totals.operators} operators, {totals.collectives} collectives, "
         f"{totals.bytes_sent} bytes sent per step"
     )
     memory = report.memory
-    print(
+    print_line(
         f"memory: weights {_size(memory.weights)}, states {_size(memory.states)}, inputs {_size(memory.inputs)}, "
         f"step {_size(memory.step)} (gradients {_size(memory.gradients)}, activations {_size(memory.activations)} "
         f"at most), together {_size(totals.peak_bytes)}"
     )
     for note in report.notes:
-        print(f"note: {note}")
+        print_line(f"note: {note}")
 
 
 def report_tables(report: Report) -> list[Table]:
@@ -44,6 +45,7 @@ def report_tables(report: Report) -> list[Table]:
             (o.operator, o.instance or "-", _strategy(o.strategy), o.origin or "-", o.line)
             for o in report.operators
         ],
+        below=(3,),
     )
     parameters = Table(
         f"inputs and parameters, with the slice of rank {report.rank}",
@@ -59,11 +61,13 @@ def report_tables(report: Report) -> list[Table]:
             for c in report.collectives
         ],
         (2,),
+        below=(4,),
     )
     slices = Table(
         "slices that were inserted; nothing is sent",
         ("before", "after", "line", "reason"),
         [(str(s.shape), str(s.slice), s.line or "-", s.reason or "-") for s in report.slices],
+        below=(3,),
     )
     return [operators, parameters, collectives, slices]
 

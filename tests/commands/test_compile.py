@@ -164,9 +164,10 @@ def test_table_says_where_everything_comes_from(quickstart: tuple[Path, str]) ->
     _, table = quickstart
     assert re.search(r"^MatMul +matmul +\(2, 4\) \(4, 1\) +shard\(\) +net\.py:\d+$", table, re.MULTILINE)
     assert re.search(r"^w +parameter +Float32 +\(32, 16\) +\(8, 16\) +512$", table, re.MULTILINE)
-    scatter = re.search(r"^ReduceScatter +0-1-2-3 +384 +net\.py:\d+ +(.*)$", table, re.MULTILINE)
+    scatter = re.search(r"^ReduceScatter +0-1-2-3 +384 +net\.py:\d+\n    (.*)$", table, re.MULTILINE)
     assert scatter is not None
     assert "the result of MatMul 'matmul' is cut (2, 1) on mesh (2, 4) in 4 partial sums" in scatter[1]
+    assert max(map(len, table.splitlines()[1:-1])) <= 100
     assert "2503 bytes sent per step" in table
 
 

@@ -1,0 +1,113 @@
+"""Tables fit the width that there is, and lose nothing."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mspc.commands.ops import list_operators
+from mspc.commands.report.fitting import LEAST, NARROWEST, Table, broken, fit
+from tests.conftest import HANG
+
+REASON = "input 0 is cut (8, 1) on mesh (8), input 0 of MatMul 'matmul' must be cut (2, 4) on mesh (2, 4)"
+NAME = "backbone.layers.31.attention.query.weight"
+TABLE = Table(
+    "collectives",
+    ("operator", "name", "bytes", "reason"),
+    [("AllReduce", NAME, "1234567", REASON), ("Split", "w", "8", "-")],
+    (2,),
+    (3,),
+)
+
+
+def test_a_table_that_fits_stands_as_it_is() -> None:
+    assert fit(TABLE, 200).lines == [
+        "collectives",
+        "operator   name                                         bytes  reason",
+        f"AllReduce  {NAME}  1234567  {REASON}",
+        "Split      w                                                8  -",
+    ]
+
+
+def test_what_is_too_wide_goes_below_its_row() -> None:
+    assert fit(TABLE, 80).lines == [
+        "collectives",
+        "operator   name                                         bytes",
+        "    reason",
+        f"AllReduce  {NAME}  1234567",
+        "    input 0 is cut (8, 1) on mesh (8), input 0 of MatMul 'matmul' must be cut",
+        "    (2, 4) on mesh (2, 4)",
+        "Split      w                                                8",
+    ]
+
+
+def test_the_widest_cells_are_broken_behind_punctuation() -> None:
+    assert fit(TABLE, 50).rows[:2] == [
+        "AllReduce  backbone.layers.31.attention.   1234567",
+        "           query.weight",
+    ]
+
+
+@pytest.mark.parametrize("width", range(1, 130))
+def test_every_width_is_kept_and_nothing_is_lost(width: int) -> None:
+    found = fit(TABLE, width)
+    assert max(map(len, found.lines)) <= max(width, NARROWEST)
+    joined = "".join("".join(found.rows).split())
+    assert sorted(joined) == sorted("".join(c for row in TABLE.rows for c in "".join(row).split()).replace("-", "")
+                                    + ("-" if len(found.headings[0].split()) == 4 else ""))  # fmt: skip
+
+
+def test_numbers_are_never_broken() -> None:
+    table = Table("t", tuple("abcdef"), [("123456789012",) * 5 + ("word " * 9,)], (0, 1, 2, 3, 4))
+    (first, *_) = fit(table, 40).rows
+    assert first.split()[:5] == ["123456789012"] * 5
+    assert len(first) <= 5 * 14 + LEAST
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "lines"),
+    [
+        ("", 9, [""]),
+        ("(2, 4) (4, 1)", 12, ["(2, 4)", "(4, 1)"]),
+        ("(16, 16, 16)", 9, ["(16, 16,", "16)"]),
+        ("mspc/api/nn/loss.py:48", 12, ["mspc/api/nn/", "loss.py:48"]),
+        ("abcdefghij", 4, ["abcd", "efgh", "ij"]),
+    ],
+)
+def test_where_text_is_broken(text: str, width: int, lines: list[str]) -> None:
+    assert broken(text, width) == lines
+
+
+@pytest.mark.parametrize(("columns", "most"), [(None, 100), ("60", 60), ("80", 80), ("200", 200), ("x", 100)])
+def test_a_pipe_is_as_wide_as_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: str | None, most: int
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    list_operators((), None)
+    lines = capsys.readouterr().out.splitlines()
+    assert most - 10 < max(map(len, lines)) <= most
+
+
+@pytest.mark.parametrize(
+    ("extra", "bold"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_a_terminal_has_bold_headings(extra: dict[str, str], bold: bool, tmp_path: Path) -> None:
+    mine, theirs = pty.openpty()
+    environment = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS")}
+    environment |= {"TERM": "xterm", "COLUMNS": "60"} | extra
+    command = [sys.executable, "-m", "mspc", "ops", "MatMul"]
+    done = subprocess.run(command, stdout=theirs, env=environment, cwd=tmp_path, check=True, timeout=HANG)
+    os.close(theirs)
+    shown = os.read(mine, 65536).decode()
+    os.close(mine)
+    assert done.returncode == 0
+    assert ("\033[1moperator" in shown) == bold
+    assert ("\033" in shown) == bold
+    assert "MatMul" in shown
