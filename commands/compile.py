@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,20 +55,15 @@ def compile_target(target: str, options: CompileOptions) -> None:
     """
     if Session.from_environment().rank > 0:
         return  # started by mpirun: its first rank compiles for all
-    found = _find(target, options)
-    launch, ranks, session = found.launch, found.ranks, found.session
+    found = find_launch(target, options)
+    launch, ranks = found.launch, found.ranks
     wanted = _wanted(options, ranks)
     level = max(options.level, launch.context.save_graphs)
     folder = options.out or Path(launch.context.save_graphs_path or DEFAULT_FOLDER)
-
-    def rerun(rank: int) -> Launch:
-        return _rerun(found.target, options, session, rank)
-
     with Progress() as progress, OutputFolder(folder) as output:
         progress.show(f"compiling {launch.script} for {ranks} rank{'s' if ranks > 1 else ''}")
-        asked = session.rank_was_asked and ranks > 1
-        first = compile_for(launch, ranks, level, compared=asked)
-        programs = Programs(first, wanted, asked, level, rerun)
+        first = compile_for(launch, ranks, level, compared=found.asked)
+        programs = Programs(first, wanted, found.asked(), level, found.rerun)
         settings = Settings(launch.context.matmul_allow_tf32, launch.context.deterministic)
         values = first_values(first.compiled)
         report = _write(output, programs, settings, values, wanted, level, progress)
@@ -85,31 +81,46 @@ def compile_target(target: str, options: CompileOptions) -> None:
         print_report(report, folder)
 
 
-def find_launch(target: str, options: CompileOptions) -> tuple[Launch, int]:
+@dataclass(frozen=True)
+class Found:
+    """A launch, what it was found by, and the session in which it was."""
+
+    target: NamedTarget | Path
+    options: CompileOptions
+    session: ObservedSession
+    launch: Launch
+    ranks: int
+
+    def asked(self) -> bool:
+        """Whether the script, or `construct` as far as it was read, has asked which of several ranks it is."""
+        return self.session.rank_was_asked and self.ranks > 1
+
+    @contextlib.contextmanager
+    def rerun(self, rank: int) -> Iterator[Launch]:
+        """The launch as another rank sees it: the script runs again with modules of its own, unseen. That rank's
+        session is in place inside."""
+        from mspc.engine.user_state import UserState
+
+        first = self.session
+        session = Session(rank, first.size, rank, first.local_size, launched=first.launched, speaks=False)
+        user = UserState(session, None, shown=False)
+        user.enter()
+        try:
+            yield _launch(self.target, self.options, session)
+        finally:
+            user.leave()
+
+
+def find_launch(target: str, options: CompileOptions) -> Found:
     """What a script launches first, or the network that `target` names, and the number of ranks.
 
     Raises:
         MspcError: mistakes of the command or the script.
     """
-    found = _find(target, options)
-    return found.launch, found.ranks
-
-
-@dataclass(frozen=True)
-class _Found:
-    """A launch, what it was found by, and the session in which it was."""
-
-    target: NamedTarget | Path
-    session: ObservedSession
-    launch: Launch
-    ranks: int
-
-
-def _find(target: str, options: CompileOptions) -> _Found:
     parsed = parse_target(target)
     session = _session(options, Session.from_environment(), min(options.only_ranks, default=0))
     launch = _launch(parsed, options, session)
-    return _Found(parsed, session, launch, _ranks(options, session, launch))
+    return Found(parsed, options, session, launch, _ranks(options, session, launch))
 
 
 def _write(
@@ -161,19 +172,6 @@ def _launch(target: NamedTarget | Path, options: CompileOptions, session: Sessio
             notes=[f"write '{target}:Net()' to name one"],
         )
     return capture(target, options.script_arguments, session)
-
-
-def _rerun(target: NamedTarget | Path, options: CompileOptions, first: Session, rank: int) -> Launch:
-    """The launch as another rank sees it: the script runs again with modules of its own, unseen."""
-    from mspc.engine.user_state import UserState
-
-    session = Session(rank, first.size, rank, first.local_size, launched=first.launched, speaks=False)
-    user = UserState(session, None, shown=False)
-    user.enter()
-    try:
-        return _launch(target, options, session)
-    finally:
-        user.leave()
 
 
 def _ranks(options: CompileOptions, session: Session, launch: Launch) -> int:

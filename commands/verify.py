@@ -11,16 +11,19 @@ import numpy as np
 
 from mspc.api.common.parameter import Parameter as ScriptParameter
 from mspc.api.common.tensor import Tensor
-from mspc.commands.compile import CompileOptions, find_launch
-from mspc.commands.report.fitting import Table
-from mspc.commands.report.table import print_table, write_json
+from mspc.commands.compile import CompileOptions, Found, find_launch
+from mspc.commands.report.table import print_line, print_table, write_json
+from mspc.commands.report.verdict import comparison_table, verdict
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Stage, compile_launch
 from mspc.engine.capture import Launch
 from mspc.engine.compared import Row, coarsest, compare
+from mspc.engine.dumps import NO_FILES
 from mspc.engine.first_values import first_values
+from mspc.engine.made_inputs import MadeInput, made_inputs
 from mspc.engine.own_rows import alone_on_own_rows, compare_own_rows
+from mspc.engine.programs import Programs, compile_for
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.layout import Layout
@@ -39,44 +42,66 @@ UPDATE_TOLERANCE = 1e-3
 
 
 def verify_target(target: str, options: CompileOptions, seed: int) -> None:
-    """Compare, print the table, fail where anything differs by more than its tolerance.
+    """Compare, print the table and the verdict, fail where anything differs by more than its tolerance.
+
+    With the table as JSON on stdout nothing else is printed there.
 
     Raises:
         MspcError: the program cannot be compiled. ExecutionError: a value differs.
     """
-    launch, ranks = find_launch(target, options)
-    config = Config.from_context(launch.context, ranks, str(Path(launch.script).parent))
+    found = find_launch(target, options)
+    config = Config.from_context(found.launch.context, found.ranks, str(Path(found.launch.script).parent))
     if config.mode == "hybrid_parallel":
         raise MspcError(
             "in hybrid_parallel mode the script's own collectives decide what the ranks compute, so there is no step "
             "of one device to compare with",
             notes=["mspc run --simulate runs it on ranks of this process"],
         )
-    own = config.feeds_own_rows
-    many = _compiled(launch, config)
-    fed = many.fed
-    types = [f.graph_type if own else f.global_type for f in fed]
-    alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.sharded)
-    one = _compiled(_whole(launch, types), alone)
-    data = _data([f.global_type for f in fed], launch, seed)
-    weights = _weights(one)
-    found = _on_ranks(many, data, weights)
-    if own:
-        inputs = [[cut(array, f.layout, rank) for array, f in zip(data, fed, strict=True)] for rank in range(ranks)]
-        expected = alone_on_own_rows(one.graph, inputs, weights, MARK, config.gradients_mean)
-        rows, first = compare_own_rows(one, many, expected, found, MARK)
-    else:
-        rows, first = _compare(one, many, _on_ranks(one, data, weights), found)
-    _show(rows, config, seed)
+    many = _compiled(found.launch, config)
+    if found.asked():
+        _check_ranks_alike(found)
+    rows, first, inputs = _compared(found.launch, many, seed)
     if options.json is not None:
         write_json([r.__dict__ | {"shape": list(r.shape), "same": r.same} for r in rows], options.json)
+    if options.json != Path("-"):
+        _show(rows, config, seed, inputs)
+        print_line(verdict(rows, config.ranks, first))
     wrong = [r for r in rows if not r.same]
     if wrong:
         raise ExecutionError(
-            f"{len(wrong)} of {len(rows)} values differ between one device and {ranks} ranks",
+            f"{len(wrong)} of {len(rows)} values differ between one device and {config.ranks} ranks",
             notes=[f"the first operator where they part is {first.label}"] if first is not None else (),
             frames=first.frames if first is not None else (),
         )
+
+
+def _check_ranks_alike(found: Found) -> None:
+    """Raises MspcError where ranks that ask for their number launch different graphs."""
+    first = compile_for(found.launch, found.ranks, NO_FILES, found.asked)
+    if Programs(first, range(found.ranks), True, NO_FILES, found.rerun).differ:
+        raise MspcError(
+            "the network depends on get_rank(): the ranks run different graphs, so there is no step of one device to "
+            "compare with",
+            notes=["mspc run --simulate runs it on ranks of this process"],
+        )
+
+
+def _compared(launch: Launch, many: Compiled, seed: int) -> tuple[list[Row], Node | None, dict[str, MadeInput]]:
+    """The compared values, the first operator that differs, and the inputs of the step."""
+    config, fed, own = many.config, many.fed, many.config.feeds_own_rows
+    alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.sharded)
+    one = _compiled(_whole(launch, [f.graph_type if own else f.global_type for f in fed]), alone)
+    brought: list[Tensor] = []
+    describe_call(launch.args, brought)
+    made = made_inputs(one.graph, [f.global_type for f in fed], [t.asnumpy() for t in brought], seed)
+    data = [m.array for m in made.values()]
+    weights = _weights(one)
+    found = _on_ranks(many, data, weights)
+    if not own:
+        return *_compare(one, many, _on_ranks(one, data, weights), found), made
+    inputs = [[cut(array, f.layout, rank) for array, f in zip(data, fed, strict=True)] for rank in range(config.ranks)]
+    expected = alone_on_own_rows(one.graph, inputs, weights, MARK, config.gradients_mean)
+    return *compare_own_rows(one, many, expected, found, MARK), made
 
 
 def _whole(launch: Launch, types: Sequence[TensorType]) -> Launch:
@@ -100,21 +125,6 @@ def _compiled(launch: Launch, config: Config) -> Compiled:
                 release_constraints(stage.graph)
 
     return compile_launch(launch.target, launch.args, config, mark, launch.whole)
-
-
-def _data(types: Sequence[TensorType], launch: Launch, seed: int) -> list[Array]:
-    """Global inputs: floats uniform in [0, 1), integers drawn from those that the script feeds."""
-    generator = np.random.default_rng(seed)
-    tensors: list[Tensor] = []
-    describe_call(launch.args, tensors)
-    found: list[Array] = []
-    for i, type in enumerate(types):
-        if type.dtype.is_float:
-            found.append(generator.random(type.shape).astype(type.dtype.numpy))
-            continue
-        known = np.unique(tensors[i].asnumpy()) if i < len(tensors) else np.zeros(1)
-        found.append(generator.choice(known, type.shape).astype(type.dtype.numpy))
-    return found
 
 
 def _weights(compiled: Compiled) -> dict[str, Array]:
@@ -199,20 +209,11 @@ def _layout(value: Any, compiled: Compiled) -> Layout:
     return Layout.replicated(compiled.config.ranks, len(value.shape))
 
 
-def _show(rows: list[Row], config: Config, seed: int) -> None:
-    shown = [
-        (
-            row.kind,
-            row.name,
-            str(row.shape),
-            f"{row.difference:.1e}",
-            f"{row.tolerance:.0e}",
-            row.remark,
-        )
-        for row in rows
-    ]
-    title = f"one device beside {config.ranks} ranks: one step, inputs uniform [0, 1) from seed {seed}"
-    print_table(Table(title, ("value", "name", "shape", "difference", "tolerance", ""), shown, (3, 4)))
+def _show(rows: list[Row], config: Config, seed: int, inputs: dict[str, MadeInput]) -> None:
+    ranks = f"{config.ranks} rank{'s' if config.ranks != 1 else ''}"
+    print_table(comparison_table(rows, f"one device beside {ranks}: one step, inputs from seed {seed}"))
+    for name, made in inputs.items():
+        print_line(f"input {name}: {made.said}")
     if config.feeds_own_rows:
         how = "means" if config.gradients_mean else "sums"
-        print(f"every rank beside one device on the rank's own rows, with gradients that are {how} over the ranks")
+        print_line(f"every rank beside one device on the rank's own rows, with gradients that are {how} over the ranks")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from mspc.api.state import Session
@@ -33,6 +34,10 @@ class ObservedSession(Session):
         return bool(self.seen)
 
 
+Rerun = Callable[[int], AbstractContextManager[Launch]]
+"""Runs the script again as another rank; what `construct` asks for has to be asked before the context ends."""
+
+
 @dataclass(frozen=True)
 class Built:
     """A launch, compiled. shared: the files of the stages that all ranks share. text: the graph as traced."""
@@ -42,12 +47,12 @@ class Built:
     text: str
 
 
-def compile_for(launch: Launch, ranks: int, level: int, compared: bool = False) -> Built:
-    """Compile `launch` for `ranks` ranks, keeping the files that `level` asks for, and where it will be `compared` with
-    what other ranks launch its text."""
+def compile_for(launch: Launch, ranks: int, level: int, compared: Callable[[], bool] = lambda: False) -> Built:
+    """Compile `launch` for `ranks` ranks, keeping the files that `level` asks for, and its text where it will be
+    `compared` with what other ranks launch: that is asked once `construct` was read, which may ask for the rank."""
     files = StageFiles(level)
     call = _traced(launch, ranks)
-    text = call.text if compared else ""
+    text = call.text if compared() else ""
     return Built(compile_traced(call, files), files.files, text)
 
 
@@ -69,11 +74,12 @@ class Programs:
 
     Args:
         first: the program of the first rank that is wanted. wanted: all of them, ascending.
-        asked: whether the script asked for its rank. rerun: the script's launch as another rank.
+        asked: whether the script asked for its rank. rerun: the script's launch as another rank,
+            inside of which that rank's session is in place.
     """
 
     def __init__(
-        self, first: Built, wanted: Sequence[int], asked: bool, level: int, rerun: Callable[[int], Launch]
+        self, first: Built, wanted: Sequence[int], asked: bool, level: int, rerun: Rerun
     ) -> None:
         self.first = first
         self._first_rank = wanted[0]
@@ -81,19 +87,27 @@ class Programs:
         self._rerun = rerun
         others = sorted({0, *_spread(wanted)} - {wanted[0]}) if asked else []
         ranks = first.compiled.config.ranks
-        self.differ = any(_traced(rerun(rank), ranks).text != first.text for rank in others)
+        self.differ = any(self._text(rank, ranks) != first.text for rank in others)
         self._identity = first.compiled.compile_id
         if self.differ and self._first_rank != 0:
-            self._identity = compile_for(rerun(0), ranks, NO_FILES).compiled.compile_id
+            self._identity = self._compiled(0, ranks, NO_FILES).compiled.compile_id
             first.compiled.graph.attrs["compile_id"] = self._identity
 
     def of_rank(self, rank: int) -> Built:
         """The program from which the graph of `rank` is cut."""
         if not self.differ or rank == self._first_rank:
             return self.first
-        built = compile_for(self._rerun(rank), self.first.compiled.config.ranks, self._level)
+        built = self._compiled(rank, self.first.compiled.config.ranks, self._level)
         built.compiled.graph.attrs["compile_id"] = self._identity
         return built
+
+    def _text(self, rank: int, ranks: int) -> str:
+        with self._rerun(rank) as launch:
+            return _traced(launch, ranks).text
+
+    def _compiled(self, rank: int, ranks: int, level: int) -> Built:
+        with self._rerun(rank) as launch:
+            return compile_for(launch, ranks, level)
 
 
 def _spread(wanted: Sequence[int]) -> set[int]:

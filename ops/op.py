@@ -293,6 +293,11 @@ class Op:
             return self.mutates
         return range(count) if self.is_view or self.may_alias else ()
 
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        """How many places there are for integers that name places: by the index of the operand that holds them, for
+        operands of these types. They lie in [0, limit)."""
+        return {}
+
     def operations(self, types: Sequence[TensorType]) -> float:
         """Floating-point operations of its matrix products for operands of these types; 0 for an operator whose time is
         that of reading and writing memory."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Parameter
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
@@ -27,7 +27,8 @@ def observe(
     combined: Callable[[Array], Array] | None = None,
 ) -> dict[Any, Array]:  # fmt: skip
     """One step: values of the nodes that carry the attribute `mark` under its value, results under ("result", i),
-    parameters after the step under their names.
+    parameters after the step under their names. A result that shows a parameter's memory is kept as it was before later
+    updates, as the executor hands it out.
 
     On a fused node the attribute has a value for every member (None where one has none), which is computed here.
     combined: what updates read in the place of a parameter's gradient.
@@ -38,11 +39,15 @@ def observe(
     values: dict[Any, Array] = dict(parameters)
     totals: dict[Any, Array] = {}
     kept: dict[Any, Array] = {}
+    wanted = {value for value in graph.results if isinstance(value, Node)}
+    handed: dict[Value, Array] = {}
     with np.errstate(all="ignore"):
         for index, node in enumerate(graph.nodes):
             shown = totals if node.phase == "update" else {}
             inputs = [v.value if isinstance(v, Constant) else shown.get(v, values[v]) for v in node.inputs]
             result = values[node] = _computed(node, inputs, backend, index)
+            if node in wanted:
+                handed[node] = np.array(result)
             if combined is not None and node.attrs.get("gradient_for"):
                 totals[node] = combined(result)
             if isinstance(node.op, FusedElementwise | GroupedUpdate):
@@ -52,7 +57,8 @@ def observe(
             elif mark in node.attrs and isinstance(node.type, TensorType):
                 kept[node.attrs[mark]] = np.array(result)
     for i, value in enumerate(graph.results):
-        kept["result", i] = np.array(value.value if isinstance(value, Constant) else values[value])
+        source = handed if value in handed else values
+        kept["result", i] = np.array(value.value if isinstance(value, Constant) else source[value])
     for parameter in graph.parameters:
         kept[parameter.name] = np.array(values[parameter])
     return kept

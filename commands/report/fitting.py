@@ -1,8 +1,8 @@
 """Makes a table fit a width. Nothing is cut off: what is too wide goes below its row, and cells are broken into lines.
 
 A table that fits stands as it is. Else the columns that it names as `below` leave it, the first one first, and stand on
-lines of their own under each row, as their headings do under the others. Where that is not enough the widest columns are
-narrowed alike and their cells broken, at spaces where there are any, else behind punctuation.
+lines of their own under each row, as their headings do under the others. Where that is not enough the widest columns
+are narrowed alike and their cells broken, at spaces where there are any, else behind punctuation.
 """
 
 from __future__ import annotations

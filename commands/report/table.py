@@ -13,7 +13,7 @@ from mspc.commands.report.fitting import Table, broken, fit
 from mspc.ir.diagnostics import MspcError
 
 OTHERWISE = 100
-"""Characters of a line where there is no terminal and COLUMNS does not say: files and pipes get the same text always."""
+"""Characters of a line where there is no terminal and COLUMNS does not say, so that pipes get the same text always."""
 BOLD, PLAIN = "\033[1m", "\033[0m"
 
 

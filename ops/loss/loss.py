@@ -5,7 +5,7 @@ a field.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -107,6 +107,9 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
         require_float(self.name, types[0])
         require_integer(self.name, 1, types[1])
         return inferred
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {1: types[0].shape[1]}
 
     def rule(self, logits: TensorType, labels: TensorType) -> str:
         require_elements(self.name, logits.shape, range(1, len(logits.shape)), "class")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -36,6 +36,9 @@ class UniformCandidateSampler(Op):
         sample((2, 2), dtypes=("Int32",), low=0, high=9, num_true=2, num_sampled=4, range_max=9,
                remove_accidental_hits=True, gradient=False),
     )  # fmt: skip
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {0: self.range_max}
 
     def rule(self, x: TensorType) -> str:
         if len(x.shape) != 2 or x.shape[1] != self.num_true:

@@ -7,7 +7,7 @@ parts give zeros, so that the ranks' results are partial sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -62,6 +62,9 @@ class Gather(Op):
         inferred = super().infer(*types)
         require_integer(self.name, 1, types[1])
         return inferred
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {1: types[0].shape[axis_in(self.name, self.axis, len(types[0].shape))]}
 
     def rule(self, params: TensorType, ids: TensorType) -> str:
         rank = len(params.shape)
@@ -151,6 +154,9 @@ class GatherGrad(Op):
         sample((8,), (), dtypes=("Float64", "Int32"), low=0, high=16, size=16, axis=1),
     )
 
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {1: self.size}
+
     def rule(self, dout: TensorType, ids: TensorType) -> str:
         count = len(ids.shape) - self.batch_dims
         names = factor_names(len(dout.shape))
@@ -229,6 +235,9 @@ class UnsortedSegmentSum(Op):
         require_integer(self.name, 1, types[1])
         return inferred
 
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {1: self.num_segments}
+
     def rule(self, x: TensorType, segment_ids: TensorType) -> str:
         count = len(segment_ids.shape)
         if count > len(x.shape):
@@ -283,6 +292,9 @@ class EmbeddingLookup(Op):
         inferred = super().infer(*types)
         require_integer(self.name, 1, types[1])
         return inferred
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {1: self.offset + types[0].shape[0]}
 
     def rule(self, params: TensorType, ids: TensorType) -> str:
         if not params.shape:

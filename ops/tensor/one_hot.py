@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -77,6 +77,9 @@ class OneHot(Op):
         require_integer(self.name, 0, types[0])
         require_same(self.name, *types[1:])
         return inferred
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {0: self.depth}
 
     def rule(self, indices: TensorType, on_value: TensorType, off_value: TensorType) -> str:
         names = factor_names(len(indices.shape) + 1)

@@ -5,7 +5,7 @@ Every rank sees all integers and updates of its columns, and picks those that li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -53,6 +53,9 @@ class _Scatter(Op, abstract=True):
         require_integer(self.name, 1, types[1])
         require_same(self.name, types[0], types[2])
         return inferred
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {1: types[0].shape[0]}
 
     def rule(self, variable: TensorType, indices: TensorType, updates: TensorType) -> str:
         if not variable.shape:

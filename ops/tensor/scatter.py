@@ -3,7 +3,7 @@ lies elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, ClassVar, Self
 
@@ -49,6 +49,11 @@ def indexed_sides(name: str, shape: Sequence[int], indices: TensorType, operand:
 def places_of(indices: Any) -> tuple[Any, ...]:
     """Indices[..., k] as k index arrays."""
     return tuple(indices[..., i] for i in range(indices.shape[-1]))
+
+
+def least_indexed(shape: Sequence[int], indices: TensorType) -> int:
+    """The size of the smallest of the dimensions that indices[..., k] name, the first k of `shape`."""
+    return min(shape[: indices.shape[-1]], default=1)
 
 
 class _Indexed(Op, abstract=True):
@@ -98,6 +103,9 @@ class GatherNd(_Indexed):
         require_integer(self.name, 1, types[1])
         return inferred
 
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {1: least_indexed(types[0].shape, types[1])}
+
     def rule(self, x: TensorType, indices: TensorType) -> str:
         tensor, places, slices = indexed_sides(self.name, x.shape, indices, 1)
         return f"{tensor}, {places} -> {slices}"
@@ -143,6 +151,9 @@ class ScatterNd(_Indexed):
     def result_dtype(self, *types: TensorType) -> DType:
         return types[1].dtype
 
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {0: least_indexed(self.shape, types[0])}
+
     def rule(self, indices: TensorType, updates: TensorType) -> str:
         tensor, places, slices = indexed_sides(self.name, self.shape, indices, 0)
         return f"{places}, {slices} -> {tensor}"
@@ -176,6 +187,9 @@ class TensorScatterUpdate(_Indexed):
         require_integer(self.name, 1, types[1])
         require_same(self.name, types[0], types[2])
         return inferred
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {1: least_indexed(types[0].shape, types[1])}
 
     def rule(self, x: TensorType, indices: TensorType, updates: TensorType) -> str:
         # All updates must be seen by every rank that holds a part of x: their places are frozen.
@@ -245,6 +259,9 @@ class _SegmentExtremum(Op, abstract=True):
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 2, ("num_segments",))
         return replace(self, num_segments=int_of(self.name, "num_segments", found["num_segments"])), tensors
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {1: self.num_segments}
 
     def rule(self, x: TensorType, segment_ids: TensorType) -> str:
         return UnsortedSegmentSum(self.num_segments).rule(x, segment_ids)

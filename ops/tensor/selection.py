@@ -5,7 +5,7 @@ running sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -189,6 +189,9 @@ class GatherD(Op):
         require_integer(self.name, 1, types[1])
         return inferred
 
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {1: types[0].shape[axis_in(self.name, self.dim, len(types[0].shape))]}
+
     def rule(self, x: TensorType, index: TensorType) -> str:
         names, axis = along(self.name, len(x.shape), self.dim)
         chosen = [*names[:axis], factor_names(1, len(names))[0] + "!", *names[axis + 1 :]]
@@ -223,6 +226,9 @@ class GatherDGrad(Op):
     samples: ClassVar[Any] = (
         sample((8, 4), (8, 4), dtypes=("Int32", "Float64"), low=0, high=16, dim=1, size=16),
     )
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {0: self.size}
 
     def rule(self, index: TensorType, dout: TensorType) -> str:
         names, axis = along(self.name, len(dout.shape), self.dim)

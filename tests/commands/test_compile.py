@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -342,6 +343,34 @@ def test_network_that_depends_on_the_rank_is_traced_for_every_rank(tmp_path: Pat
     identities = {re.search(r'compile_id : "(\w+)"', text)[1] for text in texts}  # type: ignore[index]
     assert identities == {json.loads((tmp_path / "saved_graph/program.json").read_text())["compile_id"]}
     ok(str(script), "--ranks", "4", "--rank", "2", "--out", "alone", cwd=tmp_path)
+    assert next((tmp_path / "alone/rank_2").iterdir()).read_text() == texts[2]
+
+
+BY_RANK_INSIDE = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, Tensor
+from mindspore.communication import {name}, init
+
+init()
+
+class Net(nn.Cell):
+    def construct(self, x):
+        return x * float({name}() + 1)
+
+Net()(Tensor(np.ones((2, 2)), ms.float32))
+"""
+
+
+@pytest.mark.parametrize("name", ["get_rank", "get_local_rank"])
+@pytest.mark.parametrize("target", [("net.py",), ("net.py:Net", "--input", "float32[2,2]")])
+def test_a_rank_that_construct_asks_for_is_each_ranks_own(tmp_path: Path, name: str, target: Sequence[str]) -> None:
+    write(tmp_path, BY_RANK_INSIDE.format(name=name))
+    table = ok(*target, "--ranks", "3", cwd=tmp_path)
+    assert table.endswith("note: the network depends on get_rank(), so the script was run once for every rank\n")
+    texts = [next((tmp_path / f"saved_graph/rank_{rank}").iterdir()).read_text() for rank in range(3)]
+    assert [re.findall(r"value=([\d.]+)", text) for text in texts] == [["1.0"], ["2.0"], ["3.0"]]
+    ok(*target, "--ranks", "3", "--rank", "2", "--out", "alone", cwd=tmp_path)
     assert next((tmp_path / "alone/rank_2").iterdir()).read_text() == texts[2]
 
 

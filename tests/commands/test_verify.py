@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
-from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.tensor.tiling import Tile
 
@@ -169,3 +170,99 @@ def test_gradients_that_are_not_combined_are_found(
     monkeypatch.setattr(AllReduce, "bind", lambda self, comm: lambda *a: a[0] if len(a) == 1 else a)
     with pytest.raises(ExecutionError, match="values differ between one device and 4 ranks"):
         verify_target(own_rows("ops.matmul(x, self.w)", TRAINED, more), CompileOptions(), seed=0)
+
+
+VIEWS = """
+import mindspore as ms, numpy as np
+from mindspore import nn, ops, Tensor, Parameter
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True)
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(Tensor(np.ones([8, 4]), ms.float32), "w")
+    def construct(self, x):
+        view = {view}
+        ops.assign_add(self.w, x)
+        return view, self.w
+Net()(Tensor(np.ones((8, 4)), ms.float32))
+"""
+
+
+@pytest.mark.parametrize(
+    "view", ["self.w.reshape((4, 8))", "ops.transpose(self.w, (1, 0))", "self.w[2:6]", "ops.expand_dims(self.w, 0)"]
+)
+def test_a_view_is_read_before_the_parameter_is_updated(tmp_path: Path, view: str) -> None:
+    (tmp_path / "net.py").write_text(VIEWS.format(view=view))
+    verify_target(str(tmp_path / "net.py"), CompileOptions(ranks=4), seed=0)
+
+
+def test_ranks_with_graphs_of_their_own_are_refused(tmp_path: Path) -> None:
+    script = tmp_path / "net.py"
+    script.write_text(
+        "import mindspore as ms, numpy as np\nfrom mindspore import nn, Tensor\n"
+        "from mindspore.communication import get_rank, init\ninit()\n"
+        "class Net(nn.Cell):\n    def construct(self, x):\n        return x * float(get_rank() + 1)\n"
+        "Net()(Tensor(np.ones((4, 2)), ms.float32))\n"
+    )
+    verify_target(str(script), CompileOptions(ranks=1), seed=0)
+    with pytest.raises(MspcError) as raised:
+        verify_target(str(script), CompileOptions(ranks=2), seed=0)
+    assert str(raised.value) == (
+        "error: the network depends on get_rank(): the ranks run different graphs, so there is no step of one device "
+        "to compare with\n  note: mspc run --simulate runs it on ranks of this process"
+    )
+
+
+def test_the_last_line_is_the_verdict(script: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    verify_target(script("semi_auto_parallel", ".shard(((2, 2), (2, 1)))"), CompileOptions(), seed=3)
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert re.fullmatch(
+        r"equal: \d+ values on 4 ranks within 1e-05 of one device(; the worst is \w+ [\w.]+, by \d\.\de-\d\d)?",
+        said.out.splitlines()[-1],
+    )
+
+
+def test_a_difference_is_the_verdict(
+    own_rows: Callable[..., str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Tile, "localize", lambda self, placement: Tile(multiples=(1, 2)))
+    with pytest.raises(ExecutionError):
+        verify_target(own_rows("self.tile(x, (2, 2))"), CompileOptions(), seed=0)
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "differs: 2 of 2 values on 4 ranks; the worst is output 0, in shape where 1e-05 is allowed; they part at "
+        "Tile 'tile', train.py:12"
+    )
+
+
+def test_json_stands_alone_on_stdout(script: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    verify_target(script("semi_auto_parallel"), CompileOptions(json=Path("-")), seed=3)
+    assert {row["same"] for row in json.loads(capsys.readouterr().out)} == {True}
+
+
+INTEGERS = """
+import mindspore as ms
+from mindspore import nn, ops
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(16, 8)
+        self.classes = nn.Dense(8, 5)
+        self.loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True)
+    def construct(self, ids, labels, mask, shifted, other):
+        rows = self.table(ids.reshape((-1,))) + self.table(shifted + 1)
+        return self.loss(self.classes(rows), labels), mask, other
+"""
+
+
+def test_integers_lie_where_the_network_has_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "net.py").write_text(INTEGERS)
+    types = ("int32[2,4]", "int64[8]", "bool[8]", "int32[8]", "int32[8]")
+    verify_target(f"{tmp_path}/net.py:Net", CompileOptions(ranks=4, inputs=types), seed=0)
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("input ")] == [
+        "input ids: integers in [0, 16), places that it names",
+        "input labels: integers in [0, 5), places that it names",
+        "input mask: True or False",
+        "input shifted: integers in [0, 8)",
+        "input other: integers in [0, 8)",
+    ]

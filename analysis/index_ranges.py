@@ -1,0 +1,31 @@
+"""Which integers an input of a graph may hold: places in a table, classes, segments. Operators declare how many there
+are (`Op.index_limits`), and the input is followed to them through the operators between."""
+
+from __future__ import annotations
+
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.types import TensorType
+
+
+def index_limits(graph: Graph, computed: bool = False) -> dict[Parameter, int]:
+    """For inputs that hold places: how many there are, the fewest where several operators read them.
+
+    The integers lie in [0, limit) where only operators that move elements stand between; with `computed` those inputs
+    are found too from which the places are computed.
+    """
+    held: dict[Value, frozenset[Parameter]] = {p: frozenset((p,)) for p in graph.parameters if p.kind == "input"}
+    found: dict[Parameter, int] = {}
+    for node in graph.nodes:
+        if computed or _only_moves(node):
+            held[node] = frozenset(p for value in node.inputs for p in held.get(value, ()))
+        types = [value.type for value in node.inputs if isinstance(value.type, TensorType)]
+        if len(types) < len(node.inputs):
+            continue
+        for index, limit in node.op.index_limits(*types).items():
+            for parameter in held.get(node.inputs[index], ()):
+                found[parameter] = min(limit, found.get(parameter, limit))
+    return found
+
+
+def _only_moves(node: Node) -> bool:
+    return node.op.is_view or node.op.may_alias or node.op.follows_neighbours

@@ -1,0 +1,45 @@
+"""Every operator that looks places up says how many there are, and inputs are followed to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from mspc.analysis.index_ranges import index_limits
+from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.types import TensorType, dtype_of
+from mspc.ops.math.arithmetic import Add
+from mspc.ops.modules import load_operators
+from mspc.ops.op import Op, Sample
+from mspc.ops.tensor.embedding import Gather
+from mspc.ops.tensor.reshape import Reshape
+
+MIXED = [
+    (operator, sample)
+    for operator in load_operators().values()
+    for sample in operator.samples
+    if {"i", "f"} == {dtype_of(name).kind for name in sample.dtypes}
+]
+
+
+@pytest.mark.parametrize(("operator", "sample"), MIXED, ids=lambda x: getattr(x, "__name__", ""))
+def test_integers_beside_floats_have_limits(operator: type[Op], sample: Sample) -> None:
+    types = [TensorType(dtype_of(name), shape) for name, shape in zip(sample.dtypes, sample.shapes, strict=True)]
+    limits = operator(**sample.fields).index_limits(*types)
+    assert list(limits) == [i for i, type in enumerate(types) if type.dtype.is_integer]
+    assert all(0 < limit <= sample.high for limit in limits.values())
+
+
+def test_the_smallest_table_counts_through_what_moves() -> None:
+    ids = Parameter("ids", TensorType(dtype_of("Int32"), (2, 4)), "input")
+    shifted = Parameter("shifted", TensorType(dtype_of("Int32"), (8,)), "input")
+    tables = [Parameter(f"t{n}", TensorType(dtype_of("Float32"), (n, 2)), "parameter") for n in (16, 9, 7)]
+    flat = Node(Reshape((8,)), [ids], shifted.type)
+    more = Node(Add(), [flat, shifted], shifted.type)
+    rows = [
+        Node(Gather(), [table, index], TensorType(dtype_of("Float32"), (8, 2)))
+        for table, index in zip(tables, (flat, flat, more), strict=True)
+    ]
+    graph = Graph("net")
+    graph.parameters, graph.nodes, graph.results = [ids, shifted, *tables], [flat, more, *rows], list(rows)
+    assert index_limits(graph) == {ids: 9}
+    assert index_limits(graph, computed=True) == {ids: 7, shifted: 7}
