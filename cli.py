@@ -5,7 +5,9 @@ Nothing here may import NumPy or networkx: `mspc --help` answers at once.
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from mspc import __version__
+from mspc.commands.completion import complete_graph, complete_input, complete_operator, complete_passes, complete_script
 from mspc.ir.diagnostics import MspcError
 
 INTERRUPTED = 130
@@ -21,7 +24,23 @@ INTERRUPTED = 130
 
 
 class Guarded(TyperGroup):
-    """Turns errors of all commands into text on stderr and an exit status; a mistake shows no traceback."""
+    """Turns errors of all commands into text on stderr and an exit status; a mistake shows no traceback.
+
+    A command that runs a script up to its first launch does not wait for threads that the script has started.
+    """
+
+    _waits = True
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().main(*args, **kwargs)
+        except SystemExit as end:
+            others = [t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
+            if self._waits or not others:
+                raise
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -32,13 +51,14 @@ class Guarded(TyperGroup):
             raise typer.Exit(error.exit_status) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
+        finally:
+            self._waits = ctx.invoked_subcommand == "run"
 
 
 app = typer.Typer(
     name="mspc",
     cls=Guarded,
     help="Compile a network in MindSpore's Python style for many ranks, read what each rank does, run it.",
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
@@ -48,11 +68,14 @@ app = typer.Typer(
 Ranks = Annotated[int | None, typer.Option("--ranks", "-n", min=1, metavar="N", help="Number of ranks.")]
 ScriptArguments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[-- ARGS]", show_default=False, help="The script's own arguments."),
+    typer.Argument(metavar="-- ARGS", show_default=False, help="The script's own arguments."),
 ]
 Inputs = Annotated[
     list[str] | None,
-    typer.Option("--input", metavar="SPEC", help="An input of a named network: 'float32[16,32]', global shape."),
+    typer.Option(
+        "--input", metavar="SPEC", help="An input of a named network: 'float32[16,32]', global shape.",
+        autocompletion=complete_input,
+    ),
 ]
 
 
@@ -64,6 +87,12 @@ class Device(StrEnum):
     GPU = "gpu"
 
 
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Say on stderr what each pass did, and how long it took.")
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Say nothing but errors and results: no table, warnings, progress.")
+]
 JsonFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as JSON; - is stdout.")]
 
 
@@ -85,7 +114,11 @@ def _mspc(
 @app.command("compile", short_help="Compile for all ranks; run nothing.")
 def compile_(
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="A script, or a network in a file: 'net.py:Net(32, 16)'.")
+        str,
+        typer.Argument(
+            metavar="TARGET", help="A script, or a network in a file: 'net.py:Net(32, 16)'.",
+            autocompletion=complete_script,
+        ),
     ],
     script_arguments: ScriptArguments = None,
     ranks: Ranks = None,
@@ -110,9 +143,12 @@ def compile_(
     weights: Annotated[
         bool, typer.Option("--weights", help="Write all initial values, not only arrays that the script brought.")
     ] = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
 ) -> None:
     """Compile the first graph that a script launches, for all ranks; run nothing, need no MPI, no device."""
     from mspc.commands.compile import CompileOptions, compile_target
+    from mspc.commands.report.loudness import Loudness
 
     compile_target(
         target,
@@ -125,13 +161,19 @@ def compile_(
             json=json,
             script_arguments=tuple(script_arguments or ()),
             weights=weights,
+            loudness=Loudness(verbose, quiet),
         ),
     )
 
 
 @app.command(short_help="Train a script, or run a compile, on all ranks.")
 def run(
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="A script, or the folder of a compile.")],
+    target: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TARGET", help="A script, or the folder of a compile.", autocompletion=complete_script
+        ),
+    ],
     script_arguments: ScriptArguments = None,
     ranks: Ranks = None,
     simulate: Annotated[
@@ -213,15 +255,20 @@ def run(
 
 @app.command(short_help="Compare a step on N ranks with one device.")
 def verify(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="As for compile.")],
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="As for compile.", autocompletion=complete_script)
+    ],
     script_arguments: ScriptArguments = None,
     ranks: Ranks = None,
     input_: Inputs = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the data and weights that are compared.")] = 0,
     json: JsonFile = None,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run one step on one device and on N simulated ranks and compare every output, gradient and parameter."""
     from mspc.commands.compile import CompileOptions
+    from mspc.commands.report.loudness import Loudness
     from mspc.commands.verify import verify_target
 
     options = CompileOptions(
@@ -229,29 +276,43 @@ def verify(
         inputs=tuple(input_ or ()),
         json=json,
         script_arguments=tuple(script_arguments or ()),
+        loudness=Loudness(verbose, quiet),
     )
     verify_target(target, options, seed)
 
 
 @app.command(short_help="Read a text graph, run passes, print it.")
 def opt(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An .ir file, MindSpore's too; - is stdin.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="An .ir file, MindSpore's too; - is stdin.", autocompletion=complete_graph
+        ),
+    ],
     passes: Annotated[
         str,
-        typer.Option("--passes", "-p", metavar="PASSES", help="For example 'grad,slice_to_rank{rank=3}'."),
+        typer.Option(
+            "--passes", "-p", metavar="PASSES", help="For example 'grad,slice_to_rank{rank=3}'.",
+            autocompletion=complete_passes,
+        ),
     ] = "",
+    verbose: Verbose = False,
+    quiet: Quiet = False,
 ) -> None:
     """Read a graph, run passes on it and print it; without passes read and print."""
     from mspc.commands.opt import optimize
+    from mspc.commands.report.loudness import Loudness
 
-    print(optimize(file, passes), end="")
+    print(optimize(file, passes, Loudness(verbose, quiet)), end="")
 
 
 @app.command(short_help="List the operators and their rules.")
 def ops(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Only these operators.", show_default=False),
+        typer.Argument(
+            metavar="[NAME]...", help="Only these operators.", show_default=False, autocompletion=complete_operator
+        ),
     ] = None,
     json: JsonFile = None,
 ) -> None:

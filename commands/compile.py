@@ -12,6 +12,7 @@ from pathlib import Path
 from mspc.api.setting import say_once
 from mspc.api.state import Session
 from mspc.commands.report.facts import Report, make_report
+from mspc.commands.report.loudness import NORMAL, Loudness
 from mspc.commands.report.progress import Progress
 from mspc.commands.report.table import write_json
 from mspc.commands.report.text import print_report
@@ -35,6 +36,7 @@ class CompileOptions:
     ranks: None asks mpirun or the script. level: 0 to 3, what is written. only_ranks: () for all.
     inputs: types of a named network's inputs. json: where the table goes as JSON ("-": stdout), if anywhere.
     weights: write all first values, those too that a run can make by itself.
+    loudness: what is said beside what was asked for.
     """
 
     ranks: int | None = None
@@ -45,6 +47,7 @@ class CompileOptions:
     json: Path | None = None
     script_arguments: tuple[str, ...] = ()
     weights: bool = False
+    loudness: Loudness = NORMAL
 
 
 def compile_target(target: str, options: CompileOptions) -> None:
@@ -60,9 +63,10 @@ def compile_target(target: str, options: CompileOptions) -> None:
     wanted = _wanted(options, ranks)
     level = max(options.level, launch.context.save_graphs)
     folder = options.out or Path(launch.context.save_graphs_path or DEFAULT_FOLDER)
-    with Progress() as progress, OutputFolder(folder) as output:
+    loudness = options.loudness
+    with Progress(not loudness.quiet and not loudness.verbose) as progress, OutputFolder(folder) as output:
         progress.show(f"compiling {launch.script} for {ranks} rank{'s' if ranks > 1 else ''}")
-        first = compile_for(launch, ranks, level, compared=found.asked)
+        first = compile_for(launch, ranks, level, compared=found.asked, on_pass=loudness.on_pass())
         programs = Programs(first, wanted, found.asked(), level, found.rerun)
         settings = Settings(launch.context.matmul_allow_tf32, launch.context.deterministic)
         values = first_values(first.compiled)
@@ -71,13 +75,14 @@ def compile_target(target: str, options: CompileOptions) -> None:
         tensors = [StoredTensor(value.name, value.type, value.make) for value in stored]
         output.write_by(WEIGHTS, lambda file: write_tensors(file, tensors))
         output.commit()
-    _warn(launch, first.compiled)
+    if not loudness.quiet:
+        _warn(launch, first.compiled)
     report.notes += _notes(launch, report.mode, first.compiled.traced.ignored_strategies)
     if programs.differ:
         report.notes.append("the network depends on get_rank(), so the script was run once for every rank")
     if options.json is not None:
         write_json(report.as_dict(), options.json)
-    if options.json != Path("-"):
+    if options.json != Path("-") and not loudness.quiet:
         print_report(report, folder)
 
 
@@ -155,7 +160,8 @@ def _session(options: CompileOptions, outside: Session, rank: int) -> ObservedSe
         raise MspcError(f"mpirun started {outside.size} ranks, but --ranks is {size}")
     if size and rank >= size:
         raise _no_rank(rank, size)
-    return ObservedSession(rank, size or 1, rank, size or 1, launched=bool(size))
+    speaks = not options.loudness.quiet
+    return ObservedSession(rank, size or 1, rank, size or 1, launched=bool(size), speaks=speaks)
 
 
 def _launch(target: NamedTarget | Path, options: CompileOptions, session: Session) -> Launch:

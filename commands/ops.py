@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from pathlib import Path
 from typing import Any
 
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.table import print_table, write_json
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.modules import load_operators
 from mspc.ops.op import NotDifferentiable, Op, Sample
@@ -26,10 +26,8 @@ def list_operators(names: tuple[str, ...], json: Path | None) -> None:
     registry = load_operators()
     for name in names:
         if name not in registry:
-            near = difflib.get_close_matches(name, registry, 1)
-            raise MspcError(
-                f"there is no operator {name!r}", notes=[f"did you mean {near[0]!r}?"] if near else []
-            )
+            notes = did_you_mean(name, registry) or ["mspc ops lists them all"]
+            raise MspcError(f"there is no operator {name!r}", notes=notes)
     rows = [describe(registry[name]) for name in sorted(names or registry)]
     if json is not None:
         write_json(rows, json)

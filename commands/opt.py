@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from mspc.commands.report.loudness import NORMAL, Loudness
+from mspc.commands.report.progress import Progress
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph, print_module
@@ -14,8 +16,8 @@ from mspc.ops.op import REGISTRY
 from mspc.passes.base import PassManager, parse_passes
 
 
-def optimize(file: Path, passes: str) -> str:
-    """The text of the graph in `file` (`-`: stdin) after `passes`.
+def optimize(file: Path, passes: str, loudness: Loudness = NORMAL) -> str:
+    """The text of the graph in `file` (`-`: stdin) after `passes`. On a terminal stderr shows which pass runs.
 
     Raises:
         MspcError: the file is missing or damaged, a pass is unknown, or a pass refuses the graph.
@@ -31,7 +33,11 @@ def optimize(file: Path, passes: str) -> str:
             notes=["without -p the file is read and printed"],
         )
     check_types(module.graphs[0])
-    graph = PassManager(verify=False).run(module.graphs[0], steps)
+    graph, manager = module.graphs[0], PassManager(loudness.on_pass(), verify=False)
+    with Progress(not loudness.quiet and not loudness.verbose) as progress:
+        for number, step in enumerate(steps, 1):
+            progress.show(f"{step.name} ({number} of {len(steps)}) on {len(graph.nodes)} operators")
+            graph, _ = manager.apply(step, graph)
     try:
         graph.verify()
     except AssertionError as error:

@@ -44,7 +44,8 @@ def run_script(
     """
     with _said_once():
         if not path.is_file():
-            raise MspcError(f"there is no script {str(path)!r}")
+            wanted = "script" if path.suffix == ".py" else "script or folder of a compile"
+            raise MspcError(f"there is no {wanted} {str(path)!r}")
         _check(ranks, simulate, profile)
     if mpi_size() > 1:
         _run_rank(path, ranks is not None, only_rank, script_arguments, wishes, profile)

@@ -16,7 +16,7 @@ from mspc.commands.report.table import print_line, print_table, write_json
 from mspc.commands.report.verdict import comparison_table, verdict
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, Stage, compile_launch
+from mspc.compiler.driver import Compiled, Stage, compile_traced, trace_call
 from mspc.engine.capture import Launch
 from mspc.engine.compared import Row, coarsest, compare
 from mspc.engine.dumps import NO_FILES
@@ -28,6 +28,7 @@ from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
+from mspc.passes.base import OnPass
 from mspc.passes.sharding.constraints import release_constraints
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
@@ -57,14 +58,15 @@ def verify_target(target: str, options: CompileOptions, seed: int) -> None:
             "of one device to compare with",
             notes=["mspc run --simulate runs it on ranks of this process"],
         )
-    many = _compiled(found.launch, config)
+    many = _compiled(found.launch, config, options.loudness.on_pass())
     if found.asked():
         _check_ranks_alike(found)
     rows, first, inputs = _compared(found.launch, many, seed)
     if options.json is not None:
         write_json([r.__dict__ | {"shape": list(r.shape), "same": r.same} for r in rows], options.json)
     if options.json != Path("-"):
-        _show(rows, config, seed, inputs)
+        if not options.loudness.quiet:
+            _show(rows, config, seed, inputs)
         print_line(verdict(rows, config.ranks, first))
     wrong = [r for r in rows if not r.same]
     if wrong:
@@ -116,7 +118,7 @@ def _whole(launch: Launch, types: Sequence[TensorType]) -> Launch:
     return replace(launch, args=tuple(map(place, launch.args)), whole=True)
 
 
-def _compiled(launch: Launch, config: Config) -> Compiled:
+def _compiled(launch: Launch, config: Config, on_pass: OnPass | None = None) -> Compiled:
     def mark(stage: Stage) -> None:
         if stage.name == "grad":
             for number, node in enumerate(stage.graph.nodes):
@@ -124,7 +126,8 @@ def _compiled(launch: Launch, config: Config) -> Compiled:
             if not config.sharded:
                 release_constraints(stage.graph)
 
-    return compile_launch(launch.target, launch.args, config, mark, launch.whole)
+    call = trace_call(launch.target, describe_call(launch.args, []), config, launch.whole)
+    return compile_traced(call, mark, on_pass)
 
 
 def _weights(compiled: Compiled) -> dict[str, Array]:

@@ -19,7 +19,7 @@ from mspc.compiler.rank_graphs import RankGraphs
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
-from mspc.passes.base import PassManager, find_pass
+from mspc.passes.base import OnPass, PassManager, find_pass
 from mspc.passes.fusion.causal_masks import note_causal_masks
 from mspc.passes.sharding.check_strategies import strategy_mistakes
 
@@ -160,21 +160,26 @@ def trace_call(target: Any, call: Call, config: Config, whole: bool = False) -> 
     return TracedCall(config, traced, fed)
 
 
-def compile_traced(call: TracedCall, on_stage: OnStage | None = None) -> Compiled:
-    """Compile a call that was read: the shared passes, then the program's identity. The one way to a program."""
+def compile_traced(
+    call: TracedCall, on_stage: OnStage | None = None, on_pass: OnPass | None = None
+) -> Compiled:
+    """Compile a call that was read: the shared passes, then the program's identity. The one way to a program.
+
+    on_pass: told of every pass that runs, those of the ranks' graphs too.
+    """
     config, traced, fed = call.config, call.traced, call.fed
     graph = _prepared(call)
     names = passes_of(config.mode, config.device)
     if "fuse_attention" in names:
         arrays = {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)}
         note_causal_masks(graph, arrays)
-    graph = _run_shared_passes(graph, names, on_stage)
+    graph = _run_shared_passes(graph, names, on_stage, PassManager(on_pass))
     if config.mode == "hybrid_parallel" and config.ranks > 1:
         traced.warnings += filter(None, [warning_of_own_gradients(graph)])
     text = print_graph(graph)
     compile_id = hashlib.sha256(f"{config.ranks}\n{text}".encode()).hexdigest()[:ID_LENGTH]
     graph.attrs["compile_id"] = compile_id
-    ranks = RankGraphs(graph, rank_passes_of(config.device))
+    ranks = RankGraphs(graph, rank_passes_of(config.device), on_pass)
     return Compiled(config, traced, fed, graph, compile_id, len(names) + 1, ranks)
 
 
@@ -196,10 +201,11 @@ def _prepared(call: TracedCall) -> Graph:
     return graph
 
 
-def _run_shared_passes(graph: Graph, names: Sequence[str], on_stage: OnStage | None) -> Graph:
+def _run_shared_passes(
+    graph: Graph, names: Sequence[str], on_stage: OnStage | None, manager: PassManager
+) -> Graph:
     """The passes that all ranks share. A view is reported, and not gone on with; a pass of `PREPARING` that changed
     nothing leaves no trace."""
-    manager = PassManager()
     _report(on_stage, "frontend", 0, graph, True, "")
     previous = "frontend"
     for number, name in (*((0, name) for name in PREPARING), *enumerate(names, 1)):

@@ -94,11 +94,13 @@ class _Run:
 class RankGraphs:
     """The graphs of a program's ranks.
 
-    graph: of all ranks. passes: names of those that run for a rank; the first one slices.
+    graph: of all ranks. passes: names of those that run for a rank; the first one slices. on_pass: told of every pass
+    that runs.
     """
 
     graph: Graph
     passes: Sequence[str]
+    on_pass: OnPass | None = None
     _places: Places | None = None
     _differences: Differences | None = None
     _runs: dict[Hashable, list[_Run]] = field(default_factory=dict[Hashable, list[_Run]])
@@ -110,7 +112,13 @@ class RankGraphs:
         called behind every pass. Raises MspcError as `of` does."""
         check_rank(self.graph, rank)
         steps = [find_pass(name, {"rank": rank} if name == self.passes[0] else {}) for name in self.passes]
-        return run_passes(self.graph, steps, on_pass)
+
+        def told(name: str, graph: Graph, changed: bool) -> None:
+            if self.on_pass is not None:
+                self.on_pass(name, graph, changed)
+            on_pass(name, graph, changed)
+
+        return run_passes(self.graph, steps, told)
 
     def executable(self, rank: int) -> RankGraph:
         """The graph of a rank behind the last pass, made when it is read.
@@ -174,8 +182,10 @@ class RankGraphs:
     def _stages(self, rank: Any, parts: Sequence[Part], wanted: Collection[str]) -> dict[str, StageOfKind]:
         assert self._places is not None
         stages: dict[str, StageOfKind] = {}
-        manager = PassManager()
+        manager = PassManager(self.on_pass)
         graph, changed = sliced(self.graph, rank, self._places, parts), True
+        if self.on_pass is not None:
+            self.on_pass(self.passes[0], graph, changed)
         last = self.passes[-1]
         for name in self.passes:
             if name != self.passes[0]:

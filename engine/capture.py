@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import linecache
+import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -15,9 +17,10 @@ from typing import Any
 
 from mspc.api import alias, launch, state
 from mspc.api.context import FrozenContext, ParallelMode, freeze
-from mspc.engine.script import ScriptError, run_script_as
+from mspc.engine.script import ScriptError, run_script_as, source_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Location
+from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import DTYPES, TensorType, dtype_of
 
 
@@ -67,8 +70,10 @@ def capture(path: Path, arguments: Sequence[str], session: state.Session) -> Lau
     """
     recorder = _Recorder()
     _prepare(session, recorder)
+    source = source_of(path)
     try:
-        run_script_as("__main__", path, arguments)
+        with _undone():
+            run_script_as("__main__", path, arguments)
     except _Stop:
         pass
     except SystemExit as error:
@@ -86,7 +91,7 @@ def capture(path: Path, arguments: Sequence[str], session: state.Session) -> Lau
             ],
         )
     target, args, context, line = recorder.seen
-    later = _later_launches(sys.modules["__main__"], path, line) if line else ()
+    later = _later_launches(sys.modules["__main__"], path, source, line) if line else ()
     return Launch(target, args, context, path, later=later)
 
 
@@ -142,8 +147,9 @@ def parse_input(text: str) -> TensorType:
             f"cannot read {text!r} as an input", notes=["write an element type and a shape: float32[16,32]"]
         )
     if match[1].lower() not in {name.lower() for name in DTYPES}:
-        known = ", ".join(name.lower() for name in DTYPES)
-        raise MspcError(f"{text!r}: unknown element type {match[1]!r}", notes=[f"known are {known}"])
+        names = [name.lower() for name in DTYPES]
+        notes = [*did_you_mean(match[1], names), f"known are {', '.join(names)}"]
+        raise MspcError(f"{text!r}: unknown element type {match[1]!r}", notes=notes)
     return TensorType(dtype_of(match[1]), tuple(int(n) for n in re.findall(r"\d+", match[2])))
 
 
@@ -158,7 +164,8 @@ def build(target: NamedTarget, inputs: Sequence[str], session: state.Session) ->
     _prepare(session, recorder)
     namespace: dict[str, Any] = {}
     try:
-        namespace = run_script_as(target.path.stem, target.path, ()).__dict__
+        with _undone():
+            namespace = run_script_as(target.path.stem, target.path, ()).__dict__
     except _Stop:  # the file also launches something; what it defines is there all the same
         namespace = sys.modules[target.path.stem].__dict__
     if target.name not in namespace:
@@ -186,12 +193,24 @@ def _prepare(session: state.Session, recorder: _Recorder) -> None:
     launch.install(recorder)
 
 
+@contextlib.contextmanager
+def _undone() -> Iterator[None]:
+    """Puts the working folder and the standard streams back where the script has changed them: what follows is the
+    command's, and its paths are those of its user."""
+    folder, streams = os.getcwd(), (sys.stdout, sys.stderr)
+    try:
+        yield
+    finally:
+        os.chdir(folder)
+        sys.stdout, sys.stderr = streams
+
+
 def _similar(name: str, namespace: dict[str, Any]) -> list[str]:
     from mspc.api.nn.cell import Cell
 
     cells = [key for key, value in namespace.items() if isinstance(value, type) and issubclass(value, Cell)]
     own = [key for key in cells if namespace[key].__module__ == namespace.get("__name__")]
-    return [f"it defines {', '.join(own)}"] if own else []
+    return [*did_you_mean(name, own), f"it defines {', '.join(own)}"] if own else []
 
 
 def _top_line(frame: FrameType | None) -> Location | None:
@@ -203,13 +222,13 @@ def _top_line(frame: FrameType | None) -> Location | None:
     return None
 
 
-def _later_launches(module: ModuleType, path: Path, line: Location) -> tuple[Location, ...]:
+def _later_launches(module: ModuleType, path: Path, source: bytes, line: Location) -> tuple[Location, ...]:
     """Calls of a network or a Model below `line` at the script's top level, as far as its text shows them."""
     from mspc.api.nn.cell import Cell
     from mspc.api.train import Model
 
     found: list[Location] = []
-    for statement in ast.parse(path.read_bytes()).body:
+    for statement in ast.parse(source).body:
         if statement.lineno <= line.line or isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
             continue
         for node in ast.walk(statement):

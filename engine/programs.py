@@ -13,6 +13,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
 from mspc.engine.capture import Launch
 from mspc.engine.dumps import NO_FILES, File, StageFiles
+from mspc.passes.base import OnPass
 
 PROBES = 8
 """How many ranks are tried at most to see whether the network depends on the rank."""
@@ -47,13 +48,16 @@ class Built:
     text: str
 
 
-def compile_for(launch: Launch, ranks: int, level: int, compared: Callable[[], bool] = lambda: False) -> Built:
+def compile_for(
+    launch: Launch, ranks: int, level: int, compared: Callable[[], bool] = lambda: False, on_pass: OnPass | None = None
+) -> Built:
     """Compile `launch` for `ranks` ranks, keeping the files that `level` asks for, and its text where it will be
-    `compared` with what other ranks launch: that is asked once `construct` was read, which may ask for the rank."""
+    `compared` with what other ranks launch: that is asked once `construct` was read, which may ask for the rank.
+    on_pass: told of every pass."""
     files = StageFiles(level)
     call = _traced(launch, ranks)
     text = call.text if compared() else ""
-    return Built(compile_traced(call, files), files.files, text)
+    return Built(compile_traced(call, files, on_pass), files.files, text)
 
 
 def _traced(launch: Launch, ranks: int) -> TracedCall:

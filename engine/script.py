@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.machinery
+import linecache
 import os
 import sys
 import traceback
@@ -27,23 +28,40 @@ class ScriptError(MspcError):
         return "\n".join(_summary(self.error))
 
 
+def source_of(path: Path) -> bytes:
+    """The text of a script; its lines are remembered for messages, whatever the script does to its file.
+
+    Raises:
+        MspcError: the file is missing or cannot be read.
+    """
+    try:
+        found = path.read_bytes()
+    except FileNotFoundError:
+        raise MspcError(f"there is no script {str(path)!r}") from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise MspcError(f"cannot read the script {str(path)!r}: {why}") from None
+    linecache.checkcache(str(path))
+    linecache.getlines(str(path))
+    return found
+
+
 def read_script(path: Path) -> CodeType:
     """The compiled code of a script.
 
     Raises:
         MspcError: the file is missing, is no text, or is not Python.
     """
+    source = source_of(path)
     try:
-        return compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
-    except FileNotFoundError:
-        raise MspcError(f"there is no script {str(path)!r}") from None
-    except OSError as error:
-        raise MspcError(f"cannot read the script {str(path)!r}: {error.strerror}") from None
+        return compile(source, str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
         text = (error.text or "").rstrip("\n")
         end = error.end_offset or 0
         where = Location(str(path), error.lineno or 1, error.offset or 0, end if end > 0 else 0, text)
-        raise MspcError(f"not Python: {error.msg}", where if error.lineno else None) from None
+        if not error.lineno:
+            raise MspcError(f"{path} is not Python: {error.msg}") from None
+        raise MspcError(f"not Python: {error.msg}", where) from None
     except ValueError as error:  # a null byte
         raise MspcError(f"{path} is not Python: {error}") from None
 

@@ -9,11 +9,12 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 from mspc import passes
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
+from mspc.ir.nearest import all_of, did_you_mean
 
 OnPass = Callable[[str, Graph, bool], None]
 """Called after every pass with its name, the graph and whether it changed; the one hook for dumps, checks and times."""
@@ -42,6 +43,9 @@ class Pass:
         return graph, self.run(graph)
 
 
+_KINDS = {int: "a whole number", bool: "true or false", str: "a word"}
+
+
 @functools.cache
 def _homes() -> dict[str, str]:
     """File name -> module, over the rooms of passes/."""
@@ -53,24 +57,41 @@ def _homes() -> dict[str, str]:
     }
 
 
+@functools.cache
+def pass_names() -> tuple[str, ...]:
+    """The names of all passes, in order. It loads their modules."""
+    return tuple(sorted(name for name in _homes() if _pass_class(name) is not None))
+
+
+def _pass_class(name: str) -> type[Pass] | None:
+    """The pass that the file `name` holds; None for a helper of passes."""
+    home = _homes().get(name)
+    if home is None:
+        return None
+    found = getattr(importlib.import_module(home), "".join(word.capitalize() for word in name.split("_")), None)
+    return found if isinstance(found, type) and issubclass(found, Pass) else None
+
+
 def find_pass(name: str, options: dict[str, Any] | None = None) -> Pass:
     """The pass called `name` with options.
 
     Raises:
         MspcError: there is no such pass or option.
     """
-    home = _homes().get(name)
-    if home is None:
-        raise MspcError(f"there is no pass {name!r}")
-    module = importlib.import_module(home)
-    found = getattr(module, "".join(word.capitalize() for word in name.split("_")), None)
-    if not (isinstance(found, type) and issubclass(found, Pass)):
-        raise MspcError(f"there is no pass {name!r}")
+    found = _pass_class(name)
+    if found is None:
+        names = pass_names()
+        notes = [*did_you_mean(name, names), f"passes are {all_of(name, names)}"]
+        raise MspcError(f"there is no pass {name!r}", notes=notes)
     known = {field.name for field in fields(found)}
-    for option in options or {}:
+    hints = get_type_hints(found) if options else {}
+    for option, value in (options or {}).items():
         if option not in known:
             takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
-            raise MspcError(f"pass {name} has no option {option!r}; {takes}")
+            raise MspcError(f"pass {name} has no option {option!r}; {takes}", notes=did_you_mean(option, known))
+        wanted = hints[option]
+        if wanted in _KINDS and type(value) is not wanted:
+            raise MspcError(f"pass {name}: option {option} takes {_KINDS[wanted]}, not {value!r}")
     return found(**(options or {}))
 
 

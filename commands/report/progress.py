@@ -11,10 +11,10 @@ INTERVAL = 0.05
 
 
 class Progress:
-    """A line that every text replaces and that is gone at the end."""
+    """A line that every text replaces and that is gone at the end. shown: nothing is ever printed otherwise."""
 
-    def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
+    def __init__(self, shown: bool = True) -> None:
+        self._terminal = shown and sys.stderr is not None and sys.stderr.isatty()
         self._last = 0.0
         self._width = 0
 

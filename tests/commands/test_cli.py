@@ -17,6 +17,12 @@ from tests.conftest import HANG, LOADED
 HELP_SECONDS = 0.3 * LOADED
 TRIES = 5
 HEAVY = ("numpy", "networkx", "lark", "rich", "safetensors", "mpi4py")
+PASSES = (
+    "  note: passes are grad, check_strategies, decompose, execute, fuse_attention, fuse_elementwise, fuse_gradients, "
+    "fuse_matmul, fuse_norm, fuse_updates, insert_redistribution, lower_redistribution, pack_attention, "
+    "propagate_sharding, recompute, reduce_gradients, schedule_communication, simplify, slice_to_rank, "
+    "step_parallel_begin\n"
+)
 
 
 def mspc_command(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -82,7 +88,21 @@ def test_console_script_is_installed() -> None:
         (("compile", "no.py"), "error: there is no script 'no.py'\n"),
         (("run", "no.py"), "error: there is no script 'no.py'\n"),
         (("opt", "no.ir"), "error: there is no file 'no.ir'\n"),
-        (("opt", "-p", "gard", "no.ir"), "error: there is no pass 'gard'\n"),
+        (("opt", "-p", "gard", "no.ir"), f"error: there is no pass 'gard'\n  note: did you mean 'grad'?\n{PASSES}"),
+        (
+            ("opt", "-p", "slice_to_rank{rnk=2}", "no.ir"),
+            "error: pass slice_to_rank has no option 'rnk'; it takes rank\n  note: did you mean 'rank'?\n",
+        ),
+        (
+            ("opt", "-p", "slice_to_rank{rank=x}", "no.ir"),
+            "error: pass slice_to_rank: option rank takes a whole number, not 'x'\n",
+        ),
+        (
+            ("compile", "."),
+            "error: cannot read the script '.': Is a directory\n",
+        ),
+        (("run", "nowhere"), "error: there is no script or folder of a compile 'nowhere'\n"),
+        (("ops", "Xyzzy"), "error: there is no operator 'Xyzzy'\n  note: mspc ops lists them all\n"),
         (("ops", "Matmul"), "error: there is no operator 'Matmul'\n  note: did you mean 'MatMul'?\n"),
         (
             ("run", "no.py", "--steps", "3"),

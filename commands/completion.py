@@ -1,0 +1,57 @@
+"""What a shell offers behind a half-written word: operators, passes, element types, files.
+
+Imported at every start of `mspc`, so nothing heavy stands at the top.
+"""
+
+from __future__ import annotations
+
+import os
+
+SCRIPTS = (".py",)
+GRAPHS = (".ir",)
+
+
+def complete_operator(incomplete: str) -> list[str]:
+    """Names of operators."""
+    from mspc.ops.modules import load_operators
+
+    return [name for name in sorted(load_operators()) if name.startswith(incomplete)]
+
+
+def complete_passes(incomplete: str) -> list[str]:
+    """Lists of passes: the last name of the list is completed."""
+    from mspc.passes.base import pass_names
+
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + name for name in pass_names() if name.startswith(last)]
+
+
+def complete_input(incomplete: str) -> list[str]:
+    """The element type of `float32[16,32]`."""
+    from mspc.ir.types import DTYPES
+
+    return [f"{name.lower()}[" for name in DTYPES if name.lower().startswith(incomplete)]
+
+
+def complete_script(incomplete: str) -> list[str]:
+    """Scripts, and folders on the way to them."""
+    return _files(incomplete, SCRIPTS)
+
+
+def complete_graph(incomplete: str) -> list[str]:
+    """Text graphs, and folders on the way to them."""
+    return _files(incomplete, GRAPHS)
+
+
+def _files(incomplete: str, endings: tuple[str, ...]) -> list[str]:
+    folder, begin = os.path.split(incomplete)
+    try:
+        entries = sorted(os.scandir(folder or "."), key=lambda entry: entry.name)
+    except OSError:
+        return []
+    found: list[str] = []
+    for entry in entries:
+        shown = entry.name.startswith(begin) and (begin != "" or not entry.name.startswith("."))
+        if shown and (entry.is_dir() or entry.name.endswith(endings)):
+            found.append(os.path.join(folder, entry.name) + ("/" if entry.is_dir() else ""))
+    return found

@@ -1,0 +1,48 @@
+"""How much a command says beside what was asked for: `--verbose` and `--quiet`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph
+from mspc.passes.base import OnPass
+
+
+@dataclass(frozen=True)
+class Loudness:
+    """verbose: every pass with what it did and how long it took, on stderr. quiet: errors and results only: no table,
+    no warnings, no progress.
+
+    Raises:
+        MspcError: both at once.
+    """
+
+    verbose: bool = False
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        if self.verbose and self.quiet:
+            raise MspcError("--verbose and --quiet exclude each other", notes=["leave one of the two out"])
+
+    def on_pass(self) -> OnPass | None:
+        """What is told of every pass."""
+        return _Said() if self.verbose else None
+
+
+NORMAL = Loudness()
+
+
+class _Said:
+    """Prints a line for every pass. The time is that since the line before."""
+
+    def __init__(self) -> None:
+        self._begin = time.perf_counter()
+
+    def __call__(self, name: str, graph: Graph, changed: bool) -> None:
+        taken = 1000 * (time.perf_counter() - self._begin)
+        what = "changed" if changed else "left as it was"
+        print(f"pass {name}: {what}, {len(graph.nodes)} operators, {taken:.1f} ms", file=sys.stderr, flush=True)
+        self._begin = time.perf_counter()
