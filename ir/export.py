@@ -6,17 +6,24 @@ networkx is imported where it is needed, because it costs a tenth of a second at
 from __future__ import annotations
 
 import json
+import re
+import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
-from mspc.ir.text.values import element_text, layouts_text, type_text
+from mspc.ir.diagnostics import OWN_FILES
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts, element_types
+from mspc.ir.text.printer import strategy_text
+from mspc.ir.text.values import element_text, layouts_text, type_text, value_text
 from mspc.ir.types import TensorType
 
 if TYPE_CHECKING:
     import networkx
 
 Cost = Callable[[Node], float]
+WIDTH = 44
+"""Characters of a line of a label, so that reasons make vertices high, not wide."""
+_TUPLE = re.compile(r"\([\d, -]*\)")
 _NODE_STYLE = {
     "forward": 'shape=ellipse, style=filled, fillcolor="#ffffff"',
     "backward": 'shape=ellipse, style=filled, fillcolor="#e8eef7"',
@@ -76,9 +83,11 @@ def is_collective(node: Node) -> bool:
 
 
 def to_dot(graph: Graph) -> str:
-    """The graph in Graphviz's language: parameters as boxes, collectives coloured, one edge per operand.
+    """The graph in Graphviz's language: parameters as boxes, collectives coloured, one edge per operand, a frame around
+    the operators of every cell.
 
-    Vertices are named as in the printed text: `para1`, `n0`.
+    An operator shows its strategy where it has one, a collective its ranks and its reason, a fused one its members, and
+    all the user's line. Vertices are named as in the printed text: `para1`, `n0`.
     """
     names: dict[Value, str] = {p: f"para{i}" for i, p in enumerate(graph.parameters, 1)}
     names |= {node: f"n{i}" for i, node in enumerate(graph.nodes)}
@@ -86,14 +95,11 @@ def to_dot(graph: Graph) -> str:
     for parameter in graph.parameters:
         label = _quoted(f"{parameter.name}\n{_shape(parameter)}")
         lines.append(f"  {names[parameter]} [label={label}, {_PARAMETER_STYLE}];")
+    cells = _Cell()
     for number, node in enumerate(graph.nodes):
-        style = _NODE_STYLE.get(node.phase, _NODE_STYLE["forward"])
-        if is_collective(node):
-            style = _COLLECTIVE_STYLE
-        title = f"%{number} {node.op.name}" + (f" {node.instance}" if node.instance else "")
-        constants = [_constant(v) for v in node.inputs if isinstance(v, Constant)]
-        label = _quoted("\n".join([title, _shape(node), *constants]))
-        lines.append(f"  {names[node]} [label={label}, {style}];")
+        cells.at(node.scope).append(f"{names[node]} [label={_quoted(_label(number, node))}, {_style(node)}];")
+    lines += cells.lines("  ", [0])
+    for node in graph.nodes:
         lines += [f"  {names[v]} -> {names[node]};" for v in node.inputs if v in names]
     for index, value in enumerate(graph.results):
         lines.append(f'  out{index} [label="result {index}", shape=plaintext];')
@@ -102,12 +108,89 @@ def to_dot(graph: Graph) -> str:
     return "\n".join([*lines, "}", ""])
 
 
+class _Cell:
+    """A cell of the network with its vertices and the cells inside."""
+
+    def __init__(self) -> None:
+        self.vertices: list[str] = []
+        self.inside: dict[str, _Cell] = {}
+
+    def at(self, scope: str) -> list[str]:
+        """The vertices of the cell that `scope` leads to."""
+        cell = self
+        for name in filter(None, scope.split("/")):
+            cell = cell.inside.setdefault(name, _Cell())
+        return cell.vertices
+
+    def lines(self, indent: str, count: list[int]) -> list[str]:
+        """Its text, without a frame of its own; a frame that holds one frame alone is drawn as one."""
+        found = [indent + vertex for vertex in self.vertices]
+        for name, cell in self.inside.items():
+            while not cell.vertices and len(cell.inside) == 1:
+                ((inner, cell),) = cell.inside.items()
+                name = f"{name}/{inner}"
+            number, count[0] = count[0], count[0] + 1
+            found.append(f"{indent}subgraph cluster_{number} {{")
+            found.append(f'{indent}  label={_quoted(name)}; color="#a0a0a0"; fontname="monospace";')
+            found += [*cell.lines(indent + "  ", count), f"{indent}}}"]
+        return found
+
+
+def _style(node: Node) -> str:
+    return _COLLECTIVE_STYLE if is_collective(node) else _NODE_STYLE.get(node.phase, _NODE_STYLE["forward"])
+
+
+def _label(number: int, node: Node) -> str:
+    """What a vertex says of its operator, a fact a line."""
+    facts = [f"%{number} {node.op.name}" + (f" {node.instance}" if node.instance else ""), _shape(node)]
+    facts += [_constant(v) for v in node.inputs if isinstance(v, Constant)]
+    facts += [*_strategy(node), *_group(node)]
+    if "fused" in node.attrs:
+        facts.append("fused: " + ", ".join(map(str, node.attrs["fused"])))
+    if node.attrs.get("reason"):
+        facts.append(str(node.attrs["reason"]))
+    place = next((f for f in node.frames if not f.file.startswith(OWN_FILES)), None)
+    if place is not None:
+        facts.append(f"{place.file}:{place.line}")
+    return "\n".join(line for fact in facts for line in _wrapped(fact))
+
+
+def _strategy(node: Node) -> list[str]:
+    """What the user asked for, or what was decided."""
+    if node.in_strategy is not None:
+        return [strategy_text("in", node.in_strategy)]
+    if node.strategy is not None:
+        return [strategy_text("in", node.strategy)]
+    if not node.in_layouts or is_collective(node):
+        return []
+    return [strategy_text("in", [part.strategy for each in node.in_layouts for part in element_layouts(each)])]
+
+
+def _group(node: Node) -> list[str]:
+    """The ranks of a collective; the axes of the mesh where the graph is still that of all ranks."""
+    if not is_collective(node):
+        return []
+    found = {name: getattr(node.op, name, None) for name in ("rank_list", "axes", "mesh")} | dict(node.op.attributes())
+    if found["rank_list"]:
+        return [f"group {value_text(found['rank_list'])}"]
+    return [f"over axes {value_text(found['axes'])} of mesh {value_text(found['mesh'])}"] if found["axes"] else []
+
+
+def _wrapped(text: str) -> list[str]:
+    """The text in lines of a label; tuples of numbers stay in one piece."""
+    kept = _TUPLE.sub(lambda found: found[0].replace(" ", "\0"), text)
+    lines = [line for part in kept.split("\n") for line in textwrap.wrap(part, WIDTH, break_long_words=False)]
+    return [line.replace("\0", " ") for line in lines]
+
+
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
 def _shape(value: Value) -> str:
-    text = type_text(value.type).strip("<>").replace("Tensor[", "").replace("], (", " (")
+    types = element_types(value.type)
+    shapes = [type_text(type).strip("<>").replace("Tensor[", "").replace("], (", " (") for type in types]
+    text = "\n".join(shapes) if types else type_text(value.type).strip("<>")
     return f"{text}\n{layouts_text(value.layout)}" if value.layout is not None else text
 
 

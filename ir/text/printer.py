@@ -163,9 +163,9 @@ class _GraphWriter:
         text = f" {{instance name: {name_text(node.instance)}}}" if node.instance else ""
         attributes = _attributes_text(node.op.attributes())
         if node.in_strategy is not None:
-            attributes.append(_strategy_text("in", node.in_strategy))
+            attributes.append(strategy_text("in", node.in_strategy))
         if node.out_strategy is not None:
-            attributes.append(_strategy_text("out", node.out_strategy))
+            attributes.append(strategy_text("out", node.out_strategy))
         if attributes:
             text += f" primitive_attrs: {{{', '.join(attributes)}}}"
         facts = [] if node.phase == "forward" else [f"phase: {name_text(node.phase)}"]
@@ -213,7 +213,8 @@ def _attributes_text(attributes: Mapping[str, Any]) -> list[str]:
     return [f"{key_text(key)}: {value_text(value)}" for key, value in attributes.items()]
 
 
-def _strategy_text(side: str, strategy: Iterable[Any]) -> str:
+def strategy_text(side: str, strategy: Iterable[Any]) -> str:
+    """`in_strategy: ((2, 4), (4, 1))`, `in_layout` where it is made of layouts; `side` is "in" or "out"."""
     entries = tuple(strategy)
     kind = "layout" if any(isinstance(entry, NamedLayout) for entry in entries) else "strategy"
     return f"{side}_{kind}: {value_text(entries)}"
