@@ -45,6 +45,11 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def passes(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The passes that stderr names."""
+    return [found[1] for line in capsys.readouterr().err.splitlines() if (found := PASS.fullmatch(line))]
+
+
 def test_a_quiet_compile_writes_files_and_says_nothing(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compile_target(str(script), CompileOptions(out=Path("loud"), json=Path("loud.json")))
     loud = capsys.readouterr()
@@ -59,12 +64,10 @@ def test_a_quiet_compile_writes_files_and_says_nothing(script: Path, capsys: pyt
 
 def test_a_verbose_compile_names_every_pass(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compile_target(str(script), CompileOptions(loudness=Loudness(verbose=True), only_ranks=(1,)))
-    said = capsys.readouterr()
-    names = [found[1] for line in said.err.splitlines() if (found := PASS.fullmatch(line))]
+    names = passes(capsys)
     assert names == [*PREPARING, *SHARDED, *rank_passes_of()]
     compile_target(str(script), CompileOptions(loudness=Loudness(verbose=True)))
-    again = capsys.readouterr()
-    assert [found[1] for line in again.err.splitlines() if (found := PASS.fullmatch(line))][: len(names)] == names
+    assert passes(capsys)[: len(names)] == names
 
 
 def test_a_quiet_verify_says_its_verdict(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,8 +80,7 @@ def test_opt_says_its_passes_on_stderr(script: Path, capsys: pytest.CaptureFixtu
     (file,) = Path("saved_graph/rank_0").glob("*_execute_*.ir")
     plain = optimize(file, "simplify,execute")
     assert optimize(file, "simplify,execute", Loudness(verbose=True)) == plain
-    found = [PASS.fullmatch(line) for line in capsys.readouterr().err.splitlines()]
-    assert [match and match[1] for match in found] == ["simplify", "execute"]
+    assert passes(capsys) == ["simplify", "execute"]
 
 
 def test_opt_shows_its_progress_on_a_terminal(
@@ -94,7 +96,7 @@ def test_opt_shows_its_progress_on_a_terminal(
 
 
 def test_both_at_once_are_refused() -> None:
-    with pytest.raises(MspcError, match="^error: --verbose and --quiet exclude each other"):
+    with pytest.raises(MspcError, match=r"^error: --verbose and --quiet exclude each other"):
         Loudness(verbose=True, quiet=True)
 
 
