@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mspc.commands.report.loudness import NORMAL, Loudness
@@ -13,7 +14,7 @@ from mspc.ir.text.printer import print_graph, print_module
 from mspc.ops.check_types import check_types
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
-from mspc.passes.base import PassManager, parse_passes
+from mspc.passes.base import Pass, PassManager, parse_passes
 
 
 def optimize(file: Path, passes: str, loudness: Loudness = NORMAL) -> str:
@@ -35,9 +36,7 @@ def optimize(file: Path, passes: str, loudness: Loudness = NORMAL) -> str:
     check_types(module.graphs[0])
     graph, manager = module.graphs[0], PassManager(loudness.on_pass(), verify=False)
     with Progress(not loudness.quiet and not loudness.verbose) as progress:
-        for number, step in enumerate(steps, 1):
-            progress.show(f"{step.name} ({number} of {len(steps)}) on {len(graph.nodes)} operators")
-            graph, _ = manager.apply(step, graph)
+        graph = manager.run(graph, _announced(steps, progress))
     try:
         graph.verify()
     except AssertionError as error:
@@ -46,6 +45,12 @@ def optimize(file: Path, passes: str, loudness: Loudness = NORMAL) -> str:
             notes=["the file has been edited, or the passes do not follow each other"],
         ) from None
     return print_graph(graph)
+
+
+def _announced(steps: Sequence[Pass], progress: Progress) -> Iterator[Pass]:
+    for number, step in enumerate(steps, 1):
+        progress.show(f"{step.name} ({number} of {len(steps)})")
+        yield step
 
 
 def _read(file: Path) -> str:

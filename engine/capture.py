@@ -210,7 +210,7 @@ def _similar(name: str, namespace: dict[str, Any]) -> list[str]:
 
     cells = [key for key, value in namespace.items() if isinstance(value, type) and issubclass(value, Cell)]
     own = [key for key in cells if namespace[key].__module__ == namespace.get("__name__")]
-    return [*did_you_mean(name, own), f"it defines {', '.join(own)}"] if own else []
+    return [f"it defines {', '.join(own)}"] if own else []
 
 
 def _top_line(frame: FrameType | None) -> Location | None:

@@ -50,7 +50,7 @@ class Fitted:
 
 
 def fit(table: Table, width: int) -> Fitted:
-    """The table in lines of at most `width` characters, NARROWEST at least; wider only where numbers are."""
+    """The table in lines of at most `width` characters, NARROWEST at least; numbers and the title may be wider."""
     width = max(width, NARROWEST)
     inside = list(range(len(table.columns)))
     below: list[int] = []
@@ -63,7 +63,7 @@ def fit(table: Table, width: int) -> Fitted:
     headings, *rows = [
         _row(table, row, inside, widths) + _below(row, below, width) for row in (table.columns, *table.rows)
     ]
-    return Fitted(broken(table.title, width), headings, [line for lines in rows for line in lines])
+    return Fitted([table.title], headings, [line for lines in rows for line in lines])
 
 
 def broken(text: str, width: int) -> list[str]:

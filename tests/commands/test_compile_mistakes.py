@@ -203,6 +203,7 @@ class Net(nn.Cell):
         (
             ("net.py:Net(3)", "--input", "float3[4]"),
             "error: 'float3[4]': unknown element type 'float3'\n"
+            "  note: did you mean 'float32', 'float64' or 'float16'?\n"
             "  note: known are bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, "
             "float16, bfloat16, "
             "float32, float64\n",

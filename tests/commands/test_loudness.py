@@ -92,7 +92,7 @@ def test_opt_shows_its_progress_on_a_terminal(
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     optimize(file, "simplify")
-    assert capsys.readouterr().err.startswith("\rsimplify (1 of 1) on ")
+    assert capsys.readouterr().err.startswith("\rsimplify (1 of 1)")
 
 
 def test_both_at_once_are_refused() -> None:
