@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 from mspc import dataset as ds
+from mspc.commands.compile import DEFAULT_FOLDER
+from mspc.engine.output import OutputFolder
 from tests.conftest import HANG
 
 UNSHARDED = """
@@ -107,3 +109,21 @@ def test_make_data_writes_the_files(folder: Path, tmp_path: Path) -> None:
     assert [path.name for path in sorted((tmp_path / "data").iterdir())] == [path.name for path in kept]
     for path in kept:
         assert (tmp_path / "data" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_the_script_of_the_sample_leaves_place_for_a_compile(samples: Path, tmp_path: Path) -> None:
+    """After run.sh the commands of the README work, which write to the folder of every compile, and so does run.sh."""
+    folder = tmp_path / "sample"
+    folder.mkdir()
+    shutil.copy(samples / "operator_parallel" / "run.sh", folder)
+    stub = tmp_path / "mspc"
+    stub.write_text('#!/bin/sh\nif [ $1 = compile ]; then mkdir -p "$7"; touch "$7/program.json"; fi\n')
+    stub.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(["sh", str(folder / "run.sh")], env={**os.environ, "PATH": path}, timeout=HANG, check=True)
+    written = sorted(p.parent for p in folder.rglob("program.json"))
+    assert len(written) == 2
+    for place in (*written, folder / DEFAULT_FOLDER):
+        with OutputFolder(place) as output:
+            output.write("program.json", "{}")
+            output.commit()
