@@ -5,6 +5,8 @@ Nothing here may import NumPy or networkx: `mspc --help` answers at once.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
 import threading
@@ -19,6 +21,8 @@ from mspc import __version__
 from mspc.commands.completion import complete_graph, complete_input, complete_operator, complete_passes, complete_script
 from mspc.ir.diagnostics import MspcError
 
+FAILED = 1
+"""Exit status where a disk is full, or another thing of the system does not do what it should."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
 
@@ -44,11 +48,20 @@ class Guarded(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
-        except MspcError as error:
+            result = super().invoke(ctx)
             sys.stdout.flush()
+            return result
+        except MspcError as error:
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
             print(error, file=sys.stderr)
             raise typer.Exit(error.exit_status) from None
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # who read the output has enough of it
+                raise
+            place = error.filename if error.filename is not None else "the output"
+            print(f"error: cannot use {place}: {error.strerror or error}", file=sys.stderr)
+            raise typer.Exit(FAILED) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         finally:
@@ -222,7 +235,7 @@ def run(
     from mspc.runtime.choose import Wishes
 
     wishes, profiled = Wishes(str(device), deterministic, timeout), profile_options(profile, profile_steps)
-    if target.is_dir():
+    if os.path.isdir(target):
         if script_arguments or only_rank is not None:
             raise MspcError(
                 f"{target} is a folder, so a compiled program",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from mspc.api.state import Session
 from mspc.commands.report.facts import Report, make_report
 from mspc.commands.report.loudness import NORMAL, Loudness
 from mspc.commands.report.progress import Progress
-from mspc.commands.report.table import write_json
+from mspc.commands.report.table import check_json, write_json
 from mspc.commands.report.text import print_report
 from mspc.compiler.driver import Compiled
 from mspc.engine.capture import Launch, NamedTarget, build, capture, parse_target
@@ -22,8 +23,8 @@ from mspc.engine.dumps import StageFiles, is_execute, numbered, program
 from mspc.engine.first_values import FirstValue, first_values
 from mspc.engine.output import OutputFolder
 from mspc.engine.programs import ObservedSession, Programs, compile_for
-from mspc.engine.tensor_file import StoredTensor, write_tensors
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.tensors import StoredTensor, write_tensors
 from mspc.runtime.program import PROGRAM, WEIGHTS, Settings
 
 DEFAULT_FOLDER = Path("saved_graph")
@@ -58,11 +59,13 @@ def compile_target(target: str, options: CompileOptions) -> None:
     """
     if Session.from_environment().rank > 0:
         return  # started by mpirun: its first rank compiles for all
+    check_json(options.json)
     found = find_launch(target, options)
     launch, ranks = found.launch, found.ranks
     wanted = _wanted(options, ranks)
     level = max(options.level, launch.context.save_graphs)
     folder = options.out or Path(launch.context.save_graphs_path or DEFAULT_FOLDER)
+    _check_apart(options.json, folder)
     loudness = options.loudness
     with Progress(not loudness.quiet and not loudness.verbose) as progress, OutputFolder(folder) as output:
         progress.show(f"compiling {launch.script} for {ranks} rank{'s' if ranks > 1 else ''}")
@@ -84,6 +87,16 @@ def compile_target(target: str, options: CompileOptions) -> None:
         write_json(report.as_dict(), options.json)
     if options.json != Path("-") and not loudness.quiet:
         print_report(report, folder)
+
+
+def _check_apart(json: Path | None, folder: Path) -> None:
+    """The folder of a compile holds nothing else: the next one would refuse it. Raises MspcError."""
+    if json is None or json == Path("-"):
+        return
+    if Path(os.path.realpath(folder)) in Path(os.path.realpath(json)).parents:
+        raise MspcError(
+            f"--json {json} lies in {folder}, which is replaced as a whole", notes=["give it another place"]
+        )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.commands.report.fitting import Table
-from mspc.commands.report.table import print_table, write_json
+from mspc.commands.report.table import check_json, print_table, write_json
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import TensorType, dtype_of
@@ -23,6 +23,7 @@ def list_operators(names: tuple[str, ...], json: Path | None) -> None:
     Raises:
         MspcError: a name is no operator.
     """
+    check_json(json)
     registry = load_operators()
     for name in names:
         if name not in registry:

@@ -6,6 +6,7 @@ Imports nothing heavy at the top: a rank sets its number of BLAS threads before 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from mspc.engine.profile_options import ProfileOptions
 from mspc.engine.ranks.environment import limit_threads, mpi_rank, mpi_size
 from mspc.engine.ranks.mpirun import run_under_mpirun
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.whole import check_files
 from mspc.runtime.choose import Wishes
 
 AS_FOUND = Wishes()
@@ -103,6 +105,7 @@ def run_directory(
     """
     with _said_once():
         _check(ranks, simulate, profile)
+        check_files({"--save": save, "--save-outputs": save_outputs, "--profile": profile and profile.file})
     limit_threads(MANY if simulate else 0)
     from mspc.engine.run_program import Options, check_program, run_rank, simulate_program
 

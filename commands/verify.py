@@ -12,7 +12,7 @@ import numpy as np
 from mspc.api.common.parameter import Parameter as ScriptParameter
 from mspc.api.common.tensor import Tensor
 from mspc.commands.compile import CompileOptions, Found, find_launch
-from mspc.commands.report.table import print_line, print_table, write_json
+from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.commands.report.verdict import comparison_table, verdict
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
@@ -50,6 +50,7 @@ def verify_target(target: str, options: CompileOptions, seed: int) -> None:
     Raises:
         MspcError: the program cannot be compiled. ExecutionError: a value differs.
     """
+    check_json(options.json)
     found = find_launch(target, options)
     config = Config.from_context(found.launch.context, found.ranks, str(Path(found.launch.script).parent))
     if config.mode == "hybrid_parallel":

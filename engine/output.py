@@ -1,8 +1,9 @@
-"""The folder that a compile writes: made beside its place and renamed at the end, so never half there."""
+"""The folder that a compile writes: made beside its place and put there at the end in one step, so never half there."""
 
 from __future__ import annotations
 
-import glob
+import contextlib
+import errno
 import os
 import re
 import shutil
@@ -14,16 +15,25 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.beside import Beside, new_folder, remove_left_over
+from mspc.ir.files.exchange import exchange, is_mount_point
+from mspc.ir.files.refill import finish_refill, is_own_name, refill
+from mspc.ir.files.whole import reason_of, shown_path
+from mspc.ir.types import DTYPES
 from mspc.runtime.program import PROGRAM, WEIGHTS
 
 OWN = re.compile(rf"rank_\d+|{re.escape(PROGRAM)}|{re.escape(WEIGHTS)}")
 OWN_IN_RANK = re.compile(r".*_\d{4,}\.(ir|dot)")
+DUMP = re.compile(rf".*_({'|'.join(DTYPES)})_\d+_rank\d+\.npy", re.IGNORECASE)
+"""What the operator TensorDump of a compiled program leaves in its folder, in folders of any name."""
+NOT_FREE = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EXDEV)
 
 
 class OutputFolder:
     """Write files into a new folder; `commit` puts it in the place of `path`, else `path` stays as it was.
 
-    An earlier output of mspc is replaced as a whole and an empty folder filled.
+    An earlier output of mspc is replaced as a whole and an empty folder filled. Whenever the process is killed, the
+    earlier output is whole or the new one is, and the next to write here removes what is left of the other.
 
     Raises:
         MspcError: `path` holds files that mspc did not write, or cannot be written.
@@ -31,33 +41,61 @@ class OutputFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        _check_replaceable(path)
-        absolute = Path(os.path.abspath(path))
-        self._place = absolute
-        self._beside = absolute.with_name(f".{absolute.name}.{os.getpid()}.new")
-        self._old = absolute.with_name(f".{absolute.name}.{os.getpid()}.old")
         self._made: set[str] = set()
+        self._parents: list[Path] = []
+        self._beside: Beside | None = None
+        self._committed = False
         self._on_termination: Any = None
+        try:
+            self._place = Path(os.path.realpath(path))
+            finish_refill(self._place, PROGRAM)
+            _check_replaceable(path)
+        except (OSError, ValueError) as error:  # ValueError: characters that no folder's name holds
+            raise _cannot_write(path, error) from None
 
     def __enter__(self) -> OutputFolder:
         try:
-            self._place.parent.mkdir(parents=True, exist_ok=True)
-            _remove_left_over(self._place)
+            self._make_parents()
+            remove_left_over(self._place.parent)
+            remove_left_over(self._place)
             if threading.current_thread() is threading.main_thread():
                 self._on_termination = signal.signal(signal.SIGTERM, _leave)
-            self._beside.mkdir()
+            self._beside = new_folder(self._place if self._must_stay() else self._place.parent, self._place.name)
         except OSError as error:
+            self._remove_unused()
             raise _cannot_write(self.path, error) from None
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        shutil.rmtree(self._beside, ignore_errors=True)
+        assert self._beside is not None
+        shutil.rmtree(self._beside.path, ignore_errors=True)
+        self._beside.release()
+        self._remove_unused()
         if self._on_termination is not None:
             signal.signal(signal.SIGTERM, self._on_termination)
         if isinstance(error, OSError):
             raise _cannot_write(self.path, error) from None
+
+    def _make_parents(self) -> None:
+        missing = [p for p in self._place.parents if not p.exists()]
+        for parent in reversed(missing):
+            parent.mkdir(exist_ok=True)
+            self._parents.insert(0, parent)
+
+    def _must_stay(self) -> bool:
+        """Whether another folder cannot come into this one's place, so that its contents change instead."""
+        if not self._place.is_dir():
+            return False
+        return is_mount_point(self._place) or not os.access(self._place.parent, os.W_OK)
+
+    def _remove_unused(self) -> None:
+        """Folders that were made for an output that did not come."""
+        if not self._committed:
+            with contextlib.suppress(OSError):
+                for parent in self._parents:
+                    parent.rmdir()
 
     def write(self, name: str, content: str | bytes) -> None:
         """Write one file; `name` is relative to the folder. Leaving the `with` block explains an OSError."""
@@ -65,7 +103,8 @@ class OutputFolder:
 
     def write_by(self, name: str, write: Callable[[BinaryIO], object]) -> None:
         """Write one file as `write` writes it to what it is handed, part by part."""
-        target = self._beside / name
+        assert self._beside is not None
+        target = self._beside.path / name
         folder = os.path.dirname(name)
         if folder and folder not in self._made:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -75,36 +114,32 @@ class OutputFolder:
 
     def commit(self) -> None:
         """Put the folder in its place."""
+        assert self._beside is not None
         _check_replaceable(self.path)
-        if not self._place.exists():
-            os.rename(self._beside, self._place)
-            return
-        if self._place.is_symlink() or os.path.ismount(self._place):
-            self._refill()
-            return
-        os.rename(self._place, self._old)
-        os.rename(self._beside, self._place)
-        shutil.rmtree(self._old, ignore_errors=True)
+        new = self._beside.path
+        if new.parent == self._place:
+            refill(self._place, new, PROGRAM)
+        elif not _move(new, self._place) and not exchange(new, self._place):
+            inside = self._place / new.name
+            os.rename(new, inside)
+            refill(self._place, inside, PROGRAM)
+        self._committed = True
 
-    def _refill(self) -> None:
-        """A link or a mount point must stay: its contents change instead."""
-        for entry in list(self._place.iterdir()):
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-        for entry in list(self._beside.iterdir()):
-            shutil.move(str(entry), str(self._place / entry.name))
+
+def _move(new: Path, place: Path) -> bool:
+    """Give a folder the name `place` where that is free or an empty folder's; False where it is not."""
+    try:
+        os.rename(new, place)
+    except OSError as error:
+        if error.errno not in NOT_FREE:
+            raise
+        return False
+    return True
 
 
 def _leave(number: int, _: object) -> None:
     """A command that is terminated takes its unfinished folder away."""
     raise SystemExit(128 + number)
-
-
-def _remove_left_over(place: Path) -> None:
-    """Remove what an earlier compile for this place has left behind that was killed."""
-    for path in place.parent.glob(f".{glob.escape(place.name)}.*"):
-        found = re.fullmatch(rf"\.{re.escape(place.name)}\.(\d+)\.(new|old)", path.name)
-        if found and not os.path.exists(f"/proc/{found[1]}") and os.path.isdir("/proc/self"):
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _check_replaceable(path: Path) -> None:
@@ -122,19 +157,29 @@ def _check_replaceable(path: Path) -> None:
 
 
 def _foreign(path: Path) -> list[str]:
-    entries = list(path.iterdir())
+    entries = [entry for entry in path.iterdir() if not is_own_name(entry.name)]
     if entries and not (path / PROGRAM).is_file():
         return [entry.name for entry in entries]
-    found = [entry.name for entry in entries if not OWN.fullmatch(entry.name)]
-    for folder in entries:
-        if folder.is_dir() and OWN.fullmatch(folder.name):
-            found += [
-                f"{folder.name}/{e.name}" for e in folder.iterdir() if not OWN_IN_RANK.fullmatch(e.name)
-            ]
+    found: list[str] = []
+    for entry in entries:
+        if OWN.fullmatch(entry.name):
+            inside = list(entry.iterdir()) if entry.is_dir() else []
+            own = [e for e in inside if OWN_IN_RANK.fullmatch(e.name) or _holds_dumps(e)]
+            found += [f"{entry.name}/{e.name}" for e in inside if e not in own]
+        elif not _holds_dumps(entry):
+            found.append(entry.name)
     return found
 
 
-def _cannot_write(path: Path, error: OSError) -> MspcError:
+def _holds_dumps(path: Path) -> bool:
+    """Whether nothing but dumps stand at a path, be it one or a folder of them."""
+    if path.is_symlink() or not path.is_dir():
+        return path.is_file() and bool(DUMP.fullmatch(path.name))
+    entries = list(path.iterdir())
+    return bool(entries) and all(is_own_name(entry.name) or _holds_dumps(entry) for entry in entries)
+
+
+def _cannot_write(path: Path, error: Exception) -> MspcError:
     return MspcError(
-        f"cannot write to {path}: {error.strerror or error}", notes=["give another folder with --out"]
+        f"cannot write to {shown_path(path)}: {reason_of(error)}", notes=["give another folder with --out"]
     )

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mspc.engine.profile_options import ProfileOptions
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.whole import write_whole
 from mspc.ir.graph import Graph
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
@@ -192,13 +192,5 @@ def _read(text: str, rank: int) -> Graph:
 
 
 def _write(place: Path, shown: Path, content: Mapping[str, Any]) -> None:
-    beside = place.with_name(f".{place.name}.{os.getpid()}.new")
-    try:
-        with open(beside, "w", encoding="utf-8") as file:
-            json.dump(content, file, separators=(",", ":"))
-            file.write("\n")
-        os.replace(beside, place)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise MspcError(f"cannot write {shown}: {error.strerror}") from None
+    text = json.dumps(content, separators=(",", ":")) + "\n"
+    write_whole(place, lambda file: file.write(text.encode()), shown)

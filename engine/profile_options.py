@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.whole import check_writable
 
 STEPS = 5
 
@@ -28,13 +28,7 @@ class ProfileOptions:
         Raises:
             MspcError: it cannot.
         """
-        folder = self.file.parent
-        if self.file.is_dir():
-            raise MspcError(f"cannot write {self.file}: it is a folder", notes=["--profile names a file"])
-        if not folder.is_dir():
-            raise MspcError(f"cannot write {self.file}: there is no folder {str(folder)!r}")
-        if not os.access(folder, os.W_OK):
-            raise MspcError(f"cannot write {self.file}: the folder {str(folder)!r} is read-only")
+        check_writable(self.file, "--profile")
 
 
 def profile_options(file: Path | None, steps: int | None) -> ProfileOptions | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,15 +14,16 @@ import numpy as np
 
 from mspc.analysis.aliasing import updated_parameters
 from mspc.engine.job import Job
-from mspc.engine.tensor_file import StoredTensor, in_order, write_tensors
 from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.files.tensors import StoredTensor, in_order, write_tensors
+from mspc.ir.files.whole import write_whole
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.layout import Layout
 from mspc.ops.check_types import check_types
 from mspc.runtime.choose import Asked, Wishes
 from mspc.runtime.comm.agreement import agree, agree_on_collectives, stop_together
 from mspc.runtime.comm.local import LocalComm, World
-from mspc.runtime.data import Batches, load_batches, synthetic_batches
+from mspc.runtime.data import Batches, load_batches, storable, synthetic_batches
 from mspc.runtime.faults.failure import NodeFailure
 from mspc.runtime.program import PROGRAM, Program, Settings, load_program, load_slices
 from mspc.runtime.slices import full_type, gather
@@ -62,7 +64,7 @@ def check_program(options: Options, ranks: int | None) -> Program:
         )
     if options.data is not None and options.synthetic:
         raise MspcError("--data and --synthetic exclude each other")
-    if options.data is not None and not options.data.is_file():
+    if options.data is not None and not os.path.isfile(options.data):
         raise MspcError(f"there is no file {options.data}")
     if options.data is None and not options.synthetic and program.inputs:
         names = ", ".join(str(entry.get("name")) for entry in program.inputs)
@@ -166,7 +168,8 @@ def run_rank(options: Options, job: Job, program: Program, ahead: ReadAhead | No
         stacked = {n: np.stack([step[i] for step in outputs]) for i, n in enumerate(names)} if outputs else {}
         if prepared.steps == 1:
             stacked = {name: array[0] for name, array in stacked.items()}
-        _write(options.save_outputs, lambda file: np.savez(file, **stacked))
+        arrays = {name: storable(array) for name, array in stacked.items()}
+        write_whole(options.save_outputs, lambda file: np.savez(file, **arrays))
 
 
 def _prepare(options: Options, job: Job, program: Program, ahead: ReadAhead | None) -> _Prepared:
@@ -259,18 +262,10 @@ def _save_parameters(path: Path, executor: Any, job: Job) -> None:
 
     tensors = [StoredTensor(p.name, full_type(p), partial(gathered, p)) for p in kept]
     if job.rank == 0:
-        _write(path, lambda file: write_tensors(file, tensors))
+        write_whole(path, lambda file: write_tensors(file, tensors))
         return
     for tensor in in_order(tensors):
         tensor.make()
-
-
-def _write(path: Path, write: Any) -> None:
-    try:
-        with open(path, "wb") as file:
-            write(file)
-    except OSError as error:
-        raise MspcError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _place(program: Program, rank: int, index: int) -> ExecutionError:

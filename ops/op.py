@@ -10,6 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, dataclass_transform
 
 from mspc.ir.diagnostics import MspcError
@@ -269,6 +270,11 @@ class Op:
             MspcError: the strategy does not fit the operator; the caller adds the user's line.
         """
         return None
+
+    def confined(self, folder: Path) -> Op:
+        """The operator as a file of `folder` may have it: one that writes files writes them there, while those of
+        scripts write anywhere. Raises MspcError where it names others."""
+        return self
 
     def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
         """Emit the several operators that this one is on a rank and return their result; None: `localize` says it.

@@ -10,9 +10,12 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Parameter
+from mspc.ir.types import BFLOAT16
 from mspc.runtime.slices import cut_parameter, full_type
 
 Array = Any
+ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06")
+"""How an npz file begins, one that holds arrays and an empty one."""
 
 
 class Batches:
@@ -36,7 +39,9 @@ class Batches:
         for name in arrays:
             if name not in names:
                 raise MspcError(f"{source} has an array {name!r} that the network does not take", notes=[takes])
-        self._steps: list[list[Array]] = [_steps(parameter, arrays[parameter.name], source) for parameter in inputs]
+        self._steps: list[list[Array]] = [
+            _steps(parameter, _restored(parameter, arrays[parameter.name]), source) for parameter in inputs
+        ]
         self._inputs = list(inputs)
         self._rank = rank
         self._source = source
@@ -66,19 +71,36 @@ def load_batches(path: Path, inputs: Sequence[Parameter], rank: int) -> Batches:
     Raises:
         MspcError: the file is missing, damaged, or does not fit.
     """
+    return Batches(inputs, read_arrays(path), rank, str(path))
+
+
+def read_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of an npz file by name.
+
+    Raises:
+        MspcError: the file is missing or damaged, or another one.
+    """
     try:
-        content = np.load(path, allow_pickle=False)
-        if isinstance(content, np.ndarray):
-            raise MspcError(f"{path} is not an npz file; write it with numpy.savez(path, name=array, ...)")
-        with content as file:
-            arrays = {name: file[name] for name in file.files}
+        with open(path, "rb") as stream:
+            if stream.read(4) not in ARCHIVES:
+                raise MspcError(f"{path} is not an npz file; write it with numpy.savez(path, name=array, ...)")
+        with np.load(path, allow_pickle=False) as file:
+            arrays: dict[str, Any] = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise MspcError(f"there is no file {path}") from None
     except MspcError:
         raise
     except Exception as error:  # NumPy raises many kinds for damaged archives
         raise MspcError(f"cannot read {path}: {error}") from None
-    return Batches(inputs, arrays, rank, str(path))
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):  # bytes of whatever else is in the archive
+            raise MspcError(f"cannot read {path}: {name!r} is no array")
+    return arrays
+
+
+def storable(array: Array) -> Array:
+    """An array as an npz file takes it, which knows no BFloat16: Float32 holds its values unchanged."""
+    return array.astype(np.float32) if array.dtype.name == BFLOAT16.name.lower() else array
 
 
 def synthetic_batches(inputs: Sequence[Parameter], rank: int) -> Batches:
@@ -93,6 +115,12 @@ def synthetic_batches(inputs: Sequence[Parameter], rank: int) -> Batches:
         else:
             arrays[parameter.name] = np.zeros(type.shape, type.dtype.numpy)
     return Batches(inputs, arrays, rank, "synthetic data")
+
+
+def _restored(parameter: Parameter, array: Array) -> Array:
+    """The array of a BFloat16 input as NumPy reads back what it has written: two bytes an element that mean nothing."""
+    dtype = full_type(parameter).dtype
+    return array.view(dtype.numpy) if dtype == BFLOAT16 and array.dtype == np.dtype("V2") else array
 
 
 def _steps(parameter: Parameter, array: Array, source: str) -> list[Array]:

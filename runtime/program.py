@@ -3,16 +3,19 @@ else."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.inside import check_name, inside
+from mspc.ir.files.refill import finish_refill
+from mspc.ir.files.tensors import TensorFile
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.initial_value import read_description
 from mspc.ir.layout import Layout
@@ -90,16 +93,13 @@ class Program:
                 f"{self.folder} holds no graph for rank {rank}",
                 notes=[_compiled_ranks(self.execute), f"compile it without --rank, or with --rank {rank}"],
             )
-        path = self.folder / self.execute[rank]
+        path = inside(self.folder, self.execute[rank], str(self.folder / PROGRAM))
         try:
             return path.read_text(encoding="utf-8")
         except FileNotFoundError:
             raise MspcError(f"{path} is missing; {PROGRAM} names it as the graph of rank {rank}") from None
         except UnicodeDecodeError:
             raise MspcError(f"{path} is damaged: it is not text") from None
-        except ValueError:  # characters that no file name holds
-            name = self.execute[rank]
-            raise MspcError(f"{self.folder / PROGRAM} is damaged: {name!r} names no file") from None
         except OSError as error:
             raise MspcError(f"cannot read {path}: {error.strerror}") from None
 
@@ -128,7 +128,19 @@ class Program:
             if attrs.get(key, wanted) != wanted:
                 raise MspcError(f"{self.folder / path} says {key} {attrs[key]}; {PROGRAM} has {wanted} for it")
         graph.attrs = attrs
+        self._confine(graph, self.folder / path)
         return graph
+
+    def _confine(self, graph: Graph, path: Path) -> None:
+        """Let operators write files of this folder only."""
+        from mspc.ops.op import Op
+
+        for node in graph.nodes:
+            if isinstance(node.op, Op):
+                try:
+                    node.op = node.op.confined(self.folder)
+                except MspcError as error:
+                    raise MspcError(f"{path}: {error.message}", notes=error.notes) from None
 
     def output_layouts(self) -> list[Layout | None]:
         """How the ranks hold each output; None where the files do not say.
@@ -154,8 +166,12 @@ def load_program(folder: Path) -> Program:
         MspcError: there is no program, or it is damaged, or another version of mspc wrote it.
     """
     path = folder / PROGRAM
-    if not path.is_file():
+    if not os.path.isfile(path):
+        with contextlib.suppress(OSError):  # a folder that may be read only
+            finish_refill(folder, PROGRAM)
+    if not os.path.isfile(path):
         raise MspcError(f"{folder} holds no compiled program: {PROGRAM} is missing", notes=["mspc compile makes one"])
+    inside(folder, PROGRAM, "the folder")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
@@ -171,7 +187,7 @@ def load_program(folder: Path) -> Program:
             ranks=_typed(content, "ranks", int),
             mode=_typed(content, "mode", str),
             training=_typed(content, "training", bool),
-            execute={int(rank): str(file) for rank, file in _typed(content, "execute", dict).items()},
+            execute=_execute(path, _typed(content, "execute", dict)),
             digests={str(file): str(digest) for file, digest in _typed(content, "digests", dict).items()},
             inputs=_typed(content, "inputs", list),
             outputs=_typed(content, "outputs", list),
@@ -180,6 +196,14 @@ def load_program(folder: Path) -> Program:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise MspcError(f"{path} is damaged: {error}") from None
+
+
+def _execute(path: Path, entry: dict[str, Any]) -> dict[int, str]:
+    """The file of every rank."""
+    found = {int(rank): str(file) for rank, file in entry.items()}
+    for name in found.values():
+        check_name(name, str(path))
+    return found
 
 
 def load_slices(program: Program, graph: Graph, rank: int) -> dict[str, Any]:
@@ -193,9 +217,12 @@ def load_slices(program: Program, graph: Graph, rank: int) -> dict[str, Any]:
     described = {str(entry.get("name")): entry for entry in program.parameters if "initial" in entry}
     path = program.folder / WEIGHTS
     needed = [parameter for parameter in kept if parameter.name not in described]
-    if needed and not path.is_file():
+    is_there = os.path.isfile(path)
+    if needed and not is_there:
         raise MspcError(f"{path} is missing; it holds the values of {len(needed)} parameters")
-    values = _read_slices(path, kept, rank) if kept and path.is_file() else {}
+    values: dict[str, Any] = {}
+    if kept and is_there:
+        values = _read_slices(inside(program.folder, WEIGHTS, "the folder"), kept, rank)
     for parameter in kept:
         if parameter.name in values:
             continue
@@ -210,23 +237,20 @@ def load_slices(program: Program, graph: Graph, rank: int) -> dict[str, Any]:
 
 def _read_slices(path: Path, parameters: Sequence[Parameter], rank: int) -> dict[str, Any]:
     """The slices that the file of weights holds."""
-    from safetensors import SafetensorError, safe_open
-
     try:
-        with safe_open(path, framework="numpy") as file:
-            names = set(file.keys())
-            return {p.name: _slice_of(file, p, rank, path) for p in parameters if p.name in names}
-    except (SafetensorError, OSError) as error:
+        file = TensorFile(path)
+        names = set(file.names)
+        return {p.name: _slice_of(file, p, rank, path) for p in parameters if p.name in names}
+    except (ValueError, OSError) as error:
         raise MspcError(f"{path} is damaged: {error}") from None
 
 
-def _slice_of(file: Any, parameter: Parameter, rank: int, path: Path) -> Any:
+def _slice_of(file: TensorFile, parameter: Parameter, rank: int, path: Path) -> Any:
     """A parameter's slice; of one that is cut no more than that is read."""
-    stored = file.get_slice(parameter.name)
     where = slices_of(parameter, rank)
-    if where is None or tuple(stored.get_shape()) != full_type(parameter).shape:
-        return cut_parameter(parameter, file.get_tensor(parameter.name), rank, f"{path}:")
-    return typed_as(parameter, np.array(stored[where], order="C"), f"{path}:")
+    if where is None or file.type(parameter.name).shape != full_type(parameter).shape:
+        return cut_parameter(parameter, file.read(parameter.name), rank, f"{path}:")
+    return typed_as(parameter, file.read(parameter.name, where), f"{path}:")
 
 
 def _make_slice(program: Program, entry: dict[str, Any], parameter: Parameter, rank: int) -> Any:

@@ -13,7 +13,9 @@ import numpy as np
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.train.serialization import save_checkpoint
-from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.files.beside import remove
+from mspc.ir.files.whole import check_writable, make_folder
 
 __all__ = [
     "Callback", "CheckpointConfig", "LearningRateScheduler", "LossMonitor", "ModelCheckpoint", "RunContext",
@@ -213,8 +215,8 @@ class ModelCheckpoint(Callback):
     def __init__(
         self, prefix: str | Callable[..., str] = "CKP", directory: Any = None, config: Any = None
     ) -> None:
-        if not callable(prefix) and (not isinstance(prefix, str) or not prefix or "/" in prefix):
-            raise ApiValueError(f"ModelCheckpoint: prefix {prefix!r} must be a string without '/'")
+        if not callable(prefix):
+            _check_prefix(prefix)
         if config is not None and not isinstance(config, CheckpointConfig):
             raise ApiTypeError(
                 f"ModelCheckpoint: config must be a CheckpointConfig, not {type(config).__name__}"
@@ -230,6 +232,17 @@ class ModelCheckpoint(Callback):
     def latest_ckpt_file_name(self) -> str:
         return str(self._saved[-1]) if self._saved else ""
 
+    def begin(self, run_context: RunContext) -> None:
+        """Find out before the first step whether files can be written. Raises MspcError where they cannot."""
+        param = run_context.original_args()
+        prefix = "" if callable(self._prefix) else self._prefix
+        last = f"{prefix}-{param.get('epoch_num', 1)}_{param.get('batch_num', 1)}.safetensors"
+        try:
+            make_folder(self._directory)
+            check_writable(self._directory / last)
+        except MspcError as error:
+            raise MspcError(f"ModelCheckpoint: {error.message}") from None
+
     def step_end(self, run_context: RunContext) -> None:
         param = run_context.original_args()
         if self._due(param.cur_step_num):
@@ -238,6 +251,11 @@ class ModelCheckpoint(Callback):
     def end(self, run_context: RunContext) -> None:
         if run_context.original_args().cur_step_num != self._last_step:
             self._save(run_context)
+
+    def on_eval_begin(self, run_context: RunContext) -> None:
+        """An evaluation changes no parameter, so nothing is saved."""
+
+    on_eval_step_end = on_eval_end = on_eval_begin
 
     def _due(self, step: int) -> bool:
         config = self._config
@@ -248,7 +266,7 @@ class ModelCheckpoint(Callback):
     def _save(self, run_context: RunContext) -> None:
         param = run_context.original_args()
         step = (param.cur_step_num - 1) % param.batch_num + 1
-        prefix = self._prefix(param) if callable(self._prefix) else self._prefix
+        prefix = _check_prefix(self._prefix(param)) if callable(self._prefix) else self._prefix
         path = self._directory / f"{prefix}-{param.cur_epoch_num}_{step}.safetensors"
         network = self._config.saved_network or param.train_network
         save_checkpoint(network, str(path), append_dict=self._extra(param))
@@ -258,7 +276,7 @@ class ModelCheckpoint(Callback):
             self._saved.remove(path)
         self._saved.append(path)
         while self._config.keep_checkpoint_max and len(self._saved) > self._config.keep_checkpoint_max:
-            self._saved.pop(0).unlink(missing_ok=True)
+            remove(self._saved.pop(0))
 
     def _extra(self, param: CallbackParam) -> dict[str, Any]:
         known = {"epoch_num": param.cur_epoch_num, "step_num": param.cur_step_num}
@@ -266,6 +284,12 @@ class ModelCheckpoint(Callback):
         for entry in self._config.append_info:
             found |= entry if isinstance(entry, dict) else {entry: known[entry]} if entry in known else {}
         return found
+
+
+def _check_prefix(prefix: Any) -> str:
+    if not isinstance(prefix, str) or not prefix or "/" in prefix or "\0" in prefix:
+        raise ApiValueError(f"ModelCheckpoint: prefix {prefix!r} must be a string without '/'")
+    return prefix
 
 
 class LearningRateScheduler(Callback):

@@ -14,7 +14,9 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import dtype_of
+from mspc.ir.files.tensors import StoredTensor, TensorFile, write_tensors
+from mspc.ir.files.whole import make_folder, write_whole
+from mspc.ir.types import TensorType, dtype_of
 
 __all__ = ["load_checkpoint", "load_param_into_net", "save_checkpoint"]
 
@@ -34,30 +36,30 @@ def save_checkpoint(
         append_dict: numbers and tensors to add. choice_func: which names to save.
 
     Raises:
-        TypeError: `save_obj` is nothing of these.
+        TypeError: `save_obj` is nothing of these, or holds what is no tensor. MspcError: the file cannot be written.
     """
     entries = _entries(save_obj)
     for name, value in (append_dict or {}).items():
         entries[name] = value
-    arrays: dict[str, np.ndarray] = {}
-    for name, value in entries.items():
-        if choice_func is None or choice_func(name):
-            array = value.fill_slices() if isinstance(value, Tensor) else np.asarray(value)
-            arrays[name] = np.array(array, order="C")
-    write_arrays(with_suffix(ckpt_file_name), arrays)
-
-
-def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a safetensors file beside its place, then move it there: a reader never sees half of it."""
-    from safetensors.numpy import save  # only those who save pay for the import
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
+    stored = [_stored(name, value) for name, value in entries.items() if choice_func is None or choice_func(name)]
+    path = with_suffix(ckpt_file_name)
     try:
-        beside.write_bytes(save(dict(arrays)))
-        os.replace(beside, path)
-    except OSError as error:
-        raise MspcError(f"cannot write the checkpoint {str(path)!r}: {error.strerror}") from None
+        make_folder(path.parent)
+        write_whole(path, lambda file: write_tensors(file, stored))
+    except MspcError as error:
+        raise MspcError(f"save_checkpoint: {error.message}") from None
+
+
+def _stored(name: Any, value: Any) -> StoredTensor:
+    """An entry as it is written. Its values are taken here: all ranks do that together, while one may fail later."""
+    if not isinstance(name, str):
+        raise ApiTypeError(f"save_checkpoint: the name of a parameter must be a string, not {name!r}")
+    array = np.array(value.fill_slices() if isinstance(value, Tensor) else value, order="C")
+    try:
+        type = TensorType(dtype_of(array.dtype), array.shape)
+    except MspcError:
+        raise ApiTypeError(f"save_checkpoint: {name!r} is {array.dtype}, which no tensor can be") from None
+    return StoredTensor(name, type, lambda: array)
 
 
 def load_checkpoint(
@@ -71,7 +73,7 @@ def load_checkpoint(
         MspcError: there is no such file, or it is no checkpoint. ValueError: nothing in it is wanted.
     """
     path = Path(ckpt_file_name)
-    path = path if path.exists() or path.suffix else with_suffix(ckpt_file_name)
+    path = path if os.path.exists(path) or path.suffix else with_suffix(ckpt_file_name)
     leave_out = _prefixes(filter_prefix)
     take = _prefixes(specify_prefix)
     found: dict[str, Parameter] = {}
@@ -89,18 +91,15 @@ def load_checkpoint(
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a safetensors file, in the order of their names. Raises MspcError for anything else."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
     try:
-        loaded = load(path.read_bytes())
+        file = TensorFile(path)
+        return {name: file.read(name) for name in file.names}
     except FileNotFoundError:
         raise MspcError(f"there is no checkpoint {str(path)!r}") from None
     except OSError as error:
         raise MspcError(f"cannot read the checkpoint {str(path)!r}: {error.strerror}") from None
-    except (SafetensorError, ValueError, KeyError) as error:
+    except ValueError as error:
         raise MspcError(f"{str(path)!r} is no safetensors file: {error}") from None
-    return {name: loaded[name] for name in sorted(loaded)}
 
 
 def load_param_into_net(

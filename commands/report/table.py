@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.commands.report.fitting import Table, broken, fit
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.whole import check_writable, write_whole
 
 OTHERWISE = 100
 """Characters of a line where there is no terminal and COLUMNS does not say, so that pipes get the same text always."""
@@ -42,6 +42,12 @@ def _colours() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def check_json(path: Path | None) -> None:
+    """Find out before the work whether `write_json` can write there. Raises MspcError where it cannot."""
+    if path is not None and path != Path("-"):
+        check_writable(path, "--json")
+
+
 def write_json(content: Any, path: Path) -> None:
     """Write `content` as JSON; `-` is stdout.
 
@@ -52,7 +58,4 @@ def write_json(content: Any, path: Path) -> None:
     if path == Path("-"):
         sys.stdout.write(text)
         return
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise MspcError(f"cannot write {path}: {error.strerror}") from None
+    write_whole(path, lambda file: file.write(text.encode()))

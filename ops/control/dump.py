@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,8 @@ import numpy as np
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.files.inside import inside
+from mspc.ir.files.whole import make_folder, write_whole
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.op import ArrayBackend, Op, sample
@@ -24,8 +28,9 @@ class TensorDump(Op):
 
     The name of the file gets element type, step and rank: "dumps/x.npy" becomes `dumps/x_float32_1_rank0.npy`.
 
-    file: "" writes nothing. mode: "out" or "in", as in MindSpore, which dumps before or after a change of layout; here
-    a dump follows the layout of the operator that made the tensor.
+    file: "" writes nothing; relative to the working folder, in a compiled program to the program's folder.
+    mode: "out" or "in", as in MindSpore, which dumps before or after a change of layout; here a dump follows the layout
+    of the operator that made the tensor.
     """
 
     mode: str = "out"
@@ -49,6 +54,17 @@ class TensorDump(Op):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return (dout,)
 
+    def confined(self, folder: Path) -> Op:
+        if not self.file:
+            return self
+        path = inside(folder, self.file, self.name)
+        stem = path.name.removesuffix(".npy") + "_"
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(path.parent):
+                if entry.name.startswith(stem) and entry.is_symlink():
+                    inside(folder, str(Path(entry.path).relative_to(folder)), self.name)
+        return replace(self, file=str(path))
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (x,) = inputs
         if not self.file:
@@ -56,11 +72,12 @@ class TensorDump(Op):
         values = np.asarray(x.get() if hasattr(x, "get") else x)
         rank, step = getattr(be.comm, "rank", 0), getattr(be, "step", 0)
         path = Path(self.file.removesuffix(".npy") + f"_{values.dtype.name}_{step}_rank{rank}.npy")
+        stored = values.astype(np.float32) if values.dtype.name == "bfloat16" else values
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            np.save(path, values.astype(np.float32) if values.dtype.name == "bfloat16" else values)
-        except OSError as error:
-            raise ExecutionError(f"TensorDump cannot write {path}: {error.strerror}") from None
+            make_folder(path.parent)
+            write_whole(path, lambda file: np.save(file, stored), one_of_many=step > 1)
+        except MspcError as error:
+            raise ExecutionError(f"TensorDump {error.message}") from None
         return x
 
 

@@ -15,8 +15,8 @@ from safetensors.numpy import load_file, save
 
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_directory, run_script
-from mspc.engine.tensor_file import StoredTensor, write_tensors
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.tensors import StoredTensor, write_tensors
 from mspc.ir.types import TensorType, dtype_of
 from tests.conftest import HANG
 

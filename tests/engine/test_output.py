@@ -98,7 +98,8 @@ def _compiling(folder: Path) -> subprocess.Popen[str]:
     code = (
         "import time; from pathlib import Path; from mspc.engine.output import OutputFolder\n"
         "with OutputFolder(Path('out')) as output:\n"
-        "    output.write('rank_0/x_0000.ir', ''); print('writing', flush=True); time.sleep(3600)"
+        "    output.write('rank_0/x_0000.ir', ''); print('writing', flush=True)\n"
+        "    while True: time.sleep(0.1)"
     )
     job = subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdout=subprocess.PIPE, text=True)
     assert job.stdout is not None

@@ -1,0 +1,194 @@
+"""Writes safetensors files one tensor at a time, so that no more than one is in memory, and reads them, slices too.
+
+The bytes are those of `safetensors.numpy.save`: the length of a header, the header as JSON, the tensors behind it.
+Every element type that mspc knows is read as it was written, BFloat16 as the type of that name in ml_dtypes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import DTYPES, DType, TensorType
+
+CODES = {
+    "UInt64": "U64", "Int64": "I64", "Float64": "F64", "Float32": "F32", "UInt32": "U32", "Int32": "I32",
+    "BFloat16": "BF16", "Float16": "F16", "UInt16": "U16", "Int16": "I16", "Int8": "I8", "UInt8": "U8", "Bool": "BOOL",
+}  # fmt: skip
+"""The format's names of element types, in the order in which tensors stand in a file: wide ones first."""
+
+ABOUT_FILE = "__metadata__"
+"""The entry of a header that is no tensor."""
+LONGEST_HEADER = 100_000_000
+"""Bytes, as the format has it."""
+ALIGNMENT = 8
+AT_ONCE = 1 << 24
+"""Bytes that are handed to the file together."""
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor to be written. make: gives its values, when its turn comes."""
+
+    name: str
+    type: TensorType
+    make: Callable[[], Any]
+
+
+def in_order(tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
+    """The tensors in the order in which they stand in a file, and are made."""
+    order = list(CODES)
+    return sorted(tensors, key=lambda tensor: (order.index(tensor.type.dtype.name), tensor.name))
+
+
+def write_tensors(file: BinaryIO, tensors: Sequence[StoredTensor]) -> None:
+    """Write the tensors to a file that is open for writing. Raises OSError; MspcError for a name that the format cannot
+    hold."""
+    ordered = in_order(tensors)
+    for tensor in ordered:
+        _check_name(tensor.name)
+    header: dict[str, Any] = {}
+    offset = 0
+    for tensor in ordered:
+        type = tensor.type
+        end = offset + type.nbytes
+        header[tensor.name] = {
+            "dtype": CODES[type.dtype.name], "shape": list(type.shape), "data_offsets": [offset, end],
+        }  # fmt: skip
+        offset = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    file.write(len(text).to_bytes(8, "little") + text)
+    for tensor in ordered:
+        _write_array(file, np.asarray(tensor.make(), tensor.type.dtype.numpy))
+
+
+def _write_array(file: BinaryIO, array: Any) -> None:
+    """The elements in C order; of an array that lies otherwise only a part is copied at a time."""
+    if array.ndim and not array.flags.c_contiguous:
+        rows = max(1, AT_ONCE // max(1, array[:1].nbytes))
+        for start in range(0, len(array), rows):
+            _write_array(file, np.ascontiguousarray(array[start : start + rows]))
+        return
+    flat = array.reshape(-1).view(np.uint8)
+    for start in range(0, flat.size, AT_ONCE):
+        file.write(flat[start : start + AT_ONCE].data)
+
+
+def _check_name(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise MspcError(f"a tensor called {name!r} cannot be stored: its name is no text") from None
+    if name == ABOUT_FILE:
+        raise MspcError(f"a tensor called {name!r} cannot be stored: the format keeps that name for itself")
+
+
+class TensorFile:
+    """A safetensors file that is open for reading; its header is checked, its tensors are read when they are asked for.
+
+    Raises:
+        OSError: it cannot be read. ValueError: it is no such file, or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with open(path, "rb") as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or length > min(size - 8, LONGEST_HEADER):
+                raise ValueError("its header is longer than the file" if size >= 8 else "it is too short")
+            self._entries = _read_header(file.read(length), size - 8 - length)
+        self._start = 8 + length
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the tensors, sorted."""
+        return sorted(self._entries)
+
+    def type(self, name: str) -> TensorType:
+        """The type of a tensor. Raises KeyError."""
+        return self._entries[name][0]
+
+    def read(self, name: str, where: tuple[slice, ...] = ()) -> Any:
+        """A tensor, or a part of one, as an array of its own. Raises OSError."""
+        type, offset = self._entries[name]
+        if not type.size:
+            return np.empty(type.shape, type.dtype.numpy)[where].copy()
+        whole = np.memmap(self._path, type.dtype.numpy, "r", self._start + offset, type.shape or (1,))
+        return np.array(np.asarray(whole).reshape(type.shape)[where], order="C")
+
+
+def _read_header(text: bytes, size: int) -> dict[str, tuple[TensorType, int]]:
+    """Type and place of every tensor; the tensors fill the `size` bytes behind the header, without gaps."""
+    try:
+        header = json.loads(text.decode(), object_pairs_hook=_without_repeats)
+    except RecursionError:
+        raise ValueError("its header is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise ValueError("its header is not text") from None
+    if not isinstance(header, dict):
+        raise ValueError("its header is no object")
+    entries = cast(dict[str, Any], header)
+    entries.pop(ABOUT_FILE, None)
+    found: dict[str, tuple[TensorType, int]] = {}
+    places: list[tuple[int, int, str]] = []
+    for name, entry in entries.items():
+        type, begin, end = _read_entry(name, entry)
+        found[name] = (type, begin)
+        places.append((begin, end, name))
+    at = 0
+    for begin, end, name in sorted(places):
+        if begin != at:
+            raise ValueError(f"tensor {name!r} begins at byte {begin}, not at {at}")
+        at = end
+    if at != size:
+        raise ValueError(f"its tensors take {at} bytes, and {size} are there")
+    return found
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        raise ValueError("its header has an entry twice")
+    return entries
+
+
+def _read_entry(name: str, entry: Any) -> tuple[TensorType, int, int]:
+    """(type, first byte, byte behind the last) of a tensor."""
+    place = f"tensor {name!r}"
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"{place}: its entry does not have dtype, shape and data_offsets")
+    fields = cast(dict[str, Any], entry)
+    shape, offsets = _sizes(fields["shape"]), _sizes(fields["data_offsets"])
+    if shape is None:
+        raise ValueError(f"{place}: its shape is {fields['shape']!r}")
+    if offsets is None or len(offsets) != 2:
+        raise ValueError(f"{place}: its data_offsets are {fields['data_offsets']!r}")
+    type = TensorType(_dtype(place, fields["dtype"]), shape)
+    begin, end = offsets
+    if end - begin != type.nbytes:
+        raise ValueError(f"{place}: {type} takes {type.nbytes} bytes, and its data_offsets are {list(offsets)!r}")
+    return type, begin, end
+
+
+def _sizes(value: Any) -> tuple[int, ...] | None:
+    """A list of integers from 0 on; None for anything else."""
+    if not isinstance(value, list):
+        return None
+    numbers = cast(list[Any], value)
+    return tuple(numbers) if all(type(n) is int and n >= 0 for n in numbers) else None
+
+
+def _dtype(place: str, code: Any) -> DType:
+    for name, known in CODES.items():
+        if known == code:
+            return DTYPES[name]
+    raise ValueError(f"{place}: mspc does not know its element type {code!r}; known are {', '.join(CODES.values())}")

@@ -1,0 +1,214 @@
+"""Files that commands write at their end and read at their beginning: refused before the work, read back as written."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.ops import list_operators
+from mspc.commands.run import run_directory
+from mspc.commands.verify import verify_target
+from mspc.engine.profile_options import ProfileOptions
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import DTYPES
+from tests.conftest import HANG
+
+NETWORK = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Tensor, Parameter
+print("the script runs")
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        start = np.random.default_rng(7).standard_normal((8, 4))
+        self.w = Parameter(Tensor(start, ms.TYPE), "w")
+        self.matmul = ops.MatMul().shard(((1, 2), (2, 1)))
+
+    def construct(self, x):
+        return self.matmul(x, self.w)
+
+Net()(Tensor(np.ones((4, 8)), ms.TYPE))
+"""
+Capture = pytest.CaptureFixture[str]
+
+
+def compiled(folder: Path, type: str) -> Path:
+    (folder / f"{type}.py").write_text(NETWORK.replace("TYPE", type))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        compile_target(f"{type}.py", CompileOptions(ranks=2, out=Path(type), json=Path("table.json")))
+    return folder / type
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("program"), "float32")
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("type", ["BFloat16", "Float16", "Float32", "Float64"])
+def test_what_a_run_writes_is_read_again(type: str, tmp_path: Path, capsys: Capture) -> None:
+    program = compiled(tmp_path, type.lower())
+    dtype = DTYPES[type].numpy
+    run_directory(program, synthetic=True, simulate=True, save=Path("w.safetensors"), save_outputs=Path("o.npz"))
+    capsys.readouterr()
+    saved = ms.load_checkpoint("w.safetensors")["w"].asnumpy()
+    assert saved.dtype == dtype
+    assert saved.tobytes() == ms.load_checkpoint(str(program / "weights.safetensors"))["w"].asnumpy().tobytes()
+    with np.load("o.npz") as file:
+        outputs = file["output0"]
+    assert outputs.dtype == (np.float32 if type == "BFloat16" else dtype)
+    Path("w.safetensors").replace(program / "weights.safetensors")
+    values = np.random.default_rng(1).random((4, 8)).astype(dtype)
+    np.savez("data.npz", x=values)  # of BFloat16 NumPy keeps the bytes alone
+    run_directory(program, data=Path("data.npz"), simulate=True, save_outputs=Path("own.npz"))
+    np.savez("wide.npz", x=values.astype(np.float64) if type != "BFloat16" else values.astype(np.float32))
+    run_directory(program, data=Path("wide.npz"), simulate=True, save_outputs=Path("wider.npz"))
+    with np.load("own.npz") as own, np.load("wider.npz") as wide:
+        np.testing.assert_array_equal(own["output0"], wide["output0"])
+        exact = values.astype(np.float64) @ saved.astype(np.float64)
+        np.testing.assert_allclose(own["output0"], exact, atol=0.05 if dtype.itemsize == 2 else 1e-5)
+
+
+def archive(**members: bytes) -> None:
+    with zipfile.ZipFile("data.npz", "w") as file:
+        for name, content in members.items():
+            file.writestr(f"{name}.npy", content)
+
+
+def npy(array: np.ndarray, cut: int | None = None) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()[:cut]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "cannot read data.npz: 'x' is no array"),
+        (b"some text", "cannot read data.npz: 'x' is no array"),
+        (npy(np.ones((4, 8)), 20), "cannot read data.npz: EOF: reading array header, expected 118 bytes got 10"),
+        (npy(np.ones((4, 8)), 140), "cannot read data.npz: EOF: reading array data, expected 256 bytes got 12"),
+        (npy(np.full((4, 8), "a")), "data.npz: array 'x' is str32; the program takes float32"),
+        (npy(np.ones((4, 8), "V2")), "data.npz: array 'x' is void16; the program takes float32"),
+        (npy(np.ones((4, 8), complex)), "data.npz: array 'x' is complex128; the program takes float32"),
+        (npy(np.ones((4, 8), "m8[s]")), "data.npz: array 'x' is timedelta64[s]; the program takes float32"),
+    ],
+)
+def test_a_damaged_member_is_named(program: Path, content: bytes, message: str) -> None:
+    archive(x=content)
+    with pytest.raises(MspcError) as raised:
+        run_directory(program, data=Path("data.npz"), simulate=True)
+    assert (raised.value.message, raised.value.exit_status) == (message, 2)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"some text", npy(np.ones(3))])
+def test_a_file_that_is_no_npz(program: Path, content: bytes) -> None:
+    Path("data.npz").write_bytes(content)
+    with pytest.raises(MspcError) as raised:
+        run_directory(program, data=Path("data.npz"), simulate=True)
+    assert raised.value.message == (
+        "data.npz is not an npz file; write it with numpy.savez(path, name=array, ...)"
+    )
+
+
+@pytest.mark.parametrize("cut", [4, 40, -30])
+def test_an_archive_that_was_cut(program: Path, cut: int) -> None:
+    np.savez("data.npz", x=np.ones((4, 8), np.float32))
+    Path("data.npz").write_bytes(Path("data.npz").read_bytes()[:cut])
+    with pytest.raises(MspcError, match=r"cannot read data\.npz: File is not a zip file"):
+        run_directory(program, data=Path("data.npz"), simulate=True)
+
+
+PLACES = {
+    "no/file": "cannot write no/file: there is no folder 'no'",
+    "text/file": "cannot write text/file: 'text' is no folder",
+    "folder": "cannot write folder: it is a folder",
+    "x" * 300: f"cannot write {'x' * 300}: File name too long",
+}
+
+
+@pytest.fixture
+def in_the_way() -> None:
+    Path("text").write_text("")
+    Path("folder").mkdir()
+
+
+@pytest.mark.usefixtures("in_the_way")
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("option", ["save", "save_outputs", "profile"])
+def test_a_run_is_refused_before_its_first_step(program: Path, option: str, place: str, capsys: Capture) -> None:
+    value: Any = ProfileOptions(Path(place)) if option == "profile" else Path(place)
+    with pytest.raises(MspcError) as raised:
+        run_directory(program, synthetic=True, simulate=True, **{option: value})
+    assert (raised.value.message, raised.value.exit_status) == (PLACES[place], 2)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("in_the_way")
+@pytest.mark.parametrize("place", PLACES)
+def test_tables_are_refused_before_the_work(place: str, capsys: Capture) -> None:
+    Path("net.py").write_text(NETWORK.replace("TYPE", "float32"))
+    options = CompileOptions(ranks=2, json=Path(place), out=Path("out"))
+    for command in (
+        lambda: compile_target("net.py", options),
+        lambda: verify_target("net.py", options, 0),
+        lambda: list_operators((), Path(place)),
+    ):
+        with pytest.raises(MspcError) as raised:
+            command()
+        assert (raised.value.message, raised.value.exit_status) == (PLACES[place], 2)
+    assert capsys.readouterr().out == ""
+    assert not Path("out").exists()
+
+
+def test_a_table_in_the_folder_of_its_compile_is_refused() -> None:
+    Path("net.py").write_text(NETWORK.replace("TYPE", "float32"))
+    Path("out").mkdir()
+    with pytest.raises(MspcError) as raised:
+        compile_target("net.py", CompileOptions(ranks=2, json=Path("out/table.json"), out=Path("out")))
+    assert raised.value.message == "--json out/table.json lies in out, which is replaced as a whole"
+    assert list(Path("out").iterdir()) == []
+
+
+def test_two_files_of_one_name_are_refused(program: Path) -> None:
+    with pytest.raises(MspcError) as raised:
+        run_directory(program, synthetic=True, simulate=True, save=Path("x"), save_outputs=Path("./x"))
+    assert raised.value.message == "--save and --save-outputs both name x"
+    assert not Path("x").exists()
+
+
+def mspc(*arguments: str, out: Any = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mspc", *arguments]
+    return subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=HANG, check=False)
+
+
+def test_an_output_that_is_full() -> None:
+    with open("/dev/full", "w") as full:
+        done = mspc("ops", "Add", out=full)
+    assert (done.returncode, done.stderr) == (1, "error: cannot use the output: No space left on device\n")
+
+
+@pytest.mark.parametrize("command", ["compile", "run", "verify", "opt"])
+def test_a_name_that_is_too_long(command: str) -> None:
+    done = mspc(command, "x" * 300)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
