@@ -58,12 +58,12 @@ class OutputFolder:
             self._make_parents()
             remove_left_over(self._place.parent)
             remove_left_over(self._place)
-            if threading.current_thread() is threading.main_thread():
-                self._on_termination = signal.signal(signal.SIGTERM, _leave)
             self._beside = new_folder(self._place if self._must_stay() else self._place.parent, self._place.name)
         except OSError as error:
             self._remove_unused()
             raise _cannot_write(self.path, error) from None
+        if threading.current_thread() is threading.main_thread():
+            self._on_termination = signal.signal(signal.SIGTERM, _leave)
         return self
 
     def __exit__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def _read_pair(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _find(folder: Path, name: str) -> Path | None:
     for candidate in (folder / name, folder / f"{name}.gz", folder / name.replace("-idx", ".idx")):
-        if candidate.is_file():
+        if os.path.isfile(candidate):
             return candidate
     return None
 
@@ -121,7 +122,7 @@ class Cifar10Dataset(IndexedDataset):
             raise ApiValueError(f"Cifar10Dataset: usage {usage!r} is not 'train', 'test' or 'all'")
         folder = Path(str(dataset_dir))
         wanted = {"train": "data_batch_*.bin", "test": "test_batch.bin"}.get(usage or "all", "*_batch*.bin")
-        files = sorted(folder.glob(wanted)) if folder.is_dir() else []
+        files = sorted(folder.glob(wanted)) if os.path.isdir(folder) else []
         if not files:
             raise MspcError(f"there is no file {wanted!r} in {str(folder)!r}")
         records = np.concatenate([_read_cifar(path) for path in files])

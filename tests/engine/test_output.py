@@ -88,9 +88,11 @@ def test_link_stays_a_link(tmp_path: Path) -> None:
 
 def test_unwritable_place_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
+    before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(MspcError) as raised:
         write(tmp_path / "file" / "graphs", "program.json")
     assert str(raised.value).startswith(f"error: cannot write to {tmp_path}/file/graphs: ")
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def _compiling(folder: Path) -> subprocess.Popen[str]:
