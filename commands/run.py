@@ -45,7 +45,7 @@ def run_script(
         MspcError: a mistake, status 2, or a failure of the run, status 1. SystemExit: another status.
     """
     with _said_once():
-        if not path.is_file():
+        if not os.path.isfile(path):
             wanted = "script" if path.suffix == ".py" else "script or folder of a compile"
             raise MspcError(f"there is no {wanted} {str(path)!r}")
         _check(ranks, simulate, profile)
