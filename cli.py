@@ -5,8 +5,6 @@ Nothing here may import NumPy or networkx: `mspc --help` answers at once.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 import sys
 import threading
@@ -19,6 +17,7 @@ from typer.core import TyperGroup
 
 from mspc import __version__
 from mspc.commands.completion import complete_graph, complete_input, complete_operator, complete_passes, complete_script
+from mspc.commands.report.streams import complain, run_guarded
 from mspc.ir.diagnostics import MspcError
 
 FAILED = 1
@@ -48,19 +47,14 @@ class Guarded(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-            return result
+            return super().invoke(ctx)
         except MspcError as error:
-            with contextlib.suppress(OSError):
-                sys.stdout.flush()
-            print(error, file=sys.stderr)
+            complain(str(error))
             raise typer.Exit(error.exit_status) from None
         except OSError as error:
-            if error.errno == errno.EPIPE:  # who read the output has enough of it
+            if error.filename is None:  # of a stream: `run_guarded` tells
                 raise
-            place = error.filename if error.filename is not None else "the output"
-            print(f"error: cannot use {place}: {error.strerror or error}", file=sys.stderr)
+            complain(f"error: cannot use {error.filename}: {error.strerror or error}")
             raise typer.Exit(FAILED) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
@@ -337,4 +331,4 @@ def ops(
 
 def main() -> None:
     """The console script."""
-    app(prog_name="mspc")
+    raise SystemExit(run_guarded(lambda: app(prog_name="mspc")))

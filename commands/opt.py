@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mspc.commands.report.loudness import NORMAL, Loudness
 from mspc.commands.report.progress import Progress
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.regular import LARGEST_TEXT, read_text
+from mspc.ir.graph import Graph, Node
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph, print_module
-from mspc.ops.check_types import check_types
+from mspc.ops.check_graph import check_graph
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 from mspc.passes.base import Pass, PassManager, parse_passes
@@ -33,10 +34,13 @@ def optimize(file: Path, passes: str, loudness: Loudness = NORMAL) -> str:
             f"{file} holds {len(module.graphs)} graphs; passes run on one flat graph",
             notes=["without -p the file is read and printed"],
         )
-    check_types(module.graphs[0])
-    graph, manager = module.graphs[0], PassManager(loudness.on_pass(), verify=False)
+    graph = module.graphs[0]
+    check_graph(graph)
+    manager = PassManager(loudness.on_pass(), verify=False)
     with Progress(not loudness.quiet and not loudness.verbose) as progress:
-        graph = manager.run(graph, _announced(steps, progress))
+        for number, step in enumerate(steps, 1):
+            progress.show(f"{step.name} ({number} of {len(steps)})")
+            graph = _applied(manager, step, graph, file)
     try:
         graph.verify()
     except AssertionError as error:
@@ -47,18 +51,54 @@ def optimize(file: Path, passes: str, loudness: Loudness = NORMAL) -> str:
     return print_graph(graph)
 
 
-def _announced(steps: Sequence[Pass], progress: Progress) -> Iterator[Pass]:
-    for number, step in enumerate(steps, 1):
-        progress.show(f"{step.name} ({number} of {len(steps)})")
-        yield step
+def _applied(manager: PassManager, step: Pass, graph: Graph, file: Path) -> Graph:
+    """The graph behind a pass. A graph from a file may be such as no compile makes: what a pass raises then is told
+    with its name and the node that it was at."""
+    try:
+        return manager.run(graph, [step])
+    except MspcError:
+        raise
+    except Exception as error:
+        at = _node_at(error)
+        where = f" at {at.label}" if at is not None else ""
+        told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise MspcError(
+            f"{file}: pass {step.name} cannot work on this graph{where}: {told}",
+            notes=["the file has been edited, or the passes do not follow each other"],
+            frames=at.frames if at is not None else (),
+        ) from error
+
+
+def _node_at(error: BaseException) -> Node | None:
+    """The node that the innermost function which has one in hand was at."""
+    found: Node | None = None
+    trace = error.__traceback__
+    while trace is not None:
+        node = trace.tb_frame.f_locals.get("node")
+        found = node if isinstance(node, Node) else found
+        trace = trace.tb_next
+    return found
 
 
 def _read(file: Path) -> str:
+    name = "stdin" if file == Path("-") else str(file)
     try:
-        return sys.stdin.read() if file == Path("-") else file.read_text(encoding="utf-8")
+        return _standard_input() if file == Path("-") else read_text(file)
     except FileNotFoundError:
         raise MspcError(f"there is no file {str(file)!r}") from None
     except UnicodeDecodeError:
-        raise MspcError(f"{file} is not text") from None
+        raise MspcError(f"{name} is not text") from None
+    except ValueError:  # characters that no file name holds
+        raise MspcError(f"{str(file)!r} names no file") from None
     except OSError as error:
-        raise MspcError(f"cannot read {file}: {error.strerror}") from None
+        raise MspcError(f"cannot read {name}: {error.strerror}") from None
+
+
+def _standard_input() -> str:
+    """What comes from stdin, as UTF-8 whatever the locale."""
+    if not hasattr(sys.stdin, "buffer"):
+        return sys.stdin.read()
+    content = sys.stdin.buffer.read(LARGEST_TEXT + 1)
+    if len(content) > LARGEST_TEXT:
+        raise MspcError(f"stdin gives more than {LARGEST_TEXT} bytes; a text may have that many")
+    return content.decode("utf-8")

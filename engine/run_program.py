@@ -19,13 +19,14 @@ from mspc.ir.files.tensors import StoredTensor, in_order, write_tensors
 from mspc.ir.files.whole import write_whole
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.layout import Layout
-from mspc.ops.check_types import check_types
+from mspc.ops.check_graph import check_graph
 from mspc.runtime.choose import Asked, Wishes
 from mspc.runtime.comm.agreement import agree, agree_on_collectives, stop_together
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.data import Batches, load_batches, storable, synthetic_batches
 from mspc.runtime.faults.failure import NodeFailure
 from mspc.runtime.program import PROGRAM, Program, Settings, load_program, load_slices
+from mspc.runtime.room import check_room, room_for
 from mspc.runtime.slices import full_type, gather
 
 Array = Any
@@ -55,7 +56,7 @@ def check_program(options: Options, ranks: int | None) -> Program:
             f"{options.folder} was compiled for {_count(program.ranks)}, not for {ranks}",
             notes=[f"run it on {program.ranks}, or compile it again with --ranks {ranks}"],
         )
-    missing = program.missing(program.ranks)
+    missing = program.missing(17)
     if missing:
         listed = ", ".join(map(str, missing[:16])) + (", ..." if len(missing) > 16 else "")
         raise MspcError(
@@ -64,7 +65,7 @@ def check_program(options: Options, ranks: int | None) -> Program:
         )
     if options.data is not None and options.synthetic:
         raise MspcError("--data and --synthetic exclude each other")
-    if options.data is not None and not os.path.isfile(options.data):
+    if options.data is not None and not os.path.exists(options.data):
         raise MspcError(f"there is no file {options.data}")
     if options.data is None and not options.synthetic and program.inputs:
         names = ", ".join(str(entry.get("name")) for entry in program.inputs)
@@ -183,13 +184,15 @@ def _prepare(options: Options, job: Job, program: Program, ahead: ReadAhead | No
     else:
         graph = program.graph(job.rank, text, frames=job.profile is not None)
     if edited:
-        check_types(graph)
-    values = load_slices(program, graph, job.rank)
+        check_graph(graph)
+    check_room(graph, str(program.folder / program.execute[job.rank]))
     inputs = [parameter for parameter in graph.parameters if parameter.kind == "input"]
-    if options.data is not None:
-        batches = load_batches(options.data, inputs, job.rank)
-    else:
-        batches = synthetic_batches(inputs, job.rank)
+    with room_for(f"the inputs and parameters of rank {job.rank}"):
+        values = load_slices(program, graph, job.rank)
+        if options.data is not None:
+            batches = load_batches(options.data, inputs, job.rank)
+        else:
+            batches = synthetic_batches(inputs, job.rank)
     layouts = program.output_layouts()
     if len(layouts) != len(graph.results):
         raise MspcError(

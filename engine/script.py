@@ -14,6 +14,7 @@ from typing import Any
 
 from mspc.api.errors import is_library
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.regular import check_regular
 from mspc.ir.location import Location
 
 
@@ -35,6 +36,7 @@ def source_of(path: Path) -> bytes:
         MspcError: the file is missing or cannot be read.
     """
     try:
+        check_regular(path)
         found = path.read_bytes()
     except FileNotFoundError:
         raise MspcError(f"there is no script {str(path)!r}") from None

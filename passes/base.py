@@ -8,13 +8,16 @@ import os
 import pkgutil
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, get_type_hints
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from mspc import passes
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.nearest import all_of, did_you_mean
+from mspc.ir.text.attribute_types import fields_of
+from mspc.ir.text.facts import shown
+from mspc.passes.needs import Need
 
 OnPass = Callable[[str, Graph, bool], None]
 """Called after every pass with its name, the graph and whether it changed; the one hook for dumps, checks and times."""
@@ -29,6 +32,8 @@ class Pass:
     """
 
     name: ClassVar[str] = ""
+    needs: ClassVar[tuple[Need, ...]] = ()
+    """What the graph must have; the manager checks it."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -43,7 +48,7 @@ class Pass:
         return graph, self.run(graph)
 
 
-_KINDS = {int: "a whole number", bool: "true or false", str: "a word"}
+_KINDS = {"int": "a whole number", "bool": "true or false", "str": "a word"}
 
 
 @functools.cache
@@ -83,15 +88,14 @@ def find_pass(name: str, options: dict[str, Any] | None = None) -> Pass:
         names = pass_names()
         notes = [*did_you_mean(name, names), f"passes are {all_of(name, names)}"]
         raise MspcError(f"there is no pass {name!r}", notes=notes)
-    known = {field.name for field in fields(found)}
-    hints = get_type_hints(found) if options else {}
+    known = fields_of(found)
     for option, value in (options or {}).items():
         if option not in known:
             takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
             raise MspcError(f"pass {name} has no option {option!r}; {takes}", notes=did_you_mean(option, known))
-        wanted = hints[option]
-        if wanted in _KINDS and type(value) is not wanted:
-            raise MspcError(f"pass {name}: option {option} takes {_KINDS[wanted]}, not {value!r}")
+        if not known[option].fits(value):
+            wanted = known[option].annotation
+            raise MspcError(f"pass {name}: option {option} takes {_KINDS.get(wanted, wanted)}, not {shown(value)}")
     return found(**(options or {}))
 
 
@@ -115,7 +119,7 @@ def parse_passes(text: str) -> list[Pass]:
 
 
 def _option(text: str) -> int | bool | str:
-    if re.fullmatch(r"-?\d+", text):
+    if re.fullmatch(r"-?\d{1,18}", text, re.ASCII):
         return int(text)
     return {"true": True, "false": False}.get(text.lower(), text)
 
@@ -140,8 +144,11 @@ class PassManager:
         """(the resulting graph, changed).
 
         Raises:
-            MspcError: the pass refuses the graph. AssertionError: the pass left a broken graph; it names the pass.
+            MspcError: the graph lacks what the pass needs, or the pass refuses it. AssertionError: the pass left a
+            broken graph; it names the pass.
         """
+        for need in step.needs:
+            need.check(step.name, graph)
         result, changed = step.apply(graph)
         if self._verify:
             try:

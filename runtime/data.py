@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.regular import check_regular
 from mspc.ir.graph import Parameter
 from mspc.ir.types import BFLOAT16
 from mspc.runtime.slices import cut_parameter, full_type
@@ -81,26 +82,33 @@ def read_arrays(path: Path) -> dict[str, Array]:
         MspcError: the file is missing or damaged, or another one.
     """
     try:
+        check_regular(path)
         with open(path, "rb") as stream:
             if stream.read(4) not in ARCHIVES:
                 raise MspcError(f"{path} is not an npz file; write it with numpy.savez(path, name=array, ...)")
         with np.load(path, allow_pickle=False) as file:
-            arrays: dict[str, Any] = {name: file[name] for name in file.files}
+            arrays = {name: _array(file[name], name) for name in file.files}
     except FileNotFoundError:
         raise MspcError(f"there is no file {path}") from None
     except MspcError:
         raise
+    except IsADirectoryError as error:
+        raise MspcError(f"cannot read {path}: {error.strerror}") from None
     except Exception as error:  # NumPy raises many kinds for damaged archives
         raise MspcError(f"cannot read {path}: {error}") from None
-    for name, array in arrays.items():
-        if not isinstance(array, np.ndarray):  # bytes of whatever else is in the archive
-            raise MspcError(f"cannot read {path}: {name!r} is no array")
     return arrays
 
 
 def storable(array: Array) -> Array:
     """An array as an npz file takes it, which knows no BFloat16: Float32 holds its values unchanged."""
     return array.astype(np.float32) if array.dtype.name == BFLOAT16.name.lower() else array
+
+
+def _array(entry: Any, name: str) -> Array:
+    """An entry of an npz file, which NumPy gives as bytes where it is no array."""
+    if not isinstance(entry, np.ndarray):
+        raise ValueError(f"its entry {name!r} is no array")
+    return entry
 
 
 def synthetic_batches(inputs: Sequence[Parameter], rank: int) -> Batches:

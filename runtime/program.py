@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.inside import check_name, inside
 from mspc.ir.files.refill import finish_refill
+from mspc.ir.files.regular import check_regular, read_text
 from mspc.ir.files.tensors import TensorFile
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.initial_value import read_description
@@ -95,7 +97,7 @@ class Program:
             )
         path = inside(self.folder, self.execute[rank], str(self.folder / PROGRAM))
         try:
-            return path.read_text(encoding="utf-8")
+            return read_text(path)
         except FileNotFoundError:
             raise MspcError(f"{path} is missing; {PROGRAM} names it as the graph of rank {rank}") from None
         except UnicodeDecodeError:
@@ -154,9 +156,9 @@ class Program:
         except Malformed as error:
             raise MspcError(f"{self.folder / PROGRAM} is damaged: a layout of its outputs: {error}") from None
 
-    def missing(self, ranks: int) -> list[int]:
-        """The ranks below `ranks` that have no graph here."""
-        return [rank for rank in range(ranks) if rank not in self.execute]
+    def missing(self, most: int) -> list[int]:
+        """The first ranks that have no graph here, at most so many."""
+        return list(itertools.islice((rank for rank in range(self.ranks) if rank not in self.execute), most))
 
 
 def load_program(folder: Path) -> Program:
@@ -166,16 +168,22 @@ def load_program(folder: Path) -> Program:
         MspcError: there is no program, or it is damaged, or another version of mspc wrote it.
     """
     path = folder / PROGRAM
-    if not os.path.isfile(path):
+    if not os.path.exists(path):
         with contextlib.suppress(OSError):  # a folder that may be read only
             finish_refill(folder, PROGRAM)
-    if not os.path.isfile(path):
-        raise MspcError(f"{folder} holds no compiled program: {PROGRAM} is missing", notes=["mspc compile makes one"])
     inside(folder, PROGRAM, "the folder")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+        content = json.loads(read_text(path))
+    except FileNotFoundError:
+        raise MspcError(
+            f"{folder} holds no compiled program: {PROGRAM} is missing", notes=["mspc compile makes one"]
+        ) from None
+    except RecursionError:
+        raise MspcError(f"{path} is damaged: brackets stand too deep in brackets") from None
+    except ValueError as error:
         raise MspcError(f"{path} is damaged: {error}") from None
+    except OSError as error:
+        raise MspcError(f"cannot read {path}: {error.strerror}") from None
     if not isinstance(content, dict):
         raise MspcError(f"{path} is damaged: it holds no object")
     if content.get("format") != FORMAT:
@@ -184,7 +192,7 @@ def load_program(folder: Path) -> Program:
         return Program(
             folder=folder,
             compile_id=_typed(content, "compile_id", str),
-            ranks=_typed(content, "ranks", int),
+            ranks=_ranks(content),
             mode=_typed(content, "mode", str),
             training=_typed(content, "training", bool),
             execute=_execute(path, _typed(content, "execute", dict)),
@@ -217,7 +225,7 @@ def load_slices(program: Program, graph: Graph, rank: int) -> dict[str, Any]:
     described = {str(entry.get("name")): entry for entry in program.parameters if "initial" in entry}
     path = program.folder / WEIGHTS
     needed = [parameter for parameter in kept if parameter.name not in described]
-    is_there = os.path.isfile(path)
+    is_there = os.path.exists(path)
     if needed and not is_there:
         raise MspcError(f"{path} is missing; it holds the values of {len(needed)} parameters")
     values: dict[str, Any] = {}
@@ -238,9 +246,12 @@ def load_slices(program: Program, graph: Graph, rank: int) -> dict[str, Any]:
 def _read_slices(path: Path, parameters: Sequence[Parameter], rank: int) -> dict[str, Any]:
     """The slices that the file of weights holds."""
     try:
+        check_regular(path)
         file = TensorFile(path)
         names = set(file.names)
         return {p.name: _slice_of(file, p, rank, path) for p in parameters if p.name in names}
+    except IsADirectoryError as error:
+        raise MspcError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, OSError) as error:
         raise MspcError(f"{path} is damaged: {error}") from None
 
@@ -277,6 +288,13 @@ def _typed(content: dict[str, Any], key: str, kind: type, of: type = dict) -> An
     if kind is list and not all(type(entry) is of for entry in content[key]):
         raise TypeError(f"{key} holds something else than {'objects' if of is dict else 'integers'}")
     return content[key]
+
+
+def _ranks(content: dict[str, Any]) -> int:
+    ranks = _typed(content, "ranks", int)
+    if isinstance(ranks, bool) or ranks < 1:
+        raise ValueError(f"ranks is {json.dumps(ranks)}; a program has one at least")
+    return ranks
 
 
 def _compiled_ranks(execute: Mapping[int, str]) -> str:

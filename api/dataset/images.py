@@ -6,6 +6,7 @@ import gzip
 import math
 import os
 import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from mspc.api.dataset.rows import Row
 from mspc.api.dataset.sources import IndexedDataset
 from mspc.api.errors import ApiValueError
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.regular import check_regular
 
 
 class MnistDataset(IndexedDataset):
@@ -86,8 +88,9 @@ def read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
     if path is None:
         raise MspcError(f"there is no file {name!r} (or {name + '.gz'!r}) in {str(folder)!r}")
     try:
+        check_regular(path)
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise MspcError(f"cannot read {str(path)!r}: {error}") from None
     start = 4 + 4 * dimensions
     if len(raw) < start or raw[:4] != bytes((0, 0, 8, dimensions)):
@@ -139,6 +142,7 @@ class Cifar10Dataset(IndexedDataset):
 
 def _read_cifar(path: Path) -> np.ndarray:
     try:
+        check_regular(path)
         raw = np.frombuffer(path.read_bytes(), np.uint8)
     except OSError as error:
         raise MspcError(f"cannot read {str(path)!r}: {error.strerror}") from None

@@ -6,6 +6,7 @@ draws a new order for each, from the seed of `set_seed`, equal on all ranks.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -31,9 +32,9 @@ class Dataset:
         """The rows of one pass; `epoch` counts the passes from 0."""
         raise NotImplementedError
 
-    def count(self) -> int:
-        """Number of rows of a pass."""
-        return sum(1 for _ in self.rows(0))
+    def count(self, most: int | None = None) -> int:
+        """Number of rows of a pass. Whoever needs to know of `most` only says so: a source may be endless."""
+        return sum(1 for _ in itertools.islice(self.rows(0), most))
 
     # Looking at it --------------------------------------------------------------------------------
 
@@ -56,11 +57,16 @@ class Dataset:
 
     def output_shapes(self) -> list[list[int]]:
         """Shapes of the columns of the first row."""
-        return [list(column.shape) for column in next(self.rows(0))]
+        return [list(column.shape) for column in self._first_row()]
 
     def output_types(self) -> list[Any]:
         """NumPy element types of the columns of the first row."""
-        return [column.dtype for column in next(self.rows(0))]
+        return [column.dtype for column in self._first_row()]
+
+    def _first_row(self) -> Row:
+        for row in self.rows(0):
+            return row
+        raise ApiValueError("the data set has no rows")
 
     # Reading --------------------------------------------------------------------------------------
 
@@ -170,8 +176,8 @@ class _Step(Dataset):
         super().__init__(source.column_names if column_names is None else column_names)
         self.source = source
 
-    def count(self) -> int:
-        return self.source.count()
+    def count(self, most: int | None = None) -> int:
+        return self.source.count(most)
 
     def get_batch_size(self) -> int:
         return self.source.get_batch_size()
@@ -208,8 +214,8 @@ class Batched(_Step):
             columns.append(np.stack(values))
         return tuple(columns)
 
-    def count(self) -> int:
-        rows = self.source.count()
+    def count(self, most: int | None = None) -> int:
+        rows = self.source.count(None if most is None else most * self.size)
         return rows // self.size if self.drop_remainder else -(-rows // self.size)
 
     def get_batch_size(self) -> int:
@@ -293,8 +299,8 @@ class Repeated(_Step):
         for i in range(self.times):
             yield from self.source.rows(epoch * self.times + i)
 
-    def count(self) -> int:
-        return self.source.count() * self.times
+    def count(self, most: int | None = None) -> int:
+        return self.source.count(most) * self.times
 
     def get_repeat_count(self) -> int:
         return self.times * self.source.get_repeat_count()
@@ -309,15 +315,12 @@ class Part(_Step):
         self.last = last
 
     def rows(self, epoch: int) -> Iterator[Row]:
-        for i, row in enumerate(self.source.rows(epoch)):
-            if self.last is not None and i >= self.last:
-                return
-            if i >= self.first:
-                yield row
+        yield from itertools.islice(self.source.rows(epoch), self.first, self.last)
 
-    def count(self) -> int:
-        rows = self.source.count()
-        return max(0, (rows if self.last is None else min(rows, self.last)) - self.first)
+    def count(self, most: int | None = None) -> int:
+        ends = [end for end in (self.last, None if most is None else self.first + most) if end is not None]
+        rows = self.source.count(min(ends, default=None))
+        return max(0, min([rows, *ends]) - self.first)
 
 
 class Filtered(_Step):
@@ -333,8 +336,8 @@ class Filtered(_Step):
             if self.predicate(*(row[i] for i in self.taken)):
                 yield row
 
-    def count(self) -> int:
-        return sum(1 for _ in self.rows(0))
+    def count(self, most: int | None = None) -> int:
+        return sum(1 for _ in itertools.islice(self.rows(0), most))
 
 
 class Projected(_Step):
@@ -363,8 +366,13 @@ class Concatenated(Dataset):
         for source in self.sources:
             yield from source.rows(epoch)
 
-    def count(self) -> int:
-        return sum(source.count() for source in self.sources)
+    def count(self, most: int | None = None) -> int:
+        found = 0
+        for source in self.sources:
+            if most is not None and found >= most:
+                break
+            found += source.count(None if most is None else most - found)
+        return found
 
     def get_batch_size(self) -> int:
         return self.sources[0].get_batch_size()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mspc.api.dataset.pipeline import Dataset
+from mspc.api.dataset.read_once import KEPT, ReadOnce, is_read_once
 from mspc.api.dataset.rows import Row, as_column, next_shuffle, shuffled_order, whole
-from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.ir.types import dtype_of
-
-KEPT = 256 << 20
-"""Bytes of rows that are kept between counting them and reading them."""
 
 
 class IndexedDataset(Dataset):
@@ -44,9 +43,9 @@ class IndexedDataset(Dataset):
     def row(self, index: int) -> Row:
         raise NotImplementedError
 
-    def count(self) -> int:
+    def count(self, most: int | None = None) -> int:
         if self.sampler is not None:
-            return len(list(self.sampler))
+            return sum(1 for _ in itertools.islice(self.sampler, most))
         rows = math.ceil(self.length() / self.shards)
         return rows if self.limit is None else min(rows, self.limit)
 
@@ -66,14 +65,15 @@ class GeneratorDataset(Dataset):
     first reader as long as they take at most `KEPT` bytes, so that it is not run once more.
 
     Args:
-        source: a function that returns an iterator (called anew for every epoch), an iterable, or an
-            object with
-            `__getitem__` and `__len__`, which is shuffled unless `shuffle` is False.
+        source: a function that returns an iterator (called anew for every epoch), an iterable, or an object with
+            `__getitem__` and `__len__`, which is shuffled unless `shuffle` is False. An iterator that cannot be
+            started again, such as a generator object, is good for one epoch.
         column_names: names of the columns, or one string. column_types: element types to convert to.
         num_samples: at most so many rows. num_shards, shard_id: every num_shards-th row from shard_id on.
 
     Raises:
-        TypeError, ValueError: an argument is of the wrong kind.
+        TypeError, ValueError: an argument is of the wrong kind. RuntimeError, in an epoch: the source gives no rows any
+            more.
     """
 
     def __init__(
@@ -107,43 +107,64 @@ class GeneratorDataset(Dataset):
         self._limit = num_samples
         self._shards = (num_shards or 1, shard_id or 0)
         self._count: int | None = None
-        self._kept: list[Row] | None = None
+        self._kept: Iterator[Row] | None = None
+        self._gave_rows = False
+        self._once = ReadOnce(self._pass(), type(source).__name__) if is_read_once(source) else None
 
     def rows(self, epoch: int) -> Iterator[Row]:
         if self._indexed is not None:
             return self._indexed.rows(epoch)
+        if self._once is not None:
+            return self._once.epoch(epoch)
         kept, self._kept = self._kept, None
-        return self._pass() if kept is None else iter(kept)
+        return self._pass() if kept is None else kept
 
     def _pass(self) -> Iterator[Row]:
         shards, shard = self._shards
-        made = 0
-        for i, values in enumerate(self.source() if callable(self.source) else self.source):
-            if self._limit is not None and made >= self._limit:
-                return
+        made = given = 0
+        if self._limit == 0:
+            return
+        for i, values in enumerate(_values(self.source)):
+            given += 1
+            self._gave_rows = True
             if i % shards == shard:
                 made += 1
                 yield self._checked(values)
+            if made == self._limit:
+                return
+        if self._gave_rows and not given:
+            raise ApiRuntimeError(
+                "GeneratorDataset: the source gave rows in an earlier epoch and gives none in this one",
+                notes=["give a function that returns a new iterator: it is called for every epoch"],
+            )
 
-    def count(self) -> int:
+    def count(self, most: int | None = None) -> int:
         if self._indexed is not None:
-            return self._indexed.count()
-        if self._count is None:
-            self._count, self._kept = self._counted()
-        return self._count
+            return self._indexed.count(most)
+        if self._once is not None:
+            return sum(1 for _ in itertools.islice(self._once.epoch(0), most))
+        if self._count is not None:
+            return self._count
+        count, whole_pass = self._counted(most)
+        if whole_pass:
+            self._count = count
+        return count
 
-    def _counted(self) -> tuple[int, list[Row] | None]:
-        """(number of rows, the rows unless they are too large)."""
+    def _counted(self, most: int | None) -> tuple[int, bool]:
+        """(number of rows, at most `most`; whether these are all). The rows are kept unless they are too large."""
         kept: list[Row] | None = []
         count = nbytes = 0
-        for row in self._pass():
+        made = self._pass()
+        for row in itertools.islice(made, most):
             count += 1
             nbytes += sum(column.nbytes for column in row)
             if nbytes > KEPT:
                 kept = None
             if kept is not None:
                 kept.append(row)
-        return count, kept
+        whole_pass = most is None or count < most
+        self._kept = None if kept is None else itertools.chain(kept, () if whole_pass else made)
+        return count, whole_pass
 
     def _checked(self, values: Any) -> Row:
         columns = values if isinstance(values, (tuple, list)) else (values,)
@@ -156,6 +177,15 @@ class GeneratorDataset(Dataset):
         if self._types is None:
             return row
         return tuple(column.astype(kind) for column, kind in zip(row, self._types, strict=True))
+
+
+def _values(source: Any) -> Iterator[Any]:
+    """What the source gives from now on."""
+    if callable(source):
+        return iter(source())
+    if hasattr(source, "__iter__"):
+        return iter(source)
+    return map(lambda _: next(source), itertools.count())  # ends where the source does
 
 
 class _Items(IndexedDataset):

@@ -15,7 +15,7 @@ from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.train.serialization import save_checkpoint
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.files.beside import remove
-from mspc.ir.files.whole import check_writable, make_folder
+from mspc.ir.files.whole import check_folder
 
 __all__ = [
     "Callback", "CheckpointConfig", "LearningRateScheduler", "LossMonitor", "ModelCheckpoint", "RunContext",
@@ -238,8 +238,7 @@ class ModelCheckpoint(Callback):
         prefix = "" if callable(self._prefix) else self._prefix
         last = f"{prefix}-{param.get('epoch_num', 1)}_{param.get('batch_num', 1)}.safetensors"
         try:
-            make_folder(self._directory)
-            check_writable(self._directory / last)
+            check_folder(self._directory, last)
         except MspcError as error:
             raise MspcError(f"ModelCheckpoint: {error.message}") from None
 

@@ -130,7 +130,39 @@ def make_folder(folder: Path) -> None:
     except FileExistsError:
         raise MspcError(f"cannot write to {shown_path(folder)}: it is a file") from None
     except (OSError, ValueError) as error:
-        raise MspcError(f"cannot write to {shown_path(folder)}: {reason_of(error)}") from None
+        raise _cannot_make(folder, error) from None
+
+
+def check_folder(folder: Path, name: str) -> None:
+    """Find out ahead whether `make_folder` and then `write_whole` of a file `name` in the folder can do their work;
+    nothing is made.
+
+    Raises:
+        MspcError: they cannot.
+    """
+    place, missing = Path(os.path.abspath(folder)), [""]
+    while not os.path.lexists(place):
+        missing.append(place.name)
+        place = place.parent
+    if len(missing) == 1 and not place.is_dir():
+        raise MspcError(f"cannot write to {shown_path(folder)}: it is a file")
+    if len(missing) == 1:
+        check_writable(folder / name)
+        return
+    above = [(part, folder, _cannot_make) for part in missing]
+    for part, path, cannot in [*above, (name, folder / name, cannot_write)]:
+        try:
+            os.stat(place / part)  # it is not there; a name that is too long is another error
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            raise cannot(path, error) from None
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise MspcError(f"cannot write to {shown_path(folder)}: the folder {shown_path(place)} is read-only")
+
+
+def _cannot_make(folder: Path, error: Exception) -> MspcError:
+    return MspcError(f"cannot write to {shown_path(folder)}: {reason_of(error)}")
 
 
 def cannot_write(path: Path, error: Exception) -> MspcError:

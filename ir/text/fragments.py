@@ -19,14 +19,13 @@ from mspc.ir.graph import Constant
 from mspc.ir.layout import REDUCTIONS, Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.opaque import Reference, Symbol
+from mspc.ir.text.limits import DEEPEST, LARGEST_CONSTANT, LARGEST_TENSOR, LONGEST_LIST, MOST_RANKS
 from mspc.ir.types import DTYPES, DType, OpaqueType, TensorType, TupleType, Type
 
 if TYPE_CHECKING:
     from lark import Lark, Token
     from lark.exceptions import UnexpectedInput
 
-LARGEST_CONSTANT = 1 << 26
-"""Most elements of a constant, and members of a list start:stop:step, that a file may ask for."""
 _OWN_TYPE = re.compile(r"<(?:Ref\[|Tensor\[|Tuple\[Tensor\[)")
 _TYPED_NUMBER = re.compile(r"(Bool|BF16|[IUF]\d+)\((.*)\)\Z")
 _TENSOR = re.compile(r"Tensor\(shape=\[(.*?)\], ?dtype=(\w+), ?value=(.*)\)\Z", re.DOTALL)
@@ -102,8 +101,8 @@ class _Actions:
 
     def progression(self, items: list[Any]) -> tuple[int, ...]:
         start, stop, step = map(int, items[0].split(":"))
-        if step == 0 or len(range(start, stop, step)) > LARGEST_CONSTANT:
-            message = f"{items[0]} is no list start:stop:step of at most {LARGEST_CONSTANT} integers"
+        if step == 0 or -(-(stop - start) // step) > LONGEST_LIST:
+            message = f"{items[0]} is no list start:stop:step of at most {LONGEST_LIST} integers"
             raise Malformed(message, items[0].start_pos)
         return tuple(range(start, stop, step))
 
@@ -124,7 +123,7 @@ class _Actions:
         return _at(items[0], read_type, str(items[0]))
 
     def tuple(self, items: list[Any]) -> tuple[Any, ...]:
-        return tuple(items)
+        return _shallow(tuple(items))
 
     def pair(self, items: list[Any]) -> tuple[str, Any]:
         return name_of(items[0].strip("'")), items[1]
@@ -166,6 +165,8 @@ class _Actions:
         used = [a for axes in dims for a in axes] + list(partial)
         if 0 in mesh:
             raise Malformed(f"the mesh {mesh} has an axis of size 0")
+        if math.prod(mesh) > MOST_RANKS:
+            raise Malformed(f"the mesh {mesh} has more than {MOST_RANKS} ranks")
         if any(a >= len(mesh) for a in used):
             raise Malformed(f"the mesh {mesh} has no axis {max(used)}")
         if len(used) != len(set(used)):
@@ -178,7 +179,7 @@ class _Actions:
         return None
 
     def layouts(self, items: list[Any]) -> tuple[Any, ...]:
-        return tuple(items)
+        return _shallow(tuple(items))
 
     def nested_layouts(self, items: list[Any]) -> tuple[Any, ...]:
         return items[0]
@@ -195,6 +196,8 @@ class _Actions:
         sizes = tuple(map(int, items))
         if any(n < 0 for n in sizes):
             raise Malformed(f"the shape {sizes} has a negative dimension")
+        if math.prod(filter(None, sizes)) > LARGEST_TENSOR:
+            raise Malformed(f"the shape {sizes} has more elements than any memory holds")
         return sizes
 
     def tensor_type(self, items: list[Any]) -> TensorType:
@@ -206,7 +209,7 @@ class _Actions:
     def tuple_type(self, items: list[Any]) -> TupleType:
         runs = [item for item in items if item and isinstance(item[0], DType)]
         shapes = [item for item in items if not (item and isinstance(item[0], DType))]
-        if sum(times for _, times in runs) != len(shapes):
+        if sum(times for _, times in runs) != len(shapes) or any(times < 1 for _, times in runs):
             raise Malformed(f"the tuple has {sum(t for _, t in runs)} elements but {len(shapes)} shapes")
         dtypes = [dtype for dtype, times in runs for _ in range(times)]
         return TupleType(tuple(map(TensorType, dtypes, shapes)))
@@ -217,6 +220,16 @@ def _at(token: Token, read: Callable[[str], Any], text: str) -> Any:
         return read(text)
     except Malformed as error:
         raise Malformed(error.message, token.start_pos or 0) from None
+
+
+def _shallow(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same tuple, unless it is one of tuples of tuples of ... that go deeper than DEEPEST."""
+    level: list[Any] = [value]
+    for _ in range(DEEPEST):
+        level = [member for entry in level for member in entry if isinstance(member, tuple)]
+        if not level:
+            return value
+    raise Malformed(f"brackets stand more than {DEEPEST} deep in brackets")
 
 
 def _entries(value: Any) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from lark import Token
 from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.opaque import UNKNOWN_TYPE, Literal, OpaqueOp, Reference
 from mspc.ir.text.comments import read_trailer
+from mspc.ir.text.facts import NODE, PHASES, mistake
 from mspc.ir.text.fragments import name_of, read_attributes, read_layouts
 from mspc.ir.text.reading import GROUP, OPERAND, QUOTED, Reading
 from mspc.ir.types import TensorType, Type
@@ -86,7 +87,7 @@ class NodeReader:
                 found.append(self.operand(values, item, 0))
                 continue
             for match in OPERAND.finditer(item):
-                value = values.get(match.group())
+                value = values.get(match.group()) or self.reading.parameters.get(match.group())
                 if value is None:
                     self.reading.fail(f"unknown value {match.group()}", (item.start_pos or 0) + match.start())
                 found.append(value)
@@ -94,9 +95,10 @@ class NodeReader:
 
     def operand(self, values: dict[str, Value], item: Any, at: int) -> Value:
         if type(item) is str and item.startswith("%"):
-            if item not in values:
+            value = values.get(item)
+            if value is None:
                 self.reading.fail(f"unknown value {item}", at)
-            return values[item]
+            return value
         if isinstance(item, Constant):
             return Constant(item.value)
         if isinstance(item, Reference):
@@ -122,10 +124,14 @@ class NodeReader:
     def read_group(self, node: Node, values: dict[str, Value], label: str | None, text: str, at: int) -> None:
         if label == "cnode_attrs: " or label == "cnode_primal_attrs: ":
             attrs = self.reading.piece(read_attributes, text, at)
+            if not self.reading.opaque:
+                self.check_facts(attrs, at)
             node.attrs = {**node.attrs, **attrs}
             phase = node.attrs.pop("phase", None)
             if phase is not None:
                 node.phase = str(phase)
+                if node.phase not in PHASES and not self.reading.opaque:
+                    self.reading.fail(f"the phase is {node.phase}, not {' or '.join(PHASES)}", at)
         elif label:
             self.reading.fail(f"unknown group {label.strip()}", at)
         elif text.startswith("{instance name: "):
@@ -143,6 +149,12 @@ class NodeReader:
             self.reading.forwards.append((node, match.group(1), index, values, at + match.start(1)))
         elif not self.reading.opaque:
             self.reading.fail(f"unknown group {text}", at)
+
+    def check_facts(self, attrs: dict[str, Any], at: int) -> None:
+        for key, value in attrs.items():
+            wrong = mistake(NODE, key, value)
+            if wrong:
+                self.reading.fail(wrong, at)
 
     def check_in_layouts(self, node: Node, at: int) -> None:
         layouts = node.in_layouts or ()

@@ -14,6 +14,7 @@ from lark.exceptions import UnexpectedInput, VisitError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.opaque import UNKNOWN_TYPE, Module
 from mspc.ir.text.comments import header_facts, parameter_types
+from mspc.ir.text.facts import HEADER, mistake
 from mspc.ir.text.fragments import (
     Malformed,
     expected,
@@ -158,6 +159,13 @@ class _Reader:
             if key in attrs:
                 self.reading.fail(f"the attribute '{key}' stands twice", token.start_pos or 0)
             attrs[key] = _foreign_value(text) if self.reading.foreign else self.reading.piece(read_value, text, at)
+            if not self.reading.opaque:
+                self.check_header(key, attrs[key], at)
+
+    def check_header(self, key: str, value: Any, at: int) -> None:
+        wrong = mistake(HEADER, key, value)
+        if wrong:
+            self.reading.fail(wrong, at)
 
     # Parameters ------------------------------------------------------------------------------------------
 
@@ -216,7 +224,7 @@ class _Reader:
         match = _SUBGRAPH.match(head)
         assert match is not None
         graph = Graph(name_of(match.group(1)))
-        if any(g.name == graph.name for g in self.graphs):
+        if graph.name in self.names:
             self.reading.fail(f"the graph @{graph.name} stands twice", head.start_pos)
         if self.graph_attrs:
             graph.attrs = self.graph_attrs
@@ -228,7 +236,7 @@ class _Reader:
             type = read_foreign_type(types[i]) if i < len(types) else UNKNOWN_TYPE
             name = name_of(reference.split("_", 1)[1]) if "_" in reference else reference
             graph.parameters.append(self.reading.new_parameter(reference, name, type, head.start_pos))
-        values: dict[str, Value] = dict(self.reading.parameters)
+        values: dict[str, Value] = {}
         for node in nodes:
             self.nodes.read_node(graph, values, node)
         self.nodes.read_result(graph, values, result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, cast
 
 from lark import Token
 
@@ -25,7 +25,8 @@ class Reading:
     """One file on its way from text to graphs.
 
     foreign: MindSpore wrote it. opaque: its operators, operands and types are not mspc's. frames: source spans are
-    read too. references, forwards: what can be resolved once the whole file is read.
+    read too. parameter_names: of `header`. references, forwards: what can be resolved once the whole file is
+    read.
     """
 
     def __init__(self, text: str, registry: Registry, file: str, frames: bool) -> None:
@@ -38,6 +39,7 @@ class Reading:
         self.opaque = self.foreign
         self.operators = OperatorReader(self.source, {} if self.foreign else registry)
         self.parameters: dict[str, Parameter] = {}
+        self.parameter_names: set[str] = set()
         self.header: list[Parameter] = []
         self.references: list[Reference] = []
         self.forwards: list[tuple[Node, str, int, dict[str, Value], int]] = []
@@ -47,8 +49,9 @@ class Reading:
         number = f"%para{len(self.parameters) + 1}"
         if not reference.startswith(f"{number}_"):
             self.fail(f"{reference} should be {number}_{name}: parameters are numbered in order", at)
-        if any(p.name == name for p in self.header) and not self.opaque:
+        if name in self.parameter_names and not self.opaque:
             self.fail(f"two parameters are called {name}", at)
+        self.parameter_names.add(name)
         parameter = Parameter(name, type)
         self.parameters[reference] = parameter
         return parameter
@@ -72,10 +75,19 @@ class Reading:
     def placement(self, layouts: tuple[Any, ...], type: Type, at: int) -> Any:
         """The layout of a value of this type: one, or a tuple for a tuple."""
         if isinstance(type, TupleType):
+            if len(layouts) != len(type.elements):
+                self.fail(f"{len(layouts)} layouts for a tuple of {len(type.elements)} tensors", at)
+            for layout, element in zip(layouts, type.elements, strict=True):
+                self.check_layout(layout, element, at)
             return layouts
-        if len(layouts) != 1 or isinstance(layouts[0], tuple):
+        if len(layouts) != 1:
             self.fail(f"{len(layouts)} layouts for one tensor", at)
-        if isinstance(type, TensorType) and layouts[0] and len(layouts[0].dims) != type.rank:
-            ranks = f"{len(layouts[0].dims)} dimensions, the tensor {type.rank}"
-            self.fail(f"the layout {layouts[0]} has {ranks}", at)
+        self.check_layout(layouts[0], type, at)
         return layouts[0]
+
+    def check_layout(self, layout: Any, type: Type, at: int) -> None:
+        """Fail where this is no layout of a tensor of this type."""
+        if isinstance(layout, tuple):
+            self.fail(f"{len(cast('tuple[Any, ...]', layout))} layouts for one tensor", at)
+        if layout is not None and isinstance(type, TensorType) and len(layout.dims) != type.rank:
+            self.fail(f"the layout {layout} has {len(layout.dims)} dimensions, the tensor {type.rank}", at)

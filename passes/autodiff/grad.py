@@ -120,7 +120,8 @@ def _backward(b: Builder, request: Node, op: Gradient) -> list[Value]:
 
 def _apply(b: Builder, node: Node, dout: object, needed: set[Value], terms: dict[Value, list[Value]]) -> None:
     """Ask one operator for its gradients and note them as terms of its inputs' gradients."""
-    assert isinstance(node.op, Op)
+    if not isinstance(node.op, Op):
+        raise node.error(f"{node.label}: no operator is known under this name, so it has no gradient")
     start = len(b.nodes)
     try:
         grads = node.op.gradient(b, node.inputs, node, dout)

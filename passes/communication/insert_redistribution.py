@@ -10,6 +10,7 @@ before they move, so that partial gradients are reduced once. Every inserted nod
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -19,6 +20,7 @@ from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import Pass
+from mspc.passes.needs import WHOLE, Need
 from mspc.passes.sharding.constraints import is_released
 from mspc.passes.sharding.placement import result_layouts
 from mspc.passes.sharding.traffic import cheapest_source
@@ -32,6 +34,8 @@ REDUCTION_WORDS = {
 @dataclass(frozen=True)
 class InsertRedistribution(Pass):
     """Insert Redistribute nodes between disagreeing layouts."""
+
+    needs: ClassVar[tuple[Need, ...]] = (WHOLE,)
 
     def run(self, graph: Graph) -> bool:
         inserter = _Inserter(graph)

@@ -7,17 +7,21 @@ and a multiplication by 1/ranks where `gradients_mean` is set. The loss stays ea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.math.arithmetic import Mul
 from mspc.passes.base import Pass
+from mspc.passes.needs import WHOLE, Need
 
 
 @dataclass(frozen=True)
 class ReduceGradients(Pass):
     """Insert the AllReduce of every gradient that an update uses."""
+
+    needs: ClassVar[tuple[Need, ...]] = (WHOLE,)
 
     def run(self, graph: Graph) -> bool:
         ranks = int(graph.attrs.get("ranks", 1))

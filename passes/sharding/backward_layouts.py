@@ -127,6 +127,8 @@ class BackwardLayouts:
             if forward is not None and node.attrs.get("recomputed") and isinstance(forward.layout, Layout):
                 wanted.append(forward.layout)
             for name in filter(None, str(node.attrs.get("gradient_for", "")).split(",")):
+                if name not in self.parameters:
+                    raise node.error(f"{node.label}: gradient_for names {name!r}, which is no parameter")
                 layout = self.parameters[name].layout
                 wanted.append(layout if isinstance(layout, Layout) else None)
             hints += [

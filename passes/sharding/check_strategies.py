@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError, raise_all
@@ -24,6 +24,7 @@ from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.structural import Depend, Gradient, MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
+from mspc.passes.needs import WHOLE, Need
 from mspc.passes.sharding.choices import composite_conflict, make_choice, operand_types, rule_of
 from mspc.passes.sharding.decomposition import decompose_nodes
 from mspc.sharding.factors import Dim, Rule
@@ -34,6 +35,8 @@ STRUCTURAL = (MakeTuple, TupleGetItem, Depend, StopGradient, Gradient, Redistrib
 @dataclass(frozen=True)
 class CheckStrategies(Pass):
     """Attach the layouts of configured operators; report every strategy that cannot be."""
+
+    needs: ClassVar[tuple[Need, ...]] = (WHOLE,)
 
     def run(self, graph: Graph) -> bool:
         after, errors = _attach_all(graph, int(graph.attrs.get("ranks", 1)))

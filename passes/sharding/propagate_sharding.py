@@ -12,12 +12,11 @@ Input:  nodes with `in_layouts` where the user gave strategies. Output: all node
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
-from mspc.ops.control.structural import Gradient
-from mspc.ops.op import Op
 from mspc.passes.base import Pass
+from mspc.passes.needs import DIFFERENTIATED, KNOWN, WHOLE, Need
 from mspc.passes.sharding.backward_layouts import BackwardLayouts
 from mspc.passes.sharding.constraints import release_constraints
 from mspc.passes.sharding.forward_layouts import cut_batch, spread
@@ -30,8 +29,9 @@ from mspc.passes.sharding.update_layouts import wanted_by_updates
 class PropagateSharding(Pass):
     """Decide the layouts of all nodes and parameters."""
 
+    needs: ClassVar[tuple[Need, ...]] = (KNOWN, WHOLE, DIFFERENTIATED)
+
     def run(self, graph: Graph) -> bool:
-        _check(graph)
         search = Search(graph)
         for node in graph.nodes:
             if node.in_layouts is not None and "strategy_from" not in node.attrs:
@@ -48,18 +48,3 @@ class PropagateSharding(Pass):
         search.wanted = wanted_by_updates(graph, search.rules, search.ranks)
         BackwardLayouts(search).place([node for node in graph.nodes if node.phase != "forward"])
         return True
-
-
-def _check(graph: Graph) -> None:
-    """Raises MspcError for a graph that is not ready: one with unknown operators, or whose gradients are only asked
-    for."""
-    for node in graph.nodes:
-        if not isinstance(node.op, Op):
-            message = f"{node.label}: no operator is known under this name, so none can be sharded"
-            raise MspcError(message, frames=node.frames)
-        if isinstance(node.op, Gradient):
-            raise MspcError(
-                f"{node.label} asks for gradients that are not there yet",
-                notes=["run grad before propagate_sharding"],
-                frames=node.frames,
-            )

@@ -1,0 +1,120 @@
+"""The standard streams of a command: closed, full or no longer read, they end it without a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+PIPE_CLOSED = 141
+"""Exit status where nobody reads stdout any more: as shells have it of a process that SIGPIPE ended."""
+
+
+class StandardOut(io.TextIOWrapper):
+    """Stdout that remembers why it could not be written. lost: the error, None as long as all is well."""
+
+    lost: OSError | None = None
+
+    def write(self, text: str, /) -> int:
+        """As any stream. Raises OSError."""
+        with self._remembered():
+            return super().write(text)
+
+    def flush(self) -> None:
+        """As any stream. Raises OSError."""
+        with self._remembered():
+            super().flush()
+
+    @contextlib.contextmanager
+    def _remembered(self) -> Any:
+        try:
+            yield
+        except OSError as error:
+            self.lost = error
+            raise
+
+
+def run_guarded(command: Callable[[], Any]) -> int:
+    """Run a command of this process and give its exit status; nothing is left in stdout's buffer."""
+    _fill_gaps()
+    out = _guarded_stdout()
+    status = 0
+    try:
+        command()
+    except SystemExit as stop:
+        status = _status_of(stop)
+    except OSError:
+        if out is None or out.lost is None:
+            raise
+    if out is None:
+        return status
+    with contextlib.suppress(OSError):
+        out.flush()
+    if out.lost is None:
+        return status
+    _give_up(out)
+    if out.lost.errno == errno.EPIPE:
+        return PIPE_CLOSED
+    complain(f"error: cannot write to stdout: {out.lost.strerror}")
+    return status or 1
+
+
+def complain(text: str) -> None:
+    """Write a message to stderr; where that cannot be written, the exit status has to do."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def _fill_gaps() -> None:
+    """Put something in the place of closed streams: a file that is opened later must not take their numbers.
+
+    Stdin then cannot be read and stdout not be written, which is told where it is tried; stderr is dropped.
+    """
+    for number, flags in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            found = os.open(os.devnull, flags)
+            if found != number:
+                os.dup2(found, number)
+                os.close(found)
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]  # Python's mark of a closed stream
+        sys.stdin = open(0, encoding="utf-8", closefd=False)
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
+    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)
+
+
+def _guarded_stdout() -> StandardOut | None:
+    """The same stdout, guarded; None where something else stands in its place. What its encoding cannot say is written
+    as an escape."""
+    old: Any = sys.stdout
+    if type(old) is not io.TextIOWrapper:
+        return None
+    errors = "backslashreplace" if old.errors == "strict" else old.errors
+    by_line, encoding = old.line_buffering, old.encoding
+    out = StandardOut(old.detach(), encoding=encoding, errors=errors, line_buffering=by_line)
+    sys.stdout = out
+    return out
+
+
+def _status_of(stop: SystemExit) -> int:
+    if isinstance(stop.code, str):
+        complain(stop.code)
+        return 1
+    return int(stop.code or 0)
+
+
+def _give_up(out: StandardOut) -> None:
+    """Let what is still in the buffer go to nowhere, so that the end of the process has nothing to complain about."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    with contextlib.suppress(OSError):
+        io.TextIOWrapper.flush(out)
+    sys.stdout = out

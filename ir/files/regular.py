@@ -1,0 +1,43 @@
+"""Reading of files that a user names: regular ones of a size that fits, so that no reader waits for ever or takes all
+memory. A FIFO is never opened."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from mspc.ir.diagnostics import MspcError
+
+LARGEST_TEXT = 1 << 28
+"""Most bytes of a text."""
+_KINDS = (
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def check_regular(path: Path, most: int | None = None) -> None:
+    """Look before a file is opened.
+
+    Raises:
+        MspcError: it is no regular file, or has more than `most` bytes. OSError: there is no such file, it is a folder,
+            or it cannot be reached. ValueError: no file can have this name.
+    """
+    status = os.stat(path)
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    for is_kind, name in _KINDS:
+        if is_kind(status.st_mode):
+            raise MspcError(f"{path} is {name}, not a file")
+    if most is not None and status.st_size > most:
+        raise MspcError(f"{path} has {status.st_size} bytes; a file of text may have {most}")
+
+
+def read_text(path: Path) -> str:
+    """The text of a regular file. Raises MspcError and OSError as `check_regular`; ValueError: it is not UTF-8."""
+    check_regular(path, LARGEST_TEXT)
+    return path.read_text(encoding="utf-8")

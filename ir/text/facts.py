@@ -1,0 +1,73 @@
+"""What mspc itself reads of the further facts of a file: which values they may have. Others are carried along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mspc.ir.text.limits import MOST_RANKS
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A value that a file may give. what: how messages name the values that fit."""
+
+    what: str
+    fits: Callable[[Any], bool]
+
+
+def _integer(least: int, most: int = 1 << 62) -> Fact:
+    bounds = f"an integer from {least} to {most}" if most < 1 << 62 else f"an integer of at least {least}"
+    return Fact(bounds, lambda value: type(value) is int and least <= value <= most)
+
+
+def _of(kind: type, what: str) -> Fact:
+    return Fact(what, lambda value: isinstance(value, kind))
+
+
+_TEXT = _of(str, "a string")
+_SWITCH = _of(bool, "true or false")
+_TEXTS = Fact("a tuple of strings", lambda value: isinstance(value, tuple) and all(isinstance(v, str) for v in value))  # pyright: ignore[reportUnknownVariableType]
+
+HEADER: Mapping[str, Fact] = {
+    "mode": _TEXT,
+    "ranks": _integer(1, MOST_RANKS),
+    "rank": _integer(0, MOST_RANKS - 1),
+    "outputs": _TEXT,
+    "compile_id": _TEXT,
+    "gradients_mean": _SWITCH,
+    "gradient_bucket": _integer(0),
+    "gradient_fp32_sync": _SWITCH,
+    "parallel_optimizer": _SWITCH,
+    "parallel_optimizer_threshold": _integer(0),
+    "optimizer_weight_shard_size": _integer(-1),
+}
+"""Of the lines `key : value` above the parameters."""
+
+NODE: Mapping[str, Fact] = {
+    "fused": _TEXTS,
+    "gradient_for": _TEXT,
+    "reason": _TEXT,
+    "rows": _TEXT,
+    "strategy_from": _TEXT,
+    "stream": _TEXT,
+    "unused": _SWITCH,
+    "kept": _SWITCH,
+}
+"""Of `cnode_attrs` behind a node."""
+
+PHASES = ("forward", "backward", "update")
+"""What `phase` in `cnode_attrs` may say."""
+
+
+def mistake(facts: Mapping[str, Fact], key: str, value: Any) -> str:
+    """What is wrong with the value of a fact; "" where nothing is."""
+    fact = facts.get(key)
+    return "" if fact is None or fact.fits(value) else f"{key} is {shown(value)}, not {fact.what}"
+
+
+def shown(value: Any, most: int = 60) -> str:
+    """A value as a message shows it: its begin alone where it is long."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}..."

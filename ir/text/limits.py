@@ -1,0 +1,14 @@
+"""What a text may ask for. Beyond these lie slips of the pen and damage, which would fill the memory."""
+
+from __future__ import annotations
+
+LARGEST_CONSTANT = 1 << 26
+"""Most elements of a constant."""
+LARGEST_TENSOR = 1 << 60
+"""Most elements of a tensor, those of dimensions 0 aside: arrays count them in 63 bits."""
+LONGEST_LIST = 1 << 20
+"""Most members of a list start:stop:step."""
+DEEPEST = 32
+"""Brackets inside brackets of a value."""
+MOST_RANKS = 1 << 20
+"""Ranks that a graph may be for: a group of them is a list."""

@@ -1,0 +1,74 @@
+"""Whether what a graph says of its values holds together: a file that was changed by hand may say anything."""
+
+from __future__ import annotations
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Layouts, Node, Parameter, element_layouts, element_types
+from mspc.ir.layout import Layout
+from mspc.ir.types import TensorType, Type
+from mspc.ops.op import Op
+
+
+def check_graph(graph: Graph) -> None:
+    """Compare the type of every node of a known operator with the one that follows from its operands, and every layout
+    with the number of ranks in the header and with the shape that it cuts.
+
+    Raises:
+        MspcError: they differ, or the operands do not fit the operator.
+    """
+    ranks = graph.attrs.get("ranks", 1)
+    sliced = "rank" in graph.attrs
+    if sliced and graph.attrs["rank"] >= ranks:
+        raise MspcError(f"{graph.name}: the header says rank {graph.attrs['rank']} of {ranks}")
+    for parameter in graph.parameters:
+        _check_parameter(parameter, ranks)
+    for node in graph.nodes:
+        _check_type(node)
+        _check_layouts(node, node.layout, node.type, ranks)
+        for value, layout in zip(node.inputs, node.in_layouts or (), strict=False):
+            _check_layouts(node, layout, value.type, ranks)
+
+
+def _check_parameter(parameter: Parameter, ranks: int) -> None:
+    own, layout = parameter.type, parameter.layout
+    whole = parameter.global_type if parameter.global_type is not None else own
+    if not isinstance(whole, TensorType) or not isinstance(layout, Layout):
+        return
+    wrong = _misfit(layout, whole.shape, ranks)
+    label = f"{parameter.kind} {parameter.name!r}"
+    if parameter.global_type is None and wrong:
+        raise MspcError(f"{label}: the layout {layout} {wrong}")
+    if parameter.global_type is not None and (wrong or own != whole.with_shape(layout.local_shape(whole.shape))):
+        notes = [f"the layout {wrong}"] if wrong else []
+        raise MspcError(f"{label}: {own} at {layout} is no slice of {whole}", notes=notes)
+
+
+def _check_type(node: Node) -> None:
+    if not isinstance(node.op, Op):
+        return
+    try:
+        made = node.op.infer(*[value.type for value in node.inputs])  # type: ignore[misc]  # as in Builder.emit
+    except MspcError as error:
+        raise MspcError(f"{node.label}: {error.message}", notes=error.notes, frames=node.frames) from None
+    if made != node.type:
+        raise MspcError(f"{node.label}: the type {node.type} is written, its operands make {made}", frames=node.frames)
+
+
+def _check_layouts(node: Node, layouts: Layouts, type: Type, ranks: int) -> None:
+    for layout, element in zip(element_layouts(layouts), element_types(type), strict=False):
+        if layout is None:  # pyright: ignore[reportUnnecessaryComparison]  # of a tuple some may be open
+            continue
+        wrong = _misfit(layout, element.shape, ranks)
+        if wrong:
+            raise MspcError(f"{node.label}: the layout {layout} {wrong}", frames=node.frames)
+
+
+def _misfit(layout: Layout, shape: tuple[int, ...], ranks: int) -> str:
+    """Why a tensor of this shape cannot lie like that on so many ranks; "" where it can."""
+    if layout.ranks != ranks:
+        return f"is of {layout.ranks} ranks; the header says {ranks}"
+    if len(layout.dims) != len(shape):
+        return f"has {len(layout.dims)} dimensions, the tensor {len(shape)}"
+    if not layout.divides(shape):
+        return f"cuts a tensor of shape {shape} into slices that are not equal"
+    return ""

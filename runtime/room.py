@@ -1,0 +1,44 @@
+"""Whether this machine has room for what a rank's graph is fed and keeps: a file may ask for any shape."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph
+from mspc.ir.types import TensorType
+from mspc.runtime.slices import full_type
+
+
+def check_room(graph: Graph, file: str) -> None:
+    """Compare the bytes of inputs, which are read whole, and of the rank's parameters with the machine's memory.
+
+    Raises:
+        MspcError: they do not fit; it names the largest.
+    """
+    sizes: dict[str, int] = {}
+    for parameter in graph.parameters:
+        type = full_type(parameter) if parameter.kind == "input" else parameter.type
+        sizes[f"{parameter.kind} {parameter.name!r}"] = type.nbytes if isinstance(type, TensorType) else 0
+    total, memory = sum(sizes.values()), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if total > memory:
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise MspcError(
+            f"{file}: inputs and parameters take {_gib(total)} GiB, {largest} alone {_gib(sizes[largest])}; "
+            f"this machine has {_gib(memory)} GiB"
+        )
+
+
+@contextmanager
+def room_for(what: str) -> Iterator[None]:
+    """Around what makes arrays: where memory does not suffice, an MspcError says so."""
+    try:
+        yield
+    except MemoryError as error:
+        raise MspcError(f"there is no memory for {what}: {error}") from None
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.1f}" if nbytes < 2**80 else "more than 10^15"

@@ -1,0 +1,143 @@
+"""Text that asks for more than a reader has: deep, long and huge."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.text.parser import parse
+from tests.conftest import LOADED
+from tests.ir.graphs import OPERATORS
+
+ONE = """#attrs         :
+{attribute}
+#Total params  : 1
+
+%para1_x: <Tensor[Float32], (8)>{parameter}
+
+subgraph @main() {{
+  %0 = Foo(%para1_x) {groups}
+      : (<Tensor[Float32], (8)>) -> ({type})
+  Return(%0)
+      : ({type})
+}}
+"""
+
+
+def one(attribute: str = "", parameter: str = "", groups: str = "", type: str = "<Tensor[Float32], (8)>") -> str:
+    return ONE.format(attribute=attribute, parameter=parameter, groups=groups, type=type)
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(MspcError) as raised:
+        parse(text, OPERATORS, "net.ir")
+    assert raised.value.exit_status == 2
+    assert raised.value.location is not None
+    return raised.value.message
+
+
+@pytest.mark.parametrize("depth", [33, 400, 20000])
+@pytest.mark.parametrize("place", ["attribute", "groups"])
+def test_deep_brackets_are_refused(depth: int, place: str) -> None:
+    nested = "(" * depth + ")" * depth
+    text = one(attribute=f"a : {nested}") if place == "attribute" else one(groups=f"primitive_attrs: {{a: {nested}}}")
+    assert refusal(text) == "brackets stand more than 32 deep in brackets"
+
+
+@pytest.mark.parametrize("depth", [33, 400])
+def test_deep_layouts_are_refused(depth: int) -> None:
+    assert "brackets" in refusal(one(groups=f"{{layout: {'(' * depth}none{')' * depth}}}"))
+
+
+@pytest.mark.parametrize("group", ["{layout: (2, 999999999) [0]}", "primitive_attrs: {a: Layout(2, 999999999) [0]}"])
+def test_countless_ranks_of_a_layout_are_refused(group: str) -> None:
+    assert refusal(one(groups=group)) == "the mesh (2, 999999999) has more than 1048576 ranks"
+
+
+def test_brackets_that_a_file_may_have_are_read() -> None:
+    graph = parse(one(attribute=f"a : {'(' * 32}{')' * 32}"), OPERATORS).main
+    assert str(graph.attrs["a"]).count("(") == 32
+
+
+@pytest.mark.parametrize("text", ["0:1048577:1", "0:999999999999:2", "0:-1048577:-1", "5:6:0"])
+def test_long_lists_are_refused(text: str) -> None:
+    assert refusal(one(attribute=f"a : {text}")) == f"{text} is no list start:stop:step of at most 1048576 integers"
+
+
+def test_a_list_that_a_file_may_have_is_read() -> None:
+    assert len(parse(one(attribute="a : 0:1048576:1"), OPERATORS).main.attrs["a"]) == 1048576
+
+
+def test_a_tuple_of_countless_tensors_is_refused() -> None:
+    message = "the tuple has 999999999 elements but 1 shapes"
+    assert refusal(one(type="<Tuple[Tensor[Float32]*999999999], TupleShape((8))>")) == message
+
+
+@pytest.mark.parametrize("shape", ["(4294967296, 4294967296)", "(0, 4611686018427387904)"])
+def test_shapes_beyond_any_memory_are_refused(shape: str) -> None:
+    message = f"the shape {shape} has more elements than any memory holds"
+    assert refusal(one(type=f"<Tensor[Float32], {shape}>")) == message
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("ranks : 0", "ranks is 0, not an integer from 1 to 1048576"),
+        ("ranks : -2", "ranks is -2, not an integer from 1 to 1048576"),
+        ("ranks : 1000000000000", "ranks is 1000000000000, not an integer from 1 to 1048576"),
+        ("ranks : true", "ranks is True, not an integer from 1 to 1048576"),
+        ('ranks : "2"', "ranks is '2', not an integer from 1 to 1048576"),
+        ("rank : -1", "rank is -1, not an integer from 0 to 1048575"),
+        ("mode : 3", "mode is 3, not a string"),
+        ("gradients_mean : 1", "gradients_mean is 1, not true or false"),
+        ("gradient_bucket : (1, 2)", "gradient_bucket is (1, 2), not an integer of at least 0"),
+    ],
+)
+def test_facts_of_the_header_have_their_kind(line: str, message: str) -> None:
+    assert refusal(one(attribute=line)) == message
+
+
+@pytest.mark.parametrize(
+    ("fact", "message"),
+    [
+        ("fused: 3", "fused is 3, not a tuple of strings"),
+        ("fused: (1, 2)", "fused is (1, 2), not a tuple of strings"),
+        ("unused: 1", "unused is 1, not true or false"),
+        ("gradient_for: (1, 2)", "gradient_for is (1, 2), not a string"),
+        ("phase: sideways", "the phase is sideways, not forward or backward or update"),
+    ],
+)
+def test_facts_of_nodes_have_their_kind(fact: str, message: str) -> None:
+    assert refusal(one(groups=f"cnode_attrs: {{{fact}}}")) == message
+
+
+def test_facts_that_mspc_does_not_read_are_carried_along() -> None:
+    graph = parse(one("colour : 3", groups="cnode_attrs: {colour: 3}"), OPERATORS).main
+    assert (graph.attrs["colour"], graph.nodes[0].attrs["colour"]) == (3, 3)
+
+
+def test_a_tuple_has_a_layout_for_every_tensor() -> None:
+    tuple_type = "<Tuple[Tensor[Float32]*2], TupleShape((8), (8))>"
+    text = one(groups="{layout: (2) [0]}", type=tuple_type)
+    assert refusal(text) == "1 layouts for a tuple of 2 tensors"
+
+
+def parameters(count: int) -> str:
+    lines = "".join(f"%para{i + 1}_p{i}: <Tensor[Float32], (8)>\n" for i in range(count))
+    return f"{lines}\nsubgraph @main() {{\n  Return(%para1_p0)\n      : (<Tensor[Float32], (8)>)\n}}\n"
+
+
+def graphs(count: int) -> str:
+    one_graph = "subgraph @g{}() {{\n  Return(%para1_x)\n      : (<Tensor[Float32], (8)>)\n}}\n"
+    return "%para1_x: <Tensor[Float32], (8)>\n\n" + "\n".join(one_graph.format(i) for i in range(count))
+
+
+@pytest.mark.parametrize("make", [parameters, graphs])
+def test_the_time_of_reading_grows_with_the_text(make: object) -> None:
+    assert callable(make)
+    text = make(16000)
+    start = time.perf_counter()
+    parse(text, OPERATORS)
+    assert time.perf_counter() - start < 3 * LOADED
