@@ -102,8 +102,8 @@ def npy(array: np.ndarray, cut: int | None = None) -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "cannot read data.npz: 'x' is no array"),
-        (b"some text", "cannot read data.npz: 'x' is no array"),
+        (b"", "cannot read data.npz: its entry 'x' is no array"),
+        (b"some text", "cannot read data.npz: its entry 'x' is no array"),
         (npy(np.ones((4, 8)), 20), "cannot read data.npz: EOF: reading array header, expected 118 bytes got 10"),
         (npy(np.ones((4, 8)), 140), "cannot read data.npz: EOF: reading array data, expected 256 bytes got 12"),
         (npy(np.full((4, 8), "a")), "data.npz: array 'x' is str32; the program takes float32"),
@@ -203,7 +203,7 @@ def mspc(*arguments: str, out: Any = subprocess.PIPE) -> subprocess.CompletedPro
 def test_an_output_that_is_full() -> None:
     with open("/dev/full", "w") as full:
         done = mspc("ops", "Add", out=full)
-    assert (done.returncode, done.stderr) == (1, "error: cannot use the output: No space left on device\n")
+    assert (done.returncode, done.stderr) == (1, "error: cannot write to stdout: No space left on device\n")
 
 
 @pytest.mark.parametrize("command", ["compile", "run", "verify", "opt"])

@@ -5,8 +5,18 @@ from __future__ import annotations
 import copy
 
 import numpy as np
+import pytest
 
 from mspc import Parameter, ParameterTuple, Tensor, nn
+from mspc.api import launch
+
+
+@pytest.fixture(autouse=True)
+def as_plain_python():
+    """Networks are launched as by a script that plain `python` runs, whatever tests before have put there."""
+    before = launch.install(None)
+    yield
+    launch.install(before)
 
 
 def names(cell):
