@@ -55,7 +55,7 @@ from mspc.runtime.faults.waiting import Stuck, Waiting, for_messages, in_group
 BEFORE = "before its first step"
 """Where a rank is that has not begun to run a graph."""
 
-ENDING = 3.0
+ENDING = 4.0
 """Seconds that are left of a job's patience for what ends it, which has to kill a process that is stopped."""
 
 TICK = 0.25
