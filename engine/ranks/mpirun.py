@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -10,7 +12,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import ExecutionError, MspcError
+
+TICK = 0.5
+"""Seconds after which mpirun's end is seen where something of its job still holds its output open."""
+UNREAD = 141
+"""Exit status where nobody reads stdout any more, as shells have it."""
 
 
 def find_mpirun() -> str:
@@ -61,11 +68,31 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(set_signal_of_parents_death, signal.SIGTERM, 0, 0, 0)
 
 
+def _relay(child: subprocess.Popen[bytes]) -> OSError | None:
+    """Hand on what the ranks print until mpirun has ended. Where that cannot be written, which mpirun would not notice,
+    the job is ended and the reason returned."""
+    assert child.stdout is not None
+    source = child.stdout.fileno()
+    while True:
+        ready, _, _ = select.select([source], [], [], TICK)
+        if not ready and child.poll() is None:
+            continue
+        data = os.read(source, 65536) if ready else b""
+        if not data:
+            return None
+        try:
+            while data:
+                data = data[os.write(1, data) :]
+        except OSError as error:
+            child.terminate()
+            return error
+
+
 def run_under_mpirun(ranks: int, arguments: Sequence[str]) -> int:
     """Run `mspc ARGUMENTS` on `ranks` ranks and return the exit status. Ctrl-C ends them all.
 
     Raises:
-        MspcError: there is no mpirun, or it cannot be started.
+        MspcError: there is no mpirun, or it cannot be started. ExecutionError: what the ranks print cannot be written.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -76,6 +103,7 @@ def run_under_mpirun(ranks: int, arguments: Sequence[str]) -> int:
             env=mpirun_environment(),
             process_group=0,
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             preexec_fn=_end_with_parent,
         )
     except OSError as error:
@@ -88,11 +116,17 @@ def run_under_mpirun(ranks: int, arguments: Sequence[str]) -> int:
         child.send_signal(number)
 
     kept = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    lost: OSError | None = None
     try:
+        lost = _relay(child)
         status = child.wait()
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
+    if lost is not None and lost.errno == errno.EPIPE:
+        return UNREAD
+    if lost is not None:
+        raise ExecutionError(f"cannot write to stdout: {lost.strerror}")
     if ended_by:
         return 128 + ended_by[0]
     if status < 0:
