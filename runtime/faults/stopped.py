@@ -11,7 +11,7 @@ from typing import Any
 from mspc.runtime.faults.record import CALLS, GRAPH, MARK, NODE, PID, STATE, STEP
 from mspc.runtime.faults.waiting import OWN_PAUSE
 
-NAMED = 5.0
+NAMED = 3.0
 """Seconds after which a stopped rank is named."""
 _WORDS = (CALLS, GRAPH, MARK, NODE, STATE, STEP)
 STOPPED, TRACED = "T", "t"

@@ -21,10 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
-from mspc.runtime.faults.stopped import NAMED
 
 RANKS = 4
-NAMED_WITHIN = NAMED + 5
+NAMED_WITHIN = 10.0
 SCRIPT = '''
 import sys, time
 import numpy as np

@@ -20,6 +20,6 @@ def test_a_rank_that_stays_stopped_is_named_and_ends_the_job() -> None:
     assert 0 < outcome.named < NAMED_WITHIN * LOADED
     assert outcome.over < 9.0 * LOADED
     lines = outcome.said.split("\n")
-    assert sum("has been stopped for 5 s" in line and "kill -CONT" in line for line in lines) == 1
+    assert sum("has been stopped for 3 s" in line and "kill -CONT" in line for line in lines) == 1
     assert sum("error: rank" in line and "has been stopped for" in line for line in lines) == 1
     assert "  note: mspc run --timeout SECONDS waits longer for a rank that is stopped" in lines
