@@ -51,7 +51,7 @@ def run_whole(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]
     """The results of a graph with global types, then the parameters that it changed, by name order."""
     if any(isinstance(node.op, Gradient) for node in graph.nodes):
         Grad().run(graph)
-    backend = SimpleNamespace(xp=np, comm=None)
+    backend = SimpleNamespace(xp=np, comm=None, step=1)
     values: dict[Value, Any] = {p: feeds[p.name].copy() for p in graph.parameters}
     for node in graph.nodes:
         inputs = [v.value if isinstance(v, Constant) else values[v] for v in node.inputs]
@@ -93,7 +93,7 @@ def run_on_ranks(graph: Graph, feeds: Mapping[str, np.ndarray], passes: Sequence
 
 def cut_for(parameter: Parameter, rank: int, whole: np.ndarray) -> np.ndarray:
     assert isinstance(parameter.layout, Layout)
-    return whole[parameter.layout.slices_for(rank, whole.shape)].copy()
+    return np.array(whole[parameter.layout.slices_for(rank, whole.shape)])
 
 
 def joined(graph: Graph, results: list[list[Any]]) -> list[np.ndarray]:
