@@ -46,13 +46,14 @@ class Elementwise(Op, abstract=True):
 
     Class attributes:
         array_function: name of the function of NumPy and CuPy that is the kernel.
-        promotes: how mixed operands are to be cast, see `promotion.operand_dtype`.
+        promotes, promotes_from: how mixed operands are to be cast, see `promotion.operand_dtypes`.
         float_only: operands must be floating point.
         broadcasts: operands are aligned by their last dimensions, as NumPy does; False where one is aligned otherwise.
     """
 
     array_function: ClassVar[str] = ""
     promotes: ClassVar[str] = ""
+    promotes_from: ClassVar[int] = 0
     float_only: ClassVar[bool] = False
     broadcasts: ClassVar[bool] = True
     in_place: ClassVar[bool] = True

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
-from mspc.ir.types import BFLOAT16, DTYPES, FLOAT16, FLOAT32, DType
+from mspc.ir.types import BFLOAT16, BOOL, DTYPES, FLOAT16, FLOAT32, DType
 from mspc.ops.op import Op
 
 
@@ -28,18 +29,25 @@ def promoted(left: DType, right: DType) -> DType:
     return left if left.itemsize >= right.itemsize else right
 
 
-def operand_dtype(op: Op, dtypes: Sequence[DType]) -> DType | None:
-    """The element type that a Cast must bring every operand of `op` to, None where nothing is to be cast.
+def operand_dtypes(op: Op, dtypes: Sequence[DType]) -> Sequence[DType]:
+    """The element types that Casts must bring the operands of `op` to, one for each.
 
-    Operators say it by `promotes`: "common" is the promoted type of all operands, "float" the same with
-    integers and Bool as Float32 (division).
+    Operators say it by `promotes`: "common" is the promoted type of the operands, "float" the same with integers and
+    Bool as Float32 (division), "bool" is Bool. Operands before `promotes_from` stay as they are.
     """
     kind = getattr(op, "promotes", "")
-    if not kind or not dtypes:
-        return None
-    target = dtypes[0]
-    for dtype in dtypes[1:]:
-        target = promoted(target, dtype)
+    first = promotes_from(op)
+    if not kind or len(dtypes) <= first:
+        return dtypes
+    target = functools.reduce(promoted, dtypes[first:])
     if kind == "float" and not target.is_float:
         target = FLOAT32
-    return None if all(dtype == target for dtype in dtypes) else target
+    if kind == "bool":
+        target = BOOL
+    return (*dtypes[:first], *[target] * (len(dtypes) - first))
+
+
+def promotes_from(op: Op) -> int:
+    """The first operand that `operand_dtypes` brings to a common type; a number among these takes its type from them,
+    not from the operands before."""
+    return getattr(op, "promotes_from", 0)

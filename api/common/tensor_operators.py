@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from mspc.api.common.dtype import promoted_scalar
-from mspc.api.errors import ApiValueError
+from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.types import FLOAT32, dtype_of
 from mspc.ops.promotion import promoted
 
@@ -19,7 +19,10 @@ class TensorOperators:
     value: np.ndarray
     _derived: Any
 
-    def _binary(self, other: Any, function: Callable[..., Any], swapped: bool, divide: bool = False) -> Any:
+    def _binary(
+        self, other: Any, function: Callable[..., Any], swapped: bool, divide: bool = False, symbol: str = ""
+    ) -> Any:
+        """`function` of both; a `symbol` is that of an operator on integers and Bool alone."""
         left = self.value
         if isinstance(other, (TensorOperators, np.ndarray)):
             right = other.value if isinstance(other, TensorOperators) else other
@@ -33,6 +36,8 @@ class TensorOperators:
             return NotImplemented
         if divide and not kind.is_float:
             kind = FLOAT32
+        if symbol and kind.is_float:
+            raise ApiTypeError(f"operator {symbol} takes integers and Bool, not {kind}")
         operands = (np.asarray(left, kind.numpy), np.asarray(right, kind.numpy))
         try:
             return self._derived(function(*(operands[::-1] if swapped else operands)), other)
@@ -49,6 +54,8 @@ class TensorOperators:
         return self._derived(np.abs(self.value))
 
     def __invert__(self) -> Self:
+        if self.value.dtype.kind not in "biu":
+            raise ApiTypeError(f"operator ~ takes integers and Bool, not {dtype_of(self.value.dtype)}")
         return self._derived(~self.value)
 
     def __matmul__(self, other: Any) -> Any:
@@ -58,22 +65,24 @@ class TensorOperators:
         return self._binary(other, np.matmul, True)
 
 
-def _binary_method(function: Callable[..., Any], swapped: bool, divide: bool = False) -> Callable[..., Any]:
+def _binary_method(
+    function: Callable[..., Any], swapped: bool, divide: bool = False, symbol: str = ""
+) -> Callable[..., Any]:
     def method(self: TensorOperators, other: Any) -> Any:
-        return self._binary(other, function, swapped, divide)
+        return self._binary(other, function, swapped, divide, symbol)
 
     return method
 
 
-_ARITHMETIC: dict[str, tuple[Any, bool]] = {
-    "add": (np.add, False), "sub": (np.subtract, False), "mul": (np.multiply, False),
-    "truediv": (np.true_divide, True), "floordiv": (np.floor_divide, False), "mod": (np.mod, False),
-    "pow": (np.power, False), "and": (np.bitwise_and, False), "or": (np.bitwise_or, False),
-    "xor": (np.bitwise_xor, False),
+_ARITHMETIC: dict[str, tuple[Any, bool, str]] = {
+    "add": (np.add, False, ""), "sub": (np.subtract, False, ""), "mul": (np.multiply, False, ""),
+    "truediv": (np.true_divide, True, ""), "floordiv": (np.floor_divide, False, ""), "mod": (np.mod, False, ""),
+    "pow": (np.power, False, ""), "and": (np.bitwise_and, False, "&"), "or": (np.bitwise_or, False, "|"),
+    "xor": (np.bitwise_xor, False, "^"),
 }  # fmt: skip
-for _name, (_function, _divide) in _ARITHMETIC.items():
-    setattr(TensorOperators, f"__{_name}__", _binary_method(_function, False, _divide))
-    setattr(TensorOperators, f"__r{_name}__", _binary_method(_function, True, _divide))
+for _name, (_function, _divide, _symbol) in _ARITHMETIC.items():
+    setattr(TensorOperators, f"__{_name}__", _binary_method(_function, False, _divide, _symbol))
+    setattr(TensorOperators, f"__r{_name}__", _binary_method(_function, True, _divide, _symbol))
 for _name, _function in {
     "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
     "ne": np.not_equal,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
+from mspc.api.ops.arguments import summed_type
 
 
 def add(input: Any, other: Any, *, alpha: Any = 1) -> Any:
@@ -59,15 +60,13 @@ def stack(tensors: Any, dim: int = 0) -> Any:
 
 
 def chunk(input: Any, chunks: int, dim: int = 0) -> Any:
-    """`chunks` equal parts along `dim`, a tuple."""
-    return ops.Split(dim, chunks)(input)
+    """At most `chunks` parts of one size along `dim`, a tuple; the last one may be smaller."""
+    return ops.chunk(input, chunks, dim)
 
 
 def split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> Any:
-    """Parts along `dim`, a tuple: of one size, or of the sizes listed."""
-    if isinstance(split_size_or_sections, int):
-        return ops.Split(dim, tensor.shape[dim] // split_size_or_sections)(tensor)
-    return ops.SplitWithSize()(tensor, tuple(split_size_or_sections), dim)
+    """Parts along `dim`, a tuple: of one size, the last one of what is left, or of the sizes listed."""
+    return ops.split(tensor, split_size_or_sections, dim)
 
 
 def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
@@ -126,8 +125,8 @@ def repeat_interleave(input: Any, repeats: int, dim: Any = None) -> Any:
 
 
 def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """Sum along `dim`, None for all."""
-    return ops.ReduceSum(keepdim)(_as(input, dtype), () if dim is None else dim)
+    """Sum along `dim`, None for all, of the elements as `dtype`; integers and Bool add up to Int64."""
+    return ops.sum(input, dim, keepdim, dtype=dtype)
 
 
 def mean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
@@ -136,18 +135,18 @@ def mean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = Non
 
 
 def prod(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """Product along `dim`, None for all."""
-    return ops.ReduceProd(keepdim)(_as(input, dtype), () if dim is None else dim)
+    """Product along `dim`, None for all, of the elements as `dtype`; that of integers and Bool is Int64."""
+    return ops.prod(input, dim, keepdim, dtype)
 
 
 def all(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Whether all elements along `dim` are true."""
-    return ops.ReduceAll(keepdim)(input, () if dim is None else dim)
+    """Whether all elements along `dim` are true, or not 0, None for all."""
+    return ops.all(input, dim, keepdim)
 
 
 def any(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Whether any element along `dim` is true."""
-    return ops.ReduceAny(keepdim)(input, () if dim is None else dim)
+    """Whether any element along `dim` is true, or not 0, None for all."""
+    return ops.any(input, dim, keepdim)
 
 
 def amax(input: Any, dim: Any = (), keepdim: bool = False) -> Any:
@@ -175,8 +174,8 @@ def min(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 def cumsum(input: Any, dim: int, dtype: Any = None) -> Any:
-    """Running sums along `dim`."""
-    return ops.CumsumExt()(_as(input, dtype), dim)
+    """Running sums along `dim` of the elements as `dtype`; integers and Bool add up to Int64."""
+    return ops.CumsumExt()(_as(input, summed_type(input.dtype, dtype)), dim)
 
 
 def sort(input: Any, *, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:

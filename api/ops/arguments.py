@@ -60,9 +60,37 @@ def unbounded(name: str) -> NoReturn:
     raise ApiValueError(f"{name}() needs a minimum or a maximum")
 
 
-def count_of(shape: Shape, axes: Sequence[int]) -> int:
-    """How many elements a reduction along `axes` combines into one."""
-    return math.prod(shape[axis] for axis in axes)
+def share_of(shape: Shape, axes: Sequence[int], ddof: int) -> float:
+    """One over the number of elements that a reduction along `axes` combines into one, less `ddof`; infinite where
+    nothing is left."""
+    left = math.prod(shape[axis] for axis in axes) - ddof
+    return 1.0 / left if left > 0 else math.inf
+
+
+def summed_type(dtype: Any, wanted: Any) -> Any:
+    """The element type of a sum or a product of elements of `dtype`: the one that is wanted, else Int64 for integers
+    and Bool. Raises TypeError where what is wanted is no element type."""
+    if wanted is not None:
+        return element_type(wanted)
+    return dtype if dtype.is_float else INT64
+
+
+def number_type(value: Any) -> DType:
+    """The element type that a tensor of this number has; a tensor's own."""
+    if isinstance(value, bool):
+        return BOOL
+    return getattr(value, "dtype", INT64 if isinstance(value, int) else FLOAT32)
+
+
+def are_whole(*values: Any) -> bool:
+    """Whether all of these tensors and numbers are integers or Bool."""
+    return not any(number_type(value).is_float for value in values)
+
+
+def rounding(name: str, mode: Any) -> None:
+    """Raises ValueError where `mode` is no way to round a quotient."""
+    if mode not in (None, "floor", "trunc"):
+        raise ApiValueError(f"{name}(): rounding_mode is {describe(mode)}, not 'floor', 'trunc' or None")
 
 
 def permutation(axes: Sequence[Any], rank: int) -> tuple[int, ...]:
@@ -86,6 +114,8 @@ def flattened(name: str, shape: Shape, start_dim: int, end_dim: int, order: str)
     if not shape:
         return (1,)
     first, last = axis_of(name, start_dim, len(shape)), axis_of(name, end_dim, len(shape))
+    if first > last:
+        raise ApiValueError(f"{name}(): start_dim {start_dim} stands behind end_dim {end_dim}")
     return (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :])
 
 

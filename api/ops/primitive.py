@@ -22,7 +22,7 @@ from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.arguments import describe
 from mspc.ops.collective.base import Collective
 from mspc.ops.op import Op
-from mspc.ops.promotion import operand_dtype
+from mspc.ops.promotion import operand_dtypes, promotes_from
 
 Strategies = tuple[Any, ...] | None
 
@@ -312,12 +312,12 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         number = op.uniform()
         if number is not None and all(isinstance(x, _session.tensor) for x in operands):
             return _session.tensor.filled(number, op.infer(*(x.type for x in operands)))
-        first = next((x for x in _flat(tensors) if hasattr(x, "value")), None)
+        chosen = operands[promotes_from(op) :]
+        first = next((x for x in _flat(chosen if promotes_from(op) else tensors) if hasattr(x, "value")), None)
         like = None if first is None else first.value.dtype
         arrays = [_operand(x, like) for x in operands]
-        common = operand_dtype(op, [_tensor(a).dtype for a in arrays])
-        if common is not None:
-            arrays = [a.astype(common.numpy) for a in arrays]
+        kinds = operand_dtypes(op, [_tensor(a).dtype for a in arrays])
+        arrays = [a.astype(kind.numpy, copy=False) for a, kind in zip(arrays, kinds, strict=True)]
         types = [_tensor(a).type for a in arrays]
         inferred = op.infer(*types)
         arrays = [np.array(a) if i in op.mutates else a for i, a in enumerate(arrays)]

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import element_type, flattened, kept, permutation, reduced_axes, repeated_places, sizes_of
+from mspc.api.ops.arguments import (
+    element_type,
+    flattened,
+    kept,
+    permutation,
+    reduced_axes,
+    repeated_places,
+    sizes_of,
+    summed_type,
+)
 from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import BOOL, FLOAT16, FLOAT32, INT32, INT64
 
@@ -151,11 +160,9 @@ def copy(self: Any) -> Any:
 
 @tensor_method("sum")
 def total(self: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, **spelled: Any) -> Any:
-    """Sum along `axis`, None for all, of the elements as `dtype`; of Bool elements as Int64."""
-    if dtype is not None:
-        return total(_as(self, element_type(dtype)), axis, None, kept("sum", keepdims, spelled))
+    """Sum along `axis`, None for all, of the elements as `dtype`; integers and Bool add up to Int64."""
     axes = reduced_axes("ReduceSum", axis, len(self.shape))
-    return ops.ReduceSum(kept("sum", keepdims, spelled))(_as(self, INT64) if self.dtype == BOOL else self, axes)
+    return ops.ReduceSum(kept("sum", keepdims, spelled))(_as(self, summed_type(self.dtype, dtype)), axes)
 
 
 @tensor_method("max")

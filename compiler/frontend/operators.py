@@ -28,9 +28,9 @@ BINARY: dict[type[ast.operator], tuple[str, str, Python]] = {
     ast.Mod: ("%", "FloorMod", operator.mod),
     ast.Pow: ("**", "Pow", operator.pow),
     ast.MatMult: ("@", "MatMul", operator.matmul),
-    ast.BitAnd: ("&", "LogicalAnd", operator.and_),
-    ast.BitOr: ("|", "LogicalOr", operator.or_),
-    ast.BitXor: ("^", "LogicalXor", operator.xor),
+    ast.BitAnd: ("&", "BitwiseAnd", operator.and_),
+    ast.BitOr: ("|", "BitwiseOr", operator.or_),
+    ast.BitXor: ("^", "BitwiseXor", operator.xor),
     ast.LShift: ("<<", "", operator.lshift),
     ast.RShift: (">>", "", operator.rshift),
 }
@@ -45,7 +45,7 @@ COMPARE: dict[type[ast.cmpop], tuple[str, str, Python]] = {
 UNARY: dict[type[ast.unaryop], tuple[str, str, Python]] = {
     ast.USub: ("-", "Neg", operator.neg),
     ast.UAdd: ("+", "", operator.pos),
-    ast.Invert: ("~", "LogicalNot", operator.invert),
+    ast.Invert: ("~", "Invert", operator.invert),
 }
 
 
@@ -63,9 +63,9 @@ def binary(tracer: Tracer, kind: type[ast.operator], left: Any, right: Any) -> A
         raise tracer.error(f"operator {symbol} does not take tensors", kind=TypeError)
     if name == "MatMul":
         return matmul(tracer, left, right)
-    if name.startswith("Logical"):
-        _logical_operands(tracer, symbol, left, right)
     _check_operands(tracer, symbol, left, right)
+    if name.startswith("Bitwise") and _are_bool(tracer, symbol, left, right):
+        name = name.replace("Bitwise", "Logical")
     return tracer.emit(tracer.op(name), left, right)
 
 
@@ -118,8 +118,8 @@ def unary(tracer: Tracer, kind: type[ast.unaryop], operand: Any) -> Any:
         return fold(tracer, f"operator {symbol}", python, operand)
     if not name:
         return tracer.value(operand)
-    if name == "LogicalNot":
-        _logical_operands(tracer, symbol, operand)
+    if name == "Invert" and _are_bool(tracer, symbol, operand):
+        name = "LogicalNot"
     return tracer.emit(tracer.op(name), operand)
 
 
@@ -155,11 +155,13 @@ def truth(tracer: Tracer, value: Any, what: str) -> bool:
         raise tracer.error(f"{what} has no truth value: {text}", kind=kind_of(error)) from None
 
 
-def _logical_operands(tracer: Tracer, symbol: str, *operands: Any) -> None:
-    for operand in operands:
-        dtype = tracer.value(operand).tensor_type.dtype
-        if dtype != BOOL:
-            raise tracer.error(f"operator {symbol} takes tensors of Bool, not of {dtype}", kind=TypeError)
+def _are_bool(tracer: Tracer, symbol: str, *operands: Any) -> bool:
+    """Whether all operands of an operator on bits are Bool. Raises MspcError where one is floating point."""
+    kinds = [BOOL if isinstance(x, bool) else tracer.value(x).tensor_type.dtype for x in operands]
+    for dtype in kinds:
+        if dtype.is_float:
+            raise tracer.error(f"operator {symbol} takes integers and Bool, not {dtype}", kind=TypeError)
+    return all(dtype == BOOL for dtype in kinds)
 
 
 def _check_operands(tracer: Tracer, symbol: str, left: Any, right: Any) -> None:

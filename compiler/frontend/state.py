@@ -27,7 +27,7 @@ from mspc.ops.control.constraint import is_constraint
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
-from mspc.ops.promotion import operand_dtype
+from mspc.ops.promotion import operand_dtypes, promotes_from
 from mspc.ops.tensor.cast import Cast
 
 INLINE_LIMIT = 16
@@ -248,14 +248,17 @@ class Tracer:
         return values
 
     def operands(self, op: Op, operands: Sequence[Any]) -> list[Value]:
-        like = next((v.tensor_type.dtype for v in map(self._typed, operands) if v is not None), None)
+        typed = [self._typed(operand) for operand in operands[promotes_from(op) :]]
+        like = next((v.tensor_type.dtype for v in typed if v is not None), None)
         values = [v if isinstance(v, Value) else self.value(v, like) for v in operands]
         if self.precision is not None:
             values = self.precise(op, values, self.precision)
         if len(values) < 2 and not getattr(op, "promotes", ""):
             return values
-        common = operand_dtype(op, [v.type.dtype for v in values if isinstance(v.type, TensorType)])
-        return values if common is None else [self.cast(v, common) for v in values]
+        if not all(isinstance(v.type, TensorType) for v in values):
+            return values
+        kinds = operand_dtypes(op, [v.tensor_type.dtype for v in values])
+        return [self.cast(v, kind) for v, kind in zip(values, kinds, strict=True)]
 
     def precise(self, op: Op, values: list[Value], policy: Precision) -> list[Value]:
         """Operands in the element type in which the operator computes under mixed precision."""

@@ -13,7 +13,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.arguments import sequence_of
 from mspc.ops.bases import Binary, Elementwise, Unary
 from mspc.ops.cpu.blocks import elementwise
-from mspc.ops.math.comparison import GreaterEqual, Select
+from mspc.ops.math.comparison import Equal, Greater, Less, Select
 from mspc.ops.op import ArrayBackend, Names, Op, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.sharding.rules import broadcast_rule, same_rule
@@ -179,21 +179,22 @@ class Mod(_Remainder):
 
 
 class _Extremum(Binary, abstract=True):
-    """The gradient goes to one operand; to x where both are equal."""
+    """The gradient goes to one operand; half to each where both are equal."""
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         left, right = (x, y) if self.array_function == "maximum" else (y, x)
-        mine = b.emit(GreaterEqual(), left, right)
         zero = b.constant(0, dout.tensor_type.dtype)
-        dx = b.emit(Select(), mine, dout, zero)
-        dy = b.emit(Select(), mine, zero, dout)
+        half = b.emit(Mul(), dout, b.constant(0.5, dout.tensor_type.dtype))
+        shared = b.emit(Select(), b.emit(Equal(), x, y), half, dout)
+        dx = b.emit(Select(), b.emit(Less(), left, right), zero, shared)
+        dy = b.emit(Select(), b.emit(Greater(), left, right), zero, shared)
         return gradients(b, x, y, dx, dy)
 
     samples: ClassVar[Any] = BINARY_SAMPLES
 
 
 class Maximum(_Extremum):
-    """The larger of x and y; the gradient goes to x where they are equal."""
+    """The larger of x and y; half the gradient goes to each where they are equal."""
 
     function: ClassVar[Names] = "maximum"
     method: ClassVar[Names] = "maximum"
@@ -203,7 +204,7 @@ class Maximum(_Extremum):
 
 
 class Minimum(_Extremum):
-    """The smaller of x and y; the gradient goes to x where they are equal."""
+    """The smaller of x and y; half the gradient goes to each where they are equal."""
 
     function: ClassVar[Names] = "minimum"
     method: ClassVar[Names] = "minimum"

@@ -99,7 +99,9 @@ def _require_bool(name: str, *types: TensorType) -> None:
 
 
 class _Logical(Predicate, abstract=True):
-    promotes: ClassVar[str] = ""
+    """Numbers count as true where they are not 0."""
+
+    promotes: ClassVar[str] = "bool"
 
     def check(self, *types: TensorType) -> None:
         _require_bool(self.name, *types)
@@ -145,6 +147,7 @@ class LogicalNot(Unary):
     method: ClassVar[Names] = "logical_not"
     array_function: ClassVar[str] = "logical_not"
     cuda: ClassVar[str] = "!{0}"
+    promotes: ClassVar[str] = "bool"
     bprop: ClassVar[Any] = _BOOLEAN
     samples: ClassVar[Any] = (sample((8, 16), dtypes=("Bool",), gradient=False),)
 
@@ -153,7 +156,10 @@ class LogicalNot(Unary):
 
 
 class _FloatPredicate(Unary, abstract=True):
+    """Integers and Bool are looked at as Float32."""
+
     float_only: ClassVar[bool] = True
+    promotes: ClassVar[str] = "float"
 
     def result_dtype(self, *types: TensorType) -> DType:
         return BOOL
@@ -162,6 +168,8 @@ class _FloatPredicate(Unary, abstract=True):
 class IsNan(_FloatPredicate):
     """Where x is not a number."""
 
+    function: ClassVar[Names] = "isnan"
+    method: ClassVar[Names] = "isnan"
     array_function: ClassVar[str] = "isnan"
     cuda: ClassVar[str] = "{0} != {0}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -171,6 +179,8 @@ class IsNan(_FloatPredicate):
 class IsInf(_FloatPredicate):
     """Where x is an infinity."""
 
+    function: ClassVar[Names] = "isinf"
+    method: ClassVar[Names] = "isinf"
     array_function: ClassVar[str] = "isinf"
     cuda: ClassVar[str] = "{0} == {0} && {0} - {0} != {0} - {0}"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -180,6 +190,8 @@ class IsInf(_FloatPredicate):
 class IsFinite(_FloatPredicate):
     """Where x is neither an infinity nor not a number."""
 
+    function: ClassVar[Names] = "isfinite"
+    method: ClassVar[Names] = "isfinite"
     array_function: ClassVar[str] = "isfinite"
     cuda: ClassVar[str] = "{0} - {0} == T(0)"
     bprop: ClassVar[Any] = _BOOLEAN
@@ -190,10 +202,12 @@ class Select(Elementwise):
     """x where the condition holds, y elsewhere; all three are broadcast against each other."""
 
     function: ClassVar[Names] = ("select", "where")
+    promotes: ClassVar[str] = "common"
+    promotes_from: ClassVar[int] = 1
     cuda: ClassVar[str] = "{0} ? {1} : {2}"
 
-    def rule(self, condition: TensorType, x: TensorType, y: TensorType) -> str:
-        return broadcast_rule((condition.shape, x.shape, y.shape))
+    def rule(self, condition: TensorType, input: TensorType, other: TensorType) -> str:
+        return broadcast_rule((condition.shape, input.shape, other.shape))
 
     def result_dtype(self, *types: TensorType) -> DType:
         return types[1].dtype

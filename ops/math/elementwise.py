@@ -30,9 +30,10 @@ def scaled(b: Builder, number: float, value: Value) -> Value:
 
 
 class Smooth(Unary, abstract=True):
-    """A function of floating-point numbers."""
+    """A function of floating-point numbers; integers and Bool become Float32."""
 
     float_only: ClassVar[bool] = True
+    promotes: ClassVar[str] = "float"
 
 
 class Square(Unary):
@@ -258,8 +259,6 @@ class Rint(_Step):
 class Trunc(_Step):
     """x without its fraction."""
 
-    function: ClassVar[Names] = "trunc"
-    method: ClassVar[Names] = "trunc"
     float_only: ClassVar[bool] = True
     array_function: ClassVar[str] = "trunc"
     cuda: ClassVar[str] = "trunc({0})"

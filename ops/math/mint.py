@@ -275,7 +275,7 @@ class IsClose(Binary):
 
     rtol: float = 1e-05
     atol: float = 1e-08
-    equal_nan: bool = True
+    equal_nan: bool = False
     bprop: ClassVar[Any] = NotDifferentiable("its result is Bool")
     samples: ClassVar[Any] = (
         sample((8, 16), (8, 16), gradient=False),

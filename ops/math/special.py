@@ -69,6 +69,7 @@ class _WithZero(Binary, abstract=True):
     """0 where x is 0, whatever y is."""
 
     float_only: ClassVar[bool] = True
+    promotes: ClassVar[str] = "float"
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     samples: ClassVar[Any] = (
         sample((8, 16), (8, 16), low=0.5),

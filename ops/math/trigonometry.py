@@ -171,6 +171,7 @@ class Atan2(Binary):
 
     array_function: ClassVar[str] = "arctan2"
     float_only: ClassVar[bool] = True
+    promotes: ClassVar[str] = "float"
     cuda: ClassVar[str] = "atan2({0}, {1})"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:

@@ -211,7 +211,7 @@ class GatherGrad(Op):
 
 
 class UnsortedSegmentSum(Op):
-    """Sums the rows of x that share a segment: out[s] = sum of x[i] with segment_ids[i] == s; others are
+    """Sums the rows of x that share a segment: out[s] = sum of x[i] with segment_ids[i] == offset + s; others are
     dropped.
 
     Called as `UnsortedSegmentSum()(x, segment_ids, num_segments)`. segment_ids has the leading dimensions of
@@ -224,6 +224,7 @@ class UnsortedSegmentSum(Op):
     samples: ClassVar[Any] = (
         sample((8, 4, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, num_segments=16),
         sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=0, high=8, num_segments=8),
+        sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=0, high=16, num_segments=8, offset=4),
     )
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -236,7 +237,7 @@ class UnsortedSegmentSum(Op):
         return inferred
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
-        return {1: self.num_segments}
+        return {1: self.offset + self.num_segments}
 
     def rule(self, x: TensorType, segment_ids: TensorType) -> str:
         count = len(segment_ids.shape)
@@ -247,7 +248,7 @@ class UnsortedSegmentSum(Op):
         return f"{' '.join(names[:-1])}, {' '.join(names[:count])} -> {' '.join(out)}"
 
     def bprop(self, b: Builder, x: Value, segment_ids: Value, out: Value, dout: Value) -> Gradients:
-        return b.emit(EmbeddingLookup(), dout, segment_ids), None
+        return b.emit(EmbeddingLookup(self.offset), dout, segment_ids), None
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp
@@ -267,7 +268,7 @@ class UnsortedSegmentSum(Op):
 
     def localize(self, placement: Placement) -> Op:
         here = placement.out_layouts[0].slices_for(placement.rank, placement.out_types[0].shape)[0]
-        return replace(self, num_segments=here.stop - here.start, offset=here.start)
+        return replace(self, num_segments=here.stop - here.start, offset=self.offset + here.start)
 
 
 class EmbeddingLookup(Op):

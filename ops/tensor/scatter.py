@@ -16,7 +16,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import DType, TensorType, dtype_of
 from mspc.ops.arguments import int_of, ints_of, split_call
 from mspc.ops.bases import require_same
-from mspc.ops.math.arithmetic import Div, Mul
+from mspc.ops.math.arithmetic import Div, DivNoNan, Mul
 from mspc.ops.math.comparison import Equal, Select
 from mspc.ops.math.elementwise import constant
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
@@ -271,8 +271,8 @@ class _SegmentExtremum(Op, abstract=True):
         back = EmbeddingLookup(self.offset)
         winners = b.emit(Cast(dst_type=dtype), b.emit(Equal(), x, b.emit(back, out, segment_ids)))
         count = b.emit(UnsortedSegmentSum(self.num_segments, self.offset), winners, segment_ids)
-        share = b.emit(Div(), b.emit(back, dout, segment_ids), b.emit(back, count, segment_ids))
-        return b.emit(Mul(), winners, share), None
+        share = b.emit(DivNoNan(), b.emit(back, dout, segment_ids), b.emit(back, count, segment_ids))
+        return b.emit(Mul(), winners, share), None  # rows of no segment count 0 winners
 
     def extremum(self, xp: Any, x: Any, ids: Any, function: Any, empty: Any) -> Any:
         rest = x.shape[ids.ndim :]
@@ -284,7 +284,7 @@ class _SegmentExtremum(Op, abstract=True):
 
     def localize(self, placement: Placement) -> Op:
         here = placement.out_layouts[0].slices_for(placement.rank, placement.out_types[0].shape)[0]
-        return replace(self, num_segments=here.stop - here.start, offset=here.start)
+        return replace(self, num_segments=here.stop - here.start, offset=self.offset + here.start)
 
 
 def largest(x: Any) -> float:

@@ -133,6 +133,13 @@ class ArgMinWithValue(_ArgExtremumWithValue):
         return self.take(be, inputs[0], be.xp.argmin(inputs[0], axis=self.axis))
 
 
+def descending(xp: Any, x: Any, axis: int) -> Any:
+    """The places of the elements of x in descending order along `axis`, equal ones in their order, as any element type
+    has it: what is no number stands first, and no element is negated, which would not do for unsigned ones."""
+    last = xp.argsort(xp.flip(x, axis), axis=axis, kind="stable")
+    return xp.flip(x.shape[axis] - 1 - last, axis)
+
+
 class TopK(Op):
     """The k largest elements along the last axis, in descending order, and their places: a tuple of two.
 
@@ -165,7 +172,7 @@ class TopK(Op):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
-        places = xp.argsort(-x, axis=-1, kind="stable")[..., : self.k]
+        places = descending(xp, x, -1)[..., : self.k]
         return xp.take_along_axis(x, places, axis=-1), places.astype(xp.int32)
 
 

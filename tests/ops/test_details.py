@@ -17,7 +17,7 @@ from mspc.ops.loss.loss import (
     SparseSoftmaxCrossEntropyWithLogits,
 )
 from mspc.ops.math.arithmetic import Add, Div, Maximum, Mul
-from mspc.ops.math.comparison import Select
+from mspc.ops.math.comparison import LogicalAnd, Select
 from mspc.ops.math.elementwise import Sqrt
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.math.reduce import ReduceMax, ReduceMean, ReduceProd
@@ -25,8 +25,9 @@ from mspc.ops.math.special import Erf
 from mspc.ops.nn.activation import GeLU, Sigmoid
 from mspc.ops.op import Op, Placement
 from mspc.ops.optim.optimizer import SGD, Adam, AdamWeightDecay, ApplyMomentum
-from mspc.ops.promotion import operand_dtype, promoted
+from mspc.ops.promotion import operand_dtypes, promoted
 from mspc.ops.random.dropout import Dropout
+from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.embedding import Gather, GatherGrad
 from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.slicing import StridedSlice
@@ -160,11 +161,11 @@ def test_equal_maxima_share_the_gradient() -> None:
     np.testing.assert_array_equal(grad, [[0, 3, 3], [5, 0, 0]])
 
 
-def test_maximum_of_equal_operands_passes_to_the_first() -> None:
+def test_maximum_of_equal_operands_passes_half_to_each() -> None:
     x, y = np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])
     dx, dy = gradients_of(Maximum(), [x, y], [np.ones(3)])
-    np.testing.assert_array_equal(dx, [1, 0, 1])
-    np.testing.assert_array_equal(dy, [0, 1, 0])
+    np.testing.assert_array_equal(dx, [0.5, 0, 1])
+    np.testing.assert_array_equal(dy, [0.5, 1, 0])
 
 
 def test_gradient_of_a_product_with_zeros_is_exact() -> None:
@@ -315,10 +316,13 @@ def test_promotion_of_element_types() -> None:
     assert promoted(BOOL, INT32) == INT32
     assert promoted(INT32, INT64) == INT64
     assert promoted(UINT8, INT32) == INT32
-    assert operand_dtype(Add(), [FLOAT32, FLOAT32]) is None
-    assert operand_dtype(Add(), [INT32, FLOAT32]) == FLOAT32
-    assert operand_dtype(Div(), [INT32, INT32]) == FLOAT32
-    assert operand_dtype(Select(), [BOOL, FLOAT32]) is None
+    assert tuple(operand_dtypes(Add(), [FLOAT32, FLOAT32])) == (FLOAT32, FLOAT32)
+    assert operand_dtypes(Add(), [INT32, FLOAT32]) == (FLOAT32, FLOAT32)
+    assert operand_dtypes(Div(), [INT32, INT32]) == (FLOAT32, FLOAT32)
+    assert operand_dtypes(Sqrt(), [INT32]) == (FLOAT32,)
+    assert operand_dtypes(LogicalAnd(), [INT32, FLOAT32]) == (BOOL, BOOL)
+    assert operand_dtypes(Select(), [BOOL, INT32, FLOAT32]) == (BOOL, FLOAT32, FLOAT32)
+    assert tuple(operand_dtypes(Cast(FLOAT32), [BOOL])) == (BOOL,)
 
 
 def test_scalars_keep_their_element_type() -> None:

@@ -5,9 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import axis_of, chunk_size, exchanged, part_of, part_sizes
+from mspc.api.ops.arguments import (
+    axis_of,
+    chunk_size,
+    exchanged,
+    flattened,
+    number_type,
+    part_of,
+    part_sizes,
+    permutation,
+)
 from mspc.api.ops.method_table import tensor_method
-from mspc.ir.types import FLOAT32, INT64
+from mspc.ir.types import FLOAT32, INT32
 
 
 def shape(input_x: Any) -> Any:
@@ -31,10 +40,18 @@ def dtype(input_x: Any) -> Any:
 
 
 def flatten(input: Any, order: str = "C", *, start_dim: int = 1, end_dim: int = -1) -> Any:
-    """Dimensions start_dim to end_dim made one."""
-    sizes = input.shape
-    last = end_dim if end_dim >= 0 else len(sizes) + end_dim
-    return ops.Reshape()(input, (*sizes[:start_dim], -1, *sizes[last + 1 :]))
+    """Dimensions start_dim to end_dim made one, the last index the fastest, or the first one for order "F"; less than
+    two dimensions are made one.
+
+    Raises:
+        ValueError: another order, a dimension outside, or start_dim behind end_dim.
+    """
+    one = len(input.shape) < 2
+    sizes = flattened("flatten", input.shape, 0 if one else start_dim, -1 if one else end_dim, order)
+    if order == "F":
+        turned = ops.Transpose()(input, permutation((), len(input.shape)))
+        return ops.Transpose()(ops.Reshape()(turned, tuple(reversed(sizes))), permutation((), len(sizes)))
+    return ops.Reshape()(input, sizes)
 
 
 @tensor_method("swapaxes", "swapdims")
@@ -131,8 +148,8 @@ def one_hot(indices: Any, depth: int, on_value: Any = 1, off_value: Any = 0, axi
 
 
 def full(size: Any, fill_value: Any, *, dtype: Any = None) -> Any:
-    """A tensor of one value."""
-    return ops.Fill()(FLOAT32 if dtype is None else dtype, size, fill_value)
+    """A tensor of one value, in the element type of a tensor of that value unless `dtype` is given."""
+    return ops.Fill()(number_type(fill_value) if dtype is None else dtype, size, fill_value)
 
 
 def zeros(size: Any, dtype: Any = None) -> Any:
@@ -161,10 +178,8 @@ def ones_like(input: Any, *, dtype: Any = None) -> Any:
 
 
 def scalar_to_array(input_scalar: Any, dtype: Any = None) -> Any:
-    """A number as a tensor without dimensions, of Float32 or Int64 unless `dtype` is given."""
-    if dtype is None:
-        dtype = FLOAT32 if isinstance(input_scalar, float) else INT64
-    return ops.Fill()(dtype, (), input_scalar)
+    """A number as a tensor without dimensions, of Float32, Int64 or Bool unless `dtype` is given."""
+    return ops.Fill()(number_type(input_scalar) if dtype is None else dtype, (), input_scalar)
 
 
 scalar_to_tensor = scalar_to_array
@@ -196,8 +211,13 @@ def triu(input: Any, diagonal: int = 0) -> Any:
 
 @tensor_method()
 def topk(input: Any, k: int, dim: Any = None, largest: bool = True, sorted: bool = True) -> Any:
-    """(the k largest elements along the last dimension, their places)."""
-    return ops.TopK(sorted)(input, k)
+    """(the k largest elements along `dim`, the smallest unless `largest`, their places as Int32); None: along the last
+    dimension."""
+    axis = axis_of("topk", -1 if dim is None else dim, len(input.shape))
+    if largest and axis == len(input.shape) - 1:
+        return ops.TopK(sorted)(input, k)
+    values, places = ops.TopkExt()(input, k, axis, largest, sorted)
+    return values, ops.cast(places, INT32)
 
 
 @tensor_method()

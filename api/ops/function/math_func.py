@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import count_of, kept, reduced_axes, unbounded
+from mspc.api.ops.arguments import are_whole, kept, reduced_axes, rounding, share_of, summed_type, unbounded
 from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT64
 
@@ -13,8 +13,11 @@ from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT64
 @tensor_method("div", "divide", "true_divide")
 def div(input: Any, other: Any, *, rounding_mode: Any = None) -> Any:
     """The quotient; rounded towards 0 for rounding_mode "trunc", down for "floor"."""
+    rounding("div", rounding_mode)
     if rounding_mode == "floor":
         return ops.FloorDiv()(input, other)
+    if rounding_mode == "trunc" and are_whole(input, other):
+        return ops.TruncateDiv()(input, other)
     if rounding_mode == "trunc":
         return ops.Trunc()(ops.Div()(input, other))
     return ops.Div()(input, other)
@@ -43,21 +46,9 @@ def round(input: Any) -> Any:
 
 
 @tensor_method()
-def isnan(input: Any) -> Any:
-    """Where the elements are no numbers; nowhere among integers."""
-    return ops.IsNan()(input if input.dtype.is_float else ops.cast(input, FLOAT32))
-
-
-@tensor_method()
-def isinf(input: Any) -> Any:
-    """Where the elements are infinite; nowhere among integers."""
-    return ops.IsInf()(input if input.dtype.is_float else ops.cast(input, FLOAT32))
-
-
-@tensor_method()
-def isfinite(input: Any) -> Any:
-    """Where the elements are finite numbers; everywhere among integers."""
-    return ops.IsFinite()(input if input.dtype.is_float else ops.cast(input, FLOAT32))
+def trunc(input: Any) -> Any:
+    """The next integers towards 0; integers as they are."""
+    return ops.Trunc()(input) if input.dtype.is_float else input
 
 
 @tensor_method()
@@ -89,8 +80,13 @@ def reduce_mean(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
 
 
 def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """Sum along `dim`, None for all."""
-    return ops.ReduceSum(keepdim)(input, () if dim is None else dim)
+    """Sum along `dim`, None for all, of the elements as `dtype`; integers and Bool add up to Int64."""
+    kind = summed_type(input.dtype, dtype)
+    return ops.ReduceSum(keepdim)(_as(input, kind), () if dim is None else dim)
+
+
+def _as(input: Any, dtype: Any) -> Any:
+    return input if input.dtype == dtype else ops.Cast()(input, dtype)
 
 
 @tensor_method()
@@ -103,9 +99,9 @@ def mean(x: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> A
 
 @tensor_method()
 def prod(input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = None, **spelled: Any) -> Any:
-    """Product along `axis`, None for all, of the elements as `dtype`."""
+    """Product along `axis`, None for all, of the elements as `dtype`; that of integers and Bool is Int64."""
     axes = reduced_axes("ReduceProd", axis, len(input.shape))
-    return ops.ReduceProd(kept("prod", keep_dims, spelled))(input if dtype is None else ops.cast(input, dtype), axes)
+    return ops.ReduceProd(kept("prod", keep_dims, spelled))(_as(input, summed_type(input.dtype, dtype)), axes)
 
 
 @tensor_method()
@@ -149,7 +145,7 @@ def _variance(input: Any, axes: Any, ddof: int, keepdims: bool) -> Any:
     _ = ops.Square()(ops.Sub()(input, ops.ReduceMean(True)(input, axes)))
     if not ddof:
         return ops.ReduceMean(keepdims)(_, axes)
-    return ops.Mul()(ops.ReduceSum(keepdims)(_, axes), 1.0 / (count_of(input.shape, axes) - ddof))
+    return ops.Mul()(ops.ReduceSum(keepdims)(_, axes), share_of(input.shape, axes, ddof))
 
 
 @tensor_method()
@@ -161,19 +157,18 @@ def std(input: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> 
 
 
 def argmax(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Index of the maximum along `dim`, Int64; None: among all elements in their order."""
+    """Index of the maximum along `dim`, Int64; None: among all elements in their order, without dimensions."""
     return _place_of(ops.Argmax, input, dim, keepdim)
 
 
 def argmin(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Index of the minimum along `dim`, Int64; None: among all elements in their order."""
+    """Index of the minimum along `dim`, Int64; None: among all elements in their order, without dimensions."""
     return _place_of(ops.Argmin, input, dim, keepdim)
 
 
 def _place_of(extremum: Any, input: Any, dim: Any, keepdim: bool) -> Any:
     if dim is None:
-        _ = extremum(0, INT64)(ops.Reshape()(input, (-1,)))
-        return ops.Reshape()(_, (1,) * len(input.shape)) if keepdim else _
+        return extremum(0, INT64)(ops.Reshape()(input, (-1,)))
     if keepdim:
         return ops.ExpandDims()(extremum(dim, INT64)(input), dim)
     return extremum(dim, INT64)(input)
@@ -186,16 +181,15 @@ def clip_by_value(x: Any, clip_value_min: Any = None, clip_value_max: Any = None
 
 @tensor_method("clamp", "clip")
 def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
-    """`input` kept between two values, of which one may be None.
+    """`input` kept between two values, of which one may be None; where it is one of them the gradient is its own.
 
     Raises:
         ValueError: both are None.
     """
-    if min is None:
-        return ops.Minimum()(input, unbounded("clamp") if max is None else max)
-    if max is None:
-        return ops.Maximum()(input, min)
-    return ops.Minimum()(ops.Maximum()(input, min), max)
+    if min is None and max is None:
+        unbounded("clamp")
+    low = input if min is None else ops.Select()(ops.Less()(input, min), min, input)
+    return low if max is None else ops.Select()(ops.Greater()(low, max), max, low)
 
 
 clip = clamp

@@ -228,7 +228,7 @@ def division_by_zero(x):
     return x * (1 / 0)
 
 
-@wrong("x & x", "operator & takes tensors of Bool, not of Float32")
+@wrong("x & x", "operator & takes integers and Bool, not Float32")
 def bits_of_floats(x):
     return x & x
 
