@@ -82,11 +82,6 @@ def number_type(value: Any) -> DType:
     return getattr(value, "dtype", INT64 if isinstance(value, int) else FLOAT32)
 
 
-def are_whole(*values: Any) -> bool:
-    """Whether all of these tensors and numbers are integers or Bool."""
-    return not any(number_type(value).is_float for value in values)
-
-
 def rounding(name: str, mode: Any) -> None:
     """Raises ValueError where `mode` is no way to round a quotient."""
     if mode not in (None, "floor", "trunc"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -24,13 +25,19 @@ _BOOLEAN = NotDifferentiable("its result is Bool")
 
 
 class Cdist(Op):
-    """The p-norm of every x[..., i, :] - y[..., j, :]: [..., m, k], [..., n, k] -> [..., m, n]."""
+    """The p-norm of every x[..., i, :] - y[..., j, :]: [..., m, k], [..., n, k] -> [..., m, n].
+
+    p = 0 counts what differs, p = inf is the largest difference.
+    """
 
     p: float = 2.0
     samples: ClassVar[Any] = (
         sample((8, 3), (4, 3)),
         sample((2, 4, 3), (2, 8, 3), p=3.0),
         sample((8, 2), (4, 2), p=1.0),
+        sample((8, 2), (4, 2), p=0.5),
+        sample((8, 3), (4, 3), p=math.inf),
+        sample((8, 3), (4, 3), p=0.0),
     )
 
     def infer(self, *types: Any) -> Any:
@@ -43,24 +50,41 @@ class Cdist(Op):
         rank = len(x.shape)
         if rank < 2 or len(y.shape) != rank:
             raise MspcError(f"Cdist needs two tensors of the same 2 or 3 dimensions, not {x.shape} and {y.shape}")
-        if not self.p >= 1:
-            raise MspcError(f"Cdist: p is {self.p}, not at least 1")
+        if not self.p >= 0:
+            raise MspcError(f"Cdist: p is {self.p}, not a number from 0 to inf")
         lead = " ".join(factor_names(rank - 2))
         return f"{lead} m_ k_!, {lead} n_ k_! -> {lead} m_ n_"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
+        if self.p == 0:
+            return None, None
         rank = len(x.shape)
         apart = b.emit(Sub(), b.emit(ExpandDims(rank - 1), x), b.emit(ExpandDims(rank - 2), y))
-        base = b.emit(Select(), b.emit(Equal(), out, constant(b, 0, out)), constant(b, 1, out), out)
-        share = b.emit(Div(), dout, b.emit(Pow(), base, constant(b, self.p - 1, out)))
-        steep = b.emit(Mul(), b.emit(Sign(), apart), b.emit(Pow(), b.emit(Abs(), apart), constant(b, self.p - 1, out)))
+        steep, share = self.slopes(b, apart, out, dout)
         parts = b.emit(Mul(), steep, b.emit(ExpandDims(rank), share))
         dx = b.emit(ReduceSum(axis=(rank - 1,)), parts)
         return dx, scaled(b, -1, b.emit(ReduceSum(axis=(rank - 2,)), parts))
 
+    def slopes(self, b: Builder, apart: Value, out: Value, dout: Value) -> tuple[Value, Value]:
+        """(what a difference contributes, what multiplies it): their product is its gradient."""
+        zero, size = constant(b, 0, out), b.emit(Abs(), apart)
+        if self.p == math.inf:
+            largest = b.emit(Equal(), size, b.emit(ExpandDims(len(out.shape)), out))
+            return b.emit(Select(), largest, b.emit(Sign(), apart), zero), dout
+        power = constant(b, self.p - 1, out)
+        base = b.emit(Select(), b.emit(Equal(), out, zero), constant(b, 1, out), out)
+        steep = b.emit(Mul(), b.emit(Sign(), apart), b.emit(Pow(), size, power))
+        if self.p < 1:
+            steep = b.emit(Select(), b.emit(Equal(), apart, zero), zero, steep)
+        return steep, b.emit(Div(), dout, b.emit(Pow(), base, power))
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x, y) = be.xp, inputs
         apart = xp.abs(x[..., :, None, :] - y[..., None, :, :])
+        if self.p == 0:
+            return (apart != 0).sum(-1).astype(x.dtype)
+        if self.p == math.inf:
+            return apart.max(-1, initial=0).astype(x.dtype)
         return (apart**self.p).sum(-1) ** (1 / self.p)
 
 

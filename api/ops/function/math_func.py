@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import are_whole, kept, reduced_axes, rounding, share_of, summed_type, unbounded
+from mspc.api.ops.arguments import kept, reduced_axes, rounding, share_of, summed_type, unbounded
 from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT64
 
@@ -16,10 +16,8 @@ def div(input: Any, other: Any, *, rounding_mode: Any = None) -> Any:
     rounding("div", rounding_mode)
     if rounding_mode == "floor":
         return ops.FloorDiv()(input, other)
-    if rounding_mode == "trunc" and are_whole(input, other):
-        return ops.TruncateDiv()(input, other)
     if rounding_mode == "trunc":
-        return ops.Trunc()(ops.Div()(input, other))
+        return ops.TruncateDiv()(input, other)
     return ops.Div()(input, other)
 
 

@@ -1,0 +1,22 @@
+"""Public functions, operators and tensor methods against PyTorch: every name with every case of its judge."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from tests.oracle.judging import Judge, differences
+
+TABLES = ("elementwise", "reductions")
+CASES = [
+    pytest.param(judge, name, id=f"{table} {index} {name}")
+    for table in TABLES
+    for index, judge in enumerate(import_module(f"tests.oracle.{table}").JUDGES)
+    for name in judge.names
+]
+
+
+@pytest.mark.parametrize(("judge", "name"), CASES)
+def test_equal_to_the_judge(judge: Judge, name: str) -> None:
+    assert differences(judge, name) == []
