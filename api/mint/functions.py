@@ -110,7 +110,11 @@ def index_select(input: Any, dim: int, index: Any) -> Any:
 
 
 def gather(input: Any, dim: int, index: Any) -> Any:
-    """Element by element the value of `input` at `index` along `dim`."""
+    """Element by element the value of `input` at `index` along `dim`; along others `index` may be smaller."""
+    rank = len(input.shape)
+    sizes = tuple([input.shape[d] if d == dim % rank else index.shape[d] for d in range(rank)])
+    if sizes != input.shape:
+        input = ops.StridedSlice()(input, (0,) * rank, sizes, (1,) * rank)
     return ops.GatherD()(input, dim, index)
 
 

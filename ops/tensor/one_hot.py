@@ -28,6 +28,8 @@ class OneHot(Op):
     axis: int = -1
     depth: int = 0
     offset: int = 0
+    promotes: ClassVar[str] = "common"
+    promotes_from: ClassVar[int] = 1
     bprop: ClassVar[Any] = NotDifferentiable("its input is an integer")
     samples: ClassVar[Any] = (
         sample(

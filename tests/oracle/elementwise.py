@@ -104,10 +104,16 @@ ARITHMETIC = [
     Judge(
         everywhere("div"), torch.div, binary(0.5, 9.0, _KINDS), named=[{"rounding_mode": m} for m in ("floor", "trunc")]
     ),
-    Judge(everywhere("floor_div floor_divide", "FloorDiv"),
-          lambda x, y: torch.div(x, y, rounding_mode="floor"), binary(0.5, 9.0, _KINDS)),
-    Judge(everywhere("floor_mod", "FloorMod RemainderTensorTensor RemainderTensorScalar RemainderScalarTensor"),
-          torch.remainder, binary(0.5, 9.0, _KINDS)),
+    Judge(
+        everywhere("floor_div floor_divide", "FloorDiv"),
+        lambda x, y: torch.div(x, y, rounding_mode="floor"),
+        binary(0.5, 9.0, _KINDS),
+    ),
+    Judge(
+        everywhere("floor_mod", "FloorMod RemainderTensorTensor RemainderTensorScalar RemainderScalarTensor"),
+        torch.remainder,
+        binary(0.5, 9.0, _KINDS),
+    ),
     Judge(everywhere("", "Mod TruncateMod FmodTensor"), torch.fmod, binary(0.5, 9.0, _KINDS)),
     Judge(("ops.TruncateDiv",), lambda x, y: torch.div(x, y, rounding_mode="trunc"), binary(0.5, 9.0, _KINDS)),
     Judge(everywhere("pow tensor_pow", "Pow"), torch.pow, binary(0.5, 3.0, _KINDS), loose=4),
@@ -117,7 +123,9 @@ ARITHMETIC = [
     Judge(("ops.DivNoNan",), lambda x, y: torch.where(y == 0, 0, x / y).to((x / y).dtype), binary(0.5)),
     _of_two("", "Atan2", torch.atan2, 0.3),
     Judge(("ops.Hypot",), torch.hypot, binary(0.3, types=("float32", "float64"))),
-    Judge(("ops.Xlogy",), lambda x, y: torch.where(x == 0, 0, torch.xlogy(x, y)).to(torch.xlogy(x, y).dtype), binary(0.5)),
+    Judge(
+        ("ops.Xlogy",), lambda x, y: torch.where(x == 0, 0, torch.xlogy(x, y)).to(torch.xlogy(x, y).dtype), binary(0.5)
+    ),
     Judge(("ops.Xdivy",), lambda x, y: torch.where(x == 0, 0, x / y).to((x / y).dtype), binary(0.5)),
     Judge(
         ("ops.MulNoNan",),
@@ -130,12 +138,14 @@ ARITHMETIC = [
     Judge(("operator.and_",), torch.bitwise_and, _BITS),
     Judge(("operator.or_",), torch.bitwise_or, _BITS),
     Judge(("operator.xor",), torch.bitwise_xor, _BITS),
-]  # fmt: skip
+]
 _LOGIC = [[drawn(3, 4, dtype="bool"), drawn(3, 4, dtype="int32"), drawn(3, 4)]]
 _CHOICE = [
     [drawn(3, 4, dtype="bool"), drawn(3, 4, dtype=one), drawn(4, dtype=other)]
-    for one in TYPES for other in TYPES if one <= other
-] + [[drawn(3, 1, dtype="bool"), drawn(4), drawn()], [drawn(0, 4, dtype="bool"), drawn(0, 4), drawn(4)]]  # fmt: skip
+    for one in TYPES
+    for other in TYPES
+    if one <= other
+] + [[drawn(3, 1, dtype="bool"), drawn(4), drawn()], [drawn(0, 4, dtype="bool"), drawn(0, 4), drawn(4)]]
 CHOSEN = [
     Judge(everywhere("where select", "Select"), torch.where, _CHOICE),
     Judge(
@@ -147,13 +157,17 @@ CHOSEN = [
     Judge(
         everywhere("masked_fill", "MaskedFill"),
         lambda x, mask, value: x.masked_fill(mask, value),
-        [[drawn(3, 4, dtype=kind), drawn(4, dtype="bool")] for kind in EITHER] + [[drawn(3, 1, 2), drawn(4, 1, dtype="bool")]],
+        [[drawn(3, 4, dtype=kind), drawn(4, dtype="bool")] for kind in EITHER]
+        + [[drawn(3, 1, 2), drawn(4, 1, dtype="bool")]],
         arguments=[(2,)],
     ),
     Judge(
         everywhere("clamp clip clip_by_value"),
         lambda x, low, high: torch.clamp(x, low, high),
-        unary(types=("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64")) + [[np.array([-1.0, 2.0, 0.0, 5.0])]],
+        [
+            *unary(types=("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64")),
+            [np.array([-1.0, 2.0, 0.0, 5.0])],
+        ],
         arguments=[(-1, 2), (None, 2), (-1, None), (3, 1), (-0.5, 0.75)],
     ),
 ]

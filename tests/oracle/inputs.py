@@ -40,17 +40,33 @@ def unary(low: float = -3.0, high: float = 3.0, types: tuple[str, ...] = TYPES) 
 def binary(low: float = -3.0, high: float = 3.0, types: tuple[str, ...] = TYPES) -> list[list[np.ndarray]]:
     """Two tensors: same and mixed types, broadcasting, ties, and what is no ordinary number."""
 
-    def both(left: tuple[int, ...], right: tuple[int, ...], kinds: tuple[str, str] = ("float64",) * 2) -> list[np.ndarray]:
+    def both(
+        left: tuple[int, ...], right: tuple[int, ...], kinds: tuple[str, str] = ("float64",) * 2
+    ) -> list[np.ndarray]:
         first, second = kinds
         return [drawn(*left, dtype=first, low=low, high=high), drawn(*right, dtype=second, low=low, high=high)]
 
     cases = [both((3, 4), (3, 4), (dtype, dtype)) for dtype in types]
-    mixed = [("float16", "float32"), ("float32", "float64"), ("int32", "float32"), ("bool", "int32"), ("bool", "float32")]
+    mixed = [
+        ("float16", "float32"),
+        ("float32", "float64"),
+        ("int32", "float32"),
+        ("bool", "int32"),
+        ("bool", "float32"),
+    ]
     mixed += [("uint8", "int16"), ("int32", "int64"), ("int64", "float16"), ("float16", "bfloat16"), ("uint8", "int8")]
     for one, other in mixed:
         if one in types and other in types:
             cases += [both((3, 4), (3, 4), (one, other)), both((4,), (3, 4), (other, one))]
-    shapes = [((3, 4), (4,)), ((3, 1), (1, 4)), ((), (2, 3)), ((2, 3), ()), ((1,), (1,)), ((0, 4), (4,)), ((2, 1, 3), (4, 1))]
+    shapes = [
+        ((3, 4), (4,)),
+        ((3, 1), (1, 4)),
+        ((), (2, 3)),
+        ((2, 3), ()),
+        ((1,), (1,)),
+        ((0, 4), (4,)),
+        ((2, 1, 3), (4, 1)),
+    ]
     cases += [both(*pair) for pair in shapes]
     ties = np.array([1.0, 2.0, 2.0, 0.5]) if low >= 0 else np.array([1.0, -2.0, 0.0, 2.0])
     cases += [[ties, ties.copy()], [ties, np.array([1.0, 1.0, 2.0, 2.0])]]

@@ -23,7 +23,7 @@ COUNTED: Counter[str] = Counter()
 """How many values and gradients were compared in this run."""
 Arrays = Sequence[np.ndarray]
 TOLERANCES = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1e-12}
-"""Largest relative error, and the absolute one below 1, by the element type of a result: some units in its last place."""
+"""Largest relative error, and the absolute one below 1, by the element type of a result: units in its last place."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,9 @@ class Judge:
     """What one or more public names are held against.
 
     names: as scripts write them: "ops.sqrt", "mint.sqrt", "Tensor.sqrt"; "ops.Sqrt" is made without arguments.
-    theirs: the same in PyTorch, of tensors and then the arguments.
+    theirs: the same in PyTorch, of tensors and then the arguments; what MindSpore decides (docs/numbers.md).
     inputs: lists of arrays, each list a case.
     arguments: what follows the tensors, each tuple a case. named: the same by name.
-    convert: from their result to ours, where MindSpore decides otherwise (docs/numbers.md).
     refused: element types of inputs that mspc refuses, as MindSpore does.
     gradient: whether gradients are compared.
     loose: factor on the tolerance, for sums of many terms and such.
@@ -46,7 +45,6 @@ class Judge:
     inputs: Sequence[Arrays]
     arguments: Sequence[tuple[Any, ...]] = ((),)
     named: Sequence[dict[str, Any]] = ({},)
-    convert: Callable[[Any], Any] = staticmethod(lambda found: found)
     refused: frozenset[str] = frozenset()
     gradient: bool = True
     loose: float = 1.0
@@ -108,7 +106,7 @@ def flat(value: Any) -> list[Any]:
 def _difference(judge: Judge, function: Any, arrays: Arrays, arguments: tuple[Any, ...], named: dict[str, Any]) -> str:
     refused = any(array.dtype.name in judge.refused for array in arrays)
     try:
-        theirs = judge.convert(judge.theirs(*map(to_torch, arrays), *arguments, **named))
+        theirs = judge.theirs(*map(to_torch, arrays), *arguments, **named)
     except (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError) as error:
         if not refused:
             return f"the judge has no answer: {str(error).splitlines()[0]}"
@@ -161,7 +159,7 @@ def gradients(
     wanted = [i for i, x in enumerate(arrays) if x.dtype.kind == "f"]
     for i in wanted:
         inputs[i].requires_grad_(True)
-    results = flat(judge.convert(judge.theirs(*inputs, *arguments, **named)))
+    results = flat(judge.theirs(*inputs, *arguments, **named))
     chosen = [i for i, part in enumerate(results) if part.is_floating_point()]
     weights = [np.random.default_rng(i).uniform(0.5, 1.5, tuple(results[i].shape)) for i in chosen]
     total = reduce(operator.add, [(results[i] * torch.tensor(w)).sum() for i, w in zip(chosen, weights, strict=True)])

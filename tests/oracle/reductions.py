@@ -44,7 +44,9 @@ class _Along:
         return function(x, **_spelled(self.name, axis, keep), **self.more)
 
 
-def _along(names: tuple[str, ...], theirs: Any, inputs: Any, axes: Any = AXES, more: Any = None, **rest: Any) -> list[Judge]:
+def _along(
+    names: tuple[str, ...], theirs: Any, inputs: Any, axes: Any = AXES, more: Any = None, **rest: Any
+) -> list[Judge]:
     def judge(x: Any, *axis: Any, keep: bool = False) -> Any:
         return theirs(x, axis[0] if axis else tuple(range(x.dim())), keep)
 
@@ -95,22 +97,33 @@ def _same(x: Any, axis: Any, keep: bool) -> Any:
 SUMS = [
     *_along(everywhere("sum"), _sum, reduced() + EMPTY, loose=8),
     *_along(("ops.reduce_sum", "ops.ReduceSum"), _same, reduced(NUMBERS) + EMPTY, loose=8),
-    *_along(everywhere("sum"), lambda x, axis, keep: x.double().sum(axis, keepdim=keep), reduced(FEW), more={"dtype": "float64"}, gradient=False),
+    *_along(
+        everywhere("sum"),
+        lambda x, axis, keep: x.double().sum(axis, keepdim=keep),
+        reduced(FEW),
+        more={"dtype": "float64"},
+        gradient=False,
+    ),
     *_along(("ops.mean", "Tensor.mean"), _mean, reduced(NUMBERS), loose=4),
     *_along(("mint.mean", "ops.reduce_mean", "ops.ReduceMean"), _mean, reduced(FLOATS), loose=4),
-    *_along(("ops.prod", "Tensor.prod", "mint.prod"), _prod, reduced(("float32", "float64", *WHOLE, "bool"), 0.3, 2.0), loose=8),
+    *_along(
+        ("ops.prod", "Tensor.prod", "mint.prod"),
+        _prod,
+        reduced(("float32", "float64", *WHOLE, "bool"), 0.3, 2.0),
+        loose=8,
+    ),
     *_along(("ops.ReduceProd",), _prod, reduced(("float32", "float64", "int64"), 0.3, 2.0), loose=8),
     *_along(everywhere("all", "ReduceAll", "ops.ReduceAll"), _each(torch.all), reduced() + EMPTY),
     *_along(everywhere("any", "ReduceAny", "ops.ReduceAny"), _each(torch.any), reduced() + EMPTY),
     *_along(("ops.ReduceAll",), _each(torch.all), reduced(("bool",))[:1]),
     *_along(("ops.ReduceAny",), _each(torch.any), reduced(("bool",))[:1]),
-    *_along(everywhere("amax", "ReduceMax") + ("Tensor.max",), lambda x, a, k: torch.amax(x, a, k), reduced(NUMBERS)),
-    *_along(everywhere("amin", "ReduceMin") + ("Tensor.min",), lambda x, a, k: torch.amin(x, a, k), reduced(NUMBERS)),
+    *_along((*everywhere("amax", "ReduceMax"), "Tensor.max"), lambda x, a, k: torch.amax(x, a, k), reduced(NUMBERS)),
+    *_along((*everywhere("amin", "ReduceMin"), "Tensor.min"), lambda x, a, k: torch.amin(x, a, k), reduced(NUMBERS)),
     *_along(everywhere("var"), _spread(torch.var, 0), reduced(("float32", "float64", "int32")), loose=8),
     *_along(everywhere("var"), _spread(torch.var, 1), reduced(("float64",))[:1], AXES, {"ddof": 1}, loose=8),
     *_along(everywhere("std"), _spread(torch.std, 0), reduced(("float32", "float64", "int32"))[:3], loose=8),
     *_along(everywhere("std"), _spread(torch.std, 1), reduced(("float64",))[:1], AXES, {"ddof": 1}, loose=8),
-]  # fmt: skip
+]
 _DIMS = ((), (0,), (1,), (-1,), (-2,))
 
 
@@ -156,7 +169,7 @@ def _narrow_places(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: 
 
 EXTREMES = [
     [np.array([[np.iinfo(kind).min, np.iinfo(kind).max, 0, 1, np.iinfo(kind).min]], kind)] for kind in WHOLE
-] + [[np.array([[True, False, True, False]])], [np.array([[1.0, np.nan, np.inf, -np.inf, 0.0]])]]  # fmt: skip
+] + [[np.array([[True, False, True, False]])], [np.array([[1.0, np.nan, np.inf, -np.inf, 0.0]])]]
 _SORTED = [*(case for case in reduced(TYPES) if case[0].shape[-1] > 2), *EXTREMES]
 _UNIQUE = [[np.argsort(drawn(24)).reshape(2, 3, 4).astype(kind)] for kind in ("float64", "int32")]
 PLACES = [
@@ -177,9 +190,19 @@ PLACES = [
     Judge(("ops.topk", "Tensor.topk"), _narrow_places, _SORTED, ((1,), (3, None), (3, -1, False))),
     Judge(("ops.topk", "Tensor.topk"), _narrow_places, _UNIQUE, ((2, 0), (2, 1, False), (1, -2))),
     Judge(("ops.TopK",), _narrow_places, _SORTED, ((2,),)),
-    Judge(("ops.SortExt",), lambda x, dim=-1, down=False: tuple(torch.sort(x, dim=dim, descending=down, stable=True)), _SORTED, ((), (1,), (-1, True))),
-    Judge(("mint.sort",), lambda x, dim=-1, descending=False: tuple(torch.sort(x, dim=dim, descending=descending, stable=True)), _SORTED, named=({}, {"dim": 1}, {"descending": True})),
-]  # fmt: skip
+    Judge(
+        ("ops.SortExt",),
+        lambda x, dim=-1, down=False: tuple(torch.sort(x, dim=dim, descending=down, stable=True)),
+        _SORTED,
+        ((), (1,), (-1, True)),
+    ),
+    Judge(
+        ("mint.sort",),
+        lambda x, dim=-1, descending=False: tuple(torch.sort(x, dim=dim, descending=descending, stable=True)),
+        _SORTED,
+        named=({}, {"dim": 1}, {"descending": True}),
+    ),
+]
 
 
 def _running(x: Any, dim: int, kind: Any = None) -> Any:
@@ -188,19 +211,39 @@ def _running(x: Any, dim: int, kind: Any = None) -> Any:
 
 RUNNING = [
     Judge(("ops.cumsum", "Tensor.cumsum", "ops.CumSum"), _running, reduced(NUMBERS), ((0,), (1,), (-1,)), loose=4),
-    Judge(("ops.cumsum", "Tensor.cumsum"), lambda x, dim, kind: torch.cumsum(x, dim, dtype=torch.float64), reduced(FEW), ((1, "float64"),), gradient=False),
+    Judge(
+        ("ops.cumsum", "Tensor.cumsum"),
+        lambda x, dim, kind: torch.cumsum(x, dim, dtype=torch.float64),
+        reduced(FEW),
+        ((1, "float64"),),
+        gradient=False,
+    ),
     Judge(("mint.cumsum", "ops.CumsumExt"), torch.cumsum, reduced(FLOATS), ((0,), (-1,)), loose=4),
     Judge(("mint.cumsum",), torch.cumsum, reduced((*WHOLE, "bool")), ((0,), (-1,))),
-    Judge(("ops.SumExt",), lambda x, *rest: torch.sum(x, *rest), reduced(("float32", "float64")), ((), (0,), ((0, 1), True)), loose=8),
-    Judge(("ops.MeanExt",), lambda x, *rest: torch.mean(x, *rest), reduced(("float32", "float64")), ((), (0,), ((0, 1), True)), loose=8),
+    Judge(
+        ("ops.SumExt",),
+        lambda x, *rest: torch.sum(x, *rest),
+        reduced(("float32", "float64")),
+        ((), (0,), ((0, 1), True)),
+        loose=8,
+    ),
+    Judge(
+        ("ops.MeanExt",),
+        lambda x, *rest: torch.mean(x, *rest),
+        reduced(("float32", "float64")),
+        ((), (0,), ((0, 1), True)),
+        loose=8,
+    ),
     Judge(("ops.SquareSumAll",), lambda x, y: ((x * x).sum(), (y * y).sum()), [[drawn(3, 4), drawn(3, 4)]], loose=4),
     Judge(("ops.L2Loss",), lambda x: (x * x).sum() / 2, unary(types=("float32", "float64"))[:5], loose=4),
     Judge(("ops.Cdist",), torch.cdist, [[drawn(4, 3), drawn(5, 3)], [drawn(2, 4, 3), drawn(2, 2, 3)]], loose=8),
     Judge(
-        ("ops.Cdist",), lambda x, y, p: torch.cdist(x, y, p),
+        ("ops.Cdist",),
+        lambda x, y, p: torch.cdist(x, y, p),
         [[drawn(4, 3), drawn(5, 3)], [drawn(2, 4, 3), drawn(2, 2, 3)], [np.ones((2, 2)), np.array([[1.0, 1], [1, 2]])]],
         ((0.0,), (0.5,), (1.0,), (1.5,), (2.0,), (3.0,), (float("inf"),)),
-        ours=lambda made, x, y, p: type(made)(p)(x, y), loose=64,
+        ours=lambda made, x, y, p: type(made)(p)(x, y),
+        loose=64,
     ),
-]  # fmt: skip
+]
 JUDGES = [*SUMS, *PLACES, *RUNNING]

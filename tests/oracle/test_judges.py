@@ -8,7 +8,7 @@ import pytest
 
 from tests.oracle.judging import Judge, differences
 
-TABLES = ("elementwise", "reductions")
+TABLES = ("elementwise", "reductions", "shapes", "products")
 CASES = [
     pytest.param(judge, name, id=f"{table} {index} {name}")
     for table in TABLES

@@ -7,7 +7,7 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.ops.arguments import kept, reduced_axes, rounding, share_of, summed_type, unbounded
 from mspc.api.ops.method_table import tensor_method
-from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT64
+from mspc.ir.types import BOOL, FLOAT64, INT64
 
 
 @tensor_method("div", "divide", "true_divide")

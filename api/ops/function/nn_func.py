@@ -9,11 +9,13 @@ from mspc.api.ops.method_table import tensor_method
 
 
 def dense(input: Any, weight: Any, bias: Any = None) -> Any:
-    """input @ weight.T + bias, weight [out, in]."""
-    out = ops.MatMul(transpose_b=True)(input, weight)
-    if bias is None:
-        return out
-    return ops.BiasAdd()(out, bias)
+    """input @ weight.T + bias for rows of any number of dimensions, weight [out, in]."""
+    sizes = input.shape
+    rows = input if len(sizes) == 2 else ops.Reshape()(input, (-1, sizes[-1]))
+    out = ops.MatMul(transpose_b=True)(rows, weight)
+    if bias is not None:
+        out = ops.BiasAdd()(out, bias)
+    return out if len(sizes) == 2 else ops.Reshape()(out, (*sizes[:-1], weight.shape[0]))
 
 
 @tensor_method()

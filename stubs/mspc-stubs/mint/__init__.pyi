@@ -40,9 +40,9 @@ from mspc.ops import greater as greater
 from mspc.ops import greater_equal as greater_equal
 from mspc.ops import gt as gt
 from mspc.api.mint.functions import index_select as index_select
-from mspc.api.ops.function.math_func import isfinite as isfinite
-from mspc.api.ops.function.math_func import isinf as isinf
-from mspc.api.ops.function.math_func import isnan as isnan
+from mspc.ops import isfinite as isfinite
+from mspc.ops import isinf as isinf
+from mspc.ops import isnan as isnan
 from mspc.ops import le as le
 from mspc.ops import less as less
 from mspc.ops import less_equal as less_equal
@@ -99,7 +99,7 @@ from mspc.api.mint.functions import topk as topk
 from mspc.api.mint.functions import transpose as transpose
 from mspc.api.ops.function.array_func import tril as tril
 from mspc.api.ops.function.array_func import triu as triu
-from mspc.ops import trunc as trunc
+from mspc.api.ops.function.math_func import trunc as trunc
 from mspc.api.mint.functions import unsqueeze as unsqueeze
 from mspc.ops import where as where
 from mspc.api.ops.function.array_func import zeros as zeros

@@ -39,9 +39,6 @@ from mspc.api.ops.function.array_func import full as full
 from mspc.api.ops.function.array_func import full_like as full_like
 from mspc.api.ops.function.array_func import gather as gather
 from mspc.api.common.gradient import grad as grad
-from mspc.api.ops.function.math_func import isfinite as isfinite
-from mspc.api.ops.function.math_func import isinf as isinf
-from mspc.api.ops.function.math_func import isnan as isnan
 from mspc.api.ops.function.nn_func import l1_loss as l1_loss
 from mspc.api.ops.function.nn_func import layer_norm as layer_norm
 from mspc.api.ops.function.nn_func import log_softmax as log_softmax
@@ -77,6 +74,7 @@ from mspc.api.ops.function.array_func import topk as topk
 from mspc.api.ops.function.array_func import tril as tril
 from mspc.api.ops.function.array_func import triu as triu
 from mspc.api.ops.function.math_func import true_divide as true_divide
+from mspc.api.ops.function.math_func import trunc as trunc
 from mspc.api.common.gradient import value_and_grad as value_and_grad
 from mspc.api.ops.function.math_func import var as var
 from mspc.api.ops.function.array_func import zeros as zeros
@@ -486,7 +484,7 @@ class MaxDim(Primitive):
     """The maximum along `dim` and its first place: a tuple of two. Called as `MaxDim()(input, dim, keepdim)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Maximum(Primitive):
-    """The larger of x and y; the gradient goes to x where they are equal."""
+    """The larger of x and y; half the gradient goes to each where they are equal."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class MeanExt(Primitive):
     """Mean along dimensions. Called as `MeanExt()(input, dim, keepdim)`."""
@@ -498,7 +496,7 @@ class MinDim(Primitive):
     """The minimum along `dim` and its first place: a tuple of two. Called as `MinDim()(input, dim, keepdim)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Minimum(Primitive):
-    """The smaller of x and y; the gradient goes to x where they are equal."""
+    """The smaller of x and y; half the gradient goes to each where they are equal."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Mish(Primitive):
     """x * tanh(log(1 + exp(x))); Misra, arXiv 1908.08681."""
@@ -892,7 +890,7 @@ class UnsortedSegmentProd(Primitive):
     """The product of the rows of x that share a segment; 1 where there is none."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class UnsortedSegmentSum(Primitive):
-    """Sums the rows of x that share a segment: out[s] = sum of x[i] with segment_ids[i] == s; others are"""
+    """Sums the rows of x that share a segment: out[s] = sum of x[i] with segment_ids[i] == offset + s; others are"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Unstack(Primitive):
     """The slices of x along `axis` without that dimension, a tuple; `num` is their number when given."""
@@ -979,6 +977,12 @@ def greater_equal(*args: Any, **kwargs: Any) -> Any:
     """x >= y."""
 def gt(*args: Any, **kwargs: Any) -> Any:
     """x > y."""
+def isfinite(*args: Any, **kwargs: Any) -> Any:
+    """Where x is neither an infinity nor not a number."""
+def isinf(*args: Any, **kwargs: Any) -> Any:
+    """Where x is an infinity."""
+def isnan(*args: Any, **kwargs: Any) -> Any:
+    """Where x is not a number."""
 def le(*args: Any, **kwargs: Any) -> Any:
     """x <= y."""
 def less(*args: Any, **kwargs: Any) -> Any:
@@ -1000,9 +1004,9 @@ def logical_xor(*args: Any, **kwargs: Any) -> Any:
 def lt(*args: Any, **kwargs: Any) -> Any:
     """x < y."""
 def maximum(*args: Any, **kwargs: Any) -> Any:
-    """The larger of x and y; the gradient goes to x where they are equal."""
+    """The larger of x and y; half the gradient goes to each where they are equal."""
 def minimum(*args: Any, **kwargs: Any) -> Any:
-    """The smaller of x and y; the gradient goes to x where they are equal."""
+    """The smaller of x and y; half the gradient goes to each where they are equal."""
 def mm(*args: Any, **kwargs: Any) -> Any:
     """x[m, k] @ y[k, n] -> [m, n]; x is [k, m] when transpose_a, y is [n, k] when transpose_b."""
 def mul(*args: Any, **kwargs: Any) -> Any:
@@ -1067,8 +1071,6 @@ def tile(*args: Any, **kwargs: Any) -> Any:
     """x repeated `multiples[d]` times along every dimension d, aligned at the right. Called as `Tile()(x,"""
 def transpose(*args: Any, **kwargs: Any) -> Any:
     """x with its dimensions in the order `perm`: dimension d of the result is dimension perm[d] of x."""
-def trunc(*args: Any, **kwargs: Any) -> Any:
-    """x without its fraction."""
 def unsqueeze(*args: Any, **kwargs: Any) -> Any:
     """x with a dimension of size 1 inserted at `axis`. Called as `ExpandDims()(x, axis)`."""
 def where(*args: Any, **kwargs: Any) -> Any:
