@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import BOOL, DType, TensorType, Type
 from mspc.ops.cpu.blocks import apply
 from mspc.ops.cuda.elementwise import launch_elementwise
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, Op
+from mspc.ops.op import ArrayBackend, Asked, Op
 from mspc.sharding.rules import broadcast_rule
 
 
@@ -68,6 +69,12 @@ class Elementwise(Op, abstract=True):
         if self.float_only:
             require_float(self.name, *types)
         require_same(self.name, *types)
+
+    def strategy_mistake(self, asked: Asked) -> str:
+        named = any(isinstance(entry, NamedLayout) for entry in asked.out_strategy or ())
+        if named and not asked.attrs.get("self_define_shard"):
+            return "it takes no out_strategy of Layouts: the result is laid out as the inputs are"
+        return ""
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         return getattr(be.xp, self.array_function) if self.array_function else super().kernel(be)

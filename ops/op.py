@@ -283,6 +283,10 @@ class Op:
         """
         return None
 
+    def strategy_mistake(self, asked: Asked) -> str:
+        """Why a user cannot ask this of the operator, whatever its operands are; "" where nothing speaks against it."""
+        return ""
+
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """Which factors the entries of an in_strategy cut: the inputs' dimensions, unless MindSpore's strategy of this
         operator speaks of another tensor (OneHot's first entry cuts the output)."""

@@ -134,8 +134,8 @@ def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 
 
 def mean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """Mean along `dim`, None for all."""
-    return ops.ReduceMean(keepdim)(_as(input, dtype), () if dim is None else dim)
+    """Mean along `dim`, None for all, of the elements as `dtype`; integers need one that is floating point."""
+    return ops.MeanExt()(_as(input, dtype), dim, keepdim)
 
 
 def prod(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import BOOL, DType, TensorType
+from mspc.ir.types import BOOL, DType, TensorType, Type
 from mspc.ops.arguments import axis_in, int_of, ints_of, sequence_of, split_call
-from mspc.ops.bases import Binary
+from mspc.ops.bases import Binary, require_float
 from mspc.ops.cuda.math import number
 from mspc.ops.math.arithmetic import FloorMod, Mul
 from mspc.ops.math.comparison import Greater, Select
@@ -57,6 +57,11 @@ class MeanExt(ReduceMean):
     """Mean along dimensions. Called as `MeanExt()(input, dim, keepdim)`."""
 
     samples: ClassVar[Any] = REDUCE_SAMPLES
+
+    def infer(self, *types: Any) -> Type:
+        inferred = super().infer(*types)
+        require_float(self.name, *types)
+        return inferred
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         return _reduction(self, args)

@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import BOOL, TensorType, Type
+from mspc.ir.types import BOOL, INT64, TensorType, Type
 from mspc.ops.arguments import require_elements
 from mspc.ops.bases import require_float
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Div, Mul
 from mspc.ops.math.comparison import Equal
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.math.integer import TruncateDiv
+from mspc.ops.op import ArrayBackend, Asked, NotDifferentiable, Op, sample
 from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, Reduce, ReduceSum, broadcast_to
 from mspc.ops.tensor.cast import Cast
 from mspc.sharding.rules import factor_names
@@ -24,7 +25,8 @@ Gradients = Sequence[Value | None]
 
 
 class ReduceMean(Reduce):
-    """Mean along `axis`; partial means of equal parts combine by their mean."""
+    """Mean along `axis`, of integers cut off to one; partial means of equal parts combine by their mean, those of
+    integers do not."""
 
     reduction: ClassVar[str] = "mean"
     closes_chains: ClassVar[bool] = True
@@ -32,18 +34,43 @@ class ReduceMean(Reduce):
 
     def infer(self, *types: Any) -> Type:
         inferred = super().infer(*types)
-        require_float(self.name, *types)
+        if types[0].dtype == BOOL:
+            require_float(self.name, *types)
         return inferred
 
+    def rule(self, x: TensorType) -> str:
+        names, arrow, out = super().rule(x).partition(" ->")
+        if x.dtype.is_float:
+            return f"{names}{arrow}{out}"
+        axes = self.axes(len(x.shape))
+        held = [f"{name}!" if d in axes and name != "1" else name for d, name in enumerate(names.split())]
+        return f"{' '.join(held)}{arrow}{out}"
+
+    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        (x,) = inputs
+        if x.tensor_type.dtype.is_float:
+            return None
+        total = b.emit(ReduceSum(self.keep_dims, self.axis), b.emit(Cast(dst_type=INT64), x))
+        total.in_strategy, total.out_strategy = asked.in_strategy, asked.out_strategy
+        mean = b.emit(TruncateDiv(), total, b.constant(self.count(x.shape), INT64))
+        return (b.emit(Cast(dst_type=x.tensor_type.dtype), mean),)
+
+    def count(self, shape: Sequence[int]) -> int:
+        """How many elements there are to one of the result; 1 where there are none."""
+        return math.prod(shape[d] for d in self.axes(len(shape))) or 1
+
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        count = math.prod(x.shape[d] for d in self.axes(len(x.shape))) or 1  # no elements have no shares
-        share = b.emit(Mul(), self.keep(b, x, dout), b.constant(1 / count, dout.tensor_type.dtype))
+        share = b.emit(Mul(), self.keep(b, x, dout), b.constant(1 / self.count(x.shape), dout.tensor_type.dtype))
         return (broadcast_to(b, share, x.shape),)
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         mean, axis, keep = be.xp.mean, self.numpy_axis(), self.keep_dims
 
         def kernel(x: Any) -> Any:
+            if x.dtype.kind in "iu":
+                total = be.xp.sum(x, axis, be.xp.int64, None, keep)
+                count = self.count(x.shape)
+                return ((total - be.xp.fmod(total, count)) // count).astype(x.dtype)
             return mean(x, axis, None, None, keepdims=keep)
 
         return kernel
@@ -52,10 +79,15 @@ class ReduceMean(Reduce):
         return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        if inputs[0].dtype.kind in "iu":
+            return None
         count = math.prod(inputs[0].shape[d] for d in self.axes(inputs[0].ndim))
         return self.reduction_of(device, "Sum", inputs[0], out, f"total / (A){count}")
 
-    samples: ClassVar[Any] = REDUCE_SAMPLES
+    samples: ClassVar[Any] = (
+        *REDUCE_SAMPLES,
+        sample((8, 16), axis=(1,), dtypes=("Int32",), low=-99, high=99, gradient=False),
+    )
 
 
 class _ReduceExtremum(Reduce, abstract=True):

@@ -12,7 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.arguments import axes_in, int_of, ints_of, split_call
-from mspc.ops.op import ArrayBackend, Names, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Asked, Names, Op, Placement, sample
 from mspc.sharding.rules import reshape_rule
 
 
@@ -45,6 +45,9 @@ class Reshape(Op):
 
     def rule(self, x: TensorType) -> str:
         return reshape_rule(x.shape, self.resolved(x.shape))
+
+    def strategy_mistake(self, asked: Asked) -> str:
+        return "it takes no strategy: its layout follows from the operators around it"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return (b.emit(Reshape(x.shape), dout),)

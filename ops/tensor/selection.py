@@ -18,9 +18,10 @@ from mspc.ops.cuda.index import add_along
 from mspc.ops.cuda.move import Move, move, put_values, strides_of
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.nn.norm import items
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, Asked, NotDifferentiable, Op, sample
 from mspc.ops.tensor.broadcast import kept_shape
 from mspc.ops.tensor.embedding import require_integer
+from mspc.ops.tensor.extremum_in_parts import best_of_parts, parts_of, reshaped
 from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names
 
@@ -56,12 +57,28 @@ class _ArgExtremum(Op, abstract=True):
     def result_dtype(self, *types: TensorType) -> DType:
         return self.output_type
 
+    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        (x,) = inputs
+        parts = parts_of(self.name, self.axis, asked, x)
+        if parts == 1 or asked.in_strategy is None:
+            return None
+        places, _ = best_of_parts(b, x, self.axis, parts, asked.in_strategy[0], self.with_value(), GatherD(self.axis))
+        (result,) = element_types(self.infer(x.tensor_type))
+        return (reshaped(b, places, result.shape, result.dtype),)
+
+    def with_value(self) -> Any:
+        """The operator that gives (place, value)."""
+        raise NotImplementedError
+
 
 class Argmax(_ArgExtremum):
     """The place of the maximum along `axis`, the first one where several are equal."""
 
     bprop: ClassVar[Any] = _INTEGER
     samples: ClassVar[Any] = _ArgExtremum.samples
+
+    def with_value(self) -> Any:
+        return ArgMaxWithValue
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.argmax(inputs[0], axis=self.axis).astype(self.output_type.numpy)
@@ -72,6 +89,9 @@ class Argmin(_ArgExtremum):
 
     bprop: ClassVar[Any] = _INTEGER
     samples: ClassVar[Any] = _ArgExtremum.samples
+
+    def with_value(self) -> Any:
+        return ArgMinWithValue
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.argmin(inputs[0], axis=self.axis).astype(self.output_type.numpy)
@@ -105,6 +125,16 @@ class _ArgExtremumWithValue(Op, abstract=True):
         if grad.shape != kept:
             place, grad = b.emit(Reshape(kept), place), b.emit(Reshape(kept), grad)
         return (b.emit(GatherDGrad(axis, x.shape[axis]), place, grad),)
+
+    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        (x,) = inputs
+        parts = parts_of(self.name, self.axis, asked, x)
+        if parts == 1 or asked.in_strategy is None:
+            return None
+        axis = axis_in(self.name, self.axis, len(x.shape))
+        best = best_of_parts(b, x, axis, parts, asked.in_strategy[0], type(self), GatherD(axis))
+        results = zip(best, element_types(self.infer(x.tensor_type)), strict=True)
+        return [reshaped(b, value, result.shape, result.dtype) for value, result in results]
 
     def take(self, be: ArrayBackend, x: Any, places: Any) -> tuple[Any, Any]:
         """(places, values) with or without the axis."""

@@ -14,7 +14,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.arguments import ints_of, split_call
 from mspc.ops.cuda.move import Move, move, put_inside, strides_of
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Asked, Op, Placement, sample
 from mspc.sharding.rules import factor_names
 
 Gradients = Sequence[Value | None]
@@ -170,6 +170,9 @@ class StridedSlice(_Strided):
         fields = {key: ints_of(self.name, key, value) for key, value in found.items()}
         fields.setdefault("strides", (1,) * len(fields["begin"]))
         return replace(self, **fields), tensors
+
+    def strategy_mistake(self, asked: Asked) -> str:
+        return "it takes no strategy with an ellipsis_mask: name every dimension" if self.ellipsis_mask else ""
 
     def rule(self, x: TensorType) -> str:
         return " -> ".join(self.sides(x.shape))

@@ -34,9 +34,9 @@ REASONS = {
         """ops.Dropout ops.dropout ops.DropoutDoMask ops.DropoutGenMask ops.UniformReal ops.UniformCandidateSampler""",
     "a loss, an activation or a norm, judged with the cells":
         """ops.BinaryCrossEntropy ops.Elu ops.EluExt ops.FlashAttentionScore ops.GeLU ops.HShrink ops.HSigmoid
-        ops.HSwish ops.KLDivLoss ops.L2Normalize ops.LayerNorm ops.LeakyReLUExt ops.LogSoftmax ops.Mish ops.PReLU ops.ReLU
-        ops.ReLU6 ops.RmsNorm ops.SeLU ops.SiLU ops.Sigmoid ops.SigmoidCrossEntropyWithLogits ops.SmoothL1Loss ops.SoftShrink
-        ops.Softmax ops.SoftmaxCrossEntropyWithLogits ops.Softplus ops.SoftplusExt ops.Softsign
+        ops.HSwish ops.KLDivLoss ops.L2Normalize ops.LayerNorm ops.LeakyReLUExt ops.LogSoftmax ops.Mish ops.PReLU
+        ops.ReLU ops.ReLU6 ops.RmsNorm ops.SeLU ops.SiLU ops.Sigmoid ops.SigmoidCrossEntropyWithLogits ops.SmoothL1Loss
+        ops.SoftShrink ops.Softmax ops.SoftmaxCrossEntropyWithLogits ops.Softplus ops.SoftplusExt ops.Softsign
         ops.SparseSoftmaxCrossEntropyWithLogits ops.Swiglu ops.Tanh ops.cross_entropy ops.flash_attention_score ops.gelu
         ops.l1_loss ops.layer_norm ops.log_softmax ops.mse_loss ops.nll_loss ops.relu ops.relu6 ops.sigmoid ops.silu
         ops.softmax ops.softplus ops.tanh mint.sigmoid mint.softmax mint.tanh mint.nn Tensor.relu Tensor.sigmoid

@@ -1,0 +1,73 @@
+"""Extrema along a cut dimension and means of integers equal one device; strategies that an operator cannot take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mspc.commands.compile import CompileOptions
+from mspc.commands.verify import verify_target
+from mspc.ir.diagnostics import MspcError
+from tests.compiler.test_operator_strategies import HEAD, compiled
+
+NETWORK = """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(Tensor(random.integers(-3, 4, (16, 32)), ms.float32), "w")
+        self.op = {made}
+    def construct(self, x):
+        return {result}
+{call}(Tensor(random.integers(-3, 4, (16, 32)), ms.float32))
+"""
+GRADIENT, FORWARD = "C.GradOperation(get_all=True)(Net())", "Net()"
+NETWORKS = {
+    "the place of a maximum": ("P.Argmax(axis=1).shard(((2, 4),))", "self.op(x * self.w)", FORWARD),
+    "the place of a minimum": ("P.Argmin(axis=0, output_type=ms.int64).shard(((8, 1),))", "self.op(x * self.w)", FORWARD),
+    "by a Layout": ('P.Argmax(axis=-1).shard((layout("dp", ("sp", "mp")),))', "self.op(x * self.w)", FORWARD),
+    "a minimum and its place": ("P.ArgMinWithValue(axis=1).shard(((2, 4),))", "self.op(x * self.w)[1]", GRADIENT),
+    "a maximum that keeps its dimension": (
+        "P.ArgMaxWithValue(axis=0, keep_dims=True).shard(((4, 2),))", "self.op(x * self.w)[1]", GRADIENT,
+    ),
+    "the mean of integers": (
+        "P.ReduceMean().shard(((2, 4),))", "self.op(ops.cast(x * self.w, ms.int32), 1)", FORWARD,
+    ),
+    "the mean of all integers": (
+        "P.ReduceMean(True).shard(((8, 1),))", "self.op(ops.cast(x * self.w, ms.int64))", FORWARD,
+    ),
+    "a lookup by an offset": (
+        "P.EmbeddingLookup().shard(((4, 1), (1, 1)))",
+        "self.op(self.w * x, Tensor(np.array([[5, 17], [6, 30]]), ms.int32), 5)", GRADIENT,
+    ),
+}  # fmt: skip
+REFUSED = {
+    "P.Reshape().shard(((2, 4),))|self.op(x, (16, 32))":
+        "Reshape 'op': it takes no strategy: its layout follows from the operators around it",
+    "P.StridedSlice(ellipsis_mask=1).shard(((2, 4),))|self.op(x, (0, 0), (16, 32), (1, 1))":
+        "StridedSlice 'op': it takes no strategy with an ellipsis_mask: name every dimension",
+    'P.ReLU().shard((layout("dp", "mp"),), (layout("dp", "mp"),))|self.op(x)':
+        "ReLU 'op': it takes no out_strategy of Layouts: the result is laid out as the inputs are",
+    'P.Add().shard((layout("dp", "mp"),) * 2, (layout("dp", "mp"),))|self.op(x, self.w)':
+        "Add 'op': it takes no out_strategy of Layouts: the result is laid out as the inputs are",
+    "P.Argmax(axis=1).shard(((2, 3),))|self.op(x)":
+        "Argmax: dimension 1 of input 0 is 32, which 3 does not divide",
+}  # fmt: skip
+
+
+def text_of(made: str, result: str, call: str) -> str:
+    return NETWORK.format(made=made, result=result, call=call)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_equals_one_device(tmp_path: Path, name: str) -> None:
+    script = tmp_path / "net.py"
+    script.write_text(HEAD + text_of(*NETWORKS[name]))
+    verify_target(str(script), CompileOptions(), seed=1)
+
+
+@pytest.mark.parametrize("written", REFUSED)
+def test_a_strategy_that_the_operator_cannot_take(tmp_path: Path, written: str) -> None:
+    with pytest.raises(MspcError) as raised:
+        compiled(tmp_path, text_of(*written.split("|"), FORWARD))
+    assert raised.value.message == REFUSED[written]
