@@ -38,7 +38,10 @@ class TensorOperators:
             kind = FLOAT32
         if symbol and kind.is_float:
             raise ApiTypeError(f"operator {symbol} takes integers and Bool, not {kind}")
-        operands = (np.asarray(left, kind.numpy), np.asarray(right, kind.numpy))
+        try:
+            operands = (np.asarray(left, kind.numpy), np.asarray(right, kind.numpy))
+        except OverflowError:
+            raise ApiValueError(f"{right} is no number of {kind}") from None
         try:
             return self._derived(function(*(operands[::-1] if swapped else operands)), other)
         except ValueError as error:

@@ -29,7 +29,9 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("mspc.api.ops"), name)
     if name not in _own():
         raise AttributeError(f"mint has no function {name!r}")
-    return getattr(importlib.import_module(_FUNCTIONS), name)
+    from mspc.api.ops.checked import checked
+
+    return checked(f"mint.{name}", getattr(importlib.import_module(_FUNCTIONS), name))
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import summed_type
+from mspc.api.ops.arguments import axis_of, summed_type, within
 
 
 def add(input: Any, other: Any, *, alpha: Any = 1) -> Any:
@@ -97,11 +97,18 @@ def t(input: Any) -> Any:
 
 
 def narrow(input: Any, dim: int, start: int, length: int) -> Any:
-    """`length` elements from `start` along `dim`."""
+    """`length` elements from `start` along `dim`, counted from the end where it is negative.
+
+    Raises:
+        ValueError: there is no such dimension, or there are not so many elements.
+    """
     rank = len(input.shape)
-    begin = tuple([start if d == dim % rank else 0 for d in range(rank)])
-    end = tuple([start + length if d == dim % rank else input.shape[d] for d in range(rank)])
-    return ops.StridedSlice()(input, begin, end, (1,) * rank)
+    dim = axis_of("narrow", dim, rank)
+    start = start + input.shape[dim] if start < 0 else start
+    begin = tuple([start if d == dim else 0 for d in range(rank)])
+    sizes = tuple([length if d == dim else input.shape[d] for d in range(rank)])
+    within("narrow", input.shape, begin, sizes)
+    return ops.StridedSlice()(input, begin, tuple([b + n for b, n in zip(begin, sizes)]), (1,) * rank)  # noqa: B905
 
 
 def index_select(input: Any, dim: int, index: Any) -> Any:
@@ -112,7 +119,8 @@ def index_select(input: Any, dim: int, index: Any) -> Any:
 def gather(input: Any, dim: int, index: Any) -> Any:
     """Element by element the value of `input` at `index` along `dim`; along others `index` may be smaller."""
     rank = len(input.shape)
-    sizes = tuple([input.shape[d] if d == dim % rank else index.shape[d] for d in range(rank)])
+    dim = axis_of("gather", dim, rank)
+    sizes = tuple([input.shape[d] if d == dim else index.shape[d] for d in range(rank)])
     if sizes != input.shape:
         input = ops.StridedSlice()(input, (0,) * rank, sizes, (1,) * rank)
     return ops.GatherD()(input, dim, index)

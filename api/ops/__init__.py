@@ -89,7 +89,9 @@ def _operator(name: str) -> Any:
 
 def _function(name: str) -> Any:
     if name in _python_functions():
-        return getattr(importlib.import_module(_FUNCTIONS), name)
+        from mspc.api.ops.checked import checked
+
+        return checked(f"ops.{name}", getattr(importlib.import_module(_FUNCTIONS), name))
     from mspc.api.ops.operator_function import function_of
     from mspc.ops.op import FUNCTION_OPERATORS
 

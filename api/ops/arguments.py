@@ -82,6 +82,24 @@ def number_type(value: Any) -> DType:
     return getattr(value, "dtype", INT64 if isinstance(value, int) else FLOAT32)
 
 
+def positive(name: str, what: str, value: Any) -> None:
+    """Raises ValueError for a number that is not above 0, TypeError for what is none."""
+    if isinstance(value, str | bytes | list | tuple | dict) or value is None:
+        raise ApiTypeError(f"{name}(): {what} must be a number above 0, not {describe(value)}")
+    if isinstance(value, int | float) and not value > 0:
+        raise ApiValueError(f"{name}(): {what} must be above 0, not {value}")
+
+
+def within(name: str, shape: Shape, begin: Any, size: Any) -> None:
+    """Raises ValueError where size[d] elements from begin[d] on are not all in the shape."""
+    starts, sizes = _ints(name, "begin", begin), _ints(name, "size", size)
+    if len(starts) != len(shape) or len(sizes) != len(shape):
+        raise ApiValueError(f"{name}(): begin {starts} and size {sizes} have no entry for each of {len(shape)} dimensions")
+    for d, (first, count, whole) in enumerate(zip(starts, sizes, shape, strict=True)):
+        if not 0 <= first <= whole or count < -1 or first + count > whole:
+            raise ApiValueError(f"{name}(): dimension {d} has {whole} elements, not {count} from {first} on")
+
+
 def rounding(name: str, mode: Any) -> None:
     """Raises ValueError where `mode` is no way to round a quotient."""
     if mode not in (None, "floor", "trunc"):

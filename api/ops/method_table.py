@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, TypeVar
 
+from mspc.api.ops.checked import checked, misfit_of
 from mspc.api.ops.operator_function import function_of
 from mspc.ops.modules import load_operators
 from mspc.ops.op import METHOD_OPERATORS
@@ -42,7 +43,8 @@ def find_method(name: str) -> Callable[..., Any] | None:
         return None
     _load()
     if name in METHODS:
-        return METHODS[name]
+        function = METHODS[name]
+        return checked(f"ops.{name}", function) if function.__module__.startswith(_FUNCTIONS) else function
     load_operators()
     operator = METHOD_OPERATORS.get(name)
     return None if operator is None else function_of(operator)
@@ -53,16 +55,8 @@ def misfit(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs:
     operator checks them itself."""
     if not inspect.isfunction(function):
         return ""
-    try:
-        _signature(function).bind(*args, **kwargs)
-    except TypeError as error:
-        return f"Tensor.{name}(): {error}"
-    return ""
-
-
-@functools.cache
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(function)
+    wrong = misfit_of(function, args, kwargs)
+    return f"Tensor.{name}(): {wrong}" if wrong else ""
 
 
 def method_names() -> list[str]:

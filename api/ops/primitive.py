@@ -327,7 +327,7 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         if error.location is None:
             raise MspcError(error.message, _caller(), error.notes, kind=error.kind or ValueError) from None
         raise
-    except ValueError as error:
+    except (ValueError, OverflowError, IndexError) as error:
         raise PrimitiveValueError(f"{op.name}: {error}", _caller()) from None
     return _typed(result, inferred, _flat(args))
 

@@ -172,6 +172,13 @@ def _call_function(
     tracer: Tracer, frame: Frame, node: ast.AST, function: types.FunctionType, args: Args, kwargs: Kwargs
 ) -> Any:
     wrapped = getattr(function, "__wrapped__", None)
+    check = getattr(function, "check_arguments", None)
+    if check is not None:
+        tracer.at(frame, node)
+        try:
+            check(args, kwargs)
+        except MspcError as error:
+            raise tracer.error(error.message, error.notes, kind=error.kind or TypeError) from None
     if not tracer.sources.file(function.__code__.co_filename).is_traced:
         if isinstance(wrapped, types.FunctionType):
             return _call_function(tracer, frame, node, wrapped, args, kwargs)

@@ -137,7 +137,11 @@ class Tracer:
         if isinstance(value, Tensor | np.ndarray):
             return self.constant_tensor(value, self.tensor_names.get(id(value), ""))
         if isinstance(value, bool | int | float | np.generic):
-            return Constant(value, number_dtype(value, like))
+            kind = number_dtype(value, like)
+            try:
+                return Constant(value, kind)
+            except OverflowError:
+                raise self.error(f"{value} is no number of {kind}", kind=ValueError) from None
         if isinstance(value, list | tuple) and _is_numeric(value):
             array = np.asarray(value)
             kind = array.dtype.kind

@@ -34,7 +34,8 @@ def parts_of(name: str, axis: int, asked: Asked, x: Value) -> int:
         return 1  # said by the pass that checks strategies
     place = axis_in(name, axis, len(x.shape))
     if x.shape[place] % cuts[place]:
-        raise MspcError(f"{name}: dimension {place} of input 0 is {x.shape[place]}, which {cuts[place]} does not divide")
+        size = x.shape[place]
+        raise MspcError(f"{name}: dimension {place} of input 0 is {size}, which {cuts[place]} does not divide")
     return cuts[place]
 
 

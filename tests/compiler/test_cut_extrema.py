@@ -24,7 +24,7 @@ class Net(nn.Cell):
 GRADIENT, FORWARD = "C.GradOperation(get_all=True)(Net())", "Net()"
 NETWORKS = {
     "the place of a maximum": ("P.Argmax(axis=1).shard(((2, 4),))", "self.op(x * self.w)", FORWARD),
-    "the place of a minimum": ("P.Argmin(axis=0, output_type=ms.int64).shard(((8, 1),))", "self.op(x * self.w)", FORWARD),
+    "the place of a minimum": ("P.Argmin(0, ms.int64).shard(((8, 1),))", "self.op(x * self.w)", FORWARD),
     "by a Layout": ('P.Argmax(axis=-1).shard((layout("dp", ("sp", "mp")),))', "self.op(x * self.w)", FORWARD),
     "a minimum and its place": ("P.ArgMinWithValue(axis=1).shard(((2, 4),))", "self.op(x * self.w)[1]", GRADIENT),
     "a maximum that keeps its dimension": (

@@ -14,6 +14,7 @@ from mspc.api.ops.arguments import (
     part_of,
     part_sizes,
     permutation,
+    within,
 )
 from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import FLOAT32, INT32
@@ -131,7 +132,12 @@ def strided_slice(
 
 
 def slice(input_x: Any, begin: Any, size: Any) -> Any:
-    """size[d] elements from begin[d] of every dimension d."""
+    """size[d] elements from begin[d] of every dimension d, all that are left for -1.
+
+    Raises:
+        ValueError: there are not so many.
+    """
+    within("slice", input_x.shape, begin, size)
     end = [b + s if s >= 0 else n for b, s, n in zip(begin, size, input_x.shape, strict=True)]
     return ops.StridedSlice()(input_x, begin, tuple(end), (1,) * len(end))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import kept, reduced_axes, rounding, share_of, summed_type, unbounded
+from mspc.api.ops.arguments import kept, positive, reduced_axes, rounding, share_of, summed_type, unbounded
 from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import BOOL, FLOAT64, INT64
 
@@ -131,7 +131,7 @@ def any(input: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -
 
 
 @tensor_method()
-def var(input: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
+def var(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = False) -> Any:
     """Variance along `axis`, None for all: squared distances from the mean, summed and divided by their number less
     `ddof`."""
     if not input.dtype.is_float:
@@ -147,7 +147,7 @@ def _variance(input: Any, axes: Any, ddof: int, keepdims: bool) -> Any:
 
 
 @tensor_method()
-def std(input: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
+def std(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = False) -> Any:
     """Standard deviation along `axis`, None for all; see `var`."""
     if not input.dtype.is_float:
         return ops.cast(std(ops.cast(input, FLOAT64), axis, ddof, keepdims), input.dtype)
@@ -194,7 +194,12 @@ clip = clamp
 
 
 def clip_by_global_norm(x: Any, clip_norm: float = 1.0) -> Any:
-    """Tensors scaled together so that the norm of them all is at most `clip_norm`; a tuple."""
+    """Tensors scaled together so that the norm of them all is at most `clip_norm`; a tuple.
+
+    Raises:
+        ValueError: clip_norm is not above 0.
+    """
+    positive("clip_by_global_norm", "clip_norm", clip_norm)
     total = ops.AddN()([ops.ReduceSum()(ops.Square()(t)) for t in x])
     scale = clip_norm / ops.Maximum()(ops.Sqrt()(total), clip_norm)
     return tuple([t * scale for t in x])

@@ -585,7 +585,7 @@ class ReduceMax(Primitive):
     """Maximum along `axis`; its gradient is shared equally among equal maxima."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ReduceMean(Primitive):
-    """Mean along `axis`; partial means of equal parts combine by their mean."""
+    """Mean along `axis`, of integers cut off to one; partial means of equal parts combine by their mean, those of"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ReduceMin(Primitive):
     """Minimum along `axis`; its gradient is shared equally among equal minima."""

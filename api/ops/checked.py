@@ -1,0 +1,90 @@
+"""Arguments of public functions, checked before the function runs: their number and names, and what each may be by its
+annotation. A compiled function asks the same before it reads the function.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from mspc.api.errors import ApiTypeError
+from mspc.ops.arguments import describe
+
+Function = Callable[..., Any]
+
+_PLAIN = (str, bytes, bool, int, float, complex, list, tuple, dict, type(None), np.generic)
+"""What is looked at. Tensors and values of a graph are the operators' to judge."""
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "int": ("an int", lambda value: isinstance(value, int | np.integer) and not isinstance(value, bool)),
+    "bool": ("True or False", lambda value: isinstance(value, bool | np.bool_)),
+    "float": ("a number", lambda value: isinstance(value, int | float | np.number) and not isinstance(value, bool)),
+    "str": ("a string", lambda value: isinstance(value, str)),
+    "None": ("None", lambda value: value is None),
+}
+_TENSORS = frozenset({"input", "input_x", "input_params", "tensor", "self", "logits"})
+"""Parameters that are tensors, whatever else the function takes."""
+_NUMBERS = frozenset({"other", "value", "min", "max", "clip_value_min", "clip_value_max", "alpha", "beta"})
+"""Parameters that are numbers or tensors."""
+
+
+def check_arguments(label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises TypeError where a function, called `label` in messages, cannot be called with these arguments."""
+    wrong = misfit_of(function, args, kwargs)
+    if wrong:
+        raise ApiTypeError(f"{label}(): {wrong}", [f"it takes {', '.join(_signature(function).parameters)}"])
+
+
+def misfit_of(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Why a function cannot be called with these arguments; "" where it can, as far as can be seen from outside."""
+    try:
+        bound = _signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    for name, value in bound.arguments.items():
+        if isinstance(value, _PLAIN):
+            wanted = _wanted(function, name, value)
+            if wanted:
+                return f"{name} must be {wanted}, not {describe(value)}"
+    return ""
+
+
+def _wanted(function: Function, name: str, value: Any) -> str:
+    """What the argument must be; "" where the value is that."""
+    parameters = _signature(function).parameters
+    parameter = parameters[name]
+    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        return ""
+    kinds = str(parameter.annotation).split(" | ")
+    if all(kind in _KINDS for kind in kinds):
+        if value is parameter.default or any(_KINDS[kind][1](value) for kind in kinds):
+            return ""
+        return " or ".join(_KINDS[kind][0] for kind in kinds)
+    if name in _TENSORS and kinds == ["Any"] and "other" not in parameters:
+        return "a tensor"
+    if name in _NUMBERS and isinstance(value, str | bytes | dict):
+        return "a number or a tensor"
+    return ""
+
+
+@functools.cache
+def _signature(function: Function) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+@functools.cache
+def checked(label: str, function: Function) -> Function:
+    """A Python function that checks its arguments before it runs; anything else as it is."""
+    if not inspect.isfunction(function):
+        return function
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        check_arguments(label, function, args, kwargs)
+        return function(*args, **kwargs)
+
+    call.__dict__["check_arguments"] = functools.partial(check_arguments, label, function)
+    return cast(Function, call)
