@@ -94,7 +94,8 @@ def within(name: str, shape: Shape, begin: Any, size: Any) -> None:
     """Raises ValueError where size[d] elements from begin[d] on are not all in the shape."""
     starts, sizes = _ints(name, "begin", begin), _ints(name, "size", size)
     if len(starts) != len(shape) or len(sizes) != len(shape):
-        raise ApiValueError(f"{name}(): begin {starts} and size {sizes} have no entry for each of {len(shape)} dimensions")
+        count = len(shape)
+        raise ApiValueError(f"{name}(): begin {starts} and size {sizes} must have {count} entries, one a dimension")
     for d, (first, count, whole) in enumerate(zip(starts, sizes, shape, strict=True)):
         if not 0 <= first <= whole or count < -1 or first + count > whole:
             raise ApiValueError(f"{name}(): dimension {d} has {whole} elements, not {count} from {first} on")

@@ -51,11 +51,19 @@ class Judge:
     ours: Callable[..., Any] = field(default=lambda function, *args, **named: function(*args, **named))
 
 
+_SIGNS: dict[str, Callable[..., Any]] = {
+    "and_": lambda x, y: x & y,
+    "or_": lambda x, y: x | y,
+    "xor": lambda x, y: x ^ y,
+    "invert": lambda x: ~x,
+}
+
+
 def public(name: str) -> Callable[..., Any]:
     """The function behind a public name."""
     place, _, short = name.rpartition(".")
     if place == "operator":
-        return getattr(operator, short)
+        return _SIGNS[short]
     if place == "Tensor":
         return lambda x, *args, **named: getattr(x, short)(*args, **named)
     found = reduce(getattr, place.split("."), mspc)

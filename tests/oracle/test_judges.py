@@ -9,11 +9,9 @@ import pytest
 from tests.oracle.judging import Judge, differences
 
 TABLES = ("elementwise", "reductions", "shapes", "products")
+JUDGES: list[Judge] = [judge for table in TABLES for judge in import_module(f"tests.oracle.{table}").JUDGES]
 CASES = [
-    pytest.param(judge, name, id=f"{table} {index} {name}")
-    for table in TABLES
-    for index, judge in enumerate(import_module(f"tests.oracle.{table}").JUDGES)
-    for name in judge.names
+    pytest.param(judge, name, id=f"{index} {name}") for index, judge in enumerate(JUDGES) for name in judge.names
 ]
 
 

@@ -1,0 +1,35 @@
+"""What a network computes is what the same call computes outside of one: a case of every judge, drawn once."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc
+from mspc import Tensor
+from tests.oracle.judging import Judge, flat, public, unlike
+from tests.oracle.test_judges import JUDGES
+
+
+def call_of(judge: Judge, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    ours, function = judge.ours, public(judge.names[0])
+
+    def call(*tensors: Any) -> Any:
+        return ours(function, *tensors, *arguments, **named)
+
+    return call
+
+
+@pytest.mark.parametrize("judge", JUDGES, ids=lambda judge: judge.names[0])
+def test_compiled_equals_eager(judge: Judge) -> None:
+    draw = random.Random(5)
+    arrays = draw.choice(judge.inputs)
+    call = call_of(judge, draw.choice(list(judge.arguments)), draw.choice(list(judge.named)))
+    tensors = [Tensor(x) for x in arrays]
+    with np.errstate(all="ignore"):
+        expected = call(*tensors)
+        if tensors and all(isinstance(part, Tensor) for part in flat(expected)):
+            assert unlike(mspc.jit(call)(*tensors), expected, 8) == ""
