@@ -377,3 +377,14 @@ def test_seeds_of_random_operators_come_by_position() -> None:
     mask, numbers = ops.DropoutGenMask(3, 4), ops.UniformReal(5, 6)
     assert (mask.Seed0, mask.Seed1, mask.shape, mask.begin) == (3, 4, (), ())
     assert (numbers.seed, numbers.seed2, numbers.shape, numbers.begin) == (5, 6, (), ())
+
+
+def test_the_mean_of_integers_is_cut_off_to_one() -> None:
+    x = np.array([[3, 4, -9], [-3, -4, 9]], np.int32)
+    (mean,) = results_of(ReduceMean(axis=(1,)), [x])
+    assert mean.dtype == np.int32
+    np.testing.assert_array_equal(mean, [0, 0])
+    (mean,) = results_of(ReduceMean(axis=(0,)), [x + 1])
+    np.testing.assert_array_equal(mean, [1, 1, 1])
+    (mean,) = results_of(ReduceMean(axis=(1,)), [np.array([[2**31 - 1] * 2, [-3, -4]], np.int32)])
+    np.testing.assert_array_equal(mean, [2**31 - 1, -3])
