@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +13,31 @@ from mspc.ir.graph import Graph, element_types
 Array = Any
 TOLERANCES = {"Float64": 1e-12, "Float32": 1e-5, "Float16": 1e-2, "BFloat16": 5e-2}
 """Largest difference relative to the largest magnitude of the tensor, per element type."""
+GROWTH = 8.0
+"""How many times the measured noise of one device a value may be apart from it."""
+STORED = 4.0
+"""Rounding errors that a parameter may take on as its change is added to it."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How far a value of one device moves when what it is computed from moves by rounding errors.
+
+    largest: of all elements. mean: the root of the mean square, which a few elements hardly move.
+    """
+
+    largest: float = 0.0
+    mean: float = 0.0
 
 
 @dataclass(frozen=True)
 class Row:
-    """One compared value. difference: the largest, relative to the largest magnitude on one device; infinite where the
-    shapes differ.
+    """One compared value. difference: the largest, relative to the largest magnitude on one device (of a parameter that
+    has changed wrongly to the largest change); infinite where the shapes differ.
 
-    excused: an updated parameter whose gradient and optimizer states agree; an optimizer that divides by the size of
-        the gradient (Adam's first step is near lr * sign(gradient)) makes much of their last bits.
+    excused: beyond the tolerance, but no more than rounding makes of the value on one device: a gradient that is zero
+        but for it, an optimizer that divides by the size of the gradient (Adam's first step is near lr *
+        sign(gradient)).
     """
 
     kind: str
@@ -37,26 +54,88 @@ class Row:
     @property
     def remark(self) -> str:
         if self.excused:
-            return "rounding, grown by the update"
+            return "rounding, grown by the update" if self.kind == "parameter" else "no more than rounding"
         return "" if self.same else "differs"
 
 
-def compare(kind: str, name: str, expected: Array, found: Array | None, least: float) -> Row:
-    """The row of one value; `found` is None where the ranks' parts do not fit together. `least`: the tolerance that
-    floating-point values have at least."""
+def compare(
+    kind: str, name: str, expected: Array, found: Array | None, least: float, noise: Noise | None = None,
+    before: Array | None = None,
+) -> Row:  # fmt: skip
+    """The row of one value.
+
+    Args:
+        found: None where the ranks' parts do not fit together. least: the tolerance that floating-point values have at
+        least. before: of a parameter, what it was at first; its change is then compared, too.
+    """
+    noise = noise or Noise()
     names = {dtype.lower(): value for dtype, value in TOLERANCES.items()}
     tolerance = max(names[expected.dtype.name], least) if expected.dtype.name in names else 0.0
     if found is None or found.shape != expected.shape:
         return Row(kind, name, expected.shape, float("inf"), tolerance)
+    apart, size = _apart(expected, found), _size(expected)
+    largest, mean = _largest(apart), _mean(apart)
+    difference = largest / size if size else largest
+    excused = False
+    if difference > tolerance:
+        least_allowed = tolerance * size
+        excused = largest <= least_allowed + GROWTH * noise.largest and mean <= least_allowed + GROWTH * noise.mean
+    if tolerance and before is not None and (difference <= tolerance or excused):
+        change = _size(_apart(expected, before))
+        rounding = STORED * _epsilon(expected) * max(size, _size(before))
+        allowed = tolerance * change + rounding
+        if not (largest <= allowed + GROWTH * noise.largest and mean <= allowed + GROWTH * noise.mean):
+            return Row(kind, name, expected.shape, largest / change if change else float("inf"), tolerance)
+    return Row(kind, name, expected.shape, difference, tolerance, excused)
+
+
+def noise_between(expected: Array, moved: Iterable[Array]) -> Noise:
+    """How far a value moved in some runs. What is not finite moves nothing."""
+    largest = mean = 0.0
+    for array in moved:
+        apart = _apart(expected, array)
+        if np.isfinite(apart).all():
+            largest, mean = max(largest, _largest(apart)), max(mean, _mean(apart))
+    return Noise(largest, mean)
+
+
+def _apart(expected: Array, found: Array) -> Array:
+    """Distances of the elements: 0 where both are the same infinity or no number, infinite where one of them is."""
     wide = np.result_type(expected.dtype, np.float64)
-    size = float(np.max(np.abs(expected.astype(wide)), initial=0.0))
-    apart = float(np.max(np.abs(expected.astype(wide) - found.astype(wide)), initial=0.0))
-    if np.isnan(found.astype(wide)).any() != np.isnan(expected.astype(wide)).any():
-        apart = float("inf")
-    return Row(kind, name, expected.shape, apart / size if size else apart, tolerance)
+    a, b = expected.astype(wide), found.astype(wide)
+    with np.errstate(all="ignore"):
+        apart = np.abs(a - b)
+    apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, apart)
+    return np.where(np.isnan(apart), np.inf, apart)
+
+
+def _size(array: Array) -> float:
+    wide = np.abs(np.asarray(array).astype(np.result_type(array.dtype, np.float64)))
+    return float(np.max(wide, initial=0.0, where=np.isfinite(wide)))
+
+
+def _largest(apart: Array) -> float:
+    return float(np.max(apart, initial=0.0))
+
+
+def _mean(apart: Array) -> float:
+    return float(np.sqrt(np.mean(np.square(apart)))) if apart.size else 0.0
+
+
+def _epsilon(array: Array) -> float:
+    return epsilon_of({t.lower(): t for t in TOLERANCES}[array.dtype.name])
+
+
+def epsilon_of(dtype: str) -> float:
+    """The distance of 1 to the next number of a floating-point type."""
+    return {"Float64": 2.0**-52, "Float32": 2.0**-23, "Float16": 2.0**-10, "BFloat16": 2.0**-7}[dtype]
 
 
 def coarsest(graph: Graph) -> float:
     """The tolerance of the narrowest floating-point type in the graph: in mixed precision all else is as exact."""
-    types = {t.dtype.name for node in graph.nodes for t in element_types(node.type)}
-    return max((TOLERANCES[name] for name in types if name in TOLERANCES), default=0.0)
+    return max((TOLERANCES[name] for name in floats_of(graph)), default=0.0)
+
+
+def floats_of(graph: Graph) -> set[str]:
+    """The floating-point types that operators of the graph make."""
+    return {t.dtype.name for node in graph.nodes for t in element_types(node.type) if t.dtype.name in TOLERANCES}

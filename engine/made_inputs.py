@@ -17,34 +17,54 @@ SMALL = 8
 """Integers of which nothing is known lie in [0, SMALL)."""
 
 
+RANGES = ((-1.0, 1.0), (0.0, 1.0), (-1.0, 0.0))
+"""Where floats lie, step by step: what is wrong for numbers of one sign alone hides among both."""
+POSITIVE = ((0.0, 1.0),)
+"""The same for a network that computes no numbers from negative ones, as one that takes a logarithm."""
+
+
 @dataclass(frozen=True)
 class MadeInput:
-    """A global array for one input. said: what its numbers are."""
+    """Global arrays for one input, one for each step. said: what their numbers are."""
 
-    array: Array
+    arrays: tuple[Array, ...]
     said: str
 
 
 def made_inputs(
-    graph: Graph, types: Sequence[TensorType], brought: Sequence[Array], seed: int
+    graph: Graph, types: Sequence[TensorType], brought: Sequence[Array], seed: int, steps: int, positive: bool = False
 ) -> dict[str, MadeInput]:
-    """A global array for every input of `graph`, by name, in their order.
+    """Global arrays for every input of `graph`, by name, in their order.
 
-    Floats are uniform in [0, 1), booleans either. Integers that name places (of a table, classes) lie where the graph
-    has places; others are drawn from those that the script brought, or are small.
+    Floats are uniform, of both signs and of either (`positive`: in [0, 1)), booleans either. Integers that name places
+    (of a table, classes) lie where the graph has places; others are drawn from those that the script brought, or are
+    small.
 
     Args:
         graph: of one device. types: global, in the order of the inputs. brought: the script's own arrays in the same
             order; fewer where it brought none.
     """
-    generator = np.random.default_rng(seed)
+    made = [_made(graph, types, brought, np.random.default_rng([seed, step]), step, positive) for step in range(steps)]
+    return {
+        name: MadeInput(tuple(step[name][0] for step in made), ", then ".join(dict.fromkeys(s[name][1] for s in made)))
+        for name in (made[0] if made else {})
+    }
+
+
+def _made(
+    graph: Graph, types: Sequence[TensorType], brought: Sequence[Array], generator: np.random.Generator, step: int,
+    positive: bool,
+) -> dict[str, tuple[Array, str]]:  # fmt: skip
+    """For every input the array of one step, and what its numbers are."""
+    ranges = POSITIVE if positive else RANGES
+    low, high = ranges[step % len(ranges)]
     inputs = [p for p in graph.parameters if p.kind == "input"]
     direct, computed = index_limits(graph), index_limits(graph, computed=True)
-    found: dict[str, MadeInput] = {}
+    found: dict[str, tuple[Array, str]] = {}
     for i, (parameter, type) in enumerate(zip(inputs, types, strict=True)):
         own = np.unique(brought[i]) if i < len(brought) else np.zeros(0)
         if type.dtype.is_float:
-            array, said = generator.random(type.shape), "uniform in [0, 1)"
+            array, said = generator.uniform(low, high, type.shape), f"uniform in [{low:g}, {high:g})"
         elif not type.dtype.is_integer:
             array, said = generator.integers(0, 2, type.shape), "True or False"
         elif parameter in direct:
@@ -55,7 +75,7 @@ def made_inputs(
         else:
             limit = min(SMALL, max(1, computed.get(parameter, 2 * SMALL) // 2))
             array, said = _below(generator, limit, type), f"integers in [0, {limit})"
-        found[parameter.name] = MadeInput(np.asarray(array).astype(type.dtype.numpy), said)
+        found[parameter.name] = np.asarray(array).astype(type.dtype.numpy), said
     return found
 
 

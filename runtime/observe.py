@@ -24,14 +24,16 @@ COMBINE = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, 
 
 def observe(
     graph: Graph, backend: NumPyBackend, parameters: Mapping[Parameter, Array], mark: str,
-    combined: Callable[[Array], Array] | None = None,
+    combined: Callable[[Node, Array], Array] | None = None,
+    operands: Callable[[Node, list[Array]], list[Array]] | None = None,
 ) -> dict[Any, Array]:  # fmt: skip
     """One step: values of the nodes that carry the attribute `mark` under its value, results under ("result", i),
     parameters after the step under their names. A result that shows a parameter's memory is kept as it was before later
     updates, as the executor hands it out.
 
     On a fused node the attribute has a value for every member (None where one has none), which is computed here.
-    combined: what updates read in the place of a parameter's gradient.
+    combined: what updates read in the place of a parameter's gradient, from its node and value. operands: what a node
+    reads in the place of its operands.
 
     Raises:
         NodeFailure: a kernel failed.
@@ -45,11 +47,13 @@ def observe(
         for index, node in enumerate(graph.nodes):
             shown = totals if node.phase == "update" else {}
             inputs = [v.value if isinstance(v, Constant) else shown.get(v, values[v]) for v in node.inputs]
+            if operands is not None:
+                inputs = operands(node, inputs)
             result = values[node] = _computed(node, inputs, backend, index)
             if node in wanted:
                 handed[node] = np.array(result)
             if combined is not None and node.attrs.get("gradient_for"):
-                totals[node] = combined(result)
+                totals[node] = combined(node, result)
             if isinstance(node.op, FusedElementwise | GroupedUpdate):
                 names, members = _members(node, node.op, inputs, result, backend, mark)
                 found: list[tuple[Any, Array]] = list(zip(names, members, strict=False))

@@ -1,0 +1,64 @@
+"""An overflow that is pretended where a network looks for one: one number of one tensor, so that one rank may see it
+alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.graph import Graph, Node, element_types
+from mspc.ir.layout import Layout
+from mspc.ops.optim.all_finite import AllFinite
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Poke:
+    """An infinity in the last element of an operand of the operator that carries `number` under `mark`.
+
+    layout: that operand's on the ranks; None where each has its own. shape: of the whole operand.
+    """
+
+    mark: str
+    number: int
+    operand: int
+    shape: tuple[int, ...]
+    layout: Layout | None
+
+    def whole(self, node: Node, operands: list[Array]) -> list[Array]:
+        """The operands as one device reads them."""
+        return self._at(node, operands) if node.attrs.get(self.mark) == self.number else operands
+
+    def on_rank(self, rank: int) -> Callable[[Node, list[Array]], list[Array]]:
+        """The same for the slices of a rank."""
+        if self.layout is None:
+            return self.whole
+        slices = self.layout.slices_for(rank, self.shape)
+        holds = all(s.stop == n for s, n in zip(slices, self.shape, strict=True))
+        return self.whole if holds else lambda _, operands: operands
+
+    def _at(self, node: Node, operands: list[Array]) -> list[Array]:
+        changed = list(operands)
+        array = np.array(changed[self.operand])
+        if array.size:
+            array.reshape(-1)[-1] = np.inf
+        changed[self.operand] = array
+        return changed
+
+
+def pokes(graph: Graph, mark: str) -> list[Poke]:
+    """Where to pretend an overflow in the graph of all ranks: in the first and the last operand of every operator that
+    looks for one."""
+    found: list[Poke] = []
+    for node in graph.nodes:
+        if not isinstance(node.op, AllFinite) or mark not in node.attrs:
+            continue
+        for index in sorted({0, len(node.inputs) - 1}):
+            value = node.inputs[index]
+            layout = value.layout if isinstance(value.layout, Layout) else None
+            found.append(Poke(mark, node.attrs[mark], index, element_types(value.type)[0].shape, layout))
+    return found
