@@ -30,7 +30,7 @@ from mspc.engine.one_device import OneDevice, Values
 from mspc.engine.overflow import pokes
 from mspc.engine.programs import Programs, compile_for
 from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.ir.graph import Node
+from mspc.ir.graph import Graph, Node
 from mspc.ir.types import TensorType
 from mspc.passes.base import OnPass
 from mspc.passes.sharding.constraints import release_constraints
@@ -39,6 +39,8 @@ from mspc.runtime.slices import cut
 Array = Any
 MARK = "verify"
 """Attribute that numbers the operators before sharding, so that both compiles' values can be matched."""
+SLICED = "slice_to_rank"
+"""The pass behind which a rank's graph still has the operators of one device."""
 STEPS = 3
 """Steps that are compared: what goes stale, and random numbers, are wrong from the second on."""
 
@@ -111,7 +113,7 @@ def _compared(launch: Launch, many: Compiled, seed: int) -> _Verified:
     one, doubled = _compiled(_whole(launch, [f.graph_type if own else f.global_type for f in fed]), alone)
     weights = _weights(one)
     device, made, expected = _fed(launch, one, many, weights, seed)
-    ranks = ManyRanks(config.ranks, many.rank_graph, _weights(many), _steps(made))
+    ranks = ManyRanks(config.ranks, many.rank_graph, partial(_plain, many), weights, _steps(made))
     comparison = Comparison(
         one.graph, many.graph, config.ranks, weights, expected, cache(partial(device.noise, expected)), own, MARK
     )
@@ -195,7 +197,7 @@ def _search(
     rows, found.first = shown.operators(observed[step], step)
     alike = all(row.same for row in rows) and _alike(comparison, observed, step)
     if found.first is None and alike:
-        found.note = f"operator by operator step {step + 1} is the same: the memory that the operators share is not"
+        found.note = f"operator by operator step {step + 1} is the same: what differs is how they are fused or share memory"
     elif step:
         found.note = f"step {step + 1} is the first that differs"
 
@@ -236,6 +238,13 @@ def _compiled(launch: Launch, config: Config, on_pass: OnPass | None = None) -> 
 
     call = trace_call(launch.target, describe_call(launch.args, []), config, launch.whole)
     return compile_traced(call, mark, on_pass), doubled[0] if doubled else None
+
+
+def _plain(compiled: Compiled, rank: int) -> Graph:
+    """A rank's graph as it is sliced, before operators are fused."""
+    found: list[Graph] = []
+    compiled.rank_graph(rank, lambda stage: found.append(stage.graph), (SLICED,))
+    return found[0]
 
 
 def _weights(compiled: Compiled) -> dict[str, Array]:

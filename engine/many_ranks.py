@@ -24,11 +24,13 @@ Values = dict[Any, Array]
 class ManyRanks:
     """The graphs of some ranks with what they are fed.
 
-    graph_of: a rank's graph. weights: first values of parameters and constants; feeds: inputs, by step; all global.
+    graph_of: a rank's executable graph. plain_of: its graph before any operators are fused. weights: first values of
+    parameters and constants; feeds: inputs, by step; all global.
     """
 
     ranks: int
     graph_of: Callable[[int], Graph]
+    plain_of: Callable[[int], Graph]
     weights: dict[str, Array]
     feeds: Sequence[Sequence[Array]]
 
@@ -57,15 +59,15 @@ class ManyRanks:
         return self._by_step(World(self.ranks).run(main))
 
     def observed(self, mark: str, steps: int, poke: Poke | None = None) -> list[list[Values]]:
-        """The same of some steps from the first on, operator by operator in memory of their own; beside it the
-        operators of the last of these steps under the values of their attribute `mark`.
+        """The same of some steps from the first on, operator by operator, none fused, in memory of their own; beside it
+        the operators of the last of these steps under the values of their attribute `mark`.
 
         Raises:
             NodeFailure: a kernel failed.
         """
 
         def main(comm: LocalComm) -> list[Values]:
-            graph = self.graph_of(comm.rank)
+            graph = self.plain_of(comm.rank)
             backend = NumPyBackend(comm)
             held = {p: self._held(p, comm.rank) for p in graph.parameters if p.kind != "input"}
             inputs = [p for p in graph.parameters if p.kind == "input"]

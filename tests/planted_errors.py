@@ -1,0 +1,211 @@
+"""Plants errors in copies of the package, one each, and sees whether `mspc verify` finds them.
+
+    python tests/planted_errors.py             # all of them, on both networks
+    python tests/planted_errors.py tanh stale  # those whose names begin so
+
+An error is a file, text that stands there once, and what stands there instead. A copy without one must verify. Where a
+network has nothing that an error touches, the other one must find it; `FREE` says which these are, and why.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent
+LEFT_OUT = shutil.ignore_patterns("tests", ".git", "docs", "benchmarks", "*.egg-info", "__pycache__", "saved_graph")
+SAMPLE = "samples/transformer/net.py"
+NETWORK = '''
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.common.initializer import initializer
+
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
+ms.set_seed(1)
+
+
+class Net(nn.Cell):
+    """x[256, 128], less the largest of its row -> two layers with a mask between -> [256, 64]"""
+
+    def __init__(self):
+        super().__init__()
+        self.w1 = Parameter(initializer("xavier_uniform", [128, 256]))
+        self.w2 = Parameter(initializer("xavier_uniform", [256, 64]))
+        self.gain = Parameter(initializer("ones", [64]))
+        self.peak = ops.ReduceMax(keep_dims=True).shard(((2, 4),))
+        self.less = ops.Sub().shard(((8, 1), (8, 1)))
+        self.up = ops.MatMul().shard(((2, 1), (1, 4)))
+        self.tanh = ops.Tanh().shard(((2, 4),))
+        self.drop = ops.Dropout(keep_prob=0.8, Seed0=3).shard(((2, 4),))
+        self.down = ops.MatMul().shard(((2, 4), (4, 1)))
+        self.scale = ops.Mul().shard(((8, 1), (1,)))
+
+    def construct(self, x):
+        hidden = self.tanh(self.up(self.less(x, self.peak(x, 1)), self.w1))
+        kept, _ = self.drop(hidden)
+        return self.scale(self.down(kept, self.w2), self.gain)
+
+
+class Loss(nn.Cell):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+        self.loss = nn.MSELoss()
+
+    def construct(self, x, y):
+        return self.loss(self.net(x), y)
+
+
+net = Net()
+optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+step = nn.TrainOneStepWithLossScaleCell(Loss(net), optimizer, nn.DynamicLossScaleUpdateCell(8.0, 2, 2))
+step(Tensor(np.ones([256, 128]), ms.float32), Tensor(np.ones([256, 64]), ms.float32))
+'''
+
+
+@dataclass(frozen=True)
+class Planted:
+    """An error: `old` stands once in `file` of the package, `new` instead of it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+STALE = '''fresh = super().kernel(be)
+        kept: dict[int, Any] = {}
+
+        def one(x: Any) -> Any:
+            kept[be.step] = fresh(x)
+            return kept.get(be.step - 1, kept[be.step])
+'''
+ERRORS = (
+    Planted(
+        "gradient-rule", "ops/math/matmul.py",
+        "return self.products(b, x, y, dout)",
+        "return self.products(b, x, y, out)",
+    ),
+    Planted("tanh", "ops/nn/activation.py", "return dy * (1 - y * y)", "return dy * (1 - y)"),
+    Planted(
+        "freed-too-early", "runtime/buffers.py",
+        "last = last_use.get(node, index)",
+        "last = max(index, last_use.get(node, index) - 3)",
+    ),
+    Planted(
+        "mask-from-step-2", "ops/random/dropout.py",
+        "begin = self.begin or (0,) * x.ndim\n        words",
+        "begin = (self.begin if be.step < 2 else ()) or (0,) * x.ndim\n        words",
+    ),
+    Planted(
+        "maximum-never-negative", "runtime/comm/interface.py",
+        "first = np.asarray(parts[0])",
+        'first = np.maximum(parts[0], 0) if op == "max" else np.asarray(parts[0])',
+    ),
+    Planted(
+        "overflow-on-one-rank", "runtime/comm/local.py",
+        "return [total, *(total.copy() for _ in parts[1:])]",
+        "return list(parts) if total.dtype == bool else [total, *(total.copy() for _ in parts[1:])]",
+    ),
+    Planted(
+        "replica-differs", "runtime/comm/local.py",
+        "return [total, *(total.copy() for _ in parts[1:])]",
+        "return [total, *(total.copy() for _ in parts[2:]), total * total.dtype.type(1.001)]",
+    ),
+    Planted(
+        "reduction-dropped", "ops/collective/collectives.py",
+        "return partial(comm.all_reduce, op=self.op, ranks=self.ranks)",
+        "return same if self.ranks[1:] == (4,) else partial(comm.all_reduce, op=self.op, ranks=self.ranks)",
+    ),
+    Planted(
+        "wrong-offset", "ops/collective/collectives.py",
+        "begin = tuple(n.start - o.start for n, o in zip(new, old, strict=True))\n"
+        "        end = tuple(n.stop - o.start for n, o in zip(new, old, strict=True))",
+        "begin = tuple(0 for n, o in zip(new, old, strict=True))\n"
+        "        end = tuple(n.stop - n.start for n, o in zip(new, old, strict=True))",
+    ),
+    Planted("mean-without-1/n", "passes/communication/redistribution_plan.py", "1.0 / count)", "1.0)"),
+    Planted(
+        "swapped-ranks", "runtime/comm/local.py",
+        "whole = np.concatenate(parts, axis)",
+        "whole = np.concatenate([*parts[1::-1], *parts[2:]], axis)",
+    ),
+    Planted("stale-gradient", "ops/collective/collectives.py", "one = super().kernel(be)\n", STALE),
+    Planted(
+        "reversed-reduce-scatter", "runtime/comm/local.py",
+        "return pieces(combine(parts, op), len(parts), axis)",
+        "return pieces(combine(parts, op), len(parts), axis)[::-1]",
+    ),
+    Planted(
+        "transposed-all-to-all", "runtime/comm/local.py",
+        "return [np.concatenate([row[i] for row in cut], concat_dim) for i in range(len(parts))]",
+        "return [np.concatenate(cut[i], concat_dim) for i in range(len(parts))]",
+    ),
+)
+FREE = {
+    "tanh": (SAMPLE, "has no Tanh"),
+    "mask-from-step-2": (SAMPLE, "has no random mask"),
+    "maximum-never-negative": (SAMPLE, "takes no maximum over ranks"),
+    "overflow-on-one-rank": (SAMPLE, "looks for no overflow"),
+}
+"""Errors that touch nothing in a network, and why."""
+
+
+def copied(folder: Path, planted: Planted | None) -> Path:
+    """A copy of the package in `folder`, with the error; the path of the network of this file beside it.
+
+    Raises:
+        ValueError: the text of the error does not stand in its file, or more than once.
+    """
+    shutil.copytree(PACKAGE, folder / "mspc", ignore=LEFT_OUT)
+    if planted is not None:
+        path = folder / "mspc" / planted.file
+        text = path.read_text(encoding="utf-8")
+        if text.count(planted.old) != 1:
+            raise ValueError(f"{planted.name}: {planted.file} has its text {text.count(planted.old)} times, not once")
+        path.write_text(text.replace(planted.old, planted.new), encoding="utf-8")
+    network = folder / "network.py"
+    network.write_text(NETWORK, encoding="utf-8")
+    return network
+
+
+def verified(planted: Planted | None, target: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+    """`mspc verify` of a copy with the error, on 8 ranks. target: SAMPLE, or "" for the network of this file."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        network = copied(folder, planted)
+        script = folder / "mspc" / target if target else network
+        environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.run(
+            [sys.executable, "-m", "mspc", "verify", str(script), "--ranks", "8", "--quiet"],
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout, check=False,
+        )  # fmt: skip
+
+
+def main(names: list[str]) -> int:
+    wrong = 0
+    chosen = [e for e in ERRORS if not names or any(e.name.startswith(n) for n in names)]
+    for target in (SAMPLE, ""):
+        for planted in (None, *chosen):
+            free = planted is not None and FREE.get(planted.name, ("", ""))[0] == target and target
+            start = time.perf_counter()
+            run = verified(planted, target)
+            wanted = 0 if planted is None or free else 1
+            said = (run.stdout.splitlines() or run.stderr.splitlines() or [""])[-1]
+            wrong += run.returncode != wanted
+            mark = "as wanted" if run.returncode == wanted else "NOT AS WANTED"
+            name = planted.name if planted is not None else "no error"
+            print(f"{target or 'network'}: {name}: status {run.returncode}, {mark}, "
+                  f"{time.perf_counter() - start:.1f} s: {said[:150]}", flush=True)  # fmt: skip
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
