@@ -27,5 +27,18 @@ def index_limits(graph: Graph, computed: bool = False) -> dict[Parameter, int]:
     return found
 
 
+def distributions(graph: Graph) -> set[Parameter]:
+    """The inputs whose rows sum to 1, as an operator that reads them says (`Op.distributions`)."""
+    shown: dict[Value, Parameter] = {p: p for p in graph.parameters if p.kind == "input"}
+    found: set[Parameter] = set()
+    for node in graph.nodes:
+        read = [node.inputs[index] for index in node.op.distributions]
+        found.update(shown[value] for value in read if value in shown)
+        source = node.inputs[0] if node.inputs else None
+        if source in shown and _only_moves(node) and getattr(node.type, "shape", None) == source.shape:
+            shown[node] = shown[source]
+    return found
+
+
 def _only_moves(node: Node) -> bool:
     return node.op.is_view or node.op.may_alias or node.op.follows_neighbours

@@ -197,7 +197,9 @@ def _search(
     rows, found.first = shown.operators(observed[step], step)
     alike = all(row.same for row in rows) and _alike(comparison, observed, step)
     if found.first is None and alike:
-        found.note = f"operator by operator step {step + 1} is the same: what differs is how they are fused or share memory"
+        found.note = (
+            f"operator by operator step {step + 1} is the same: what differs is how they are fused or share memory"
+        )
     elif step:
         found.note = f"step {step + 1} is the first that differs"
 

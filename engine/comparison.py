@@ -22,8 +22,8 @@ class Comparison:
     """What one device computes, and how the ranks hold it.
 
     one, many: the graph of one device and that of all ranks before slicing. weights: first values. expected, noise: for
-    every step and place, see `OneDevice`, the noise where it is asked for; there is a place for every rank where each has rows of its own (`own_rows`).
-    mark: attribute that numbers the operators of both graphs alike.
+    every step and place, see `OneDevice`, the noise where it is asked for; there is a place for every rank where each
+    has rows of its own (`own_rows`). mark: attribute that numbers the operators of both graphs alike.
     """
 
     one: Graph

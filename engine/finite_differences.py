@@ -188,6 +188,8 @@ class _Judge:
                 if hold and _passes_no_gradient(node):
                     continue
                 inputs = [self._at(values, value) for value in node.inputs]
+                for index in node.op.distributions if hold else ():
+                    inputs[index] = self._at(self.base, node.inputs[index])
                 values[node] = node.op.kernel(self.backend)(*inputs)  # type: ignore[attr-defined]
         return values
 

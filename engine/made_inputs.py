@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.analysis.index_ranges import index_limits
+from mspc.analysis.index_ranges import distributions, index_limits
 from mspc.ir.graph import Graph
 from mspc.ir.types import TensorType
 
@@ -38,7 +38,7 @@ def made_inputs(
 
     Floats are uniform, of both signs and of either (`positive`: in [0, 1)), booleans either. Integers that name places
     (of a table, classes) lie where the graph has places; others are drawn from those that the script brought, or are
-    small.
+    small. What an operator reads as distributions are such.
 
     Args:
         graph: of one device. types: global, in the order of the inputs. brought: the script's own arrays in the same
@@ -60,10 +60,14 @@ def _made(
     low, high = ranges[step % len(ranges)]
     inputs = [p for p in graph.parameters if p.kind == "input"]
     direct, computed = index_limits(graph), index_limits(graph, computed=True)
+    shares = distributions(graph)
     found: dict[str, tuple[Array, str]] = {}
     for i, (parameter, type) in enumerate(zip(inputs, types, strict=True)):
         own = np.unique(brought[i]) if i < len(brought) else np.zeros(0)
-        if type.dtype.is_float:
+        if parameter in shares:
+            array = np.exp(generator.uniform(-1, 1, type.shape))
+            array, said = array / array.sum(-1, keepdims=True), "rows that sum to 1"
+        elif type.dtype.is_float:
             array, said = generator.uniform(low, high, type.shape), f"uniform in [{low:g}, {high:g})"
         elif not type.dtype.is_integer:
             array, said = generator.integers(0, 2, type.shape), "True or False"

@@ -120,6 +120,7 @@ class Op:
         any_types: `kernel_into` takes operands and results of any element types, which may differ.
         widens: kernels get operands of Float16 and BFloat16 as Float32 (see `half`); False for operators that only move
             data or say themselves how they compute.
+        distributions: operands whose rows sum to 1, which get no gradient.
         omitted: names of fields that the text leaves out while they have their default.
         is_view: the result is the memory of operand 0, its elements in their order, in another shape at most: nothing
             has to run. Of a tuple it is the memory of its elements.
@@ -149,6 +150,7 @@ class Op:
     in_place: ClassVar[bool] = False
     any_types: ClassVar[bool] = False
     widens: ClassVar[bool] = True
+    distributions: ClassVar[tuple[int, ...]] = ()
     omitted: ClassVar[tuple[str, ...]] = ()
     is_view: ClassVar[bool] = False
     may_alias: ClassVar[bool] = False

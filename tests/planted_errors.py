@@ -46,11 +46,12 @@ class Net(nn.Cell):
         self.drop = ops.Dropout(keep_prob=0.8, Seed0=3).shard(((2, 4),))
         self.down = ops.MatMul().shard(((2, 4), (4, 1)))
         self.scale = ops.Mul().shard(((8, 1), (1,)))
+        self.turned = ops.Mul().shard(((1, 8), (8,)))
 
     def construct(self, x):
         hidden = self.tanh(self.up(self.less(x, self.peak(x, 1)), self.w1))
         kept, _ = self.drop(hidden)
-        return self.scale(self.down(kept, self.w2), self.gain)
+        return self.turned(self.scale(self.down(kept, self.w2), self.gain), self.gain)
 
 
 class Loss(nn.Cell):
@@ -97,7 +98,7 @@ ERRORS = (
     Planted(
         "freed-too-early", "runtime/buffers.py",
         "last = last_use.get(node, index)",
-        "last = max(index, last_use.get(node, index) - 3)",
+        "last = (index + last_use.get(node, index)) // 2",
     ),
     Planted(
         "mask-from-step-2", "ops/random/dropout.py",

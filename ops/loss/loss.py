@@ -51,6 +51,7 @@ class SoftmaxCrossEntropyWithLogits(Op):
     The class dimension must stay whole. The labels of a row sum to 1 and get no gradient, as in MindSpore.
     """
 
+    distributions: ClassVar[tuple[int, ...]] = (1,)
     samples: ClassVar[Any] = (sample((8, 16), (8, 16), low=0.05, high=1.0, gradient=False),)
 
     def infer(self, *types: Any) -> Any:
