@@ -161,7 +161,9 @@ def _write(
             if is_execute(name):
                 execute[rank] = name
                 digests[name] = hashlib.sha256(content).hexdigest()
-    output.write(PROGRAM, program(programs.first.compiled, execute, digests, settings, values))
+    compared = not programs.differ and programs.first.compiled.config.mode != "hybrid_parallel"
+    network = programs.first.network if compared else ""
+    output.write(PROGRAM, program(programs.first.compiled, execute, digests, settings, values, network))
     assert report is not None
     return report
 

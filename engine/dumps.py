@@ -69,11 +69,13 @@ def program(
     digests: dict[str, str],
     settings: Settings,
     values: Iterable[FirstValue],
+    network: str = "",
 ) -> str:
     """The text of `program.json`.
 
     execute: the file of every rank that was written. digests: SHA-256 of these files. settings: of the script.
     values: the first values of the parameters and constants; those without a description stand in the weights.
+    network: the text of the graph as it was read; "" where one device cannot be compared with the ranks.
     """
     graph = compiled.graph
     made = {value.name: {"initial": value.description.entry()} for value in values if value.description is not None}
@@ -103,6 +105,7 @@ def program(
             for p in graph.parameters
             if p.kind != "input"
         ],
+        **({"network": network} if network else {}),
     }
     return json.dumps(content, indent=1) + "\n"
 

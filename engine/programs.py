@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from mspc.api.state import Session
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
+from mspc.compiler.driver import Compiled, Stage, TracedCall, compile_traced, trace_call
 from mspc.engine.capture import Launch
 from mspc.engine.dumps import NO_FILES, File, StageFiles
 from mspc.passes.base import OnPass
@@ -41,11 +41,13 @@ Rerun = Callable[[int], AbstractContextManager[Launch]]
 
 @dataclass(frozen=True)
 class Built:
-    """A launch, compiled. shared: the files of the stages that all ranks share. text: the graph as traced."""
+    """A launch, compiled. shared: the files of the stages that all ranks share. text: the graph as traced. network: the
+    same with what passes read from its header, "" where no files are kept."""
 
     compiled: Compiled
     shared: list[File]
     text: str
+    network: str = ""
 
 
 def compile_for(
@@ -57,7 +59,15 @@ def compile_for(
     files = StageFiles(level)
     call = _traced(launch, ranks)
     text = call.text if compared() else ""
-    return Built(compile_traced(call, files, on_pass), files.files, text)
+    network: list[str] = []
+
+    def on_stage(stage: Stage) -> None:
+        files(stage)
+        if stage.name == "frontend" and level != NO_FILES:
+            network.append(stage.text())
+
+    compiled = compile_traced(call, on_stage, on_pass)
+    return Built(compiled, files.files, text, "".join(network))
 
 
 def _traced(launch: Launch, ranks: int) -> TracedCall:

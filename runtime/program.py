@@ -69,7 +69,8 @@ class Program:
 
     ranks, mode, compile_id: of the compile. training: whether a step changes parameters.
     execute: rank to its file, relative to `folder`. digests: SHA-256 of these files when they were written.
-    settings: of the script; a program that says nothing of them has the defaults.
+    settings: of the script; a program that says nothing of them has the defaults. network: the text of the graph that
+    was read from the script, "" where there is none that all ranks share.
     """
 
     folder: Path
@@ -83,6 +84,7 @@ class Program:
     outputs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     parameters: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     settings: Settings = Settings()
+    network: str = ""
 
     def text(self, rank: int) -> str:
         """The text of a rank's graph.
@@ -201,6 +203,7 @@ def load_program(folder: Path) -> Program:
             outputs=_typed(content, "outputs", list),
             parameters=_typed(content, "parameters", list),
             settings=Settings.read(content.get("settings", {})),
+            network=_typed(content, "network", str) if "network" in content else "",
         )
     except (KeyError, TypeError, ValueError) as error:
         raise MspcError(f"{path} is damaged: {error}") from None

@@ -1,0 +1,51 @@
+"""What `mspc verify` prints: the table, how its numbers were made, the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mspc.commands.report.loudness import Loudness
+from mspc.commands.report.table import print_line, print_table, write_json
+from mspc.commands.report.verdict import comparison_table, verdict
+from mspc.compiler.config import Config
+from mspc.engine.verification import STEPS, Verified
+from mspc.ir.diagnostics import ExecutionError
+
+
+def report(
+    found: Verified, config: Config, json: Path | None, loudness: Loudness, seed: int, notes: Sequence[str] = ()
+) -> None:
+    """Print the table and the verdict. notes: what else is known where something differs.
+
+    Raises:
+        ExecutionError: a value differs.
+    """
+    rows, first = found.rows, found.first
+    if json is not None:
+        write_json([r.__dict__ | {"shape": list(r.shape), "same": r.same} for r in rows], json)
+    if json != Path("-"):
+        if not loudness.quiet:
+            _show(found, config, seed)
+        print_line(verdict(rows, config.ranks, first))
+    wrong = [r for r in rows if not r.same]
+    if wrong:
+        where = f"the first operator where they part is {first.label}" if first is not None else ""
+        raise ExecutionError(
+            f"{len(wrong)} of {len(rows)} values differ between one device and {config.ranks} ranks",
+            notes=[note for note in (where, found.note, *notes) if note],
+            frames=first.frames if first is not None else (),
+        )
+
+
+def _show(found: Verified, config: Config, seed: int) -> None:
+    ranks = f"{config.ranks} rank{'s' if config.ranks != 1 else ''}"
+    title = f"one device beside {ranks}: {STEPS} steps, inputs from seed {seed}"
+    print_table(comparison_table(found.rows, title))
+    for name, made in found.inputs.items():
+        print_line(f"input {name}: {made.said}")
+    if found.directions:
+        print_line(f"gradients on one device beside finite differences along {found.directions} random directions")
+    if config.feeds_own_rows:
+        how = "means" if config.gradients_mean else "sums"
+        print_line(f"every rank beside one device on the rank's own rows, with gradients that are {how} over the ranks")

@@ -1,0 +1,168 @@
+"""`mspc verify` of a compiled folder, edited by hand or not: its ranks beside one device with the network as it was
+read from the script, whose text stands in `program.json`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from mspc.commands.compile import CompileOptions
+from mspc.commands.report.verification import report
+from mspc.compiler.config import Config
+from mspc.compiler.pipeline import PREPARING, VIEWS, passes_of
+from mspc.engine.finite_differences import Doubled, requests
+from mspc.engine.made_inputs import made_inputs
+from mspc.engine.verification import STEPS, verified
+from mspc.engine.verification import Program as Verification
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Parameter, Value
+from mspc.ir.layout import Layout
+from mspc.ir.text.fragments import Malformed, read_layouts
+from mspc.ir.text.parser import parse
+from mspc.ir.types import TensorType, dtype_of
+from mspc.ops.check_types import check_types
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY
+from mspc.passes.base import PassManager, find_pass
+from mspc.passes.sharding.constraints import release_constraints
+from mspc.runtime.program import PROGRAM, Program, load_program, load_slices
+
+
+def verify_folder(folder: Path, options: CompileOptions, seed: int) -> None:
+    """As `verify_target`. A file that has been edited is named; with its mistakes it is what is compared.
+
+    Raises:
+        MspcError: the folder cannot be read, or says too little. ExecutionError: a value differs.
+    """
+    program = _checked(folder, options)
+    network = _network(program)
+    mean = bool(network.attrs.get("gradients_mean"))
+    one, doubled = _alone(network)
+    graphs, edited = _rank_graphs(program)
+    types = [_type(program, entry) for entry in program.inputs]
+    many = _all_ranks(program, mean)
+    if any(len(graph.results) != len(many.results) for graph in graphs):
+        raise MspcError(f"{folder} has {len(many.results)} outputs, but the graph of some rank has others")
+    config = Config(ranks=program.ranks, mode=program.mode, gradients_mean=mean)
+    layouts = [_layout(program, entry, type) for entry, type in zip(program.inputs, types, strict=True)]
+    found = verified(
+        Verification(
+            one,
+            many,
+            program.ranks,
+            doubled,
+            load_slices(program, one, 0),
+            lambda positive: made_inputs(one, types, [], seed, STEPS, positive),
+            graphs.__getitem__,
+            graphs.__getitem__,
+            layouts if config.feeds_own_rows else [],
+        ),
+        seed,
+    )
+    notes = [f"edited since the compile: {', '.join(edited)}"] if edited else []
+    report(found, config, options.json, options.loudness, seed, notes)
+
+
+def _checked(folder: Path, options: CompileOptions) -> Program:
+    """The program in a folder, all of whose ranks can be compared with one device."""
+    if options.inputs or options.script_arguments:
+        raise MspcError(
+            f"{folder} is a folder, so a compiled program", notes=["--input and script arguments are for scripts"]
+        )
+    program = load_program(folder)
+    if options.ranks is not None and options.ranks != program.ranks:
+        raise MspcError(
+            f"{folder} was compiled for {program.ranks} ranks, not for {options.ranks}",
+            notes=[f"verify it without --ranks, or compile it again with --ranks {options.ranks}"],
+        )
+    if missing := program.missing(program.ranks):
+        raise MspcError(
+            f"{folder} holds no graph for rank {missing[0]} of {program.ranks}", notes=["compile it without --rank"]
+        )
+    if not program.network:
+        raise MspcError(
+            f"{folder / PROGRAM} does not say what one device computes, so there is nothing to compare with",
+            notes=[
+                "mspc compile writes it, but for a network that depends on get_rank(), or in hybrid_parallel mode",
+                "mspc run --simulate runs the folder on ranks of this process",
+            ],
+        )
+    return program
+
+
+def _network(program: Program) -> Graph:
+    """The network as it was read from the script."""
+    load_operators()
+    module = parse(program.network, REGISTRY, str(program.folder / PROGRAM), frames=True)
+    if len(module.graphs) != 1:
+        raise MspcError(f"{program.folder / PROGRAM} is damaged: its network has {len(module.graphs)} graphs")
+    graph = module.graphs[0]
+    graph.attrs = {**module.attrs, **graph.attrs}
+    check_types(graph)
+    return graph
+
+
+def _alone(graph: Graph) -> tuple[Graph, Doubled | None]:
+    """The network as one device runs it, and what its gradients are judged by."""
+    graph.attrs = {"mode": "stand_alone", "ranks": 1}
+    for parameter in graph.parameters:
+        parameter.layout = parameter.global_type = None
+    manager = PassManager()
+    doubled: Doubled | None = None
+    for name in (*PREPARING, *passes_of("stand_alone")):
+        if name in VIEWS:
+            continue
+        asked = requests(graph)
+        graph, _ = manager.apply(find_pass(name), graph)
+        if name == "grad":
+            release_constraints(graph)
+            doubled = Doubled.of(graph, asked) if asked else None
+    return graph, doubled
+
+
+def _rank_graphs(program: Program) -> tuple[list[Graph], list[str]]:
+    """(every rank's graph, the files that have been edited)."""
+    graphs: list[Graph] = []
+    edited: list[str] = []
+    for rank in range(program.ranks):
+        text = program.text(rank)
+        graph = program.graph(rank, text, frames=True)
+        if program.edited(rank, text):
+            edited.append(program.execute[rank])
+            print(f"warning: {program.folder / edited[-1]} has been edited since it was compiled", file=sys.stderr)
+            check_types(graph)
+        graphs.append(graph)
+    return graphs, edited
+
+
+def _all_ranks(program: Program, mean: bool) -> Graph:
+    """How the ranks hold results and parameters, as the head of a graph without operators."""
+    graph = Graph("ranks")
+    graph.attrs = {"gradients_mean": mean}
+    for entry in program.parameters:
+        type = _type(program, entry)
+        kind = str(entry.get("kind"))
+        graph.parameters.append(Parameter(str(entry.get("name")), type, kind, layout=_layout(program, entry, type)))
+    for entry in program.outputs:
+        type = _type(program, entry)
+        graph.results.append(Value(type, layout=_layout(program, entry, type)))
+    return graph
+
+
+def _type(program: Program, entry: dict[str, Any]) -> TensorType:
+    try:
+        return TensorType(dtype_of(str(entry["dtype"])), tuple(int(n) for n in entry["shape"]))
+    except (MspcError, KeyError, TypeError, ValueError) as error:
+        raise MspcError(f"{program.folder / PROGRAM} is damaged: {entry.get('name', 'an output')}: {error}") from None
+
+
+def _layout(program: Program, entry: dict[str, Any], type: TensorType) -> Layout:
+    text = str(entry.get("layout", ""))
+    try:
+        found = read_layouts(text)[0] if text else Layout.replicated(program.ranks, type.rank)
+    except Malformed as error:
+        raise MspcError(f"{program.folder / PROGRAM} is damaged: layout {text!r}: {error}") from None
+    if found.ranks != program.ranks or len(found.dims) != type.rank:
+        raise MspcError(f"{program.folder / PROGRAM} is damaged: {type} cannot have the layout {found}")
+    return found
