@@ -1,0 +1,146 @@
+"""`mspc verify` of what `mspc compile` wrote, as it is and edited by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.report.loudness import Loudness
+from mspc.commands.verify import verify_target
+from mspc.ir.diagnostics import ExecutionError, MspcError
+
+QUIET = Loudness(quiet=True)
+SCRIPT = """
+import mindspore as ms, numpy as np
+from mindspore import nn, ops, Parameter, Tensor
+from mindspore.common.initializer import initializer
+from mindspore.communication import get_rank, init
+ms.set_auto_parallel_context(parallel_mode="{mode}"{more})
+ms.set_seed(1)
+init()
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(initializer("normal", [8, 4]), "w")
+        self.b = Parameter(Tensor(np.arange(4), ms.float32), "b")
+        self.matmul = ops.MatMul(){shard}
+    def construct(self, x):
+        return ops.tanh(self.matmul(x, self.w) + self.b) * {factor}
+net = Net()
+step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Adam(net.trainable_params(), 0.1))
+step(Tensor(np.ones([4, 8]), ms.float32), Tensor(np.ones([4, 4]), ms.float32))
+"""
+SHARDED = {"mode": "semi_auto_parallel", "more": ', dataset_strategy="full_batch"', "shard": ".shard(((2, 2), (2, 1)))"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Callable[..., Path]:
+    def compiled(mode: str = "stand_alone", more: str = "", shard: str = "", factor: str = "1.0", **options: int) -> Path:
+        (tmp_path / "train.py").write_text(SCRIPT.format(mode=mode, more=more, shard=shard, factor=factor))
+        made = CompileOptions(ranks=4, out=tmp_path / "out", loudness=QUIET, **options)  # type: ignore[arg-type]
+        compile_target(str(tmp_path / "train.py"), made)
+        return tmp_path / "out"
+
+    return compiled
+
+
+def verify(folder: Path, **options: object) -> None:
+    verify_target(str(folder), CompileOptions(loudness=QUIET, **options), seed=0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [SHARDED, {"mode": "data_parallel"}, {"mode": "data_parallel", "more": ", gradients_mean=True"},
+     {"mode": "auto_parallel"}, {"mode": "stand_alone"}],
+    ids=lambda how: "-".join(how.values()),
+)  # fmt: skip
+def test_what_was_compiled_is_equal(
+    folder: Callable[..., Path], how: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    verify(folder(**how))
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out.startswith("equal: ")
+
+
+def edit(folder: Path, rank: int, old: str, new: str) -> str:
+    name = json.loads((folder / "program.json").read_text())["execute"][str(rank)]
+    text = (folder / name).read_text()
+    assert old in text
+    (folder / name).write_text(text.replace(old, new))
+    return name
+
+
+@pytest.mark.parametrize("ranks", [range(4), range(1, 2)])
+def test_what_was_edited_is_compared_and_named(
+    folder: Callable[..., Path], ranks: range, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = folder(**SHARDED, factor="1.5")
+    names = [edit(out, rank, "1.5", "1.25") for rank in ranks]
+    with pytest.raises(ExecutionError, match="values differ between one device and 4 ranks") as raised:
+        verify(out)
+    assert raised.value.exit_status == 1
+    assert raised.value.notes[-1] == f"edited since the compile: {', '.join(names)}"
+    said = capsys.readouterr()
+    assert said.err.splitlines() == [f"warning: {out / n} has been edited since it was compiled" for n in names]
+    assert said.out.startswith("differs: ")
+
+
+def test_an_edit_that_changes_no_number_is_equal(
+    folder: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = folder(**SHARDED)
+    name = edit(out, 2, "subgraph @", "# a remark\nsubgraph @")
+    verify(out)
+    said = capsys.readouterr()
+    assert said.err == f"warning: {out / name} has been edited since it was compiled\n"
+    assert said.out.startswith("equal: ")
+
+
+@pytest.mark.parametrize(
+    ("compiled", "options", "message"),
+    [
+        (SHARDED, {"ranks": 2}, "{out} was compiled for 4 ranks, not for 2"),
+        (SHARDED, {"inputs": ("float32[4]",)}, "{out} is a folder, so a compiled program"),
+        (SHARDED | {"only_ranks": (1,)}, {}, "{out} holds no graph for rank 0 of 4"),
+        ({"factor": "float(get_rank() + 1)"}, {},
+         "{out}/program.json does not say what one device computes, so there is nothing to compare with"),
+        ({"mode": "hybrid_parallel"}, {},
+         "{out}/program.json does not say what one device computes, so there is nothing to compare with"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_is_refused(
+    folder: Callable[..., Path], compiled: dict[str, str], options: dict[str, object], message: str
+) -> None:
+    out = folder(**compiled)
+    with pytest.raises(MspcError) as raised:
+        verify(out, **options)
+    assert raised.value.message == message.format(out=out)
+    assert raised.value.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ({"network": 3}, "{out}/program.json is damaged: network is int, not str"),
+        ({"inputs": [{"name": "x"}]}, "{out}/program.json is damaged: x: 'dtype'"),
+    ],
+)
+def test_a_damaged_program_is_refused(
+    folder: Callable[..., Path], damage: dict[str, object], message: str
+) -> None:
+    out = folder(**SHARDED)
+    program = json.loads((out / "program.json").read_text())
+    (out / "program.json").write_text(json.dumps(program | damage))
+    with pytest.raises(MspcError) as raised:
+        verify(out)
+    assert raised.value.message == message.format(out=out)
+
+
+def test_an_empty_folder_is_no_program(tmp_path: Path) -> None:
+    with pytest.raises(MspcError, match=r"holds no compiled program: program\.json is missing"):
+        verify(tmp_path)

@@ -1,0 +1,195 @@
+"""`mspc verify` finds what it once missed, and does not find what rounding makes: each with one kernel or one part of
+the runtime changed in this process, or a network that used to be called different."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.commands.compile import CompileOptions
+from mspc.commands.report.loudness import Loudness
+from mspc.commands.verify import verify_target
+from mspc.ir.diagnostics import ExecutionError
+from mspc.ops.math.arithmetic import Mul
+from mspc.ops.math.matmul import MatMul
+from mspc.ops.nn.activation import TanhGrad
+from mspc.ops.random.dropout import Dropout
+from mspc.runtime.comm import local
+from mspc.runtime.comm.local import LocalComm
+from tests.planted_errors import NETWORK
+
+QUIET = Loudness(quiet=True)
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> str:
+    (tmp_path / "network.py").write_text(NETWORK)
+    return str(tmp_path / "network.py")
+
+
+def found(target: str, ranks: int = 8) -> ExecutionError:
+    with pytest.raises(ExecutionError, match=rf"values differ between one device and {ranks} ranks") as raised:
+        verify_target(target, CompileOptions(ranks=ranks, loudness=QUIET), seed=0)
+    assert raised.value.exit_status == 1
+    return raised.value
+
+
+def test_nothing_is_found_where_nothing_is_wrong(network: str, tmp_path: Path) -> None:
+    verify_target(network, CompileOptions(ranks=8, loudness=QUIET, json=tmp_path / "rows.json"), seed=0)
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert set(rows[0]) == {"kind", "name", "shape", "difference", "tolerance", "excused", "same"}
+    assert {row["kind"] for row in rows} == {"output", "gradient", "parameter"}
+
+
+def test_a_wrong_derivative_is_found_by_finite_differences(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TanhGrad, "run", lambda self, be, y, dy: dy * (1 - y))
+    assert list(found(network).notes) == ["by finite differences the gradient of net.w1 is another, on one device too"]
+
+
+def test_a_wrong_gradient_rule_is_found_by_finite_differences(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MatMul, "bprop", lambda self, b, x, y, out, dout: self.products(b, x, y, out))
+    assert "by finite differences the gradient of net.w" in found(network).notes[0]
+
+
+def test_a_rule_that_forgets_an_operand_is_found(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Mul, "bprop", lambda self, b, x, y, out, dout: (b.emit(Mul(), dout, y), None))
+    assert "by finite differences the gradient of net.gain is another" in found(network).notes[0]
+
+
+def test_a_mask_that_is_wrong_from_the_second_step_on_is_found(
+    network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Dropout.run
+
+    def wrong(self: Dropout, be: Any, *inputs: Any) -> Any:
+        begin = () if be.step > 1 else self.begin
+        return run(Dropout(self.keep_prob, self.Seed0, self.Seed1, self.shape, begin), be, *inputs)
+
+    monkeypatch.setattr(Dropout, "run", wrong)
+    assert found(network).notes[-1] == "step 2 is the first that differs"
+
+
+def test_a_maximum_that_is_never_negative_is_found(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    combine = local.combine
+
+    def wrong(parts: Any, op: str) -> Any:
+        return combine([np.maximum(part, 0) for part in parts] if op == "max" else parts, op)
+
+    monkeypatch.setattr(local, "combine", wrong)
+    assert found(network).notes[-1] == "step 3 is the first that differs"
+
+
+def changed_sums(monkeypatch: pytest.MonkeyPatch, change: Callable[[LocalComm, Any, Any], Any]) -> None:
+    """`change` sees the rank's communicator, what it brought to a reduction and what comes out."""
+    ordinary = LocalComm.all_reduce
+
+    def wrong(self: LocalComm, array: Any, op: str, ranks: Any) -> Any:
+        return change(self, array, ordinary(self, array, op, ranks))
+
+    monkeypatch.setattr(LocalComm, "all_reduce", wrong)
+
+
+def test_an_overflow_that_one_rank_alone_sees_is_found(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed_sums(monkeypatch, lambda comm, mine, total: mine if total.dtype == np.bool_ else total)
+    assert list(found(network).notes) == ["they differ where a gradient overflows on one rank"]
+
+
+def test_a_replica_that_differs_is_found(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(comm: LocalComm, mine: Any, total: Any) -> Any:
+        return total * total.dtype.type(1.001) if comm.rank == 7 and total.dtype.kind == "f" else total
+
+    changed_sums(monkeypatch, change)
+    found(network)
+
+
+ATTENTION = """
+import mindspore as ms, numpy as np
+from mindspore import nn, ops, Tensor
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
+ms.set_seed(1)
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value = nn.Dense(32, 32), nn.Dense(32, 32), nn.Dense(32, 32)
+        self.scores = ops.BatchMatMul(transpose_b=True).shard(((2, 2, 1, 1), (2, 2, 1, 1)))
+        self.mix = ops.BatchMatMul().shard(((2, 2, 1, 1), (2, 2, 1, 1)))
+        self.norm = nn.LayerNorm((32,))
+    def heads(self, x):
+        return ops.transpose(ops.reshape(x, (8, 16, 4, 8)), (0, 2, 1, 3))
+    def construct(self, x):
+        query, key, value = self.heads(self.query(x)), self.heads(self.key(x)), self.heads(self.value(x))
+        mixed = self.mix(ops.softmax(self.scores(query, key) * 0.35, -1), value)
+        return self.norm(ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (8, 16, 32)) + x)
+net = Net()
+step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), {optimizer})
+step(Tensor(np.ones([8, 16, 32]), ms.float32), Tensor(np.ones([8, 16, 32]), ms.float32))
+"""
+DENSE = """
+import mindspore as ms, numpy as np
+from mindspore import nn, ops, Tensor, Parameter
+ms.set_auto_parallel_context(parallel_mode="{mode}", gradients_mean=True)
+ms.set_seed(1)
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Dense(16, 32), nn.Dense(32, 8)
+        self.drop = nn.Dropout(p=0.3)
+        self.bias = Parameter(Tensor(np.ones([4, 8]), ms.float32))
+    def construct(self, x):
+        return self.second({hidden}) + {more}
+net = Net()
+net.set_train()
+step = nn.TrainOneStepCell(nn.WithLossCell(net, {loss}), nn.Adam(net.trainable_params(), 0.01))
+step(Tensor(np.ones([4, 16]), ms.float32), Tensor(np.ones([4, 8]), ms.float32))
+"""
+
+
+@pytest.mark.parametrize("optimizer", ["Momentum(net.trainable_params(), 0.1, 0.9)", "Adam(net.trainable_params())"])
+def test_a_gradient_that_is_zero_but_for_rounding_is_no_difference(tmp_path: Path, optimizer: str) -> None:
+    (tmp_path / "net.py").write_text(ATTENTION.format(optimizer=f"nn.{optimizer}"))
+    file = tmp_path / "rows.json"
+    verify_target(str(tmp_path / "net.py"), CompileOptions(ranks=4, loudness=QUIET, json=file), seed=0)
+    bias = next(r for r in json.loads(file.read_text()) if r["kind"] == "gradient" and r["name"].endswith("key.bias"))
+    assert bias["difference"] > bias["tolerance"]
+    assert bias["excused"]
+
+
+@pytest.mark.parametrize("mode", ["semi_auto_parallel", "data_parallel"])
+@pytest.mark.parametrize(
+    ("hidden", "more", "loss"),
+    [
+        ("self.drop(ops.tanh(self.first(x)))", "0.0", "nn.MSELoss()"),
+        ("ops.cast(self.first.to_float(ms.float16)(x) * 1e-4, ms.float32)", "0.0", "nn.MSELoss()"),
+        ("ops.relu(self.first(ops.log(x)))", "0.0", "nn.MSELoss()"),
+        ("ops.round(self.first(x) * 3) * self.first(x)", "0.0", "nn.MSELoss()"),
+        ("ops.stop_gradient(self.first(x)) * self.first(x)", "0.0", "nn.MSELoss()"),
+        ("ops.relu(self.first(x))", "0.0", "nn.SoftmaxCrossEntropyWithLogits(reduction='mean')"),
+    ],
+)
+def test_what_is_right_is_not_called_different(tmp_path: Path, mode: str, hidden: str, more: str, loss: str) -> None:
+    (tmp_path / "net.py").write_text(DENSE.format(mode=mode, hidden=hidden, more=more, loss=loss))
+    verify_target(str(tmp_path / "net.py"), CompileOptions(ranks=4, loudness=QUIET), seed=0)
+
+
+def test_a_batch_size_that_the_network_names_is_each_ranks_own(tmp_path: Path) -> None:
+    hidden, more = "ops.relu(self.first(ops.reshape(x, (4, 16))))", "self.bias"
+    (tmp_path / "net.py").write_text(DENSE.format(mode="data_parallel", hidden=hidden, more=more, loss="nn.MSELoss()"))
+    verify_target(str(tmp_path / "net.py"), CompileOptions(ranks=4, loudness=QUIET), seed=0)
+
+
+def test_a_network_that_takes_positive_numbers_gets_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hidden = "ops.relu(self.first(ops.log(x)))"
+    (tmp_path / "net.py").write_text(
+        DENSE.format(mode="semi_auto_parallel", hidden=hidden, more="0.0", loss="nn.MSELoss()")
+    )
+    verify_target(str(tmp_path / "net.py"), CompileOptions(ranks=4), seed=0)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("input ")] == [
+        "input inputs0: uniform in [0, 1)", "input inputs1: uniform in [0, 1)"
+    ]  # fmt: skip
+    assert "gradients on one device beside finite differences along 5 random directions" in lines
