@@ -260,10 +260,10 @@ def run(
     )
 
 
-@app.command(short_help="Compare a step on N ranks with one device.")
+@app.command(short_help="Compare steps on N ranks with one device.")
 def verify(
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="As for compile.", autocompletion=complete_script)
+        str, typer.Argument(metavar="TARGET", help="As for compile, or its folder.", autocompletion=complete_script)
     ],
     script_arguments: ScriptArguments = None,
     ranks: Ranks = None,
@@ -273,7 +273,7 @@ def verify(
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run one step on one device and on N simulated ranks and compare every output, gradient and parameter."""
+    """Run some steps on one device and on N simulated ranks and compare every output, gradient and parameter."""
     from mspc.commands.compile import CompileOptions
     from mspc.commands.report.loudness import Loudness
     from mspc.commands.verify import verify_target
