@@ -39,7 +39,9 @@ SHARDED = {"mode": "semi_auto_parallel", "more": ', dataset_strategy="full_batch
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Callable[..., Path]:
-    def compiled(mode: str = "stand_alone", more: str = "", shard: str = "", factor: str = "1.0", **options: int) -> Path:
+    def compiled(
+        mode: str = "stand_alone", more: str = "", shard: str = "", factor: str = "1.0", **options: int
+    ) -> Path:
         (tmp_path / "train.py").write_text(SCRIPT.format(mode=mode, more=more, shard=shard, factor=factor))
         made = CompileOptions(ranks=4, out=tmp_path / "out", loudness=QUIET, **options)  # type: ignore[arg-type]
         compile_target(str(tmp_path / "train.py"), made)

@@ -61,6 +61,18 @@ def test_a_rule_that_forgets_an_operand_is_found(network: str, monkeypatch: pyte
     assert "by finite differences the gradient of net.gain is another" in found(network).notes[0]
 
 
+def test_a_kernel_that_takes_no_float64_is_not_judged(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = TanhGrad.run
+
+    def narrow(self: TanhGrad, be: Any, *inputs: Any) -> Any:
+        if inputs[0].dtype == np.float64:
+            raise TypeError("Float32 alone")
+        return run(self, be, *inputs)
+
+    monkeypatch.setattr(TanhGrad, "run", narrow)
+    verify_target(network, CompileOptions(ranks=8, loudness=QUIET), seed=0)
+
+
 def test_a_mask_that_is_wrong_from_the_second_step_on_is_found(
     network: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
