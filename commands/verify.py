@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -49,7 +50,7 @@ def verify_target(target: str, options: CompileOptions, seed: int) -> None:
         MspcError: the program cannot be compiled, or the folder not be read. ExecutionError: a value differs.
     """
     check_json(options.json)
-    if Path(target).is_dir():
+    if os.path.isdir(target):
         verify_folder(Path(target), options, seed)
         return
     found = find_launch(target, options)
