@@ -21,7 +21,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import Malformed, read_layouts
 from mspc.ir.text.parser import parse
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.check_types import check_types
+from mspc.ops.check_graph import check_graph
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 from mspc.passes.base import PassManager, find_pass
@@ -99,7 +99,7 @@ def _network(program: Program) -> Graph:
         raise MspcError(f"{program.folder / PROGRAM} is damaged: its network has {len(module.graphs)} graphs")
     graph = module.graphs[0]
     graph.attrs = {**module.attrs, **graph.attrs}
-    check_types(graph)
+    check_graph(graph)
     return graph
 
 
@@ -131,7 +131,7 @@ def _rank_graphs(program: Program) -> tuple[list[Graph], list[str]]:
         if program.edited(rank, text):
             edited.append(program.execute[rank])
             print(f"warning: {program.folder / edited[-1]} has been edited since it was compiled", file=sys.stderr)
-            check_types(graph)
+            check_graph(graph)
         graphs.append(graph)
     return graphs, edited
 
