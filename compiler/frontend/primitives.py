@@ -14,7 +14,7 @@ from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame, tensors_in
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.control.structural import Depend
-from mspc.ops.op import Op
+from mspc.ops.op import Asked, Op
 
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]
@@ -51,6 +51,9 @@ def call_primitive(
         made.phase = "update"
     if ins is not None or outs is not None:
         if tracer.sharded:
+            mistake = op.strategy_mistake(Asked(ins, outs, primitive.attrs))
+            if mistake:
+                raise tracer.error(f"{made.label}: {mistake}", ["take the strategy away"], RuntimeError)
             made.in_strategy, made.out_strategy = ins, outs
         else:
             tracer.keep(primitive)

@@ -22,7 +22,7 @@ from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
 from mspc.ir.named_layout import NamedLayout
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.structural import Depend, Gradient, MakeTuple, StopGradient, TupleGetItem
-from mspc.ops.op import Asked, Op
+from mspc.ops.op import Op
 from mspc.passes.base import Pass
 from mspc.passes.needs import WHOLE, Need
 from mspc.passes.sharding.choices import composite_conflict, make_choice, operand_types, rule_of
@@ -89,9 +89,6 @@ def _check_ruleless(node: Node) -> None:
 
 def _attach(node: Node, rule: Rule, ranks: int) -> None:
     op = cast(Op, node.op)
-    mistake = op.strategy_mistake(Asked(node.in_strategy, node.out_strategy, node.attrs))
-    if mistake:
-        raise node.error(f"{node.label}: {mistake}", notes=["take the strategy away"])
     strategy = _spread(node.in_strategy or ())
     named = [s for s in strategy if isinstance(s, NamedLayout)]
     dims = op.layout_dims(rule) if named else op.strategy_dims(rule)
