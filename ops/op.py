@@ -379,6 +379,19 @@ def _finish(cls: type[Op]) -> None:
         delattr(cls, "__init__")
         delattr(cls, _FIELDS)
         dataclass(frozen=True)(cls)
+        _drop_class_variables(cls)
+
+
+def _drop_class_variables(cls: type[Op]) -> None:
+    """Forget what a dataclass notes of its class variables: an attribute of that name would take their place in the
+    order of a subclass's fields, before those that are declared ahead of it."""
+    known = {field.name for field in fields(cls)}  # type: ignore[arg-type]  # it is a dataclass now
+    noted = cls.__dict__[_FIELDS]
+    for name in [name for name in noted if name not in known]:
+        del noted[name]
+
+
+_drop_class_variables(Op)
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from mspc.ir.diagnostics import raise_all
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import TensorType
 from mspc.ops.op import Op
+from mspc.ops.optim.all_finite import AllFinite
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import buffered_kernels
 from mspc.runtime.comm.arrivals import arrival_kernels
@@ -172,7 +173,10 @@ def _instruction(
 
 
 def loss_values(graph: Graph) -> list[Value]:
-    """The floating point results of one element, seen through `Depend`."""
+    """The floating point results of one element, seen through `Depend`; none where the graph itself looks for
+    infinities and leaves a step with one out."""
+    if any(isinstance(node.op, AllFinite) for node in graph.nodes):
+        return []
     found: list[Value] = []
     for value in graph.results:
         value = source(value)

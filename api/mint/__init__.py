@@ -23,8 +23,8 @@ def __getattr__(name: str) -> Any:
         return __dir__()
     if name.startswith("__"):
         raise AttributeError(name)
-    if name == "nn":
-        return importlib.import_module("mspc.api.mint.nn")
+    if name in ("nn", "optim"):
+        return importlib.import_module(f"mspc.api.mint.{name}")
     if name in _SAME:
         return getattr(importlib.import_module("mspc.api.ops"), name)
     if name not in _own():
@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*_SAME, *_own(), "nn"})
+    return sorted({*_SAME, *_own(), "nn", "optim"})
 
 
 def _own() -> list[str]:

@@ -47,6 +47,28 @@ def check_beta(name: str, what: str, value: Any) -> float:
     return value
 
 
+def tensor_or_none(name: str, what: str, value: Any) -> Tensor | None:
+    """`value`, a Tensor or None. Raises TypeError for anything else."""
+    if value is not None and not isinstance(value, Tensor):
+        raise ApiTypeError(f"{name}: {what} must be a Tensor or None, not {value!r}")
+    return value
+
+
+def class_weight(name: str, weight: Any) -> Tensor | None:
+    """Weights of classes, a vector, or None. Raises TypeError for no Tensor, ValueError for another rank."""
+    weight = tensor_or_none(name, "weight", weight)
+    if weight is not None and weight.ndim != 1:
+        raise ApiValueError(f"{name}: weight has shape {weight.shape}, not one dimension, that of the classes")
+    return weight
+
+
+def class_number(name: str, index: Any) -> int:
+    """The class that is to be ignored. Raises TypeError for no integer."""
+    if isinstance(index, bool) or not isinstance(index, int):
+        raise ApiTypeError(f"{name}: ignore_index must be an integer, not {index!r}")
+    return index
+
+
 def parameter(init: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Parameter:
     """A parameter from an initializer or from a Tensor of that shape. Raises ValueError for another shape."""
     if not isinstance(init, Tensor):

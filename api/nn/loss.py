@@ -6,6 +6,7 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.nn.arguments import class_number, class_weight, number, tensor_or_none
 from mspc.api.nn.cell import Cell
 
 
@@ -66,7 +67,7 @@ class RMSELoss(LossBase):
 
 
 class SmoothL1Loss(LossBase):
-    """|d| - beta / 2 where |d| >= beta, else d^2 / (2 beta), for d = logits - labels."""
+    """0.5 d^2 / beta where |d| < beta, |d| - 0.5 beta elsewhere, for d = logits - labels."""
 
     def __init__(self, beta: float = 1.0, reduction: str = "none") -> None:
         super().__init__(reduction)
@@ -75,9 +76,18 @@ class SmoothL1Loss(LossBase):
         self.beta = beta
 
     def construct(self, logits: Any, labels: Any) -> Any:
-        distance = ops.abs(logits - labels)
-        near = ops.square(distance) * (0.5 / self.beta)
-        return self.get_loss(ops.select(distance < self.beta, near, distance - 0.5 * self.beta))
+        return ops.smooth_l1_loss(logits, labels, self.beta, self.reduction)
+
+
+class HuberLoss(LossBase):
+    """0.5 d^2 where |d| <= delta, delta (|d| - 0.5 delta) elsewhere, for d = logits - labels."""
+
+    def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
+        super().__init__(reduction)
+        self.delta = number("HuberLoss", "delta", delta, above=0.0)
+
+    def construct(self, logits: Any, labels: Any) -> Any:
+        return ops.huber_loss(logits, labels, self.reduction, self.delta)
 
 
 class SoftmaxCrossEntropyWithLogits(LossBase):
@@ -100,17 +110,18 @@ class SoftmaxCrossEntropyWithLogits(LossBase):
         if self.sparse:
             if self.reduction == "mean":
                 return self.sparse_softmax_cross_entropy(logits, labels)
-            labels = self.one_hot(labels, logits.shape[-1], 1.0, 0.0)
+            labels = ops.cast(self.one_hot(labels, logits.shape[-1], 1.0, 0.0), logits.dtype)
         return self.get_loss(self.softmax_cross_entropy(logits, labels)[0])
 
 
 class CrossEntropyLoss(LossBase):
-    """Cross entropy of logits [n, classes] and labels: class numbers [n], or probabilities [n, classes].
+    """Cross entropy of logits [n, classes, ...] and labels: class numbers [n, ...], or probabilities of the logits'
+    shape.
 
     Args:
+        weight: one for every class; the mean is that over the weights.
+        ignore_index: labels with this class number count nowhere.
         label_smoothing: share of every label spread evenly over all classes.
-        weight, ignore_index: only their defaults are supported; a class number outside [0, classes), as -100,
-            contributes nothing to the sum, but counts in the mean.
     """
 
     def __init__(
@@ -121,34 +132,133 @@ class CrossEntropyLoss(LossBase):
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(reduction)
-        if weight is not None:
-            raise ApiValueError("CrossEntropyLoss: weight is not supported")
-        if not 0.0 <= label_smoothing < 1.0:
-            raise ApiValueError(f"CrossEntropyLoss: label_smoothing {label_smoothing} must be in [0, 1)")
-        self.ignore_index = ignore_index
+        self.weight = class_weight("CrossEntropyLoss", weight)
+        self.ignore_index = class_number("CrossEntropyLoss", ignore_index)
+        if not 0.0 <= label_smoothing <= 1.0:
+            raise ApiValueError(f"CrossEntropyLoss: label_smoothing {label_smoothing} must be in [0, 1]")
         self.label_smoothing = label_smoothing
 
     def construct(self, logits: Any, labels: Any) -> Any:
         return ops.cross_entropy(
-            logits, labels, None, self.ignore_index, self.reduction, self.label_smoothing
+            logits, labels, self.weight, self.ignore_index, self.reduction, self.label_smoothing
         )
 
 
 class NLLLoss(LossBase):
-    """Negative of the log-probability [n, classes] of the labels' classes [n]."""
+    """Negative of the log-probability [n, classes, ...] of the labels' classes [n, ...].
+
+    Args:
+        weight: one for every class; the mean is that over the weights.
+        ignore_index: labels with this class number count nowhere.
+    """
+
+    def __init__(self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.weight = class_weight("NLLLoss", weight)
+        self.ignore_index = class_number("NLLLoss", ignore_index)
 
     def construct(self, logits: Any, labels: Any) -> Any:
-        picked = ops.reduce_sum(logits * ops.one_hot(labels, logits.shape[-1], 1.0, 0.0), -1)
-        return self.get_loss(ops.neg(picked))
+        return ops.nll_loss(logits, labels, self.weight, self.ignore_index, self.reduction)
 
 
 class BCELoss(LossBase):
-    """Binary cross entropy of probabilities and labels in [0, 1]."""
+    """Binary cross entropy of probabilities and labels in [0, 1], times weight; logarithms are not below -100."""
 
     def __init__(self, weight: Any = None, reduction: str = "mean") -> None:
         super().__init__(reduction)
-        if weight is not None:
-            raise ApiValueError("BCELoss: weight is not supported")
+        self.weight = tensor_or_none("BCELoss", "weight", weight)
 
     def construct(self, logits: Any, labels: Any) -> Any:
-        return self.get_loss(ops.neg(labels * ops.log(logits) + (1.0 - labels) * ops.log(1.0 - logits)))
+        return ops.binary_cross_entropy(logits, labels, self.weight, self.reduction)
+
+
+class BCEWithLogitsLoss(LossBase):
+    """Binary cross entropy of sigmoid(logits) and labels, times weight; labels of 1 count pos_weight times."""
+
+    def __init__(self, reduction: str = "mean", weight: Any = None, pos_weight: Any = None) -> None:
+        super().__init__(reduction)
+        self.weight = tensor_or_none("BCEWithLogitsLoss", "weight", weight)
+        self.pos_weight = tensor_or_none("BCEWithLogitsLoss", "pos_weight", pos_weight)
+
+    def construct(self, logits: Any, labels: Any) -> Any:
+        return ops.binary_cross_entropy_with_logits(logits, labels, self.weight, self.pos_weight, self.reduction)
+
+
+class KLDivLoss(Cell):
+    """labels (log(labels) - logits) for probabilities `labels` and logarithms of probabilities `logits`, reduced by
+    "mean", "batchmean", "sum" or "none"."""
+
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__()
+        if reduction not in ("mean", "batchmean", "sum", "none"):
+            raise ApiValueError(f"KLDivLoss: reduction {reduction!r} is not 'mean', 'batchmean', 'sum' or 'none'")
+        self.reduction = reduction
+
+    def construct(self, logits: Any, labels: Any) -> Any:
+        return ops.kl_div(logits, labels, self.reduction)
+
+
+class SoftMarginLoss(LossBase):
+    """log(1 + exp(-labels * logits)) for labels of 1 and -1."""
+
+    def construct(self, logits: Any, labels: Any) -> Any:
+        return ops.soft_margin_loss(logits, labels, self.reduction)
+
+
+class HingeEmbeddingLoss(LossBase):
+    """logits where labels are 1, max(0, margin - logits) where they are -1."""
+
+    def __init__(self, margin: float = 1.0, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.margin = margin
+
+    def construct(self, logits: Any, labels: Any) -> Any:
+        return ops.hinge_embedding_loss(logits, labels, self.margin, self.reduction)
+
+
+class MarginRankingLoss(LossBase):
+    """max(0, -target (input1 - input2) + margin)."""
+
+    def __init__(self, margin: float = 0.0, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.margin = margin
+
+    def construct(self, input1: Any, input2: Any, target: Any) -> Any:
+        return ops.margin_ranking_loss(input1, input2, target, self.margin, self.reduction)
+
+
+class CosineEmbeddingLoss(LossBase):
+    """1 - cos(logits_x1, logits_x2) where the label is 1, max(0, cos - margin) where it is -1."""
+
+    def __init__(self, margin: float = 0.0, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.margin = margin
+
+    def construct(self, logits_x1: Any, logits_x2: Any, labels: Any) -> Any:
+        return ops.cosine_embedding_loss(logits_x1, logits_x2, labels, self.margin, self.reduction)
+
+
+class TripletMarginLoss(LossBase):
+    """max(0, |x - positive| - |x - negative| + margin), lengths of rows in the p-norm."""
+
+    def __init__(
+        self, p: float = 2, swap: bool = False, eps: float = 1e-6, reduction: str = "mean", margin: float = 1.0
+    ) -> None:
+        super().__init__(reduction)
+        self.p, self.swap, self.eps, self.margin = p, swap, eps, margin
+
+    def construct(self, x: Any, positive: Any, negative: Any) -> Any:
+        return ops.triplet_margin_loss(
+            x, positive, negative, self.margin, self.p, self.eps, self.swap, self.reduction
+        )
+
+
+class GaussianNLLLoss(LossBase):
+    """(log(var) + (logits - labels)^2 / var) / 2 with var at least eps, plus log(2 pi) / 2 if `full`."""
+
+    def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.full, self.eps = full, eps
+
+    def construct(self, logits: Any, labels: Any, var: Any) -> Any:
+        return ops.gaussian_nll_loss(logits, labels, var, self.full, self.eps, self.reduction)

@@ -16,6 +16,7 @@ from mspc.api.train.serialization import save_checkpoint
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.files.beside import remove
 from mspc.ir.files.whole import check_folder
+from mspc.ir.types import BOOL
 
 __all__ = [
     "Callback", "CheckpointConfig", "LearningRateScheduler", "LossMonitor", "ModelCheckpoint", "RunContext",
@@ -104,7 +105,7 @@ class LossMonitor(Callback):
     """Prints `epoch: 1 step: 1, loss is 0.25` at every `per_print_times`-th step, the shortest text of
     the number.
 
-    A loss that is NaN or infinite ends training with an ExecutionError.
+    A loss that is NaN or infinite ends training with an ExecutionError, unless the step was left out for an overflow.
     """
 
     def __init__(self, per_print_times: int = 1) -> None:
@@ -119,7 +120,7 @@ class LossMonitor(Callback):
         param = run_context.original_args()
         loss = loss_of(param.net_outputs)
         epoch, step = param.cur_epoch_num, (param.cur_step_num - 1) % param.batch_num + 1
-        if loss is not None and not np.isfinite(loss):
+        if loss is not None and not np.isfinite(loss) and not _left_out(param.net_outputs):
             raise ExecutionError(f"epoch: {epoch} step: {step}, loss is {loss!s}: training stops")
         if param.get("mode") == "eval" or not self._every:
             return
@@ -130,6 +131,13 @@ class LossMonitor(Callback):
             # One write per line: lines of several ranks must not mix.
             sys.stdout.write(f"epoch: {epoch} step: {step}, loss is {loss!s}\n")
             sys.stdout.flush()
+
+
+def _left_out(outputs: Any) -> bool:
+    """Whether these are the results of a step with a loss scale, which has found an overflow: (loss, True, scale)."""
+    if not isinstance(outputs, (tuple, list)) or len(outputs) < 3 or not isinstance(outputs[1], Tensor):
+        return False
+    return outputs[1].dtype == BOOL and outputs[1].size == 1 and bool(np.asarray(outputs[1].value).flat[0])
 
 
 def loss_of(outputs: Any) -> Any:

@@ -8,6 +8,7 @@ imports another upwards.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from mspc.ops.control.constraint import is_constraint
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
-from mspc.ops.promotion import operand_dtypes, promotes_from
+from mspc.ops.promotion import operand_dtypes, promoted, promotes_from
 from mspc.ops.tensor.cast import Cast
 
 INLINE_LIMIT = 16
@@ -267,6 +268,8 @@ class Tracer:
     def precise(self, op: Op, values: list[Value], policy: Precision) -> list[Value]:
         """Operands in the element type in which the operator computes under mixed precision."""
         target = policy.dtype if op.name in policy.narrow else FLOAT32 if op.name in policy.wide else None
+        if target is None and not op.mutates:
+            target = _widest(values)
         if target is None:
             return values
         return [
@@ -307,6 +310,12 @@ def _narrower(value: Value, kind: DType) -> bool:
     """Whether `value` is floating point of fewer bytes than `kind`, which is too."""
     own = value.type.dtype if isinstance(value.type, TensorType) else None
     return own is not None and own.is_float and kind.is_float and own.itemsize < kind.itemsize
+
+
+def _widest(values: Sequence[Value]) -> DType | None:
+    """The element type that floating-point operands of several convert to; None where they have one."""
+    kinds = {v.type.dtype for v in values if isinstance(v.type, TensorType) and v.type.dtype.is_float}
+    return functools.reduce(promoted, sorted(kinds, key=str)) if len(kinds) > 1 else None
 
 
 def _not_wired(*_: Any) -> Any:

@@ -276,6 +276,12 @@ class SmoothL1Loss(_ElementLoss):
         return self.losses(device, text, inputs, out)
 
 
+def _clamped_log(xp: Any, x: Any) -> Any:
+    """log(x), which is not below -100: that of 0 is -100."""
+    zero = x == 0
+    return xp.maximum(xp.where(zero, -100, xp.log(xp.where(zero, 1, x))), -100)
+
+
 class BinaryCrossEntropy(_ElementLoss):
     """-(y log(x) + (1 - y) log(1 - x)) for probabilities x and labels y, times an optional weight.
 
@@ -301,17 +307,12 @@ class BinaryCrossEntropy(_ElementLoss):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp
         x, y, *weights = inputs
-        tiny = xp.finfo(x.dtype).tiny
-        yes = xp.maximum(xp.log(xp.maximum(x, tiny)), -100)
-        no = xp.maximum(xp.log(xp.maximum(1 - x, tiny)), -100)
+        yes, no = _clamped_log(xp, x), _clamped_log(xp, 1 - x)
         losses = -(y * yes + (1 - y) * no)
         return self.combine(xp, losses * weights[0] if weights else losses)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        tiny = {"Float16": "(A)6.103515625e-5", "Float64": "(A)2.2250738585072014e-308"}.get(
-            dtype_of(inputs[0].dtype).name, "(A)1.1754944e-38"
-        )
-        yes, no = (f"Largest::of(log_of(Largest::of({p}, {tiny})), (A)-100)" for p in ("x", "1 - x"))
+        yes, no = (f"Largest::of(log_of({p}), (A)-100)" for p in ("x", "1 - x"))
         weight = " * w" if len(inputs) > 2 else ""
         return self.losses(device, f"-(y * {yes} + (1 - y) * {no}){weight}", inputs, out)
 
@@ -332,7 +333,7 @@ class KLDivLoss(_ElementLoss):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp
         x, y = inputs
-        return self.combine(xp, y * (xp.log(xp.where(y > 0, y, xp.ones_like(y))) - x))
+        return self.combine(xp, y * (xp.log(xp.where(y == 0, xp.ones_like(y), y)) - x))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        return self.losses(device, "y * (log_of(y > 0 ? y : (A)1) - x)", inputs, out)
+        return self.losses(device, "y * (log_of(y == 0 ? (A)1 : y) - x)", inputs, out)

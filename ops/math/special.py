@@ -43,7 +43,8 @@ def erf(xp: Any, x: Any) -> Any:
     total = xp.ones_like(square)
     for n in range(_ERF_TERMS, 0, -1):  # Horner's scheme
         total = total * square * (2 / (2 * n + 1)) + 1
-    return (clipped * total * xp.exp(-square) * (2 / math.sqrt(math.pi))).astype(x.dtype)
+    near = clipped * total * xp.exp(-square) * (2 / math.sqrt(math.pi))
+    return xp.clip(xp.where(xp.abs(wide) > 6, xp.sign(wide), near), -1, 1).astype(x.dtype)
 
 
 _ERF_TERMS = 140

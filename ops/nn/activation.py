@@ -194,7 +194,6 @@ class GeLU(Activation):
     Hendrycks and Gimpel, arXiv 1606.08415.
     """
 
-    function: ClassVar[Names] = "gelu"
     cuda: ClassVar[str] = "gelu({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -300,7 +299,6 @@ class SiLUGrad(_Gradient):
 class Softplus(Activation):
     """log(1 + exp(x)), without overflow."""
 
-    function: ClassVar[Names] = "softplus"
     cuda: ClassVar[str] = "softplus({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:

@@ -9,6 +9,9 @@ _LAYERS = "mspc.api.mint.nn.layers"
 _SAME = {
     "ReLU": "ReLU", "ReLU6": "ReLU6", "SiLU": "SiLU", "Sigmoid": "Sigmoid", "Tanh": "Tanh", "Identity": "Identity",
     "MSELoss": "MSELoss", "L1Loss": "L1Loss", "BCELoss": "BCELoss",
+    "ELU": "ELU", "GLU": "GLU", "Hardshrink": "HShrink", "Hardsigmoid": "HSigmoid", "Hardswish": "HSwish",
+    "LogSigmoid": "LogSigmoid", "Mish": "Mish", "SELU": "SeLU", "Softshrink": "SoftShrink", "Tanhshrink": "Tanhshrink",
+    "Threshold": "Threshold",
 }  # fmt: skip
 """Cells of `nn` that `mint.nn` has with the same arguments."""
 

@@ -48,6 +48,13 @@ class GELU(Cell):
         return functional.gelu(input, approximate=self.approximate)
 
 
+class PReLU(nn.PReLU):
+    """x where it is positive, weight * x elsewhere; one weight, or one for each channel."""
+
+    def __init__(self, num_parameters: int = 1, init: float = 0.25, dtype: Any = None) -> None:
+        super().__init__(num_parameters, init)
+
+
 class Softmax(Cell):
     """exp(x) divided by its sum along `dim`."""
 
@@ -115,12 +122,34 @@ class Dropout(nn.Dropout):
         super().__init__(p=p)
 
 
-class CrossEntropyLoss(Cell):
-    """Cross entropy of logits [n, classes] and class numbers [n] or probabilities [n, classes]."""
+class CrossEntropyLoss(nn.CrossEntropyLoss):
+    """Cross entropy of logits [n, classes, ...] and class numbers [n, ...] or probabilities [n, classes, ...]."""
 
-    def __init__(self, reduction: str = "mean", label_smoothing: float = 0.0) -> None:
+
+class NLLLoss(nn.NLLLoss):
+    """Negative of the log-probability [n, classes, ...] of the targets' classes [n, ...]."""
+
+
+class SmoothL1Loss(nn.SmoothL1Loss):
+    """0.5 d^2 / beta where |d| < beta, |d| - 0.5 beta elsewhere, for d = input - target."""
+
+    def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
+        super().__init__(beta, reduction)
+
+
+class BCEWithLogitsLoss(nn.BCEWithLogitsLoss):
+    """Binary cross entropy of sigmoid(input) and targets, times weight; targets of 1 count pos_weight times."""
+
+    def __init__(self, weight: Any = None, reduction: str = "mean", pos_weight: Any = None) -> None:
+        super().__init__(reduction, weight, pos_weight)
+
+
+class KLDivLoss(Cell):
+    """target (log(target) - input), where `target` is given as its logarithm if `log_target`."""
+
+    def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
         super().__init__()
-        self.reduction, self.label_smoothing = reduction, label_smoothing
+        self.reduction, self.log_target = reduction, log_target
 
     def construct(self, input: Any, target: Any) -> Any:
-        return functional.cross_entropy(input, target, reduction=self.reduction, label_smoothing=self.label_smoothing)
+        return functional.kl_div(input, target, self.reduction, self.log_target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.errors import ApiValueError
+from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.arguments import check_beta, number, scalar
 from mspc.api.nn.optim.optimizer import Optimizer
 
@@ -13,7 +13,11 @@ from mspc.api.nn.optim.optimizer import Optimizer
 class Adam(Optimizer):
     """Kingma and Ba 2015: moments m and v, corrected by 1 - beta^step; parameter -= lr * m / (sqrt(v) + eps).
 
-    The states are the parameters `moment1.NAME`, `moment2.NAME`, `beta1_power` and `beta2_power`.
+    With use_amsgrad the largest v so far stands for v (Reddi et al. 2018). use_lazy and use_offload change nothing:
+    gradients are dense, and there is one device.
+
+    The states are the parameters `moment1.NAME`, `moment2.NAME`, `vhat.NAME` (use_amsgrad), `beta1_power` and
+    `beta2_power`.
     """
 
     def __init__(
@@ -24,8 +28,14 @@ class Adam(Optimizer):
         use_amsgrad: bool = False, **kwargs: Any,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, params, weight_decay, loss_scale)
-        if use_amsgrad or kwargs:
-            raise ApiValueError(f"Adam: {', '.join(kwargs) or 'use_amsgrad'} is not supported")
+        for key in kwargs:
+            if key not in ("use_lazy", "use_offload"):
+                raise ApiTypeError(f"Adam has no argument {key!r}", ["its others are use_lazy and use_offload"])
+        for key, value in {"use_amsgrad": use_amsgrad, "use_nesterov": use_nesterov, **kwargs}.items():
+            if not isinstance(value, bool):
+                raise ApiTypeError(f"Adam: {key} must be True or False, not {value!r}")
+        if use_amsgrad and (use_nesterov or any(kwargs.values())):
+            raise ApiValueError("Adam: use_amsgrad goes with neither use_nesterov nor use_lazy nor use_offload")
         self.beta1 = check_beta("Adam", "beta1", beta1)
         self.beta2 = check_beta("Adam", "beta2", beta2)
         self.eps = number("Adam", "eps", eps, above=0.0)
@@ -33,21 +43,75 @@ class Adam(Optimizer):
         self.beta2_power = scalar(1.0, "beta2_power")
         self.moment1 = self.states("moment1")
         self.moment2 = self.states("moment2")
+        self.use_amsgrad = use_amsgrad
+        if use_amsgrad:
+            self.vhat = self.states("vhat")
         self.assign = ops.Assign()
         self.opt = ops.Adam(use_locking, use_nesterov)
 
     def construct(self, gradients: Any) -> Any:
-        gradients = self.scale_grad(self.decay_weight(gradients))
+        gradients = self.prepared(gradients)
         rates = self.get_lr()
         self.count_step()
         power1 = self.assign(self.beta1_power, self.beta1_power * self.beta1)
         power2 = self.assign(self.beta2_power, self.beta2_power * self.beta2)
+        if self.use_amsgrad:
+            return tuple([
+                self.update(parameter, m, v, most, rate * ops.sqrt(1.0 - power2) / (1.0 - power1), gradient)
+                for parameter, m, v, most, rate, gradient in zip(
+                    self.parameters, self.moment1, self.moment2, self.vhat, rates, gradients, strict=True
+                )
+            ])  # fmt: skip
         return tuple([
             self.opt(parameter, m, v, power1, power2, rate, self.beta1, self.beta2, self.eps, gradient)
             for parameter, m, v, rate, gradient in zip(
                 self.parameters, self.moment1, self.moment2, rates, gradients, strict=True
             )
         ])  # fmt: skip
+
+    def update(self, parameter: Any, m: Any, v: Any, most: Any, rate: Any, gradient: Any) -> Any:
+        mean = self.assign(m, m * self.beta1 + gradient * (1 - self.beta1))
+        square = self.assign(v, v * self.beta2 + ops.square(gradient) * (1 - self.beta2))
+        largest = self.assign(most, ops.maximum(most, square))
+        return self.assign(parameter, parameter - rate * mean / (ops.sqrt(largest) + self.eps))
+
+
+class AdaMax(Optimizer):
+    """Kingma and Ba 2015, section 7: m = beta1 * m + (1 - beta1) * gradient; v = max(beta2 * v, |gradient|);
+    parameter -= lr / (1 - beta1^step) * m / (v + eps).
+
+    The states are the parameters `moment1.NAME`, `moment2.NAME` and `beta1_power`.
+    """
+
+    def __init__(
+        self, params: Any, learning_rate: Any = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
+        weight_decay: float = 0.0, loss_scale: float = 1.0,
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        self.beta1 = check_beta("AdaMax", "beta1", beta1)
+        self.beta2 = check_beta("AdaMax", "beta2", beta2)
+        self.eps = number("AdaMax", "eps", eps, above=0.0)
+        self.beta1_power = scalar(1.0, "beta1_power")
+        self.moment1 = self.states("moment1")
+        self.moment2 = self.states("moment2")
+        self.assign = ops.Assign()
+
+    def construct(self, gradients: Any) -> Any:
+        gradients = self.prepared(gradients)
+        rates = self.get_lr()
+        self.count_step()
+        power = self.assign(self.beta1_power, self.beta1_power * self.beta1)
+        return tuple([
+            self.update(parameter, m, v, rate / (1.0 - power), gradient)
+            for parameter, m, v, rate, gradient in zip(
+                self.parameters, self.moment1, self.moment2, rates, gradients, strict=True
+            )
+        ])  # fmt: skip
+
+    def update(self, parameter: Any, m: Any, v: Any, rate: Any, gradient: Any) -> Any:
+        mean = self.assign(m, m * self.beta1 + gradient * (1 - self.beta1))
+        size = self.assign(v, ops.maximum(v * self.beta2, ops.abs(gradient)))
+        return self.assign(parameter, parameter - rate * mean / (size + self.eps))
 
 
 class LazyAdam(Adam):
@@ -86,7 +150,7 @@ class AdamWeightDecay(Optimizer):
         return tuple([
             self.opt(parameter, m, v, rate, self.beta1, self.beta2, self.eps, decay, gradient)
             for parameter, m, v, rate, decay, gradient in zip(
-                self.parameters, self.moments1, self.moments2, rates, self.weight_decays, gradients,
+                self.parameters, self.moments1, self.moments2, rates, self.get_weight_decay(), gradients,
                 strict=True
             )
         ])  # fmt: skip

@@ -34,7 +34,7 @@ class Adagrad(Optimizer):
         self.assign = ops.Assign()
 
     def construct(self, gradients: Any) -> Any:
-        gradients = self.scale_grad(self.decay_weight(gradients))
+        gradients = self.prepared(gradients)
         rates = self.get_lr()
         self.count_step()
         return tuple([
@@ -53,7 +53,7 @@ class RMSProp(Optimizer):
     """Hinton's: s = decay * s + (1 - decay) * gradient^2; v = momentum * v + lr * gradient / sqrt(s + epsilon);
     parameter -= v. With `centered`, g = decay * g + (1 - decay) * gradient and s - g^2 stands for s.
 
-    The states s, v and g are the parameters `mean_square.NAME`, `moment.NAME` and `mean_grad.NAME`.
+    s begins at 1. The states s, v and g are the parameters `mean_square.NAME`, `moment.NAME` and `mean_grad.NAME`.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class RMSProp(Optimizer):
         self.momentum = number("RMSProp", "momentum", momentum)
         self.epsilon = number("RMSProp", "epsilon", epsilon, above=0.0)
         self.centered = centered
-        self.ms = self.states("mean_square")
+        self.ms = self.states("mean_square", "ones")
         self.moment = self.states("moment")
         self.mg = self.states("mean_grad") if centered else self.ms
         self.assign = ops.Assign()
 
     def construct(self, gradients: Any) -> Any:
-        gradients = self.scale_grad(self.decay_weight(gradients))
+        gradients = self.prepared(gradients)
         rates = self.get_lr()
         self.count_step()
         return tuple([
@@ -119,7 +119,7 @@ class FTRL(Optimizer):
         self.assign = ops.Assign()
 
     def construct(self, gradients: Any) -> Any:
-        gradients = self.scale_grad(self.decay_weight(gradients))
+        gradients = self.prepared(gradients)
         rates = self.get_lr()
         self.count_step()
         return tuple([

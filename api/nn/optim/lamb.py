@@ -37,19 +37,21 @@ class Lamb(Optimizer):
         power1 = self.assign(self.beta1_power, self.beta1_power * self.beta1)
         power2 = self.assign(self.beta2_power, self.beta2_power * self.beta2)
         return tuple([
-            self.update(parameter, m, v, power1, power2, rate, decay, gradient)
-            for parameter, m, v, rate, decay, gradient in zip(
-                self.parameters, self.moments1, self.moments2, rates, self.weight_decays, gradients, strict=True
+            self.update(parameter, m, v, power1, power2, rate, given == 0.0, decay, gradient)
+            for parameter, m, v, rate, given, decay, gradient in zip(
+                self.parameters, self.moments1, self.moments2, rates, self.weight_decays, self.get_weight_decay(),
+                gradients, strict=True
             )
         ])  # fmt: skip
 
     def update(
-        self, parameter: Any, m: Any, v: Any, power1: Any, power2: Any, rate: Any, decay: float, gradient: Any
+        self, parameter: Any, m: Any, v: Any, power1: Any, power2: Any, rate: Any, is_free: bool, decay: Any,
+        gradient: Any,
     ) -> Any:
         mean = self.assign(m, m * self.beta1 + gradient * (1 - self.beta1))
         square = self.assign(v, v * self.beta2 + ops.square(gradient) * (1 - self.beta2))
         step = mean / (1.0 - power1) / (ops.sqrt(square / (1.0 - power2)) + self.eps)
-        if decay:
+        if not is_free:
             step = step + parameter * decay
         size, length = self.norm(parameter), self.norm(step)
         usable = ops.logical_and(ops.greater(size, 0.0), ops.greater(length, 0.0))

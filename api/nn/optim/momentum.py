@@ -31,7 +31,7 @@ class Momentum(Optimizer):
         self.opt = ops.ApplyMomentum(use_nesterov=use_nesterov)
 
     def construct(self, gradients: Any) -> Any:
-        gradients = self.scale_grad(self.decay_weight(gradients))
+        gradients = self.prepared(gradients)
         rates = self.get_lr()
         self.count_step()
         return tuple([

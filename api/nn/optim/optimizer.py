@@ -30,10 +30,9 @@ class Optimizer(Cell, takes_data=False):
             LearningRateSchedule.
         parameters: Parameters, or dicts {"params": [...], "lr": ..., "weight_decay": ...} with
             settings of groups.
-        weight_decay: added to each gradient times the parameter; without groups not for parameters
-            whose names hold
-            "beta" or "gamma".
-        loss_scale: gradients are divided by it.
+        weight_decay: added to each gradient times the parameter, a number or a cell that computes one from the step;
+            without groups not for parameters whose names hold "beta" or "gamma".
+        loss_scale: gradients are divided by it first.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind or size.
@@ -44,19 +43,19 @@ class Optimizer(Cell, takes_data=False):
     ) -> None:
         super().__init__(auto_prefix=False)
         name = type(self).__name__
-        groups = _groups(name, parameters, learning_rate, weight_decay)
-        self.parameters = ParameterTuple([p for group in groups for p in group["params"]])
-        if len({id(p) for p in self.parameters}) != len(self.parameters):
-            raise ApiValueError(f"{name}: a parameter stands twice in the list")
-        self.weight_decays = tuple(_decay(name, g, p, len(groups) > 1) for g in groups for p in g["params"])
+        groups, order = _groups(name, parameters, learning_rate, weight_decay)
+        members = _in_order(name, [(p, group) for group in groups for p in group["params"]], order)
+        self.parameters = ParameterTuple([p for p, _ in members])
+        self.weight_decays = tuple([_decay(name, group, p, len(groups) > 1) for p, group in members])
         self.loss_scale = number(name, "loss_scale", loss_scale, above=0.0)
         self.global_step = Parameter(Tensor(np.zeros(1, np.int32)), "global_step", requires_grad=False)
         self.global_step_increase_tensor = Tensor([1], INT32)
         self.assignadd = ops.AssignAdd()
-        self.learning_rate, self.rate_of = self._rates(name, groups)
+        self.learning_rate, places = self._rates(name, groups)
+        self.rate_of = tuple([next(i for g, i in zip(groups, places, strict=True) if g is own) for _, own in members])
 
     def _rates(self, name: str, groups: list[dict[str, Any]]) -> tuple[Any, tuple[int, ...]]:
-        """(the different learning rates, for every parameter the index of its own)."""
+        """(the different learning rates, for every group the index of its own)."""
         rates: list[Any] = []
         given: list[Any] = []
         index: list[int] = []
@@ -66,7 +65,7 @@ class Optimizer(Cell, takes_data=False):
                 given.append(group["lr"])
                 suffix = f"_group_{place}" if len(groups) > 1 else ""
                 rates.append(_rate(name, group["lr"], f"learning_rate{suffix}"))
-            index += [place] * len(group["params"])
+            index.append(place)
         return (rates[0] if len(rates) == 1 else tuple(rates)), tuple(index)
 
     def rate(self, rate: Any) -> Any:
@@ -97,6 +96,10 @@ class Optimizer(Cell, takes_data=False):
         """Count this step."""
         return self.assignadd(self.global_step, self.global_step_increase_tensor)
 
+    def prepared(self, gradients: Any) -> Any:
+        """The gradients without the loss scale and then with the pull of the weight decay, which was never scaled."""
+        return self.decay_weight(self.scale_grad(gradients))
+
     def scale_grad(self, gradients: Any) -> Any:
         """The gradients without the loss scale."""
         if self.loss_scale == 1.0:
@@ -105,12 +108,22 @@ class Optimizer(Cell, takes_data=False):
 
     def decay_weight(self, gradients: Any) -> Any:
         """The gradients with the pull of the weight decay."""
-        if not any(self.weight_decays):
-            return gradients
         return [
-            gradient + parameter * decay if decay else gradient
-            for gradient, parameter, decay in zip(gradients, self.parameters, self.weight_decays, strict=True)
-        ]
+            gradient if given == 0.0 else gradient + parameter * decay
+            for gradient, parameter, given, decay in zip(
+                gradients, self.parameters, self.weight_decays, self.get_weight_decay(), strict=True
+            )
+        ]  # fmt: skip
+
+    def get_weight_decay(self) -> Any:
+        """The weight decay of every parameter at this step."""
+        return [self.decay_now(decay) for decay in self.weight_decays]
+
+    def decay_now(self, decay: Any) -> Any:
+        """One weight decay at this step: a number, or a scalar that a cell has computed from the step."""
+        if isinstance(decay, Cell):
+            return ops.reshape(decay(self.global_step), ())
+        return decay
 
     def construct(self, gradients: Any) -> Any:
         raise NotImplementedError
@@ -132,15 +145,17 @@ def _rate(name: str, rate: Any, parameter: str) -> Any:
     return scalar(number(name, "learning_rate", rate), parameter)
 
 
-def _groups(name: str, parameters: Any, rate: Any, decay: Any) -> list[dict[str, Any]]:
+def _groups(name: str, parameters: Any, rate: Any, decay: Any) -> tuple[list[dict[str, Any]], list[Any] | None]:
+    """(groups of parameters, the order in which they are wanted, None for theirs)."""
     if isinstance(parameters, Parameter) or not isinstance(parameters, Iterable):
         raise ApiTypeError(f"{name}: params must be a list of Parameters, not {type(parameters).__name__}")
     found = list(parameters)
     if not found:
         raise ApiValueError(f"{name}: the list of parameters is empty", ["pass net.trainable_params()"])
     if not any(isinstance(entry, Mapping) for entry in found):
-        return [{"params": _checked(name, found), "lr": rate, "weight_decay": decay, "default": True}]
+        return [{"params": _checked(name, found), "lr": rate, "weight_decay": decay, "default": True}], None
     groups: list[dict[str, Any]] = []
+    order: list[Any] | None = None
     for entry in found:
         if not isinstance(entry, Mapping):
             raise ApiTypeError(f"{name}: params mixes Parameters and groups")
@@ -148,12 +163,27 @@ def _groups(name: str, parameters: Any, rate: Any, decay: Any) -> list[dict[str,
             if key not in GROUP_KEYS:
                 raise ApiValueError(f"{name}: a group has no entry {key!r}; it takes {', '.join(GROUP_KEYS)}")
         if "order_params" in entry:
+            order = _checked(name, list(entry["order_params"]))
             continue
         if "params" not in entry:
             raise ApiValueError(f"{name}: a group has no entry 'params'")
+        if entry.get("grad_centralization", False) is not False:
+            raise ApiValueError(f"{name}: grad_centralization is not supported", ["it is for convolutions alone"])
         group = {"lr": rate, "weight_decay": decay, **entry, "default": "weight_decay" not in entry}
         groups.append(group | {"params": _checked(name, list(entry["params"]))})
-    return groups
+    return groups, order
+
+
+def _in_order(name: str, members: list[Any], order: list[Any] | None) -> list[Any]:
+    """The pairs of a parameter and its group as `order` has them: gradients come in that order."""
+    own = {id(parameter): (parameter, group) for parameter, group in members}
+    if len(own) != len(members):
+        raise ApiValueError(f"{name}: a parameter stands twice in the list")
+    if order is None:
+        return members
+    if len({id(p) for p in order}) != len(order) or {id(p) for p in order} != set(own):
+        raise ApiValueError(f"{name}: order_params must hold each parameter of the groups once")
+    return [own[id(parameter)] for parameter in order]
 
 
 def _checked(name: str, parameters: list[Any]) -> list[Parameter]:
@@ -163,7 +193,8 @@ def _checked(name: str, parameters: list[Any]) -> list[Parameter]:
     return parameters
 
 
-def _decay(name: str, group: dict[str, Any], parameter: Parameter, grouped: bool) -> float:
-    decay = number(name, "weight_decay", group["weight_decay"])
+def _decay(name: str, group: dict[str, Any], parameter: Parameter, grouped: bool) -> Any:
+    given = group["weight_decay"]
+    decay = given if isinstance(given, Cell) else number(name, "weight_decay", given)
     excluded = "beta" in parameter.name or "gamma" in parameter.name
     return 0.0 if excluded and group["default"] and not grouped else decay

@@ -32,7 +32,7 @@ class SGD(Optimizer):
         self.stat = self.states("stat", "ones")
 
     def construct(self, gradients: Any) -> Any:
-        gradients = self.scale_grad(self.decay_weight(gradients))
+        gradients = self.prepared(gradients)
         rates = self.get_lr()
         self.count_step()
         return tuple([

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.method_table import tensor_method
 
 
 def dense(input: Any, weight: Any, bias: Any = None) -> Any:
@@ -16,17 +15,6 @@ def dense(input: Any, weight: Any, bias: Any = None) -> Any:
     if bias is not None:
         out = ops.BiasAdd()(out, bias)
     return out if len(sizes) == 2 else ops.Reshape()(out, (*sizes[:-1], weight.shape[0]))
-
-
-@tensor_method()
-def softmax(input: Any, axis: int = -1) -> Any:
-    """exp(input) divided by its sum along `axis`."""
-    return ops.Softmax(axis)(input)
-
-
-def log_softmax(logits: Any, axis: int = -1) -> Any:
-    """Logarithm of the softmax along `axis`."""
-    return ops.LogSoftmax(axis)(logits)
 
 
 def flash_attention_score(
@@ -52,51 +40,9 @@ def layer_norm(input_x: Any, normalized_shape: Any, gamma: Any, beta: Any, eps: 
     return out
 
 
-def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
-    """(input - target)^2, reduced."""
-    return _reduced(ops.Square()(input - target), reduction)
-
-
-def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
-    """|input - target|, reduced."""
-    return _reduced(ops.Abs()(input - target), reduction)
-
-
-def nll_loss(
-    inputs: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Any:  # fmt: skip
-    """Negative log-probability [n, classes] of the target classes [n]."""
-    hot = ops.OneHot()(target, inputs.shape[-1], 1.0, 0.0)
-    if label_smoothing:
-        hot = hot * (1.0 - label_smoothing) + label_smoothing / inputs.shape[-1]
-    return _reduced(ops.Neg()(ops.ReduceSum()(inputs * hot, -1)), reduction)
-
-
-def cross_entropy(
-    input: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Any:  # fmt: skip
-    """Cross entropy of logits [n, classes] and class numbers [n] or probabilities [n, classes]."""
-    logits = ops.LogSoftmax(-1)(input)
-    if len(target.shape) < len(input.shape):
-        return nll_loss(logits, target, weight, ignore_index, reduction, label_smoothing)
-    if label_smoothing:
-        target = target * (1.0 - label_smoothing) + label_smoothing / input.shape[-1]
-    return _reduced(ops.Neg()(ops.ReduceSum()(logits * target, -1)), reduction)
-
-
 def dropout(input: Any, p: float = 0.5, training: bool = True, seed: Any = None) -> Any:
     """Elements set to 0 with probability p, the others divided by 1 - p."""
     if not training or p == 0.0:
         return input
     out, _ = ops.Dropout(1.0 - p, 0 if seed is None else seed)(input)
     return out
-
-
-def _reduced(x: Any, reduction: str) -> Any:
-    if reduction == "mean":
-        return ops.ReduceMean()(x)
-    if reduction == "sum":
-        return ops.ReduceSum()(x)
-    return x

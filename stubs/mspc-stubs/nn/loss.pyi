@@ -1,10 +1,19 @@
 # Made by `make goldens`.
 from mspc.api.nn.loss import BCELoss as BCELoss
+from mspc.api.nn.loss import BCEWithLogitsLoss as BCEWithLogitsLoss
+from mspc.api.nn.loss import CosineEmbeddingLoss as CosineEmbeddingLoss
 from mspc.api.nn.loss import CrossEntropyLoss as CrossEntropyLoss
+from mspc.api.nn.loss import GaussianNLLLoss as GaussianNLLLoss
+from mspc.api.nn.loss import HingeEmbeddingLoss as HingeEmbeddingLoss
+from mspc.api.nn.loss import HuberLoss as HuberLoss
+from mspc.api.nn.loss import KLDivLoss as KLDivLoss
 from mspc.api.nn.loss import L1Loss as L1Loss
 from mspc.api.nn.loss import LossBase as LossBase
 from mspc.api.nn.loss import MSELoss as MSELoss
+from mspc.api.nn.loss import MarginRankingLoss as MarginRankingLoss
 from mspc.api.nn.loss import NLLLoss as NLLLoss
 from mspc.api.nn.loss import RMSELoss as RMSELoss
 from mspc.api.nn.loss import SmoothL1Loss as SmoothL1Loss
+from mspc.api.nn.loss import SoftMarginLoss as SoftMarginLoss
 from mspc.api.nn.loss import SoftmaxCrossEntropyWithLogits as SoftmaxCrossEntropyWithLogits
+from mspc.api.nn.loss import TripletMarginLoss as TripletMarginLoss

@@ -30,6 +30,7 @@ MASK = Tensor(np.array([[True, False, True, False], [False, False, True, True]])
 WHOLE = Tensor(np.array([[3, -1, 0, 2], [5, 1, -4, 7]], np.int32))
 PLACES = Tensor(np.array([1, 0, 1], np.int32))
 CLASSES = Tensor(np.array([1, 3], np.int32))
+SIGNS = Tensor(np.array([[1, -1, 1, -1], [-1, -1, 1, 1]], np.int32))
 
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys("bmm batch_matmul".split(), (THREE, Tensor(GENERATOR.random((2, 4, 3), np.float32)))),
@@ -59,10 +60,15 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "select": (MASK, X, Y), "where": (MASK, X, Y), "addn": ((X, Y),), "bias_add": (X, Y[0]), "dropout": (X, 0.5, False),
     "addcdiv_ext_op": (X, X, Y, 2.0), "addcmul_ext_op": (X, X, Y, 2.0), "add_ext": (X, Y, 2), "sub_ext": (X, Y, 2),
     "flash_attention_score": (THREE, THREE, THREE, 2),
+    **dict.fromkeys("soft_margin_loss hinge_embedding_loss".split(), (X, SIGNS)),
+    **dict.fromkeys("margin_ranking_loss triplet_margin_loss gaussian_nll_loss".split(), (X, Y, X + Y)),
+    **dict.fromkeys("binary_cross_entropy binary_cross_entropy_with_logits".split(), (X * 0.5, Y * 0.5, X)),
+    "cosine_embedding_loss": (X, Y, SIGNS[0, :2]), "prelu": (X, Y[0, :1]), "threshold": (X, 0.3, 0.1),
 }  # fmt: skip
 """What a function is called with; a method's tensor stands first. Others take X, those of two tensors X and Y."""
 OF_TWO = """add sub subtract mul multiply div divide true_divide floor_div floor_divide floor_mod pow tensor_pow maximum
-minimum equal eq not_equal ne less lt less_equal le greater gt greater_equal ge mse_loss l1_loss""".split()
+minimum equal eq not_equal ne less lt less_equal le greater gt greater_equal ge mse_loss l1_loss
+smooth_l1_loss huber_loss kl_div""".split()
 
 OWN_ARGUMENTS = {
     "the shape may stand without parentheses": "reshape view expand broadcast_to tile transpose permute t",
@@ -84,7 +90,11 @@ ONLY_FUNCTIONS = {
     "MindSpore has no method of the name": """zeros_like ones_like full_like one_hot strided_slice slice dense
         log_softmax flash_attention_score layer_norm mse_loss l1_loss nll_loss cross_entropy dropout reduce_sum
         reduce_mean clip_by_value batch_matmul bias_add floor_mod gelu relu6 silu softplus stop_gradient tensor_pow
-        add_ext sub_ext addcdiv_ext_op addcmul_ext_op cast""",
+        add_ext sub_ext addcdiv_ext_op addcmul_ext_op cast
+        binary_cross_entropy binary_cross_entropy_with_logits kl_div smooth_l1_loss huber_loss soft_margin_loss
+        hinge_embedding_loss margin_ranking_loss cosine_embedding_loss triplet_margin_loss gaussian_nll_loss
+        fast_gelu elu celu selu leaky_relu prelu mish softshrink tanhshrink hardswish hardsigmoid hardtanh threshold
+        logsigmoid softsign glu softmin""",
     "an attribute says it": "shape rank size dtype",
     "a graph's statement, nothing to compute": "assign assign_add assign_sub depend",
 }

@@ -14,6 +14,7 @@ from mspc import Model, Parameter, Tensor, amp, nn, ops
 from mspc.api.context import set_context
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.compiler.frontend.trace import trace
+from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph, Node
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType
@@ -436,6 +437,55 @@ def test_a_condition_around_anything_else_stays_an_error() -> None:
 
     with pytest.raises(mspc.MspcError, match="the condition of 'if' depends on the contents of a tensor"):
         traced(Conditional(), (4,))
+
+
+@pytest.mark.parametrize("spread", SPREAD, ids=lambda s: s.get("mode", "one"))
+def test_an_infinite_loss_leaves_its_step_out(spread: dict[str, Any]) -> None:
+    training = Training(train_cell("O2", loss_scale_manager=dynamic(4.0)), SHAPES, **spread)
+    found = training.run([(X, Y), (X, Y * np.float32(1e30)), (X, Y)])
+    assert [(bool(np.isfinite(loss)), bool(overflow), float(scale)) for loss, overflow, scale in found] == [
+        (True, False, 4.0), (False, True, 2.0), (True, False, 2.0)
+    ]  # fmt: skip
+    for name in ("w1", "w2", "global_step"):
+        np.testing.assert_array_equal(training.states[0][name], training.states[1][name])
+        assert (training.states[1][name] != training.states[2][name]).any()
+
+
+def test_a_monitor_tells_of_an_infinite_loss_that_changed_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    monitor = mspc.train.LossMonitor()
+    param = mspc.train.callback.CallbackParam(
+        cur_epoch_num=1, cur_step_num=2, batch_num=5,
+        net_outputs=(Tensor(np.float32(np.inf)), Tensor(True), Tensor(2.0)),
+    )
+    monitor.step_end(mspc.train.RunContext(param))
+    assert capsys.readouterr().out == "epoch: 1 step: 2, loss is inf\n"
+    param["net_outputs"] = (Tensor(np.float32(np.inf)), Tensor(False), Tensor(2.0))
+    with pytest.raises(ExecutionError, match="epoch: 1 step: 2, loss is inf: training stops"):
+        monitor.step_end(mspc.train.RunContext(param))
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_auto_takes_the_widest_where_a_product_meets_a_bias(activation: Any, has_bias: bool) -> None:
+    net = nn.SequentialCell(nn.Dense(16, 8, has_bias=has_bias, activation=activation), nn.LayerNorm((8,)))
+    weights = {p.name: p.asnumpy() for p in net.get_parameters()}
+    graph = traced(amp.auto_mixed_precision(net, "auto"), (8, 16))
+    kinds = dict(types_of(graph))
+    assert kinds["MatMul"] == "Float16"
+    assert kinds.get("BiasAdd", "Float32") == "Float32"
+    plain = nn.Dense(16, 8, Tensor(weights["0.weight"]), Tensor(weights["0.bias"]) if has_bias else None, has_bias,
+                     activation)  # fmt: skip
+    expected = nn.LayerNorm((8,)).construct(plain.construct(Tensor(X))).asnumpy()
+    np.testing.assert_allclose(net.construct(Tensor(X)).asnumpy(), expected, atol=1e-5)
+    training = Training(net, [(8, 16)])
+    (found,) = training.run([(X,)])
+    np.testing.assert_allclose(found, expected, atol=0.02)
+
+
+def test_operators_of_a_black_list_meet_halves() -> None:
+    net = nn.Dense(16, 8)
+    cell = amp.custom_mixed_precision(net, black_list=[ops.MatMul])
+    assert dict(types_of(traced(cell, (8, 16))))["BiasAdd"] == "Float32"
 
 
 def test_branches_with_updates_merge_what_they_assign() -> None:

@@ -141,7 +141,11 @@ def test_cross_entropies():
             ValueError,
             "Embedding: padding_idx 3 is not below vocab_size 3",
         ),
-        (lambda: nn.CrossEntropyLoss(Tensor([1.0])), ValueError, "CrossEntropyLoss: weight is not supported"),
+        (
+            lambda: nn.CrossEntropyLoss(Tensor([[1.0]])),
+            ValueError,
+            "CrossEntropyLoss: weight has shape (1, 1), not one dimension, that of the classes",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(make, error, message):

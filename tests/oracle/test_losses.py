@@ -1,0 +1,210 @@
+"""Losses against PyTorch: classes that are ignored or weighted, several dimensions, reductions, probabilities at the
+ends of their range."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Tensor, mint, nn, ops
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
+
+from tests.oracle.against import floats, near, same  # noqa: E402  # it imports PyTorch
+
+F = torch.nn.functional
+SHAPES = [(6, 5), (5,), (4, 5, 3), (2, 5, 3, 4), (3, 1)]
+REDUCTIONS = ["mean", "sum", "none"]
+WAYS = [(-100, 0.0, False), (0, 0.2, True), (2, 0.0, True), (2, 0.2, False)]
+"""(ignore_index, label_smoothing, whether classes are weighted)"""
+
+
+def classes(shape: tuple[int, ...], ignored: int | None = None) -> np.ndarray:
+    axis = min(1, len(shape) - 1)
+    rows = (*shape[:axis], *shape[axis + 1 :])
+    drawn = np.random.default_rng(len(shape)).integers(0, shape[axis], rows)
+    if ignored is not None and drawn.ndim:
+        drawn.reshape(-1)[::3] = ignored
+    return np.asarray(drawn, np.int64)
+
+
+@pytest.mark.parametrize(("ignored", "smoothing", "weighted"), WAYS)
+@pytest.mark.parametrize(("shape", "reduction"), list(itertools.product(SHAPES, REDUCTIONS)))
+def test_classes(shape: tuple[int, ...], reduction: str, ignored: int, smoothing: float, weighted: bool) -> None:
+    x, weight = floats(1, *shape), floats(2, shape[min(1, len(shape) - 1)], low=0.5)
+    target = classes(shape, ignored)
+    options: dict[str, Any] = {"ignore_index": ignored, "reduction": reduction}
+    mine, theirs = (Tensor(weight), torch.tensor(weight)) if weighted else (None, None)
+    with np.errstate(all="ignore"):
+        same(lambda a, t: ops.cross_entropy(a, t, mine, label_smoothing=smoothing, **options),
+             lambda a, t: F.cross_entropy(a, t, theirs, label_smoothing=smoothing, **options), [x, target])  # fmt: skip
+        same(lambda a, t: ops.nll_loss(a, t, mine, **options), lambda a, t: F.nll_loss(a, t, theirs, **options),
+             [x, target])  # fmt: skip
+
+
+def test_everything_ignored_is_no_number() -> None:
+    x, target = floats(1, 4, 3), np.full(4, 1)
+    with np.errstate(all="ignore"):
+        near(ops.cross_entropy(Tensor(x), Tensor(target), ignore_index=1).asnumpy(), np.nan)
+
+
+def test_an_infinity_of_another_class_does_no_harm() -> None:
+    x = floats(1, 4, 3)
+    x[:, 2] = -np.inf
+    same(ops.cross_entropy, F.cross_entropy, [x, np.array([0, 1, -100, 1])])
+
+
+@pytest.mark.parametrize("shape", SHAPES[:4])
+@pytest.mark.parametrize(
+    ("reduction", "smoothing", "weighted"),
+    [("mean", 0.0, False), ("mean", 0.3, True), ("sum", 0.0, True), ("none", 0.3, False)],
+)
+def test_probabilities(shape: tuple[int, ...], reduction: str, smoothing: float, weighted: bool) -> None:
+    x, target = floats(1, *shape), floats(2, *shape, low=0.0, high=1.0)
+    weight = floats(3, shape[min(1, len(shape) - 1)], low=0.5)
+    mine, theirs = (Tensor(weight), torch.tensor(weight)) if weighted else (None, None)
+    same(lambda a, t: ops.cross_entropy(a, t, mine, -100, reduction, smoothing),
+         lambda a, t: F.cross_entropy(a, t, theirs, reduction=reduction, label_smoothing=smoothing),
+         [x, target])  # fmt: skip
+
+
+def test_cells_of_classes() -> None:
+    x, target, weight = floats(1, 4, 5, 3, dtype=np.float32), classes((4, 5, 3), 2), floats(2, 5, low=0.5)
+    weight = weight.astype(np.float32)
+    for mine, theirs in (
+        (nn.CrossEntropyLoss(Tensor(weight), 2, "mean", 0.1), torch.nn.CrossEntropyLoss(torch.tensor(weight), ignore_index=2, label_smoothing=0.1)),  # noqa: E501
+        (nn.NLLLoss(Tensor(weight), 2), torch.nn.NLLLoss(torch.tensor(weight), ignore_index=2)),
+        (mint.nn.CrossEntropyLoss(Tensor(weight), 2, "sum"), torch.nn.CrossEntropyLoss(torch.tensor(weight), ignore_index=2, reduction="sum")),  # noqa: E501
+        (mint.nn.NLLLoss(None, 2), torch.nn.NLLLoss(ignore_index=2)),
+    ):  # fmt: skip
+        same(mine, theirs, [x, target])
+    same(mint.nn.functional.cross_entropy, F.cross_entropy, [x, classes((4, 5, 3))])
+    same(mint.nn.functional.nll_loss, F.nll_loss, [x, classes((4, 5, 3))])
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_softmax_cross_entropy_with_logits(sparse: bool, reduction: str) -> None:
+    x = floats(1, 6, 5)
+    target = classes((6, 5)) if sparse else floats(2, 6, 5, low=0.0)
+    target = target if sparse else target / target.sum(1, keepdims=True)
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse, reduction)
+    same(loss, lambda a, t: F.cross_entropy(a, t, reduction=reduction), [x, target], grads=[0])
+
+
+def test_half_precision_counts_beyond_what_it_holds() -> None:
+    x = floats(1, 70000, 2, dtype=np.float16)
+    target = classes((70000, 2))
+    expected = F.cross_entropy(torch.tensor(x, dtype=torch.float32), torch.tensor(target))
+    near(ops.cross_entropy(Tensor(x), Tensor(target)).asnumpy(), expected.numpy().astype(np.float16))
+
+
+ELEMENTS: list[tuple[str, Any, Any, list[tuple[float, float]]]] = [
+    ("mse_loss", ops.mse_loss, F.mse_loss, [(-3, 3), (-3, 3)]),
+    ("l1_loss", ops.l1_loss, F.l1_loss, [(-3, 3), (-3, 3)]),
+    ("smooth_l1_loss", lambda a, b, reduction: ops.smooth_l1_loss(a, b, 0.7, reduction),
+     lambda a, b, reduction: F.smooth_l1_loss(a, b, reduction=reduction, beta=0.7), [(-1, 1), (-1, 1)]),
+    ("smooth_l1_loss without a middle", lambda a, b, reduction: ops.smooth_l1_loss(a, b, 0.0, reduction),
+     lambda a, b, reduction: F.smooth_l1_loss(a, b, reduction=reduction, beta=0.0), [(-1, 1), (-1, 1)]),
+    ("SmoothL1Loss", lambda a, b, reduction: ops.SmoothL1Loss(0.5, reduction)(a, b),
+     lambda a, b, reduction: F.smooth_l1_loss(a, b, reduction=reduction, beta=0.5), [(-1, 1), (-1, 1)]),
+    ("nn.SmoothL1Loss", lambda a, b, reduction: nn.SmoothL1Loss(0.5, reduction)(a, b),
+     lambda a, b, reduction: F.smooth_l1_loss(a, b, reduction=reduction, beta=0.5), [(-1, 1), (-1, 1)]),
+    ("huber_loss", lambda a, b, reduction: ops.huber_loss(a, b, reduction, 0.6),
+     lambda a, b, reduction: F.huber_loss(a, b, reduction=reduction, delta=0.6), [(-1, 1), (-1, 1)]),
+    ("nn.HuberLoss", lambda a, b, reduction: nn.HuberLoss(reduction, 0.6)(a, b),
+     lambda a, b, reduction: F.huber_loss(a, b, reduction=reduction, delta=0.6), [(-1, 1), (-1, 1)]),
+    ("binary_cross_entropy_with_logits",
+     lambda a, b, reduction: ops.binary_cross_entropy_with_logits(a, b, reduction=reduction),
+     F.binary_cross_entropy_with_logits, [(-30, 30), (0, 1)]),
+    ("mint binary_cross_entropy_with_logits", mint.nn.functional.binary_cross_entropy_with_logits,
+     F.binary_cross_entropy_with_logits, [(-3, 3), (0, 1)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize(("mine", "theirs", "ranges"), [e[1:] for e in ELEMENTS], ids=[e[0] for e in ELEMENTS])
+def test_elements(mine: Any, theirs: Any, ranges: Any, reduction: str) -> None:
+    for shape in ((4, 5), (), (1,), (0, 3)):
+        if 0 in shape and reduction == "mean":
+            continue
+        arrays = [floats(i, *shape, low=low, high=high) for i, (low, high) in enumerate(ranges)]
+        same(lambda *a: mine(*a, reduction=reduction), lambda *a: theirs(*a, reduction=reduction), arrays)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_probabilities_of_two(reduction: str) -> None:
+    x = floats(1, 4, 5, low=0.0, high=1.0)
+    x[0, :2], y, weight = [0.0, 1.0], floats(2, 4, 5, low=0.0, high=1.0), floats(3, 5, low=0.5)
+    same(lambda a, b: ops.binary_cross_entropy(a, b, reduction=reduction),
+         lambda a, b: F.binary_cross_entropy(a, b, reduction=reduction), [x, y], grads=[0],
+         tolerance=1e-8)  # fmt: skip  # PyTorch's least denominator is a Float32
+    same(nn.BCELoss(Tensor(weight), reduction), torch.nn.BCELoss(torch.tensor(weight), reduction=reduction), [x, y],
+         grads=[0], tolerance=1e-8)  # fmt: skip
+    positive = floats(4, 5, low=0.5)
+    same(nn.BCEWithLogitsLoss(reduction, Tensor(weight), Tensor(positive)),
+         torch.nn.BCEWithLogitsLoss(torch.tensor(weight), reduction=reduction, pos_weight=torch.tensor(positive)),
+         [floats(5, 4, 5, low=-40, high=40), y])  # fmt: skip
+
+
+@pytest.mark.parametrize("reduction", [*REDUCTIONS, "batchmean"])
+def test_divergence(reduction: str) -> None:
+    x, y = floats(1, 4, 5), floats(2, 4, 5, low=0.0, high=1.0)
+    y[0, 0] = 0.0
+    same(nn.KLDivLoss(reduction), torch.nn.KLDivLoss(reduction=reduction), [x, y], grads=[0])
+    same(mint.nn.KLDivLoss(reduction, True), torch.nn.KLDivLoss(reduction=reduction, log_target=True), [x, x * 0.5],
+         grads=[0])  # fmt: skip
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_pairs(reduction: str) -> None:
+    x, y, z = (floats(i, 6, 5) for i in (1, 2, 3))
+    sign = np.array([1, -1, -1, 1, 1, -1])
+    kinds = {"reduction": reduction}
+    same(nn.MarginRankingLoss(0.3, reduction), torch.nn.MarginRankingLoss(0.3, **kinds), [x[:, 0], y[:, 0], sign])
+    same(nn.CosineEmbeddingLoss(0.1, reduction), torch.nn.CosineEmbeddingLoss(0.1, **kinds), [x, y, sign])
+    same(nn.SoftMarginLoss(reduction), torch.nn.SoftMarginLoss(**kinds), [x[:, 0], sign.astype(float)], grads=[0])
+    same(nn.HingeEmbeddingLoss(0.7, reduction), torch.nn.HingeEmbeddingLoss(0.7, **kinds), [x[:, 0], sign])
+    for p, swap in ((2, False), (1, True), (3, False)):
+        same(nn.TripletMarginLoss(p, swap, reduction=reduction), torch.nn.TripletMarginLoss(p=p, swap=swap, **kinds),
+             [x, y, z])  # fmt: skip
+    spread = floats(4, 6, 5, low=0.0, high=2.0)
+    same(nn.GaussianNLLLoss(full=True, reduction=reduction), torch.nn.GaussianNLLLoss(full=True, **kinds),
+         [x, y, spread])  # fmt: skip
+
+
+def test_positions_of_arguments() -> None:
+    assert (ops.SmoothL1Loss(0.5, "mean").beta, ops.SmoothL1Loss(0.5, "mean").reduction) == (0.5, "mean")
+    mask = ops.DropoutGenMask(10, 28)
+    assert (mask.Seed0, mask.Seed1) == (10, 28)
+    assert mint.nn.SmoothL1Loss("sum", 0.5).beta == 0.5
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x, t: ops.cross_entropy(x, t, reduction="avg"),
+         "cross_entropy(): reduction is 'avg', not 'mean', 'sum' or 'none'"),
+        (lambda x, t: ops.cross_entropy(x, t[:2]),
+         "cross_entropy(): the target has shape (2,), not (4,) for an input of shape (4, 3)"),
+        (lambda x, t: ops.nll_loss(x, t, Tensor(np.ones(2, np.float32))),
+         "nll_loss(): weight has shape (2,), not (3,), one for each class"),
+        (lambda x, t: ops.nll_loss(x, x[:, 0]), "nll_loss(): the target is Float32, not integers that name classes"),
+        (lambda x, t: ops.nll_loss(x, t, ignore_index=1.0), "nll_loss(): ignore_index must be an integer, not 1.0"),
+        (lambda x, t: ops.cross_entropy(x, t, label_smoothing=-0.1),
+         "cross_entropy(): label_smoothing is -0.1, not in [0, 1)"),
+        (lambda x, t: ops.huber_loss(x, x, delta="1"), "huber_loss(): delta must be a number, not '1'"),
+        (lambda x, t: ops.kl_div(x, x, "batch"),
+         "kl_div(): reduction is 'batch', not 'mean', 'batchmean', 'sum' or 'none'"),
+    ],
+)  # fmt: skip
+def test_mistakes(call: Any, message: str) -> None:
+    x, target = Tensor(floats(1, 4, 3, dtype=np.float32)), Tensor(np.array([0, 1, 2, 0], np.int32))
+    with pytest.raises((ValueError, TypeError)) as raised:
+        call(x, target)
+    assert message in str(raised.value)
+    assert ms.ops.cross_entropy(x, target).shape == ()

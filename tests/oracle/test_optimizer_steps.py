@@ -1,0 +1,269 @@
+"""Optimizers and learning-rate schedules against PyTorch: ten steps with weight decay, groups and a loss scale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Parameter, Tensor, mint, nn
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
+
+from tests.oracle.against import floats, near  # noqa: E402  # it imports PyTorch
+
+SHAPES = ((3,), (4, 5))
+STEPS = 10
+GRADS = [[floats(10 * step + i, *shape, dtype=np.float32) for i, shape in enumerate(SHAPES)] for step in range(STEPS)]
+
+
+def start() -> list[np.ndarray]:
+    return [floats(i, *shape, dtype=np.float32) for i, shape in enumerate(SHAPES)]
+
+
+def weights(names: Any = ("a", "b")) -> list[Parameter]:
+    return [Parameter(Tensor(array), name) for array, name in zip(start(), names, strict=True)]
+
+
+def taken(optimizer: Any, parameters: Any, scale: float = 1.0) -> list[list[np.ndarray]]:
+    """The parameters after every step of a compiled optimizer."""
+    found = []
+    for gradients in GRADS:
+        optimizer(tuple(Tensor(gradient * np.float32(scale)) for gradient in gradients))
+        found.append([p.asnumpy() for p in parameters])
+    return found
+
+
+def judged(make: Any, schedule: Any = None) -> list[list[np.ndarray]]:
+    """The same of an optimizer of PyTorch."""
+    parameters = [torch.nn.Parameter(torch.tensor(array)) for array in start()]
+    optimizer = make(parameters)
+    rates = None if schedule is None else schedule(optimizer)
+    found = []
+    for gradients in GRADS:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = torch.tensor(gradient)
+        optimizer.step()
+        if rates is not None:
+            rates.step()
+        found.append([p.detach().numpy().copy() for p in parameters])
+    return found
+
+
+def agree(found: Any, expected: Any) -> None:
+    for step, (one, other) in enumerate(zip(found, expected, strict=True), 1):
+        for mine, theirs in zip(one, other, strict=True):
+            near(mine, theirs, f"step {step}", 1e-5)
+
+
+T = torch.optim
+TINY = 1e-12
+"""Where MindSpore adds eps elsewhere than PyTorch, it is too small to be seen."""
+CASES: list[tuple[str, Any, Any]] = [
+    ("SGD", lambda p, s: nn.SGD(p, 0.1, loss_scale=s), lambda p: T.SGD(p, 0.1)),
+    ("SGD momentum", lambda p, s: nn.SGD(p, 0.1, 0.9, 0.3, 0.05, loss_scale=s),
+     lambda p: T.SGD(p, 0.1, 0.9, 0.3, 0.05)),
+    ("SGD nesterov", lambda p, s: nn.SGD(p, 0.1, 0.9, 0.0, 0.05, True, s),
+     lambda p: T.SGD(p, 0.1, 0.9, 0.0, 0.05, True)),
+    ("Momentum", lambda p, s: nn.Momentum(p, 0.1, 0.9, 0.05, s), lambda p: T.SGD(p, 0.1, 0.9, weight_decay=0.05)),
+    ("Momentum nesterov", lambda p, s: nn.Momentum(p, 0.1, 0.9, 0.05, s, True),
+     lambda p: T.SGD(p, 0.1, 0.9, weight_decay=0.05, nesterov=True)),
+    ("Adam", lambda p, s: nn.Adam(p, 0.05, eps=TINY, weight_decay=0.05, loss_scale=s),
+     lambda p: T.Adam(p, 0.05, eps=TINY, weight_decay=0.05)),
+    ("Adam amsgrad", lambda p, s: nn.Adam(p, 0.05, 0.5, 0.6, TINY, weight_decay=0.05, loss_scale=s, use_amsgrad=True),
+     lambda p: T.Adam(p, 0.05, (0.5, 0.6), eps=TINY, weight_decay=0.05, foreach=False)),
+    ("Adam lazy", lambda p, s: nn.Adam(p, 0.05, eps=TINY, loss_scale=s, use_lazy=True),
+     lambda p: T.Adam(p, 0.05, eps=TINY)),
+    ("AdaMax", lambda p, s: nn.AdaMax(p, 0.05, 0.8, 0.9, TINY, 0.05, s),
+     lambda p: T.Adamax(p, 0.05, (0.8, 0.9), TINY, 0.05)),
+    ("Adagrad", lambda p, s: nn.Adagrad(p, 0.1, 0.05, True, s, 0.05),
+     lambda p: T.Adagrad(p, 0.05, 0.0, 0.05, 0.1, TINY)),
+    ("Adadelta", lambda p, s: nn.Adadelta(p, 0.7, 0.8, 1e-5, s, 0.05), lambda p: T.Adadelta(p, 0.7, 0.8, 1e-5, 0.05)),
+    ("Rprop", lambda p, s: nn.Rprop(p, 0.05, (0.4, 1.3), (1e-3, 0.2), 0.05), None),
+    ("ASGD", lambda p, s: nn.ASGD(p, 0.05, 0.1, 0.75, 3.0, 0.05),
+     lambda p: T.ASGD(p, 0.05, 0.1, 0.75, 3.0, 0.05, foreach=False)),
+    ("mint Adam", lambda p, s: mint.optim.Adam(p, 0.05, (0.8, 0.9), 1e-3, 0.05),
+     lambda p: T.Adam(p, 0.05, (0.8, 0.9), 1e-3, 0.05)),
+    ("mint Adam amsgrad", lambda p, s: mint.optim.Adam(p, 0.05, (0.8, 0.5), 1e-3, 0.05, True, maximize=True),
+     lambda p: T.Adam(p, 0.05, (0.8, 0.5), 1e-3, 0.05, True, maximize=True)),
+    ("mint AdamW", lambda p, s: mint.optim.AdamW(p, 0.05, (0.8, 0.9), 1e-3, 0.05),
+     lambda p: T.AdamW(p, 0.05, (0.8, 0.9), 1e-3, 0.05)),
+    ("mint SGD", lambda p, s: mint.optim.SGD(p, 0.1, 0.9, 0.2, 0.05, maximize=True),
+     lambda p: T.SGD(p, 0.1, 0.9, 0.2, 0.05, maximize=True)),
+    ("AdaFactor", lambda p, s: nn.AdaFactor(p, 0.1, (1e-30, 1e-3), 1.0, 0.8, 0.0, 0.0, True, False, loss_scale=s),
+     lambda p: T.Adafactor(p, 0.1, -0.8, (1e-15, 1e-3), 1.0, 0.0)),
+]  # fmt: skip
+SCALED = "SGD Momentum Adam AdaMax Adagrad Adadelta AdaFactor".split()
+
+
+@pytest.mark.parametrize(("name", "mine", "theirs"), CASES, ids=[c[0] for c in CASES])
+def test_ten_steps(name: str, mine: Any, theirs: Any) -> None:
+    scale = 64.0 if name.split()[0] in SCALED else 1.0
+    parameters = weights()
+    found = taken(mine(parameters, scale), parameters, scale)
+    if name == "Rprop":
+        agree(found, rprop())
+    elif name == "Adam amsgrad":
+        agree(found, amsgrad())
+    else:
+        agree(found, judged(theirs))
+
+
+def rprop() -> list[list[np.ndarray]]:
+    """PyTorch's Rprop has no weight decay: what it adds to the gradients stands in them."""
+    parameters = [torch.nn.Parameter(torch.tensor(array)) for array in start()]
+    optimizer = T.Rprop(parameters, 0.05, (0.4, 1.3), (1e-3, 0.2))
+    found = []
+    for gradients in GRADS:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = torch.tensor(gradient) + 0.05 * parameter.detach()
+        optimizer.step()
+        found.append([p.detach().numpy().copy() for p in parameters])
+    return found
+
+
+def amsgrad() -> list[list[np.ndarray]]:
+    """As MindSpore has it: the largest of the squares is taken before the correction, which is that of the step."""
+    w = [a.astype(float) for a in start()]
+    m, v, most = ([np.zeros_like(a) for a in w] for _ in range(3))
+    found = []
+    for step, gradients in enumerate(GRADS, 1):
+        for i, g in enumerate(gradients):
+            g = g + 0.05 * w[i]
+            m[i] = 0.5 * m[i] + 0.5 * g
+            v[i] = 0.6 * v[i] + 0.4 * g * g
+            most[i] = np.maximum(most[i], v[i])
+            w[i] = w[i] - 0.05 * np.sqrt(1 - 0.6**step) / (1 - 0.5**step) * m[i] / (np.sqrt(most[i]) + TINY)
+        found.append([a.astype(np.float32) for a in w])
+    return found
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_rmsprop_begins_at_1(centered: bool) -> None:
+    def make(p: Any) -> Any:
+        optimizer = T.RMSprop(p, 0.05, 0.8, TINY, 0.05, 0.5, centered, foreach=False)
+        for parameter in p:
+            optimizer.state[parameter] = {
+                "step": torch.tensor(0.0), "square_avg": torch.ones_like(parameter),
+                "momentum_buffer": torch.zeros_like(parameter), "grad_avg": torch.zeros_like(parameter),
+            }  # fmt: skip
+        return optimizer
+
+    parameters = weights()
+    mine = nn.RMSProp(parameters, 0.05, 0.8, 0.5, TINY, False, centered, 64.0, 0.05)
+    agree(taken(mine, parameters, 64.0), judged(make))
+
+
+def test_adam_with_weight_decay_of_its_own() -> None:
+    parameters = weights()
+    found = taken(nn.AdamWeightDecay(parameters, 0.05, 0.8, 0.9, TINY, 0.05), parameters)
+    w = [a.astype(float) for a in start()]
+    m, v = [np.zeros_like(a) for a in w], [np.zeros_like(a) for a in w]
+    for step, gradients in enumerate(GRADS):
+        for i, g in enumerate(gradients):
+            m[i], v[i] = 0.8 * m[i] + 0.2 * g, 0.9 * v[i] + 0.1 * g * g
+            w[i] = w[i] - 0.05 * (m[i] / np.sqrt(v[i]) + 0.05 * w[i])
+            near(found[step][i], w[i], f"step {step}", 1e-5)
+
+
+@pytest.mark.parametrize("use_clip", [False, True])
+def test_lars(use_clip: bool) -> None:
+    parameters = weights(("bias", "b"))
+    optimizer = nn.LARS(nn.Momentum(parameters, 0.1, 0.9, 0.05, 64.0), 1e-5, 0.2, use_clip)
+    found = taken(optimizer, parameters, 64.0)
+    w = [a.astype(float) for a in start()]
+    v = [np.zeros_like(a) for a in w]
+    for step, gradients in enumerate(GRADS):
+        for i, g in enumerate(gradients):
+            if i == 1:
+                size = np.linalg.norm(w[1])
+                ratio = 0.2 * size / (np.linalg.norm(g) + 0.05 * size + 1e-5)
+                g = (g + 0.05 * w[1]) * (min(ratio / 0.1, 1.0) if use_clip else ratio)
+            v[i] = 0.9 * v[i] + g
+            w[i] = w[i] - 0.1 * v[i]
+            near(found[step][i], w[i], f"step {step}", 1e-5)
+
+
+def test_adafactor_finds_its_own_rate() -> None:
+    parameters = weights()
+    found = taken(nn.AdaFactor(parameters, beta1=0.7, warmup_init=True), parameters)
+    w = [a.astype(float) for a in start()]
+    m = [np.zeros_like(a) for a in w]
+    squares, row, column = np.zeros(3), np.zeros(4), np.zeros(5)
+    for step, gradients in enumerate(GRADS, 1):
+        keep = 1 - step**-0.8
+        for i, g in enumerate(gradients):
+            rate = min(1e-6 * step, step**-0.5) * max(1e-3, float(np.sqrt(np.mean(w[i] ** 2))))
+            if i == 0:
+                squares = keep * squares + (1 - keep) * (g * g + 1e-30)
+                u = g / np.sqrt(squares)
+            else:
+                row = keep * row + (1 - keep) * (g * g + 1e-30).mean(1)
+                column = keep * column + (1 - keep) * (g * g + 1e-30).mean(0)
+                u = g / np.sqrt(np.outer(row, column) / row.mean())
+            u = u / max(1.0, float(np.sqrt(np.mean(u**2)))) * rate
+            m[i] = 0.7 * m[i] + 0.3 * u
+            w[i] = w[i] - m[i]
+            near(found[step - 1][i], w[i], f"step {step}", 1e-6)
+
+
+def test_groups_and_their_order() -> None:
+    parameters = weights()
+    a, b = parameters
+    groups = [{"params": [b], "lr": 0.2, "weight_decay": 0.1}, {"params": [a]}, {"order_params": [a, b]}]
+    found = taken(nn.Momentum(groups, 0.1, 0.9, 0.03), parameters)
+    agree(found, judged(lambda p: T.SGD([{"params": [p[1]], "lr": 0.2, "weight_decay": 0.1},
+                                         {"params": [p[0]], "lr": 0.1, "weight_decay": 0.03}], 0.1, 0.9)))  # fmt: skip
+    parameters = weights(("beta", "gamma"))
+    groups = [{"params": [parameters[0]], "lr": 0.2, "weight_decay": 0.1}, {"params": [parameters[1]]}]
+    found = taken(mint.optim.AdamW(groups, 0.1, weight_decay=0.03), parameters)
+    agree(found, judged(lambda p: T.AdamW([{"params": [p[0]], "lr": 0.2, "weight_decay": 0.1}, {"params": [p[1]]}],
+                                          0.1, weight_decay=0.03)))  # fmt: skip
+    parameters = weights(("beta", "gamma"))
+    agree(taken(mint.optim.AdamW(parameters, 0.1, weight_decay=0.03), parameters),
+          judged(lambda p: T.AdamW(p, 0.1, weight_decay=0.03)))  # fmt: skip
+
+
+def test_weight_decay_from_the_step() -> None:
+    class Decay(nn.Cell):
+        def construct(self, step: Any) -> Any:
+            return ms.ops.cast(step, ms.float32) * 0.01
+
+    parameters = weights()
+    found = taken(nn.Momentum(parameters, 0.1, 0.9, Decay()), parameters)
+    w, v = [a.astype(float) for a in start()], [0.0, 0.0]
+    for step, gradients in enumerate(GRADS):
+        for i, g in enumerate(gradients):
+            v[i] = 0.9 * v[i] + g + 0.01 * step * w[i]
+            w[i] = w[i] - 0.1 * v[i]
+            near(found[step][i], w[i], f"step {step}", 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda p: nn.Adam(p, use_lasy=True), TypeError, "Adam has no argument 'use_lasy'"),
+        (lambda p: nn.Adam(p, use_amsgrad=1), TypeError, "Adam: use_amsgrad must be True or False, not 1"),
+        (lambda p: nn.Adam(p, use_amsgrad=True, use_nesterov=True), ValueError,
+         "Adam: use_amsgrad goes with neither use_nesterov nor use_lazy nor use_offload"),
+        (lambda p: nn.Rprop(p, etas=(1.2, 0.5)), ValueError,
+         "Rprop: etas (1.2, 0.5) must be one number in (0, 1) and one above 1"),
+        (lambda p: nn.Rprop(p, step_sizes=3), TypeError, "Rprop: step_sizes must be two numbers, not 3"),
+        (lambda p: nn.Adadelta(p, rho=1.5), ValueError, "Adadelta: rho 1.5 must be at most 1"),
+        (lambda p: nn.LARS(p), TypeError, "LARS: optimizer must be an Optimizer, not list"),
+        (lambda p: nn.AdaFactor(p, 0.1), ValueError,
+         "AdaFactor: learning_rate must be None with relative_step, and a rate without"),
+        (lambda p: nn.AdaFactor(p, compression=True), ValueError, "AdaFactor: compression is not supported"),
+        (lambda p: mint.optim.AdamW(p, betas=(0.9, 1.0)), ValueError, "AdamW: betas (0.9, 1.0) must be in [0, 1)"),
+        (lambda p: nn.SGD([{"params": p}, {"order_params": p[:1]}]), ValueError,
+         "SGD: order_params must hold each parameter of the groups once"),
+        (lambda p: nn.SGD([{"params": p, "grad_centralization": True}]), ValueError,
+         "SGD: grad_centralization is not supported"),
+    ],
+)  # fmt: skip
+def test_mistakes(make: Any, error: Any, message: str) -> None:
+    with pytest.raises(error) as raised:
+        make(weights())
+    assert raised.value.message == message
