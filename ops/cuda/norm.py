@@ -67,7 +67,7 @@ def layer_norm_gradients(device: Device, dout: Array, x: Array, mean: Array, var
     shared = max(stages * stage, 2 * abreast * columns * size if abreast > 1 else 0)
 
     source = COMMON + INSTRUCTIONS + f"typedef {computing} A;\n"
-    types = {"G": dout, "X": x, "S": gamma, "D": dx}
+    types = {"G": dout, "X": x, "M": mean, "S": gamma, "D": dx}
     source += "".join(f"typedef {c_type(dtype_of(array.dtype))} {name};\n" for name, array in types.items())
     source += constants(
         ROWS=rows, COLUMNS=columns, WARPS=warps, W=across, V=lanes, STAGES=stages, BLOCKS=blocks, RESIDENT=resident,

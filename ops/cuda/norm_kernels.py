@@ -95,7 +95,7 @@ __device__ __forceinline__ void over_row(A (&values)[2], A (*sums)[WARPS][2], in
 """
 GRADIENTS = r"""
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) layer_norm_gradients(
-    const G* dout, const X* x, const S* means, const S* variances, const S* gamma, const D* addend, D* dx, A* partial
+    const G* dout, const X* x, const M* means, const M* variances, const S* gamma, const D* addend, D* dx, A* partial
 ) {
     __shared__ A sums[2][WARPS][2];
     constexpr int STAGE = PART<G> + PART<X> + (ADDS ? PART<D> : 0);

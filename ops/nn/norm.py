@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Node, Value
-from mspc.ir.types import TensorType, dtype_of
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Node, Value, element_types
+from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, dtype_of
 from mspc.ops.arguments import axis_in, require_elements
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.control.structural import TupleGetItem
@@ -21,6 +22,7 @@ from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.nn.softmax import normalised_rule
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.tensor.broadcast import Axis, broadcast_to, sum_to_shape
+from mspc.ops.tensor.cast import Cast
 from mspc.sharding.rules import factor_names
 
 Gradients = Sequence[Value | None]
@@ -36,13 +38,35 @@ def norm_sides(rank: int, begin: int) -> tuple[str, str]:
 
 
 class Norm(Op, abstract=True):
-    """All operands are floating point, of one element type."""
+    """All operands are floating point, of one element type; statistics of narrow ones are Float32.
+
+    Class attributes:
+        statistics: indices of the operands that are statistics. made: indices of the results that are.
+    """
+
+    statistics: ClassVar[tuple[int, ...]] = ()
+    made: ClassVar[tuple[int, ...]] = ()
 
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)
         require_float(self.name, *types)
-        require_same(self.name, *types)
-        return inferred
+        require_same(self.name, *[t for i, t in enumerate(types) if i not in self.statistics])
+        kind = statistics_dtype(types[0].dtype)
+        for index in self.statistics:
+            if types[index].dtype not in (kind, types[0].dtype):
+                raise MspcError(
+                    f"{self.name}: input {index} is {types[index].dtype}; statistics of {types[0].dtype} are {kind}",
+                    kind=TypeError,
+                )
+        if not self.made:
+            return inferred
+        found = element_types(inferred)
+        return TupleType(tuple(TensorType(kind, t.shape) if i in self.made else t for i, t in enumerate(found)))
+
+
+def statistics_dtype(dtype: DType) -> DType:
+    """The element type of means and variances: the squares of halves would not fit into a half."""
+    return FLOAT32 if dtype.itemsize < 4 else dtype
 
 
 class LayerNorm(Norm):
@@ -55,6 +79,7 @@ class LayerNorm(Norm):
     begin_norm_axis: int = 1
     begin_params_axis: int = 1
     epsilon: float = 1e-7
+    made: ClassVar[tuple[int, ...]] = (1, 2)
     samples: ClassVar[Any] = (
         sample((8, 16), (16,), (16,), begin_norm_axis=-1, begin_params_axis=-1, epsilon=1e-5),
         sample((8, 4, 8), (4, 8), (4, 8)),
@@ -83,12 +108,14 @@ class LayerNorm(Norm):
             parameters = axis_in(self.name, self.begin_params_axis, rank)
             dgamma = b.emit(LayerNormGammaGrad(begin, parameters, self.epsilon), dy, x, mean, variance)
             dbeta = sum_to_shape(b, dy, beta.shape)
+        kind = mean.tensor_type.dtype
         if dmean is not None:
-            share = b.emit(Mul(), dmean, b.constant(1 / count, x.tensor_type.dtype))
-            dx = add_to(b, dx, share, x)
+            share = b.emit(Mul(), dmean, b.constant(1 / count, kind))
+            dx = add_to(b, dx, as_dtype(b, share, x.tensor_type.dtype), x)
         if dvariance is not None:
-            share = b.emit(Mul(), dvariance, b.constant(2 / count, x.tensor_type.dtype))
-            dx = add_to(b, dx, b.emit(Mul(), b.emit(Sub(), x, mean), share), x)
+            share = b.emit(Mul(), dvariance, b.constant(2 / count, kind))
+            moved = b.emit(Mul(), b.emit(Sub(), as_dtype(b, x, kind), mean), share)
+            dx = add_to(b, dx, as_dtype(b, moved, x.tensor_type.dtype), x)
         return dx, dgamma, dbeta
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
@@ -101,7 +128,7 @@ class LayerNorm(Norm):
             gammas, betas = (_repeated(xp, p, columns) for p in (gamma, beta))
             if out is None:
                 small = (*x.shape[:begin], *[1] * (x.ndim - begin))
-                out = tuple(xp.empty(shape, x.dtype) for shape in (x.shape, small, small))
+                out = tuple(xp.empty(shape, x.dtype) for shape in (x.shape, small, small))  # halves are widened
 
             def work(block: Any, scratch: Any, x: Any) -> None:
                 # NumPy copies an array that it broadcasts against and overwrites: y and z take turns.
@@ -171,6 +198,7 @@ class LayerNormGammaGrad(Norm):
     begin_params_axis: int = 1
     epsilon: float = 1e-7
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    statistics: ClassVar[tuple[int, ...]] = (2, 3)
     bprop: ClassVar[Any] = NO_SECOND
     samples: ClassVar[Any] = (
         sample((8, 16), (8, 16), (8, 1), (8, 1), low=0.1),
@@ -222,6 +250,7 @@ class LayerNormGrad(Norm):
     begin_norm_axis: int = 1
     epsilon: float = 1e-7
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    statistics: ClassVar[tuple[int, ...]] = (2, 3)
     bprop: ClassVar[Any] = NO_SECOND
     samples: ClassVar[Any] = (
         sample((8, 16), (8, 16), (8, 1), (8, 1), (16,), low=0.1),
@@ -354,6 +383,11 @@ def items(b: Builder, value: Node, count: int) -> list[Value]:
     for index in range(count):
         found.append(b.emit(TupleGetItem(index), value))
     return found
+
+
+def as_dtype(b: Builder, value: Value, dtype: DType) -> Value:
+    """`value` in an element type; itself where it has it."""
+    return value if value.tensor_type.dtype == dtype else b.emit(Cast(dst_type=dtype), value)
 
 
 def add_to(b: Builder, total: Value | None, term: Value, like: Value) -> Value:

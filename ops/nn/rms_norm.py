@@ -11,7 +11,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.named_layout import NamedLayout
-from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, dtype_of
+from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.control.constraint import constrained
 from mspc.ops.cuda.rows import Rows, Stage
 from mspc.ops.cuda.source import Operand
@@ -19,10 +19,19 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.math.elementwise import Rsqrt, Square
 from mspc.ops.math.reduce import ReduceMean
-from mspc.ops.nn.norm import NO_SECOND, Gradients, Norm, add_to, items, matrix, norm_sides
+from mspc.ops.nn.norm import (
+    NO_SECOND,
+    Gradients,
+    Norm,
+    add_to,
+    as_dtype,
+    items,
+    matrix,
+    norm_sides,
+    statistics_dtype,
+)
 from mspc.ops.op import ArrayBackend, Asked, Op, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
-from mspc.ops.tensor.cast import Cast
 
 
 class RmsNorm(Norm):
@@ -33,6 +42,7 @@ class RmsNorm(Norm):
     """
 
     epsilon: float = 1e-6
+    made: ClassVar[tuple[int, ...]] = (1,)
     samples: ClassVar[Any] = (sample((8, 16), (16,)), sample((8, 4, 4), (4, 4)), sample((2, 8, 4), (4,)))
 
     def rule(self, x: TensorType, gamma: TensorType) -> str:
@@ -45,15 +55,18 @@ class RmsNorm(Norm):
     def bprop(self, b: Builder, x: Value, gamma: Value, out: Node, dout: Any) -> Gradients:
         dy, drstd = dout
         _, rstd = items(b, out, 2)
+        dtype, kind = x.tensor_type.dtype, rstd.tensor_type.dtype
         dx = dgamma = None
         if dy is not None:
             dx = b.emit(RmsNormGrad(), dy, x, rstd, gamma)
-            dgamma = sum_to_shape(b, b.emit(Mul(), dy, b.emit(Mul(), x, rstd)), gamma.shape)
+            hat = b.emit(Mul(), as_dtype(b, x, kind), rstd)
+            total = sum_to_shape(b, b.emit(Mul(), as_dtype(b, dy, kind), hat), gamma.shape)
+            dgamma = as_dtype(b, total, dtype)
         if drstd is not None:
             count = math.prod(gamma.shape) or 1  # no elements have no shares
             cube = b.emit(Mul(), rstd, b.emit(Mul(), rstd, rstd))
-            share = b.emit(Mul(), b.emit(Mul(), drstd, cube), b.constant(-1 / count, x.tensor_type.dtype))
-            dx = add_to(b, dx, b.emit(Mul(), x, share), x)
+            share = b.emit(Mul(), b.emit(Mul(), drstd, cube), b.constant(-1 / count, kind))
+            dx = add_to(b, dx, as_dtype(b, b.emit(Mul(), as_dtype(b, x, kind), share), dtype), x)
         return dx, dgamma
 
     def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
@@ -77,14 +90,14 @@ class RmsNorm(Norm):
             return node
 
         dtype = x.tensor_type.dtype
-        wide = dtype if dtype in (FLOAT32, FLOAT64) else FLOAT32
-        x = _cast(b, constrained(b, x, entries[0]), wide)
-        gamma = _cast(b, constrained(b, gamma, entries[1]), wide)
+        wide = statistics_dtype(dtype)
+        x = as_dtype(b, constrained(b, x, entries[0]), wide)
+        gamma = as_dtype(b, constrained(b, gamma, entries[1]), wide)
         axes = tuple(range(len(x.shape) - dims, len(x.shape)))
         mean = emit(ReduceMean(axis=axes, keep_dims=True), emit(Square(), x))
         root = emit(Rsqrt(), emit(Add(), mean, b.constant(self.epsilon, wide), entry=row, second=((),)), entry=row)
         scaled = emit(Mul(), emit(Mul(), x, root, second=(row,)), gamma, second=(entries[1],))
-        return _cast(b, scaled, dtype), _cast(b, root, dtype)
+        return as_dtype(b, scaled, dtype), root
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp
@@ -105,10 +118,6 @@ class RmsNorm(Norm):
             by_column=[Operand("gamma", gamma)], results=[(out[0], "x * inverse * gamma")],
             row_results=[(out[1], "inverse")],
         ).launch(device)  # fmt: skip
-
-
-def _cast(b: Builder, value: Value, dtype: DType) -> Value:
-    return value if value.tensor_type.dtype == dtype else b.emit(Cast(dst_type=dtype), value)
 
 
 def _cuts(entry: Any) -> tuple[int, ...]:
@@ -151,6 +160,7 @@ class RmsNormGrad(Norm):
     """
 
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    statistics: ClassVar[tuple[int, ...]] = (2,)
     bprop: ClassVar[Any] = NO_SECOND
     samples: ClassVar[Any] = (sample((8, 16), (8, 16), (8, 1), (16,), low=0.1),)
 
