@@ -20,7 +20,7 @@ class Session:
     initialized: `init()` was called. backend: what it was given, "nccl", or "" for none.
     seed: of `set_seed`, None before. dataset_seed: of `dataset.config.set_seed`, which wins for shuffling.
     initializers: how many initial values were asked for so far. shuffles, dropouts: how many shuffled data
-        sets and dropout layers were made.
+        sets and dropout layers were made. draws: how many random operators without seeds ran outside of a network.
     groups: user-made groups of ranks by name.
     general, parallel: what `set_context` and `set_auto_parallel_context` have set.
     asked: how and where the script wrote some of them. said: what was warned of. speaks: whether this
@@ -40,6 +40,7 @@ class Session:
     initializers: int = 0
     shuffles: int = 0
     dropouts: int = 0
+    draws: int = 0
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     general: dict[str, Any] = field(default_factory=dict)
     parallel: dict[str, Any] = field(default_factory=dict)

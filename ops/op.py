@@ -121,6 +121,7 @@ class Op:
         widens: kernels get operands of Float16 and BFloat16 as Float32 (see `half`); False for operators that only move
             data or say themselves how they compute.
         distributions: operands whose rows sum to 1, which get no gradient.
+        seeds: names of the two fields that say what a random operator draws; both 0: nobody has chosen.
         omitted: names of fields that the text leaves out while they have their default.
         is_view: the result is the memory of operand 0, its elements in their order, in another shape at most: nothing
             has to run. Of a tuple it is the memory of its elements.
@@ -151,6 +152,7 @@ class Op:
     any_types: ClassVar[bool] = False
     widens: ClassVar[bool] = True
     distributions: ClassVar[tuple[int, ...]] = ()
+    seeds: ClassVar[tuple[str, ...]] = ()
     omitted: ClassVar[tuple[str, ...]] = ()
     is_view: ClassVar[bool] = False
     may_alias: ClassVar[bool] = False

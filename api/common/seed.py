@@ -29,6 +29,7 @@ def set_seed(seed: int) -> None:
     session.initializers = 0
     session.shuffles = 0
     session.dropouts = 0
+    session.draws = 0
     np.random.seed(int(seed))
     random.seed(int(seed))
 
@@ -44,6 +45,28 @@ def generator(*key: int) -> Any:
     seed = session.seed if session.dataset_seed is None else session.dataset_seed
     sequence = np.random.SeedSequence([DEFAULT_SEED if seed is None else seed, *key])
     return np.random.Generator(np.random.Philox(sequence))
+
+
+def seeds_of_call(chosen: tuple[int, int], call: int) -> tuple[int, int]:
+    """The seeds of the `call`-th call, from 0, of one random operator, or of all those without seeds: every call draws
+    numbers of its own, also where a layer is called twice."""
+    if any(chosen):
+        return chosen[0], chosen[1] + call * _BETWEEN_CALLS
+    seed = state.current().seed
+    return (DEFAULT_SEED if seed is None else seed), _WITHOUT_SEEDS + call
+
+
+_WITHOUT_SEEDS = 1 << 32
+"""Above the numbers of layers."""
+_BETWEEN_CALLS = 1 << 40
+
+
+def eager_seeds() -> tuple[int, int]:
+    """The seeds of a call outside of a network that was given none."""
+    session = state.current()
+    session.draws += 1
+    seed, number = seeds_of_call((0, 0), session.draws)
+    return seed, number + _BETWEEN_CALLS // 2
 
 
 def new_dropout_seeds() -> tuple[int, int]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mspc.api.common.initial_values import InitialValue, as_initializer, checked_shape
+from mspc.api.common.seed import eager_seeds
 from mspc.api.common.tensor_methods import TensorMethods
 from mspc.api.common.tensor_operators import TensorOperators
 from mspc.api.communication.groups import ranks_of
@@ -351,4 +352,4 @@ def derived(array: Any, operands: Iterable[Any]) -> Tensor:
     return made
 
 
-register_session(Tensor, caller_location, ranks_of, derived)
+register_session(Tensor, caller_location, ranks_of, derived, eager_seeds)

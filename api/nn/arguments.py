@@ -39,6 +39,13 @@ def number(name: str, what: str, value: Any, least: float = 0.0, above: float | 
     return float(value)
 
 
+def flag(name: str, what: str, value: Any) -> bool:
+    """`value`, True or False. Raises TypeError for anything else."""
+    if not isinstance(value, bool):
+        raise ApiTypeError(f"{name}: {what} must be True or False, not {value!r}")
+    return value
+
+
 def check_beta(name: str, what: str, value: Any) -> float:
     """`value` as the decay of a moment. Raises TypeError for no number, ValueError for one that is not in (0, 1)."""
     value = number(name, what, value)

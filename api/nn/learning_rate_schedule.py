@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from mspc.api import ops
+from mspc.api.nn.arguments import flag, number, positive
 from mspc.api.nn.cell import Cell
 from mspc.ir.types import FLOAT32
 
@@ -17,23 +18,42 @@ class LearningRateSchedule(Cell):
         raise NotImplementedError
 
 
-class ExponentialDecayLR(LearningRateSchedule):
+class _Decay(LearningRateSchedule):
+    """A rate that falls by `decay_rate` over `decay_steps` steps, in stairs of as many when `is_stair`."""
+
+    def __init__(self, learning_rate: float, decay_rate: float, decay_steps: int, is_stair: bool = False) -> None:
+        super().__init__()
+        name = type(self).__name__
+        self.learning_rate = number(name, "learning_rate", learning_rate, above=0.0)
+        self.decay_rate = number(name, "decay_rate", decay_rate, above=0.0)
+        self.decay_steps = positive(name, "decay_steps", decay_steps)
+        self.is_stair = flag(name, "is_stair", is_stair)
+
+    def share(self, global_step: Any) -> Any:
+        """How often `decay_steps` steps are done, whole in stairs."""
+        done = ops.cast(global_step, FLOAT32) / self.decay_steps
+        return ops.floor(done) if self.is_stair else done
+
+
+class ExponentialDecayLR(_Decay):
     """learning_rate * decay_rate^(step / decay_steps), the exponent whole when `is_stair`."""
 
-    def __init__(
-        self, learning_rate: float, decay_rate: float, decay_steps: int, is_stair: bool = False
-    ) -> None:
-        super().__init__()
-        self.learning_rate = learning_rate
-        self.decay_rate = decay_rate
-        self.decay_steps = decay_steps
-        self.is_stair = is_stair
+    def construct(self, global_step: Any) -> Any:
+        return ops.exp(self.share(global_step) * math.log(self.decay_rate)) * self.learning_rate
+
+
+class NaturalExpDecayLR(_Decay):
+    """learning_rate * e^(-decay_rate * step), the step a multiple of decay_steps when `is_stair`."""
 
     def construct(self, global_step: Any) -> Any:
-        exponent = ops.cast(global_step, FLOAT32) / self.decay_steps
-        if self.is_stair:
-            exponent = ops.floor(exponent)
-        return ops.exp(exponent * math.log(self.decay_rate)) * self.learning_rate
+        return ops.exp(self.share(global_step) * (-self.decay_rate * self.decay_steps)) * self.learning_rate
+
+
+class InverseDecayLR(_Decay):
+    """learning_rate / (1 + decay_rate * step / decay_steps), the quotient whole when `is_stair`."""
+
+    def construct(self, global_step: Any) -> Any:
+        return self.learning_rate / (self.share(global_step) * self.decay_rate + 1.0)
 
 
 class CosineDecayLR(LearningRateSchedule):
@@ -41,9 +61,9 @@ class CosineDecayLR(LearningRateSchedule):
 
     def __init__(self, min_lr: float, max_lr: float, decay_steps: int) -> None:
         super().__init__()
-        self.min_lr = min_lr
-        self.max_lr = max_lr
-        self.decay_steps = decay_steps
+        self.min_lr = number("CosineDecayLR", "min_lr", min_lr)
+        self.max_lr = number("CosineDecayLR", "max_lr", max_lr, above=self.min_lr)
+        self.decay_steps = positive("CosineDecayLR", "decay_steps", decay_steps)
 
     def construct(self, global_step: Any) -> Any:
         share = ops.minimum(ops.cast(global_step, FLOAT32) / self.decay_steps, 1.0)
@@ -55,26 +75,34 @@ class WarmUpLR(LearningRateSchedule):
 
     def __init__(self, learning_rate: float, warmup_steps: int) -> None:
         super().__init__()
-        self.learning_rate = learning_rate
-        self.warmup_steps = warmup_steps
+        self.learning_rate = number("WarmUpLR", "learning_rate", learning_rate)
+        self.warmup_steps = positive("WarmUpLR", "warmup_steps", warmup_steps)
 
     def construct(self, global_step: Any) -> Any:
         return ops.minimum(ops.cast(global_step, FLOAT32) / self.warmup_steps, 1.0) * self.learning_rate
 
 
 class PolynomialDecayLR(LearningRateSchedule):
-    """(learning_rate - end) * (1 - step / decay_steps)^power + end."""
+    """(learning_rate - end) * (1 - step / decay_steps)^power + end; with update_decay_steps decay_steps grows to its
+    next multiple as soon as the step has passed it."""
 
     def __init__(
-        self, learning_rate: float, end_learning_rate: float, decay_steps: int, power: float
-    ) -> None:
+        self, learning_rate: float, end_learning_rate: float, decay_steps: int, power: float,
+        update_decay_steps: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.learning_rate = learning_rate
-        self.end_learning_rate = end_learning_rate
-        self.decay_steps = decay_steps
-        self.power = power
+        name = "PolynomialDecayLR"
+        self.learning_rate = number(name, "learning_rate", learning_rate, above=0.0)
+        self.end_learning_rate = number(name, "end_learning_rate", end_learning_rate)
+        self.decay_steps = positive(name, "decay_steps", decay_steps)
+        self.power = number(name, "power", power, above=0.0)
+        self.update_decay_steps = flag(name, "update_decay_steps", update_decay_steps)
 
     def construct(self, global_step: Any) -> Any:
-        share = ops.minimum(ops.cast(global_step, FLOAT32) / self.decay_steps, 1.0)
+        share = ops.cast(global_step, FLOAT32) / self.decay_steps
+        if self.update_decay_steps:
+            share = share / ops.maximum(ops.ceil(share), 1.0)
+        else:
+            share = ops.minimum(share, 1.0)
         left = ops.pow(1.0 - share, self.power)
         return (self.learning_rate - self.end_learning_rate) * left + self.end_learning_rate

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
 import numpy as np
@@ -251,12 +251,14 @@ class _Session:
 
     tensor: the class of eager results; it has `from_array`, `filled`, `type` and `value`. caller: where the user's
     program stands. group_ranks: the ranks of a group. derived: makes a tensor of an array and of what it came from.
+    seeds: those of a random operator that was given none.
     """
 
     tensor: Any = None
     caller: Callable[[], Location | None] | None = None
     group_ranks: Callable[[str], tuple[int, ...]] | None = None
     derived: Callable[[Any, Iterable[Any]], Any] | None = None
+    seeds: Callable[[], tuple[int, int]] | None = None
 
 
 _session = _Session()
@@ -264,10 +266,11 @@ _session = _Session()
 
 def register_session(
     tensor: Any, caller: Callable[[], Location | None], group_ranks: Callable[[str], tuple[int, ...]],
-    derived: Callable[[Any, Iterable[Any]], Any],
+    derived: Callable[[Any, Iterable[Any]], Any], seeds: Callable[[], tuple[int, int]],
 ) -> None:  # fmt: skip
     """Told once, when the session is imported."""
-    _session.tensor, _session.caller, _session.group_ranks, _session.derived = tensor, caller, group_ranks, derived
+    _session.tensor, _session.caller, _session.group_ranks = tensor, caller, group_ranks
+    _session.derived, _session.seeds = derived, seeds
 
 
 class EagerBackend:
@@ -307,6 +310,9 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         MspcError: the operands do not fit the operator.
     """
     tensors = tuple(_tensor(arg) if isinstance(arg, np.ndarray) else arg for arg in args)
+    if op.seeds and not any(getattr(op, name) for name in op.seeds):
+        assert _session.seeds is not None
+        op = replace(op, **dict(zip(op.seeds, _session.seeds(), strict=True)))
     try:
         op, operands = op.call(*tensors)
         number = op.uniform()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from mspc.api.common.seed import seeds_of_call
 from mspc.api.common.tensor import Tensor
 from mspc.api.ops.primitive import Primitive
 from mspc.compiler.frontend.state import Tracer
@@ -44,7 +46,7 @@ def call_primitive(
     instance = primitive.instance_name
     if isinstance(primitive.op, Depend):
         return _depend(tracer, primitive.op, args, instance)
-    op, operands = _prepared(tracer, primitive.op, [operand(tracer, arg) for arg in args], instance)
+    op, operands = _prepared(tracer, _drawing(tracer, primitive), [operand(tracer, arg) for arg in args], instance)
     ins, outs = primitive.in_strategy, primitive.out_strategy
     made, result = tracer.emit_on(op, operands, instance=instance)
     if op.mutates:
@@ -61,6 +63,19 @@ def call_primitive(
     if primitive.attrs:
         made.attrs.update(primitive.attrs)
     return result
+
+
+def _drawing(tracer: Tracer, primitive: Primitive) -> Op:
+    """The operator; a random one with seeds of this call: that of a layer which is called twice draws twice."""
+    op = primitive.op
+    if not op.seeds:
+        return op
+    chosen: Any = tuple(getattr(op, name) for name in op.seeds)
+    key = id(primitive) if any(chosen) else 0
+    call = tracer.draws[key]
+    tracer.draws[key] += 1
+    tracer.keep(primitive)
+    return replace(op, **dict(zip(op.seeds, seeds_of_call(chosen, call), strict=True)))
 
 
 def _prepared(tracer: Tracer, op: Op, args: list[Any], instance: str) -> tuple[Op, Sequence[Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
@@ -57,6 +58,8 @@ class Tracer:
         self.owned: dict[int, Any] = {}
         self.cell_names: dict[int, str] = {}
         self.cell_paths: dict[int, str] = {}
+        self.draws: Counter[int] = Counter()
+        """Calls of a random primitive by its identity; by 0 those of all without seeds."""
         self.runs: dict[Hashable, Any] = {}
         """Calls that a gradient may take up (see `frontend_remembered`)."""
         self.call: Callable[..., Any] = _not_wired

@@ -105,6 +105,7 @@ class Dropout(Op):
     Seed1: int = 0
     shape: tuple[int, ...] = ()
     begin: tuple[int, ...] = ()
+    seeds: ClassVar[tuple[str, ...]] = ("Seed0", "Seed1")
     samples: ClassVar[Any] = (
         sample((8, 16), keep_prob=0.7, Seed0=1),
         sample((2, 4, 8), keep_prob=0.25, Seed1=2),

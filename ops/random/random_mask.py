@@ -66,6 +66,7 @@ class DropoutGenMask(_Drawn):
 
     Seed0: int = 0
     Seed1: int = 0
+    seeds: ClassVar[tuple[str, ...]] = ("Seed0", "Seed1")
     bprop: ClassVar[Any] = _RANDOM
     samples: ClassVar[Any] = (
         sample((), low=0.25, high=0.75, shape=(8, 16), gradient=False),
@@ -146,6 +147,7 @@ class UniformReal(_Drawn):
 
     seed: int = 0
     seed2: int = 0
+    seeds: ClassVar[tuple[str, ...]] = ("seed", "seed2")
     bprop: ClassVar[Any] = _RANDOM
     samples: ClassVar[Any] = (sample(shape=(8, 16), seed=1, gradient=False), sample(shape=(16,), gradient=False))
 

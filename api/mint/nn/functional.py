@@ -134,7 +134,7 @@ def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: f
     return ops.layer_norm(input, normalized_shape, weight, bias, eps)
 
 
-def dropout(input: Any, p: float = 0.5, training: bool = True) -> Any:
+def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """Elements set to 0 with probability p, the others divided by 1 - p."""
     return ops.dropout(input, p, training)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
+from mspc.api.ops.loss_arguments import check_number
 
 
 def dense(input: Any, weight: Any, bias: Any = None) -> Any:
@@ -41,8 +42,17 @@ def layer_norm(input_x: Any, normalized_shape: Any, gamma: Any, beta: Any, eps: 
 
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, seed: Any = None) -> Any:
-    """Elements set to 0 with probability p, the others divided by 1 - p."""
+    """Elements set to 0 with probability p, the others divided by 1 - p.
+
+    Every call draws numbers of its own; calls with the same `seed` draw the same.
+    """
+    check_number("dropout", "p", p, 0.0, 1.0)
     if not training or p == 0.0:
         return input
     out, _ = ops.Dropout(1.0 - p, 0 if seed is None else seed)(input)
     return out
+
+
+def dropout_ext(input: Any, p: float = 0.5, training: bool = True) -> Any:
+    """Elements set to 0 with probability p, the others divided by 1 - p."""
+    return dropout(input, p, training)

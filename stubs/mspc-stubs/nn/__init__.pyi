@@ -38,6 +38,7 @@ from mspc.api.nn.activation import Hardtanh as Hardtanh
 from mspc.api.nn.loss import HingeEmbeddingLoss as HingeEmbeddingLoss
 from mspc.api.nn.loss import HuberLoss as HuberLoss
 from mspc.api.nn.activation import Identity as Identity
+from mspc.api.nn.learning_rate_schedule import InverseDecayLR as InverseDecayLR
 from mspc.api.nn.loss import KLDivLoss as KLDivLoss
 from mspc.api.nn.loss import L1Loss as L1Loss
 from mspc.api.nn.optim.lars import LARS as LARS
@@ -56,6 +57,7 @@ from mspc.api.nn.activation import Mish as Mish
 from mspc.api.nn.optim.momentum import Momentum as Momentum
 from mspc.api.nn.embedding_lookup import MultiFieldEmbeddingLookup as MultiFieldEmbeddingLookup
 from mspc.api.nn.loss import NLLLoss as NLLLoss
+from mspc.api.nn.learning_rate_schedule import NaturalExpDecayLR as NaturalExpDecayLR
 from mspc.api.nn.optim.optimizer import Optimizer as Optimizer
 from mspc.api.nn.activation import PReLU as PReLU
 from mspc.api.nn.wrap import ParameterUpdate as ParameterUpdate
@@ -92,6 +94,7 @@ from mspc.api.nn.wrap import WithWideLossCell as WithWideLossCell
 from mspc.api.nn.dynamic_lr import cosine_decay_lr as cosine_decay_lr
 from mspc.api.nn.dynamic_lr import exponential_decay_lr as exponential_decay_lr
 from mspc.api.nn.activation import get_activation as get_activation
+from mspc.api.nn.dynamic_lr import inverse_decay_lr as inverse_decay_lr
 from mspc.api.nn.dynamic_lr import natural_exp_decay_lr as natural_exp_decay_lr
 from mspc.api.nn.dynamic_lr import piecewise_constant_lr as piecewise_constant_lr
 from mspc.api.nn.dynamic_lr import polynomial_decay_lr as polynomial_decay_lr

@@ -29,6 +29,7 @@ from mspc.api.ops.function.nn_func import dense as dense
 from mspc.api.ops.function.math_func import div as div
 from mspc.api.ops.function.math_func import divide as divide
 from mspc.api.ops.function.nn_func import dropout as dropout
+from mspc.api.ops.function.nn_func import dropout_ext as dropout_ext
 from mspc.api.ops.function.array_func import dtype as dtype
 from mspc.api.ops.function.array_func import eye as eye
 from mspc.api.ops.function.nn_func import flash_attention_score as flash_attention_score

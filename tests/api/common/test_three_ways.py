@@ -58,6 +58,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "layer_norm": (X, (4,), Tensor(np.ones(4, np.float32)), Tensor(np.zeros(4, np.float32))),
     "nll_loss": (X, CLASSES), "cross_entropy": (X, CLASSES), "clip_by_global_norm": ((X, Y), 0.5),
     "select": (MASK, X, Y), "where": (MASK, X, Y), "addn": ((X, Y),), "bias_add": (X, Y[0]), "dropout": (X, 0.5, False),
+    "dropout_ext": (X, 0.5, False),
     "addcdiv_ext_op": (X, X, Y, 2.0), "addcmul_ext_op": (X, X, Y, 2.0), "add_ext": (X, Y, 2), "sub_ext": (X, Y, 2),
     "flash_attention_score": (THREE, THREE, THREE, 2),
     **dict.fromkeys("soft_margin_loss hinge_embedding_loss".split(), (X, SIGNS)),
@@ -94,7 +95,7 @@ ONLY_FUNCTIONS = {
         binary_cross_entropy binary_cross_entropy_with_logits kl_div smooth_l1_loss huber_loss soft_margin_loss
         hinge_embedding_loss margin_ranking_loss cosine_embedding_loss triplet_margin_loss gaussian_nll_loss
         fast_gelu elu celu selu leaky_relu prelu mish softshrink tanhshrink hardswish hardsigmoid hardtanh threshold
-        logsigmoid softsign glu softmin""",
+        logsigmoid softsign glu softmin dropout_ext""",
     "an attribute says it": "shape rank size dtype",
     "a graph's statement, nothing to compute": "assign assign_add assign_sub depend",
 }
