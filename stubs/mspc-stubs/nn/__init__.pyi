@@ -29,6 +29,8 @@ from mspc.api.nn.basic import Flatten as Flatten
 from mspc.api.nn.wrap import ForwardValueAndGrad as ForwardValueAndGrad
 from mspc.api.nn.activation import GELU as GELU
 from mspc.api.nn.activation import GLU as GLU
+from mspc.api.nn.recurrent import GRU as GRU
+from mspc.api.nn.recurrent import GRUCell as GRUCell
 from mspc.api.nn.loss import GaussianNLLLoss as GaussianNLLLoss
 from mspc.api.nn.wrap import GradAccumulationCell as GradAccumulationCell
 from mspc.api.nn.activation import HShrink as HShrink
@@ -42,6 +44,8 @@ from mspc.api.nn.learning_rate_schedule import InverseDecayLR as InverseDecayLR
 from mspc.api.nn.loss import KLDivLoss as KLDivLoss
 from mspc.api.nn.loss import L1Loss as L1Loss
 from mspc.api.nn.optim.lars import LARS as LARS
+from mspc.api.nn.recurrent import LSTM as LSTM
+from mspc.api.nn.recurrent import LSTMCell as LSTMCell
 from mspc.api.nn.optim.lamb import Lamb as Lamb
 from mspc.api.nn.basic import LayerNorm as LayerNorm
 from mspc.api.nn.optim.adam import LazyAdam as LazyAdam
@@ -56,6 +60,7 @@ from mspc.api.nn.wrap import MicroBatchInterleaved as MicroBatchInterleaved
 from mspc.api.nn.activation import Mish as Mish
 from mspc.api.nn.optim.momentum import Momentum as Momentum
 from mspc.api.nn.embedding_lookup import MultiFieldEmbeddingLookup as MultiFieldEmbeddingLookup
+from mspc.api.nn.attention import MultiheadAttention as MultiheadAttention
 from mspc.api.nn.loss import NLLLoss as NLLLoss
 from mspc.api.nn.learning_rate_schedule import NaturalExpDecayLR as NaturalExpDecayLR
 from mspc.api.nn.optim.optimizer import Optimizer as Optimizer
@@ -65,6 +70,8 @@ from mspc.api.nn.learning_rate_schedule import PolynomialDecayLR as PolynomialDe
 from mspc.api.nn.loss import RMSELoss as RMSELoss
 from mspc.api.nn.basic import RMSNorm as RMSNorm
 from mspc.api.nn.optim.adaptive import RMSProp as RMSProp
+from mspc.api.nn.recurrent import RNN as RNN
+from mspc.api.nn.recurrent import RNNCell as RNNCell
 from mspc.api.nn.activation import ReLU as ReLU
 from mspc.api.nn.activation import ReLU6 as ReLU6
 from mspc.api.nn.optim.adadelta import Rprop as Rprop
@@ -86,6 +93,11 @@ from mspc.api.nn.activation import Tanhshrink as Tanhshrink
 from mspc.api.nn.activation import Threshold as Threshold
 from mspc.api.nn.wrap import TrainOneStepCell as TrainOneStepCell
 from mspc.api.nn.loss_scale import TrainOneStepWithLossScaleCell as TrainOneStepWithLossScaleCell
+from mspc.api.nn.transformer import Transformer as Transformer
+from mspc.api.nn.transformer import TransformerDecoder as TransformerDecoder
+from mspc.api.nn.transformer import TransformerDecoderLayer as TransformerDecoderLayer
+from mspc.api.nn.transformer import TransformerEncoder as TransformerEncoder
+from mspc.api.nn.transformer import TransformerEncoderLayer as TransformerEncoderLayer
 from mspc.api.nn.loss import TripletMarginLoss as TripletMarginLoss
 from mspc.api.nn.learning_rate_schedule import WarmUpLR as WarmUpLR
 from mspc.api.nn.wrap import WithEvalCell as WithEvalCell

@@ -1,0 +1,106 @@
+"""Attention of several heads."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mspc.api import ops
+from mspc.api.common.initial_values import HeUniform, XavierUniform
+from mspc.api.errors import ApiValueError
+from mspc.api.nn.arguments import flag, number, parameter, positive
+from mspc.api.nn.basic import Dense, Dropout
+from mspc.api.nn.cell import Cell
+from mspc.ir.types import BOOL, FLOAT32
+
+
+class MultiheadAttention(Cell):
+    """Vaswani et al. 2017: softmax(q k^T / sqrt(head size) + masks) v for every head, then a linear layer.
+
+    Called with query [length, batch, embed_dim], key [source, batch, kdim] and value [source, batch, vdim], the batch
+    first with batch_first. Masks: key_padding_mask [batch, source] and attn_mask [length, source] or
+    [batch * heads, length, source]; True forbids, numbers are added. Returns the output and the weights
+    [batch, length, source] (of each head without average_attn_weights, None without need_weights).
+
+    The parameters are called as in PyTorch. add_bias_kv and add_zero_attn: only False.
+    """
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, dropout: float = 0.0, has_bias: bool = True, add_bias_kv: bool = False,
+        add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
+        dtype: Any = FLOAT32,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        name = "MultiheadAttention"
+        self.embed_dim = positive(name, "embed_dim", embed_dim)
+        self.num_heads = positive(name, "num_heads", num_heads)
+        if embed_dim % num_heads:
+            raise ApiValueError(f"{name}: num_heads {num_heads} does not divide embed_dim {embed_dim}")
+        for what, value in (("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
+            if flag(name, what, value):
+                raise ApiValueError(f"{name}: {what} is not supported")
+        if not 0 <= number(name, "dropout", dropout) < 1:
+            raise ApiValueError(f"{name}: dropout {dropout} must be at least 0 and below 1")
+        self.batch_first = flag(name, "batch_first", batch_first)
+        self.head_dim = embed_dim // num_heads
+        sizes = (embed_dim, kdim or embed_dim, vdim or embed_dim)
+        self.is_same = sizes == (embed_dim,) * 3
+        if self.is_same:
+            self.in_proj_weight = parameter(XavierUniform(), (3 * embed_dim, embed_dim), dtype, "in_proj_weight")
+        else:
+            self.q_proj_weight, self.k_proj_weight, self.v_proj_weight = (
+                parameter(XavierUniform(), (embed_dim, size), dtype, f"{kind}_proj_weight")
+                for kind, size in zip("qkv", sizes, strict=True)
+            )
+        self.in_proj_bias = (
+            parameter("zeros", (3 * embed_dim,), dtype, "in_proj_bias") if flag(name, "has_bias", has_bias) else None
+        )
+        self.out_proj = Dense(embed_dim, embed_dim, HeUniform(math.sqrt(5)), "zeros", has_bias, dtype=dtype)
+        self.dropout = Dropout(p=float(dropout))
+
+    def construct(
+        self, query: Any, key: Any, value: Any, key_padding_mask: Any = None, need_weights: bool = True,
+        attn_mask: Any = None, average_attn_weights: bool = True,
+    ) -> Any:  # fmt: skip
+        if not self.batch_first:
+            query, key, value = query.transpose(1, 0, 2), key.transpose(1, 0, 2), value.transpose(1, 0, 2)
+        batch, length, _ = query.shape
+        source = key.shape[1]
+        weights = self.parts()
+        biases = (None, None, None) if self.in_proj_bias is None else ops.Split(0, 3)(self.in_proj_bias)
+        q = self.heads(query, weights[0], biases[0]) * (1.0 / math.sqrt(self.head_dim))
+        k, v = self.heads(key, weights[1], biases[1]), self.heads(value, weights[2], biases[2])
+        scores = ops.BatchMatMul(transpose_b=True)(q, k)
+        if attn_mask is not None:
+            if len(attn_mask.shape) == 3:
+                attn_mask = ops.reshape(attn_mask, (batch, self.num_heads, length, source))
+            scores = self.masked(scores, attn_mask)
+        if key_padding_mask is not None:
+            scores = self.masked(scores, ops.reshape(key_padding_mask, (batch, 1, 1, source)))
+        shares = self.dropout(ops.softmax(scores, -1))
+        mixed = ops.BatchMatMul()(shares, v).transpose(0, 2, 1, 3)
+        out = self.out_proj(ops.reshape(mixed, (batch, length, self.embed_dim)))
+        if not self.batch_first:
+            out = out.transpose(1, 0, 2)
+        if not need_weights:
+            return out, None
+        return out, (ops.reduce_mean(shares, 1) if average_attn_weights else shares)
+
+    def parts(self) -> Any:
+        """The weights of query, key and value."""
+        if self.is_same:
+            return ops.Split(0, 3)(self.in_proj_weight)
+        return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
+
+    def heads(self, x: Any, weight: Any, bias: Any) -> Any:
+        """The projection of x [batch, length, size] as [batch, heads, length, head size]."""
+        batch, length, size = x.shape
+        out = ops.MatMul(transpose_b=True)(ops.reshape(x, (batch * length, size)), weight)
+        if bias is not None:
+            out = ops.BiasAdd()(out, bias)
+        return ops.reshape(out, (batch, length, self.num_heads, self.head_dim)).transpose(0, 2, 1, 3)
+
+    def masked(self, scores: Any, mask: Any) -> Any:
+        if mask.dtype == BOOL:
+            return ops.masked_fill(scores, mask, -float("inf"))
+        return scores + ops.cast(mask, scores.dtype)
