@@ -35,7 +35,7 @@ def held(mine: Any, theirs: Any) -> dict[str, Any]:
     generator = np.random.default_rng(7)
     for name, p in judged.items():
         value = generator.uniform(-0.5, 0.5, tuple(p.shape)).astype(np.float32)
-        p.data = torch.tensor(value)
+        p.data, p.grad = torch.tensor(value), None
         own[name].set_data(Tensor(value))
     return judged
 
