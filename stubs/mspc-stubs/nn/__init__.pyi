@@ -1,7 +1,7 @@
 # Made by `make goldens`.
 from mspc.api.nn.optim.asgd import ASGD as ASGD
 from mspc.api.nn.optim.adafactor import AdaFactor as AdaFactor
-from mspc.api.nn.optim.adam import AdaMax as AdaMax
+from mspc.api.nn.optim.adamax import AdaMax as AdaMax
 from mspc.api.nn.optim.adadelta import Adadelta as Adadelta
 from mspc.api.nn.optim.adaptive import Adagrad as Adagrad
 from mspc.api.nn.optim.adam import Adam as Adam
@@ -74,7 +74,7 @@ from mspc.api.nn.recurrent import RNN as RNN
 from mspc.api.nn.recurrent import RNNCell as RNNCell
 from mspc.api.nn.activation import ReLU as ReLU
 from mspc.api.nn.activation import ReLU6 as ReLU6
-from mspc.api.nn.optim.adadelta import Rprop as Rprop
+from mspc.api.nn.optim.rprop import Rprop as Rprop
 from mspc.api.nn.optim.sgd import SGD as SGD
 from mspc.api.nn.activation import SeLU as SeLU
 from mspc.api.nn.container import SequentialCell as SequentialCell
