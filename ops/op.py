@@ -19,6 +19,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import DType, TensorType, TupleType, Type
 from mspc.ops.cpu.widening import widening, widening_into
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.finished_later import drop_class_variables, finish_later
 from mspc.sharding.factors import Rule, parse_rule
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class Op:
                 setattr(cls, method, wrapped(cls.__dict__[method]))
         own = inspect.get_annotations(cls)
         if any(not str(kind).startswith("ClassVar") for kind in own.values()):
-            _finish_later(cls)  # without fields of its own a class inherits all
+            finish_later(cls)  # without fields of its own a class inherits all
         if not abstract:
             REGISTRY[cls.__name__] = cls
             FUNCTION_OPERATORS.update(dict.fromkeys(_own_names(cls, "function"), cls))
@@ -349,51 +350,7 @@ def _own_names(cls: type[Op], kind: str) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else names
 
 
-class _Unfinished:
-    """Stands for the fields of an operator class that is no dataclass yet; it becomes one when they are asked for."""
-
-    def __init__(self, cls: type[Op]) -> None:
-        self.cls = cls
-
-    def __get__(self, instance: object, owner: type[Op]) -> Any:
-        _finish(self.cls)
-        return getattr(owner, _FIELDS)
-
-
-_FIELDS = "__dataclass_fields__"
-"""Where `dataclasses` keeps the fields of a class."""
-
-
-def _finish_later(cls: type[Op]) -> None:
-    """Make the class a dataclass when it is first used: that costs half a millisecond, and a compile uses few of all
-    operators."""
-
-    def first_init(self: Op, *args: Any, **kwargs: Any) -> None:
-        _finish(cls)
-        type(self).__init__(self, *args, **kwargs)
-
-    setattr(cls, "__init__", first_init)  # noqa: B010  # a type checker would take it for the dataclass's own
-    setattr(cls, _FIELDS, _Unfinished(cls))
-
-
-def _finish(cls: type[Op]) -> None:
-    if isinstance(cls.__dict__.get(_FIELDS), _Unfinished):
-        delattr(cls, "__init__")
-        delattr(cls, _FIELDS)
-        dataclass(frozen=True)(cls)
-        _drop_class_variables(cls)
-
-
-def _drop_class_variables(cls: type[Op]) -> None:
-    """Forget what a dataclass notes of its class variables: an attribute of that name would take their place in the
-    order of a subclass's fields, before those that are declared ahead of it."""
-    known = {field.name for field in fields(cls)}  # type: ignore[arg-type]  # it is a dataclass now
-    noted = cls.__dict__[_FIELDS]
-    for name in [name for name in noted if name not in known]:
-        del noted[name]
-
-
-_drop_class_variables(Op)
+drop_class_variables(Op)
 
 
 @functools.cache

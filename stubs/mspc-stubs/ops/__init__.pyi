@@ -14,16 +14,20 @@ from mspc.api.ops.function.math_func import any as any
 from mspc.api.ops.function.array_func import arange as arange
 from mspc.api.ops.function.math_func import argmax as argmax
 from mspc.api.ops.function.math_func import argmin as argmin
+from mspc.api.ops.function.loss_func import binary_cross_entropy as binary_cross_entropy
+from mspc.api.ops.function.loss_func import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
 from mspc.api.ops.function.array_func import broadcast_to as broadcast_to
 from mspc.api.ops.function.array_func import cat as cat
 from mspc.api.ops.function.math_func import ceil as ceil
+from mspc.api.ops.function.activation_func import celu as celu
 from mspc.api.ops.function.array_func import chunk as chunk
 from mspc.api.ops.function.math_func import clamp as clamp
 from mspc.api.ops.function.math_func import clip as clip
 from mspc.api.ops.function.math_func import clip_by_global_norm as clip_by_global_norm
 from mspc.api.ops.function.math_func import clip_by_value as clip_by_value
 from mspc.api.ops.function.array_func import concat as concat
-from mspc.api.ops.function.nn_func import cross_entropy as cross_entropy
+from mspc.api.ops.function.loss_func import cosine_embedding_loss as cosine_embedding_loss
+from mspc.api.ops.function.loss_func import cross_entropy as cross_entropy
 from mspc.api.ops.function.math_func import cumsum as cumsum
 from mspc.api.ops.function.nn_func import dense as dense
 from mspc.api.ops.function.math_func import div as div
@@ -31,7 +35,9 @@ from mspc.api.ops.function.math_func import divide as divide
 from mspc.api.ops.function.nn_func import dropout as dropout
 from mspc.api.ops.function.nn_func import dropout_ext as dropout_ext
 from mspc.api.ops.function.array_func import dtype as dtype
+from mspc.api.ops.function.activation_func import elu as elu
 from mspc.api.ops.function.array_func import eye as eye
+from mspc.api.ops.function.activation_func import fast_gelu as fast_gelu
 from mspc.api.ops.function.nn_func import flash_attention_score as flash_attention_score
 from mspc.api.ops.function.array_func import flatten as flatten
 from mspc.api.ops.function.array_func import flip as flip
@@ -39,18 +45,33 @@ from mspc.api.ops.function.math_func import floor as floor
 from mspc.api.ops.function.array_func import full as full
 from mspc.api.ops.function.array_func import full_like as full_like
 from mspc.api.ops.function.array_func import gather as gather
+from mspc.api.ops.function.loss_func import gaussian_nll_loss as gaussian_nll_loss
+from mspc.api.ops.function.activation_func import gelu as gelu
+from mspc.api.ops.function.activation_func import glu as glu
 from mspc.api.common.gradient import grad as grad
-from mspc.api.ops.function.nn_func import l1_loss as l1_loss
+from mspc.api.ops.function.activation_func import hardshrink as hardshrink
+from mspc.api.ops.function.activation_func import hardsigmoid as hardsigmoid
+from mspc.api.ops.function.activation_func import hardswish as hardswish
+from mspc.api.ops.function.activation_func import hardtanh as hardtanh
+from mspc.api.ops.function.loss_func import hinge_embedding_loss as hinge_embedding_loss
+from mspc.api.ops.function.loss_func import huber_loss as huber_loss
+from mspc.api.ops.function.loss_func import kl_div as kl_div
+from mspc.api.ops.function.loss_func import l1_loss as l1_loss
 from mspc.api.ops.function.nn_func import layer_norm as layer_norm
-from mspc.api.ops.function.nn_func import log_softmax as log_softmax
+from mspc.api.ops.function.activation_func import leaky_relu as leaky_relu
+from mspc.api.ops.function.activation_func import log_softmax as log_softmax
+from mspc.api.ops.function.activation_func import logsigmoid as logsigmoid
+from mspc.api.ops.function.loss_func import margin_ranking_loss as margin_ranking_loss
 from mspc.api.ops.function.array_func import masked_fill as masked_fill
 from mspc.api.ops.function.math_func import matmul as matmul
 from mspc.api.ops.function.math_func import mean as mean
-from mspc.api.ops.function.nn_func import mse_loss as mse_loss
-from mspc.api.ops.function.nn_func import nll_loss as nll_loss
+from mspc.api.ops.function.activation_func import mish as mish
+from mspc.api.ops.function.loss_func import mse_loss as mse_loss
+from mspc.api.ops.function.loss_func import nll_loss as nll_loss
 from mspc.api.ops.function.array_func import one_hot as one_hot
 from mspc.api.ops.function.array_func import ones as ones
 from mspc.api.ops.function.array_func import ones_like as ones_like
+from mspc.api.ops.function.activation_func import prelu as prelu
 from mspc.api.ops.function.math_func import prod as prod
 from mspc.api.ops.function.array_func import rank as rank
 from mspc.api.ops.function.math_func import reduce_mean as reduce_mean
@@ -59,10 +80,17 @@ from mspc.api.parallel.reshard import reshard as reshard
 from mspc.api.ops.function.math_func import round as round
 from mspc.api.ops.function.array_func import scalar_to_array as scalar_to_array
 from mspc.api.ops.function.array_func import scalar_to_tensor as scalar_to_tensor
+from mspc.api.ops.function.activation_func import selu as selu
 from mspc.api.ops.function.array_func import shape as shape
 from mspc.api.ops.function.array_func import size as size
 from mspc.api.ops.function.array_func import slice as slice
-from mspc.api.ops.function.nn_func import softmax as softmax
+from mspc.api.ops.function.loss_func import smooth_l1_loss as smooth_l1_loss
+from mspc.api.ops.function.loss_func import soft_margin_loss as soft_margin_loss
+from mspc.api.ops.function.activation_func import softmax as softmax
+from mspc.api.ops.function.activation_func import softmin as softmin
+from mspc.api.ops.function.activation_func import softplus as softplus
+from mspc.api.ops.function.activation_func import softshrink as softshrink
+from mspc.api.ops.function.activation_func import softsign as softsign
 from mspc.api.ops.function.array_func import split as split
 from mspc.api.ops.function.array_func import squeeze as squeeze
 from mspc.api.ops.function.array_func import stack as stack
@@ -70,9 +98,12 @@ from mspc.api.ops.function.math_func import std as std
 from mspc.api.ops.function.array_func import strided_slice as strided_slice
 from mspc.api.ops.function.math_func import sum as sum
 from mspc.api.ops.function.array_func import swapaxes as swapaxes
+from mspc.api.ops.function.activation_func import tanhshrink as tanhshrink
 from mspc.api.ops.function.array_func import tensordump as tensordump
+from mspc.api.ops.function.activation_func import threshold as threshold
 from mspc.api.ops.function.array_func import topk as topk
 from mspc.api.ops.function.array_func import tril as tril
+from mspc.api.ops.function.loss_func import triplet_margin_loss as triplet_margin_loss
 from mspc.api.ops.function.array_func import triu as triu
 from mspc.api.ops.function.math_func import true_divide as true_divide
 from mspc.api.ops.function.math_func import trunc as trunc
@@ -970,8 +1001,6 @@ def floor_mod(*args: Any, **kwargs: Any) -> Any:
     """x - floor(x / y) * y; the sign is that of y."""
 def ge(*args: Any, **kwargs: Any) -> Any:
     """x >= y."""
-def gelu(*args: Any, **kwargs: Any) -> Any:
-    """x * P(X <= x) for a normal X, by the tanh formula: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
 def greater(*args: Any, **kwargs: Any) -> Any:
     """x > y."""
 def greater_equal(*args: Any, **kwargs: Any) -> Any:
@@ -1048,8 +1077,6 @@ def sin(*args: Any, **kwargs: Any) -> Any:
     """Sine, x in radians."""
 def sinh(*args: Any, **kwargs: Any) -> Any:
     """Hyperbolic sine."""
-def softplus(*args: Any, **kwargs: Any) -> Any:
-    """log(1 + exp(x)), without overflow."""
 def sqrt(*args: Any, **kwargs: Any) -> Any:
     """The square root of x."""
 def square(*args: Any, **kwargs: Any) -> Any:
