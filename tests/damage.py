@@ -81,7 +81,7 @@ def _operator(rng: Random, text: str) -> str:
 
 def _attribute(rng: Random, text: str) -> str:
     """An attribute goes, or takes another kind of value."""
-    found = list(re.finditer(r"(\w+: )([^,{}()\n]+|\([^()\n]*\))(, |\})", text))
+    found = list(re.finditer(r"\b(\w{1,40}: )([^,{}()\n]{1,80}|\([^()\n]{0,200}\))(, |\})", text))
     if not found:
         return text
     place = rng.choice(found)
