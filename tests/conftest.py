@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from mspc.api import launch, state
 from mspc.passes.base import VERIFY
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,6 +24,15 @@ os.environ[VERIFY] = "1"  # for the processes that tests start, too
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="rewrite golden files that differ")
+
+
+@pytest.fixture(autouse=True)
+def _own_launcher() -> Iterator[None]:
+    """A test that puts a launcher or a session in place leaves it to no other."""
+    before, session = launch.installed(), state.current()
+    yield
+    launch.install(before)
+    state.swap(session)
 
 
 @pytest.fixture(scope="session")

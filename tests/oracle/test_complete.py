@@ -31,7 +31,8 @@ REASONS = {
     "an optimizer's update, judged as the optimizer":
         "ops.Adam ops.AdamWeightDecay ops.ApplyMomentum ops.SGD ops.AllFinite ops.clip_by_global_norm",
     "random numbers, which no two libraries share: tests of sampling hold their distribution":
-        """ops.Dropout ops.dropout ops.DropoutDoMask ops.DropoutGenMask ops.UniformReal ops.UniformCandidateSampler""",
+        """ops.Dropout ops.dropout ops.dropout_ext ops.DropoutDoMask
+        ops.DropoutGenMask ops.UniformReal ops.UniformCandidateSampler""",
     "a loss, an activation or a norm, judged with the cells":
         """ops.BinaryCrossEntropy ops.Elu ops.EluExt ops.FlashAttentionScore ops.GeLU ops.HShrink ops.HSigmoid
         ops.HSwish ops.KLDivLoss ops.L2Normalize ops.LayerNorm ops.LeakyReLUExt ops.LogSoftmax ops.Mish ops.PReLU
@@ -40,7 +41,12 @@ REASONS = {
         ops.SparseSoftmaxCrossEntropyWithLogits ops.Swiglu ops.Tanh ops.cross_entropy ops.flash_attention_score ops.gelu
         ops.l1_loss ops.layer_norm ops.log_softmax ops.mse_loss ops.nll_loss ops.relu ops.relu6 ops.sigmoid ops.silu
         ops.softmax ops.softplus ops.tanh mint.sigmoid mint.softmax mint.tanh mint.nn Tensor.relu Tensor.sigmoid
-        Tensor.softmax Tensor.tanh""",
+        Tensor.softmax Tensor.tanh Tensor.hardshrink ops.binary_cross_entropy ops.binary_cross_entropy_with_logits
+        ops.celu ops.cosine_embedding_loss ops.elu ops.fast_gelu ops.gaussian_nll_loss ops.glu ops.hardshrink
+        ops.hardsigmoid ops.hardswish ops.hardtanh ops.hinge_embedding_loss ops.huber_loss ops.kl_div ops.leaky_relu
+        ops.logsigmoid ops.margin_ranking_loss ops.mish ops.prelu ops.selu ops.smooth_l1_loss ops.soft_margin_loss
+        ops.softmin ops.softshrink ops.softsign ops.tanhshrink ops.threshold ops.triplet_margin_loss""",
+    "a module of optimizers: tests/oracle/test_optimizer_steps.py": "mint.optim",
     "PyTorch has nothing like it: samples in tests/ops hold it against NumPy":
         """ops.CheckValid ops.Eye ops.Fill ops.fill ops.Ones ops.Zeros ops.Range ops.Arange ops.LinSpaceBetween ops.Pad
         ops.PadV3""",
