@@ -28,8 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def _own_launcher() -> Iterator[None]:
-    """A test that puts a launcher or a session in place leaves it to no other."""
-    before, session = launch.installed(), state.current()
+    """Every test begins as a script under plain `python` does, whatever tests and wider fixtures left in place."""
+    before, session = launch.install(None), state.swap(state.Session.from_environment())
     yield
     launch.install(before)
     state.swap(session)

@@ -18,6 +18,9 @@ Array = Any
 Ranks = tuple[int, ...]
 """The members of a group; their order is the order of slices in gathers and scatters."""
 
+GRAPH_CHANNELS = 16
+"""The channel of graph 0; those before it are for what is done outside of graphs."""
+
 _COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 _NARROW = ("float16", "bfloat16")
 

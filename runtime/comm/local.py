@@ -15,14 +15,12 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.diagnostics import ExecutionError
-from mspc.runtime.comm.interface import Array, Exchanging, Ranks, combine, pieces
+from mspc.runtime.comm.interface import GRAPH_CHANNELS, Array, Exchanging, Ranks, combine, pieces
 from mspc.runtime.faults.failure import StoppedByOther
 from mspc.runtime.faults.said import first_line, missed
 
 Main = Callable[["LocalComm"], Any]
 _Compute = Callable[[list[Any]], list[Any]]
-_GRAPHS = 16
-"""The channel of graph 0; those before it are for what is done outside of graphs."""
 
 
 class RankStopped(BaseException):
@@ -259,7 +257,7 @@ class LocalComm(Exchanging):
 
     def for_graph(self, number: int) -> LocalComm:
         """See `Communicator`."""
-        return LocalComm(self.world, self.rank, _GRAPHS + number)
+        return LocalComm(self.world, self.rank, GRAPH_CHANNELS + number)
 
     def pause(self) -> None:
         """The end of a step: the other ranks reach theirs before this one goes on."""

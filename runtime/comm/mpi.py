@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ops.cpu.products import limit_blas
-from mspc.runtime.comm.interface import Array, Exchanging, Ranks, combine, pieces
+from mspc.runtime.comm.interface import GRAPH_CHANNELS, Array, Exchanging, Ranks, combine, pieces
 from mspc.runtime.comm.mpi_library import MPI, end_mpi, start_mpi
 from mspc.runtime.faults.record import group_of
 from mspc.runtime.faults.watch import Watch
@@ -20,8 +20,6 @@ from mspc.runtime.faults.watch import Watch
 SMALL = 8192
 """Bytes up to which an all-reduce gathers everything in one message instead of scattering the sum first."""
 
-GRAPHS = 16
-"""The channel of graph 0; those before it are for what is done outside of graphs."""
 _EXCHANGE_TAG = 2**14
 _EXCHANGE_TAGS = 2**14
 """Exchanges of graphs are told apart by their channel modulo this."""
@@ -54,7 +52,7 @@ class MpiComm(Exchanging):
 
     def for_graph(self, number: int) -> MpiComm:
         """See `Communicator`."""
-        return MpiComm(self._watch, GRAPHS + number)
+        return MpiComm(self._watch, GRAPH_CHANNELS + number)
 
     def all_reduce(self, array: Array, op: str, ranks: Ranks) -> Array:
         array = np.ascontiguousarray(array).reshape(np.shape(array))

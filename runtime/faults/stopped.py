@@ -13,6 +13,8 @@ from mspc.runtime.faults.waiting import OWN_PAUSE
 
 NAMED = 3.0
 """Seconds after which a stopped rank is named."""
+ASKED_EVERY = 1.0
+"""Seconds between two looks for ranks that have no record yet."""
 _WORDS = (CALLS, GRAPH, MARK, NODE, STATE, STEP)
 STOPPED, TRACED = "T", "t"
 
@@ -39,16 +41,17 @@ class Stopped:
         self._seen: dict[int, list[int]] = {}
         self._since: dict[int, float] = {}
         self._named: set[int] = set()
-        self._began = self._last = 0.0
+        self._early: Mapping[int, int] = {}
+        self._asked = self._last = 0.0
 
     def look(self, now: float) -> dict[int, float]:
         """Seconds for which each rank has been seen stopped. A rank whose record changes is not looked at."""
         if not self._last or now - self._last > OWN_PAUSE:
             self._since.clear()
-            self._began = now
+            self._asked = now
         self._last = now
-        early = self._siblings() if self._siblings is not None and self._absent(now) else {}
-        states = {rank: self._state(rank, record, early) for rank, record in enumerate(self._records)}
+        self._ask(now)
+        states = {rank: self._state(rank, record) for rank, record in enumerate(self._records)}
         self._since = {
             rank: self._since.get(rank, now) for rank, state in states.items() if state in (STOPPED, TRACED)
         }
@@ -63,13 +66,21 @@ class Stopped:
 
     def pid(self, rank: int) -> int:
         """The process of a rank, 0 where it is not known."""
-        return self._records[rank][PID] or (self._siblings() if self._siblings is not None else {}).get(rank, 0)
+        return self._records[rank][PID] or self._early.get(rank, 0)
 
-    def _absent(self, now: float) -> bool:
-        return now - self._began > 1 and any(not record[PID] for record in self._records)
+    def complete(self) -> None:
+        """All ranks have come up: those without a record here are on other hosts, and nobody is to be asked for them."""
+        self._siblings = None
 
-    def _state(self, rank: int, record: Any, early: Mapping[int, int]) -> str:
-        pid = record[PID] or early.get(rank, 0)
+    def _ask(self, now: float) -> None:
+        """Ask once in a while for the processes of ranks that have no record yet; it means to look at all processes."""
+        if self._siblings is None or now - self._asked <= ASKED_EVERY:
+            return
+        self._asked = now
+        self._early = self._siblings() if any(not record[PID] for record in self._records) else {}
+
+    def _state(self, rank: int, record: Any) -> str:
+        pid = self.pid(rank)
         words = [record[word] for word in _WORDS]
         moved = self._seen.get(rank) != words
         self._seen[rank] = words

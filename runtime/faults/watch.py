@@ -118,6 +118,7 @@ class Watch:
     def ready(self) -> None:
         """Every rank has made its entry: the file needs no name from now on.
         To be called from the main thread, which is where Python takes signals."""
+        self._halted.complete()
         try:
             os.unlink(self._path)
         except FileNotFoundError:

@@ -67,8 +67,8 @@ def spans(path: str = "trace.json") -> list[dict[str, Any]]:
 
 
 def table(out: str) -> list[str]:
-    """The lines from the table's title on, to the line that names the trace."""
-    lines = out.splitlines()
+    """The lines from the table's title on, to the line that names the trace; ranks may print in between."""
+    lines = [line for line in out.splitlines() if not line.startswith("rank ")]
     begin = next(i for i, line in enumerate(lines) if line.startswith("profile of "))
     end = next(i for i, line in enumerate(lines) if line.startswith("trace in "))
     return lines[begin : end + 1]

@@ -5,19 +5,8 @@ from __future__ import annotations
 import copy
 
 import numpy as np
-import pytest
 
 from mspc import Parameter, ParameterTuple, Tensor, nn
-from mspc.api import launch, state
-
-
-@pytest.fixture(autouse=True)
-def as_plain_python():
-    """Networks are launched as by a script that plain `python` runs, whatever tests before have put there."""
-    before, session = launch.install(None), state.swap(state.Session.of_rank(0, 1))
-    yield
-    launch.install(before)
-    state.swap(session)
 
 
 def names(cell):
