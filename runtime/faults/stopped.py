@@ -69,7 +69,7 @@ class Stopped:
         return self._records[rank][PID] or self._early.get(rank, 0)
 
     def complete(self) -> None:
-        """All ranks have come up: those without a record here are on other hosts, and nobody is to be asked for them."""
+        """All ranks have come up: those without a record here are on other hosts, so nobody is asked for them."""
         self._siblings = None
 
     def _ask(self, now: float) -> None:
