@@ -25,9 +25,10 @@ from mspc.compiler.call import Call, describe_call, takes_data
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
 from mspc.engine.job import Job, explain, join_job
-from mspc.engine.occasions import ALIKE, described, different_calls, name_of, occasion
+from mspc.engine.occasions import ALIKE, EVERYONE, described, different_calls, name_of, occasion
 from mspc.engine.parameter_store import ParameterStore
 from mspc.engine.ranks.environment import mpi_size
+from mspc.engine.whole_outputs import check_all_have, ranks_with_data, whole_outputs
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.graph import Parameter as GraphParameter
@@ -98,6 +99,8 @@ class Launcher:
         self.launched: dict[int, Launched] = {}
         self.on_first_compile: Callable[[], None] = _nothing
         self._known: dict[Any, Launched] = {}
+        self._last: dict[int, Launched] = {}
+        """What `launch_whole` has run last of a target, by its id."""
         self._kept: list[Any] = []
         self._said: set[str] = set()
 
@@ -107,6 +110,39 @@ class Launcher:
         Raises:
             MspcError: the target cannot be compiled, or the arguments do not fit. ExecutionError: it failed.
         """
+        found, results = self._run(target, args)
+        return self._handed_out(found, results)
+
+    def launch_whole(self, target: Any, args: tuple[Any, ...] | None) -> Any:
+        """Run `target(*args)` and hand out what all ranks have computed; see `api.launch.Launcher`.
+
+        Raises:
+            MspcError: as `launch` does, and where ranks that must compute together have different numbers of batches.
+        """
+        job, name = self.job, name_of(target)
+        with occasion(job, f"computes a batch of all ranks with {name}", "", EVERYONE), job.outside_user_code():
+            ranks = ranks_with_data(job.aside, args is not None)
+        if not ranks:
+            return None
+        check_all_have(name, self.config(context.freeze(target)), ranks)
+        found, results = self._run(target, args) if args is not None else (self._last.get(id(target)), None)
+        if found is None:
+            raise MspcError(f"rank {job.rank} has no batch for {name}", notes=["every rank needs at least one"])
+        self._last[id(target)] = found
+        own = None if results is None else [Tensor.from_array(array).value for array in results]
+        with job.outside_user_code():
+            whole = whole_outputs(job.aside, found.compiled.config, found.compiled.graph.results, own)
+        return found.compiled.traced.rebuild([Tensor.from_array(array) for array in whole])
+
+    def of_all_ranks(self, number: float) -> list[float]:
+        """The numbers that the ranks call this with, by rank; all ranks call it together."""
+        job = self.job
+        with occasion(job, "compares a number with that of all ranks", "", EVERYONE), job.outside_user_code():
+            row = job.aside.all_gather(np.array([number], np.float64), tuple(range(job.size)), 0)
+        return [float(each) for each in row]
+
+    def _run(self, target: Any, args: tuple[Any, ...]) -> tuple[Launched, list[Array]]:
+        """The compiled target, and what it computes on this rank."""
         tensors: list[Tensor] = []
         call = describe_call(args, tensors)
         frozen = context.freeze(target)
@@ -121,6 +157,9 @@ class Launcher:
             self.store.prepare(found)
             results = found.run(arrays, [t.value if t.owned else None for t in tensors])
             self.store.done(found)
+        return found, results
+
+    def _handed_out(self, found: Launched, results: Sequence[Array]) -> Any:
         made = [Tensor.from_array(array) for array in results]
         for tensor, placement in zip(made, found.compiled.placements, strict=True):
             tensor.placement = placement
