@@ -28,7 +28,7 @@ from mspc.engine.job import Job, explain, join_job
 from mspc.engine.occasions import ALIKE, EVERYONE, described, different_calls, name_of, occasion
 from mspc.engine.parameter_store import ParameterStore
 from mspc.engine.ranks.environment import mpi_size
-from mspc.engine.whole_outputs import check_all_have, ranks_with_data, whole_outputs
+from mspc.engine.whole_outputs import check_all_have, ranks_that, whole_outputs
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.graph import Parameter as GraphParameter
@@ -119,20 +119,38 @@ class Launcher:
         Raises:
             MspcError: as `launch` does, and where ranks that must compute together have different numbers of batches.
         """
-        job, name = self.job, name_of(target)
-        with occasion(job, f"computes a batch of all ranks with {name}", "", EVERYONE), job.outside_user_code():
-            ranks = ranks_with_data(job.aside, args is not None)
-        if not ranks:
-            return None
-        check_all_have(name, self.config(context.freeze(target)), ranks)
+        job = self.job
+        with occasion(job, f"computes a batch of all ranks with {name_of(target)}", "", EVERYONE):
+            if not self._any_has_data(target, args):
+                return None
         found, results = self._run(target, args) if args is not None else (self._last.get(id(target)), None)
         if found is None:
-            raise MspcError(f"rank {job.rank} has no batch for {name}", notes=["every rank needs at least one"])
+            raise MspcError(f"rank {job.rank} has no batch for {name_of(target)}", notes=["every rank needs one"])
         self._last[id(target)] = found
         own = None if results is None else [Tensor.from_array(array).value for array in results]
         with job.outside_user_code():
             whole = whole_outputs(job.aside, found.compiled.config, found.compiled.graph.results, own)
         return found.compiled.traced.rebuild([Tensor.from_array(array) for array in whole])
+
+    def _any_has_data(self, target: Any, args: tuple[Any, ...] | None) -> bool:
+        """Whether any rank calls `target` with data; all ranks ask this together.
+
+        Raises:
+            MspcError: where all must compile or run one graph, some have no data, or data of other shapes.
+        """
+        job, frozen, call = self.job, context.freeze(target), describe_call(args or (), [])
+        config = self.config(frozen)
+        is_new = args is not None and (id(target), call, frozen) not in self._known
+        with job.outside_user_code():
+            having, compiling = ranks_that(job.aside, args is not None, is_new)
+            if not having:
+                return False
+            check_all_have(name_of(target), config, having)
+            if 0 < len(compiling) < job.size and config.mode not in EACH_ITS_OWN:
+                different = different_calls(job.aside, target, call)
+                if different is not None:
+                    raise different
+        return True
 
     def of_all_ranks(self, number: float) -> list[float]:
         """The numbers that the ranks call this with, by rank; all ranks call it together."""

@@ -18,10 +18,10 @@ from mspc.runtime.slices import gather
 Array = Any
 
 
-def ranks_with_data(comm: Communicator, has_data: bool) -> list[int]:
-    """The ranks that have data; all ranks call this together."""
-    flags = comm.all_gather(np.array([has_data], np.int64), tuple(range(comm.size)), 0)
-    return [rank for rank, flag in enumerate(flags) if flag]
+def ranks_that(comm: Communicator, *answers: bool) -> list[list[int]]:
+    """For every question the ranks that answer it with yes; all ranks call this together."""
+    rows = comm.all_gather(np.array([answers], np.int64), tuple(range(comm.size)), 0)
+    return [[rank for rank, yes in enumerate(column) if yes] for column in rows.T]
 
 
 def check_all_have(name: str, config: Config, ranks: Sequence[int]) -> None:
