@@ -22,7 +22,15 @@ SHARDED = (
     "lower_redistribution",
     "fuse_gradients",
 )
-DATA_PARALLEL = ("grad", "simplify", "recompute", "step_parallel_begin", "reduce_gradients", "fuse_gradients")
+DATA_PARALLEL = (
+    "grad",
+    "simplify",
+    "recompute",
+    "step_parallel_begin",
+    "share_statistics",
+    "reduce_gradients",
+    "fuse_gradients",
+)
 WITHOUT_COMMUNICATION = ("grad", "simplify", "recompute", "step_parallel_begin")
 FOR_GPU = ("fuse_attention",)
 """Ahead of the others where the device is a GPU."""

@@ -113,6 +113,8 @@ class Op:
             unset would be cut along the batch.
         has_side_effect: must run even if nobody reads the result (it updates, dumps, or other ranks wait for it).
         mutates: indices of the inputs (parameters) that the operator overwrites.
+        updates_aside: it overwrites them beside making its result, which is what it runs for: a part of the forward
+            graph, as running statistics are.
         copied: those of them whose new value `launch` also writes to other places, given as its last argument: a
             mapping from the index to a `mspc.ops.device.Copy`.
         neutral: for an operator that changes parameters, values of operands with which it changes nothing, by the
@@ -147,6 +149,7 @@ class Op:
     follows_neighbours: ClassVar[bool] = False
     has_side_effect: ClassVar[bool] = False
     mutates: ClassVar[tuple[int, ...]] = ()
+    updates_aside: ClassVar[bool] = False
     copied: ClassVar[tuple[int, ...]] = ()
     neutral: ClassVar[Mapping[int, float | None]] = {}
     in_place: ClassVar[bool] = False
@@ -305,7 +308,7 @@ class Op:
         """Of `count` operands those whose memory a result may show: what the operator overwrites, or what it may hand
         out a view of."""
         if self.mutates:
-            return self.mutates
+            return () if self.updates_aside else self.mutates
         return range(count) if self.is_view or self.may_alias else ()
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
@@ -317,6 +320,16 @@ class Op:
         """Floating-point operations of its matrix products for operands of these types; 0 for an operator whose time is
         that of reading and writing memory."""
         return 0.0
+
+    def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
+        """Bytes that a rank sends inside of the operator for operands of these types (global) and layouts: those of the
+        collectives that `expand` emits beside a change of layout."""
+        return 0.0
+
+    def over_all_ranks(self, ranks: tuple[int, ...]) -> Op:
+        """The operator where the batch is what all `ranks` feed, each rows of its own, though the graph is each rank's
+        own: for what is said of a whole batch."""
+        return self
 
     # Derived ----------------------------------------------------------------------------------------------------
 

@@ -352,7 +352,7 @@ class _Planner:
 def _updated_operands(node: Node) -> tuple[int, ...]:
     """For an operator that overwrites parameters, the operand whose new value each result is; () for others."""
     mutates = node.op.mutates
-    if not mutates:
+    if not mutates or node.op.updates_aside:
         return ()
     results = element_types(node.type)
     members = node.op.count if isinstance(node.op, GroupedUpdate) else 1

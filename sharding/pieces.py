@@ -161,9 +161,9 @@ def rank_exchange(source: Layout, target: Layout, shape: tuple[int, ...], rank: 
     receives: list[tuple[int, Box]] = []
     for block in itertools.product(*before.meeting(new)):
         if block != mine:
-            receives.append((_sender(before, after, block, rank), _common(before.box(block), new)))
-    sends = [(r, _common(old, after.box(after.index(r)))) for r in _served_by(before, after, mine, rank)]
-    kept = _common(old, new)
+            receives.append((_sender(before, after, block, rank), common_part(before.box(block), new)))
+    sends = [(r, common_part(old, after.box(after.index(r)))) for r in _served_by(before, after, mine, rank)]
+    kept = common_part(old, new)
     dims = len(shape)
     return RankExchange(
         _first(old, dims),
@@ -174,7 +174,8 @@ def rank_exchange(source: Layout, target: Layout, shape: tuple[int, ...], rank: 
     )
 
 
-def _common(left: Box, right: Box) -> Box:
+def common_part(left: Box, right: Box) -> Box:
+    """Where two boxes overlap: a box of size 0 where they do not."""
     begin = tuple(map(max, left.begin, right.begin))
     return Box(begin, tuple(map(max, begin, map(min, left.end, right.end))))
 

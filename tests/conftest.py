@@ -20,6 +20,8 @@ LOADED = 10
 
 
 os.environ[VERIFY] = "1"  # for the processes that tests start, too
+for _size in ("COLUMNS", "LINES"):
+    os.environ.pop(_size, None)  # tables have their own width, whoever runs the tests
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

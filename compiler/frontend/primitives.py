@@ -49,7 +49,7 @@ def call_primitive(
     op, operands = _prepared(tracer, _drawing(tracer, primitive), [operand(tracer, arg) for arg in args], instance)
     ins, outs = primitive.in_strategy, primitive.out_strategy
     made, result = tracer.emit_on(op, operands, instance=instance)
-    if op.mutates:
+    if op.mutates and not op.updates_aside:
         made.phase = "update"
     if ins is not None or outs is not None:
         if tracer.sharded:

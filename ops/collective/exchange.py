@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
@@ -17,7 +19,7 @@ from mspc.ops.op import ArrayBackend, Op, Placement
 from mspc.ops.tensor.moving import Concat
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.groups import group_name
-from mspc.sharding.pieces import Box, rank_exchange, spans_one_dimension
+from mspc.sharding.pieces import Box, RankExchange, rank_exchange, spans_one_dimension
 
 
 class Exchange(LayoutChange):
@@ -29,37 +31,47 @@ class Exchange(LayoutChange):
     def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
         (x,) = inputs
         part = rank_exchange(self.source, self.target, placement.in_types[0].shape, placement.rank)
-        cuts: dict[Box, Value] = {part.old: x}
+        return exchanged(b, x, part, self.source.ranks)
 
-        def cut(box: Box) -> Value:
-            if box not in cuts:
-                local = box.within(part.old)
-                strides = (1,) * len(local.begin)
-                cuts[box] = b.emit(StridedSlice(begin=local.begin, end=local.end, strides=strides), x)
-            return cuts[box]
 
-        pieces = [(part.kept, cut(part.kept))] if part.kept is not None else []
-        if part.sends or part.receives:
-            everyone = tuple(range(self.source.ranks))
-            exchange = NeighborExchange(
-                send_rank_ids=tuple(rank for rank, _ in part.sends),
-                recv_rank_ids=tuple(rank for rank, _ in part.receives),
-                recv_shapes=tuple(box.within(box).end for _, box in part.receives),
-                recv_type=x.tensor_type.dtype,
-                group=group_name(everyone),
-                rank_list=everyone,
-            )
-            received = b.emit(exchange, *(cut(box) for _, box in part.sends))
-            pieces += [(box, b.emit(TupleGetItem(i), received)) for i, (_, box) in enumerate(part.receives)]
-        pieces.sort(key=lambda piece: piece[0].begin)
-        if len(pieces) == 1:
-            return pieces[0][1]
-        values = [value for _, value in pieces]
-        axis = spans_one_dimension([box for box, _ in pieces], part.new)
-        if axis is not None:
-            return b.emit(Concat(axis=axis), *values)
-        begins = tuple(box.within(part.new).begin for box, _ in pieces)
-        return b.emit(PasteSlices(shape=part.new.within(part.new).end, begins=begins), *values)
+def exchanged(b: Builder, x: Value, part: RankExchange, ranks: int, reason: str = "") -> Value:
+    """What a rank holds after an exchange among `ranks` ranks, from what it holds before. reason: what for, where the
+    operator that is carried out has no reason of its own."""
+    cuts: dict[Box, Value] = {part.old: x}
+
+    def cut(box: Box) -> Value:
+        if box not in cuts:
+            local = box.within(part.old)
+            strides = (1,) * len(local.begin)
+            cuts[box] = b.emit(StridedSlice(begin=local.begin, end=local.end, strides=strides), x)
+        return cuts[box]
+
+    pieces = [(part.kept, cut(part.kept))] if part.kept is not None else []
+    if part.sends or part.receives:
+        everyone = tuple(range(ranks))
+        exchange = NeighborExchange(
+            send_rank_ids=tuple(rank for rank, _ in part.sends),
+            recv_rank_ids=tuple(rank for rank, _ in part.receives),
+            recv_shapes=tuple(box.within(box).end for _, box in part.receives),
+            recv_type=x.tensor_type.dtype,
+            group=group_name(everyone),
+            rank_list=everyone,
+        )
+        received = b.emit(exchange, *(cut(box) for _, box in part.sends))
+        if reason:
+            received.attrs["reason"] = reason
+        pieces += [(box, b.emit(TupleGetItem(i), received)) for i, (_, box) in enumerate(part.receives)]
+    if not pieces:
+        return b.constant(np.zeros(part.new.within(part.new).end), x.tensor_type.dtype)
+    pieces.sort(key=lambda piece: piece[0].begin)
+    if len(pieces) == 1:
+        return pieces[0][1]
+    values = [value for _, value in pieces]
+    axis = spans_one_dimension([box for box, _ in pieces], part.new)
+    if axis is not None:
+        return b.emit(Concat(axis=axis), *values)
+    begins = tuple(box.within(part.new).begin for box, _ in pieces)
+    return b.emit(PasteSlices(shape=part.new.within(part.new).end, begins=begins), *values)
 
 
 class PasteSlices(Op):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,25 @@ def product(x: Any, y: Any, out: Any) -> Any:
     threads = thread_count()
     if threads == 1 or out.size * x.shape[-1] < SHARED or _blas_threads() is None:
         return np.matmul(x, y, out=out)
-    with _one_blas_thread():
+    with one_blas_thread():
         in_parallel([functools.partial(np.matmul, a, b, out=c) for a, b, c in _shares(x, y, out, threads)])
     return out
+
+
+def share_out(calls: Sequence[Callable[[], object]], multiplications: int) -> None:
+    """Make all calls, each with products of its own, on as many threads as pay for so many multiplications."""
+    threads = min(thread_count(), len(calls))
+    if threads == 1 or multiplications < SHARED or _blas_threads() is None:
+        for call in calls:
+            call()
+        return
+
+    def part(first: int) -> None:
+        for call in calls[first::threads]:
+            call()
+
+    with one_blas_thread():
+        in_parallel([functools.partial(part, first) for first in range(threads)])
 
 
 def _shares(x: Any, y: Any, out: Any, threads: int) -> Iterator[Product]:
@@ -62,7 +78,8 @@ def limit_blas() -> None:
 
 
 @contextmanager
-def _one_blas_thread() -> Generator[None]:
+def one_blas_thread() -> Generator[None]:
+    """Inside, every product runs on the thread that asks for it."""
     found = _blas_threads()
     assert found is not None
     get, set_to = found

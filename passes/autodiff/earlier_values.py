@@ -49,9 +49,11 @@ def _early_reads(nodes: list[Node], request: Node, changes: dict[Value, list[int
         if node not in ancestors:
             continue
         ancestors.update(node.inputs)
-        if node.op.mutates:
+        if node.op.mutates and not node.op.updates_aside:
             continue
-        early = dict.fromkeys(v for v in node.inputs if isinstance(v, Parameter) and changes.get(v, [-1])[-1] > number)
+        written = {node.inputs[operand] for operand in node.op.mutates}
+        read = [v for v in node.inputs if isinstance(v, Parameter) and v not in written]
+        early = dict.fromkeys(v for v in read if changes.get(v, [-1])[-1] > number)
         if early:
             found[number] = early
     return found

@@ -20,13 +20,14 @@ from mspc.ops.op import Op, Placement
 @dataclass(frozen=True, slots=True)
 class Made:
     """A node that an operator becomes on a rank. inputs: for each the number of an earlier one, or from -1 downwards
-    an operand; a constant stands for itself."""
+    an operand; a constant stands for itself. reason: of a collective that is part of the operator."""
 
     op: OpLike
     inputs: tuple[int | Constant, ...]
     type: Type
     name: str = ""
     instance: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def _expanded(nodes: Sequence[Node], inputs: Sequence[Value], result: Value) -> 
     made: list[Made] = []
     for number, node in enumerate(nodes):
         read = tuple(v if isinstance(v, Constant) else numbers[v] for v in node.inputs)
-        made.append(Made(node.op, read, node.type, node.name, node.instance))
+        made.append(Made(node.op, read, node.type, node.name, node.instance, str(node.attrs.get("reason", ""))))
         numbers[node] = number
     return Part(nodes=tuple(made), result=result if isinstance(result, Constant) else numbers[result])
 

@@ -20,6 +20,10 @@ from mspc.passes.sharding.batch import ROWS
 from mspc.passes.sharding.constraints import is_released
 
 
+Made = dict[Value, list[Node]]
+"""Nodes that operators became, by their first operand: operators that need the same of a value share it."""
+
+
 @dataclass(frozen=True)
 class SliceToRank(Pass):
     """Specialise the graph for `rank`."""
@@ -46,6 +50,7 @@ def sliced(graph: Graph, rank: int, places: Places, parts: Sequence[Part]) -> Gr
     local.attrs = {**graph.attrs, "rank": rank}
     local.returns_tuple = graph.returns_tuple
     mapping: dict[Value, Value] = {}
+    made_of: Made = {}
     for parameter in graph.parameters:
         copy = Parameter(
             parameter.name,
@@ -68,14 +73,14 @@ def sliced(graph: Graph, rank: int, places: Places, parts: Sequence[Part]) -> Gr
                 if place is not None:
                     inputs[index] = parts[place].constant or inputs[index]
         place = places.of_node.get(node)
-        mapping[node] = _place(local.nodes, node, inputs, None if place is None else parts[place])
+        mapping[node] = _place(local.nodes, node, inputs, None if place is None else parts[place], made_of)
     local.results = [mapping.get(v, v) for v in graph.results]
     return local
 
 
-def _place(nodes: list[Node], node: Node, inputs: list[Value], part: Part | None) -> Value:
+def _place(nodes: list[Node], node: Node, inputs: list[Value], part: Part | None, made_of: Made) -> Value:
     if part is not None and part.op is None:
-        return _place_several(nodes, node, inputs, part)
+        return _place_several(nodes, node, inputs, part, made_of)
     op = node.op if part is None or part.op is None else part.op
     copy = Node(op, inputs, local_type(node.type, node), node.name, node.instance, node.scope, node.frames, node.phase)
     copy.in_strategy, copy.out_strategy = node.in_strategy, node.out_strategy
@@ -84,7 +89,7 @@ def _place(nodes: list[Node], node: Node, inputs: list[Value], part: Part | None
     return copy
 
 
-def _place_several(nodes: list[Node], node: Node, inputs: list[Value], part: Part) -> Value:
+def _place_several(nodes: list[Node], node: Node, inputs: list[Value], part: Part, made_of: Made) -> Value:
     made: list[Value] = []
 
     def value(read: int | Value) -> Value:
@@ -93,10 +98,18 @@ def _place_several(nodes: list[Node], node: Node, inputs: list[Value], part: Par
         return made[read] if read >= 0 else inputs[-1 - read]
 
     for own in part.nodes:
-        read = map(value, own.inputs)
+        read = list(map(value, own.inputs))
+        known = made_of.setdefault(read[0], []) if read else []
+        same = next((n for n in known if n.op == own.op and n.inputs == read), None)
+        if same is not None:
+            made.append(same)
+            continue
         new = Node(own.op, read, own.type, own.name, own.instance, node.scope, node.frames, node.phase)
         if not isinstance(own.op, TupleGetItem):
             new.attrs.update(node.attrs)
+        if own.reason:
+            new.attrs["reason"] = f"{node.label}: {own.reason}"
         made.append(new)
         nodes.append(new)
+        known.append(new)
     return value(part.result)

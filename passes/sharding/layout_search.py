@@ -12,7 +12,7 @@ from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Layouts, Node, Value, element_types
 from mspc.ir.layout import Layout
 from mspc.ops.op import Op
-from mspc.passes.sharding.choices import Choice, Source, choices, operandwise_choice, rule_of
+from mspc.passes.sharding.choices import Choice, Source, choices, operand_types, operandwise_choice, rule_of
 from mspc.passes.sharding.placement import followers, operand_layouts, result_layouts, structural_layout
 from mspc.passes.sharding.traffic import Traffic, bytes_between, gradient_bytes, scatter_bytes
 from mspc.sharding.factors import Rule
@@ -100,6 +100,9 @@ class Search:
     def score(self, node: Node, option: Choice) -> float:
         """Bytes that a choice makes a rank send: for its operands, its partial result, its readers, its gradients."""
         total = sum(self.traffic.move(v, layout) for v, layout in zip(node.inputs, option.inputs, strict=True))
+        op = cast(Op, node.op)
+        if op.__class__.moved_bytes is not Op.moved_bytes:
+            total += op.moved_bytes(operand_types(node), option.inputs)
         for type, layout in zip(element_types(node.type), option.outputs, strict=True):
             needed = self.traffic.needs(node)
             if needed:

@@ -16,19 +16,12 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Parameter, Value, element_types
 from mspc.ir.layout import Axes
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.op import REGISTRY, NotDifferentiable, Op, Placement, Sample
+from mspc.ops.op import REGISTRY, NotDifferentiable, Op, Sample
 from mspc.sharding.factors import Rule
+from tests.ops.backend import BACKEND, NumPy
+from tests.ops.ranks import on_ranks
 
 
-class NumPy:
-    """The backend of the tests: NumPy, no communicator, the first step."""
-
-    xp = np
-    comm = None
-    step = 0
-
-
-BACKEND = NumPy()
 COMBINE = {
     "sum": np.sum,
     "mean": np.mean,
@@ -193,38 +186,20 @@ def check_sharded(op: Op, inputs: Sequence[Any], types: Sequence[TensorType], ra
         count += 1
         where = f"{op} {rule} cuts {cuts} layouts {[str(x) for x in ins]} -> {[str(x) for x in outs]}"
         parts: list[dict[Any, list[Any]]] = [{} for _ in expected]
-        done: dict[Any, Any] = {}
-        for rank in range(ranks):
-            placement = Placement(rank, tuple(types), ins, out_types, outs)
-            local_op = op.localize(placement)
-            key = (local_op, tuple(layout.slice_index(rank) for layout in ins))
-            if key not in done:
-                local_inputs = [
-                    np.array(x[layout.slices_for(rank, x.shape)])
-                    for x, layout in zip(inputs, ins, strict=True)
-                ]
-                local_types = [
-                    t.with_shape(layout.local_shape(t.shape)) for t, layout in zip(types, ins, strict=True)
-                ]
-                out = local_op.kernel(BACKEND)(*local_inputs)
-                done[key] = out if isinstance(out, tuple) else (out,)
-                inferred = element_types(local_op.infer(*local_types))
-                for i, (got, t, layout) in enumerate(zip(done[key], out_types, outs, strict=True)):
-                    assert inferred[i] == t.with_shape(layout.local_shape(t.shape)), (
-                        f"{where}: local type {i}"
-                    )
-                    assert got.shape == inferred[i].shape, f"{where}: shape of {i} is {got.shape}"
-                    assert got.dtype == t.dtype.numpy, f"{where}: dtype of {i} is {got.dtype}"
-                for index in op.mutates:
-                    wanted = whole_inputs[index][ins[index].slices_for(rank, whole_inputs[index].shape)]
-                    np.testing.assert_allclose(
-                        local_inputs[index], wanted, rtol=1e-12, atol=1e-12, err_msg=where
-                    )
+        runs = on_ranks(op, ranks, types, ins, out_types, outs, inputs)
+        for rank, (results, inferred, operands) in enumerate(runs):
+            for i, (got, t, layout) in enumerate(zip(results, out_types, outs, strict=True)):
+                assert inferred[i] == t.with_shape(layout.local_shape(t.shape)), f"{where}: local type {i}"
+                assert got.shape == inferred[i].shape, f"{where}: shape of {i} is {got.shape}"
+                assert got.dtype == t.dtype.numpy, f"{where}: dtype of {i} is {got.dtype}"
+            for index in op.mutates:
+                wanted = whole_inputs[index][ins[index].slices_for(rank, whole_inputs[index].shape)]
+                np.testing.assert_allclose(operands[index], wanted, rtol=1e-12, atol=1e-12, err_msg=where)
             for i, layout in enumerate(outs):
                 place = layout.coordinates(rank)
                 if any(place[a] for a in layout.unused):
                     continue
-                parts[i].setdefault(layout.slice_index(rank), []).append((rank, done[key][i]))
+                parts[i].setdefault(layout.slice_index(rank), []).append((rank, results[i]))
         for whole, layout, pieces in zip(expected, outs, parts, strict=True):
             for contributions in pieces.values():
                 rank = contributions[0][0]

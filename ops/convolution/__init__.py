@@ -1,0 +1,1 @@
+"""Windows that slide over images: convolutions, pooling, resizing."""

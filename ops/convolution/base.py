@@ -1,0 +1,133 @@
+"""What convolutions share: attributes, the rule over batch, channels, groups and the dimensions of the image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.layout import Layout
+from mspc.ops.convolution.window import Window, numbers, result_lengths, slices_of, windows
+from mspc.ops.op import Op
+
+Shape = tuple[int, ...]
+
+
+class Convolution(Op, abstract=True):
+    """Attributes as MindSpore's: each of kernel_size, stride and dilation one integer or one per dimension of the
+    image; pad one integer, or two per dimension; pad_mode "same", "valid" or "pad".
+
+    Class attributes:
+        dims: dimensions of the image.
+    """
+
+    out_channel: int = 1
+    kernel_size: Any = 1
+    mode: int = 1
+    pad_mode: str = "valid"
+    pad: Any = 0
+    stride: Any = 1
+    dilation: Any = 1
+    group: int = 1
+    data_format: str = ""
+    dims: ClassVar[int] = 2
+    linear_in: ClassVar[tuple[int, ...]] = (0, 1)
+    omitted: ClassVar[tuple[str, ...]] = ("mode", "data_format")
+
+    def sizes(self) -> Shape:
+        """Places of the window along every dimension."""
+        return numbers(self.name, "kernel_size", self.kernel_size, self.dims)
+
+    def along(self, lengths: Sequence[int]) -> tuple[Window, ...]:
+        """The window along every dimension of an image of these lengths. Raises MspcError for bad attributes."""
+        strides = numbers(self.name, "stride", self.stride, self.dims)
+        dilations = numbers(self.name, "dilation", self.dilation, self.dims)
+        return windows(self.name, lengths, self.sizes(), strides, dilations, self.pad_mode, self.pad)
+
+    def check(self, image: Shape, weight: Shape, image_name: str = "x") -> None:
+        """Raises MspcError where image and weights do not fit each other or the attributes."""
+        names = {1: ("NCL",), 2: ("NCHW",), 3: ("NCDHW",)}[self.dims]
+        if self.data_format not in ("", *names):
+            raise MspcError(f"{self.name}: data_format must be {names[0]!r}, not {self.data_format!r}")
+        if self.mode != 1:
+            raise MspcError(f"{self.name}: mode must be 1, a cross correlation, not {self.mode!r}")
+        for what, shape in ((image_name, image), ("weight", weight)):
+            if len(shape) != self.dims + 2:
+                raise MspcError(f"{self.name}: {what} must have {self.dims + 2} dimensions, but its shape is {shape}")
+        group: Any = self.group
+        if isinstance(group, bool) or not isinstance(group, int) or group < 1:
+            raise MspcError(f"{self.name}: group must be a positive integer, not {group!r}")
+        for what, count in (("in", image[1]), ("out", weight[0])):
+            if count % group:
+                raise MspcError(f"{self.name}: {count} {what} channels cannot be shared out to {group} groups")
+        if image[1] != weight[1] * group:
+            asked = f"{weight[1]} of each of {group} groups" if group > 1 else f"{weight[1]}"
+            raise MspcError(
+                f"{self.name}: {image_name} has {image[1]} channels, but the weight of shape {weight} takes {asked}"
+            )
+        if weight[0] != self.out_channel:
+            raise MspcError(
+                f"{self.name}: out_channel is {self.out_channel}, but the weight of shape {weight} makes {weight[0]}"
+            )
+        if weight[2:] != self.sizes():
+            raise MspcError(f"{self.name}: kernel_size is {self.kernel_size}, but the weight's shape is {weight}")
+
+    def counts(self, lengths: Sequence[int]) -> Shape:
+        """Positions along every dimension of an image of these lengths."""
+        return result_lengths(self.name, lengths, self.along(lengths))
+
+    def tokens(self, lengths: Sequence[int]) -> tuple[str, str, str]:
+        """Factors of image, result and weights behind batch and channels; see `image_tokens`."""
+        image, result = image_tokens(lengths, self.counts(lengths), self.along(lengths))
+        return image, result, " ".join(f"s{d}!" for d in range(self.dims))
+
+    def sides(self, image: Shape, weight: Shape) -> tuple[str, str, str]:
+        """The rule's sides of image, weights and result. Raises MspcError where they do not fit."""
+        self.check(image, weight)
+        places, positions, window = self.tokens(image[2:])
+        if self.group == 1:
+            return f"n i {places}", f"o i {window}", f"n o {positions}"
+        grouped = f"(g={self.group} i) {places}", f"(g={self.group} o) i {window}", f"(g={self.group} o) {positions}"
+        return f"n {grouped[0]}", grouped[1], f"n {grouped[2]}"
+
+    def amount(self, image: Shape, weight: Shape) -> float:
+        """Floating-point operations of the products."""
+        positions = 1.0
+        for n in self.counts(image[2:]):
+            positions *= n
+        places = 1.0
+        for n in weight[1:]:
+            places *= n
+        return 2.0 * image[0] * weight[0] * positions * places
+
+    def on_rank(self, along: Sequence[Window], out_channel: int, group: int, **others: Any) -> Any:
+        """The operator on a slice, whose windows are `along`."""
+        given = self.attributes() | {
+            "out_channel": out_channel,
+            "pad_mode": "pad",
+            "pad": tuple(n for w in along for n in (w.before, w.after)),
+            "group": group,
+        }
+        return type(self)(**(given | others))
+
+
+def image_tokens(lengths: Sequence[int], counts: Sequence[int], along: Sequence[Window]) -> tuple[str, str]:
+    """Factors of the dimensions of an image and of the result: both are cut together, into slices that stay whole."""
+    image: list[str] = []
+    result: list[str] = []
+    for d, (length, count, window) in enumerate(zip(lengths, counts, along, strict=True)):
+        parts = slices_of(length, count, window)
+        if parts == 1:
+            image.append(f"p{d}={length}!")
+            result.append(f"q{d}={count}!")
+        else:
+            image.append(f"(y{d}={parts} p{d}={length // parts}!)")
+            result.append(f"(y{d}={parts} q{d}={count // parts}!)")
+    return " ".join(image), " ".join(result)
+
+
+def local_groups(group: int, image: Layout, weight: Layout) -> int:
+    """Groups that are left on a rank, from the layouts of image (or result) and weights."""
+    if group == 1:
+        return 1
+    return group // (image.strategy[1] // weight.strategy[1])

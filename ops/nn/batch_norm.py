@@ -1,0 +1,375 @@
+"""Normalisation of every channel by the mean and variance of a batch. Ioffe and Szegedy, arXiv 1502.03167.
+
+The statistics are those of the whole batch: ranks that share it add theirs up, first the means and then the squares of
+the distances from the mean, which is exact where sums of squares are not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Node, Value, element_types
+from mspc.ir.layout import Layout
+from mspc.ir.types import FLOAT32, TensorType, TupleType
+from mspc.ops.bases import require_float
+from mspc.ops.collective.collectives import AllReduce
+from mspc.ops.control.structural import MakeTuple, TupleGetItem
+from mspc.ops.math.arithmetic import Add, Mul, Sub
+from mspc.ops.nn.norm import Gradients, add_to, as_dtype, items, statistics_dtype
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.ops.tensor.reshape import Reshape
+from mspc.sharding.rules import factor_names
+
+SHARED = "statistics are those of the batch of all ranks"
+Ranks = tuple[int, ...]
+_PART = NotDifferentiable("it is a part of BatchNorm on one rank")
+
+
+def _check(name: str, x: TensorType, channel: Sequence[TensorType]) -> None:
+    """Raises MspcError where `x` is no batch of channels, or what belongs to the channels does not fit it."""
+    require_float(name, x, *channel)
+    if len(x.shape) < 2:
+        raise MspcError(f"{name}: x must have at least 2 dimensions, but its shape is {x.shape}")
+    for index, operand in enumerate(channel):
+        if operand.dtype not in (x.dtype, FLOAT32) or (operand.dtype != channel[0].dtype):
+            raise MspcError(
+                f"{name}: input {index + 1} is {operand.dtype}, x is {x.dtype} and input 1 is {channel[0].dtype}",
+                notes=["what belongs to the channels must be Float32 or of the type of x, all alike"],
+                kind=TypeError,
+            )
+
+
+def _names(x: TensorType) -> tuple[str, str]:
+    """Factors of the images and of the channels."""
+    names = factor_names(len(x.shape))
+    return " ".join(names), names[1] if len(names) > 1 else "b"
+
+
+class _Shared(Op, abstract=True):
+    """is_training: normalise by the batch's own statistics. epsilon: added to the variance.
+
+    Subclasses have `groups`: ranks that share a batch where the graph is each rank's own; otherwise layouts tell.
+    """
+
+    is_training: bool = False
+    epsilon: float = 1e-5
+
+    @property
+    def sharers(self) -> tuple[Ranks, ...]:
+        """The subclass's `groups`."""
+        return self.attributes().get("groups", ())
+
+    def over_all_ranks(self, ranks: Ranks) -> Op:
+        if self.sharers or not self.is_training:
+            return self
+        return type(self)(**(self.attributes() | {"groups": (ranks,)}))
+
+    def localize(self, placement: Placement) -> Op:
+        return type(self)(**(self.attributes() | {"groups": ()}))
+
+    def sharing(self, placement: Placement) -> tuple[Ranks, int]:
+        """(ranks whose statistics are added up, elements of a channel that they have together)."""
+        type, layout = placement.in_types[0], placement.in_layouts[0]
+        own = next((group for group in self.sharers if placement.rank in group), ())
+        axes = [a for d, dim in enumerate(layout.dims) if d != 1 for a in dim]
+        if own and axes:
+            raise MspcError(f"{self.name}: groups of ranks have no meaning where the compiler cuts the batch")
+        if own:
+            return tuple(sorted(own)), _elements(type.shape) * len(own)
+        ranks = layout.group(axes, placement.rank) if axes else (placement.rank,)
+        return tuple(sorted(ranks)), _elements(type.shape)
+
+    def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
+        """Two sums per channel."""
+        group = layouts[0].size_of(a for d, dim in enumerate(layouts[0].dims) if d != 1 for a in dim)
+        channel = types[-1].nbytes / layouts[0].strategy[1]
+        return AllReduce.sent_bytes(2 * channel, group) if self.is_training or len(types) == 5 else 0.0
+
+
+def _elements(shape: Sequence[int]) -> int:
+    """Elements of a channel."""
+    return math.prod(shape) // max(shape[1], 1)
+
+
+def _summed(b: Builder, ranks: Ranks, *values: Value) -> list[Value]:
+    """The values added up over ranks, in one collective."""
+    if len(ranks) == 1:
+        return list(values)
+    reduced = b.emit(AllReduce().with_ranks(ranks), *values)
+    reduced.attrs["reason"] = SHARED
+    return [reduced] if len(values) == 1 else [b.emit(TupleGetItem(i), reduced) for i in range(len(values))]
+
+
+class BatchNorm(_Shared):
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta for every channel, dimension 1 of x: a tuple of five, the
+    result, mean and variance of the batch twice.
+
+    In training the statistics are the batch's, and the moving ones, inputs 3 and 4, are overwritten with
+    (1 - momentum) * moving + momentum * batch, of the variance with the unbiased estimate; else the moving ones serve.
+    """
+
+    momentum: float = 0.1
+    data_format: str = "NCHW"
+    groups: tuple[Ranks, ...] = ()
+    updates_aside: ClassVar[bool] = True
+    omitted: ClassVar[tuple[str, ...]] = ("data_format", "groups")
+    samples: ClassVar[Any] = (
+        sample((4, 8, 4, 2), (8,), (8,), (8,), (8,), is_training=True, low=0.5, epsilon=1e-3),
+        sample((8, 4), (4,), (4,), (4,), (4,), is_training=True, momentum=0.5, low=0.5),
+        sample((4, 8, 4), (8,), (8,), (8,), (8,), low=0.5, gradient=False),
+    )
+
+    @property
+    def mutates(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on the attribute
+        return (3, 4) if self.is_training else ()
+
+    @property
+    def has_side_effect(self) -> bool:  # type: ignore[override]  # depends on the attribute
+        return self.is_training
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        x, *channel = types
+        _check(self.name, x, channel)
+        if self.data_format not in ("NCHW", "NCDHW"):
+            raise MspcError(f"{self.name}: data_format must be 'NCHW' or 'NCDHW', not {self.data_format!r}")
+        if not 0 <= self.momentum <= 1:
+            raise MspcError(f"{self.name}: momentum must be in [0, 1], not {self.momentum!r}")
+        kind = statistics_dtype(x.dtype)
+        found = element_types(inferred)
+        return TupleType((found[0], *(TensorType(kind, t.shape) for t in found[1:])))
+
+    def rule(self, x: TensorType, gamma: TensorType, beta: TensorType, mean: TensorType, variance: TensorType) -> str:
+        full, c = _names(x)
+        return f"{full}, {c}, {c}, {c}, {c} -> {full}, {c}, {c}, {c}, {c}"
+
+    def bprop(self, b: Builder, x: Value, gamma: Value, beta: Value, moving_mean: Value, moving_variance: Value,
+              out: Node, dout: Any) -> Gradients:  # fmt: skip
+        if self.groups and any(d is not None for d in dout[1:]):
+            raise MspcError(f"{self.name}: statistics that ranks share are not differentiated, only the first result is")
+        _, mean, variance, *_ = items(b, out, 5) if self.is_training else (out, moving_mean, moving_variance)
+        dx = dgamma = dbeta = None
+        if dout[0] is not None:
+            grad = b.emit(BatchNormGrad(self.is_training, self.epsilon, self.groups), dout[0], x, gamma, mean, variance)
+            dx, dgamma, dbeta = items(b, grad, 3)
+        if self.is_training:
+            for first, second in ((1, 2), (3, 4)):
+                dx = _through_statistics(b, dx, x, mean, dout[first], dout[second])
+        return dx, dgamma, dbeta, None, None
+
+    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+        ranks, count = self.sharing(placement)
+        if not self.is_training or len(ranks) == 1:
+            return None
+        x = inputs[0]
+        (mean,) = _summed(b, ranks, b.emit(ChannelMean(count=count), x))
+        (variance,) = _summed(b, ranks, b.emit(ChannelVariance(count=count), x, mean))
+        return b.emit(BatchNormApply(count=count, epsilon=self.epsilon, momentum=self.momentum), *inputs, mean, variance)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, gamma, beta, moving_mean, moving_variance = inputs
+        if not self.is_training:
+            y = _normalised(be.xp, x, moving_mean, moving_variance, self.epsilon, gamma, beta)
+            return y, *(moving_mean + 0, moving_variance + 0) * 2
+        count = _elements(x.shape)
+        mean = _mean(be.xp, x, count)
+        variance = _variance(be.xp, x, mean, count)
+        return _applied(be.xp, inputs, mean, variance, self.epsilon, self.momentum, count)
+
+
+class BatchNormGrad(_Shared):
+    """Gradients of x, gamma and beta, from that of the result, x, gamma, and the mean and variance that were used."""
+
+    groups: tuple[Ranks, ...] = ()
+    samples: ClassVar[Any] = (
+        sample((4, 8, 4, 2), (4, 8, 4, 2), (8,), (8,), (8,), is_training=True, low=0.5),
+        sample((8, 4), (8, 4), (4,), (4,), (4,), low=0.5),
+    )
+    omitted: ClassVar[tuple[str, ...]] = ("groups",)
+    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        _check(self.name, types[1], types[2:3])
+        return TupleType((types[0], types[2].with_shape(element_types(inferred)[1].shape), types[2]))
+
+    def rule(self, dout: TensorType, x: TensorType, gamma: TensorType, mean: TensorType, variance: TensorType) -> str:
+        full, c = _names(x)
+        return f"{full}, {full}, {c}, {c}, {c} -> {full}, {c}, {c}"
+
+    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+        ranks, count = self.sharing(placement)
+        if len(ranks) == 1:
+            return None
+        dout, x, gamma, mean, variance = inputs
+        own = items(b, b.emit(BatchNormGradSums(epsilon=self.epsilon), dout, x, mean, variance), 2)
+        total = _summed(b, ranks, *own)
+        shares = total if self.is_training else []
+        dx = b.emit(BatchNormGradInput(count=count, epsilon=self.epsilon), dout, x, gamma, mean, variance, *shares)
+        kept = own if self.groups else total
+        kind = gamma.tensor_type.dtype
+        return b.emit(MakeTuple(), dx, *(as_dtype(b, value, kind) for value in kept))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        dout, x, gamma, mean, variance = inputs
+        sums = _gradient_sums(be.xp, dout, x, mean, variance, self.epsilon)
+        shares = sums if self.is_training else ()
+        dx = _gradient_input(be.xp, dout, x, gamma, mean, variance, shares, self.epsilon, _elements(x.shape))
+        return dx, *sums
+
+
+class _Part(Op, abstract=True):
+    """A step of BatchNorm on one rank, whose results others' are added to. count: elements of a channel on all ranks
+    together."""
+
+    count: int = 1
+    bprop: ClassVar[Any] = _PART
+
+    def rule(self, *types: TensorType) -> str:
+        raise MspcError(f"{self.name} works on the slices of one rank and cannot be sharded")
+
+
+class ChannelMean(_Part):
+    """The sum of every channel divided by `count`."""
+
+    def infer(self, *types: Any) -> Any:
+        (x,) = types
+        return TensorType(statistics_dtype(x.dtype), x.shape[1:2])
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return _mean(be.xp, inputs[0], self.count)
+
+
+class ChannelVariance(_Part):
+    """The sum of the squared distances from the mean of every channel divided by `count`."""
+
+    def infer(self, *types: Any) -> Any:
+        return types[1]
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, mean = inputs
+        return _variance(be.xp, x, mean, self.count)
+
+
+class BatchNormApply(_Part):
+    """BatchNorm's results and new moving statistics from those of the batch, inputs 5 and 6."""
+
+    epsilon: float = 1e-5
+    momentum: float = 0.1
+    mutates: ClassVar[tuple[int, ...]] = (3, 4)
+    updates_aside: ClassVar[bool] = True
+    has_side_effect: ClassVar[bool] = True
+
+    def infer(self, *types: Any) -> Any:
+        return TupleType((types[0], *types[5:], *types[5:]))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        *given, mean, variance = inputs
+        return _applied(be.xp, given, mean, variance, self.epsilon, self.momentum, self.count)
+
+
+class BatchNormGradSums(_Part):
+    """Sums over a rank's elements of every channel: of the gradient times the normalised x, and of the gradient."""
+
+    epsilon: float = 1e-5
+    omitted: ClassVar[tuple[str, ...]] = ("count",)
+
+    def infer(self, *types: Any) -> Any:
+        return TupleType((types[2], types[2]))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        dout, x, mean, variance = inputs
+        return _gradient_sums(be.xp, dout, x, mean, variance, self.epsilon)
+
+
+class BatchNormGradInput(_Part):
+    """The gradient of x, from BatchNormGrad's operands and, in training, the sums of all ranks."""
+
+    epsilon: float = 1e-5
+
+    def infer(self, *types: Any) -> Any:
+        return types[0]
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        dout, x, gamma, mean, variance, *sums = inputs
+        return _gradient_input(be.xp, dout, x, gamma, mean, variance, sums, self.epsilon, self.count)
+
+
+def _through_statistics(
+    b: Builder, dx: Value | None, x: Value, mean: Value, dmean: Value | None, dvariance: Value | None
+) -> Value | None:
+    """The gradient of x with what comes from that of its mean and variance."""
+    kind, row = mean.tensor_type.dtype, (x.shape[1], *[1] * (len(x.shape) - 2))
+    count = _elements(x.shape) or 1
+    shares = [None if d is None else b.emit(Reshape(row), d) for d in (dmean, dvariance)]
+    found: Value | None = None
+    if shares[0] is not None:
+        found = b.emit(Mul(), shares[0], b.constant(1 / count, kind))
+    if shares[1] is not None:
+        apart = b.emit(Sub(), as_dtype(b, x, kind), b.emit(Reshape(row), mean))
+        moved = b.emit(Mul(), b.emit(Mul(), shares[1], b.constant(2 / count, kind)), apart)
+        found = moved if found is None else b.emit(Add(), moved, found)
+    return dx if found is None else add_to(b, dx, as_dtype(b, found, x.tensor_type.dtype), x)
+
+
+def _by_channel(x: Any) -> Any:
+    """x as [batch, channels, elements]."""
+    return x.reshape(x.shape[0], x.shape[1], math.prod(x.shape[2:]))
+
+
+def _along(values: Any) -> Any:
+    """Numbers of channels against [batch, channels, elements]."""
+    return values[:, None]
+
+
+def _mean(xp: Any, x: Any, count: int) -> Any:
+    return _by_channel(x).sum(axis=2).sum(axis=0) / xp.asarray(max(count, 1), x.dtype)
+
+
+def _variance(xp: Any, x: Any, mean: Any, count: int) -> Any:
+    apart = _by_channel(x) - _along(mean.astype(x.dtype, copy=False))
+    return xp.einsum("ncm,ncm->nc", apart, apart).sum(axis=0) / xp.asarray(max(count, 1), x.dtype)
+
+
+def _normalised(xp: Any, x: Any, mean: Any, variance: Any, epsilon: float, gamma: Any, beta: Any) -> Any:
+    factor = gamma / xp.sqrt(variance + xp.asarray(epsilon, variance.dtype))
+    out = (_by_channel(x) - _along(mean)) * _along(factor)
+    out += _along(beta)
+    return out.reshape(x.shape)
+
+
+def _applied(
+    xp: Any, operands: Sequence[Any], mean: Any, variance: Any, epsilon: float, momentum: float, count: int
+) -> Any:
+    x, gamma, beta, moving_mean, moving_variance = operands
+    y = _normalised(xp, x, mean, variance, epsilon, gamma, beta)
+    unbiased = variance * (count / (count - 1)) if count > 1 else variance
+    for moving, found in ((moving_mean, mean), (moving_variance, unbiased)):
+        moving[...] = moving * (1 - momentum) + found * momentum
+    return y, mean, variance, mean + 0, variance + 0
+
+
+def _gradient_sums(xp: Any, dout: Any, x: Any, mean: Any, variance: Any, epsilon: float) -> tuple[Any, Any]:
+    rows = _by_channel(dout)
+    apart = _by_channel(x) - _along(mean)
+    inverse = 1 / xp.sqrt(variance + xp.asarray(epsilon, variance.dtype))
+    return xp.einsum("ncm,ncm->nc", rows, apart).sum(axis=0) * inverse, rows.sum(axis=2).sum(axis=0)
+
+
+def _gradient_input(
+    xp: Any, dout: Any, x: Any, gamma: Any, mean: Any, variance: Any, sums: Sequence[Any], epsilon: float, count: int
+) -> Any:
+    inverse = 1 / xp.sqrt(variance + xp.asarray(epsilon, variance.dtype))
+    factor = _along(gamma * inverse)
+    if not sums:
+        return (_by_channel(dout) * factor).reshape(x.shape)
+    dgamma, dbeta = (value / xp.asarray(max(count, 1), value.dtype) for value in sums)
+    out = (_by_channel(x) - _along(mean)) * _along(-inverse * dgamma)
+    out += _by_channel(dout)
+    out -= _along(dbeta)
+    out *= factor
+    return out.reshape(x.shape)

@@ -1,0 +1,107 @@
+"""Borders of slices: what a rank needs of its neighbours' parts of an image that is cut along its height or width.
+
+Tensors are [batch, channels, ...]; the dimensions behind are those of the image. Pure arithmetic, as in `pieces`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from mspc.ir.layout import Layout
+from mspc.ir.types import TensorType
+from mspc.sharding.pieces import Box, RankExchange, common_part
+
+Span = tuple[int, int]
+"""First place and the one behind the last."""
+Needed = Callable[[int, int], Span]
+"""(dimension, slice) -> the places that the holder of the slice needs; the first dimension of the image is 0."""
+
+
+def is_cut(layout: Layout) -> bool:
+    """Whether a tensor [batch, channels, ...] is cut along a dimension of the image."""
+    return any(cut > 1 for cut in layout.strategy[2:])
+
+
+def place_of(layout: Layout, rank: int) -> tuple[int, ...]:
+    """Which slice of every dimension of the image a rank holds."""
+    return layout.slice_index(rank)[2:]
+
+
+def own_span(length: int, parts: int, part: int) -> Span:
+    """The places of a slice."""
+    each = length // parts
+    return part * each, (part + 1) * each
+
+
+def border_exchange(layout: Layout, shape: Sequence[int], rank: int, needed: Needed) -> RankExchange:
+    """What a rank keeps, sends and receives. Boxes are in places of the whole image and of the rank's own batch and
+    channels."""
+    cuts = layout.strategy[2:]
+    lead = layout.local_shape(shape)[:2]
+    here = place_of(layout, rank)
+
+    def boxes(place: Sequence[int]) -> tuple[Box, Box]:
+        own = [own_span(n, cut, i) for n, cut, i in zip(shape[2:], cuts, place, strict=True)]
+        new = [needed(d, i) for d, i in enumerate(place)]
+        return _box(lead, own), _box(lead, new)
+
+    old, new = boxes(here)
+    sends: list[tuple[int, Box]] = []
+    receives: list[tuple[int, Box]] = []
+    around = [_partners(n, cut, i, d, needed) for d, (n, cut, i) in enumerate(zip(shape[2:], cuts, here, strict=True))]
+    for place in itertools.product(*around):
+        if place == here:
+            continue
+        other = _rank_at(layout, rank, place)
+        theirs, wanted = boxes(place)
+        for found, box in ((sends, common_part(old, wanted)), (receives, common_part(theirs, new))):
+            if box.size:
+                found.append((other, box))
+    kept = common_part(old, new)
+    in_order = (tuple(sorted(pieces, key=lambda piece: piece[0])) for pieces in (sends, receives))
+    return RankExchange(old, new, kept if kept.size else None, *in_order)
+
+
+def border_bytes(type: TensorType, layout: Layout, needed: Needed) -> float:
+    """Bytes that a rank receives from others at most."""
+    cuts = layout.strategy[2:]
+    local = layout.local_shape(type.shape)
+    most = 0.0
+    for place in itertools.product(*(sorted({0, cut // 2, cut - 1}) for cut in cuts)):
+        own = [own_span(n, cut, i) for n, cut, i in zip(type.shape[2:], cuts, place, strict=True)]
+        new = [needed(d, i) for d, i in enumerate(place)]
+        box = _box(local[:2], new)
+        most = max(most, float(box.size - common_part(_box(local[:2], own), box).size))
+    return most * type.dtype.itemsize
+
+
+def _partners(length: int, parts: int, part: int, dimension: int, needed: Needed) -> list[int]:
+    """The slices along a dimension, its own included, of which a slice needs something or that need something of it."""
+    own, new = own_span(length, parts, part), needed(dimension, part)
+    found: list[int] = []
+    for other in range(parts):
+        theirs, wanted = own_span(length, parts, other), needed(dimension, other)
+        if other == part or _meet(theirs, new) or _meet(own, wanted):
+            found.append(other)
+    return found
+
+
+def _meet(left: Span, right: Span) -> bool:
+    return max(left[0], right[0]) < min(left[1], right[1])
+
+
+def _box(lead: Sequence[int], spans: Sequence[Span]) -> Box:
+    return Box((0,) * len(lead) + tuple(s[0] for s in spans), (*lead, *(s[1] for s in spans)))
+
+
+def _rank_at(layout: Layout, rank: int, place: Sequence[int]) -> int:
+    """The rank that holds the slice at `place` of the image and is like `rank` in everything else."""
+    found = list(layout.coordinates(rank))
+    for axes, index in zip(layout.dims[2:], place, strict=True):
+        for a in reversed(axes):
+            index, found[a] = divmod(index, layout.mesh[a])
+    number = 0
+    for size, coordinate in zip(layout.mesh, found, strict=True):
+        number = number * size + coordinate
+    return number
