@@ -18,10 +18,10 @@ from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.initial_value import (
     Description,
     Diagonal,
+    DiagonalKernel,
     Distribution,
     Filled,
     NormalDistribution,
-    OrthogonalMatrix,
     Slices,
     Stream,
     TruncatedNormalDistribution,
@@ -35,7 +35,18 @@ from mspc.ir.types import FLOAT32, DType, dtype_of
 
 
 class Initializer:
-    """How values are drawn. Subclasses outside mspc override `draw`; mspc's own say it as data, by `distribution`."""
+    """How values are drawn. mspc's own say it as data, by `distribution`; those of scripts override
+    `_initialize(array)`, which fills an array, as in MindSpore, or `draw`."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        """Scripts' own initializers hand their settings on to here; nobody asks for them."""
+
+    def _initialize(self, arr: Any) -> None:
+        raise NotImplementedError(f"{type(self).__name__} draws no values")
+
+    def __call__(self, arr: Any) -> None:
+        """Fill an array with values of its shape and element type."""
+        arr[...] = InitialValue(self, arr.shape, dtype_of(arr.dtype)).fill()
 
     def of_shape(self, shape: tuple[int, ...]) -> Initializer:
         """What draws a tensor of `shape`, where the distribution depends on it."""
@@ -56,12 +67,24 @@ class Initializer:
         init = self.of_shape(shape)
         found = init.distribution()
         if found is None:
-            raise NotImplementedError(f"{type(self).__name__} draws no values")
+            return self._filled(generator, shape)
         if isinstance(found, Filled):
             return found.value
-        if isinstance(found, Diagonal):
+        if isinstance(found, Diagonal | DiagonalKernel):
             return Description(found, shape, FLOAT32).fill()
         return found.draw(generator, shape)
+
+    def _filled(self, generator: Any, shape: tuple[int, ...]) -> Any:
+        """What `_initialize` makes. NumPy's own random numbers are this tensor's meanwhile, so that they do not depend
+        on when and on which rank it is made."""
+        array = np.zeros(shape, np.float32)
+        before: Any = np.random.get_bit_generator()
+        np.random.set_bit_generator(np.random.MT19937(int(generator.integers(2**63))))
+        try:
+            self._initialize(array)
+        finally:
+            np.random.set_bit_generator(before)
+        return array
 
     def __repr__(self) -> str:
         values = ", ".join(f"{k}={v}" for k, v in sorted(vars(self).items()))
@@ -108,7 +131,7 @@ class Normal(Initializer):
         self.mean = mean
 
     def distribution(self) -> Distribution | None:
-        return NormalDistribution(_plain(self.sigma), _plain(self.mean))
+        return NormalDistribution(plain(self.sigma), plain(self.mean))
 
 
 class Uniform(Initializer):
@@ -120,7 +143,7 @@ class Uniform(Initializer):
         self.scale = scale
 
     def distribution(self) -> Distribution | None:
-        return UniformDistribution(_plain(self.scale))
+        return UniformDistribution(plain(self.scale))
 
 
 class TruncatedNormal(Initializer):
@@ -135,7 +158,7 @@ class TruncatedNormal(Initializer):
         self.b = b
 
     def distribution(self) -> Distribution | None:
-        return TruncatedNormalDistribution(*map(_plain, (self.sigma, self.mean, self.a, self.b)))
+        return TruncatedNormalDistribution(*map(plain, (self.sigma, self.mean, self.a, self.b)))
 
 
 class _Scaled(Initializer):
@@ -178,13 +201,7 @@ class HeUniform(_Scaled):
         return Uniform(math.sqrt(3.0) * self.deviation(shape))
 
     def deviation(self, shape: tuple[int, ...]) -> float:
-        fan_in, fan_out = fans(shape)
-        fan = {"fan_in": fan_in, "fan_out": fan_out}.get(self.mode)
-        if fan is None:
-            raise ApiValueError(
-                f"{type(self).__name__}: mode {self.mode!r} is neither 'fan_in' nor 'fan_out'"
-            )
-        return gain(self.nonlinearity, self.negative_slope) / math.sqrt(fan)
+        return gain(self.nonlinearity, self.negative_slope) / math.sqrt(fan_of(shape, self.mode))
 
 
 class HeNormal(HeUniform):
@@ -192,44 +209,6 @@ class HeNormal(HeUniform):
 
     def of_shape(self, shape: tuple[int, ...]) -> Initializer:
         return Normal(self.deviation(shape))
-
-
-class Identity(Initializer):
-    """Ones on the diagonal of a matrix."""
-
-    needs_random = False
-
-    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
-        if len(shape) != 2:
-            raise ApiValueError(f"Identity needs a matrix, not shape {shape}")
-        return self
-
-    def distribution(self) -> Distribution | None:
-        return Diagonal()
-
-
-class Orthogonal(Initializer):
-    """`gain` times a matrix with orthonormal rows or columns (Saxe et al. 2014); it is drawn whole, then cut."""
-
-    def __init__(self, gain: float = 1.0) -> None:
-        self.gain = gain
-
-    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
-        fans(shape)
-        return self
-
-    def distribution(self) -> Distribution | None:
-        return OrthogonalMatrix(_plain(self.gain))
-
-
-NAMED: dict[str, type[Initializer]] = {
-    "zeros": Zero, "zero": Zero, "ones": One, "one": One, "normal": Normal, "uniform": Uniform,
-    "truncatednormal": TruncatedNormal, "trunc_normal": TruncatedNormal,
-    "xavieruniform": XavierUniform, "xavier_uniform": XavierUniform, "xaviernormal": XavierNormal,
-    "xavier_normal": XavierNormal, "heuniform": HeUniform, "he_uniform": HeUniform, "henormal": HeNormal,
-    "he_normal": HeNormal, "identity": Identity,
-    "orthogonal": Orthogonal,
-}  # fmt: skip
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -240,16 +219,32 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
     return shape[1] * receptive, shape[0] * receptive
 
 
-def gain(nonlinearity: str, slope: float) -> float:
-    """The factor by which a nonlinearity asks for larger weights. Raises ValueError for an unknown one."""
+def fan_of(shape: tuple[int, ...], mode: str) -> int:
+    """One of the two. Raises ValueError for another mode, or below two dimensions."""
+    found = dict(zip(("fan_in", "fan_out"), fans(shape), strict=True)).get(str(mode).lower())
+    if found is None:
+        raise ApiValueError(f"mode {mode!r} is neither 'fan_in' nor 'fan_out'")
+    return found
+
+
+def gain(nonlinearity: str, slope: float | None = None) -> float:
+    """The factor by which a nonlinearity asks for larger weights; `slope` is that of "leaky_relu", None for 0.01.
+
+    Raises:
+        ValueError: an unknown nonlinearity. TypeError: a slope that is no number.
+    """
+    slope = 0.01 if slope is None else slope
+    if isinstance(slope, bool) or not isinstance(slope, numbers.Real):
+        raise ApiTypeError(f"negative_slope must be a number, not {slope!r}")
     gains = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0, "relu": math.sqrt(2.0), "selu": 0.75}
-    gains["leaky_relu"] = math.sqrt(2.0 / (1.0 + slope * slope))
+    gains |= {f"conv{kind}{n}d": 1.0 for kind in ("", "_transpose") for n in (1, 2, 3)}
+    gains["leaky_relu"] = math.sqrt(2.0 / (1.0 + float(slope) ** 2))
     if nonlinearity not in gains:
         raise ApiValueError(f"unknown nonlinearity {nonlinearity!r}; known are {', '.join(gains)}")
     return gains[nonlinearity]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A setting of an initializer as a number of Python."""
     return value.item() if isinstance(value, np.generic) else value
 
@@ -336,7 +331,7 @@ def _draws_itself(init: Initializer) -> bool:
     for kind in type(init).__mro__:
         if "distribution" in vars(kind) or "of_shape" in vars(kind):
             return False
-        if "draw" in vars(kind):
+        if "draw" in vars(kind) or "_initialize" in vars(kind):
             return True
     return False
 
@@ -352,10 +347,15 @@ def as_initializer(init: Any) -> Initializer:
     if isinstance(init, type) and issubclass(init, Initializer):
         return init()
     if isinstance(init, str):
+        from mspc.api.common.initializer_names import NAMED  # late: what has a name stands on this module
+
         found = NAMED.get(init.lower())
         if found is None:
             raise ApiValueError(f"unknown initializer {init!r}; known are {', '.join(sorted(NAMED))}")
-        return found()
+        try:
+            return found()
+        except TypeError:
+            raise ApiValueError(f"initializer {init!r} needs arguments: use {found.__name__}(...)") from None
     if isinstance(init, numbers.Number):
         return Constant(init)
     raise ApiTypeError(f"an initializer is a name, a number or an Initializer, not {type(init).__name__}")
