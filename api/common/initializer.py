@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.initial_values import (
+from mspc.api.common.initial_values import initial_value
+from mspc.api.common.initializers import (
     Constant,
     HeNormal,
     HeUniform,
@@ -21,7 +22,6 @@ from mspc.api.common.initial_values import (
     fan_of,
     fans,
     gain,
-    initial_value,
 )
 from mspc.api.common.shaped_initializers import Dirac, Identity, Orthogonal, Sparse, VarianceScaling
 from mspc.api.common.tensor import Tensor

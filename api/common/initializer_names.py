@@ -1,8 +1,12 @@
-"""The names under which scripts ask for initializers."""
+"""What scripts write where an initializer is asked for: names, numbers, classes, objects."""
 
 from __future__ import annotations
 
-from mspc.api.common.initial_values import (
+import numbers
+from typing import Any
+
+from mspc.api.common.initializers import (
+    Constant,
     HeNormal,
     HeUniform,
     Initializer,
@@ -15,6 +19,7 @@ from mspc.api.common.initial_values import (
     Zero,
 )
 from mspc.api.common.shaped_initializers import Dirac, Identity, Orthogonal, Sparse, VarianceScaling
+from mspc.api.errors import ApiTypeError, ApiValueError
 
 __all__: tuple[str, ...] = ()
 
@@ -26,3 +31,26 @@ NAMED: dict[str, type[Initializer]] = {
     "he_normal": HeNormal, "identity": Identity, "orthogonal": Orthogonal, "dirac": Dirac, "sparse": Sparse,
     "variancescaling": VarianceScaling, "variance_scaling": VarianceScaling,
 }  # fmt: skip
+
+
+def as_initializer(init: Any) -> Initializer:
+    """The Initializer that a name, a number, a class or an object stands for.
+
+    Raises:
+        ValueError: no initializer has this name. TypeError: `init` is nothing of these.
+    """
+    if isinstance(init, Initializer):
+        return init
+    if isinstance(init, type) and issubclass(init, Initializer):
+        return init()
+    if isinstance(init, str):
+        found = NAMED.get(init.lower())
+        if found is None:
+            raise ApiValueError(f"unknown initializer {init!r}; known are {', '.join(sorted(NAMED))}")
+        try:
+            return found()
+        except TypeError:
+            raise ApiValueError(f"initializer {init!r} needs arguments: use {found.__name__}(...)") from None
+    if isinstance(init, numbers.Number):
+        return Constant(init)
+    raise ApiTypeError(f"an initializer is a name, a number or an Initializer, not {type(init).__name__}")

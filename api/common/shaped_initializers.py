@@ -6,7 +6,7 @@ import math
 import numbers
 from typing import Any
 
-from mspc.api.common.initial_values import Initializer, Normal, TruncatedNormal, Uniform, fans, plain
+from mspc.api.common.initializers import Initializer, Normal, TruncatedNormal, Uniform, fans, plain
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.initial_value import Diagonal, DiagonalKernel, Distribution, OrthogonalMatrix, SparseMatrix
 
