@@ -15,6 +15,18 @@ class Launcher(Protocol):
         """Run `target(*args)` as a compiled graph: a Tensor, or a (nested) tuple of Tensors."""
         ...
 
+    def launch_whole(self, target: Any, args: tuple[Any, ...] | None) -> Any:
+        """Run `target(*args)` on all ranks that share a run, and hand out on each of them what all have computed.
+
+        A rank without further data gives None for its arguments, and gets what the others have computed; None where
+        no rank had any.
+        """
+        ...
+
+    def of_all_ranks(self, number: float) -> list[float]:
+        """The numbers that the ranks call this with, by rank."""
+        ...
+
     def synchronize(self) -> None:
         """Wait for all steps under way; raises what they raise."""
         ...

@@ -55,6 +55,12 @@ class _Recorder:
             self.seen = target, args, freeze(target), _top_line(sys._getframe(1))
         raise _Stop
 
+    def launch_whole(self, target: Any, args: tuple[Any, ...] | None) -> Any:
+        return None if args is None else self.launch(target, args)
+
+    def of_all_ranks(self, number: float) -> list[float]:
+        return [number]
+
     def synchronize(self) -> None:
         """Nothing is under way."""
 

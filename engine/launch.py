@@ -25,9 +25,10 @@ from mspc.compiler.call import Call, describe_call, takes_data
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
 from mspc.engine.job import Job, explain, join_job
-from mspc.engine.occasions import ALIKE, described, different_calls, name_of, occasion
+from mspc.engine.occasions import ALIKE, EVERYONE, described, different_calls, name_of, occasion
 from mspc.engine.parameter_store import ParameterStore
 from mspc.engine.ranks.environment import mpi_size
+from mspc.engine.whole_outputs import check_all_have, ranks_that, whole_outputs
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.graph import Parameter as GraphParameter
@@ -98,6 +99,8 @@ class Launcher:
         self.launched: dict[int, Launched] = {}
         self.on_first_compile: Callable[[], None] = _nothing
         self._known: dict[Any, Launched] = {}
+        self._last: dict[int, Launched] = {}
+        """What `launch_whole` has run last of a target, by its id."""
         self._kept: list[Any] = []
         self._said: set[str] = set()
 
@@ -107,6 +110,57 @@ class Launcher:
         Raises:
             MspcError: the target cannot be compiled, or the arguments do not fit. ExecutionError: it failed.
         """
+        found, results = self._run(target, args)
+        return self._handed_out(found, results)
+
+    def launch_whole(self, target: Any, args: tuple[Any, ...] | None) -> Any:
+        """Run `target(*args)` and hand out what all ranks have computed; see `api.launch.Launcher`.
+
+        Raises:
+            MspcError: as `launch` does, and where ranks that must compute together have different numbers of batches.
+        """
+        job = self.job
+        with occasion(job, f"computes a batch of all ranks with {name_of(target)}", "", EVERYONE):
+            if not self._any_has_data(target, args):
+                return None
+        found, results = self._run(target, args) if args is not None else (self._last.get(id(target)), None)
+        if found is None:
+            raise MspcError(f"rank {job.rank} has no batch for {name_of(target)}", notes=["every rank needs one"])
+        self._last[id(target)] = found
+        own = None if results is None else [Tensor.from_array(array).value for array in results]
+        with job.outside_user_code():
+            whole = whole_outputs(job.aside, found.compiled.config, found.compiled.graph.results, own)
+        return found.compiled.traced.rebuild([Tensor.from_array(array) for array in whole])
+
+    def _any_has_data(self, target: Any, args: tuple[Any, ...] | None) -> bool:
+        """Whether any rank calls `target` with data; all ranks ask this together.
+
+        Raises:
+            MspcError: where all must compile or run one graph, some have no data, or data of other shapes.
+        """
+        job, frozen, call = self.job, context.freeze(target), describe_call(args or (), [])
+        config = self.config(frozen)
+        is_new = args is not None and (id(target), call, frozen) not in self._known
+        with job.outside_user_code():
+            having, compiling = ranks_that(job.aside, args is not None, is_new)
+            if not having:
+                return False
+            check_all_have(name_of(target), config, having)
+            if 0 < len(compiling) < job.size and config.mode not in EACH_ITS_OWN:
+                different = different_calls(job.aside, target, call)
+                if different is not None:
+                    raise different
+        return True
+
+    def of_all_ranks(self, number: float) -> list[float]:
+        """The numbers that the ranks call this with, by rank; all ranks call it together."""
+        job = self.job
+        with occasion(job, "compares a number with that of all ranks", "", EVERYONE), job.outside_user_code():
+            row = job.aside.all_gather(np.array([number], np.float64), tuple(range(job.size)), 0)
+        return [float(each) for each in row]
+
+    def _run(self, target: Any, args: tuple[Any, ...]) -> tuple[Launched, list[Array]]:
+        """The compiled target, and what it computes on this rank."""
         tensors: list[Tensor] = []
         call = describe_call(args, tensors)
         frozen = context.freeze(target)
@@ -121,6 +175,9 @@ class Launcher:
             self.store.prepare(found)
             results = found.run(arrays, [t.value if t.owned else None for t in tensors])
             self.store.done(found)
+        return found, results
+
+    def _handed_out(self, found: Launched, results: Sequence[Array]) -> Any:
         made = [Tensor.from_array(array) for array in results]
         for tensor, placement in zip(made, found.compiled.placements, strict=True):
             tensor.placement = placement

@@ -24,6 +24,10 @@ TOGETHER = (
     "every rank holds a slice, so all must read it: call save_checkpoint() or asnumpy() on every rank, not below "
     "`if get_rank() == 0`; what they return may then be used on rank 0 alone"
 )
+EVERYONE = (
+    "metrics are those of the data of all ranks, so all must evaluate: call Model.eval and Model.fit on every rank, "
+    "not below `if get_rank() == 0`"
+)
 
 
 @contextlib.contextmanager

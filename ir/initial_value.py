@@ -9,11 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.distributions import (
+    Diagonal,
+    DiagonalKernel,
+    Distribution,
+    Filled,
+    NormalDistribution,
+    OrthogonalMatrix,
+    SparseMatrix,
+    TruncatedNormalDistribution,
+    UniformDistribution,
+)
 from mspc.ir.types import FLOAT32, DType
 
 STREAM = 0x496E6974
@@ -24,118 +35,11 @@ BLOCK = 1 << 19
 blocks that it meets."""
 
 LARGEST_SEED = 2**32 - 1
-LEAST_SHARE = 1e-4
-"""The least part of a normal distribution that a truncated one may keep: what is outside is drawn again."""
 
 Array = Any
 Slices = tuple[slice, ...]
 Draw = Callable[[Any, tuple[int, ...]], Any]
 """Takes a NumPy generator and a shape; gives an array of that shape, or one number for all elements."""
-
-
-@dataclass(frozen=True)
-class Filled:
-    """Every element is `value`."""
-
-    value: bool | int | float
-    random: ClassVar[bool] = False
-
-    def check(self) -> None:
-        """Raises ValueError for what is no number: a description may come from a damaged file."""
-        if type(self.value) not in (bool, int, float):
-            raise ValueError(f"value is {self.value!r}, not a number")
-
-
-@dataclass(frozen=True)
-class Diagonal:
-    """A matrix with ones on its diagonal, zeros elsewhere."""
-
-    random: ClassVar[bool] = False
-
-    def check(self) -> None:
-        """There is nothing to check."""
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    """A distribution of Float32 numbers, each element drawn in the same way."""
-
-    random: ClassVar[bool] = True
-
-    def check(self) -> None:
-        """Raises ValueError for a parameter that is no finite number."""
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise ValueError(f"{entry.name} is {value!r}, not a finite number")
-
-    def draw(self, generator: Any, shape: tuple[int, ...]) -> Array:
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class NormalDistribution(_Drawn):
-    """Deviation `sigma` around `mean`."""
-
-    sigma: float
-    mean: float
-
-    def draw(self, generator: Any, shape: tuple[int, ...]) -> Array:
-        return generator.standard_normal(shape, np.float32) * np.float32(self.sigma) + np.float32(self.mean)
-
-
-@dataclass(frozen=True)
-class UniformDistribution(_Drawn):
-    """Uniform in [-scale, scale)."""
-
-    scale: float
-
-    def draw(self, generator: Any, shape: tuple[int, ...]) -> Array:
-        return (generator.random(shape, np.float32) * np.float32(2) - np.float32(1)) * np.float32(self.scale)
-
-
-@dataclass(frozen=True)
-class TruncatedNormalDistribution(_Drawn):
-    """Deviation `sigma` around `mean`; values outside mean + [a, b] sigma are drawn again."""
-
-    sigma: float
-    mean: float
-    a: float
-    b: float
-
-    def check(self) -> None:
-        super().check()
-        share = (math.erf(self.b / math.sqrt(2)) - math.erf(self.a / math.sqrt(2))) / 2
-        if share < LEAST_SHARE:
-            raise ValueError(f"from {self.a:g} to {self.b:g} deviations there is next to no value to draw")
-
-    def draw(self, generator: Any, shape: tuple[int, ...]) -> Array:
-        values = np.asarray(generator.standard_normal(shape, np.float32))
-        outside = (values < self.a) | (values > self.b)
-        while outside.any():
-            values[outside] = generator.standard_normal(int(outside.sum()), np.float32)
-            outside = (values < self.a) | (values > self.b)
-        return values * np.float32(self.sigma) + np.float32(self.mean)
-
-
-@dataclass(frozen=True)
-class OrthogonalMatrix(_Drawn):
-    """`gain` times a matrix [first dimension, product of the others] whose rows, or columns where there are fewer, are
-    orthonormal: the Q of a random matrix (Saxe et al. 2014). It can be drawn as a whole only."""
-
-    gain: float
-
-    def draw(self, generator: Any, shape: tuple[int, ...]) -> Array:
-        rows, columns = shape[0], math.prod(shape[1:])
-        drawn = generator.standard_normal((max(rows, columns), min(rows, columns)), np.float32)
-        factors: Any = np.linalg.qr(drawn)
-        found = factors.Q * np.where(np.diagonal(factors.R) < 0, np.float32(-1), np.float32(1))
-        return (found if rows >= columns else found.T).reshape(shape) * np.float32(self.gain)
-
-
-Distribution = (
-    Filled | Diagonal | NormalDistribution | UniformDistribution | TruncatedNormalDistribution | OrthogonalMatrix
-)
 
 DISTRIBUTIONS: dict[str, type[Distribution]] = {
     "Constant": Filled,
@@ -144,6 +48,8 @@ DISTRIBUTIONS: dict[str, type[Distribution]] = {
     "Uniform": UniformDistribution,
     "TruncatedNormal": TruncatedNormalDistribution,
     "Orthogonal": OrthogonalMatrix,
+    "Dirac": DiagonalKernel,
+    "Sparse": SparseMatrix,
 }
 """The names in `program.json`."""
 
@@ -171,12 +77,24 @@ class Description:
                 np.full((), self.distribution.value, self.dtype.numpy)
         except (ValueError, OverflowError) as error:
             raise MspcError(f"the initializer makes no {self.dtype}: {error}") from None
-        if isinstance(self.distribution, Diagonal) and len(self.shape) != 2:
-            raise MspcError(f"the initializer Identity makes matrices, not a tensor of shape {self.shape}")
-        if isinstance(self.distribution, OrthogonalMatrix) and len(self.shape) < 2:
-            raise MspcError(f"the initializer Orthogonal makes matrices, not a tensor of shape {self.shape}")
+        self._check_shape()
         if self.zero_row is not None and not (self.shape and 0 <= self.zero_row < self.shape[0]):
             raise MspcError(f"a tensor of shape {self.shape} has no row {self.zero_row} to be zero")
+
+    def _check_shape(self) -> None:
+        rank = len(self.shape)
+        if isinstance(self.distribution, DiagonalKernel):
+            if not 3 <= rank <= 5:
+                raise MspcError(f"the initializer Dirac makes kernels of 3 to 5 dimensions, not of shape {self.shape}")
+            if self.shape[0] % self.distribution.groups:
+                raise MspcError(
+                    f"the initializer Dirac: {self.distribution.groups} groups do not divide the first dimension of "
+                    f"shape {self.shape}"
+                )
+        matrix = isinstance(self.distribution, Diagonal | SparseMatrix) and rank != 2
+        if matrix or (isinstance(self.distribution, OrthogonalMatrix) and rank < 2):
+            name = _name_of(self.distribution)
+            raise MspcError(f"the initializer {name} makes matrices, not a tensor of shape {self.shape}")
 
     def fill(self, slices: Slices | None = None) -> Array:
         """The values in `slices` of the whole tensor (None: all of it), as an array of its own.
@@ -191,7 +109,9 @@ class Description:
             result = np.full(sizes, self.distribution.value, self.dtype.numpy)
         elif isinstance(self.distribution, Diagonal):
             result = np.eye(*sizes, k=bounds[0][0] - bounds[1][0], dtype=self.dtype.numpy)
-        elif isinstance(self.distribution, OrthogonalMatrix):
+        elif isinstance(self.distribution, DiagonalKernel):
+            result = self.distribution.part(self.shape, bounds, self.dtype)
+        elif isinstance(self.distribution, OrthogonalMatrix | SparseMatrix):
             values = self.distribution.draw(Stream(self.seed, self.counter).generator(), self.shape)
             result = part_of(values, self.shape, self.dtype, slices)
         else:
@@ -202,8 +122,7 @@ class Description:
 
     def entry(self) -> dict[str, Any]:
         """What `program.json` says of it, beside shape and element type."""
-        name = next(name for name, kind in DISTRIBUTIONS.items() if type(self.distribution) is kind)
-        found: dict[str, Any] = {"initializer": name}
+        found: dict[str, Any] = {"initializer": _name_of(self.distribution)}
         for field in fields(self.distribution):
             value = getattr(self.distribution, field.name)
             found[field.name] = value if isinstance(value, int) or math.isfinite(value) else str(value)
@@ -212,6 +131,10 @@ class Description:
         if self.zero_row is not None:
             found["zero_row"] = self.zero_row
         return found
+
+
+def _name_of(distribution: Distribution) -> str:
+    return next(name for name, kind in DISTRIBUTIONS.items() if type(distribution) is kind)
 
 
 def read_description(entry: Any, shape: tuple[int, ...], dtype: DType) -> Description:
@@ -319,7 +242,7 @@ def exact_in(description: Description, dtype: DType) -> bool:
     if isinstance(made, Filled):
         first = np.full((), made.value, description.dtype.numpy).astype(dtype.numpy)
         return np.array_equal(first, np.full((), made.value, dtype.numpy), equal_nan=dtype.is_float)
-    return isinstance(made, Diagonal) or description.dtype == FLOAT32
+    return isinstance(made, Diagonal | DiagonalKernel) or description.dtype == FLOAT32
 
 
 def _bounds(shape: tuple[int, ...], slices: Slices | None) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Initializers, and the values that they will make: the same seed and counter give the same numbers on every rank.
+"""The values that initializers will make: the same seed and counter give the same numbers on every rank.
 
 An `InitialValue` knows shape, dtype and how to draw; nothing is drawn before someone asks, and a rank
 may ask for its slice alone. Those of mspc's own initializers can be described as data (`ir/initial_value.py`).
@@ -6,252 +6,37 @@ may ask for its slice alone. Those of mspc's own initializers can be described a
 
 from __future__ import annotations
 
-import math
-import numbers
 from typing import Any
 
 import numpy as np
 
-from mspc.api import state
-from mspc.api.common import seed
+from mspc.api.common.initializer_names import as_initializer
+from mspc.api.common.initializers import (
+    Constant,
+    HeNormal,
+    HeUniform,
+    Initializer,
+    Normal,
+    Uniform,
+    XavierUniform,
+)
+from mspc.api.common.seed import next_initial_value
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.initial_value import (
     Description,
-    Diagonal,
-    Distribution,
-    Filled,
-    NormalDistribution,
-    OrthogonalMatrix,
     Slices,
     Stream,
-    TruncatedNormalDistribution,
-    UniformDistribution,
     clear_row,
     draw_blocks,
     exact_in,
     part_of,
 )
-from mspc.ir.types import FLOAT32, DType, dtype_of
-
-
-class Initializer:
-    """How values are drawn. Subclasses outside mspc override `draw`; mspc's own say it as data, by `distribution`."""
-
-    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
-        """What draws a tensor of `shape`, where the distribution depends on it."""
-        return self
-
-    independent = False
-    """Whether every element is drawn in the same way, so that parts of a tensor can be drawn alone. Others are drawn
-    whole, and the slice kept."""
-
-    needs_random = True
-
-    def distribution(self) -> Distribution | None:
-        """The values as data; None where only `draw` knows."""
-        return None
-
-    def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
-        """Values of `shape`, or one number for all."""
-        init = self.of_shape(shape)
-        found = init.distribution()
-        if found is None:
-            raise NotImplementedError(f"{type(self).__name__} draws no values")
-        if isinstance(found, Filled):
-            return found.value
-        if isinstance(found, Diagonal):
-            return Description(found, shape, FLOAT32).fill()
-        return found.draw(generator, shape)
-
-    def __repr__(self) -> str:
-        values = ", ".join(f"{k}={v}" for k, v in sorted(vars(self).items()))
-        return f"{type(self).__name__}({values})"
-
-
-class Constant(Initializer):
-    """Every element is `value`, a number or an array of the parameter's shape."""
-
-    needs_random = False
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def distribution(self) -> Distribution | None:
-        value = self.value.item() if isinstance(self.value, np.generic) else self.value
-        return Filled(value) if isinstance(value, bool | int | float) else None
-
-    def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
-        return self.value
-
-
-class Zero(Constant):
-    """Every element is 0."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-
-
-class One(Constant):
-    """Every element is 1."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-
-
-class Normal(Initializer):
-    """Normal distribution with deviation `sigma` around `mean`."""
-
-    independent = True
-
-    def __init__(self, sigma: float = 0.01, mean: float = 0.0) -> None:
-        self.sigma = sigma
-        self.mean = mean
-
-    def distribution(self) -> Distribution | None:
-        return NormalDistribution(_plain(self.sigma), _plain(self.mean))
-
-
-class Uniform(Initializer):
-    """Uniform in [-scale, scale)."""
-
-    independent = True
-
-    def __init__(self, scale: float = 0.07) -> None:
-        self.scale = scale
-
-    def distribution(self) -> Distribution | None:
-        return UniformDistribution(_plain(self.scale))
-
-
-class TruncatedNormal(Initializer):
-    """Normal distribution, values outside mean + [a, b] sigma drawn again."""
-
-    independent = True
-
-    def __init__(self, sigma: float = 0.01, mean: float = 0.0, a: float = -2.0, b: float = 2.0) -> None:
-        self.sigma = sigma
-        self.mean = mean
-        self.a = a
-        self.b = b
-
-    def distribution(self) -> Distribution | None:
-        return TruncatedNormalDistribution(*map(_plain, (self.sigma, self.mean, self.a, self.b)))
-
-
-class _Scaled(Initializer):
-    """A distribution whose scale depends on the shape of the tensor; subclasses override `of_shape`."""
-
-
-class XavierUniform(_Scaled):
-    """Uniform in gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010)."""
-
-    def __init__(self, gain: float = 1.0) -> None:
-        self.gain = gain
-
-    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
-        fan_in, fan_out = fans(shape)
-        return Uniform(self.gain * math.sqrt(6.0 / (fan_in + fan_out)))
-
-
-class XavierNormal(_Scaled):
-    """Normal with deviation gain * sqrt(2 / (fan_in + fan_out)) (Glorot and Bengio 2010)."""
-
-    def __init__(self, gain: float = 1.0) -> None:
-        self.gain = gain
-
-    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
-        fan_in, fan_out = fans(shape)
-        return Normal(self.gain * math.sqrt(2.0 / (fan_in + fan_out)))
-
-
-class HeUniform(_Scaled):
-    """Uniform in sqrt(3) * gain / sqrt(fan) (He et al. 2015)."""
-
-    def __init__(
-        self, negative_slope: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
-    ) -> None:
-        self.negative_slope = negative_slope
-        self.mode = mode
-        self.nonlinearity = nonlinearity
-
-    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
-        return Uniform(math.sqrt(3.0) * self.deviation(shape))
-
-    def deviation(self, shape: tuple[int, ...]) -> float:
-        fan_in, fan_out = fans(shape)
-        fan = {"fan_in": fan_in, "fan_out": fan_out}.get(self.mode)
-        if fan is None:
-            raise ApiValueError(
-                f"{type(self).__name__}: mode {self.mode!r} is neither 'fan_in' nor 'fan_out'"
-            )
-        return gain(self.nonlinearity, self.negative_slope) / math.sqrt(fan)
-
-
-class HeNormal(HeUniform):
-    """Normal with deviation gain / sqrt(fan) (He et al. 2015)."""
-
-    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
-        return Normal(self.deviation(shape))
-
-
-class Identity(Initializer):
-    """Ones on the diagonal of a matrix."""
-
-    needs_random = False
-
-    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
-        if len(shape) != 2:
-            raise ApiValueError(f"Identity needs a matrix, not shape {shape}")
-        return self
-
-    def distribution(self) -> Distribution | None:
-        return Diagonal()
-
-
-class Orthogonal(Initializer):
-    """`gain` times a matrix with orthonormal rows or columns (Saxe et al. 2014); it is drawn whole, then cut."""
-
-    def __init__(self, gain: float = 1.0) -> None:
-        self.gain = gain
-
-    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
-        fans(shape)
-        return self
-
-    def distribution(self) -> Distribution | None:
-        return OrthogonalMatrix(_plain(self.gain))
-
-
-NAMED: dict[str, type[Initializer]] = {
-    "zeros": Zero, "zero": Zero, "ones": One, "one": One, "normal": Normal, "uniform": Uniform,
-    "truncatednormal": TruncatedNormal, "trunc_normal": TruncatedNormal,
-    "xavieruniform": XavierUniform, "xavier_uniform": XavierUniform, "xaviernormal": XavierNormal,
-    "xavier_normal": XavierNormal, "heuniform": HeUniform, "he_uniform": HeUniform, "henormal": HeNormal,
-    "he_normal": HeNormal, "identity": Identity,
-    "orthogonal": Orthogonal,
-}  # fmt: skip
-
-
-def fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """(fan_in, fan_out) of a weight [out, in, ...]. Raises ValueError below two dimensions."""
-    if len(shape) < 2:
-        raise ApiValueError(f"this initializer needs at least 2 dimensions, not shape {shape}")
-    receptive = math.prod(shape[2:])
-    return shape[1] * receptive, shape[0] * receptive
-
-
-def gain(nonlinearity: str, slope: float) -> float:
-    """The factor by which a nonlinearity asks for larger weights. Raises ValueError for an unknown one."""
-    gains = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0, "relu": math.sqrt(2.0), "selu": 0.75}
-    gains["leaky_relu"] = math.sqrt(2.0 / (1.0 + slope * slope))
-    if nonlinearity not in gains:
-        raise ApiValueError(f"unknown nonlinearity {nonlinearity!r}; known are {', '.join(gains)}")
-    return gains[nonlinearity]
-
-
-def _plain(value: Any) -> Any:
-    """A setting of an initializer as a number of Python."""
-    return value.item() if isinstance(value, np.generic) else value
+from mspc.ir.types import DType, dtype_of
+
+__all__ = [
+    "HeNormal", "HeUniform", "InitialValue", "Initializer", "Normal", "Uniform", "XavierUniform", "as_initializer",
+    "checked_shape", "initial_value",
+]  # fmt: skip
 
 
 class InitialValue:
@@ -261,14 +46,11 @@ class InitialValue:
     """
 
     def __init__(self, init: Initializer, shape: tuple[int, ...], dtype: DType) -> None:
-        session = state.current()
         self.init = init
         self.shape = shape
         self.dtype = dtype
-        self.seed = seed.DEFAULT_SEED if session.seed is None else session.seed
-        self.counter = session.initializers
+        self.seed, self.counter = next_initial_value()
         self.zero_row: int | None = None
-        session.initializers += 1
 
     @staticmethod
     def filled(number: Any, shape: tuple[int, ...], dtype: DType) -> InitialValue:
@@ -336,29 +118,9 @@ def _draws_itself(init: Initializer) -> bool:
     for kind in type(init).__mro__:
         if "distribution" in vars(kind) or "of_shape" in vars(kind):
             return False
-        if "draw" in vars(kind):
+        if "draw" in vars(kind) or "_initialize" in vars(kind):
             return True
     return False
-
-
-def as_initializer(init: Any) -> Initializer:
-    """The Initializer that a name, a number, a class or an object stands for.
-
-    Raises:
-        ValueError: no initializer has this name. TypeError: `init` is nothing of these.
-    """
-    if isinstance(init, Initializer):
-        return init
-    if isinstance(init, type) and issubclass(init, Initializer):
-        return init()
-    if isinstance(init, str):
-        found = NAMED.get(init.lower())
-        if found is None:
-            raise ApiValueError(f"unknown initializer {init!r}; known are {', '.join(sorted(NAMED))}")
-        return found()
-    if isinstance(init, numbers.Number):
-        return Constant(init)
-    raise ApiTypeError(f"an initializer is a name, a number or an Initializer, not {type(init).__name__}")
 
 
 def checked_shape(shape: Any) -> tuple[int, ...]:

@@ -4,31 +4,45 @@ from __future__ import annotations
 
 from typing import Any
 
-from mspc.api.common.initial_values import (
+import numpy as np
+
+from mspc.api.common.initial_values import initial_value
+from mspc.api.common.initializers import (
     Constant,
     HeNormal,
     HeUniform,
-    Identity,
     Initializer,
     Normal,
     One,
-    Orthogonal,
     TruncatedNormal,
     Uniform,
     XavierNormal,
     XavierUniform,
     Zero,
-    initial_value,
+    fan_of,
+    fans,
+    gain,
 )
+from mspc.api.common.shaped_initializers import Dirac, Identity, Orthogonal, Sparse, VarianceScaling
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiValueError
 from mspc.ir.types import FLOAT32
 
 __all__ = [
-    "Constant", "HeNormal", "HeUniform", "Identity", "Initializer", "Normal", "One", "Orthogonal", "TruncatedNormal",
-    "Uniform",
-    "XavierNormal", "XavierUniform", "Zero", "initializer",
+    "Constant", "Dirac", "HeNormal", "HeUniform", "Identity", "Initializer", "Normal", "One", "Orthogonal", "Sparse",
+    "TruncatedNormal", "Uniform", "VarianceScaling", "XavierNormal", "XavierUniform", "Zero", "initializer",
 ]  # fmt: skip
+
+_calculate_fan_in_and_fan_out = _calculate_in_and_out = fans
+_calculate_correct_fan = fan_of
+_calculate_gain = gain
+"""Their names in scripts with initializers of their own."""
+
+
+def _assignment(arr: Any, num: Any) -> Any:
+    """Fill an array, as scripts' own initializers do; the array."""
+    arr[...] = np.asarray(num)
+    return arr
 
 
 def initializer(init: Any, shape: Any = None, dtype: Any = FLOAT32) -> Tensor:

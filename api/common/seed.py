@@ -39,6 +39,13 @@ def get_seed() -> int | None:
     return state.current().seed
 
 
+def next_initial_value() -> tuple[int, int]:
+    """Seed and counter of the next tensor whose first values are asked for."""
+    session = state.current()
+    session.initializers += 1
+    return (DEFAULT_SEED if session.seed is None else session.seed), session.initializers - 1
+
+
 def generator(*key: int) -> Any:
     """A generator for data pipelines, which depends on the seed and on `key` alone."""
     session = state.current()

@@ -49,15 +49,18 @@ class WithWideLossCell(Cell):
 
 
 class WithEvalCell(Cell):
-    """(loss, output, label), for metrics."""
+    """(loss, output, label), for metrics; with `add_cast_fp32` computed from Float32 outputs and labels."""
 
     def __init__(self, network: Cell, loss_fn: Any, add_cast_fp32: bool = False) -> None:
         super().__init__(auto_prefix=False)
         self._network = network
         self._loss_fn = loss_fn
+        self.add_cast_fp32 = add_cast_fp32
 
     def construct(self, data: Any, label: Any) -> Any:
         outputs = self._network(data)
+        if self.add_cast_fp32:
+            outputs, label = _wide(outputs), _wide(label)
         loss = self._loss_fn(outputs, label)
         return loss, outputs, label
 

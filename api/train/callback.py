@@ -2,108 +2,33 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.train.serialization import save_checkpoint
-from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.ir.files.beside import remove
-from mspc.ir.files.whole import check_folder
+from mspc.api.train.checkpointing import CheckpointConfig, ModelCheckpoint
+from mspc.api.train.history import History, LambdaCallback, SummaryCollector
+from mspc.api.train.learning_rates import LearningRateScheduler
+from mspc.api.train.listening import Callback, CallbackParam, RunContext, loss_of, write_line
+from mspc.api.train.monitored import EarlyStopping, ReduceLROnPlateau
+from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.types import BOOL
 
 __all__ = [
-    "Callback", "CheckpointConfig", "LearningRateScheduler", "LossMonitor", "ModelCheckpoint", "RunContext",
-    "TimeMonitor",
+    "Callback", "CheckpointConfig", "EarlyStopping", "History", "LambdaCallback", "LearningRateScheduler",
+    "LossMonitor", "ModelCheckpoint", "ReduceLROnPlateau", "RunContext", "SummaryCollector", "TimeMonitor",
 ]  # fmt: skip
 
-
-class CallbackParam(dict[str, Any]):
-    """What is known about the run, as attributes: cur_epoch_num, cur_step_num, batch_num, net_outputs, ..."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self:
-            return self[name]
-        raise AttributeError(name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self[name] = value
-
-
-class RunContext:
-    """A run as callbacks see it."""
-
-    def __init__(self, original_args: CallbackParam) -> None:
-        self._args = original_args
-        self._stop = False
-
-    def original_args(self) -> CallbackParam:
-        """What is known about the run."""
-        return self._args
-
-    def request_stop(self) -> None:
-        """End training after this step."""
-        self._stop = True
-
-    def get_stop_requested(self) -> bool:
-        return self._stop
-
-
-class Callback:
-    """Methods that Model calls; subclasses override what they need.
-
-    The names without `on_train_` are MindSpore's older ones and are called by the newer ones.
-    """
-
-    def begin(self, run_context: RunContext) -> None: ...
-    def epoch_begin(self, run_context: RunContext) -> None: ...
-    def epoch_end(self, run_context: RunContext) -> None: ...
-    def step_begin(self, run_context: RunContext) -> None: ...
-    def step_end(self, run_context: RunContext) -> None: ...
-    def end(self, run_context: RunContext) -> None: ...
-
-    def on_train_begin(self, run_context: RunContext) -> None:
-        self.begin(run_context)
-
-    def on_train_epoch_begin(self, run_context: RunContext) -> None:
-        self.epoch_begin(run_context)
-
-    def on_train_epoch_end(self, run_context: RunContext) -> None:
-        self.epoch_end(run_context)
-
-    def on_train_step_begin(self, run_context: RunContext) -> None:
-        self.step_begin(run_context)
-
-    def on_train_step_end(self, run_context: RunContext) -> None:
-        self.step_end(run_context)
-
-    def on_train_end(self, run_context: RunContext) -> None:
-        self.end(run_context)
-
-    def on_eval_begin(self, run_context: RunContext) -> None:
-        self.begin(run_context)
-
-    def on_eval_step_end(self, run_context: RunContext) -> None:
-        self.step_end(run_context)
-
-    def on_eval_end(self, run_context: RunContext) -> None:
-        self.end(run_context)
-
-    def __enter__(self) -> Callback:
-        return self
-
-    def __exit__(self, *_: Any) -> None: ...
+InternalCallbackParam = _InternalCallbackParam = CallbackParam
+"""Its names in scripts with loops of their own."""
 
 
 class LossMonitor(Callback):
     """Prints `epoch: 1 step: 1, loss is 0.25` at every `per_print_times`-th step, the shortest text of
-    the number.
+    the number; where `Model.fit` has evaluated, `Eval result: epoch 1, metrics: {...}` at the end of the epoch.
 
     A loss that is NaN or infinite ends training with an ExecutionError, unless the step was left out for an overflow.
     """
@@ -119,7 +44,7 @@ class LossMonitor(Callback):
     def step_end(self, run_context: RunContext) -> None:
         param = run_context.original_args()
         loss = loss_of(param.net_outputs)
-        epoch, step = param.cur_epoch_num, (param.cur_step_num - 1) % param.batch_num + 1
+        epoch, step = param.get("cur_epoch_num", 1), (param.cur_step_num - 1) % param.batch_num + 1
         if loss is not None and not np.isfinite(loss) and not _left_out(param.net_outputs):
             raise ExecutionError(f"epoch: {epoch} step: {step}, loss is {loss!s}: training stops")
         if param.get("mode") == "eval" or not self._every:
@@ -128,9 +53,12 @@ class LossMonitor(Callback):
             self._last = 0
         if param.cur_step_num - self._last >= self._every:
             self._last = param.cur_step_num
-            # One write per line: lines of several ranks must not mix.
-            sys.stdout.write(f"epoch: {epoch} step: {step}, loss is {loss!s}\n")
-            sys.stdout.flush()
+            write_line(f"epoch: {epoch} step: {step}, loss is {loss!s}")
+
+    def on_train_epoch_end(self, run_context: RunContext) -> None:
+        param = run_context.original_args()
+        if param.get("eval_results"):
+            write_line(f"Eval result: epoch {param.cur_epoch_num}, metrics: {param.metrics}")
 
 
 def _left_out(outputs: Any) -> bool:
@@ -140,172 +68,42 @@ def _left_out(outputs: Any) -> bool:
     return outputs[1].dtype == BOOL and outputs[1].size == 1 and bool(np.asarray(outputs[1].value).flat[0])
 
 
-def loss_of(outputs: Any) -> Any:
-    """The loss among the outputs of a step, a NumPy number whose str is its shortest text; None
-    without one.
-    """
-    if isinstance(outputs, (tuple, list)):
-        outputs = outputs[0] if outputs else None
-    if isinstance(outputs, Tensor):
-        value = outputs.value
-        return value.reshape(-1)[0] if value.size == 1 else value.mean(dtype=value.dtype)
-    return outputs if isinstance(outputs, (int, float, np.generic)) else None
-
-
 class TimeMonitor(Callback):
-    """Prints how long every epoch and its steps took, in milliseconds."""
-
-    def __init__(self, data_size: int | None = None, data_time: bool = False) -> None:
-        self.data_size = data_size
-        self._start = 0.0
-
-    def epoch_begin(self, run_context: RunContext) -> None:
-        self._start = time.perf_counter()
-
-    def epoch_end(self, run_context: RunContext) -> None:
-        spent = (time.perf_counter() - self._start) * 1000
-        steps = self.data_size or run_context.original_args().get("batch_num") or 1
-        sys.stdout.write(f"Train epoch time: {spent:5.3f} ms, per step time: {spent / steps:5.3f} ms\n")
-        sys.stdout.flush()
-
-
-class CheckpointConfig:
-    """When ModelCheckpoint saves.
+    """Prints how long every epoch and its steps took, in milliseconds.
 
     Args:
-        save_checkpoint_steps: every so many steps. save_checkpoint_seconds: or so many seconds, when
-            steps is 0.
-        keep_checkpoint_max: older files are removed beyond that number, 0 keeps all.
-        integrated_save: full parameters; the only kind there is.
-        saved_network: its parameters are saved instead of the training network's.
-        append_info: further entries, "epoch_num", "step_num" or {name: number}.
+        data_size: steps of an epoch, where the run does not know them.
+        data_time: say how long a step waited for its data, too; not in sink mode, where nobody asks between steps.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong kind.
     """
 
-    def __init__(
-        self, save_checkpoint_steps: int = 1, save_checkpoint_seconds: int = 0, keep_checkpoint_max: int = 5,
-        keep_checkpoint_per_n_minutes: int = 0, integrated_save: bool = True, async_save: Any = False,
-        saved_network: Any = None, append_info: Any = None, enc_key: Any = None, enc_mode: str = "AES-GCM",
-        exception_save: bool = False, crc_check: bool = False, remove_redundancy: bool = False,
-        format: str = "ckpt",
-        **_: Any,
-    ) -> None:  # fmt: skip
-        numbers = {
-            "save_checkpoint_steps": save_checkpoint_steps,
-            "save_checkpoint_seconds": save_checkpoint_seconds,
-            "keep_checkpoint_max": keep_checkpoint_max,
-            "keep_checkpoint_per_n_minutes": keep_checkpoint_per_n_minutes,
-        }
-        for name, value in numbers.items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                raise ApiValueError(f"CheckpointConfig: {name} {value!r} must be an integer, 0 or more")
-        if not save_checkpoint_steps and not save_checkpoint_seconds:
-            raise ApiValueError(
-                "CheckpointConfig: save_checkpoint_steps or save_checkpoint_seconds must be given"
-            )
-        if enc_key is not None:
-            raise ApiValueError("CheckpointConfig: encryption is not supported")
-        self.save_checkpoint_steps = save_checkpoint_steps or 0
-        self.save_checkpoint_seconds = save_checkpoint_seconds or 0
-        self.keep_checkpoint_max = keep_checkpoint_max or 0
-        self.keep_checkpoint_per_n_minutes = keep_checkpoint_per_n_minutes or 0
-        self.integrated_save = integrated_save
-        self.saved_network = saved_network
-        self.append_info = append_info or []
+    def __init__(self, data_size: int | None = None, data_time: bool = False) -> None:
+        if data_size is not None and (isinstance(data_size, bool) or not isinstance(data_size, int) or data_size < 1):
+            raise ApiValueError(f"TimeMonitor: data_size {data_size!r} must be a positive integer")
+        if not isinstance(data_time, bool):
+            raise ApiTypeError(f"TimeMonitor: data_time must be True or False, not {data_time!r}")
+        self.data_size = data_size
+        self.data_time = data_time
+        self._start = self._asked = self._waited = 0.0
 
+    def epoch_begin(self, run_context: RunContext) -> None:
+        self._start = self._asked = time.perf_counter()
+        self._waited = 0.0
 
-class ModelCheckpoint(Callback):
-    """Saves parameters to `<directory>/<prefix>-<epoch>_<step>.safetensors`.
-
-    A sharded parameter is gathered first, so every rank writes full parameters, and all ranks must use
-    this callback.
-    """
-
-    def __init__(
-        self, prefix: str | Callable[..., str] = "CKP", directory: Any = None, config: Any = None
-    ) -> None:
-        if not callable(prefix):
-            _check_prefix(prefix)
-        if config is not None and not isinstance(config, CheckpointConfig):
-            raise ApiTypeError(
-                f"ModelCheckpoint: config must be a CheckpointConfig, not {type(config).__name__}"
-            )
-        self._prefix = prefix
-        self._directory = Path(str(directory) if directory is not None else ".")
-        self._config = config or CheckpointConfig()
-        self._saved: list[Path] = []
-        self._last_step = 0
-        self._last_time = time.monotonic()
-
-    @property
-    def latest_ckpt_file_name(self) -> str:
-        return str(self._saved[-1]) if self._saved else ""
-
-    def begin(self, run_context: RunContext) -> None:
-        """Find out before the first step whether files can be written. Raises MspcError where they cannot."""
-        param = run_context.original_args()
-        prefix = "" if callable(self._prefix) else self._prefix
-        last = f"{prefix}-{param.get('epoch_num', 1)}_{param.get('batch_num', 1)}.safetensors"
-        try:
-            check_folder(self._directory, last)
-        except MspcError as error:
-            raise MspcError(f"ModelCheckpoint: {error.message}") from None
+    def step_begin(self, run_context: RunContext) -> None:
+        self._waited += time.perf_counter() - self._asked
 
     def step_end(self, run_context: RunContext) -> None:
+        self._asked = time.perf_counter()
+
+    def epoch_end(self, run_context: RunContext) -> None:
         param = run_context.original_args()
-        if self._due(param.cur_step_num):
-            self._save(run_context)
-
-    def end(self, run_context: RunContext) -> None:
-        if run_context.original_args().cur_step_num != self._last_step:
-            self._save(run_context)
-
-    def on_eval_begin(self, run_context: RunContext) -> None:
-        """An evaluation changes no parameter, so nothing is saved."""
-
-    on_eval_step_end = on_eval_end = on_eval_begin
-
-    def _due(self, step: int) -> bool:
-        config = self._config
-        if config.save_checkpoint_steps:
-            return step >= self._last_step + config.save_checkpoint_steps
-        return time.monotonic() - self._last_time >= config.save_checkpoint_seconds
-
-    def _save(self, run_context: RunContext) -> None:
-        param = run_context.original_args()
-        step = (param.cur_step_num - 1) % param.batch_num + 1
-        prefix = _check_prefix(self._prefix(param)) if callable(self._prefix) else self._prefix
-        path = self._directory / f"{prefix}-{param.cur_epoch_num}_{step}.safetensors"
-        network = self._config.saved_network or param.train_network
-        save_checkpoint(network, str(path), append_dict=self._extra(param))
-        self._last_step = param.cur_step_num
-        self._last_time = time.monotonic()
-        if path in self._saved:
-            self._saved.remove(path)
-        self._saved.append(path)
-        while self._config.keep_checkpoint_max and len(self._saved) > self._config.keep_checkpoint_max:
-            remove(self._saved.pop(0))
-
-    def _extra(self, param: CallbackParam) -> dict[str, Any]:
-        known = {"epoch_num": param.cur_epoch_num, "step_num": param.cur_step_num}
-        found: dict[str, Any] = {}
-        for entry in self._config.append_info:
-            found |= entry if isinstance(entry, dict) else {entry: known[entry]} if entry in known else {}
-        return found
-
-
-def _check_prefix(prefix: Any) -> str:
-    if not isinstance(prefix, str) or not prefix or "/" in prefix or "\0" in prefix:
-        raise ApiValueError(f"ModelCheckpoint: prefix {prefix!r} must be a string without '/'")
-    return prefix
-
-
-class LearningRateScheduler(Callback):
-    """Sets the learning rate of every step: `function(learning_rate, cur_step_num)`."""
-
-    def __init__(self, learning_rate_function: Callable[[float, int], float]) -> None:
-        self._function = learning_rate_function
-
-    def step_end(self, run_context: RunContext) -> None:
-        param = run_context.original_args()
-        rate = param.optimizer.learning_rate
-        rate.set_data(Tensor(float(self._function(float(rate), param.cur_step_num)), rate.dtype))
+        spent = (time.perf_counter() - self._start) * 1000
+        steps = param.get("batch_num") or self.data_size or 1
+        mode = param.get("mode", "train").title()
+        text = f"{mode} epoch time: {spent:5.3f} ms, per step time: {spent / steps:5.3f} ms"
+        if self.data_time and not param.get("dataset_sink_mode"):
+            text += f" (data time: {self._waited * 1000 / steps:5.3f} ms)"
+        write_line(text)

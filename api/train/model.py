@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any
 
 from mspc.api.amp import build_train_network, resolved
 from mspc.api.common.tensor import Tensor
-from mspc.api.context import get_auto_parallel_context
+from mspc.api.context import PYNATIVE_MODE, get_auto_parallel_context, get_context
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.wrap import TrainOneStepCell, WithEvalCell, WithLossCell
 from mspc.api.parallel.auto_parallel import AutoParallel
-from mspc.api.train.callback import Callback, CallbackParam, RunContext
+from mspc.api.setting import say_once
+from mspc.api.train.callback import TimeMonitor
+from mspc.api.train.evaluation import Evaluation
+from mspc.api.train.listening import OLDER, Callback, CallbackManager, CallbackParam, RunContext, callbacks_of
 from mspc.api.train.loss_scale_manager import check_manager
-from mspc.api.train.metrics import get_metrics
+from mspc.api.train.metrics.factory import get_metrics
+from mspc.api.train.progress import ProgressBar
+from mspc.api.train.training import Training
+
+_AMP = ("loss_scale_manager", "keep_batchnorm_fp32")
+_BOOST = ("boost_config_dict", "acc_level")
 
 
 class Model:
@@ -24,11 +32,12 @@ class Model:
         network: a Cell, or an AutoParallel around one. Without loss_fn it returns the loss itself.
         loss_fn: a Cell or function of (output, label). optimizer: an Optimizer; without it `network`
             trains itself.
-        metrics: names or Metrics for `eval`. eval_network: used by `eval` instead of network and
-            loss_fn; it returns
-            (loss, output, label).
+        metrics: names or Metrics for `eval`. eval_network: used by `eval` instead of network and loss_fn.
+            eval_indexes: where loss, output and label stand among its outputs; without them it returns (loss, output,
+            label), or what the metrics take.
         amp_level: how much of the training step computes in half precision: "O0" to "O3" or "auto", see
             `amp.build_train_network`. Evaluation then runs the same network in half precision.
+        boost_level: says that it changes nothing.
         kwargs: loss_scale_manager and keep_batchnorm_fp32 replace what the level says.
 
     Raises:
@@ -47,9 +56,7 @@ class Model:
         if loss_fn is not None and not callable(loss_fn):
             raise ApiTypeError(f"Model: loss_fn must be a Cell or a function, not {type(loss_fn).__name__}")
         amp_level = resolved("Model", amp_level)
-        for key in kwargs:
-            if key not in ("loss_scale_manager", "keep_batchnorm_fp32"):
-                raise ApiValueError(f"Model has no argument {key!r}")
+        _check_others(eval_indexes, boost_level, kwargs)
         manager = check_manager("Model", kwargs.get("loss_scale_manager"))
         if optimizer is None and (amp_level != "O0" or manager is not None):
             what = "amp_level" if amp_level != "O0" else "loss_scale_manager"
@@ -59,10 +66,11 @@ class Model:
         self._loss_fn = loss_fn
         self._optimizer = optimizer
         self._amp_level = amp_level
-        self._amp_settings = kwargs
+        self._amp_settings = {key: kwargs[key] for key in _AMP if key in kwargs}
         self._metrics = get_metrics(metrics)
         self._train_network = self._built_for_training()
-        self._eval_network = eval_network
+        self._predict_network = self._parallelized(self._network)
+        self._eval_network = None if eval_network is None else self._parallelized(eval_network)
         self._eval_indexes = eval_indexes
 
     def _built_for_training(self) -> Cell:
@@ -76,7 +84,12 @@ class Model:
                 network = WithLossCell(network, self._loss_fn)
             if self._optimizer is not None:
                 network = TrainOneStepCell(network, self._optimizer)
-        return network if self._parallel is None else self._parallel.wrapping(network)
+        return self._parallelized(network)
+
+    def _parallelized(self, network: Cell) -> Cell:
+        """A network as the AutoParallel around the model's own splits it."""
+        is_bare = self._parallel is not None and not isinstance(network, AutoParallel)
+        return self._parallel.wrapping(network) if self._parallel is not None and is_bare else network
 
     @property
     def train_network(self) -> Cell:
@@ -85,7 +98,7 @@ class Model:
 
     @property
     def predict_network(self) -> Cell:
-        return self._network
+        return self._predict_network
 
     @property
     def eval_network(self) -> Any:
@@ -97,67 +110,96 @@ class Model:
     ) -> None:  # fmt: skip
         """Train for `epoch` passes over the data.
 
-        `dataset_sink_mode` and `sink_size` change nothing but the count: with a sink_size an epoch is
-        that many steps.
+        Args:
+            dataset_sink_mode: callbacks are told of a whole epoch at its end, as of one step with the epoch's last
+                number. On device_target "CPU" (and in PYNATIVE_MODE) they are told of every step all the same.
+            sink_size: with dataset_sink_mode, so many steps are an epoch; the next one goes on in the data set.
+            initial_epoch: epochs that are done already; `epoch` counts them.
 
         Raises:
             TypeError, ValueError: an argument is of the wrong kind. ExecutionError: a loss is NaN or
             infinite.
         """
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
-            raise ApiValueError(f"Model.train: epoch {epoch!r} must be a positive integer")
-        if not isinstance(initial_epoch, int) or not 0 <= initial_epoch < epoch:
-            raise ApiValueError(f"Model.train: initial_epoch {initial_epoch!r} must be from 0 to {epoch - 1}")
-        if not isinstance(dataset_sink_mode, bool):
-            raise ApiTypeError(
-                f"Model.train: dataset_sink_mode must be True or False, not {dataset_sink_mode!r}"
-            )
-        steps = train_dataset.get_dataset_size()
-        limit = sink_size if dataset_sink_mode and sink_size > 0 else None
-        if steps == 0:
-            raise ApiValueError(
-                "Model.train: the data set has no batch", ["check batch size and drop_remainder"]
-            )
-        self._train_network.set_train(True)
-        param = CallbackParam(
-            train_network=self._train_network, network=self._network, optimizer=self._optimizer, mode="train",
-            epoch_num=epoch, batch_num=limit or steps, train_dataset=train_dataset,
-            cur_step_num=initial_epoch * steps,
-            parallel_mode=get_auto_parallel_context("parallel_mode"),
-            device_number=get_auto_parallel_context("device_num"), dataset_sink_mode=dataset_sink_mode,
-            metrics=self._metrics, eval_results={}, cur_epoch_num=initial_epoch,
-        )  # fmt: skip
-        run = RunContext(param)
-        listeners = _callbacks(callbacks)
-        param.list_callback = listeners
-        _tell(listeners, "on_train_begin", run)
-        for number in range(initial_epoch + 1, epoch + 1):
-            param.cur_epoch_num = number
-            _tell(listeners, "on_train_epoch_begin", run)
-            self._run_epoch(train_dataset, param, run, listeners, limit)
-            _tell(listeners, "on_train_epoch_end", run)
-            if run.get_stop_requested():
-                break
-        _tell(listeners, "on_train_end", run)
+        listeners = callbacks_of(callbacks)
+        self._train("train", epoch, train_dataset, listeners, dataset_sink_mode, sink_size, initial_epoch)
 
-    def _run_epoch(
-        self,
-        dataset: Any,
-        param: CallbackParam,
-        run: RunContext,
-        listeners: list[Callback],
-        limit: int | None,
+    def fit(
+        self, epoch: int, train_dataset: Any, valid_dataset: Any = None, valid_frequency: Any = 1,
+        callbacks: Any = None, dataset_sink_mode: bool = False, valid_dataset_sink_mode: bool = False,
+        sink_size: int = -1, initial_epoch: int = 0,
+    ) -> None:  # fmt: skip
+        """Train as `train` does, and evaluate over `valid_dataset` at the end of epochs.
+
+        Args:
+            valid_frequency: evaluate after every so many epochs, or after those of a list.
+            callbacks: at the end of an evaluated epoch the metrics are `eval_results` there, with the mean loss as
+                "eval_loss". Those of scripts are told of evaluations too, so they must not override methods that
+                both call.
+
+        Raises:
+            TypeError, ValueError: an argument is of the wrong kind, or the model has no metrics to evaluate.
+        """
+        listeners = callbacks_of(callbacks)
+        for listener in listeners:
+            _check_newer("Model.fit", listener)
+        _check_flag("Model.fit", "valid_dataset_sink_mode", valid_dataset_sink_mode)
+        when = _frequency(valid_frequency)
+        evaluation = None if valid_dataset is None else self._evaluation("Model.fit")
+        valid = None if evaluation is None else (evaluation, valid_dataset, when)
+        self._train("fit", epoch, train_dataset, listeners, dataset_sink_mode, sink_size, initial_epoch, valid)
+
+    def _train(
+        self, name: str, epoch: Any, dataset: Any, listeners: list[Callback], sink: Any, sink_size: Any, first: Any,
+        valid: tuple[Evaluation, Any, Any] | None = None,
+    ) -> None:  # fmt: skip
+        _check_counts(f"Model.{name}", epoch, first, sink, sink_size)
+        size = dataset.get_dataset_size()
+        if size == 0:
+            raise ApiValueError(
+                f"Model.{name}: the data set has no batch", ["check batch size and drop_remainder"]
+            )
+        limited = sink and sink_size > 0
+        length = sink_size if limited else size
+        param = self._told("train", length, train_dataset=dataset)
+        param.update(epoch_num=epoch, cur_step_num=first * length, cur_epoch_num=first, list_callback=listeners)
+        param.dataset_sink_mode = sink and get_context("device_target") != "CPU"
+        param.dataset_sink_mode = param.dataset_sink_mode and get_context("mode") != PYNATIVE_MODE
+        run, bar = RunContext(param), ProgressBar()
+        together, columns = length if param.dataset_sink_mode else 1, 2 if self._loss_fn is not None else 0
+        training = Training(self._train_network, dataset, run, length, limited, together, columns)
+        with CallbackManager(listeners, run, bar) as told:
+            told.tell("on_train_begin")
+            for number in range(first + 1, epoch + 1):
+                training.epoch(number, told, bar)
+                if valid is not None and valid[2](number):
+                    self._evaluate_between(valid[0], valid[1], run, listeners, bar)
+                told.tell("on_train_epoch_end")
+                param.pop("metrics", None)
+                param.pop("eval_results", None)
+                if run.get_stop_requested():
+                    break
+            told.tell("on_train_end")
+
+    def _evaluate_between(
+        self, evaluation: Evaluation, dataset: Any, run: RunContext, listeners: list[Callback], bar: ProgressBar
     ) -> None:
-        for step, row in enumerate(dataset.create_tuple_iterator(num_epochs=1)):
-            if limit is not None and step >= limit:
-                return
-            param.cur_step_num += 1
-            param.train_dataset_element = row
-            _tell(listeners, "on_train_step_begin", run)
-            param.net_outputs = self._train_network(*row)
-            _tell(listeners, "on_train_step_end", run)
-            if run.get_stop_requested():
-                return
+        """Evaluate at the end of an epoch; the run's numbers are those of training again afterwards."""
+        param = run.original_args()
+        kept = {key: param[key] for key in ("mode", "cur_step_num", "batch_num", "net_outputs", "dataset_sink_mode")}
+        param.update(mode="eval", cur_step_num=0, batch_num=dataset.get_dataset_size(), valid_dataset=dataset)
+        param.update(eval_network=evaluation.network, dataset_sink_mode=False)
+        told = [listener for listener in listeners if not _is_own(listener) or isinstance(listener, TimeMonitor)]
+        evaluation.run(dataset, run, CallbackManager(told, run, bar), bar)
+        param.update(kept)
+
+    def _told(self, mode: str, batch_num: int, **more: Any) -> CallbackParam:
+        """What callbacks are told of any run."""
+        return CallbackParam(
+            train_network=self._train_network, network=self._network, optimizer=self._optimizer,
+            loss_fn=self._loss_fn, mode=mode, batch_num=batch_num, cur_step_num=0, cur_epoch_num=0,
+            parallel_mode=get_auto_parallel_context("parallel_mode"),
+            device_number=get_auto_parallel_context("device_num"), **more,
+        )  # fmt: skip
 
     def build(self, train_dataset: Any = None, valid_dataset: Any = None, **_: Any) -> None:
         """Accepted; a graph is compiled at its first step."""
@@ -167,57 +209,107 @@ class Model:
     ) -> dict[str, Any]:
         """The metrics over a data set, by name.
 
-        Raises:
-            ValueError: the model has no metrics.
-        """
-        if not self._metrics:
-            raise ApiValueError(
-                "Model.eval: the model has no metrics", ["pass metrics={'accuracy'} to Model"]
-            )
-        if self._eval_network is None:
-            if self._loss_fn is None:
-                raise ApiValueError("Model.eval: the model has neither loss_fn nor eval_network")
-            self._eval_network = WithEvalCell(self._network, self._loss_fn)
-        network = self._eval_network
-        network.set_train(False)
-        param = CallbackParam(
-            eval_network=network, network=self._network, mode="eval", valid_dataset=valid_dataset,
-            batch_num=valid_dataset.get_dataset_size(), cur_step_num=0, metrics=self._metrics,
-            cur_epoch_num=0,
-        )  # fmt: skip
-        run = RunContext(param)
-        listeners = _callbacks(callbacks)
-        for metric in self._metrics.values():
-            metric.clear()
-        _tell(listeners, "on_eval_begin", run)
-        for row in valid_dataset.create_tuple_iterator(num_epochs=1):
-            param.cur_step_num += 1
-            param.net_outputs = network(*row)
-            for metric in self._metrics.values():
-                metric.update(*metric.chosen(param.net_outputs, self._eval_indexes))
-            _tell(listeners, "on_eval_step_end", run)
-        results = {name: metric.eval() for name, metric in self._metrics.items()}
-        param.eval_results = param.metrics = results
-        _tell(listeners, "on_eval_end", run)
-        return results
+        Where several ranks share the run, they are those of all that the ranks were fed, equal on all ranks; so all
+        must call this. `dataset_sink_mode` changes nothing.
 
-    def predict(self, *predict_data: Any, backend: Any = None) -> Any:
-        """The network's output. Raises TypeError for data that are no Tensors."""
+        Raises:
+            ValueError: the model has no metrics, or ranks that share batches have different numbers of them.
+            TypeError: an argument is of the wrong kind.
+        """
+        listeners = callbacks_of(callbacks)
+        _check_flag("Model.eval", "dataset_sink_mode", dataset_sink_mode)
+        evaluation = self._evaluation("Model.eval")
+        param = self._told("eval", valid_dataset.get_dataset_size(), valid_dataset=valid_dataset)
+        param.update(eval_network=evaluation.network, dataset_sink_mode=False, list_callback=listeners)
+        run, bar = RunContext(param), ProgressBar()
+        with CallbackManager(listeners, run, bar) as told:
+            evaluation.run(valid_dataset, run, told, bar)
+        return param.metrics
+
+    def _evaluation(self, name: str) -> Evaluation:
+        """What evaluates. Raises ValueError for a model that cannot."""
+        if not self._metrics:
+            raise ApiValueError(f"{name}: the model has no metrics", ["pass metrics={'accuracy'} to Model"])
+        if self._eval_network is not None:
+            return Evaluation(self._eval_network, self._metrics, self._eval_indexes)
+        if self._loss_fn is None:
+            raise ApiValueError(f"{name}: the model has neither loss_fn nor eval_network")
+        widens = self._amp_level in ("O2", "O3")
+        self._eval_network = self._parallelized(WithEvalCell(self._network, self._loss_fn, widens))
+        self._eval_indexes = [0, 1, 2]
+        return Evaluation(self._eval_network, self._metrics, self._eval_indexes)
+
+    def predict(self, *predict_data: Any, backend: Any = None, config: Any = None) -> Any:
+        """The network's output for the rows that this rank hands in. Raises TypeError for data that are no Tensors,
+        ValueError for another backend than mspc."""
         for entry in predict_data:
             if not isinstance(entry, (Tensor, tuple, list)):
                 raise ApiTypeError(f"Model.predict takes Tensors, not {type(entry).__name__}")
-        self._network.set_train(False)
-        return self._network(*predict_data)
+        if backend not in (None, "lite"):
+            raise ApiValueError(f"Model.predict: backend {backend!r} is neither None nor 'lite'")
+        if backend is not None:
+            say_once("Model.predict", "Model.predict(backend='lite') changes nothing here: the network runs as ever")
+        self._predict_network.set_train(False)
+        return self._predict_network(*predict_data)
 
 
-def _callbacks(callbacks: Any) -> list[Callback]:
-    found = [] if callbacks is None else list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]
-    for entry in found:
-        if not isinstance(entry, Callback):
-            raise ApiTypeError(f"callbacks takes Callbacks, not {type(entry).__name__}")
-    return found
+def _check_others(eval_indexes: Any, boost_level: Any, kwargs: Collection[str]) -> None:
+    """Raises TypeError or ValueError for arguments of Model that cannot be."""
+    for key in kwargs:
+        if key not in (*_AMP, *_BOOST):
+            raise ApiValueError(f"Model has no argument {key!r}")
+    if eval_indexes is not None and not _are_places(eval_indexes):
+        raise ApiValueError(
+            f"Model: eval_indexes {eval_indexes!r} must be a list of three integers: where loss, output and label stand"
+        )
+    if boost_level not in ("O0", "O1", "O2", "auto"):
+        raise ApiValueError(f"Model: boost_level {boost_level!r} is not one of 'O0', 'O1', 'O2', 'auto'")
+    if boost_level != "O0" or any(key in kwargs for key in _BOOST):
+        say_once("Model boost", f"Model(boost_level={boost_level!r}) changes nothing here: no step is approximated")
 
 
-def _tell(listeners: list[Callback], event: str, run: RunContext) -> None:
-    for listener in listeners:
-        getattr(listener, event)(run)
+def _are_places(indexes: Any) -> bool:
+    if not isinstance(indexes, list | tuple) or len(indexes) != 3:
+        return False
+    return all(isinstance(i, int) and not isinstance(i, bool) for i in indexes)
+
+
+def _check_flag(name: str, what: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ApiTypeError(f"{name}: {what} must be True or False, not {value!r}")
+
+
+def _check_counts(name: str, epoch: Any, initial_epoch: Any, sink: Any, sink_size: Any) -> None:
+    """Raises TypeError or ValueError for epochs and steps that cannot be."""
+    if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
+        raise ApiValueError(f"{name}: epoch {epoch!r} must be a positive integer")
+    if isinstance(initial_epoch, bool) or not isinstance(initial_epoch, int) or not 0 <= initial_epoch < epoch:
+        raise ApiValueError(f"{name}: initial_epoch {initial_epoch!r} must be from 0 to {epoch - 1}")
+    _check_flag(name, "dataset_sink_mode", sink)
+    if isinstance(sink_size, bool) or not isinstance(sink_size, int) or (sink_size < 1 and sink_size != -1):
+        raise ApiValueError(f"{name}: sink_size {sink_size!r} must be -1 or a positive integer")
+
+
+def _frequency(value: Any) -> Any:
+    """Whether to evaluate after an epoch, by its number. Raises TypeError or ValueError."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise ApiValueError(f"Model.fit: valid_frequency {value} must be at least 1")
+        return lambda number: number % value == 0
+    if not isinstance(value, list | tuple) or any(isinstance(n, bool) or not isinstance(n, int) for n in value):
+        raise ApiTypeError(f"Model.fit: valid_frequency must be an integer or a list of epochs, not {value!r}")
+    return lambda number: number in value
+
+
+def _is_own(listener: Callback) -> bool:
+    return type(listener).__module__.startswith("mspc.")
+
+
+def _check_newer(name: str, listener: Callback) -> None:
+    """Raises ValueError for a callback of a script whose methods training and evaluation would both call."""
+    older = [method for method in OLDER if method in vars(type(listener))]
+    if older and not _is_own(listener):
+        raise ApiValueError(
+            f"{name}: {type(listener).__name__} overrides {', '.join(older)}, which training and evaluation both call",
+            [f"override on_train_{older[0]} or on_eval_{older[0]} instead"],
+        )

@@ -1,0 +1,72 @@
+"""Metrics by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mspc.api.errors import ApiKeyError, ApiTypeError, ApiValueError
+from mspc.api.train.metrics.accuracy import Accuracy, Top1CategoricalAccuracy, Top5CategoricalAccuracy
+from mspc.api.train.metrics.accuracy import TopKCategoricalAccuracy as TopK
+from mspc.api.train.metrics.confusion_matrix import ConfusionMatrix, ConfusionMatrixMetric
+from mspc.api.train.metrics.counted import F1, Precision, Recall
+from mspc.api.train.metrics.curves import ROC, auc
+from mspc.api.train.metrics.error import MAE, MSE, Loss, Perplexity
+from mspc.api.train.metrics.metric import Metric
+from mspc.api.train.metrics.similarity import CosineSimilarity, Dice
+from mspc.ir.nearest import did_you_mean
+
+__all__ = ["get_metric_fn", "get_metrics", "names"]
+
+_BY_NAME: dict[str, Callable[..., Any]] = {
+    "accuracy": Accuracy, "acc": Accuracy, "loss": Loss, "mae": MAE, "mse": MSE, "precision": Precision,
+    "recall": Recall, "F1": F1, "top_1_accuracy": Top1CategoricalAccuracy, "top_5_accuracy": Top5CategoricalAccuracy,
+    "topk": TopK, "confusion_matrix": ConfusionMatrix, "confusion_matrix_metric": ConfusionMatrixMetric,
+    "cosine_similarity": CosineSimilarity, "dice": Dice, "perplexity": Perplexity, "roc": ROC, "auc": auc,
+}  # fmt: skip
+
+
+def names() -> list[str]:
+    """The names that `get_metric_fn` knows."""
+    return sorted(_BY_NAME)
+
+
+def get_metric_fn(name: str, *args: Any, **kwargs: Any) -> Any:
+    """The metric of a name, made with these arguments. Raises KeyError for an unknown name."""
+    if name not in _BY_NAME:
+        raise ApiKeyError(_unknown(name), did_you_mean(str(name), _BY_NAME))
+    return _BY_NAME[name](*args, **kwargs)
+
+
+def get_metrics(metrics: Any) -> dict[str, Metric]:
+    """Metrics by name, in a fixed order: those of a dict, or made for a set or list of names.
+
+    Raises:
+        TypeError: `metrics` is of the wrong kind. ValueError: an unknown name, or one that needs arguments.
+    """
+    if metrics is None:
+        return {}
+    if isinstance(metrics, dict):
+        for key, value in metrics.items():
+            if not isinstance(key, str) or not isinstance(value, Metric):
+                raise ApiTypeError(f"metrics holds {key!r}: {type(value).__name__}, not a name and a Metric")
+        return dict(metrics)
+    if not isinstance(metrics, set | frozenset | list | tuple):
+        raise ApiTypeError(f"metrics must be a dict or a set of names, not {type(metrics).__name__}")
+    return {name: _of_name(name) for name in (sorted(metrics, key=str) if isinstance(metrics, set) else metrics)}
+
+
+def _of_name(name: Any) -> Metric:
+    if not isinstance(name, str) or name not in _BY_NAME:
+        raise ApiValueError(_unknown(name), did_you_mean(str(name), _BY_NAME))
+    try:
+        made = _BY_NAME[name]()
+    except TypeError:
+        made = None
+    if not isinstance(made, Metric):
+        raise ApiValueError(f"metric {name!r} needs arguments", [f"pass {{{name!r}: ...}} with the metric itself"])
+    return made
+
+
+def _unknown(name: Any) -> str:
+    return f"unknown metric {name!r}; known are {', '.join(_BY_NAME)}"

@@ -1,0 +1,74 @@
+"""Passes over a data set that train a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, count, islice
+from typing import Any
+
+from mspc.api.errors import ApiValueError
+from mspc.api.nn.cell import Cell
+from mspc.api.train.listening import CallbackManager, RunContext
+from mspc.api.train.progress import ProgressBar
+
+__all__: tuple[str, ...] = ()
+
+
+class Training:
+    """The epochs of one run.
+
+    Args:
+        length: steps of an epoch. goes_on: an epoch begins where the last one has ended in the data set, which is
+            read over and over, and does not end with it.
+        together: callbacks are told of so many steps at once, as of one.
+        columns: how many columns the rows must have, 0 for any number.
+    """
+
+    def __init__(
+        self, network: Cell, dataset: Any, run: RunContext, length: int, goes_on: bool, together: int, columns: int
+    ) -> None:
+        self._network = network
+        self._dataset = dataset
+        self._run = run
+        self._length = length
+        self._together = together
+        self._columns = columns
+        self._endless = chain.from_iterable(self._pass() for _ in count()) if goes_on else None
+
+    def _pass(self) -> Iterator[Any]:
+        """The rows of one pass over the data set. Raises ValueError for one that does not fit the network."""
+        for row in self._dataset.create_tuple_iterator(num_epochs=1):
+            if self._columns and len(row) != self._columns:
+                raise ApiValueError(
+                    f"Model.train: a row of the data set has {len(row)} columns; with loss_fn it is (data, label)",
+                    ["choose columns of the data set, or let the network compute its loss and leave loss_fn out"],
+                )
+            yield row
+
+    def epoch(self, number: int, listeners: CallbackManager, bar: ProgressBar) -> None:
+        """Train for one epoch."""
+        param = self._run.original_args()
+        param.cur_epoch_num = number
+        self._network.set_train(True)
+        bar.begin(f"epoch {number}/{param.epoch_num}", self._length)
+        listeners.tell("on_train_epoch_begin")
+        rows = self._pass() if self._endless is None else islice(self._endless, self._length)
+        done = 0
+        for row in rows:
+            param.cur_step_num += self._together
+            param.train_dataset_element = row
+            listeners.tell("on_train_step_begin")
+            outputs = self._network(*row)
+            taken = 1
+            for more in islice(rows, self._together - 1):
+                param.train_dataset_element = more
+                outputs = self._network(*more)
+                taken += 1
+                bar.show(done + taken)
+            param.cur_step_num -= self._together - taken
+            param.net_outputs = outputs
+            done += taken
+            listeners.tell("on_train_step_end")
+            bar.show(done)
+            if self._run.get_stop_requested():
+                return
