@@ -21,8 +21,8 @@ from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Stage, compile_traced, trace_call
 from mspc.engine.capture import Launch
+from mspc.engine.doubled import Doubled, Request, requests
 from mspc.engine.dumps import NO_FILES
-from mspc.engine.finite_differences import Doubled, Request, requests
 from mspc.engine.first_values import first_values
 from mspc.engine.made_inputs import made_inputs
 from mspc.engine.programs import Programs, compile_for

@@ -11,7 +11,7 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.report.verification import report
 from mspc.compiler.config import Config
 from mspc.compiler.pipeline import PREPARING, VIEWS, passes_of
-from mspc.engine.finite_differences import Doubled, requests
+from mspc.engine.doubled import Doubled, requests
 from mspc.engine.made_inputs import made_inputs
 from mspc.engine.verification import STEPS, verified
 from mspc.engine.verification import Program as Verification

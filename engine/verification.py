@@ -11,7 +11,8 @@ import numpy as np
 
 from mspc.engine.compared import Row
 from mspc.engine.comparison import Comparison
-from mspc.engine.finite_differences import Doubled
+from mspc.engine.doubled import Doubled
+from mspc.engine.finite_differences import directions
 from mspc.engine.made_inputs import MadeInput
 from mspc.engine.many_ranks import ManyRanks
 from mspc.engine.one_device import OneDevice, Values
@@ -75,7 +76,7 @@ def verified(program: Program, seed: int) -> Verified:
     if program.doubled is not None:
         names = [p.name for p in program.one.parameters if p.kind == "input"]
         values = program.weights | dict(zip(names, device.feeds[0][0], strict=True))
-        rows, found.directions = program.doubled.rows(values, seed)
+        rows, found.directions = directions(program.doubled, values, seed)
         found.rows += rows
         if rows and not found.note:
             found.note = f"by finite differences the gradient of {rows[0].name} is another, on one device too"
