@@ -66,7 +66,7 @@ def verified(program: Program, seed: int) -> Verified:
     Raises:
         NodeFailure: a kernel failed.
     """
-    device, made, expected = _one_device(program)
+    device, made, expected = one_device(program)
     ranks = ManyRanks(program.ranks, program.graph_of, program.plain_of, program.weights, _steps(made))
     noise = cache(partial(device.noise, expected))
     own = bool(program.layouts)
@@ -83,7 +83,7 @@ def verified(program: Program, seed: int) -> Verified:
     return found
 
 
-def _one_device(program: Program) -> tuple[OneDevice, dict[str, MadeInput], list[list[Values]]]:
+def one_device(program: Program) -> tuple[OneDevice, dict[str, MadeInput], list[list[Values]]]:
     """One device, its inputs (of both signs, unless it computes from these what is no number), what it computes."""
     mean = bool(program.many.attrs.get("gradients_mean"))
     tried: list[tuple[OneDevice, dict[str, MadeInput], list[list[Values]]]] = []
