@@ -94,6 +94,12 @@ class Device(StrEnum):
     GPU = "gpu"
 
 
+class Judge(StrEnum):
+    """Values of `--against`."""
+
+    TORCH = "torch"
+
+
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Say on stderr what each pass did, and how long it took.")
 ]
@@ -269,6 +275,9 @@ def verify(
     ranks: Ranks = None,
     input_: Inputs = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the data and weights that are compared.")] = 0,
+    against: Annotated[
+        Judge | None, typer.Option(help="Hold one device against PyTorch instead, operator by operator.")
+    ] = None,
     json: JsonFile = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -285,7 +294,7 @@ def verify(
         script_arguments=tuple(script_arguments or ()),
         loudness=Loudness(verbose, quiet),
     )
-    verify_target(target, options, seed)
+    verify_target(target, options, seed, against is Judge.TORCH)
 
 
 @app.command(short_help="Read a text graph, run passes, print it.")

@@ -15,14 +15,15 @@ from mspc.api.common.parameter import Parameter as ScriptParameter
 from mspc.api.common.tensor import Tensor
 from mspc.commands.compile import CompileOptions, Found, find_launch
 from mspc.commands.report.table import check_json
-from mspc.commands.report.verification import report
+from mspc.commands.report.verification import report, report_against
 from mspc.commands.verify_folder import verify_folder
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Stage, compile_traced, trace_call
+from mspc.engine.against_torch import against_torch
 from mspc.engine.capture import Launch
+from mspc.engine.doubled import Doubled, Request, requests
 from mspc.engine.dumps import NO_FILES
-from mspc.engine.finite_differences import Doubled, Request, requests
 from mspc.engine.first_values import first_values
 from mspc.engine.made_inputs import made_inputs
 from mspc.engine.programs import Programs, compile_for
@@ -38,20 +39,21 @@ SLICED = "slice_to_rank"
 """The pass behind which a rank's graph still has the operators of one device."""
 
 
-def verify_target(target: str, options: CompileOptions, seed: int) -> None:
+def verify_target(target: str, options: CompileOptions, seed: int, with_torch: bool = False) -> None:
     """Compare, print the table and the verdict, fail where anything differs by more than its tolerance.
 
     With the table as JSON on stdout nothing else is printed there.
 
     Args:
-        target: as of `mspc compile`, or the folder that it wrote.
+        target: as of `mspc compile`, or the folder that it wrote. with_torch: one device beside PyTorch, instead of the
+            ranks beside one device.
 
     Raises:
         MspcError: the program cannot be compiled, or the folder not be read. ExecutionError: a value differs.
     """
     check_json(options.json)
     if os.path.isdir(target):
-        verify_folder(Path(target), options, seed)
+        verify_folder(Path(target), options, seed, with_torch)
         return
     found = find_launch(target, options)
     config = Config.from_context(found.launch.context, found.ranks, str(Path(found.launch.script).parent))
@@ -64,7 +66,11 @@ def verify_target(target: str, options: CompileOptions, seed: int) -> None:
     many = _compiled(found.launch, config, options.loudness.on_pass())[0]
     if found.asked():
         _check_ranks_alike(found)
-    report(verified(_program(found.launch, many, seed), seed), config, options.json, options.loudness, seed)
+    program = _program(found.launch, many, seed)
+    if with_torch:
+        report_against(against_torch(program), options.json, options.loudness, seed)
+        return
+    report(verified(program, seed), config, options.json, options.loudness, seed)
 
 
 def _check_ranks_alike(found: Found) -> None:
@@ -122,7 +128,7 @@ def _compiled(launch: Launch, config: Config, on_pass: OnPass | None = None) -> 
             return
         if not config.sharded:
             release_constraints(stage.graph)
-        if config.ranks == 1 and asked:
+        if config.ranks == 1:
             doubled.append(Doubled.of(stage.graph, asked))
         for number, node in enumerate(stage.graph.nodes):
             node.attrs[MARK] = number

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from mspc.commands.compile import CompileOptions
-from mspc.commands.report.verification import report
+from mspc.commands.report.verification import report, report_against
 from mspc.compiler.config import Config
 from mspc.compiler.pipeline import PREPARING, VIEWS, passes_of
-from mspc.engine.finite_differences import Doubled, requests
+from mspc.engine.against_torch import against_torch
+from mspc.engine.doubled import Doubled, requests
 from mspc.engine.made_inputs import made_inputs
 from mspc.engine.verification import STEPS, verified
 from mspc.engine.verification import Program as Verification
@@ -29,7 +30,7 @@ from mspc.passes.sharding.constraints import release_constraints
 from mspc.runtime.program import PROGRAM, Program, load_program, load_slices
 
 
-def verify_folder(folder: Path, options: CompileOptions, seed: int) -> None:
+def verify_folder(folder: Path, options: CompileOptions, seed: int, with_torch: bool = False) -> None:
     """As `verify_target`. A file that has been edited is named; with its mistakes it is what is compared.
 
     Raises:
@@ -46,22 +47,22 @@ def verify_folder(folder: Path, options: CompileOptions, seed: int) -> None:
         raise MspcError(f"{folder} has {len(many.results)} outputs, but the graph of some rank has others")
     config = Config(ranks=program.ranks, mode=program.mode, gradients_mean=mean)
     layouts = [_layout(program, entry, type) for entry, type in zip(program.inputs, types, strict=True)]
-    found = verified(
-        Verification(
-            one,
-            many,
-            program.ranks,
-            doubled,
-            load_slices(program, one, 0),
-            lambda positive: made_inputs(one, types, [], seed, STEPS, positive),
-            graphs.__getitem__,
-            graphs.__getitem__,
-            layouts if config.feeds_own_rows else [],
-        ),
-        seed,
+    compared = Verification(
+        one,
+        many,
+        program.ranks,
+        doubled,
+        load_slices(program, one, 0),
+        lambda positive: made_inputs(one, types, [], seed, STEPS, positive),
+        graphs.__getitem__,
+        graphs.__getitem__,
+        layouts if config.feeds_own_rows else [],
     )
     notes = [f"edited since the compile: {', '.join(edited)}"] if edited else []
-    report(found, config, options.json, options.loudness, seed, notes)
+    if with_torch:
+        report_against(against_torch(compared), options.json, options.loudness, seed, notes)
+        return
+    report(verified(compared, seed), config, options.json, options.loudness, seed, notes)
 
 
 def _checked(folder: Path, options: CompileOptions) -> Program:
@@ -117,7 +118,7 @@ def _alone(graph: Graph) -> tuple[Graph, Doubled | None]:
         graph, _ = manager.apply(find_pass(name), graph)
         if name == "grad":
             release_constraints(graph)
-            doubled = Doubled.of(graph, asked) if asked else None
+            doubled = Doubled.of(graph, asked)
     return graph, doubled
 
 

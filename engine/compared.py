@@ -105,6 +105,8 @@ def _apart(expected: Array, found: Array) -> Array:
     a, b = expected.astype(wide), found.astype(wide)
     with np.errstate(all="ignore"):
         apart = np.abs(a - b)
+    if np.isfinite(apart).all():
+        return apart
     apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, apart)
     return np.where(np.isnan(apart), np.inf, apart)
 

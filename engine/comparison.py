@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ class Comparison:
     ranks: int
     weights: dict[str, Array]
     expected: Sequence[Sequence[Values]]
-    noise: Callable[[], list[list[dict[Any, Noise]]]]
+    noise: Callable[[], Callable[[int, int, Any], Noise]]
     own_rows: bool
     mark: str
 
@@ -75,6 +76,11 @@ class Comparison:
                 rows += [Row("gradient", n, row.shape, row.difference, row.tolerance, row.excused) for n in names if n]
         return rows, first
 
+    @cached_property
+    def least(self) -> float:
+        """The tolerance that all values have at least."""
+        return coarsest(self.one)
+
     def _worst(self, kind: str, name: str, key: Any, value: Value, found: Sequence[Sequence[Values]]) -> Row:
         rows = [self._row(kind, name, key, value, ranks, step) for step, ranks in enumerate(found)]
         return max((r for r in rows if r is not None), key=lambda r: (not r.same, r.excused, r.difference))
@@ -82,12 +88,11 @@ class Comparison:
     def _row(self, kind: str, name: str, key: Any, value: Value, found: Sequence[Values], step: int) -> Row | None:
         """The row of one value in one step; None where no rank has all of it."""
         before = self.weights.get(key) if kind == "parameter" else None
-        least = coarsest(self.one)
         rows: list[Row] = []
         for place, wanted, mine in self._pairs(key, value, found, step):
-            row = compare(kind, name, wanted, mine, least, None, before)
+            row = compare(kind, name, wanted, mine, self.least, None, before)
             if not row.same and np.isfinite(row.difference):
-                row = compare(kind, name, wanted, mine, least, self.noise()[step][place].get(key), before)
+                row = compare(kind, name, wanted, mine, self.least, self.noise()(step, place, key), before)
             rows.append(row)
         return max(rows, key=lambda r: (not r.same, r.excused, r.difference), default=None)
 

@@ -7,8 +7,9 @@ combined by hand.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -51,26 +52,27 @@ class OneDevice:
         then the only one."""
         return self._run(None, poke)
 
-    def noise(self, expected: Sequence[Sequence[Values]]) -> list[list[dict[Any, Noise]]]:
-        """How far the values of such a run move where its inputs do by rounding errors, parameters without what they
-        began with."""
+    def noise(self, expected: Sequence[Sequence[Values]]) -> Callable[[int, int, Any], Noise]:
+        """Tells of a step, a place and a key how far that value of such a run moves where the run's inputs do by
+        rounding errors, parameters without what they began with."""
         first = self.weights
         moves = [_Movement(self.graph, first, sign) for sign in (1.0, -1.0)]
         runs = [(self._run(move), move) for move in moves]
 
-        def of(step: int, place: int, key: Any, value: Array) -> Noise:
+        @cache
+        def of(step: int, place: int, key: Any) -> Noise:
+            value = expected[step][place].get(key)
+            if value is None or value.dtype.name not in _FLOATS:
+                return Noise()
             found: list[Array] = []
             for run, move in runs:
                 moved = run[step][place].get(key, value)
                 if isinstance(key, str) and key in move.weights and key in first:
                     moved = moved - (move.weights[key] - first[key])
                 found.append(moved)
-            return noise_between(value, found) if value.dtype.name in _FLOATS else Noise()
+            return noise_between(value, found)
 
-        return [
-            [{key: of(s, p, key, value) for key, value in values.items()} for p, values in enumerate(step)]
-            for s, step in enumerate(expected)
-        ]
+        return of
 
     def _run(self, move: _Movement | None, poke: Poke | None = None) -> list[list[Values]]:
         places = range(len(self.feeds))

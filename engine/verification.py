@@ -11,7 +11,8 @@ import numpy as np
 
 from mspc.engine.compared import Row
 from mspc.engine.comparison import Comparison
-from mspc.engine.finite_differences import Doubled
+from mspc.engine.doubled import Doubled
+from mspc.engine.finite_differences import directions
 from mspc.engine.made_inputs import MadeInput
 from mspc.engine.many_ranks import ManyRanks
 from mspc.engine.one_device import OneDevice, Values
@@ -65,7 +66,7 @@ def verified(program: Program, seed: int) -> Verified:
     Raises:
         NodeFailure: a kernel failed.
     """
-    device, made, expected = _one_device(program)
+    device, made, expected = one_device(program)
     ranks = ManyRanks(program.ranks, program.graph_of, program.plain_of, program.weights, _steps(made))
     noise = cache(partial(device.noise, expected))
     own = bool(program.layouts)
@@ -75,14 +76,14 @@ def verified(program: Program, seed: int) -> Verified:
     if program.doubled is not None:
         names = [p.name for p in program.one.parameters if p.kind == "input"]
         values = program.weights | dict(zip(names, device.feeds[0][0], strict=True))
-        rows, found.directions = program.doubled.rows(values, seed)
+        rows, found.directions = directions(program.doubled, values, seed)
         found.rows += rows
         if rows and not found.note:
             found.note = f"by finite differences the gradient of {rows[0].name} is another, on one device too"
     return found
 
 
-def _one_device(program: Program) -> tuple[OneDevice, dict[str, MadeInput], list[list[Values]]]:
+def one_device(program: Program) -> tuple[OneDevice, dict[str, MadeInput], list[list[Values]]]:
     """One device, its inputs (of both signs, unless it computes from these what is no number), what it computes."""
     mean = bool(program.many.attrs.get("gradients_mean"))
     tried: list[tuple[OneDevice, dict[str, MadeInput], list[list[Values]]]] = []

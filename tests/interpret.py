@@ -12,22 +12,23 @@ from typing import Any
 import numpy as np
 
 from mspc.compiler.pipeline import PER_RANK
+from mspc.compiler.rank_graphs import RankGraphs
 from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ops.collective.collectives import AllReduce, ReduceScatter
 from mspc.ops.control.structural import Gradient
 from mspc.ops.op import Op
 from mspc.passes.autodiff.grad import Grad
-from mspc.passes.base import Pass, find_pass, run_passes
 from mspc.passes.fusion.causal_masks import CAUSAL_MASK
-from mspc.passes.per_rank.slice_to_rank import SliceToRank
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
 
 Arrays = dict[str, np.ndarray]
-FINAL = [find_pass(name) for name in PER_RANK[1:]]
-"""What follows on a rank's slice of the graph."""
+
+
+class Apart(AssertionError):
+    """Ranks hold copies of one value that differ."""
 
 
 def random_feeds(graph: Graph, seed: int = 0, dtype: Any = None) -> Arrays:
@@ -49,10 +50,27 @@ def random_feeds(graph: Graph, seed: int = 0, dtype: Any = None) -> Arrays:
 
 def run_whole(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The results of a graph with global types, then the parameters that it changed, by name order."""
+    return steps_whole(graph, [feeds])[0]
+
+
+def steps_whole(graph: Graph, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
+    """The same for several steps: inputs come from each step's feeds, parameters from those of the first."""
     if any(isinstance(node.op, Gradient) for node in graph.nodes):
         Grad().run(graph)
-    backend = SimpleNamespace(xp=np, comm=None, step=1)
-    values: dict[Value, Any] = {p: feeds[p.name].copy() for p in graph.parameters}
+    backend = SimpleNamespace(xp=np, comm=None, step=0)
+    held = {p: feeds[0][p.name].copy() for p in graph.parameters if p.kind != "input"}
+    inputs = [p for p in graph.parameters if p.kind == "input"]
+    found: list[list[np.ndarray]] = []
+    for feed in feeds:
+        backend.step += 1
+        values: dict[Value, Any] = {**held, **{p: feed[p.name].copy() for p in inputs}}
+        _compute(graph, backend, values)
+        results = [v.value if isinstance(v, Constant) else values[v] for v in graph.results]
+        found.append([*flatten(results), *(values[p].copy() for p in by_name(graph))])
+    return found
+
+
+def _compute(graph: Graph, backend: Any, values: dict[Value, Any]) -> None:
     for node in graph.nodes:
         inputs = [v.value if isinstance(v, Constant) else values[v] for v in node.inputs]
         assert isinstance(node.op, Op)
@@ -61,34 +79,42 @@ def run_whole(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]
         if isinstance(node.op, AllReduce | ReduceScatter) and isinstance(source, Layout) and source.reduction == "mean":
             # The sum of partial means; the multiplication by 1/parts comes behind it.
             values[node] = values[node] * source.size_of(source.partial)
-    results = [v.value if isinstance(v, Constant) else values[v] for v in graph.results]
-    return [*flatten(results), *(values[p] for p in by_name(graph))]
 
 
-def run_on_ranks(graph: Graph, feeds: Mapping[str, np.ndarray], passes: Sequence[Pass] = FINAL) -> list[np.ndarray]:
-    """The same from all ranks of a graph that is ready for slicing: results of rank 0, parameters put together.
+def run_on_ranks(
+    graph: Graph, feeds: Mapping[str, np.ndarray], passes: Sequence[str] = PER_RANK[1:]
+) -> list[np.ndarray]:
+    """The same from all ranks of a graph that is ready for slicing: results and parameters put together.
 
     `passes` go over every rank's graph.
     """
-    ranks = int(graph.attrs["ranks"])
-    locals_ = [SliceToRank(rank).apply(graph)[0] for rank in range(ranks)]
-    executors: dict[int, Executor] = {}
+    return steps_on_ranks(graph, [feeds], passes)[0]
 
-    def main(comm: LocalComm) -> list[Any]:
-        local = run_passes(locals_[comm.rank], passes)
-        cut = {p.name: cut_for(p, comm.rank, feeds[p.name]) for p in local.parameters}
-        executor = executors[comm.rank] = Executor(local, NumPyBackend(comm), cut)
-        return executor.run([cut[p.name] for p in executor.inputs])
 
-    results = World(ranks).run(main)
-    changed = []
-    for p in by_name(graph):
-        whole = np.full(feeds[p.name].shape, np.nan, feeds[p.name].dtype)
-        for rank in range(ranks):
-            assert isinstance(p.layout, Layout)
-            whole[p.layout.slices_for(rank, whole.shape)] = executors[rank].parameter(p.name)
-        changed.append(whole)
-    return [*joined(graph, results), *changed]
+def steps_on_ranks(
+    graph: Graph, feeds: Sequence[Mapping[str, np.ndarray]], passes: Sequence[str] = PER_RANK[1:]
+) -> list[list[np.ndarray]]:
+    """The same for several steps of the ranks, which keep their parameters: inputs come from each step's feeds."""
+    rank_graphs = RankGraphs(graph, (PER_RANK[0], *passes))
+
+    def main(comm: LocalComm) -> list[tuple[list[Any], list[Any]]]:
+        local = rank_graphs.executable(comm.rank)
+        held = {p.name: cut_for(p, comm.rank, feeds[0][p.name]) for p in local.parameters if p.kind != "input"}
+        executor = Executor(local, NumPyBackend(comm), held)
+        found: list[tuple[list[Any], list[Any]]] = []
+        for feed in feeds:
+            results = executor.run([cut_for(p, comm.rank, feed[p.name]) for p in executor.inputs])
+            found.append((results, [executor.parameter(p.name).copy() for p in by_name(graph)]))
+        return found
+
+    ran = World(int(graph.attrs["ranks"])).run(main)
+    return [
+        [
+            *joined(graph.results, [steps[step][0] for steps in ran]),
+            *joined(by_name(graph), [steps[step][1] for steps in ran]),
+        ]
+        for step in range(len(feeds))
+    ]
 
 
 def cut_for(parameter: Parameter, rank: int, whole: np.ndarray) -> np.ndarray:
@@ -96,20 +122,23 @@ def cut_for(parameter: Parameter, rank: int, whole: np.ndarray) -> np.ndarray:
     return np.array(whole[parameter.layout.slices_for(rank, whole.shape)])
 
 
-def joined(graph: Graph, results: list[list[Any]]) -> list[np.ndarray]:
-    """Global results from what every rank hands back; replicas must agree (NumPy's vector loops may round the last
-    bit of tanh or exp differently where memory is aligned differently)."""
-    found = []
-    for index, value in enumerate(graph.results):
+def joined(values: Sequence[Value], held: Sequence[Sequence[Any]]) -> list[np.ndarray]:
+    """Global arrays of `values` from what every rank holds of them; replicas must agree (NumPy's vector loops may round
+    the last bit of tanh or exp differently where memory is aligned differently)."""
+    found: list[np.ndarray] = []
+    for index, value in enumerate(values):
         if isinstance(value, Constant):
             found.append(value.value)
             continue
-        whole = np.full(value.shape, np.nan, value.tensor_type.dtype.numpy)
         assert isinstance(value.layout, Layout)
-        for rank, mine in enumerate(results):
+        whole = np.zeros(value.shape, value.tensor_type.dtype.numpy)
+        seen = np.zeros(value.shape, np.bool_)
+        for rank, mine in enumerate(held):
             place = value.layout.slices_for(rank, value.shape)
-            assert np.isnan(whole[place]).all() or np.allclose(whole[place], mine[index], 1e-12, 1e-12)
-            whole[place] = mine[index]
+            if seen[place].any() and not np.allclose(mine[index], whole[place], 1e-12, 1e-12, equal_nan=True):
+                raise Apart(f"rank {rank} holds another copy of result {index}, {value.type}, than ranks before it")
+            whole[place], seen[place] = mine[index], True
+        assert seen.all()
         found.append(whole)
     return found
 

@@ -1,24 +1,42 @@
-"""Random small networks with random legal strategies, built straight as graphs; for property tests."""
+"""Random networks with random legal strategies, built straight as graphs; for property tests.
+
+A chain of values passes through pieces of usual networks (products with weights, biases, shared weights, branches,
+gates, splits), and through operators as their samples call them: a value of the chain takes the place of an operand,
+the others are weights or inputs, and what comes out goes on in the chain. So an operator with samples is here by
+itself. Gradients of all weights and an optimizer's updates follow (`tests/random_updates.py`).
+"""
 
 from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 
+import numpy as np
+
+from mspc.compiler.pipeline import PREPARING, SHARDED, VIEWS
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT64, TensorType
-from mspc.ops.control.structural import Gradient, TupleGetItem
-from mspc.ops.op import REGISTRY, Op
+from mspc.ir.types import FLOAT64, TensorType, TupleType
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.op import REGISTRY, NotDifferentiable, Op, Sample
 from mspc.passes.sharding.choices import composite_conflict, rule_of
 from mspc.sharding.factors import Rule
+from tests.ops.simulate import types_of
+from tests.random_updates import finish
 
-RANKS = (2, 4, 6, 8, 12)
+PASSES = ",".join(name for name in (*PREPARING, *SHARDED) if name not in VIEWS)
+"""What makes a network ready for slicing."""
+RANKS = (2, 2, 2, 3, 4, 4, 4, 6, 6, 8, 8, 12, 16, 24)
+ROWS, COLUMNS = (8, 16, 24, 48), (8, 16, 24)
+PIECES = ("matmul", "matmul", "bias", "unary", "branch", "gate", "reshape", "transpose", "split", "shared")
+LEFT_OUT = frozenset({"collective", "control", "fused", "optim"})
+"""Rooms of operators that stand in no network, or are not grown here."""
 
 
-def random_strategy(rule: Rule, ranks: int, rng: random.Random) -> tuple[tuple[int, ...], ...] | None:
-    """One legal in_strategy of an operator with this rule; None where the draw is not legal."""
+def random_strategy(op: Op, rule: Rule, ranks: int, rng: random.Random) -> tuple[tuple[int, ...], ...] | None:
+    """One legal in_strategy of an operator that has this rule; None where the draw is not legal."""
     cuts = [1] * len(rule.sizes)
     for f in rng.sample(range(len(cuts)), len(cuts)):
         if f in rule.frozen:
@@ -29,98 +47,182 @@ def random_strategy(rule: Rule, ranks: int, rng: random.Random) -> tuple[tuple[i
     mesh = (*cuts, ranks // math.prod(cuts))
     if composite_conflict(rule, mesh, [(i,) if c > 1 else () for i, c in enumerate(cuts)]):
         return None
-    return tuple(tuple(math.prod(cuts[f] for f in dim) for dim in dims) for dims in rule.inputs)
+    return tuple(tuple(math.prod(cuts[f] for f in dim) for dim in dims) for dims in op.strategy_dims(rule))
+
+
+def usable() -> tuple[str, ...]:
+    """Names of the operators with a sample that is small and of types that a network here can have."""
+    found: list[str] = []
+    for name, op in sorted(REGISTRY.items()):
+        room = op.__module__.split(".")[2]
+        plain = room not in LEFT_OUT and not name.endswith("Grad") and not op.mutates
+        if plain and any(map(_fits, op.samples)):
+            found.append(name)
+    return tuple(found)
+
+
+def _fits(sample: Sample) -> bool:
+    small = all(math.prod(shape) <= 4096 for shape in sample.shapes)
+    return small and not {"Float16", "BFloat16", "Float32"} & set(sample.dtypes)
 
 
 class RandomNetwork:
-    """Grows a training graph: a chain with side branches, a scalar loss, gradients of all weights, plain updates."""
+    """Grows a training graph; `feeds` are the values of its parameters, `names` operators that join the pieces."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, names: Sequence[str] = ()) -> None:
         self.rng = rng = random.Random(seed)
+        self.random = np.random.default_rng(seed)
+        self.names = names
         self.ranks = rng.choice(RANKS)
         self.graph = Graph(f"random_{seed}")
-        self.graph.attrs = {
-            "ranks": self.ranks,
-            "mode": rng.choice(["semi_auto_parallel", "semi_auto_parallel", "auto_parallel"]),
-            "outputs": rng.choice(["whole", "batch"]),
-        }
+        mode = rng.choice(["semi_auto_parallel", "semi_auto_parallel", "auto_parallel"])
+        self.graph.attrs = {"ranks": self.ranks, "mode": mode, "outputs": rng.choice(["whole", "batch"])}
         self.builder = Builder(self.graph)
-        self.weights: list[Parameter] = []
-        base = 24 if self.ranks in (6, 12) else 8
-        rows, columns = base * rng.choice([1, 2]), base * rng.choice([1, 2])
-        x = self.parameter("x", (rows, columns), "input")
-        whole = Layout.replicated(self.ranks, 2)
-        x.layout = rng.choice([whole, Layout.of((self.ranks,), [(0,), ()])])
+        self.feeds: dict[str, np.ndarray] = {}
+        rows, columns = rng.choice(ROWS), rng.choice(COLUMNS)
+        x = self.parameter("x", TensorType(FLOAT64, (rows, columns)), -1.0, 1.0, "input")
+        if rows % self.ranks == 0 and rng.random() < 0.5:
+            x.layout = Layout.of((self.ranks,), [(0,), ()])
         values: list[Value] = [x]
-        for _ in range(rng.randint(2, 6)):
+        for _ in range(rng.randint(1, 3) if names else rng.randint(2, 6)):
             values.append(self.grow(values))
-        self.finish(values[-1])
+        finish(self, values[-1])
 
-    def parameter(self, name: str, shape: tuple[int, ...], kind: str = "parameter") -> Parameter:
-        made = Parameter(name, TensorType(FLOAT64, shape), kind, kind == "parameter")
+    @property
+    def weights(self) -> list[Parameter]:
+        """The parameters that are trained."""
+        return [p for p in self.graph.parameters if p.trainable]
+
+    def parameter(self, name: str, type: TensorType, low: float, high: float, kind: str = "parameter") -> Parameter:
+        made = Parameter(name, type, kind, kind == "parameter" and type.dtype.is_float)
         self.graph.parameters.append(made)
-        if kind == "parameter":
-            self.weights.append(made)
+        if kind == "input":
+            made.layout = Layout.replicated(self.ranks, len(type.shape))
+        self.feeds[name] = self.drawn(type, low, high)
         return made
 
+    def drawn(self, type: TensorType, low: float, high: float) -> np.ndarray:
+        """Values of a tensor in [low, high)."""
+        if type.dtype.is_float:
+            return self.random.uniform(low, high, type.shape).astype(type.dtype.numpy)
+        low, high = (0, 2) if type.dtype.name == "Bool" else (int(low), max(int(low) + 1, math.ceil(high)))
+        return self.random.integers(low, high, type.shape).astype(type.dtype.numpy)
+
+    def weight(self, *shape: int) -> Parameter:
+        """A weight that neither lets sums grow nor cancels large terms, so that rounding stays small."""
+        bound = 1 / math.sqrt(max(shape))
+        return self.parameter(f"w{len(self.graph.parameters)}", TensorType(FLOAT64, shape), -bound, bound)
+
+    def op(self, name: str, *inputs: Value, **fields: object) -> Node:
+        return self.emit(REGISTRY[name](**fields), *inputs)
+
     def emit(self, op: Op, *inputs: Value) -> Node:
+        """A node, perhaps with a strategy, perhaps computed again for the gradients."""
         node = self.builder.emit(op, *inputs, instance=f"op{len(self.graph.nodes)}")
         rule = rule_of(node)
         if rule is not None and self.rng.random() < 0.6:
-            node.in_strategy = random_strategy(rule, self.ranks, self.rng)
+            node.in_strategy = random_strategy(op, rule, self.ranks, self.rng)
+        if self.rng.random() < 0.15:
+            node.attrs["recompute"] = "net"
         return node
 
     def grow(self, values: list[Value]) -> Value:
-        rng, x = self.rng, values[-1]
-        rows, columns = x.shape
-        kind = rng.choice(
-            ["matmul", "matmul", "bias", "unary", "branch", "reshape", "transpose", "gate", "shared", "split"]
-        )
-        if kind == "matmul":
-            transpose = rng.random() < 0.5
-            n = rng.choice([columns, rows])
-            w = self.parameter(f"w{len(self.weights)}", (n, columns) if transpose else (columns, n))
-            return self.emit(REGISTRY["MatMul"](transpose_b=transpose), x, w)
-        if kind == "bias":
-            return self.emit(REGISTRY["Add"](), x, self.parameter(f"w{len(self.weights)}", (columns,)))
-        if kind == "unary":
-            return self.emit(REGISTRY[rng.choice(["ReLU", "Tanh", "Square", "Neg", "Sigmoid"])](), x)
-        if kind == "branch":
-            others = [v for v in values if v.shape == x.shape]
-            return self.emit(REGISTRY[rng.choice(["Add", "Sub", "Mul"])](), x, rng.choice(others))
-        if kind == "gate":
-            mean = self.emit(
-                REGISTRY[rng.choice(["ReduceMean", "ReduceSum"])](keep_dims=True, axis=(rng.choice([0, 1]),)), x
-            )
-            return self.emit(REGISTRY["Sub"](), x, mean)
-        if kind == "reshape":
-            shape = rng.choice([(rows // 2, columns * 2), (rows * 2, columns // 2), (columns, rows)])
-            return self.emit(REGISTRY["Reshape"](shape=shape), x)
-        if kind == "transpose":
-            return self.emit(REGISTRY["Transpose"](perm=(1, 0)), x)
-        if kind == "split":
-            pair = self.emit(REGISTRY["Split"](axis=1, output_num=2), x)
-            left = self.builder.emit(TupleGetItem(0), pair)
-            right = self.builder.emit(TupleGetItem(1), pair)
-            return self.emit(REGISTRY["Concat"](axis=rng.choice([0, 1])), right, self.emit(REGISTRY["Tanh"](), left))
-        weight = rng.choice(self.weights) if self.weights else self.parameter("w0", (columns,))
-        if weight.shape in (x.shape, (columns,)):
-            return self.emit(REGISTRY["Mul"](), x, weight)
-        return self.emit(REGISTRY["Tanh"](), x)
+        """The chain's next value: of two dimensions, as all."""
+        x = values[-1]
+        if not self.names or self.rng.random() < 0.4:
+            return getattr(self, self.rng.choice(PIECES))(x, values)
+        return self.sampled(self.rng.choice(self.names), x)
 
-    def finish(self, last: Value) -> None:
-        b = self.builder
-        scaled = self.emit(REGISTRY["Tanh"](), last)
-        reduce = REGISTRY[self.rng.choice(["ReduceMean", "ReduceSum"])](axis=(0, 1))
-        loss = self.emit(reduce, scaled)
-        self.graph.results = [loss]
+    # Pieces of usual networks
+
+    def matmul(self, x: Value, values: list[Value]) -> Value:
+        rows, columns = x.shape
+        n = self.rng.choice([columns, rows])
         if self.rng.random() < 0.5:
-            self.graph.results.append(scaled)
-        if not self.weights:
-            return
-        grads = b.emit(Gradient(), loss, *self.weights)
-        b.phase = "update"
-        rate = b.constant(0.5, FLOAT64)
-        for i, weight in enumerate(self.weights):
-            step = b.emit(REGISTRY["Mul"](), b.emit(TupleGetItem(i), grads), rate)
-            b.emit(REGISTRY["AssignSub"](), weight, step)
+            return self.op("MatMul", x, self.weight(n, columns), transpose_b=True)
+        return self.op("MatMul", x, self.weight(columns, n))
+
+    def bias(self, x: Value, values: list[Value]) -> Value:
+        return self.op("Add", x, self.weight(x.shape[1]))
+
+    def unary(self, x: Value, values: list[Value]) -> Value:
+        return self.op(self.rng.choice(["ReLU", "Tanh", "Square", "Neg", "Sigmoid"]), x)
+
+    def branch(self, x: Value, values: list[Value]) -> Value:
+        others = [v for v in values if v.shape == x.shape]
+        return self.op(self.rng.choice(["Add", "Sub", "Mul", "Maximum"]), x, self.rng.choice(others))
+
+    def gate(self, x: Value, values: list[Value]) -> Value:
+        reduce = self.rng.choice(["ReduceMean", "ReduceSum"])
+        return self.op("Sub", x, self.op(reduce, x, keep_dims=True, axis=(self.rng.choice([0, 1]),)))
+
+    def reshape(self, x: Value, values: list[Value]) -> Value:
+        rows, columns = x.shape
+        shapes = [(rows // 2, columns * 2), (rows * 2, columns // 2), (columns, rows)]
+        return self.op("Reshape", x, shape=self.rng.choice([s for s in shapes if math.prod(s) == rows * columns]))
+
+    def transpose(self, x: Value, values: list[Value]) -> Value:
+        return self.op("Transpose", x, perm=(1, 0))
+
+    def split(self, x: Value, values: list[Value]) -> Value:
+        if x.shape[1] % 2:
+            return self.unary(x, values)
+        pair = self.op("Split", x, axis=1, output_num=2)
+        left, right = (self.builder.emit(TupleGetItem(i), pair) for i in (0, 1))
+        return self.op("Concat", right, self.op("Tanh", left), axis=self.rng.choice([0, 1]))
+
+    def shared(self, x: Value, values: list[Value]) -> Value:
+        fitting = [w for w in self.weights if w.shape in (x.shape, x.shape[1:])]
+        return self.op("Mul", x, self.rng.choice(fitting) if fitting else self.weight(x.shape[1]))
+
+    # Operators as their samples call them
+
+    def sampled(self, name: str, x: Value) -> Value:
+        """What comes behind an operator called as in one of its samples."""
+        sample = self.rng.choice([s for s in REGISTRY[name].samples if _fits(s)])
+        op, types = REGISTRY[name](**sample.fields), types_of(sample)
+        floats = [i for i, type in enumerate(types) if type.dtype == FLOAT64 and type.shape]
+        chosen = self.rng.choice(floats) if floats else -1
+        operands: list[Value] = []
+        for i, type in enumerate(types):
+            if i == chosen:
+                operands.append(self.squashed(self.fitted(x, type.shape), sample))
+                continue
+            kind = "parameter" if type.dtype.is_float and self.rng.random() < 0.7 else "input"
+            title = f"{'w' if kind == 'parameter' else 'i'}{len(self.graph.parameters)}"
+            made = self.parameter(title, type, sample.low, sample.high, kind)
+            # An update may move a weight out of a range that the operator needs.
+            bounded = made.trainable and (sample.low, sample.high) != (Sample.low, Sample.high)
+            operands.append(self.squashed(made, sample) if bounded else made)
+        result = self.floating(self.emit(op, *operands))
+        if isinstance(op.bprop, NotDifferentiable) or not sample.gradient:
+            result = self.op("StopGradient", result)
+        found = self.op("Tanh", self.fitted(result, x.shape))
+        return found if chosen >= 0 else self.op("Add", x, found)
+
+    def floating(self, node: Node) -> Value:
+        """One of the results, as Float64."""
+        found: list[Value] = [node]
+        if isinstance(node.type, TupleType):
+            found = [self.builder.emit(TupleGetItem(i), node) for i in range(len(node.type.elements))]
+        found = [value for value in found if value.tensor_type.dtype == FLOAT64] or found
+        value = self.rng.choice(found)
+        return value if value.tensor_type.dtype == FLOAT64 else self.op("Cast", value, dst_type=FLOAT64)
+
+    def fitted(self, x: Value, shape: tuple[int, ...]) -> Value:
+        """The value in another shape: its begin, repeated where that is not enough."""
+        if x.shape == shape:
+            return x
+        have, want = math.prod(x.shape), math.prod(shape)
+        flat = x if len(x.shape) == 1 else self.op("Reshape", x, shape=(have,))
+        if have < want:
+            flat = self.op("Tile", flat, multiples=(-(-want // have),))
+        if math.prod(flat.shape) > want:
+            flat = self.op("StridedSlice", flat, begin=(0,), end=(want,), strides=(1,))
+        return flat if shape == (want,) else self.op("Reshape", flat, shape=shape)
+
+    def squashed(self, x: Value, sample: Sample) -> Value:
+        """The value moved into the range that the operator is sampled in."""
+        constant = self.builder.constant
+        scaled = self.op("Mul", self.op("Sigmoid", x), constant(float(sample.high - sample.low), FLOAT64))
+        return self.op("Add", scaled, constant(float(sample.low), FLOAT64))

@@ -1,57 +1,133 @@
-"""Steps of random networks with random strategies beside one device: `python -m tests.random_networks SEED COUNT`.
+"""Training steps of random networks beside one device: `python -m tests.random_networks SEED COUNT`.
 
-Prints one line per network that differs, with its seed, and a closing line; exits with 1 if any differs.
+Draws COUNT seeds from SEED. Each grows a network of 2 to 24 ranks; its steps on all ranks must equal one device's, in
+float64. Prints a line for each network that does not, with its seed, and a closing line; exits with 1 if there is any.
+`--processes N` shares the seeds over N processes, `--steps N` runs so many steps, `--only SEED` one network.
 """
 
 from __future__ import annotations
 
-import math
+import argparse
 import random
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
 
+import numpy as np
+
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ops.modules import load_operators
 from mspc.passes.base import parse_passes, run_passes
-from tests.interpret import Arrays, random_feeds, run_on_ranks, run_whole, same
-from tests.networks import RandomNetwork
+from tests.interpret import Apart, same, steps_on_ranks, steps_whole
+from tests.networks import PASSES, RandomNetwork, usable
 
-PASSES = (
-    "grad,simplify,check_strategies,propagate_sharding,insert_redistribution,lower_redistribution,fuse_gradients"
-)
-TOLERANCE = 1e-12
-
-
-def well_conditioned_feeds(graph: Graph, seed: int) -> Arrays:
-    """Values around zero, weights scaled by their size: sums neither grow with depth nor cancel large terms, so that
-    1e-12 is a bound on wrong results and not on rounding."""
-    feeds = random_feeds(graph, seed)
-    return {name: (value - 0.6) * 2 / math.sqrt(max(value.shape, default=1)) for name, value in feeds.items()}
+TOLERANCE = 1e-9
+STEPS = 2
+BATCH = 20
+"""How many networks a process takes at once."""
+WRONG, REFUSED, INTERNAL = "differs", "is refused", "internal error"
 
 
-def check(seed: int) -> None:
-    """One training step on all ranks, in float64, equals one device's within TOLERANCE."""
-    feeds = well_conditioned_feeds(RandomNetwork(seed).graph, seed)
-    expected = run_whole(RandomNetwork(seed).graph, feeds)
-    graph = run_passes(RandomNetwork(seed).graph, parse_passes(PASSES))
-    graph.verify()
-    same(run_on_ranks(graph, feeds), expected, TOLERANCE)
+@dataclass
+class Found:
+    """What came of some networks. lines: of those that are not as they should be; operators: all that ran."""
+
+    count: int = 0
+    kinds: Counter[str] = field(default_factory=Counter[str])
+    lines: list[str] = field(default_factory=list[str])
+    operators: set[str] = field(default_factory=set[str])
+
+    def add(self, other: Found) -> None:
+        self.count += other.count
+        self.kinds.update(other.kinds)
+        self.lines += other.lines
+        self.operators |= other.operators
+
+
+def check(seed: int, names: Sequence[str], steps: int = STEPS) -> tuple[str, str, set[str]]:
+    """(what is wrong with a network's steps, "" where nothing is, the message, the operators that ran)."""
+    operators: set[str] = set()
+    try:
+        network = RandomNetwork(seed, names)
+        feeds = feeds_of(network, steps)
+        ready = run_passes(RandomNetwork(seed, names).graph, parse_passes(PASSES))
+        expected = steps_whole(network.graph, feeds)
+        operators = names_in(network.graph) | names_in(ready)
+        found = steps_on_ranks(ready, feeds)
+    except Apart as error:
+        return WRONG, str(error), operators
+    except MspcError as error:
+        return REFUSED, error.render(), operators
+    except Exception as error:  # the networks are legal: whatever else is raised is a fault
+        return INTERNAL, f"{type(error).__name__}: {error}", operators
+    try:
+        for left, right in zip(found, expected, strict=True):
+            same(left, right, TOLERANCE)
+    except AssertionError as error:
+        return WRONG, str(error), operators
+    return "", "", operators
+
+
+def feeds_of(network: RandomNetwork, steps: int) -> list[dict[str, np.ndarray]]:
+    """The values of all parameters, for each step other floats of the inputs."""
+    feeds = [network.feeds]
+    floats = [p.name for p in network.graph.parameters if p.kind == "input" and p.tensor_type.dtype.is_float]
+    for step in range(1, steps):
+        feeds.append({**network.feeds, **{name: np.roll(network.feeds[name], step) for name in floats}})
+    return feeds
+
+
+def names_in(graph: Graph) -> set[str]:
+    """The operators of a graph."""
+    return {node.op.name for node in graph.nodes}
+
+
+def check_all(seeds: Sequence[int], names: Sequence[str], steps: int) -> Found:
+    """`check` of some networks."""
+    load_operators()
+    found = Found(len(seeds))
+    for seed in seeds:
+        kind, message, operators = check(seed, names, steps)
+        found.operators |= operators
+        if kind:
+            found.kinds[kind] += 1
+            found.lines.append(f"seed {seed} {kind}: {' '.join(message.split())[:300]}")
+    return found
+
+
+def batches(first: int, count: int) -> Iterator[list[int]]:
+    """The seeds of `count` networks."""
+    generator = random.Random(first)
+    seeds = [generator.getrandbits(48) for _ in range(count)]
+    return (seeds[i : i + BATCH] for i in range(0, count, BATCH))
 
 
 def main() -> int:
-    first, count = int(sys.argv[1]), int(sys.argv[2])
+    parser = argparse.ArgumentParser(description="Random networks on ranks beside one device.")
+    parser.add_argument("seed", type=int, nargs="?", default=0)
+    parser.add_argument("count", type=int, nargs="?", default=100)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--only", type=int, help="the seed of one network, as a line names it")
+    given = parser.parse_args()
     load_operators()
-    start = time.perf_counter()
-    wrong = 0
-    generator = random.Random(first)
-    for seed in (generator.getrandbits(48) for _ in range(count)):
-        try:
-            check(seed)
-        except Exception as error:
-            wrong += 1
-            print(f"seed {seed}: {type(error).__name__}: {error}")
-    print(f"{count} networks from seed {first}, {wrong} differ, {time.perf_counter() - start:.1f} s")
-    return 1 if wrong else 0
+    names, start, total = usable(), time.perf_counter(), Found()
+    work = [[given.only]] if given.only is not None else batches(given.seed, given.count)
+    with ProcessPoolExecutor(given.processes) as pool:
+        for found in [pool.submit(check_all, seeds, names, given.steps) for seeds in work]:
+            total.add(found.result())
+            for line in found.result().lines:
+                print(line, flush=True)
+    kinds = [total.kinds[kind] for kind in (WRONG, REFUSED, INTERNAL)]
+    print(
+        f"{total.count} networks from seed {given.seed} with {len(total.operators)} operators: {kinds[0]} differ, "
+        f"{kinds[1]} are refused, {kinds[2]} internal errors, {time.perf_counter() - start:.1f} s"
+    )
+    return 1 if any(kinds) else 0
 
 
 if __name__ == "__main__":

@@ -9,8 +9,11 @@ from mspc.commands.report.loudness import Loudness
 from mspc.commands.report.table import print_line, print_table, write_json
 from mspc.commands.report.verdict import comparison_table, verdict
 from mspc.compiler.config import Config
+from mspc.engine.against_torch import Against
+from mspc.engine.compared import Row
 from mspc.engine.verification import STEPS, Verified
 from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.graph import Node
 
 
 def report(
@@ -27,20 +30,55 @@ def report(
     if json != Path("-"):
         if not loudness.quiet:
             _show(found, config, seed)
-        print_line(verdict(rows, config.ranks, first))
+        print_line(verdict(rows, f"on {_ranks(config)}", "one device", first))
+    _check(rows, first, f"one device and {config.ranks} ranks", (found.note, *notes))
+
+
+def report_against(found: Against, json: Path | None, loudness: Loudness, seed: int, notes: Sequence[str] = ()) -> None:
+    """The same of one device beside PyTorch.
+
+    Raises:
+        ExecutionError: a value differs.
+    """
+    rows, first = found.rows, found.first
+    library = f"PyTorch {found.version}"
+    if json is not None:
+        write_json([r.__dict__ | {"shape": list(r.shape), "same": r.same} for r in rows], json)
+    if json != Path("-"):
+        if not loudness.quiet:
+            print_table(comparison_table(rows, f"one device beside {library}: one step, inputs from seed {seed}"))
+        print_line(_counted(found))
+        if found.unjudged:
+            print_line(f"gradients that come through these, so that they are not compared: {', '.join(found.unjudged)}")
+        print_line(verdict(rows, "on one device", library, first))
+    _check(rows, first, f"one device and {library}", notes)
+
+
+def _counted(found: Against) -> str:
+    """How many operators have a counterpart, and which have none."""
+    names = [name if count == 1 else f"{count} {name}" for name, count in sorted(found.without.items())]
+    rest = f": {', '.join(names)}" if names else ""
+    return f"{found.judged.total()} operators have a counterpart, {found.without.total()} have none{rest}"
+
+
+def _check(rows: Sequence[Row], first: Node | None, between: str, notes: Sequence[str]) -> None:
+    """Raises ExecutionError where a value differs."""
     wrong = [r for r in rows if not r.same]
     if wrong:
         where = f"the first operator where they part is {first.label}" if first is not None else ""
         raise ExecutionError(
-            f"{len(wrong)} of {len(rows)} values differ between one device and {config.ranks} ranks",
-            notes=[note for note in (where, found.note, *notes) if note],
+            f"{len(wrong)} of {len(rows)} values differ between {between}",
+            notes=[note for note in (where, *notes) if note],
             frames=first.frames if first is not None else (),
         )
 
 
+def _ranks(config: Config) -> str:
+    return f"{config.ranks} rank{'s' if config.ranks != 1 else ''}"
+
+
 def _show(found: Verified, config: Config, seed: int) -> None:
-    ranks = f"{config.ranks} rank{'s' if config.ranks != 1 else ''}"
-    title = f"one device beside {ranks}: {STEPS} steps, inputs from seed {seed}"
+    title = f"one device beside {_ranks(config)}: {STEPS} steps, inputs from seed {seed}"
     print_table(comparison_table(found.rows, title))
     for name, made in found.inputs.items():
         print_line(f"input {name}: {made.said}")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import cast
 
-from mspc.ir.graph import Node, element_layouts, element_types
+from mspc.ir.graph import Node, Value, element_layouts, element_types
 from mspc.ir.layout import Layout
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
@@ -111,9 +111,17 @@ class BackwardLayouts:
         if node.phase != "update" or node not in self.wanted or not elementwise(rule):
             return False
         return not any(
-            layout is not None and layout.partial and i in op.linear_in
-            and not any(cast(Op, user.op).operandwise for user, _ in self.traffic.users.get(node.inputs[i], ()))
+            layout is not None and layout.partial and i in op.linear_in and not self.needed_whole(node.inputs[i])
             for i, layout in enumerate(operand_layouts(node))
+        )
+
+    def needed_whole(self, value: Value) -> bool:
+        """Whether a reader of a value cannot take it in partial sums. One that could then reads the whole value too: of
+        two sums that are rounded otherwise a quotient, as of an optimizer's moments, may be far off."""
+        return any(
+            self.rules.get(user) is not None and isinstance(op := user.op, Op)
+            and (bool(op.mutates) or not (op.additive or index in op.linear_in))
+            for user, index in self.traffic.users.get(value, ())
         )  # fmt: skip
 
     def options(self, node: Node, rule: Rule) -> tuple[Choice, ...]:

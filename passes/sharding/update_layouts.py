@@ -25,26 +25,36 @@ def wanted_by_updates(graph: Graph, rules: Mapping[Node, Rule | None], ranks: in
     """The layouts of what updates read, and of what that is computed from element by element.
 
     An optimizer that scales or clips a gradient, or only looks at it, then finds it reduced to the parameter's
-    slices once, not reduced one way here and another way there.
+    slices once, not reduced one way here and another way there. States of an optimizer that is made of small operators
+    are among what is read: nobody else has decided on them, so they are stored as it is wanted.
     """
     wanted: dict[Value, Layout] = {}
+    while _spread(graph, rules, ranks, wanted):
+        pass
+    return wanted
+
+
+def _spread(graph: Graph, rules: Mapping[Node, Rule | None], ranks: int, wanted: dict[Value, Layout]) -> bool:
+    """Add to `wanted`, from the last update to the first; True where a parameter was decided on: an update of it that
+    came before may now want something, too."""
+    decided = False
     for node in reversed(graph.nodes):
         rule = rules[node]
         op = node.op
-        if rule is None or node.phase != "update" or not isinstance(op, Op):
+        if rule is None or node.phase != "update" or not isinstance(op, Op) or node.in_layouts is not None:
             continue
-        if op.mutates:
-            if node.in_layouts is not None or not isinstance(node.inputs[op.mutates[0]].layout, Layout):
-                continue
+        if op.mutates and isinstance(node.inputs[op.mutates[0]].layout, Layout):
             choice = update_choice(node, rule, op, ranks)
-        elif node in wanted and elementwise(rule):
+        elif node in wanted and (op.mutates or elementwise(rule)):
             choice = make_choice(rule, *merge(rule, ((rule.outputs[0], wanted[node]),), ranks))
         else:
             continue
         for value, layout in zip(node.inputs, choice.inputs, strict=True):
             if isinstance(value, Node) and value.shape:
                 wanted.setdefault(value, layout)
-    return wanted
+            elif isinstance(value, Parameter) and value.layout is None:
+                value.layout, decided = layout, True
+    return decided
 
 
 def elementwise(rule: Rule) -> bool:

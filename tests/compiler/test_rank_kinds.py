@@ -20,8 +20,7 @@ from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
 from mspc.ops.modules import load_operators
 from mspc.passes.base import find_pass, parse_passes, run_passes
-from tests.networks import RandomNetwork
-from tests.random_networks import PASSES
+from tests.networks import PASSES, RandomNetwork
 
 SAMPLES = ("quickstart/net.py", "operator_parallel/net.py", "operator_parallel/net_layout.py", "transformer/net.py")
 HEAD = """

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mspc.api.state import Session
@@ -18,7 +18,6 @@ from mspc.compiler.driver import compile_launch
 from mspc.engine.capture import capture
 from mspc.engine.programs import config_of
 from mspc.ir.compare import difference
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
@@ -46,8 +45,7 @@ from mspc.runtime.memory_plan import plan_memory
 from tests.conftest import LOADED
 from tests.copied_parameters import random_copies
 from tests.interpret import cut_for
-from tests.networks import RandomNetwork
-from tests.random_networks import PASSES, well_conditioned_feeds
+from tests.networks import PASSES, RandomNetwork
 from tests.runtime.two_streams import Alone, TwoStreams, check_places
 
 load_operators()
@@ -281,23 +279,14 @@ def test_many_of_these_graphs_keep_copies() -> None:
     assert sum(len(plan.waits) > 0 and bool(plan.shadow_weights.copies) for plan in plans) > 5
 
 
-def grown(seed: int) -> Graph:
-    """A random training graph; some seeds grow into shapes that cannot be split."""
-    try:
-        return RandomNetwork(seed).graph
-    except MspcError as error:
-        assume("does not split" not in error.message)
-        raise
-
-
 def network(seed: int, rank: int = 0) -> tuple[Graph, dict[str, np.ndarray]]:
     """The execute graph of a random network, on the second stream what communicates, and its parameters' slices."""
-    feeds = well_conditioned_feeds(grown(seed), seed)
-    shared = run_passes(RandomNetwork(seed).graph, parse_passes(PASSES))
+    grown = RandomNetwork(seed)
+    shared = run_passes(grown.graph, parse_passes(PASSES))
     rank %= int(shared.attrs["ranks"])
     graph = run_passes(shared, parse_passes(f"slice_to_rank{{rank={rank}}},execute"))
     tag(graph.nodes, seed)
-    return graph, {p.name: cut_for(p, rank, feeds[p.name]) for p in graph.parameters}
+    return graph, {p.name: cut_for(p, rank, grown.feeds[p.name]) for p in graph.parameters}
 
 
 @settings(max_examples=150, deadline=None)

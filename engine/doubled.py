@@ -1,0 +1,160 @@
+"""A differentiated graph of one device as Float64, in which gradients are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ir.types import FLOAT64, DType, TensorType, TupleType, Type
+from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
+from mspc.ops.op import NotDifferentiable, Op
+from mspc.runtime.backend import NumPyBackend
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request for gradients as the front end left it. readers: which nodes read which gradient."""
+
+    outputs: list[Value]
+    wanted: list[Value]
+    sens: list[Value]
+    readers: list[Node]
+
+
+def requests(graph: Graph) -> list[Request]:
+    """The requests for gradients of a graph that is not differentiated yet."""
+    users = graph.users()
+    found: list[Request] = []
+    for node in graph.nodes:
+        if isinstance(node.op, Gradient):
+            count, last = node.op.outputs, len(node.inputs) - (node.op.outputs if node.op.has_sens else 0)
+            readers = [user for user, _ in users.get(node, []) if isinstance(user.op, TupleGetItem)]
+            found.append(Request(node.inputs[:count], node.inputs[count:last], node.inputs[last:], readers))
+    return found
+
+
+@dataclass
+class Judged:
+    """Of one request, in the copy: outputs, sensitivities or none, and the gradient of every parameter."""
+
+    outputs: list[Value]
+    sens: list[Value]
+    gradients: dict[Parameter, Value]
+
+
+@dataclass
+class Doubled:
+    """A differentiated graph of one device as Float64, and what is to be judged in it."""
+
+    graph: Graph
+    judged: list[Judged] = field(default_factory=list[Judged])
+
+    @staticmethod
+    def of(graph: Graph, asked: Sequence[Request]) -> Doubled:
+        """The copy of a graph behind differentiation. asked: the requests that it had before."""
+        copies: dict[Value, Value] = {}
+        made = Graph(graph.name)
+
+        def copied(value: Value) -> Value:
+            if value not in copies and isinstance(value, Constant):
+                type = value.tensor_type
+                copies[value] = Constant(value.value, FLOAT64) if type.dtype.is_float else value
+            return copies[value]
+
+        for parameter in graph.parameters:
+            copies[parameter] = Parameter(parameter.name, _wide(parameter.type), parameter.kind, parameter.trainable)
+        made.parameters = [p for p in map(copied, graph.parameters) if isinstance(p, Parameter)]
+        for node in graph.nodes:
+            copy = Node(_wide_op(node.op), map(copied, node.inputs), _wide(node.type), node.name, node.instance)
+            copy.phase, copy.frames = node.phase, node.frames
+            copies[node] = copy
+            made.nodes.append(copy)
+        doubled = Doubled(made)
+        present = set(graph.nodes)
+        for request in asked:
+            grads: dict[Parameter, Value] = {}
+            for reader in request.readers:
+                source = reader.inputs[0] if reader in present else None
+                if isinstance(source, Node) and isinstance(source.op, MakeTuple):
+                    assert isinstance(reader.op, TupleGetItem)
+                    wanted = request.wanted[reader.op.index]
+                    if isinstance(wanted, Parameter) and _is_float(wanted):
+                        grads[copies[wanted]] = copied(source.inputs[reader.op.index])  # type: ignore[index]
+            if grads and all(isinstance(v, Constant) or v in copies for v in [*request.outputs, *request.sens]):
+                outputs, sens = [copied(v) for v in request.outputs], [copied(v) for v in request.sens]
+                doubled.judged.append(Judged(outputs, sens, grads))
+        return doubled
+
+    def run(
+        self, backend: NumPyBackend, parameters: Mapping[Parameter, Array], wanted: Sequence[Value]
+    ) -> dict[Value, Array]:
+        """What `wanted` needs, in the order of the graph. parameters: of all, as Float64 (`widened`)."""
+        values: dict[Value, Array] = {p: np.array(array) for p, array in parameters.items()}
+        with np.errstate(all="ignore"):
+            for node in needed(self.graph, wanted):
+                inputs = [v.value if isinstance(v, Constant) else values[v] for v in node.inputs]
+                values[node] = node.op.kernel(backend)(*inputs)  # type: ignore[attr-defined]
+        return values
+
+
+def needed(graph: Graph, values: Sequence[Value]) -> list[Node]:
+    """The nodes that the values need, in order, and those that change parameters on the way."""
+    wanted = set(values)
+    last = max((i for i, node in enumerate(graph.nodes) if node in wanted), default=-1)
+    found: list[Node] = []
+    for node in reversed(graph.nodes[: last + 1]):
+        if node in wanted or (node.op.mutates and node.phase == "forward"):
+            found.append(node)
+            wanted.update(node.inputs)
+    return found[::-1]
+
+
+def passes_no_gradient(node: Node) -> bool:
+    """Whether differentiation ends at a node: its result is no float, or its rule hands no gradient on."""
+    if not any(t.dtype.is_float for t in element_types(node.type)):
+        return True
+    op = node.op
+    if not isinstance(op, Op) or isinstance(op.bprop, NotDifferentiable):
+        return not isinstance(op, MakeTuple | TupleGetItem)
+    dout = tuple(_asked(t) for t in element_types(node.type)) if isinstance(node.type, TupleType) else _asked(node.type)
+    try:
+        grads = op.gradient(Builder(Graph("asked")), node.inputs, node, dout)
+    except Exception:  # a rule may want more than it is shown here; its node is then taken for one that passes
+        return False
+    return all(grad is None for grad in grads)
+
+
+def _asked(type: Type) -> Parameter | None:
+    return Parameter("dout", type) if isinstance(type, TensorType) and type.dtype.is_float else None
+
+
+def _is_float(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.dtype.is_float
+
+
+def widened(array: Array) -> Array:
+    """A copy of an array, floats as Float64."""
+    array = np.asarray(array)
+    return np.array(array, np.float64) if array.dtype.kind in "fV" else np.array(array)
+
+
+def _wide(type: Type) -> Type:
+    if isinstance(type, TupleType):
+        return TupleType(tuple(t for t in map(_wide, type.elements) if isinstance(t, TensorType)))
+    return TensorType(FLOAT64, type.shape) if isinstance(type, TensorType) and type.dtype.is_float else type
+
+
+def _wide_op(op: Any) -> Any:
+    changed = {
+        f.name: FLOAT64
+        for f in fields(op)
+        if isinstance(getattr(op, f.name), DType) and getattr(op, f.name).is_float
+    }
+    return replace(op, **changed) if changed else op

@@ -1,0 +1,107 @@
+"""Asks PyTorch what operators compute, and what their gradients are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.engine.torch_counterparts import counterparts, counterparts_of_draws
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Constant, Graph, Parameter, Value
+from mspc.ir.types import TensorType, dtype_of
+from mspc.ops.op import NotDifferentiable, Op
+from mspc.runtime.backend import NumPyBackend
+
+Array = Any
+Tensor = Any
+REFUSED = (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError)
+"""What PyTorch raises for operands that it does not take."""
+
+
+class TorchJudge:
+    """PyTorch as a judge of single operators. torch: the library."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.table = counterparts(torch)
+        self.draws = counterparts_of_draws(torch)
+
+    def tensor(self, array: Array) -> Tensor:
+        """A copy of an array."""
+        array = np.asarray(array)
+        if array.dtype.name == "bfloat16":
+            return self.torch.tensor(array.astype(np.float32)).to(self.torch.bfloat16)
+        return self.torch.tensor(array)
+
+    def array(self, tensor: Tensor, like: Array) -> Array:
+        """The tensor's elements, of the element type of another array."""
+        tensor = tensor.detach()
+        wide = tensor.to(self.torch.float32) if tensor.dtype == self.torch.bfloat16 else tensor
+        return wide.numpy().astype(np.asarray(like).dtype)
+
+    def call(self, op: Any, operands: Sequence[Tensor], results: Sequence[Array]) -> tuple[Tensor | None, ...] | None:
+        """What PyTorch makes of the operands, None for what is not judged; None where it has no counterpart. results:
+        what mspc made."""
+        try:
+            if op.name in self.draws:
+                found = self.draws[op.name](op, [self.tensor(r) for r in results], *operands)
+            elif op.name in self.table:
+                found = self.table[op.name](op, *operands)
+            else:
+                return None
+        except REFUSED:
+            return None
+        if found is None:
+            return None
+        return tuple(found) if isinstance(found, tuple | list) else (found,)
+
+    def rule(
+        self, op: Op, operands: Sequence[Array], results: Sequence[Array], backend: NumPyBackend
+    ) -> list[tuple[Array, Array]]:
+        """For every operand that the operator has a gradient of: (PyTorch's, its own), of results weighted at random.
+        Operands are Float64 where they are floats. Nothing where there is no counterpart."""
+        tensors = [self.tensor(operand) for operand in operands]
+        for tensor in tensors:
+            tensor.requires_grad_(tensor.is_floating_point())
+        found = self.call(op, tensors, results)
+        judged = [i for i, t in enumerate(found or ()) if t is not None and t.requires_grad]
+        if found is None or not judged or isinstance(op.bprop, NotDifferentiable):
+            return []
+        generator = np.random.default_rng(len(operands))
+        weights = {i: generator.uniform(0.5, 1.5, np.shape(results[i])) for i in judged}
+        total = sum((found[i] * self.torch.tensor(w)).sum() for i, w in weights.items())  # type: ignore[operator]
+        wanted = [i for i, tensor in enumerate(tensors) if tensor.requires_grad]
+        theirs = self.torch.autograd.grad(total, [tensors[i] for i in wanted], allow_unused=True)
+        mine = _gradients(op, operands, len(results), weights, backend)
+        pairs = [(theirs[place], mine[i], operands[i]) for place, i in enumerate(wanted) if mine[i] is not None]
+        return [(np.zeros_like(x) if t is None else self.array(t, x), g) for t, g, x in pairs]
+
+
+def _gradients(
+    op: Op, operands: Sequence[Array], count: int, weights: Mapping[int, Array], backend: NumPyBackend
+) -> list[Array | None]:
+    """The gradients that an operator's own rule makes of the weights of its results."""
+    graph = Graph("rule")
+    b = Builder(graph)
+    inputs = [Parameter(f"x{i}", _type_of(operand)) for i, operand in enumerate(operands)]
+    out = b.emit(op, *inputs)
+    given = {i: Parameter(f"d{i}", _type_of(weight)) for i, weight in weights.items()}
+    douts = [given.get(i) for i in range(count)]
+    single = isinstance(out.type, TensorType)
+    found = op.gradient(b, inputs, out, douts[0] if single else douts)
+    values: dict[Value, Array] = dict(zip(inputs, map(np.array, operands), strict=True))
+    values |= {given[i]: weight for i, weight in weights.items()}
+    for node in graph.nodes:
+        values[node] = node.op.kernel(backend)(*[value_at(values, v) for v in node.inputs])  # type: ignore[attr-defined]
+    return [None if value is None else value_at(values, value) for value in found]
+
+
+def _type_of(array: Array) -> TensorType:
+    return TensorType(dtype_of(np.asarray(array).dtype), np.shape(array))
+
+
+def value_at(values: Mapping[Value, Array], value: Value) -> Array:
+    """The value of a node, a parameter or a constant."""
+    return value.value if isinstance(value, Constant) else values[value]
