@@ -8,6 +8,7 @@ circle, and far away Hankel's expansions. (Abramowitz and Stegun, 9.1.18, 9.1.88
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -38,7 +39,7 @@ def bessel_i(xp: Any, x: Any, order: int, scaled: bool) -> Any:
     return xp.where(x < 0, -found, found) if order else found
 
 
-def _series(xp: Any, x: Any, order: int, factor: Any) -> Any:
+def _series(xp: Any, x: Any, order: int, factor: Callable[[int], float]) -> Any:
     """(x/2)^order times the sum of factor(k) (x/2)^(2k) / (k! (k + order)!)."""
     square = x * x / 4
     total = xp.zeros_like(x)

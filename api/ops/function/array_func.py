@@ -198,6 +198,11 @@ def arange(start: Any = 0, end: Any = None, step: Any = 1, *, dtype: Any = None)
     return ops.Range()(start, end, step, dtype)
 
 
+def linspace(start: Any, end: Any, steps: int) -> Any:
+    """`steps` numbers from start to end, both included, as Float32 unless these are tensors."""
+    return ops.LinSpace()(start, end, steps)
+
+
 def eye(n: int, m: Any = None, dtype: Any = FLOAT32) -> Any:
     """Ones on the diagonal of an n x m matrix."""
     return ops.Eye()(n, n if m is None else m, dtype)
