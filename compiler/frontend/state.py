@@ -237,6 +237,12 @@ class Tracer:
         """A result in Float32 where it is floating point."""
         return self.cast(value, FLOAT32) if value.tensor_type.dtype.is_float else value
 
+    def update(self, parameter: session.Parameter, value: Any) -> None:
+        """The Parameter gets a new value, in its element type."""
+        kind = parameter.dtype
+        _, made = self.emit_on(self.op("Assign"), [parameter, self.cast(self.value(value, kind), kind)])
+        made.phase = "update"
+
     def update_operands(self, op: Op, values: list[Value]) -> list[Value]:
         """The operands of an update: parameters themselves where a plan or another element type stands between, what
         is narrower than the parameter in its type, and what changes nothing where the program does not take the branch.
