@@ -3,10 +3,12 @@ so they keep to the part of Python that mspc compiles; called by a script they r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mspc.api import ops
 from mspc.api.ops.arguments import axis_of, require_float, summed_type, within
+from mspc.api.ops.checked import TensorLike
 
 
 def add(input: Any, other: Any, *, alpha: Any = 1) -> Any:
@@ -23,7 +25,7 @@ def sub(input: Any, other: Any, *, alpha: Any = 1) -> Any:
     return ops.Sub()(input, ops.Mul()(other, alpha))
 
 
-def matmul(input: Any, other: Any) -> Any:
+def matmul(input: TensorLike, other: TensorLike) -> Any:
     """Matrix product; more dimensions than two are a batch."""
     return ops.matmul(input, other)
 
@@ -46,7 +48,7 @@ def outer(input: Any, vec2: Any) -> Any:
 # Shapes -----------------------------------------------------------------------------------------------------
 
 
-def cat(tensors: Any, dim: int = 0) -> Any:
+def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
     """Tensors one after another along `dim`."""
     return ops.Concat(dim)(tensors)
 
@@ -54,7 +56,7 @@ def cat(tensors: Any, dim: int = 0) -> Any:
 concat = cat
 
 
-def stack(tensors: Any, dim: int = 0) -> Any:
+def stack(tensors: Sequence[Any], dim: int = 0) -> Any:
     """Tensors side by side along a new dimension."""
     return ops.Stack(dim)(tensors)
 

@@ -56,6 +56,11 @@ def kept(name: str, keep: Any, spelled: Mapping[str, Any]) -> bool:
     return bool(keep)
 
 
+def no_tensor(name: str, operand: Any) -> NoReturn:
+    """Raises TypeError: an operand is no tensor."""
+    raise ApiTypeError(f"{name}(): an operand must be a tensor, not {describe(operand)}")
+
+
 def unbounded(name: str) -> NoReturn:
     """Raises ValueError: there is neither a minimum nor a maximum."""
     raise ApiValueError(f"{name}() needs a minimum or a maximum")
@@ -184,7 +189,7 @@ def element_type(dtype: Any) -> DType:
     """An element type by its name or as Python or NumPy have it. Raises TypeError for anything else."""
     try:
         return dtype_of({float: FLOAT32, int: INT64, bool: BOOL}.get(dtype, dtype))
-    except (MspcError, TypeError):
+    except (MspcError, TypeError, ValueError):
         message = f"{describe(dtype)} is not an element type"
         raise ApiTypeError(message, ["for example mindspore.float32"]) from None
 
@@ -213,6 +218,8 @@ def norm_of(name: str, ord: Any, dim: Any, rank: int) -> tuple[str, Shape]:
         raise ApiValueError(f"{name}(): dim {dim} names a dimension twice")
     if ord is None:
         return "euclid", axes
+    if not isinstance(ord, str | int | float):
+        power(name, ord)
     if len(axes) == 2:
         kind = {"fro": "euclid", "nuc": "singular", 2: "singular", -2: "singular"}.get(ord)
         if kind is None and ord not in (1, -1, math.inf, -math.inf):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mspc.api import ops
@@ -69,17 +70,17 @@ def squeeze(input: Any, axis: Any = None) -> Any:
     return ops.Squeeze(axis)(input)
 
 
-def concat(tensors: Any, axis: int = 0) -> Any:
+def concat(tensors: Sequence[Any], axis: int = 0) -> Any:
     """Tensors one after another along `axis`."""
     return ops.Concat(axis)(tensors)
 
 
-def cat(tensors: Any, axis: int = 0) -> Any:
+def cat(tensors: Sequence[Any], axis: int = 0) -> Any:
     """Tensors one after another along `axis`."""
     return ops.Concat(axis)(tensors)
 
 
-def stack(tensors: Any, axis: int = 0) -> Any:
+def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
     """Tensors side by side along a new dimension."""
     return ops.Stack(axis)(tensors)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
+from mspc.api.ops.arguments import no_tensor
 from mspc.api.ops.einsum_plan import einsum_equation, einsum_plan
 
 
@@ -18,6 +19,9 @@ def einsum(equation: Any, *operands: Any) -> Any:
         given = (equation, *operands)
         pairs = len(given) // 2 * 2
         equation, operands = einsum_equation(given[1:pairs:2], given[pairs:]), given[:pairs:2]
+    for x in operands:
+        if not hasattr(x, "shape"):
+            no_tensor("einsum", x)
     plan = einsum_plan(equation, [x.shape for x in operands])
     total = _prepared(operands[0], plan.operands[0])
     for i in range(len(plan.products)):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mspc.api import ops
 from mspc.api.ops.arguments import element_type, kept, positive, reduced_axes, rounding, summed_type, unbounded
+from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT64
 
@@ -50,7 +52,7 @@ def trunc(input: Any) -> Any:
 
 
 @tensor_method()
-def matmul(input: Any, other: Any) -> Any:
+def matmul(input: TensorLike, other: TensorLike) -> Any:
     """Matrix product; more dimensions than two are a batch, a vector is a row on the left and a column on the right."""
     if len(input.shape) == 2 and len(other.shape) == 2:
         return ops.MatMul()(input, other)
@@ -214,7 +216,7 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
 clip = clamp
 
 
-def clip_by_global_norm(x: Any, clip_norm: float = 1.0) -> Any:
+def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0) -> Any:
     """Tensors scaled together so that the norm of them all is at most `clip_norm`; a tuple.
 
     Raises:

@@ -44,6 +44,7 @@ def std_mean(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool 
     return std(input, axis, ddof, keepdims), ops.mean(input, axis, keepdims)
 
 
+@tensor_method()
 def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The norm of vectors along `dim`, or of matrices along two: Euclid's or Frobenius' unless `ord` says another.
 
@@ -73,12 +74,6 @@ def vector_norm(x: Any, ord: Any = 2, axis: Any = None, keepdim: bool = False, *
     x = ops.cast(x, element_type(dtype)) if dtype is not None else x
     power("vector_norm", ord)
     return _of_vectors(x, ord, reduced_axes("vector_norm", axis, len(x.shape)), keepdim)
-
-
-@tensor_method("norm")
-def _norm_of_self(self: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """The norm of vectors along `dim`, or of matrices along two; see `ops.norm`."""
-    return norm(self, ord, dim, keepdim, dtype=dtype)
 
 
 def _of_vectors(x: Any, ord: Any, axes: Any, keepdim: bool) -> Any:

@@ -20,15 +20,10 @@ from mspc.api.ops.index_arguments import nonzero as places_known_now
 from mspc.api.ops.method_table import tensor_method
 
 
+@tensor_method()
 def sort(input_x: Any, axis: int = -1, descending: bool = False) -> Any:
     """(elements in order along `axis`, the places that they come from as Int32)."""
     return ops.Sort(axis, descending)(input_x)
-
-
-@tensor_method("sort")
-def _sort_self(self: Any, axis: int = -1, descending: bool = False) -> Any:
-    """(elements in order along `axis`, the places that they come from)."""
-    return ops.Sort(axis, descending)(self)
 
 
 @tensor_method()

@@ -398,7 +398,7 @@ def operator_with_too_few(x):
     return ops.MatMul()(x)
 
 
-@wrong("ops.ReLU()(None)", "None is not a tensor")
+@wrong("ops.ReLU()(None)", "ReLU: input must be a tensor or a number, not None")
 def operator_on_none(x):
     return ops.ReLU()(None)
 

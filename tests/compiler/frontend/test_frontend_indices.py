@@ -186,8 +186,8 @@ def test_assigning_through_masks_of_the_graph(before: Any, behind: Any, value: A
     (lambda x, m: x[[0, 1], [0, 1, 2]], "the arrays of an index have shapes that do not fit: (2,), (3,)"),
     (lambda x, m: x[[True, False, True]], "a mask of shape (3,) cannot be an index of dimensions whose shape is (2,)"),
     (lambda x, m: x[::0], "the step of the slice of dimension 0 is 0"),
-    (lambda x, m: x[x:], "the bound of dimension 0 is a tensor <Tensor[Float64], (2, 3)>; the bounds of a slice must be "
-     "known at compile time"),
+    (lambda x, m: x[x:], "the bound of dimension 0 is a tensor <Tensor[Float64], (2, 3)>; the bounds of a slice must "
+     "be known at compile time"),
     (lambda x, m: x[0, 0, 0], "3 indices for a tensor of 2 dimensions, whose shape is (2, 3)"),
 ])  # fmt: skip
 def test_what_no_index_is(use: Any, message: str) -> None:
@@ -229,3 +229,16 @@ def test_what_cannot_be_assigned(use: Any, message: str) -> None:
     with pytest.raises(MspcError) as raised:
         trace(use, [Tensor(np.zeros((2, 3))), Tensor(MASK)])
     assert raised.value.message == message
+
+
+def test_places_of_what_is_not_zero_are_those_of_known_tensors() -> None:
+    known = Tensor(np.array([[0, 3, 0], [1, 0, 2]]))
+
+    def chosen(x: Any) -> Any:
+        return x[ops.nonzero(known, as_tuple=True)]
+
+    x = np.arange(6.0).reshape(2, 3)
+    np.testing.assert_array_equal(compiled(chosen, [Tensor(x)]), [1.0, 3.0, 5.0])
+    with pytest.raises(MspcError) as raised:
+        trace(ops.nonzero, [Tensor(x)])
+    assert raised.value.message == "nonzero() takes only what is known at compile time, not tensors"
