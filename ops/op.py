@@ -348,6 +348,11 @@ class Op:
             return rule
         return parse_rule(rule, [t.shape for t in types], self.name, self.reduction)
 
+    def operand(self, index: int) -> str:
+        """What an operand is called in messages: as `rule` names it."""
+        names = [*inspect.signature(type(self).rule).parameters][1:]
+        return names[index] if index < (_operand_count(type(self)) or 0) else f"input {index}"
+
     def gradient(self, b: Builder, inputs: Sequence[Value], out: Value, dout: Any) -> Sequence[Value | None]:
         """Call `bprop`. Raises MspcError for an operator that cannot be differentiated."""
         if isinstance(self.bprop, NotDifferentiable):

@@ -255,7 +255,12 @@ class Tensor(TensorMethods, TensorOperators):
 
     def __setitem__(self, index: Any, item: Any) -> None:
         array = np.array(self.value)
-        array[_plain_index(index)] = item.value if isinstance(item, Tensor) else item
+        try:
+            array[_plain_index(index)] = item.value if isinstance(item, Tensor) else item
+        except IndexError as error:
+            raise ApiIndexError(f"index {index!r} of a tensor of shape {self.shape}: {error}") from None
+        except ValueError as error:
+            raise ApiValueError(f"elements {index!r} of a tensor of shape {self.shape}: {error}") from None
         self.value = array
 
     def __deepcopy__(self, memo: Any) -> Tensor:

@@ -13,7 +13,7 @@ _SAME = (
     "logical_or", "logical_xor", "lt", "masked_fill", "maximum", "minimum", "mul", "ne", "neg", "negative",
     "not_equal", "ones", "ones_like", "permute", "pow", "reciprocal", "reshape", "round", "rsqrt", "sigmoid", "sign",
     "sin", "sinh", "sqrt", "square", "swapaxes", "tan", "tanh", "tile", "tril", "triu", "trunc", "where", "zeros",
-    "zeros_like", "bmm", "arange", "equal",
+    "zeros_like", "bmm", "arange", "equal", "einsum", "logsumexp", "nonzero", "roll", "unbind",
 )  # fmt: skip
 """Functions of `ops` that `mint` has with the same arguments."""
 

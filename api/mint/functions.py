@@ -3,10 +3,12 @@ so they keep to the part of Python that mspc compiles; called by a script they r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import axis_of, summed_type, within
+from mspc.api.ops.arguments import axis_of, require_float, summed_type, within
+from mspc.api.ops.checked import TensorLike
 
 
 def add(input: Any, other: Any, *, alpha: Any = 1) -> Any:
@@ -23,7 +25,7 @@ def sub(input: Any, other: Any, *, alpha: Any = 1) -> Any:
     return ops.Sub()(input, ops.Mul()(other, alpha))
 
 
-def matmul(input: Any, other: Any) -> Any:
+def matmul(input: TensorLike, other: TensorLike) -> Any:
     """Matrix product; more dimensions than two are a batch."""
     return ops.matmul(input, other)
 
@@ -46,7 +48,7 @@ def outer(input: Any, vec2: Any) -> Any:
 # Shapes -----------------------------------------------------------------------------------------------------
 
 
-def cat(tensors: Any, dim: int = 0) -> Any:
+def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
     """Tensors one after another along `dim`."""
     return ops.Concat(dim)(tensors)
 
@@ -54,7 +56,7 @@ def cat(tensors: Any, dim: int = 0) -> Any:
 concat = cat
 
 
-def stack(tensors: Any, dim: int = 0) -> Any:
+def stack(tensors: Sequence[Any], dim: int = 0) -> Any:
     """Tensors side by side along a new dimension."""
     return ops.Stack(dim)(tensors)
 
@@ -188,6 +190,61 @@ def min(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
 def cumsum(input: Any, dim: int, dtype: Any = None) -> Any:
     """Running sums along `dim` of the elements as `dtype`; integers and Bool add up to Int64."""
     return ops.CumsumExt()(_as(input, summed_type(input.dtype, dtype)), dim)
+
+
+def var(input: Any, dim: Any = None, *, correction: int = 1, keepdim: bool = False) -> Any:
+    """Variance along `dim`, None for all: squared distances from the mean, summed and divided by their number less
+    `correction`."""
+    require_float("var", input.dtype)
+    return ops.var(input, dim, correction, keepdim)
+
+
+def std(input: Any, dim: Any = None, *, correction: int = 1, keepdim: bool = False) -> Any:
+    """Standard deviation along `dim`, None for all; see `var`."""
+    require_float("std", input.dtype)
+    return ops.std(input, dim, correction, keepdim)
+
+
+def var_mean(input: Any, dim: Any = None, *, correction: int = 1, keepdim: bool = False) -> Any:
+    """(variance, mean) along `dim`, None for all; see `var`."""
+    return var(input, dim, correction=correction, keepdim=keepdim), ops.mean(input, dim, keepdim)
+
+
+def std_mean(input: Any, dim: Any = None, *, correction: int = 1, keepdim: bool = False) -> Any:
+    """(standard deviation, mean) along `dim`, None for all; see `var`."""
+    return std(input, dim, correction=correction, keepdim=keepdim), ops.mean(input, dim, keepdim)
+
+
+def cumprod(input: Any, dim: int, dtype: Any = None) -> Any:
+    """Running products along `dim` of the elements as `dtype`; those of integers and Bool are Int64."""
+    return ops.CumProd()(_as(input, summed_type(input.dtype, dtype)), dim)
+
+
+def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """The norm along `dim`, None for all, of the elements as `dtype`: Euclid's for "fro" or 2, else the p-th root of
+    the sum of p-th powers, or that of singular values for "nuc"."""
+    x = _as(input, dtype)
+    if p == "fro":
+        return ops.vector_norm(x, 2, dim, keepdim)
+    if p == "nuc":
+        return ops.norm(x, p, tuple(range(len(x.shape))) if dim is None else dim, keepdim)
+    return ops.vector_norm(x, p, dim, keepdim)
+
+
+def diag(input: Any, diagonal: int = 0) -> Any:
+    """The matrix with a vector on one of its diagonals, or that diagonal of a matrix."""
+    return ops.diagonal(input, diagonal) if len(input.shape) == 2 else ops.diag_embed(input, diagonal)
+
+
+def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None) -> Any:
+    """`steps` numbers from start to end, both included."""
+    return _as(ops.linspace(start, end, steps), dtype)
+
+
+def argsort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+    """The places that the elements come from when they stand in order along `dim`, Int64."""
+    _, places = ops.SortExt()(input, dim, descending, stable)
+    return places
 
 
 def sort(input: Any, *, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:

@@ -27,7 +27,8 @@ def _checked(check: Callable[..., Any], *arguments: Any) -> Any:
         raise ApiValueError(error.message, error.notes) from None
 
 
-def _ints(name: str, what: str, value: Any) -> Shape:
+def ints(name: str, what: str, value: Any) -> Shape:
+    """`value` as a tuple of ints; a single int is a tuple of one. Raises ValueError for anything else."""
     return _checked(ints_of, name, what, value)
 
 
@@ -38,12 +39,12 @@ def sizes_of(given: Sequence[Any]) -> tuple[Any, ...]:
 
 def axis_of(name: str, axis: int, rank: int) -> int:
     """`axis` counted from 0. Raises ValueError where a tensor of `rank` dimensions has no such axis."""
-    return _checked(axis_in, name, _ints(name, "axis", axis)[0], rank)
+    return _checked(axis_in, name, ints(name, "axis", axis)[0], rank)
 
 
 def reduced_axes(name: str, axis: Any, rank: int) -> tuple[int, ...]:
     """The axes of a reduction, ascending; None and () mean all. Raises ValueError for a wrong or repeated axis."""
-    return _checked(axes_in, name, () if axis is None else _ints(name, "axis", axis), rank)
+    return _checked(axes_in, name, () if axis is None else ints(name, "axis", axis), rank)
 
 
 def kept(name: str, keep: Any, spelled: Mapping[str, Any]) -> bool:
@@ -53,6 +54,11 @@ def kept(name: str, keep: Any, spelled: Mapping[str, Any]) -> bool:
             raise ApiTypeError(f"{name}(): unexpected argument '{key}'")
         keep = value
     return bool(keep)
+
+
+def no_tensor(name: str, operand: Any) -> NoReturn:
+    """Raises TypeError: an operand is no tensor."""
+    raise ApiTypeError(f"{name}(): an operand must be a tensor, not {describe(operand)}")
 
 
 def unbounded(name: str) -> NoReturn:
@@ -92,7 +98,7 @@ def positive(name: str, what: str, value: Any) -> None:
 
 def within(name: str, shape: Shape, begin: Any, size: Any) -> None:
     """Raises ValueError where size[d] elements from begin[d] on are not all in the shape."""
-    starts, sizes = _ints(name, "begin", begin), _ints(name, "size", size)
+    starts, sizes = ints(name, "begin", begin), ints(name, "size", size)
     if len(starts) != len(shape) or len(sizes) != len(shape):
         count = len(shape)
         raise ApiValueError(f"{name}(): begin {starts} and size {sizes} must have {count} entries, one a dimension")
@@ -110,7 +116,7 @@ def rounding(name: str, mode: Any) -> None:
 def permutation(axes: Sequence[Any], rank: int) -> tuple[int, ...]:
     """The order of dimensions of a call `transpose(1, 0)` or `transpose((1, 0))`; reversed where none is given."""
     found = sizes_of(axes)
-    return _ints("Transpose", "perm", found) if found and found != (None,) else tuple(reversed(range(rank)))
+    return ints("Transpose", "perm", found) if found and found != (None,) else tuple(reversed(range(rank)))
 
 
 def exchanged(name: str, rank: int, axis0: int, axis1: int) -> tuple[int, ...]:
@@ -141,11 +147,11 @@ def part_sizes(name: str, wanted: Any, shape: Shape, axis: int) -> Shape:
     """
     size = shape[axis]
     if not isinstance(wanted, (list, tuple)):
-        (step,) = _ints(name, "split_size_or_sections", wanted)
+        (step,) = ints(name, "split_size_or_sections", wanted)
         if step < 1:
             raise ApiValueError(f"{name}(): the size of a part must be positive, not {step}")
         return tuple(min(step, size - start) for start in range(0, size, step)) or (0,)
-    sizes = _ints(name, "split_size_or_sections", wanted)
+    sizes = ints(name, "split_size_or_sections", wanted)
     if sum(sizes) != size or min(sizes, default=0) < 0:
         raise ApiValueError(f"{name}(): the parts {sizes} do not add up to {size}, the size of dimension {axis}")
     return sizes
@@ -153,7 +159,7 @@ def part_sizes(name: str, wanted: Any, shape: Shape, axis: int) -> Shape:
 
 def chunk_size(name: str, chunks: Any, shape: Shape, axis: int) -> int:
     """The size of each of `chunks` parts along `axis`, rounded up. Raises ValueError for less than one part."""
-    (count,) = _ints(name, "chunks", chunks)
+    (count,) = ints(name, "chunks", chunks)
     if count < 1:
         raise ApiValueError(f"{name}(): the number of parts must be positive, not {count}")
     return -(-shape[axis_of(name, axis, len(shape))] // count)
@@ -173,7 +179,7 @@ def repeated_places(name: str, repeats: Any, shape: Shape, axis: int) -> np.ndar
     Raises:
         ValueError: there are not as many numbers as slices, or one is negative.
     """
-    counts, size = _ints(name, "repeats", repeats), shape[axis_of(name, axis, len(shape))]
+    counts, size = ints(name, "repeats", repeats), shape[axis_of(name, axis, len(shape))]
     if len(counts) not in (1, size) or min(counts) < 0:
         raise ApiValueError(f"{name}(): repeats {repeats!r} must be a count, or one for each of {size} slices")
     return np.repeat(np.arange(size), counts)
@@ -183,6 +189,43 @@ def element_type(dtype: Any) -> DType:
     """An element type by its name or as Python or NumPy have it. Raises TypeError for anything else."""
     try:
         return dtype_of({float: FLOAT32, int: INT64, bool: BOOL}.get(dtype, dtype))
-    except (MspcError, TypeError):
+    except (MspcError, TypeError, ValueError):
         message = f"{describe(dtype)} is not an element type"
         raise ApiTypeError(message, ["for example mindspore.float32"]) from None
+
+
+def power(name: str, ord: Any) -> None:
+    """Raises ValueError where a norm's order is no number."""
+    if isinstance(ord, bool) or not isinstance(ord, int | float):
+        raise ApiValueError(f"{name}(): vectors have no norm {describe(ord)}")
+
+
+def require_float(name: str, dtype: DType) -> None:
+    """Raises TypeError for an element type that is not floating point."""
+    if not dtype.is_float:
+        raise ApiTypeError(f"{name}(): input is {dtype}, not a floating-point tensor")
+
+
+def norm_of(name: str, ord: Any, dim: Any, rank: int) -> tuple[str, Shape]:
+    """(kind of the norm, its dimensions): "euclid" over all, "vector", and of matrices "lines" for the largest sum
+    along a line, "singular" for what singular values give.
+
+    Raises:
+        ValueError: vectors or matrices have no such norm, or the dimensions are neither one nor two.
+    """
+    axes = tuple(range(rank)) if dim is None else tuple(axis_of(name, d, rank) for d in ints(name, "dim", dim))
+    if len(set(axes)) != len(axes):
+        raise ApiValueError(f"{name}(): dim {dim} names a dimension twice")
+    if ord is None:
+        return "euclid", axes
+    if not isinstance(ord, str | int | float):
+        power(name, ord)
+    if len(axes) == 2:
+        kind = {"fro": "euclid", "nuc": "singular", 2: "singular", -2: "singular"}.get(ord)
+        if kind is None and ord not in (1, -1, math.inf, -math.inf):
+            raise ApiValueError(f"{name}(): matrices have no norm {describe(ord)}")
+        return kind or "lines", axes
+    if len(axes) != 1:
+        raise ApiValueError(f"{name}(): the norm {describe(ord)} needs a dim of one dimension, or of two")
+    power(name, ord)
+    return "vector", axes

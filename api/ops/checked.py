@@ -12,23 +12,30 @@ from typing import Any, cast
 import numpy as np
 
 from mspc.api.errors import ApiTypeError
+from mspc.ir.diagnostics import MspcError
 from mspc.ops.arguments import describe
 
 Function = Callable[..., Any]
 
-_PLAIN = (str, bytes, bool, int, float, complex, list, tuple, dict, type(None), np.generic)
-"""What is looked at. Tensors and values of a graph are the operators' to judge."""
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "int": ("an int", lambda value: isinstance(value, int | np.integer) and not isinstance(value, bool)),
     "bool": ("True or False", lambda value: isinstance(value, bool | np.bool_)),
     "float": ("a number", lambda value: isinstance(value, int | float | np.number) and not isinstance(value, bool)),
     "str": ("a string", lambda value: isinstance(value, str)),
     "None": ("None", lambda value: value is None),
+    "TensorLike": ("a tensor", lambda value: _is_tensor(value)),
+    "Sequence[Any]": ("a tuple or a list", lambda value: isinstance(value, tuple | list)),
 }
-_TENSORS = frozenset({"input", "input_x", "input_params", "tensor", "self", "logits"})
-"""Parameters that are tensors, whatever else the function takes."""
-_NUMBERS = frozenset({"other", "value", "min", "max", "clip_value_min", "clip_value_max", "alpha", "beta"})
+_TENSORS = frozenset(
+    """A anchor batch1 batch2 bias gamma index indices input input1 input2 input_indices input_params input_x inputs key
+    label labels logits mask mat1 mat2 negative pos_weight positive query self target targets tensor var vec2 weight
+    x""".split()
+)
+"""Parameters that are tensors, whatever else the function takes; where they are optional, or None."""
+_NUMBERS = frozenset("other value min max clip_value_min clip_value_max alpha beta fill_value".split())
 """Parameters that are numbers or tensors."""
+TensorLike = Any
+"""An annotation: a tensor, whatever the parameter is called."""
 
 
 def check_arguments(label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -45,7 +52,7 @@ def misfit_of(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]
     except TypeError as error:
         return str(error)
     for name, value in bound.arguments.items():
-        if isinstance(value, _PLAIN):
+        if not _is_tensor(value):
             wanted = _wanted(function, name, value)
             if wanted:
                 return f"{name} must be {wanted}, not {describe(value)}"
@@ -63,11 +70,22 @@ def _wanted(function: Function, name: str, value: Any) -> str:
         if value is parameter.default or any(_KINDS[kind][1](value) for kind in kinds):
             return ""
         return " or ".join(_KINDS[kind][0] for kind in kinds)
-    if name in _TENSORS and kinds == ["Any"] and "other" not in parameters:
+    if kinds != ["Any"] or value is parameter.default:
+        return ""
+    if name in _TENSORS and "other" not in parameters:
         return "a tensor"
-    if name in _NUMBERS and isinstance(value, str | bytes | dict):
-        return "a number or a tensor"
-    return ""
+    if name not in _TENSORS | _NUMBERS or _is_number(value):
+        return ""
+    return "a number or a tensor"
+
+
+def _is_tensor(value: Any) -> bool:
+    """A Tensor, a Parameter, an array, or a value of a graph."""
+    return hasattr(value, "shape") and not isinstance(value, np.generic)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int | float | np.generic)
 
 
 @functools.cache
@@ -84,7 +102,12 @@ def checked(label: str, function: Function) -> Function:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         check_arguments(label, function, args, kwargs)
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except MspcError as error:
+            if label.rpartition(".")[2] not in error.message:
+                error.notes = (*error.notes, f"in {label}()")
+            raise
 
     call.__dict__["check_arguments"] = functools.partial(check_arguments, label, function)
     return cast(Function, call)

@@ -321,7 +321,7 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         chosen = operands[promotes_from(op) :]
         first = next((x for x in _flat(chosen if promotes_from(op) else tensors) if hasattr(x, "value")), None)
         like = None if first is None else first.value.dtype
-        arrays = [_operand(x, like) for x in operands]
+        arrays = [_operand(op, i, x, like) for i, x in enumerate(operands)]
         kinds = operand_dtypes(op, [_tensor(a).dtype for a in arrays])
         arrays = [a.astype(kind.numpy, copy=False) for a, kind in zip(arrays, kinds, strict=True)]
         types = [_tensor(a).type for a in arrays]
@@ -335,6 +335,8 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         raise
     except (ValueError, OverflowError, IndexError) as error:
         raise PrimitiveValueError(f"{op.name}: {error}", _caller()) from None
+    except TypeError as error:
+        raise PrimitiveTypeError(f"{op.name}: {error}", _caller()) from None
     return _typed(result, inferred, _flat(args))
 
 
@@ -365,9 +367,12 @@ def _flat(args: Any) -> list[Any]:
     return found
 
 
-def _operand(value: Any, like: Any) -> Any:
+def _operand(op: Op, index: int, value: Any, like: Any) -> Any:
     if hasattr(value, "value"):
         return value.value
+    if not _is_numeric(value):
+        message = f"{op.name}: {op.operand(index)} must be a tensor or a number, not {describe(value)}"
+        raise MspcError(message, kind=TypeError)
     if isinstance(value, float) and like is not None and like.kind in "iub":
         like = np.dtype(np.float32)
     if isinstance(value, int) and not isinstance(value, bool) and like is not None and like.kind == "b":
@@ -375,6 +380,16 @@ def _operand(value: Any, like: Any) -> Any:
     if like is None:
         like = np.float32 if isinstance(value, float) else None
     return np.asarray(value, dtype=like)
+
+
+def _is_numeric(value: Any) -> bool:
+    """Whether an operand that is no tensor is a number, or lists of numbers."""
+    if isinstance(value, np.ndarray | np.generic | bool | int | float):
+        return True
+    try:
+        return isinstance(value, list | tuple) and np.asarray(value).dtype.kind in "biuf"
+    except ValueError:
+        return False
 
 
 def _tensor(array: Any) -> Any:

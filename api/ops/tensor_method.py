@@ -15,6 +15,7 @@ from mspc.api.ops.arguments import (
     sizes_of,
     summed_type,
 )
+from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import BOOL, FLOAT16, FLOAT32, INT32, INT64
 
@@ -28,7 +29,7 @@ def reshape(self: Any, *shape: Any) -> Any:
 
 
 @tensor_method("reshape_as", "view_as")
-def reshape_as(self: Any, other: Any) -> Any:
+def reshape_as(self: Any, other: TensorLike) -> Any:
     """The elements in their order in the shape of `other`."""
     return ops.Reshape()(self, other.shape)
 
@@ -110,7 +111,7 @@ def astype(self: Any, dtype: Any, copy: bool = True) -> Any:
 
 
 @tensor_method()
-def type_as(self: Any, other: Any) -> Any:
+def type_as(self: Any, other: TensorLike) -> Any:
     """The elements as the type of those of `other`."""
     return _as(self, other.dtype)
 

@@ -74,7 +74,9 @@ def branch(tracer: Tracer, frame: Frame, node: ast.If, test: Value, negated: boo
         del nodes[start:]
         return False
     tracer.at(frame, node)
-    for name in sorted(assigned_names(node)):
+    # A name whose tensor got new elements is not bound anew by the text.
+    changed = {name for end in ends for name in end if end[name] is not before.get(name, MISSING)}
+    for name in sorted(assigned_names(node) | changed):
         merged = _merged(tracer, name, holds, *(end.get(name, MISSING) for end in ends))
         if merged is MISSING:
             frame.locals.pop(name, None)

@@ -13,6 +13,7 @@ from mspc.compiler.frontend.attributes import get_attribute, look_up
 from mspc.compiler.frontend.builtins import text_of
 from mspc.compiler.frontend.calls import call
 from mspc.compiler.frontend.index import subscript, unpacked
+from mspc.compiler.frontend.index_assign import with_elements
 from mspc.compiler.frontend.operators import COMPARE, binary, compare, is_graph_value, truth, unary
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import Tracer
@@ -319,9 +320,7 @@ def assign(tracer: Tracer, frame: Frame, target: ast.expr, value: Any) -> None:
     if isinstance(target, ast.Attribute):
         _assign_attribute(tracer, frame, target, value)
         return
-    raise frame.error(
-        target, f"an assignment to {type(target).__name__} is not supported inside a compiled function"
-    )
+    raise frame.error(target, f"an assignment to {type(target).__name__} is not supported inside a compiled function")
 
 
 def _unpack(tracer: Tracer, frame: Frame, targets: list[ast.expr], values: list[Any]) -> None:
@@ -352,16 +351,25 @@ def _assign_item(tracer: Tracer, frame: Frame, target: ast.Subscript, value: Any
     index = evaluate(tracer, frame, target.slice)
     tracer.at(frame, target)
     if tracer.is_tensor(base):
-        raise tracer.error(
-            "assigning to elements of a tensor is not supported",
-            ["build the new tensor, for example with ops.select(mask, new, x) or ops.concat"],
-        )
+        _assign_elements(tracer, frame, target.value, base, with_elements(tracer, tracer.value(base), index, value))
+        return
     if id(base) not in tracer.owned:
         raise tracer.error(f"this would change {describe(base)} that lives outside of the compiled function")
     try:
         base[index] = value
     except (TypeError, IndexError, KeyError) as error:
         raise tracer.error(str(error), kind=kind_of(error)) from None
+
+
+def _assign_elements(tracer: Tracer, frame: Frame, target: ast.expr, base: Any, made: Value) -> None:
+    """The tensor that `target` names becomes `made`: a Parameter is updated, a name stands for the new tensor."""
+    if isinstance(base, Parameter):
+        tracer.update(base, made)
+        return
+    if isinstance(target, ast.Name) and target.id not in frame.locals:
+        message = f"'{target.id}' belongs to what is around this function, whose elements cannot be assigned here"
+        raise tracer.error(message, ["return the new tensor"])
+    assign(tracer, frame, target, made)
 
 
 def _assign_attribute(tracer: Tracer, frame: Frame, target: ast.Attribute, value: Any) -> None:
@@ -373,9 +381,7 @@ def _assign_attribute(tracer: Tracer, frame: Frame, target: ast.Attribute, value
             f"attribute '{target.attr}' cannot be set inside a compiled function",
             ["set attributes in __init__; only a Parameter can get a new value here"],
         )
-    kind = current.dtype
-    _, made = tracer.emit_on(tracer.op("Assign"), [current, tracer.cast(tracer.value(value, kind), kind)])
-    made.phase = "update"
+    tracer.update(current, value)
 
 
 EXPRESSIONS: dict[type[ast.expr], Callable[..., Any]] = {

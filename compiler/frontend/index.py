@@ -1,19 +1,20 @@
-"""Subscripts: of tensors, which become one StridedSlice or Gather, and of what is known at compile time."""
+"""Subscripts: of tensors, which become one StridedSlice, Gather or GatherNd, and of what is known at compile time."""
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
 
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
-from mspc.compiler.frontend.operators import is_graph_value
+from mspc.compiler.frontend.index_parts import Part, parts_of, without_masks
+from mspc.compiler.frontend.operators import is_graph_value, reshape
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import contains_tensor, describe
 from mspc.ir.diagnostics import kind_of
 from mspc.ir.graph import Value
+from mspc.ir.types import INT64
 
 
 def subscript(tracer: Tracer, base: Any, index: Any) -> Any:
@@ -51,124 +52,109 @@ def _complaint(base: Any, index: Any, error: Exception) -> str:
 
 
 def tensor_subscript(tracer: Tracer, x: Value, index: Any) -> Any:
-    """A slice of a tensor: integers, slices, None, `...`, or one tensor or list of integers that
-    picks rows."""
-    if isinstance(index, list) or isinstance(index, Tensor | np.ndarray) or is_graph_value(index):
-        return _gather(tracer, x, index)
-    entries = index if isinstance(index, tuple) else (index,)
-    return _strided(tracer, x, _expanded(tracer, x, entries))
+    """The elements of a tensor that an index chooses, as NumPy chooses them.
+
+    Raises:
+        MspcError: the index does not fit, or how many elements it chooses is not known at compile time.
+    """
+    instead = "use ops.select(mask, x, other), or assign through the mask: x[mask] = value"
+    parts = without_masks(tracer, parts_of(tracer, x.shape, index), instead)
+    order = results_of(tracer, parts)
+    cut = sliced(tracer, x, parts)
+    chosen = [part for part in parts if part.kind == "places"]
+    if not chosen:
+        return reshape(tracer, cut, tuple(size for _, size in order))
+    left = [part.dim for part in parts if part.dim >= 0 and part.kind != "element"]
+    at = [left.index(part.dim) for part in chosen]
+    shape = broadcast_shape(tracer, chosen)
+    spread = [("places", i) for i in range(len(shape))]
+    if len(chosen) == 1:
+        found = tracer.emit(tracer.op("Gather", axis=at[0]), cut, _operand(tracer, chosen[0]))
+        have = [label for dim in left for label in (spread if dim == chosen[0].dim else [("slice", dim)])]
+    else:
+        rest = [d for d in range(len(left)) if d not in at]
+        turned = transposed(tracer, cut, [*at, *rest])
+        found = tracer.emit(tracer.op("GatherNd"), turned, places(tracer, chosen, shape))
+        have = [*spread, *(("slice", left[d]) for d in rest)]
+    wanted = [label for label, _ in order if label[0] != "new"]
+    found = transposed(tracer, found, [have.index(label) for label in wanted])
+    return reshape(tracer, found, tuple(size for _, size in order))
 
 
-def _gather(tracer: Tracer, x: Value, index: Any) -> Any:
-    rows = tracer.value(index)
-    if not rows.tensor_type.dtype.is_integer:
-        raise tracer.error(
-            f"a tensor of {rows.tensor_type.dtype} cannot be an index; rows are picked by integers",
-            [
-                "for a mask use ops.select(mask, a, b) or multiply by it: the result's shape "
-                "must be known at compile time"
-            ],
-            kind=IndexError,
-        )
-    if not x.shape:
-        raise tracer.error("a scalar tensor has no elements to pick", kind=IndexError)
-    gather, operands = tracer.op("Gather").call(x, rows, 0)
-    return tracer.emit(gather, *operands)
+Label = tuple[str, int]
+"""A dimension of what an index chooses: ("slice", dimension), ("places", number) or ("new", number of the entry)."""
 
 
-def _expanded(tracer: Tracer, x: Value, entries: tuple[Any, ...]) -> list[Any]:
-    """The entries with `...` written out and whole dimensions at the end."""
-    named = sum(1 for entry in entries if entry is not None and entry is not Ellipsis)
-    if named > len(x.shape):
-        raise tracer.error(
-            f"{named} indices for a tensor of {len(x.shape)} dimensions, whose shape is {x.shape}",
-            kind=IndexError,
-        )
-    rest: list[Any] = [slice(None)] * (len(x.shape) - named)
-    dots = [i for i, entry in enumerate(entries) if entry is Ellipsis]
-    if len(dots) > 1:
-        raise tracer.error("an index holds '...' more than once", kind=IndexError)
-    if not dots:
-        return [*entries, *rest]
-    return [*entries[: dots[0]], *rest, *entries[dots[0] + 1 :]]
+def results_of(tracer: Tracer, parts: list[Part]) -> list[tuple[Label, int]]:
+    """The dimensions of what an index chooses, with their sizes: those of arrays stand where the arrays do, or in front
+    where a slice stands between them. (An element counts as an array beside arrays.)"""
+    chosen = [part for part in parts if part.kind == "places"]
+    shape = broadcast_shape(tracer, chosen)
+    spread = [(("places", i), size) for i, size in enumerate(shape)]
+    among = sorted({part.place for part in parts if part.kind in ("places", "element")}) if chosen else []
+    together = among == list(range(among[0], among[-1] + 1)) if among else True
+    found: list[tuple[Label, int]] = [] if together else list(spread)
+    for part in parts:
+        if part.kind == "slice":
+            found.append((("slice", part.dim), part.count))
+        elif part.kind == "new":
+            found.append((("new", part.place), 1))
+        elif among and together and part.place == among[0]:
+            found += spread
+            spread = []
+    return found
 
 
-def _strided(tracer: Tracer, x: Value, entries: list[Any]) -> Any:
-    begin: list[int] = []
-    end: list[int] = []
-    strides: list[int] = []
-    new_axis = shrink = dim = 0
-    whole = True
-    for place, entry in enumerate(entries):
-        if entry is None:
-            begin.append(0)
-            end.append(1)
-            strides.append(1)
-            new_axis |= 1 << place
-            whole = False
-            continue
-        size = x.shape[dim]
-        if isinstance(entry, slice):
-            start, stop, step = _bounds(tracer, entry, size, dim)
-            whole = whole and (start, stop, step) == (0, size, 1)
-        else:
-            start, stop, step = _element(tracer, entry, size, dim)
-            shrink |= 1 << place
-            whole = False
-        begin.append(start)
-        end.append(stop)
-        strides.append(step)
-        dim += 1
-    if whole:
-        return x
-    op = tracer.op(
-        "StridedSlice",
-        begin=tuple(begin),
-        end=tuple(end),
-        strides=tuple(strides),
-        new_axis_mask=new_axis,
-        shrink_axis_mask=shrink,
-    )
-    return tracer.emit(op, x)
-
-
-def _bounds(tracer: Tracer, entry: slice, size: int, dim: int) -> tuple[int, int, int]:
-    parts = [_integer(tracer, part, dim) for part in (entry.start, entry.stop, entry.step)]
-    if parts[2] is not None and parts[2] <= 0:
-        raise tracer.error(f"the step of a slice must be positive, not {parts[2]}", kind=ValueError)
-    start, stop, step = slice(*parts).indices(size)
-    count = len(range(start, stop, step))
-    if not count:
-        raise tracer.error(f"the slice takes nothing from dimension {dim}, whose size is {size}", kind=ValueError)
-    return start, min(stop, start + (count - 1) * step + 1) if step > 1 else stop, step
-
-
-def _element(tracer: Tracer, entry: Any, size: int, dim: int) -> tuple[int, int, int]:
-    if isinstance(entry, bool) or entry is None:
-        raise tracer.error(f"{entry!r} cannot be an index", kind=IndexError)
-    place = _integer(tracer, entry, dim)
-    assert place is not None
-    if not -size <= place < size:
-        raise tracer.error(f"index {place} is out of range for dimension {dim}, whose size is {size}", kind=IndexError)
-    return place % size, place % size + 1, 1
-
-
-def _integer(tracer: Tracer, part: Any, dim: int) -> int | None:
-    if part is None:
-        return None
-    if is_graph_value(part):
-        raise tracer.error(
-            f"the index of dimension {dim} is {describe(part)}; beside other indices it must "
-            f"be known at compile time"
-        )
-    if isinstance(part, Tensor) and part.size == 1:
-        part = part.item()
+def broadcast_shape(tracer: Tracer, chosen: list[Part]) -> tuple[int, ...]:
+    """The shape of arrays of places together. Raises MspcError where they do not fit each other."""
+    shapes = [part.chosen_shape for part in chosen]
     try:
-        return operator.index(part)
-    except TypeError:
-        raise tracer.error(
-            f"the index of dimension {dim} is {describe(part)}, not an integer", kind=IndexError
-        ) from None
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        shown = ", ".join(map(str, shapes))
+        raise tracer.error(f"the arrays of an index have shapes that do not fit: {shown}", kind=IndexError) from None
+
+
+def sliced(tracer: Tracer, x: Value, parts: list[Part]) -> Value:
+    """x with the slices cut and the elements taken, in one StridedSlice; whole where arrays choose."""
+    fields = slice_fields(x.shape, parts)
+    return x if fields is None else tracer.emit(tracer.op("StridedSlice", **fields), x)
+
+
+def slice_fields(shape: tuple[int, ...], parts: list[Part]) -> dict[str, Any] | None:
+    """Fields of the StridedSlice of the slices and elements of an index; None where all is taken."""
+    dims = [part for part in parts if part.dim >= 0]
+    if all(part.is_whole(shape) or part.kind == "places" for part in dims):
+        return None
+    kept = [part if part.kind != "places" else Part("slice", 0, part.dim, count=shape[part.dim]) for part in dims]
+    ends = [part.stop if part.stop >= 0 else -shape[part.dim] - 1 for part in kept]
+    return {
+        "begin": tuple(part.start for part in kept),
+        "end": tuple(ends),
+        "strides": tuple(part.step for part in kept),
+        "shrink_axis_mask": sum(1 << i for i, part in enumerate(kept) if part.kind == "element"),
+    }
+
+
+def transposed(tracer: Tracer, x: Value, order: list[int]) -> Value:
+    """x with its dimensions in this order."""
+    return x if order == list(range(len(order))) else tracer.emit(tracer.op("Transpose", perm=tuple(order)), x)
+
+
+def places(tracer: Tracer, chosen: list[Part], shape: tuple[int, ...]) -> Value:
+    """Arrays of an index, broadcast to a shape, side by side: indices[..., k]."""
+    if all(part.is_known for part in chosen):
+        known = [np.broadcast_to(np.asarray(part.chosen), shape) for part in chosen]
+        return tracer.value(np.stack(known, -1))
+    columns: list[Value] = []
+    for part in chosen:
+        column = tracer.cast(_operand(tracer, part), INT64)
+        columns.append(column if column.shape == shape else tracer.emit(tracer.op("BroadcastTo", shape=shape), column))
+    return tracer.emit(tracer.op("Stack", axis=-1), *columns)
+
+
+def _operand(tracer: Tracer, part: Part) -> Value:
+    return part.chosen if isinstance(part.chosen, Value) else tracer.value(np.asarray(part.chosen))
 
 
 def unpacked(tracer: Tracer, value: Any, what: str) -> list[Any]:

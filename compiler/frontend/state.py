@@ -120,11 +120,11 @@ class Tracer:
         """Whether `value` stands for a tensor in the graph (constant tensors of the script included)."""
         return isinstance(value, Value | Tensor | np.ndarray)
 
-    def value(self, value: Any, like: DType | None = None) -> Value:
+    def value(self, value: Any, like: DType | None = None, what: str = "") -> Value:
         """`value` as an operand: tensors, Parameters, arrays, numbers.
 
         like: the element type of the tensors beside a number, which takes it unless it is a float beside
-        integers.
+        integers. what: the operator and its operand, for messages.
 
         Raises:
             MspcError: it is something else.
@@ -150,7 +150,8 @@ class Tracer:
             array = np.asarray(value)
             kind = array.dtype.kind
             return self.constant_tensor(array.astype("float32" if kind == "f" else array.dtype), "")
-        raise self.error(f"{describe(value)} is not a tensor", kind=TypeError)
+        wrong = f"{what} must be a tensor or a number, not {describe(value)}" if what else ""
+        raise self.error(wrong or f"{describe(value)} is not a tensor", kind=TypeError)
 
     def weight(self, weight: session.Parameter) -> Parameter:
         """The graph's parameter for one of the script."""
@@ -237,6 +238,12 @@ class Tracer:
         """A result in Float32 where it is floating point."""
         return self.cast(value, FLOAT32) if value.tensor_type.dtype.is_float else value
 
+    def update(self, parameter: session.Parameter, value: Any) -> None:
+        """The Parameter gets a new value, in its element type."""
+        kind = parameter.dtype
+        _, made = self.emit_on(self.op("Assign"), [parameter, self.cast(self.value(value, kind), kind)])
+        made.phase = "update"
+
     def update_operands(self, op: Op, values: list[Value]) -> list[Value]:
         """The operands of an update: parameters themselves where a plan or another element type stands between, what
         is narrower than the parameter in its type, and what changes nothing where the program does not take the branch.
@@ -258,7 +265,10 @@ class Tracer:
     def operands(self, op: Op, operands: Sequence[Any]) -> list[Value]:
         typed = [self._typed(operand) for operand in operands[promotes_from(op) :]]
         like = next((v.tensor_type.dtype for v in typed if v is not None), None)
-        values = [v if isinstance(v, Value) else self.value(v, like) for v in operands]
+        values = [
+            v if isinstance(v, Value) else self.value(v, like, f"{op.name}: {op.operand(i)}")
+            for i, v in enumerate(operands)
+        ]
         if self.precision is not None:
             values = self.precise(op, values, self.precision)
         if len(values) < 2 and not getattr(op, "promotes", ""):

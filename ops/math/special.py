@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
 from mspc.ops.bases import Binary
+from mspc.ops.cpu.erf import erf
 from mspc.ops.math.arithmetic import Div, Mul, Neg, gradients
 from mspc.ops.math.comparison import NotEqual, Select
 from mspc.ops.math.elementwise import UNARY_SAMPLES, Exp, Gradients, Log, Smooth, Square, constant, scaled
@@ -29,26 +30,6 @@ class Erf(Smooth):
         return erf(be.xp, inputs[0])
 
     samples: ClassVar[Any] = (*UNARY_SAMPLES, sample((8, 16), low=-7, high=7))
-
-
-def erf(xp: Any, x: Any) -> Any:
-    """The error function of an array, in its element type.
-
-    exp(-x^2) * 2 x / sqrt(pi) * sum of (2 x^2)^n / (1 * 3 * ... * (2n + 1)): all terms are positive, so that
-    nothing cancels. (Abramowitz and Stegun, 7.1.6.) Beyond 6 the result is 1 in double precision.
-    """
-    wide = x.astype(xp.float64)
-    clipped = xp.clip(wide, -6, 6)
-    square = clipped * clipped
-    total = xp.ones_like(square)
-    for n in range(_ERF_TERMS, 0, -1):  # Horner's scheme
-        total = total * square * (2 / (2 * n + 1)) + 1
-    near = clipped * total * xp.exp(-square) * (2 / math.sqrt(math.pi))
-    return xp.clip(xp.where(xp.abs(wide) > 6, xp.sign(wide), near), -1, 1).astype(x.dtype)
-
-
-_ERF_TERMS = 140
-"""Enough at x = 6, where the terms grow up to n = 36 before they fall."""
 
 
 class Erfc(Smooth):

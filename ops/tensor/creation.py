@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value
@@ -304,7 +306,7 @@ class LinSpace(_Made):
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 0, ("start", "stop", "num"))
         ends = (found["start"], found["stop"])
-        if any(isinstance(end, Value) and not isinstance(end, Constant) for end in ends):
+        if any(hasattr(end, "shape") and not isinstance(end, Constant | np.generic) for end in ends):
             return LinSpaceBetween(int_of(self.name, "num", found["num"])), ends
         made = replace(
             self,

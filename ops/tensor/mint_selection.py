@@ -15,7 +15,7 @@ from mspc.ops.nn.norm import items
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.tensor.embedding import GatherGrad
 from mspc.ops.tensor.reshape import Reshape
-from mspc.ops.tensor.selection import GatherDGrad, along, descending
+from mspc.ops.tensor.selection import GatherDGrad, along, ascending, descending
 from mspc.sharding.factors import Rule
 from mspc.sharding.rules import factor_names
 
@@ -113,7 +113,7 @@ class SortExt(_Ordered):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
-        places = descending(xp, x, self.dim) if self.descending else xp.argsort(x, axis=self.dim, kind="stable")
+        places = descending(xp, x, self.dim) if self.descending else ascending(xp, x, self.dim)
         places = places.astype(xp.int64)
         return xp.take_along_axis(x, places, axis=self.dim), places
 
@@ -145,7 +145,7 @@ class TopkExt(_Ordered):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
-        places = descending(xp, x, self.dim) if self.largest else xp.argsort(x, axis=self.dim, kind="stable")
+        places = descending(xp, x, self.dim) if self.largest else ascending(xp, x, self.dim)
         places = xp.take(places, xp.arange(self.k), axis=self.dim).astype(xp.int64)
         return xp.take_along_axis(x, places, axis=self.dim), places
 

@@ -19,7 +19,7 @@ from mspc.ops.bases import require_same
 from mspc.ops.math.arithmetic import Div, DivNoNan, Mul
 from mspc.ops.math.comparison import Equal, Select
 from mspc.ops.math.elementwise import constant
-from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Names, Op, Placement, sample
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum, require_integer
 from mspc.sharding.rules import factor_names, sized
@@ -92,6 +92,8 @@ class _Indexed(Op, abstract=True):
 class GatherNd(_Indexed):
     """Slices of x at indices[..., k], which name its first k dimensions."""
 
+    function: ClassVar[Names] = "gather_nd"
+    method: ClassVar[Names] = "gather_nd"
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     samples: ClassVar[Any] = (
         sample((8, 8, 16), (8, 2), dtypes=("Float64", "Int32"), low=0, high=8),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
+from mspc.api.ops.checked import checked
 
 
 def relu(input: Any, inplace: bool = False) -> Any:
@@ -182,3 +183,8 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
     if log_target:
         target = ops.exp(target)
     return ops.kl_div(input, target, reduction)
+
+
+for _name, _function in list(globals().items()):
+    if getattr(_function, "__module__", None) == __name__ and _name[0] != "_":
+        globals()[_name] = checked(f"mint.nn.functional.{_name}", _function)

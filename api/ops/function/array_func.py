@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mspc.api import ops
@@ -69,17 +70,17 @@ def squeeze(input: Any, axis: Any = None) -> Any:
     return ops.Squeeze(axis)(input)
 
 
-def concat(tensors: Any, axis: int = 0) -> Any:
+def concat(tensors: Sequence[Any], axis: int = 0) -> Any:
     """Tensors one after another along `axis`."""
     return ops.Concat(axis)(tensors)
 
 
-def cat(tensors: Any, axis: int = 0) -> Any:
+def cat(tensors: Sequence[Any], axis: int = 0) -> Any:
     """Tensors one after another along `axis`."""
     return ops.Concat(axis)(tensors)
 
 
-def stack(tensors: Any, axis: int = 0) -> Any:
+def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
     """Tensors side by side along a new dimension."""
     return ops.Stack(axis)(tensors)
 
@@ -196,6 +197,11 @@ def arange(start: Any = 0, end: Any = None, step: Any = 1, *, dtype: Any = None)
     if end is None:
         return ops.Range()(0, start, step, dtype)
     return ops.Range()(start, end, step, dtype)
+
+
+def linspace(start: Any, end: Any, steps: int) -> Any:
+    """`steps` numbers from start to end, both included, as Float32 unless these are tensors."""
+    return ops.LinSpace()(start, end, steps)
 
 
 def eye(n: int, m: Any = None, dtype: Any = FLOAT32) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import kept, positive, reduced_axes, rounding, share_of, summed_type, unbounded
+from mspc.api.ops.arguments import element_type, kept, positive, reduced_axes, rounding, summed_type, unbounded
+from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.method_table import tensor_method
-from mspc.ir.types import BOOL, FLOAT64, INT64
+from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT64
 
 
 @tensor_method("div", "divide", "true_divide")
@@ -50,7 +52,7 @@ def trunc(input: Any) -> Any:
 
 
 @tensor_method()
-def matmul(input: Any, other: Any) -> Any:
+def matmul(input: TensorLike, other: TensorLike) -> Any:
     """Matrix product; more dimensions than two are a batch, a vector is a row on the left and a column on the right."""
     if len(input.shape) == 2 and len(other.shape) == 2:
         return ops.MatMul()(input, other)
@@ -67,6 +69,26 @@ def cumsum(x: Any, axis: Any = None, dtype: Any = None) -> Any:
     return ops.CumSum()(ops.Reshape()(x, (-1,)), 0) if axis is None else ops.CumSum()(x, axis)
 
 
+@tensor_method()
+def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
+    """The logarithm of the sum of exponentials along `dim`, () for all, without overflow."""
+    x = input if input.dtype.is_float else ops.cast(input, FLOAT32)
+    axes = reduced_axes("logsumexp", dim, len(x.shape))
+    if not x.size:
+        return ops.Log()(ops.ReduceSum(keepdim)(ops.Exp()(x), axes))
+    most = ops.stop_gradient(ops.ReduceMax(True)(x, axes))
+    most = ops.Select()(ops.IsFinite()(most), most, 0)
+    total = ops.Log()(ops.ReduceSum(keepdim)(ops.Exp()(ops.Sub()(x, most)), axes))
+    return ops.Add()(total, most if keepdim else ops.Squeeze(axes)(most))
+
+
+@tensor_method()
+def cumprod(input: Any, dim: int, dtype: Any = None) -> Any:
+    """Running products along `dim`, as `dtype` where it is given."""
+    total = ops.CumProd()(input, dim)
+    return total if dtype is None else ops.cast(total, element_type(dtype))
+
+
 def reduce_sum(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
     """Sum along `axis`, () for all."""
     return ops.ReduceSum(keep_dims)(x, axis)
@@ -75,6 +97,31 @@ def reduce_sum(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
 def reduce_mean(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
     """Mean along `axis`, () for all."""
     return ops.ReduceMean(keep_dims)(x, axis)
+
+
+def reduce_max(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
+    """Maximum along `axis`, () for all."""
+    return ops.ReduceMax(keep_dims)(x, axis)
+
+
+def reduce_min(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
+    """Minimum along `axis`, () for all."""
+    return ops.ReduceMin(keep_dims)(x, axis)
+
+
+def reduce_prod(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
+    """Product along `axis`, () for all."""
+    return ops.ReduceProd(keep_dims)(x, axis)
+
+
+def reduce_all(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
+    """Whether all elements along `axis` are true, () for all axes."""
+    return ops.ReduceAll(keep_dims)(x, axis)
+
+
+def reduce_any(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
+    """Whether any element along `axis` is true, () for all axes."""
+    return ops.ReduceAny(keep_dims)(x, axis)
 
 
 def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
@@ -130,30 +177,6 @@ def any(input: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -
     return ops.ReduceAny(kept("any", keep_dims, spelled))(input, reduced_axes("ReduceAny", axis, len(input.shape)))
 
 
-@tensor_method()
-def var(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = False) -> Any:
-    """Variance along `axis`, None for all: squared distances from the mean, summed and divided by their number less
-    `ddof`."""
-    if not input.dtype.is_float:
-        return ops.cast(var(ops.cast(input, FLOAT64), axis, ddof, keepdims), input.dtype)
-    return _variance(input, reduced_axes("var", axis, len(input.shape)), ddof, bool(keepdims))
-
-
-def _variance(input: Any, axes: Any, ddof: int, keepdims: bool) -> Any:
-    _ = ops.Square()(ops.Sub()(input, ops.ReduceMean(True)(input, axes)))
-    if not ddof:
-        return ops.ReduceMean(keepdims)(_, axes)
-    return ops.Mul()(ops.ReduceSum(keepdims)(_, axes), share_of(input.shape, axes, ddof))
-
-
-@tensor_method()
-def std(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = False) -> Any:
-    """Standard deviation along `axis`, None for all; see `var`."""
-    if not input.dtype.is_float:
-        return ops.cast(std(ops.cast(input, FLOAT64), axis, ddof, keepdims), input.dtype)
-    return ops.Sqrt()(var(input, axis, ddof, keepdims))
-
-
 def argmax(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Index of the maximum along `dim`, Int64; None: among all elements in their order, without dimensions."""
     return _place_of(ops.Argmax, input, dim, keepdim)
@@ -193,7 +216,7 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
 clip = clamp
 
 
-def clip_by_global_norm(x: Any, clip_norm: float = 1.0) -> Any:
+def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0) -> Any:
     """Tensors scaled together so that the norm of them all is at most `clip_norm`; a tuple.
 
     Raises:

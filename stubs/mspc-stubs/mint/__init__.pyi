@@ -8,6 +8,7 @@ from mspc.api.mint.functions import amax as amax
 from mspc.api.mint.functions import amin as amin
 from mspc.api.mint.functions import any as any
 from mspc.api.ops.function.array_func import arange as arange
+from mspc.api.mint.functions import argsort as argsort
 from mspc.ops import asin as asin
 from mspc.ops import atan as atan
 from mspc.api.mint.functions import baddbmm as baddbmm
@@ -20,9 +21,12 @@ from mspc.api.ops.function.math_func import clamp as clamp
 from mspc.api.mint.functions import concat as concat
 from mspc.ops import cos as cos
 from mspc.ops import cosh as cosh
+from mspc.api.mint.functions import cumprod as cumprod
 from mspc.api.mint.functions import cumsum as cumsum
+from mspc.api.mint.functions import diag as diag
 from mspc.api.ops.function.math_func import div as div
 from mspc.api.ops.function.math_func import divide as divide
+from mspc.api.ops.function.einsum_func import einsum as einsum
 from mspc.ops import eq as eq
 from mspc.ops import equal as equal
 from mspc.ops import erf as erf
@@ -46,12 +50,14 @@ from mspc.ops import isnan as isnan
 from mspc.ops import le as le
 from mspc.ops import less as less
 from mspc.ops import less_equal as less_equal
+from mspc.api.mint.functions import linspace as linspace
 from mspc.ops import log as log
 from mspc.ops import log1p as log1p
 from mspc.ops import logical_and as logical_and
 from mspc.ops import logical_not as logical_not
 from mspc.ops import logical_or as logical_or
 from mspc.ops import logical_xor as logical_xor
+from mspc.api.ops.function.math_func import logsumexp as logsumexp
 from mspc.ops import lt as lt
 from mspc.api.ops.function.array_func import masked_fill as masked_fill
 from mspc.api.mint.functions import matmul as matmul
@@ -65,6 +71,8 @@ from mspc.api.mint.functions import narrow as narrow
 from mspc.ops import ne as ne
 from mspc.ops import neg as neg
 from mspc.ops import negative as negative
+from mspc.api.ops.function.order_func import nonzero as nonzero
+from mspc.api.mint.functions import norm as norm
 from mspc.ops import not_equal as not_equal
 from mspc.api.ops.function.array_func import ones as ones
 from mspc.api.ops.function.array_func import ones_like as ones_like
@@ -75,6 +83,7 @@ from mspc.api.mint.functions import prod as prod
 from mspc.ops import reciprocal as reciprocal
 from mspc.api.mint.functions import repeat_interleave as repeat_interleave
 from mspc.ops import reshape as reshape
+from mspc.api.ops.function.order_func import roll as roll
 from mspc.api.ops.function.math_func import round as round
 from mspc.ops import rsqrt as rsqrt
 from mspc.ops import sigmoid as sigmoid
@@ -88,6 +97,8 @@ from mspc.ops import sqrt as sqrt
 from mspc.ops import square as square
 from mspc.api.mint.functions import squeeze as squeeze
 from mspc.api.mint.functions import stack as stack
+from mspc.api.mint.functions import std as std
+from mspc.api.mint.functions import std_mean as std_mean
 from mspc.api.mint.functions import sub as sub
 from mspc.api.mint.functions import sum as sum
 from mspc.api.ops.function.array_func import swapaxes as swapaxes
@@ -100,7 +111,10 @@ from mspc.api.mint.functions import transpose as transpose
 from mspc.api.ops.function.array_func import tril as tril
 from mspc.api.ops.function.array_func import triu as triu
 from mspc.api.ops.function.math_func import trunc as trunc
+from mspc.api.ops.function.order_func import unbind as unbind
 from mspc.api.mint.functions import unsqueeze as unsqueeze
+from mspc.api.mint.functions import var as var
+from mspc.api.mint.functions import var_mean as var_mean
 from mspc.ops import where as where
 from mspc.api.ops.function.array_func import zeros as zeros
 from mspc.api.ops.function.array_func import zeros_like as zeros_like

@@ -1,0 +1,88 @@
+"""Running products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Value
+from mspc.ir.types import TensorType
+from mspc.ops.arguments import int_of, split_call
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.tensor.selection import along
+
+
+class CumProd(Op):
+    """Running products along an axis. Called as `CumProd(exclusive, reverse)(x, axis)`.
+
+    exclusive leaves an element's own value out; reverse runs from the end.
+    """
+
+    exclusive: bool = False
+    reverse: bool = False
+    axis: int = 0
+    samples: ClassVar[Any] = (
+        sample((8, 16)),
+        sample((8, 16), axis=-1, reverse=True),
+        sample((8, 16), axis=1, exclusive=True),
+        sample((8, 4), axis=1, exclusive=True, reverse=True),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("axis",))
+        return replace(self, axis=int_of(self.name, "axis", found["axis"])), tensors
+
+    def rule(self, x: TensorType) -> str:
+        names = " ".join(along(self.name, len(x.shape), self.axis)[0])
+        return f"{names} -> {names}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return (b.emit(CumProdGrad(self.exclusive, self.reverse, self.axis), x, dout),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        source = xp.flip(x, self.axis) if self.reverse else x
+        total = xp.cumprod(_exclusive(xp, source, self.axis) if self.exclusive else source, self.axis, x.dtype)
+        return xp.flip(total, self.axis) if self.reverse else total
+
+
+def _exclusive(xp: Any, x: Any, axis: int) -> Any:
+    """x moved on by one place, 1 at the first."""
+    moved = xp.roll(x, 1, axis)
+    xp.moveaxis(moved, axis, 0)[:1] = 1
+    return moved
+
+
+class CumProdGrad(Op):
+    """Gradient of CumProd, without a division, so that factors may be 0."""
+
+    exclusive: bool = False
+    reverse: bool = False
+    axis: int = 0
+    linear_in: ClassVar[tuple[int, ...]] = (1,)
+    bprop: ClassVar[Any] = NotDifferentiable(
+        "it is a gradient, and second derivatives of running products are not built"
+    )
+    samples: ClassVar[Any] = tuple(sample(*s.shapes * 2, **s.fields) for s in CumProd.samples)
+
+    def rule(self, x: TensorType, dout: TensorType) -> str:
+        names = " ".join(along(self.name, len(x.shape), self.axis)[0])
+        return f"{names}, {names} -> {names}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        x, dout = (xp.moveaxis(array, self.axis, 0) for array in inputs)
+        if self.reverse:
+            x, dout = x[::-1], dout[::-1]
+        # What is behind a factor depends on it through the product of the factors between: a recurrence from the end.
+        behind = xp.zeros_like(dout)
+        for i in range(len(x) - 1, -1, -1):
+            last = i + 1 == len(x)
+            if self.exclusive:
+                behind[i] = 0 if last else dout[i + 1] + x[i + 1] * behind[i + 1]
+            else:
+                behind[i] = dout[i] if last else dout[i] + x[i + 1] * behind[i + 1]
+        found = xp.cumprod(_exclusive(xp, x, 0), 0, x.dtype) * behind
+        return xp.ascontiguousarray(xp.moveaxis(found[::-1] if self.reverse else found, 0, self.axis))

@@ -1,0 +1,90 @@
+"""Whatever a public function is called with, its answer is a result or a message of ours that names what was wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc import Tensor, mint, ops
+from mspc.api.ops.method_table import method_names
+from mspc.ir.diagnostics import MspcError
+
+BAD = [5, "x", None, [1, 2], {}, 1.5, True, object(), (Tensor([1.0]), "q")]
+X = Tensor(np.ones((2, 3), np.float32))
+ELSEWHERE = {"grad", "value_and_grad", "reshard", "partial", "functional", "nn", "optim", "checked"}
+PLACES = {"ops": ops, "mint": mint, "functional": mint.nn.functional}
+NAMES = [
+    f"{place}.{name}"
+    for place, module in PLACES.items()
+    for name in dir(module)
+    if name[0].islower() and name not in ELSEWHERE and callable(getattr(module, name))
+]
+
+
+def attempt(function: Callable[..., Any], *args: Any) -> None:
+    try:
+        with np.errstate(all="ignore"):
+            function(*args)
+    except MspcError as error:
+        assert error.message
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_functions(name: str) -> None:
+    place, short = name.split(".")
+    function = getattr(PLACES[place], short)
+    for bad in BAD:
+        for given in ((bad,), (bad, bad), (X, bad), (X, X, bad)):
+            attempt(function, *given)
+
+
+@pytest.mark.parametrize("name", [name for name in method_names() if name not in ("copy", "to", "type")])
+def test_methods(name: str) -> None:
+    for bad in BAD:
+        attempt(getattr(X, name), bad)
+        attempt(getattr(X, name), X, bad)
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: ops.zeros_like(5), "ops.zeros_like(): input must be a tensor, not 5"),
+    (lambda: ops.flatten(5), "ops.flatten(): input must be a tensor, not 5"),
+    (lambda: ops.cross_entropy(X, 5), "ops.cross_entropy(): target must be a tensor, not 5"),
+    (lambda: ops.matmul(X, 5), "ops.matmul(): other must be a tensor, not 5"),
+    (lambda: ops.concat(5), "ops.concat(): tensors must be a tuple or a list, not 5"),
+    (lambda: ops.div(X, "x"), "ops.div(): other must be a number or a tensor, not 'x'"),
+    (lambda: ops.norm(object()), "ops.norm(): A must be a tensor, not object"),
+    (lambda: ops.norm(X, [1]), "norm(): vectors have no norm [1]"),
+    (lambda: ops.add(X, {}), "Add: other must be a tensor or a number, not dict"),
+    (lambda: ops.relu("x"), "ReLU: input must be a tensor or a number, not 'x'"),
+    (lambda: ops.einsum("ij", 5), "einsum(): an operand must be a tensor, not 5"),
+    (lambda: ops.einsum("ij->k", X), "einsum(): 'k' of the result stands in no operand of 'ij->k'"),
+    (lambda: ops.einsum("ij->ii", X), "einsum(): the result of 'ij->ii' names a dimension twice"),
+    (lambda: ops.einsum("ijk", X), "einsum(): 'ijk' of 'ijk' does not name the 2 dimensions of its operand"),
+    (lambda: ops.einsum("ij,jk", X, X), "einsum(): 'j' of 'ij,jk' is 3 in one operand and 2 in another"),
+    (lambda: ops.einsum("i1", X), "einsum(): 'i1' holds '1', which is no letter"),
+    (lambda: ops.einsum("ij"), "einsum(): there are no tensors behind the equation"),
+    (lambda: ops.pad(X, (1, 2, 3)), "pad(): padding (1, 2, 3) must be pairs for at most 2 dimensions"),
+    (lambda: ops.pad(X, (3, 0), "reflect"),
+     "pad(): dimension 1 of size 3 cannot have the margins (3, 0) in mode 'reflect'"),
+    (lambda: ops.pad(X, (1, 0), "mirror"),
+     "pad(): mode is 'mirror', not 'constant', 'reflect', 'replicate', 'circular'"),
+    (lambda: ops.roll(X, (1, 2), 0), "roll(): shifts (1, 2) and dims (0,) must be as many"),
+    (lambda: ops.diagonal(X, 0, 1, -1), "diagonal(): dimensions 1 and -1 are the same"),
+    (lambda: mint.std(Tensor([1, 2])), "std(): input is Int64, not a floating-point tensor"),
+    (lambda: mint.nn.functional.linear(5, X), "mint.nn.functional.linear(): input must be a tensor, not 5"),
+    (lambda: X.reshape_as(5), "Tensor.reshape_as(): other must be a tensor, not 5"),
+])  # fmt: skip
+def test_messages(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(MspcError) as raised:
+        call()
+    assert raised.value.message == message
+
+
+def test_a_function_says_where_an_operator_of_its_own_fails() -> None:
+    with pytest.raises(MspcError) as raised:
+        ops.amax(X, 5)
+    assert raised.value.message == "ReduceMax: axis 5 is out of range for 2 dimensions"
+    assert raised.value.notes == ("in ops.amax()",)
