@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from mspc.api.amp import build_train_network, resolved
+from mspc.api.common.executor import CellGraphExecutor
 from mspc.api.common.tensor import Tensor
-from mspc.api.context import get_auto_parallel_context
-from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.context import PYNATIVE_MODE, get_auto_parallel_context, get_context
+from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.wrap import TrainOneStepCell, WithEvalCell, WithLossCell
 from mspc.api.parallel.auto_parallel import AutoParallel
@@ -203,11 +204,33 @@ class Model:
 
     def predict(self, *predict_data: Any, backend: Any = None) -> Any:
         """The network's output. Raises TypeError for data that are no Tensors."""
-        for entry in predict_data:
-            if not isinstance(entry, (Tensor, tuple, list)):
-                raise ApiTypeError(f"Model.predict takes Tensors, not {type(entry).__name__}")
+        _check_data("predict", predict_data)
         self._network.set_train(False)
         return self._network(*predict_data)
+
+    def infer_predict_layout(self, *predict_data: Any, skip_backend_compile: bool = False) -> dict[str, Any]:
+        """How the parameters of the network lie on the ranks when it predicts: for every name the mesh, the mesh axis
+        that cuts each dimension (counted from the last, -1: none), a rank's shape, 0, True and "".
+
+        Raises:
+            RuntimeError: not in graph mode. TypeError: data that are no Tensors, or an option that is no bool.
+        """
+        if get_context("mode") == PYNATIVE_MODE:
+            raise ApiRuntimeError("Model.infer_predict_layout needs graph mode")
+        if not isinstance(skip_backend_compile, bool):
+            raise ApiTypeError(f"Model.infer_predict_layout: skip_backend_compile is {skip_backend_compile!r}, no bool")
+        _check_data("infer_predict_layout", predict_data)
+        self._network.set_train(False)
+        network: Any = self._network if self._parallel is None else self._parallel.wrapping(self._network)
+        CellGraphExecutor().compile(network, *predict_data)
+        return dict(network.parameter_layout_dict)
+
+
+def _check_data(method: str, data: Sequence[Any]) -> None:
+    """Raise TypeError for data that are no Tensors."""
+    for entry in data:
+        if not isinstance(entry, (Tensor, tuple, list)):
+            raise ApiTypeError(f"Model.{method} takes Tensors, not {type(entry).__name__}")
 
 
 def _callbacks(callbacks: Any) -> list[Callback]:

@@ -90,3 +90,72 @@ def test_phases_are_kept_apart_and_unknown_ones_refused() -> None:
 def test_wrong_arguments_are_refused(arguments: Any, options: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         CellGraphExecutor().compile(*arguments, **options)
+
+
+def test_the_layouts_that_a_model_predicts_with() -> None:
+    context.set_auto_parallel_context(
+        parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch"
+    )
+    data = Tensor(shape=(4, 16), dtype=ms.float32, init="ones")
+    model = ms.Model(Network(((2, 2), (2, 2))))
+    assert model.infer_predict_layout(data) == {"w": ([2, 2, 2], [1, 0], [8, 4], 0, True, "")}
+    with pytest.raises(TypeError, match=r"Model.infer_predict_layout takes Tensors, not int"):
+        model.infer_predict_layout(3)
+    with pytest.raises(TypeError, match=r"Model.infer_predict_layout: skip_backend_compile is 1, no bool"):
+        model.infer_predict_layout(data, skip_backend_compile=1)  # type: ignore[arg-type]  # that is the test
+    context.set_context(mode=context.PYNATIVE_MODE)
+    with pytest.raises(RuntimeError, match=r"Model.infer_predict_layout needs graph mode"):
+        model.infer_predict_layout(data)
+
+
+@pytest.mark.parametrize(("marked", "cuts"), [(False, [[1, 8]]), (True, [[8, 1]])])
+def test_a_cell_that_is_to_be_data_parallel_is_cut_along_the_batch(marked: bool, cuts: list[list[int]]) -> None:
+    class Inside(nn.Cell):
+        def construct(self, x: Any) -> Any:
+            return ops.exp(x)
+
+    class Outside(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside = Inside()
+            self.sin, self.cos = ops.Sin().shard(((1, 8),)), ops.Cos()
+
+        def construct(self, x: Any) -> Any:
+            return self.inside(self.sin(x)), self.cos(self.sin(x))
+
+    context.set_auto_parallel_context(parallel_mode="auto_parallel", device_num=8, dataset_strategy="full_batch")
+    network = Outside()
+    if marked:
+        network.inside.set_data_parallel()
+    _cell_graph_executor.compile(network, Tensor(shape=(8, 8), dtype=ms.float32, init="ones"))
+    found = _cell_graph_executor._get_shard_strategy(network)
+    assert found["Default/inside-Inside/Exp-op0"] == cuts
+    assert found["Default/Cos-op0"] == [[1, 8]]
+
+
+def test_set_data_parallel_is_for_graph_mode() -> None:
+    context.set_context(mode=context.PYNATIVE_MODE)
+    with pytest.raises(ValueError, match="set_data_parallel needs graph mode"):
+        nn.Cell().set_data_parallel()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"parallel_mode": "data_parallel"},
+            "data_parallel mode takes no full_batch: every rank trains on its own rows",
+        ),
+        (
+            {"enable_parallel_optimizer": True, "parallel_optimizer_config": {"optimizer_weight_shard_size": 16}},
+            "optimizer_weight_shard_size is 16, but there are 8 ranks",
+        ),
+        ({"dataset_strategy": ((3, 1),)}, r"dataset_strategy of input 0 is \(3, 1\), whose product does not divide 8"),
+        ({"dataset_strategy": ((8,),)}, "dataset_strategy of input 0 has 1 entries for 2 dimensions"),
+        ({"dataset_strategy": ((8, 1), (8, 1))}, "dataset_strategy has 2 entries, but the network is called with 1"),
+    ],
+)
+def test_settings_that_do_not_fit_the_network_are_runtime_errors(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(RuntimeError, match=message) as refused:
+        compiled(((2, 2), (2, 2)), **settings)
+    assert isinstance(refused.value, MspcError)
