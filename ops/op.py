@@ -130,6 +130,8 @@ class Op:
         may_alias: `run` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
             All other results, but for those of updates, are arrays that share memory with no operand.
         is_collective: ranks of a group run it together and wait for each other: a `Collective`.
+        packs: so many elements of the result are one in MindSpore, and one each here: a Reshape to so many times fewer
+            elements keeps them all, in its last dimension.
         requests: names of attached attributes (`add_prim_attr`) that `decompose` carries out; where an operator names
             any, it is asked only if one is attached.
         constrains: the result is operand 0, and the strategy says how it is to be sharded; gone once that is decided.
@@ -161,6 +163,7 @@ class Op:
     may_alias: ClassVar[bool] = False
     is_collective: ClassVar[bool] = False
     constrains: ClassVar[bool] = False
+    packs: ClassVar[int] = 1
     requests: ClassVar[tuple[str, ...]] = ()
     cuda: ClassVar[str] = ""
     samples: ClassVar[Sequence[Sample]] = ()
