@@ -25,6 +25,7 @@ _INTERNAL = frozenset(
 OTHER_NAMES: dict[str, str] = {
     "common.dtype": "api.common.dtype",
     "communication.management": "api.communication",
+    "communication._comm_helper": "api.communication",
     "communication.comm_func": "api.communication",
     "device": "api.runtime",
     "dtype": "api.common.dtype",

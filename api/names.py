@@ -10,6 +10,8 @@ from mspc.api.alias import home_of, public_modules
 _FROM: dict[str, tuple[str, ...]] = {
     "mspc.api.common.tensor": ("Tensor",),
     "mspc.api.common.parameter": ("Parameter", "ParameterTuple"),
+    "mspc.api.common.jit_config": ("JitConfig",),
+    "mspc.api.common.symbol": ("Symbol",),
     "mspc.api.common.seed": ("set_seed", "get_seed"),
     "mspc.api.common.gradient": ("value_and_grad", "grad", "jit", "GradOperation"),
     "mspc.api.context": (

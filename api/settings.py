@@ -245,6 +245,15 @@ AUTO_PARALLEL = table(
 )  # fmt: skip
 """Arguments of methods of `AutoParallel` that are no keywords of `set_auto_parallel_context`."""
 
+JIT_CONFIG = table(
+    Setting("jit_level", "", one_of("", "O0", "O1", "O2"), ignored=FUSES),
+    Setting("exc_mode", "auto", one_of("auto", "sink", "no_sink"), ignored="there is no Ascend here"),
+    Setting("jit_syntax_level", "", one_of("", "STRICT", "LAX"), ignored="what cannot be compiled is an error always"),
+    Setting("debug_level", "RELEASE", one_of("RELEASE", "DEBUG"), ignored="errors name their lines always"),
+    Setting("infer_boost", "off", one_of("on", "off"), ignored="there is no Ascend here"),
+)  # fmt: skip
+"""Arguments of `JitConfig`."""
+
 JIT = table(
     Setting("capture_mode", "ast", one_of("ast", "bytecode", "trace"), ignored="functions are read, never traced"),
     Setting("mode", "PSJit", one_of("PSJit", "PIJit"), ignored="functions are read, never traced"),

@@ -79,11 +79,13 @@ class Config(_Attributes):
             raise MspcError(
                 "data_parallel mode takes no full_batch: every rank trains on its own rows",
                 notes=['use dataset_strategy="data_parallel", or semi_auto_parallel mode'],
+                kind=RuntimeError,
             )
         if context.enable_parallel_optimizer and context.optimizer_shard_size > ranks:
             raise MspcError(
                 f"optimizer_weight_shard_size is {context.optimizer_shard_size}, but there are {ranks} ranks",
                 notes=["it must be -1 or a number of ranks that share an update"],
+                kind=RuntimeError,
             )
         return Config(
             ranks=ranks,
@@ -139,6 +141,7 @@ def _entries(config: Config, known: Sequence[Layout | None]) -> list[Any]:
         raise MspcError(
             f"dataset_strategy has {len(strategy)} entries, but the network is called with {data} tensors",
             notes=['give one strategy per input, or "data_parallel" or "full_batch"'],
+            kind=RuntimeError,
         )
     rest = iter(strategy)
     return [next(rest) if layout is None else None for layout in known]
@@ -163,7 +166,9 @@ def _feed_one(config: Config, type: TensorType, index: int, whole: bool, entry: 
         layout = Layout.of((n,), [(0,), *[()] * (type.rank - 1)])
     if whole:
         if not layout.divides(type.shape):
-            raise MspcError(f"input {index} of shape {type.shape} cannot be cut {layout.strategy} for {n} ranks")
+            raise MspcError(
+                f"input {index} of shape {type.shape} cannot be cut {layout.strategy} for {n} ranks", kind=RuntimeError
+            )
         return Fed(type, type, layout)
     total = type.with_shape(tuple(size * cut for size, cut in zip(type.shape, layout.strategy, strict=True)))
     return Fed(total if config.sharded else type, total, layout)
@@ -174,7 +179,8 @@ def _entry_layout(entry: Any, type: TensorType, index: int, ranks: int) -> Layou
         layout = entry.to_layout()
         if entry.ranks != ranks:
             raise MspcError(
-                f"dataset_strategy of input {index} is laid out on {entry.ranks} ranks, but there are {ranks}"
+                f"dataset_strategy of input {index} is laid out on {entry.ranks} ranks, but there are {ranks}",
+                kind=RuntimeError,
             )
     else:
         cut = 1
@@ -182,9 +188,13 @@ def _entry_layout(entry: Any, type: TensorType, index: int, ranks: int) -> Layou
             cut *= n
         if cut < 1 or ranks % cut:
             raise MspcError(
-                f"dataset_strategy of input {index} is {entry}, whose product does not divide {ranks} ranks"
+                f"dataset_strategy of input {index} is {entry}, whose product does not divide {ranks} ranks",
+                kind=RuntimeError,
             )
         layout = Layout.from_strategy(entry, ranks)
     if len(layout.dims) != type.rank:
-        raise MspcError(f"dataset_strategy of input {index} has {len(layout.dims)} entries for {type.rank} dimensions")
+        raise MspcError(
+            f"dataset_strategy of input {index} has {len(layout.dims)} entries for {type.rank} dimensions",
+            kind=RuntimeError,
+        )
     return layout

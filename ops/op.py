@@ -125,12 +125,15 @@ class Op:
             data or say themselves how they compute.
         distributions: operands whose rows sum to 1, which get no gradient.
         seeds: names of the two fields that say what a random operator draws; both 0: nobody has chosen.
+        checks_where_called: what a user gave as fields is checked by `infer`, not where the operator is made.
         omitted: names of fields that the text leaves out while they have their default.
         is_view: the result is the memory of operand 0, its elements in their order, in another shape at most: nothing
             has to run. Of a tuple it is the memory of its elements.
         may_alias: `run` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
             All other results, but for those of updates, are arrays that share memory with no operand.
         is_collective: ranks of a group run it together and wait for each other: a `Collective`.
+        packs: so many elements of the result are one in MindSpore, and one each here: a Reshape to so many times fewer
+            elements keeps them all, in its last dimension.
         requests: names of attached attributes (`add_prim_attr`) that `decompose` carries out; where an operator names
             any, it is asked only if one is attached.
         constrains: the result is operand 0, and the strategy says how it is to be sharded; gone once that is decided.
@@ -157,11 +160,13 @@ class Op:
     widens: ClassVar[bool] = True
     distributions: ClassVar[tuple[int, ...]] = ()
     seeds: ClassVar[tuple[str, ...]] = ()
+    checks_where_called: ClassVar[bool] = False
     omitted: ClassVar[tuple[str, ...]] = ()
     is_view: ClassVar[bool] = False
     may_alias: ClassVar[bool] = False
     is_collective: ClassVar[bool] = False
     constrains: ClassVar[bool] = False
+    packs: ClassVar[int] = 1
     requests: ClassVar[tuple[str, ...]] = ()
     cuda: ClassVar[str] = ""
     samples: ClassVar[Sequence[Sample]] = ()

@@ -9,6 +9,8 @@ and knows no operator by name.
     name=8    a factor with a given size, where no input dimension tells it
     (a b)     one dimension made of two factors, the first the more significant (reshape)
     1         a dimension of size 1 that is broadcast, never cut
+    +a b      a result that is a sum over all factors that it lacks and other results have (a weight's gradient beside
+              that of its operand), so that cutting them leaves it partial
 
 nnScaler's annotations and Shardy's sharding rules are the models (factor, reduction and need-replication kinds).
 """
@@ -39,6 +41,7 @@ class Rule:
     names, sizes: of every factor.
     frozen: factors that must stay whole.
     reduction: how partial results over a reduced factor combine ("sum", "mean", "max", ...).
+    summed: indices of results that are sums over every factor that they lack.
     """
 
     inputs: tuple[tuple[Dim, ...], ...]
@@ -47,6 +50,7 @@ class Rule:
     sizes: tuple[int, ...]
     frozen: frozenset[int]
     reduction: str = "sum"
+    summed: frozenset[int] = frozenset()
 
     @property
     def reduced(self) -> frozenset[int]:
@@ -66,33 +70,38 @@ class Rule:
         partial, and are not in the inputs' layouts returned here.
         """
         partial = tuple(a for f in sorted(self.reduced) for a in axes[f])
-        reduction = self.reduction if partial else passed_reduction
         ins = tuple(Layout.of(mesh, [_axes_of(dim, axes) for dim in dims]) for dims in self.inputs)
-        outs = tuple(
-            Layout.of(mesh, [_axes_of(dim, axes) for dim in dims], (*partial, *passed), reduction)
-            for dims in self.outputs
-        )
-        return ins, outs
+        outs: list[Layout] = []
+        for index, dims in enumerate(self.outputs):
+            own = partial
+            if index in self.summed:
+                own = tuple(a for f in range(len(self.names)) if all(f not in dim for dim in dims) for a in axes[f])
+            reduction = self.reduction if own else passed_reduction
+            outs.append(Layout.of(mesh, [_axes_of(dim, axes) for dim in dims], (*own, *passed), reduction))
+        return ins, tuple(outs)
 
     def __str__(self) -> str:
-        return f"{_side(self.inputs, self)} -> {_side(self.outputs, self)}"
+        return f"{_side(self.inputs, self)} -> {_side(self.outputs, self, self.summed)}"
 
 
 def _axes_of(dim: Dim, axes: Sequence[Axes]) -> Axes:
     return axes[dim[0]] if len(dim) == 1 else tuple(a for f in dim for a in axes[f])
 
 
-def _side(tensors: tuple[tuple[Dim, ...], ...], rule: Rule) -> str:
+def _side(tensors: tuple[tuple[Dim, ...], ...], rule: Rule, summed: frozenset[int] = frozenset()) -> str:
     def one(dim: Dim) -> str:
         names = [rule.names[f] + ("!" if f in rule.frozen else "") for f in dim]
         return "1" if not names else names[0] if len(names) == 1 else f"({' '.join(names)})"
 
-    return ", ".join(" ".join(one(dim) for dim in dims) for dims in tensors)
+    return ", ".join("+" * (i in summed) + " ".join(one(dim) for dim in dims) for i, dims in enumerate(tensors))
+
+
+_Names = list[list[list[str]]]
 
 
 @lru_cache(maxsize=4096)
-def _parse(text: str) -> tuple[list[list[list[str]]], list[list[list[str]]], list[str], dict[str, int], frozenset[str]]:
-    """Names per tensor and dimension, the names in order of appearance, given sizes, frozen names."""
+def _parse(text: str) -> tuple[_Names, _Names, list[str], dict[str, int], frozenset[str], frozenset[int]]:
+    """Names per tensor and dimension, the names in order of appearance, given sizes, frozen names, summed results."""
     order: list[str] = []
     sizes: dict[str, int] = {}
     frozen: set[str] = set()
@@ -121,10 +130,12 @@ def _parse(text: str) -> tuple[list[list[list[str]]], list[list[list[str]]], lis
         return dims
 
     left, _, right = text.partition("->")
-    nothing: list[list[list[str]]] = [[]]
+    nothing: _Names = [[]]
     ins = [dims_of(t) for t in left.split(",")] if left.strip() or "," in left else nothing
-    outs = [dims_of(t) for t in right.split(",")]
-    return ins, outs, order, sizes, frozenset(frozen)
+    results = right.split(",")
+    outs = [dims_of(t) for t in results]
+    summed = frozenset(i for i, t in enumerate(results) if t.lstrip().startswith("+"))
+    return ins, outs, order, sizes, frozenset(frozen), summed
 
 
 def parse_rule(
@@ -152,7 +163,7 @@ def _parse_rule(
     reduction: str,
     given: tuple[tuple[str, int], ...],
 ) -> Rule:
-    ins, outs, order, fixed, frozen = _parse(text)
+    ins, outs, order, fixed, frozen, summed = _parse(text)
     if not input_shapes and ins == [[]]:
         ins = []  # " -> a=8": an operator without operands, not one with a scalar operand
     if len(ins) != len(input_shapes):
@@ -184,4 +195,5 @@ def _parse_rule(
         tuple(sizes[n] for n in order),
         frozenset(index[n] for n in frozen),
         reduction,
+        summed,
     )

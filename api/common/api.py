@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from mspc.api.common.executor import CellGraphExecutor
 from mspc.api.common.gradient import jit
 from mspc.api.common.tensor import Tensor
 
+_cell_graph_executor = CellGraphExecutor()
+_CellGraphExecutor = CellGraphExecutor
 from_numpy = Tensor.from_numpy
 ms_function = jit
 

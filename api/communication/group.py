@@ -14,12 +14,27 @@ NCCL_WORLD_COMM_GROUP = "nccl_world_group"
 MCCL_WORLD_COMM_GROUP = "mccl_world_group"
 
 
-class GlobalComm:
-    """Names of the group of all ranks."""
+class _OfSession(type):
+    """What `GlobalComm` says of the session that runs."""
+
+    @property
+    def INITED(cls) -> bool:
+        """Whether `init()` was called. MindSpore's programs for one process set it instead."""
+        return state.current().initialized
+
+    @INITED.setter
+    def INITED(cls, value: bool) -> None:
+        if not isinstance(value, bool):
+            raise ApiTypeError(f"GlobalComm.INITED must be True or False, not {value!r}")
+        state.current().initialized = value
+
+
+class GlobalComm(metaclass=_OfSession):
+    """Names of the group of all ranks, and whether it is there (`INITED`)."""
 
     BACKEND: ClassVar[str] = "mccl"
     WORLD_COMM_GROUP: ClassVar[str] = WORLD_GROUPS[0]
-    INITED: ClassVar[bool] = False
+    CHECK_ENVS: ClassVar[bool] = True
 
 
 class ReduceOp:

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 from mspc.api import launch
+from mspc.api.common.jit_config import JitConfig
 from mspc.api.common.parameter import UNNAMED, Parameter
 from mspc.api.common.parameter_plan import checked_plan
+from mspc.api.context import PYNATIVE_MODE, get_context
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.ops.primitive import Primitive, check_strategy
 from mspc.api.setting import checked
@@ -275,6 +277,14 @@ class Cell:
         self.parameter_plan = checked_plan(self, parameter_plan, label)
         return self
 
+    def set_data_parallel(self) -> None:
+        """Cut what is inside and has no strategy along the batch in automatic mode, as semi-automatic mode does.
+
+        Raises ValueError in PyNative mode."""
+        if get_context("mode") == PYNATIVE_MODE:
+            raise ApiValueError("set_data_parallel needs graph mode", ["call set_context(mode=GRAPH_MODE) before"])
+        self.add_flags_recursive(strategy_gen_mode="data_parallel")
+
     def recompute(self, **options: Any) -> Cell:
         """Compute what is inside again in the backward part instead of keeping it. Options that are not at their
         defaults are said to change nothing.
@@ -318,6 +328,11 @@ class Cell:
         for parameter in self.trainable_params(recurse):
             parameter.comm_fusion = fusion_type
         return self
+
+    def set_jit_config(self, jit_config: JitConfig) -> None:
+        """Checked; a network is one compiled graph in any case. Raises TypeError for what is no JitConfig."""
+        if not isinstance(jit_config, JitConfig):
+            raise ApiTypeError(f"set_jit_config takes a JitConfig, not {type(jit_config).__name__}")
 
     def set_inputs(self, *inputs: Any, **kwargs: Any) -> None:
         """Accepted; shapes come from the tensors of each call."""

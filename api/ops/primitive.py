@@ -18,6 +18,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Location
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.text.attribute_types import fields_of
+from mspc.ir.text.values import value_text
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.arguments import describe
 from mspc.ops.collective.base import Collective
@@ -94,8 +95,20 @@ class Primitive:
         return self
 
     def add_prim_attr(self, name: str, value: Any) -> Primitive:
-        """Attach a fact that the dumps show, and return the primitive."""
-        self.attrs[name] = value
+        """Attach a fact that the dumps show, and return the primitive.
+
+        Raises:
+            TypeError: the name is no string, or the value nothing that a dump can show.
+        """
+        if not isinstance(name, str):
+            raise PrimitiveTypeError(f"{self.name}.add_prim_attr: the name must be a string, not {name!r}", _caller())
+        kept = frozen(value)
+        try:
+            value_text(kept)
+        except TypeError:
+            message = f"{self.name}.add_prim_attr: {name} must be plain values, not {describe(value)}"
+            raise PrimitiveTypeError(message, _caller(), ["numbers, strings, and tuples and dicts of them"]) from None
+        self.attrs[name] = kept
         return self
 
     def del_prim_attr(self, name: str) -> Primitive:
@@ -162,7 +175,8 @@ def _make(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Op:
     try:
         op = cls(*map(frozen, args), **{key: frozen(value) for key, value in kwargs.items()})
         by_position = [field.name for field in fields(cls) if not field.kw_only]  # type: ignore[arg-type]  # a dataclass
-        _check_types(op, [*by_position[: len(args)], *kwargs])
+        if not cls.checks_where_called:
+            _check_types(op, [*by_position[: len(args)], *kwargs])
         group = getattr(op, "group", None)
         if isinstance(op, Collective) and isinstance(group, str) and _session.group_ranks is not None:
             return op.with_ranks(_session.group_ranks(group), group)
@@ -186,8 +200,11 @@ def _check_types(op: Op, given: list[str]) -> None:
 
 
 def frozen(value: Any) -> Any:
-    """A value of an attribute in its stored form: lists become tuples, numbers of NumPy plain ones."""
-    if isinstance(value, list):
+    """A value of an attribute in its stored form: lists become tuples, dicts tuples of pairs, numbers of NumPy plain
+    ones."""
+    if isinstance(value, dict):
+        return tuple((frozen(key), frozen(item)) for key, item in cast("dict[Any, Any]", value).items())
+    if type(value) in (list, tuple):
         return tuple(frozen(item) for item in cast("list[Any]", value))
     return cast("Any", value).item() if isinstance(value, np.generic) else value
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from mspc.api.amp import build_train_network, resolved
+from mspc.api.common.executor import CellGraphExecutor
 from mspc.api.common.tensor import Tensor
 from mspc.api.context import PYNATIVE_MODE, get_auto_parallel_context, get_context
-from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.wrap import TrainOneStepCell, WithEvalCell, WithLossCell
 from mspc.api.parallel.auto_parallel import AutoParallel
@@ -242,15 +243,37 @@ class Model:
     def predict(self, *predict_data: Any, backend: Any = None, config: Any = None) -> Any:
         """The network's output for the rows that this rank hands in. Raises TypeError for data that are no Tensors,
         ValueError for another backend than mspc."""
-        for entry in predict_data:
-            if not isinstance(entry, (Tensor, tuple, list)):
-                raise ApiTypeError(f"Model.predict takes Tensors, not {type(entry).__name__}")
+        _check_data("predict", predict_data)
         if backend not in (None, "lite"):
             raise ApiValueError(f"Model.predict: backend {backend!r} is neither None nor 'lite'")
         if backend is not None:
             say_once("Model.predict", "Model.predict(backend='lite') changes nothing here: the network runs as ever")
         self._predict_network.set_train(False)
         return self._predict_network(*predict_data)
+
+    def infer_predict_layout(self, *predict_data: Any, skip_backend_compile: bool = False) -> dict[str, Any]:
+        """How the parameters of the network lie on the ranks when it predicts: for every name the mesh, the mesh axis
+        that cuts each dimension (counted from the last, -1: none), a rank's shape, 0, True and "".
+
+        Raises:
+            RuntimeError: not in graph mode. TypeError: data that are no Tensors, or an option that is no bool.
+        """
+        if get_context("mode") == PYNATIVE_MODE:
+            raise ApiRuntimeError("Model.infer_predict_layout needs graph mode")
+        if not isinstance(skip_backend_compile, bool):
+            raise ApiTypeError(f"Model.infer_predict_layout: skip_backend_compile is {skip_backend_compile!r}, no bool")
+        _check_data("infer_predict_layout", predict_data)
+        self._predict_network.set_train(False)
+        network: Any = self._predict_network
+        CellGraphExecutor().compile(network, *predict_data)
+        return dict(network.parameter_layout_dict)
+
+
+def _check_data(method: str, data: Sequence[Any]) -> None:
+    """Raise TypeError for data that are no Tensors."""
+    for entry in data:
+        if not isinstance(entry, (Tensor, tuple, list)):
+            raise ApiTypeError(f"Model.{method} takes Tensors, not {type(entry).__name__}")
 
 
 def _check_others(eval_indexes: Any, boost_level: Any, kwargs: Collection[str]) -> None:

@@ -165,6 +165,10 @@ def call_cell(
         for made in nodes[first:]:
             if made.phase == "forward":
                 made.attrs["recompute"] = f"{tracer.builder.scope}, call {first}"
+    if flags.get("strategy_gen_mode"):
+        for made in nodes[first:]:
+            if made.phase == "forward":
+                made.attrs.setdefault("strategy_gen_mode", flags["strategy_gen_mode"])
     return result
 
 

@@ -15,6 +15,8 @@ from mspc.api.ops.primitive import Primitive
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame, tensors_in
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.named_layout import NamedLayout
 from mspc.ops.control.structural import Depend
 from mspc.ops.op import Asked, Op
 
@@ -46,8 +48,9 @@ def call_primitive(
     instance = primitive.instance_name
     if isinstance(primitive.op, Depend):
         return _depend(tracer, primitive.op, args, instance)
-    op, operands = _prepared(tracer, _drawing(tracer, primitive), [operand(tracer, arg) for arg in args], instance)
-    ins, outs = primitive.in_strategy, primitive.out_strategy
+    given = [operand(tracer, arg) for arg in args]
+    op, operands = _prepared(tracer, _drawing(tracer, primitive), given, instance)
+    ins, outs = _of_operands(primitive.in_strategy, given, operands), primitive.out_strategy
     made, result = tracer.emit_on(op, operands, instance=instance)
     if op.mutates and not op.updates_aside:
         made.phase = "update"
@@ -63,6 +66,19 @@ def call_primitive(
     if primitive.attrs:
         made.attrs.update(primitive.attrs)
     return result
+
+
+def _of_operands(strategy: Any, given: Sequence[Any], operands: Sequence[Any]) -> Any:
+    """A strategy without the entries of tensors that the call was given and the operator does not read, if these are
+    whole."""
+    tensors = [value for value in given if isinstance(value, Value)]
+    if strategy is None or not len(strategy) == len(tensors) > len(operands):
+        return strategy
+    read = [any(value is operand for operand in operands) for value in tensors]
+    left = [entry for entry, is_read in zip(strategy, read, strict=True) if not is_read]
+    if any(cut > 1 for entry in left for cut in (entry.strategy if isinstance(entry, NamedLayout) else entry)):
+        return strategy
+    return tuple(entry for entry, is_read in zip(strategy, read, strict=True) if is_read)
 
 
 def _drawing(tracer: Tracer, primitive: Primitive) -> Op:

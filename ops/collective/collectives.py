@@ -19,7 +19,9 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value, element_types
 from mspc.ir.layout import Layout
+from mspc.ir.text.attribute_types import fields_of
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
+from mspc.ops.arguments import describe
 from mspc.ops.collective.base import Collective, Meeting, Ranks, message, same
 from mspc.ops.collective.launch import (
     launch_all_gather,
@@ -223,6 +225,17 @@ class Broadcast(Collective):
         return launch_broadcast(device, inputs, out, self.root_rank, self.ranks)
 
 
+_FIELDS = {
+    "send_rank_ids": "a list of ranks",
+    "recv_rank_ids": "a list of ranks",
+    "recv_shapes": "a tuple of shapes",
+    "send_shapes": "a tuple of shapes",
+    "recv_type": "an element type",
+    "group": "the name of a group",
+}
+"""What NeighborExchange wants, in words."""
+
+
 class NeighborExchange(Collective):
     """Sends operand i to rank `send_rank_ids[i]` and returns what comes from `recv_rank_ids`, as a tuple of
     tensors of `recv_shapes` and `recv_type`. A rank may only send, or only receive."""
@@ -235,29 +248,27 @@ class NeighborExchange(Collective):
     group: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
     ordered: ClassVar[bool] = False
+    checks_where_called: ClassVar[bool] = True
     omitted: ClassVar[tuple[str, ...]] = ("send_shapes", "group", "rank_list")
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         return self, _spread(args)
 
     def infer(self, *types: Type) -> Type:
-        group: Any = self.group
-        if not isinstance(group, str):
-            raise MspcError(f"NeighborExchange: group must be the name of a group, not {group!r}")
-        for field in ("send_rank_ids", "recv_rank_ids"):
-            ids: Any = getattr(self, field)
-            known = cast("tuple[Any, ...]", ids) if isinstance(ids, tuple) else (None,)
-            if any(isinstance(i, bool) or not isinstance(i, int) for i in known):
-                raise MspcError(f"NeighborExchange: {field} must be a list of ranks, not {ids}")
+        for name, field in fields_of(type(self)).items():
+            value = getattr(self, name)
+            if not field.fits(value):
+                wanted = _FIELDS.get(name, field.annotation)
+                raise MspcError(f"NeighborExchange: {name} must be {wanted}, not {describe(value)}", kind=TypeError)
         to, of, shapes = len(self.send_rank_ids), len(self.recv_rank_ids), self.recv_shapes
         if len(types) != to:
             raise MspcError(f"NeighborExchange: {len(types)} tensors for {to} ranks to send to")
         if len(shapes) != of:
             raise MspcError(f"NeighborExchange: {len(shapes)} shapes for {of} ranks to receive from")
         given = tuple(t.shape for t in types if isinstance(t, TensorType))
-        if self.send_shapes and tuple(map(tuple, self.send_shapes)) != given:
+        if self.send_shapes and self.send_shapes != given:
             raise MspcError(f"NeighborExchange: send_shapes is {self.send_shapes}, the tensors have {given}")
-        return TupleType(tuple(TensorType(self.recv_type, tuple(shape)) for shape in shapes))
+        return TupleType(tuple(TensorType(self.recv_type, shape) for shape in shapes))
 
     @property
     def communicates(self) -> bool:
@@ -358,7 +369,7 @@ def _spread(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _resized(op: Op, shape: tuple[int, ...], dim: int, times: int, parts: int) -> tuple[int, ...]:
     if not 0 <= dim < len(shape):
-        raise MspcError(f"{op.name}: there is no dimension {dim} in shape {shape}")
+        raise MspcError(f"{op.name}: there is no dimension {dim} in shape {shape}", kind=IndexError)
     if shape[dim] % parts:
         raise MspcError(f"{op.name}: dimension {dim} is {shape[dim]}, which does not divide by {parts} ranks")
     return (*shape[:dim], shape[dim] * times // parts, *shape[dim + 1 :])

@@ -38,8 +38,10 @@ class FlashAttentionScore(AttentionOp):
     softmax_out, attention_out).
 
     query has `head_num` heads; key and value may have fewer, if their number divides it. `input_layout` is one of
-    "BSH" (hidden = heads and their depth in one dimension), "SBH", "BNSD", "BSND". real_shift and attn_mask are
-    broadcast to [batch, heads, queries, keys]; where attn_mask (Bool or UInt8) is true a query does not look at a key.
+    "BSH" (hidden = heads and their depth in one dimension), "SBH", "BNSD", "BSND". real_shift, drop_mask and attn_mask
+    are broadcast to [batch, heads, queries, keys]; where attn_mask (Bool or UInt8) is true a query does not look at a
+    key. drop_mask (Bool or UInt8, a number for every weight; MindSpore packs bits) says which weights of the softmax
+    are kept, and count 1 / keep_prob times.
     A query that looks at no key gives zeros, and is the only case in which ways to compute it may differ.
 
     sparse_mode: 0 attn_mask, and where it is given only keys from `pre_tokens` before the query's place to
@@ -65,7 +67,7 @@ class FlashAttentionScore(AttentionOp):
         if self.packed:
             raise MspcError(f"{self.name}: packed is {self.packed}; it is for the compiler alone")
         refused = {
-            "drop_mask": drop_mask, "padding_mask": padding_mask, "prefix": prefix, "actual_seq_qlen": actual_seq_qlen,
+            "padding_mask": padding_mask, "prefix": prefix, "actual_seq_qlen": actual_seq_qlen,
             "actual_seq_kvlen": actual_seq_kvlen,
         }  # fmt: skip
         for name, operand in refused.items():
@@ -81,7 +83,9 @@ class FlashAttentionScore(AttentionOp):
                     notes=["a mask of your own goes with sparse_mode 0 or 1"],
                 )
             attn_mask = None
-        given = {"real_shift": real_shift, "attn_mask": attn_mask}
+        if self.keep_prob < 1 and drop_mask is None:
+            raise MspcError(f"{self.name}: keep_prob {self.keep_prob} needs drop_mask", kind=ValueError)
+        given = {"real_shift": real_shift, "drop_mask": drop_mask, "attn_mask": attn_mask}
         there = {name: operand for name, operand in given.items() if operand is not None}
         return replace(self, optional=tuple(there)), (query, key, value, *there.values())
 
@@ -128,6 +132,8 @@ class FlashAttentionScore(AttentionOp):
         return out
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        if self.drops:
+            return None
         if self.packed:
             return self.apart.launch(device, self.separated(inputs), out)
         shape = self.shape_of(inputs)
@@ -143,10 +149,12 @@ class FlashAttentionScore(AttentionOp):
         _sample((4, 4, 4, 2), (4, 6, 2, 2), (4, 6, 2, 3), head_num=4, input_layout="BSND", sparse_mode=3),
         _sample((4, 2, 16), (4, 2, 8), (4, 2, 8), head_num=8, input_layout="SBH", scale_value=0.3),
         _sample((2, 4, 4, 2), (2, 4, 4, 2), (2, 4, 4, 2), (4, 1, 4), (2, 1, 4, 4), head_num=4, input_layout="BNSD",
-                optional=OPTIONAL, dtypes=(*_MASKED[:3], "Float64", "Bool")),
+                optional=OPTIONAL[::2], dtypes=(*_MASKED[:3], "Float64", "Bool")),
         _sample((4, 4, 8), (4, 4, 8), (4, 4, 8), (4, 4), head_num=4, pre_tokens=2, next_tokens=1,
                 optional=("attn_mask",), dtypes=_MASKED),
         _sample((8, 3, 8), (8, 5, 8), (8, 5, 8), head_num=2, pre_tokens=1, next_tokens=0, sparse_mode=4),
+        _sample((4, 4, 8), (4, 4, 8), (4, 4, 8), (4, 4, 4, 4), (4, 4), head_num=4, keep_prob=0.5,
+                optional=OPTIONAL[1:], dtypes=(*_MASKED, "Bool")),
     )  # fmt: skip
 
 
@@ -167,7 +175,7 @@ class FlashAttentionScoreGrad(AttentionOp):
         texts = self.texts(types)
         names = ("query", "key", "value", "out", *self.optional, "statistics", "out")
         ins = ", ".join(texts[name] for name in names)
-        return f"{ins} -> {texts['query']}, {texts['key']}, {texts['value']}"
+        return f"{ins} -> {texts['query']}, +{texts['key']}, +{texts['value']}"
 
     def fill(self, be: ArrayBackend, inputs: Sequence[Any], out: Any) -> Any:
         if self.packed:
@@ -180,6 +188,8 @@ class FlashAttentionScoreGrad(AttentionOp):
         return out
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        if self.drops:
+            return None
         if self.packed:
             return self.apart.launch(device, self.separated(inputs), self.parts(out))
         shape = self.shape_of(inputs)
@@ -192,6 +202,8 @@ class FlashAttentionScoreGrad(AttentionOp):
         _sample((4, 4, 16), (4, 6, 16), (4, 6, 16), (4, 4, 16), (4, 8, 4, 1), (4, 4, 16), head_num=8),
         _sample((4, 4, 4, 2), (4, 2, 6, 2), (4, 2, 6, 2), (4, 4, 4, 2), (4, 4, 4, 1), (4, 4, 4, 2),
                 head_num=4, input_layout="BNSD", sparse_mode=2),
+        _sample((2, 4, 8), (2, 4, 8), (2, 4, 8), (2, 4, 8), (2, 4, 4, 4), (2, 4, 4, 1), (2, 4, 8), head_num=4,
+                keep_prob=0.5, optional=("drop_mask",), dtypes=("Float64",) * 4 + ("Bool", "Float64", "Float64")),
         _sample((2, 4, 4, 2), (2, 4, 4, 2), (2, 4, 4, 3), (2, 4, 4, 3), (4, 4), (2, 4, 4, 1), (2, 4, 4, 3), head_num=4,
                 input_layout="BSND", optional=("attn_mask",), dtypes=("Float64",) * 4 + ("Bool", "Float64", "Float64")),
     )  # fmt: skip
@@ -229,6 +241,8 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
         return out
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        if self.drops:
+            return None
         if self.packed:
             return self.apart.launch(device, self.separated(inputs), out)
         shape = self.shape_of(inputs)
@@ -239,7 +253,7 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
         _sample((4, 4, 16), (4, 4, 16), (4, 4, 16), (4, 4, 16), (4, 8, 4, 4), (4, 8, 4, 1), head_num=8,
                 optional=("real_shift",)),
         _sample((4, 2, 3, 2), (4, 2, 4, 2), (4, 2, 4, 2), (4, 2, 3, 2), (2, 1, 4), (3, 4), (4, 2, 3, 1), head_num=2,
-                input_layout="BNSD", optional=OPTIONAL, dtypes=("Float64",) * 5 + ("Bool", "Float64")),
+                input_layout="BNSD", optional=OPTIONAL[::2], dtypes=("Float64",) * 5 + ("Bool", "Float64")),
         _sample((4, 4, 3, 2), (4, 2, 4, 2), (4, 2, 4, 2), (4, 4, 3, 2), (1, 4), (4, 4, 3, 1), head_num=4,
                 input_layout="BNSD", optional=("real_shift",)),
     )  # fmt: skip

@@ -15,7 +15,7 @@ from mspc.ops.nn.attention_kernel import UNLIMITED, Scores, Shape, by_head, four
 from mspc.ops.op import ArrayBackend, Op, Placement
 
 LAYOUTS = ("BSH", "BNSD", "BSND", "SBH")
-OPTIONAL = ("real_shift", "attn_mask")
+OPTIONAL = ("real_shift", "drop_mask", "attn_mask")
 """Operands that may be left out, in their order."""
 COMPRESSED = (2048, 2048)
 """The shape of the triangle that MindSpore wants as `attn_mask` in the sparse modes that need no mask."""
@@ -26,7 +26,8 @@ class AttentionOp(Op, abstract=True):
 
     optional: which of the operands that may be left out are there. packed: where it is not 0, query, key and value
     are one operand in `input_layout`, the heads of query followed by so many of key and as many of value; so is their
-    gradient. Only a rank's own graph has that form. The other fields are MindSpore's.
+    gradient. first_query, all_queries: where they are not 0, the queries are a rank's part of so many, from that place
+    on. Only a rank's own graph has these forms. The other fields are MindSpore's.
     """
 
     head_num: int
@@ -39,9 +40,11 @@ class AttentionOp(Op, abstract=True):
     sparse_mode: int = 0
     optional: tuple[str, ...] = ()
     packed: int = 0
+    first_query: int = 0
+    all_queries: int = 0
     omitted: ClassVar[tuple[str, ...]] = (
         "keep_prob", "scale_value", "pre_tokens", "next_tokens", "inner_precise", "input_layout", "sparse_mode",
-        "optional", "packed",
+        "optional", "packed", "first_query", "all_queries",
     )  # fmt: skip
     products: ClassVar[int] = 2
     """Products of matrices: of queries and keys, and of their weights and the values; more for gradients."""
@@ -54,8 +57,8 @@ class AttentionOp(Op, abstract=True):
         require_float(self.name, query, key, value)
         require_same(self.name, query, key, value)
         for name, operand in self.named(types).items():
-            if name == "attn_mask" and operand.dtype not in (BOOL, UINT8):
-                raise MspcError(f"{self.name}: attn_mask is {operand.dtype}, not Bool or UInt8", kind=TypeError)
+            if name != "real_shift" and operand.dtype not in (BOOL, UINT8):
+                raise MspcError(f"{self.name}: {name} is {operand.dtype}, not Bool or UInt8", kind=TypeError)
             if name == "real_shift" and not operand.dtype.is_float:
                 raise MspcError(
                     f"{self.name}: real_shift is {operand.dtype}, not a floating-point tensor", kind=TypeError
@@ -140,11 +143,8 @@ class AttentionOp(Op, abstract=True):
                 f"{self.name}: input_layout is {self.input_layout!r}, not one of {', '.join(LAYOUTS)}",
                 notes=[note] if note else (),
             )
-        if self.keep_prob != 1.0:
-            raise MspcError(
-                f"{self.name}: keep_prob is {self.keep_prob}; dropout of attention weights is not built",
-                notes=["leave keep_prob 1.0, or write the attention with BatchMatMul, Softmax and Dropout"],
-            )
+        if not 0 < self.keep_prob <= 1:
+            raise MspcError(f"{self.name}: keep_prob is {self.keep_prob}, not above 0 and at most 1", kind=ValueError)
         if self.sparse_mode not in range(5):
             raise MspcError(f"{self.name}: sparse_mode is {self.sparse_mode}; known are 0 to 4")
         if self.head_num < 1:
@@ -154,7 +154,8 @@ class AttentionOp(Op, abstract=True):
 
     def window(self, shape: Shape) -> tuple[int | None, int | None]:
         """(least, greatest) distance key - query that a query looks at, None for no limit."""
-        offset = shape.keys - shape.queries if self.sparse_mode in (3, 4) else 0
+        offset = shape.keys - (self.all_queries or shape.queries) if self.sparse_mode in (3, 4) else 0
+        offset += self.first_query
         if self.sparse_mode in (2, 3):
             return None, offset
         if self.sparse_mode == 4 or (self.sparse_mode == 0 and "attn_mask" in self.optional):
@@ -172,34 +173,45 @@ class AttentionOp(Op, abstract=True):
             raise MspcError(f"{self.name} takes {wanted} tensors, not {len(types)}")
 
     def texts(self, types: Sequence[TensorType]) -> dict[str, str]:
-        """The rule's text of every tensor. Batch and heads may be cut, sequences and the depth of a head must stay
+        """The rule's text of every tensor. Batch, heads and queries may be cut, keys and the depth of a head must stay
         whole. A head of key and value goes with all heads of the query that look at it."""
         shape = self.sizes(types)
-        group = f" g={shape.group}!" if shape.group > 1 else ""
+        group = f" g={shape.group}" if shape.group > 1 else ""
         m = f"m={shape.key_heads}"
         heads = f"({m}{group})" if group else m
         q, k, v = {
-            "BSH": (f"b s! ({m}{group} d!)", f"b t! ({m} d!)", f"b t! ({m} e!)"),
-            "SBH": (f"s! b ({m}{group} d!)", f"t! b ({m} d!)", f"t! b ({m} e!)"),
-            "BNSD": (f"b {heads} s! d!", f"b {m} t! d!", f"b {m} t! e!"),
-            "BSND": (f"b s! {heads} d!", f"b t! {m} d!", f"b t! {m} e!"),
+            "BSH": (f"b s ({m}{group} d!)", f"b t! ({m} d!)", f"b t! ({m} e!)"),
+            "SBH": (f"s b ({m}{group} d!)", f"t! b ({m} d!)", f"t! b ({m} e!)"),
+            "BNSD": (f"b {heads} s d!", f"b {m} t! d!", f"b {m} t! e!"),
+            "BSND": (f"b s {heads} d!", f"b t! {m} d!", f"b t! {m} e!"),
         }[self.input_layout]
-        texts = {"query": q, "key": k, "value": v, "out": q.replace("d!", "e!"), "statistics": f"b {heads} s! 1"}
+        texts = {"query": q, "key": k, "value": v, "out": q.replace("d!", "e!"), "statistics": f"b {heads} s 1"}
         for name, operand in self.named(types).items():
             if len(operand.shape) > 4:
                 raise MspcError(f"{self.name}: {name} has shape {operand.shape}, more than 4 dimensions")
-            sides = ("b", heads, "s!", "t!")[4 - len(operand.shape) :]
+            sides = ("b", heads, "s", "t!")[4 - len(operand.shape) :]
             texts[name] = " ".join("1" if n == 1 else side for n, side in zip(operand.shape, sides, strict=True))
         return texts
 
     def localize(self, placement: Placement) -> Op:
-        dimension = {"BNSD": 1, "BSND": 2}.get(self.input_layout, 2)
-        return replace(self, head_num=self.head_num // placement.in_layouts[0].strategy[dimension])
+        layout, type = placement.in_layouts[0], placement.in_types[0]
+        heads, queries = {"BNSD": (1, 2), "BSND": (2, 1), "BSH": (2, 1), "SBH": (2, 0)}[self.input_layout]
+        mine = replace(self, head_num=self.head_num // layout.strategy[heads])
+        if layout.strategy[queries] == 1:
+            return mine
+        here = layout.slices_for(placement.rank, type.shape)[queries]
+        return replace(mine, first_query=here.start, all_queries=type.shape[queries])
 
     def scores(self, shape: Shape, operands: Sequence[Any]) -> Scores:
         low, high = self.window(shape)
         found = {name: four_dimensions(operand) for name, operand in self.named(operands).items()}
-        return Scores(self.scale_value, found.get("real_shift"), found.get("attn_mask"), low, high)
+        shift, kept, mask = (found.get(name) for name in OPTIONAL)
+        return Scores(self.scale_value, shift, mask, low, high, kept, self.keep_prob)
+
+    @property
+    def drops(self) -> bool:
+        """Whether weights are dropped, which no kernel of a GPU does: they are computed array by array there."""
+        return "drop_mask" in self.optional
 
     def shape_of(self, operands: Sequence[Any]) -> Shape:
         return self.sizes([TensorType(FLOAT32, tuple(x.shape)) for x in operands[:3]])

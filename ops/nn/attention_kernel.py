@@ -41,13 +41,18 @@ class Shape:
 @dataclass(frozen=True, slots=True)
 class Scores:
     """What makes a score of a product: score = scale * product + shift, left out where mask holds or outside of
-    low <= key - query <= high. None where there is no limit."""
+    low <= key - query <= high. None where there is no limit.
+
+    kept: where it holds a weight counts 1 / keep_prob times, elsewhere it is dropped; None: all count once.
+    """
 
     scale: float
     shift: Any = None
     mask: Any = None
     low: int | None = None
     high: int | None = None
+    kept: Any = None
+    keep_prob: float = 1.0
 
 
 def by_head(x: Any, layout: str, heads: int) -> Any:
@@ -105,7 +110,7 @@ def forward(xp: Any, shape: Shape, scores: Scores, arrays: Sequence[Any], statis
         safe = xp.where(some, total, 1)
         statistics[at[0], rows] = xp.where(some, top + xp.log(safe), -xp.inf)
         power /= safe
-        out[at[0], rows] = xp.matmul(power, v[at].astype(power.dtype))
+        out[at[0], rows] = xp.matmul(_dropped(xp, scores, power, at, rows), v[at].astype(power.dtype))
 
 
 def backward(
@@ -160,14 +165,22 @@ def _scores(xp: Any, shape: Shape, scores: Scores, q: Any, k: Any, at: tuple[int
 def _score_gradients(
     xp: Any, shape: Shape, scores: Scores, operands: Sequence[Any], statistics: Any, at: tuple[int, int], rows: slice
 ) -> tuple[Any, Any]:
-    """(probabilities, gradients of the scores)."""
+    """(weights as far as they are kept, gradients of the scores)."""
     q, k, v, dout = operands
     dtype = statistics.dtype
     logarithm = statistics[at[0], rows]
     logarithm = xp.where(logarithm == -xp.inf, 0, logarithm)
     p = xp.exp(_scores(xp, shape, scores, q, k, at, rows, dtype) - logarithm)
-    dp = xp.matmul(dout[at[0], rows].astype(dtype), v[at].astype(dtype).T)
-    return p, p * (dp - xp.sum(p * dp, axis=-1, keepdims=True))
+    dp = _dropped(xp, scores, xp.matmul(dout[at[0], rows].astype(dtype), v[at].astype(dtype).T), at, rows)
+    return _dropped(xp, scores, p, at, rows), p * (dp - xp.sum(p * dp, axis=-1, keepdims=True))
+
+
+def _dropped(xp: Any, scores: Scores, weights: Any, at: tuple[int, int], rows: slice) -> Any:
+    """Weights, or their gradients, of which some are dropped and the others made up for them."""
+    if scores.kept is None:
+        return weights
+    mine = scores.kept[_place(scores.kept, 0, at[0]), _heads(scores.kept, rows)]
+    return xp.where(mine != 0, weights / weights.dtype.type(scores.keep_prob), weights.dtype.type(0))
 
 
 def _place(part: Any, axis: int, index: int) -> int:

@@ -61,9 +61,10 @@ class _Drawn(Op, abstract=True):
 class DropoutGenMask(_Drawn):
     """A mask that is true with probability keep_prob. Called as `DropoutGenMask()(shape, keep_prob)`.
 
-    A Bool per element; MindSpore packs the bits.
+    A Bool per element; MindSpore packs the bits of 8 into one.
     """
 
+    packs: ClassVar[int] = 8
     Seed0: int = 0
     Seed1: int = 0
     seeds: ClassVar[tuple[str, ...]] = ("Seed0", "Seed1")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Node, Value
 from mspc.ir.types import TensorType
 from mspc.ops.arguments import axes_in, int_of, ints_of, split_call
 from mspc.ops.op import ArrayBackend, Asked, Names, Op, Placement, sample
@@ -27,7 +27,8 @@ class Reshape(Op):
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("shape",))
-        return replace(self, shape=ints_of(self.name, "shape", found["shape"])), tensors
+        shape = ints_of(self.name, "shape", found["shape"])
+        return replace(self, shape=_unpacked(tensors[0], shape)), tensors
 
     def resolved(self, source: tuple[int, ...]) -> tuple[int, ...]:
         """The shape with its -1 filled in. Raises MspcError where the number of elements differs."""
@@ -66,6 +67,14 @@ class Reshape(Op):
         sample((8, 8), shape=(64,)),
         sample((), shape=(1, 1)),
     )
+
+
+def _unpacked(x: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that is meant where it counts elements that MindSpore packs and mspc does not: `Op.packs`."""
+    packs = x.op.packs if isinstance(x, Node) and isinstance(x.op, Op) else 1
+    if packs == 1 or not shape or math.prod(shape) * packs != math.prod(x.shape):
+        return shape
+    return (*shape[:-1], shape[-1] * packs)
 
 
 class Flatten(Op):

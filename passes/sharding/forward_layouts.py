@@ -32,6 +32,16 @@ def cut_batch(search: Search, forward: list[Node]) -> None:
     search.structure(forward)
 
 
+def cut_marked(search: Search, forward: list[Node]) -> None:
+    """Cut those along the batch that `set_data_parallel` has marked, but for operators that follow their neighbours."""
+    for node in forward:
+        rule = search.rules[node]
+        if rule is None or node.in_layouts is not None or node.attrs.get("strategy_gen_mode") != "data_parallel":
+            continue
+        if not cast(Op, node.op).follows_neighbours and not cast(Op, node.op).operandwise:
+            search.take(node, batch_choice(node, rule, search.ranks), "set_data_parallel()")
+
+
 def spread(search: Search, forward: list[Node]) -> None:
     """Sharding propagation: downstream from what is decided, then upstream, until nothing is left to reach."""
     known: set[Value] = {node for node in forward if node.in_layouts is not None}

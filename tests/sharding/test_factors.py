@@ -50,3 +50,14 @@ def test_shapes_that_do_not_fit(text: str, shapes: list, message: str) -> None:
     with pytest.raises(MspcError) as raised:
         parse_rule(text, shapes, "MatMul")
     assert raised.value.message == message
+
+
+def test_a_result_that_sums_what_it_lacks_is_partial_alone():
+    rule = parse_rule("b s d, b t! d -> b s d, +b t! d, +d", [(2, 4, 8), (2, 6, 8)])
+    assert str(rule) == "b s d, b t! d -> b s d, +b t! d, +d"
+    _, (first, second, third) = rule.layouts((2, 2), [(0,), (1,), (), ()])
+    assert (first, second, third) == (
+        Layout.of((2, 2), [(0,), (1,), ()]),
+        Layout.of((2, 2), [(0,), (), ()], (1,)),
+        Layout.of((2, 2), [()], (0, 1)),
+    )

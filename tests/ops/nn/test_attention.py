@@ -11,6 +11,8 @@ import pytest
 
 from mspc import Tensor, ops
 from mspc.api.state import Session
+from mspc.commands.compile import CompileOptions
+from mspc.commands.verify import verify_target
 from mspc.compiler.driver import compile_launch
 from mspc.engine.capture import capture
 from mspc.engine.programs import config_of
@@ -99,6 +101,85 @@ def test_shifts_and_masks_are_broadcast(shape: tuple[int, ...]) -> None:
     np.testing.assert_allclose(run(op, q, k, v, shift, mask.astype(np.uint8)), expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(S, T), (B, 1, S, T), (B, N, S, T)])
+def test_weights_are_dropped_and_the_others_made_up_for_them(shape: tuple[int, ...]) -> None:
+    q, k, v = operands(2)
+    mask, kept = DISTANCE > 2, np.random.default_rng(5).random(shape) < 0.6
+    op = FlashAttentionScore(
+        N, keep_prob=0.6, scale_value=0.7, input_layout="BNSD", optional=("drop_mask", "attn_mask")
+    )
+    k4, v4 = (np.repeat(x, 2, axis=1) for x in (k, v))
+    power = np.exp(np.where(mask, -np.inf, q @ k4.swapaxes(-1, -2) * 0.7))
+    expected = power / power.sum(-1, keepdims=True) * kept / 0.6 @ v4
+    for dtype in (np.bool_, np.uint8):
+        np.testing.assert_allclose(run(op, q, k, v, kept.astype(dtype), mask), expected, rtol=1e-12)
+
+
+DROPPING = """
+import numpy as np
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+from mindspore.ops import operations as P
+
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch")
+draw = np.random.default_rng(0)
+x, y, z = (Tensor(draw.standard_normal((4, 8, 16)).astype(np.float32)) for _ in range(3))
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.mask, self.reshape = P.DropoutGenMask(Seed0=3, Seed1=5), P.Reshape()
+        self.attention = P.FlashAttentionScore(4, keep_prob=0.75, input_layout="BSH")
+        self.attention.shard(((4, 1, 2), (4, 1, 2), (4, 1, 2), (4, 2, 1, 1)))
+    def construct(self, q, k, v):
+        kept = self.reshape(self.mask((4, 4, 8, 8), Tensor(0.75, ms.float32)), (4, 4, 8, 1))
+        return self.attention(q, k, v, None, kept)[3]
+
+ms.value_and_grad(lambda q, k, v: Net()(q, k, v).sum(), (0, 1, 2))(x, y, z)
+"""
+
+
+def test_the_mask_of_mindspores_dropout_drops_weights_on_ranks_too(tmp_path: Path) -> None:
+    """Its bits are packed in MindSpore, which asks for an eighth of the elements in the mask's last dimension."""
+    (tmp_path / "net.py").write_text(DROPPING)
+    verify_target(str(tmp_path / "net.py"), CompileOptions(), seed=1)
+
+
+CAUSAL = """
+import numpy as np
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+from mindspore.ops import operations as P
+
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch")
+draw = np.random.default_rng(0)
+x, y, z = (Tensor(draw.standard_normal((2, n, 16)).astype(np.float32)) for n in (8, 12, 12))
+triangle = Tensor(np.triu(np.ones((2048, 2048), np.uint8), 1))
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.attention = P.FlashAttentionScore(4, input_layout="BSH", sparse_mode=MODE, pre_tokens=3, next_tokens=1)
+        self.attention.shard(((2, 2, 2), (2, 1, 2), (2, 1, 2), ENTRY))
+    def construct(self, q, k, v):
+        return self.attention(q, k, v, None, None, None, triangle)[3]
+
+ms.value_and_grad(lambda q, k, v: ops.sin(Net()(q, k, v)).sum(), (0, 1, 2))(x, y, z)
+"""
+
+
+@pytest.mark.parametrize("mode", [2, 3, 4])
+def test_queries_that_are_cut_look_at_what_they_would_look_at_whole(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "net.py").write_text(CAUSAL.replace("MODE", str(mode)).replace("ENTRY", "(1, 1)"))
+    verify_target(str(tmp_path / "net.py"), CompileOptions(), seed=1)
+
+
+def test_a_triangle_that_is_not_read_has_an_entry_in_the_strategy_and_no_cuts(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(CAUSAL.replace("MODE", "2").replace("ENTRY", "(2, 1)"))
+    with pytest.raises(MspcError, match="the strategy has 4 entries, but the operator has 3 tensor inputs"):
+        verify_target(str(tmp_path / "net.py"), CompileOptions(), seed=1)
+
+
 def test_a_mask_beside_a_band() -> None:
     q, k, v = operands()
     mask = np.random.default_rng(4).random((S, T)) < 0.3
@@ -165,12 +246,12 @@ def test_statistics_have_no_gradient() -> None:
 @pytest.mark.parametrize(
     ("layout", "query", "key", "rule"),
     [
-        ("BSH", (8, 5, 32), (8, 7, 16), "a b! (c d! e!), a f! (c e!), a f! (c g!) -> a (c d!) b! 1, a (c d!) b! 1, 1, "
-                                        "a b! (c d! g!)"),
-        ("BNSD", (8, 4, 5, 8), (8, 4, 7, 8), "a b c! d!, a b e! d!, a b e! f! -> a b c! 1, a b c! 1, 1, a b c! f!"),
+        ("BSH", (8, 5, 32), (8, 7, 16), "a b (c d e!), a f! (c e!), a f! (c g!) -> a (c d) b 1, a (c d) b 1, 1, "
+                                        "a b (c d g!)"),
+        ("BNSD", (8, 4, 5, 8), (8, 4, 7, 8), "a b c d!, a b e! d!, a b e! f! -> a b c 1, a b c 1, 1, a b c f!"),
     ],
 )  # fmt: skip
-def test_batch_and_heads_may_be_cut(layout: str, query: Any, key: Any, rule: str) -> None:
+def test_batch_heads_and_queries_may_be_cut(layout: str, query: Any, key: Any, rule: str) -> None:
     op = FlashAttentionScore(4, input_layout=layout)
     found = op.parsed_rule(*(TensorType(FLOAT32, shape) for shape in (query, key, key)))
     names = dict(zip(found.names, "abcdefg", strict=False))
@@ -245,11 +326,10 @@ def test_a_network_that_cuts_batch_and_heads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("hidden", "message"),
     [
-        ("(DATA, 2, 1)", "dimension 1 of input 0 must stay whole, but the strategy cuts it 2 ways"),
         ("(1, 1, 16)", "dimension 2 of input 0 is 8 parts that must stay whole each, and 16 does not divide 8"),
     ],
 )
-def test_sequences_and_heads_stay_whole(tmp_path: Path, hidden: str, message: str) -> None:
+def test_heads_stay_whole(tmp_path: Path, hidden: str, message: str) -> None:
     script = tmp_path / "attention.py"
     script.write_text(NETWORK.replace("hidden = (DATA, 1, HEADS)", f"hidden = {hidden}"))
     launch = capture(script, ["16", "2", "1"], Session.of_rank(0, 16))
@@ -285,14 +365,17 @@ def test_text_shows_only_what_is_not_the_default() -> None:
 
 X = Tensor(np.ones((2, 4, 8), np.float32))
 MISTAKES = [
-    ({"keep_prob": 0.9}, (X, X, X), "keep_prob is 0.9; dropout of attention weights is not built"),
+    ({"keep_prob": 0.9}, (X, X, X), "keep_prob 0.9 needs drop_mask"),
+    ({"keep_prob": 0.0}, (X, X, X), "keep_prob is 0.0, not above 0 and at most 1"),
+    ({"keep_prob": 1.5}, (X, X, X), "keep_prob is 1.5, not above 0 and at most 1"),
     ({"input_layout": "TND"}, (X, X, X), "input_layout is 'TND', not one of BSH, BNSD, BSND, SBH"),
     ({"input_layout": "BNSD"}, (X, X, X), "query has shape (2, 4, 8), but input_layout 'BNSD' has 4 dimensions"),
     ({"sparse_mode": 5}, (X, X, X), "sparse_mode is 5; known are 0 to 4"),
     ({"sparse_mode": 1}, (X, X, X), "sparse_mode 1 needs attn_mask"),
     ({"head_num": 3}, (X, X, X), "head_num 3 does not divide the hidden size 8 of query"),
     ({"head_num": 0}, (X, X, X), "head_num is 0"),
-    ({}, (X, X, X, None, X), "drop_mask must be None; it is not built"),
+    ({}, (X, X, X, None, Tensor(np.ones((4, 4), np.float32))), "drop_mask is Float32, not Bool or UInt8"),
+    ({}, (X, X, X, None, None, X), "padding_mask must be None; it is not built"),
     ({}, (X, X, X, None, None, None, Tensor(np.ones((4, 4), np.float32))), "attn_mask is Float32, not Bool or UInt8"),
     ({"sparse_mode": 2}, (X, X, X, None, None, None, X),
      "attn_mask of sparse_mode 2 is a triangle of (2048, 2048) or None, not a tensor of (2, 4, 8)"),

@@ -1,0 +1,47 @@
+"""`mindspore.log`: messages of scripts, on the error stream. `GLOG_v` says from which level on: 0 debug, 1 info,
+2 warning (the default), 3 error, 4 critical."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_DEFAULT = "2"
+
+
+def get_level() -> str:
+    """The number of the lowest level that is shown, as a string."""
+    asked = os.environ.get("GLOG_v", _DEFAULT)
+    return asked if asked.isdigit() and int(asked) < len(LEVELS) else _DEFAULT
+
+
+def debug(msg: Any, *args: Any) -> None:
+    """Show `msg % args` where GLOG_v is 0."""
+    _show(0, msg, args)
+
+
+def info(msg: Any, *args: Any) -> None:
+    """Show `msg % args` where GLOG_v is at most 1."""
+    _show(1, msg, args)
+
+
+def warning(msg: Any, *args: Any) -> None:
+    """Show `msg % args` where GLOG_v is at most 2, as it is by default."""
+    _show(2, msg, args)
+
+
+def error(msg: Any, *args: Any) -> None:
+    """Show `msg % args` where GLOG_v is at most 3."""
+    _show(3, msg, args)
+
+
+def critical(msg: Any, *args: Any) -> None:
+    """Show `msg % args`."""
+    _show(4, msg, args)
+
+
+def _show(level: int, msg: Any, args: tuple[Any, ...]) -> None:
+    if level >= int(get_level()):
+        print(f"[{LEVELS[level]}] {str(msg) % args if args else msg}", file=sys.stderr, flush=True)

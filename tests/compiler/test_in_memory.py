@@ -1,0 +1,161 @@
+"""Compiling a cell without running it, as programs of MindSpore ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import mspc as ms
+from mspc import Parameter, Tensor, nn, ops
+from mspc.api import context, state
+from mspc.api.common.api import CellGraphExecutor, _cell_graph_executor
+from mspc.api.state import Session
+from mspc.ir.diagnostics import MspcError
+
+
+@pytest.fixture(autouse=True)
+def session() -> Iterator[Session]:
+    """A session that no launcher has made."""
+    fresh = Session()
+    before = state.swap(fresh)
+    yield fresh
+    state.swap(before)
+
+
+class Network(nn.Cell):
+    def __init__(self, strategy: Any) -> None:
+        super().__init__()
+        self.weight = Parameter(Tensor(shape=(16, 8), dtype=ms.float32, init="ones"), "w")
+        self.product = ops.MatMul().shard(strategy)
+        self.active = ops.ReLU()
+
+    def construct(self, x: Any) -> Any:
+        return self.active(self.product(x, self.weight))
+
+
+def compiled(strategy: Any, **settings: Any) -> tuple[Network, str]:
+    asked = {"parallel_mode": "semi_auto_parallel", "device_num": 8, "dataset_strategy": "full_batch"}
+    context.set_auto_parallel_context(**(asked | settings))
+    network = Network(strategy)
+    phase, fresh = _cell_graph_executor.compile(network, Tensor(shape=(4, 16), dtype=ms.float32, init="ones"))
+    assert fresh
+    return network, phase
+
+
+def test_what_is_known_of_a_network_that_was_compiled() -> None:
+    network, phase = compiled(((2, 2), (2, 2)))
+    strategies = _cell_graph_executor._get_shard_strategy(network)
+    assert strategies["Default/MatMul-op0"] == [[2, 2], [2, 2]]
+    assert strategies == _cell_graph_executor._graph_executor.get_strategy(phase)
+    assert _cell_graph_executor._get_num_parallel_ops(network) == len(strategies) == 2
+    assert network.parameter_layout_dict["w"] == ([2, 2, 2], [1, 0], [8, 4], 0, True, "")
+    operators = _cell_graph_executor._graph_executor.get_parallel_graph_info(phase)["@graph_0"]
+    assert operators["MatMul-0"]["inputs"][1] == "w"
+    assert any(name.startswith(("AllReduce", "ReduceScatter")) for name in operators)
+
+
+def test_nothing_is_run_and_nothing_is_said_of_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    network, _ = compiled(((8, 1), (1, 1)), dataset_strategy="data_parallel")
+    assert network.parameter_layout_dict["w"][2] == [16, 8]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_network_is_refused_as_it_would_be_where_it_runs() -> None:
+    with pytest.raises(MspcError, match="MatMul 'product'") as refused:
+        compiled(((2, 3), (2, 2)))
+    assert isinstance(refused.value, RuntimeError)
+
+
+def test_phases_are_kept_apart_and_unknown_ones_refused() -> None:
+    strategies = ((2, 2), (2, 2)), ((1, 2), (2, 4)), ((2, 2), (2, 2))
+    first, second, again = (compiled(strategy)[1] for strategy in strategies)
+    assert first == again != second
+    assert all(phase.startswith("predict.") for phase in (first, second))
+    assert _cell_graph_executor.get_strategy(first) != _cell_graph_executor.get_strategy(second)
+    with pytest.raises(KeyError, match=r"'predict.0' is no phase of a compile") as refused:
+        _cell_graph_executor.get_strategy("predict.0")
+    assert str(refused.value).endswith("note: give what compile() returned first")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((3,), {}, "compile takes a Cell or a function, not int"),
+        ((abs,), {"phase": 3}, "compile: phase must be a string, not int"),
+        ((abs,), {"converts": True}, "compile has no argument 'converts'"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: Any, options: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        CellGraphExecutor().compile(*arguments, **options)
+
+
+def test_the_layouts_that_a_model_predicts_with() -> None:
+    context.set_auto_parallel_context(
+        parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch"
+    )
+    data = Tensor(shape=(4, 16), dtype=ms.float32, init="ones")
+    model = ms.Model(Network(((2, 2), (2, 2))))
+    assert model.infer_predict_layout(data) == {"w": ([2, 2, 2], [1, 0], [8, 4], 0, True, "")}
+    with pytest.raises(TypeError, match=r"Model.infer_predict_layout takes Tensors, not int"):
+        model.infer_predict_layout(3)
+    with pytest.raises(TypeError, match=r"Model.infer_predict_layout: skip_backend_compile is 1, no bool"):
+        model.infer_predict_layout(data, skip_backend_compile=1)  # type: ignore[arg-type]  # that is the test
+    context.set_context(mode=context.PYNATIVE_MODE)
+    with pytest.raises(RuntimeError, match=r"Model.infer_predict_layout needs graph mode"):
+        model.infer_predict_layout(data)
+
+
+@pytest.mark.parametrize(("marked", "cuts"), [(False, [[1, 8]]), (True, [[8, 1]])])
+def test_a_cell_that_is_to_be_data_parallel_is_cut_along_the_batch(marked: bool, cuts: list[list[int]]) -> None:
+    class Inside(nn.Cell):
+        def construct(self, x: Any) -> Any:
+            return ops.exp(x)
+
+    class Outside(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside = Inside()
+            self.sin, self.cos = ops.Sin().shard(((1, 8),)), ops.Cos()
+
+        def construct(self, x: Any) -> Any:
+            return self.inside(self.sin(x)), self.cos(self.sin(x))
+
+    context.set_auto_parallel_context(parallel_mode="auto_parallel", device_num=8, dataset_strategy="full_batch")
+    network = Outside()
+    if marked:
+        network.inside.set_data_parallel()
+    _cell_graph_executor.compile(network, Tensor(shape=(8, 8), dtype=ms.float32, init="ones"))
+    found = _cell_graph_executor._get_shard_strategy(network)
+    assert found["Default/inside-Inside/Exp-op0"] == cuts
+    assert found["Default/Cos-op0"] == [[1, 8]]
+
+
+def test_set_data_parallel_is_for_graph_mode() -> None:
+    context.set_context(mode=context.PYNATIVE_MODE)
+    with pytest.raises(ValueError, match="set_data_parallel needs graph mode"):
+        nn.Cell().set_data_parallel()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"parallel_mode": "data_parallel"},
+            "data_parallel mode takes no full_batch: every rank trains on its own rows",
+        ),
+        (
+            {"enable_parallel_optimizer": True, "parallel_optimizer_config": {"optimizer_weight_shard_size": 16}},
+            "optimizer_weight_shard_size is 16, but there are 8 ranks",
+        ),
+        ({"dataset_strategy": ((3, 1),)}, r"dataset_strategy of input 0 is \(3, 1\), whose product does not divide 8"),
+        ({"dataset_strategy": ((8,),)}, "dataset_strategy of input 0 has 1 entries for 2 dimensions"),
+        ({"dataset_strategy": ((8, 1), (8, 1))}, "dataset_strategy has 2 entries, but the network is called with 1"),
+    ],
+)
+def test_settings_that_do_not_fit_the_network_are_runtime_errors(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(RuntimeError, match=message) as refused:
+        compiled(((2, 2), (2, 2)), **settings)
+    assert isinstance(refused.value, MspcError)
