@@ -10,20 +10,24 @@ import numpy as np
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_launch
 from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT32, TensorType, dtype_of
+from mspc.ir.types import FLOAT32, DType, TensorType, dtype_of
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
 
 
 class Training:
-    """A cell on `ranks` ranks, fed with whole batches. mode and settings are those of `Config`."""
+    """A cell on `ranks` ranks, fed with whole batches, Float32 unless `dtypes` are given. mode and settings are those
+    of `Config`."""
 
     def __init__(self, cell: Any, shapes: list[tuple[int, ...]], ranks: int = 1, mode: str = "stand_alone",
-                 **settings: Any) -> None:  # fmt: skip
+                 dtypes: Sequence[DType] = (), **settings: Any) -> None:  # fmt: skip
         self.ranks, self.mode = ranks, mode
         own = mode == "data_parallel" and ranks > 1
-        types = [TensorType(FLOAT32, (s[0] // ranks, *s[1:]) if own else s) for s in shapes]
+        types = [
+            TensorType(dtype, (s[0] // ranks, *s[1:]) if own else s)
+            for s, dtype in zip(shapes, dtypes or [FLOAT32] * len(shapes), strict=True)
+        ]
         strategy = "data_parallel" if own else "full_batch"
         config = Config(ranks=ranks, mode=mode, dataset_strategy=strategy, **settings)
         self.compiled = compile_launch(cell, types, config)
