@@ -1,0 +1,115 @@
+"""Convolutional networks on simulated ranks, cut every way, train as one device: losses, parameters, moving averages."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc import Tensor, float32, float64, nn, ops, set_seed
+from mspc.ir.types import FLOAT32, FLOAT64, INT32
+from tests.api.nn.training import Training
+
+IMAGES, CLASSES = (3, 16, 16), 4
+Cut = tuple[int, int, int, int]
+CUTS: dict[str, Cut] = {
+    "batch": (4, 1, 1, 1), "height": (1, 1, 2, 1), "height in four": (1, 1, 4, 1), "width": (1, 1, 1, 2),
+    "both": (1, 1, 2, 2), "batch and height": (2, 1, 2, 1), "out of eight": (2, 1, 4, 1), "odd": (3, 1, 1, 1),
+}  # fmt: skip
+
+
+class Block(nn.Cell):
+    """A stem, a residual block and a depthwise convolution, their operators cut as `cut` and channels as `channels`."""
+
+    def __init__(self, cut: Cut | None, channels: int, dtype: Any) -> None:
+        super().__init__()
+        given: dict[str, Any] = {"pad_mode": "pad", "padding": 1, "dtype": dtype}
+        self.conv1 = nn.Conv2d(3, 8, 3, **given)
+        self.bn1 = nn.BatchNorm2d(8, dtype=dtype)
+        self.pool = nn.MaxPool2d(3, 2, pad_mode="pad", padding=1)
+        self.conv2 = nn.Conv2d(8, 8, 3, **given)
+        self.bn2 = nn.BatchNorm2d(8, momentum=0.5, dtype=dtype)
+        self.relu = nn.ReLU()
+        self.add = ops.Add()
+        self.conv3 = nn.Conv2d(8, 8, 3, 2, pad_mode="same", group=8, dtype=dtype)
+        self.mean = nn.AvgPool2d(2, 1, pad_mode="same")
+        self.head = nn.Dense(8, CLASSES, dtype=dtype)
+        self.loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+        if cut is not None:
+            self.shard(cut, channels)
+
+    def shard(self, cut: Cut, channels: int) -> None:
+        """Channels are those of the second convolution's input."""
+        n, _, h, w = cut
+        self.conv1.conv2d.shard((cut, (1, 1, 1, 1)))
+        self.conv2.conv2d.shard(((n, channels, h, w), (1, channels, 1, 1)))
+        self.bn1.bn_train.shard((cut, (1,), (1,), (1,), (1,)))
+        self.pool.max_pool.shard((cut,))
+        self.conv3.conv2d.shard((cut, (1, 1, 1, 1)))
+
+    def construct(self, x: Any, label: Any) -> Any:
+        x = self.pool(self.relu(self.bn1(self.conv1(x))))
+        x = self.add(self.relu(self.bn2(self.conv2(x))), x)
+        x = self.mean(self.conv3(x))
+        return self.loss(self.head(ops.mean(x, (2, 3))), label)
+
+
+@cache
+def trained(cut: Cut | None, channels: int, ranks: int, mode: str, wide: bool, batch: int) -> Any:
+    """(losses, parameters after each, operators) of three steps."""
+    set_seed(3)
+    dtype, kind, array = (float64, FLOAT64, np.float64) if wide else (float32, FLOAT32, np.float32)
+    net = Block(cut, channels, dtype)
+    generator = np.random.default_rng(5)
+    for parameter in net.get_parameters():
+        if parameter.requires_grad:
+            parameter.set_data(Tensor(generator.uniform(-0.4, 0.5, parameter.shape).astype(array)))
+    step = nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.05, 0.9))
+    step.set_train()
+    shapes: list[tuple[int, ...]] = [(batch, *IMAGES), (batch,)]
+    training = Training(step, shapes, ranks, mode, [kind, INT32], gradients_mean=True)
+    batches = [
+        [generator.standard_normal(shapes[0]).astype(array), generator.integers(0, CLASSES, batch).astype(np.int32)]
+        for _ in range(3)
+    ]
+    losses = [np.asarray(found).reshape(()) for found in training.run(batches)]
+    return losses, training.states, training.names()
+
+
+def compared(cut: Cut | None, channels: int, ranks: int, mode: str, wide: bool = True) -> Any:
+    """What ranks found, after it was compared with one device."""
+    batch = 12 if ranks == 3 else 8
+    found = trained(cut, channels, ranks, mode, wide, batch)
+    expected = trained(None, 1, 1, "stand_alone", wide, batch)
+    close = 1e-10 if wide else 1e-5
+    if mode != "data_parallel":  # there a rank's loss is that of its own rows
+        np.testing.assert_allclose(found[0], expected[0], rtol=close)
+    for mine, theirs in zip(found[1], expected[1], strict=True):
+        for name, array in theirs.items():
+            scale = max(float(np.abs(array).max()), 1e-2)
+            np.testing.assert_allclose(mine[name] / scale, array / scale, atol=close * 10, err_msg=name)
+    return found
+
+
+@pytest.mark.parametrize("wide", [True, False], ids=["Float64", "Float32"])
+@pytest.mark.parametrize("name", CUTS)
+def test_cut_images(name: str, wide: bool) -> None:
+    cut = CUTS[name]
+    found = compared(cut, 1, int(np.prod(cut)), "semi_auto_parallel", wide)
+    assert ("NeighborExchange" in found[2]) == (cut[2] * cut[3] > 1)
+
+
+@pytest.mark.parametrize(
+    ("cut", "channels", "ranks"), [((2, 1, 1, 1), 2, 4), ((1, 1, 2, 1), 4, 8), ((2, 1, 1, 1), 4, 8)]
+)
+def test_cut_channels(cut: Cut, channels: int, ranks: int) -> None:
+    compared(cut, channels, ranks, "semi_auto_parallel")
+
+
+@pytest.mark.parametrize("mode", ["semi_auto_parallel", "auto_parallel", "data_parallel"])
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_nothing_configured(ranks: int, mode: str) -> None:
+    """In data parallel mode too the statistics are those of all ranks' rows."""
+    compared(None, 1, ranks, mode)
