@@ -15,7 +15,7 @@ from mspc.api.common.tensor_methods import TensorMethods
 from mspc.api.common.tensor_operators import TensorOperators
 from mspc.api.communication.groups import ranks_of
 from mspc.api.errors import ApiIndexError, ApiTypeError, ApiValueError, caller_location
-from mspc.api.ops.primitive import register_session
+from mspc.api.ops.eager import register_session
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, INT64, DType, TensorType, dtype_of
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from mspc.api.ops.primitive import Primitive, PrimitiveTypeError, frozen, primitive_class
+from mspc.api.ops.eager import PrimitiveTypeError
+from mspc.api.ops.primitive import Primitive, frozen, primitive_class
 from mspc.ops.op import Op
 
 

@@ -8,32 +8,22 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, cast
 
 import numpy as np
 
+from mspc.api.ops.eager import PrimitiveTypeError, PrimitiveValueError, caller, ranks_of_group, run_eagerly
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.location import Location
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.text.attribute_types import fields_of
 from mspc.ir.text.values import value_text
-from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.arguments import describe
 from mspc.ops.collective.base import Collective
 from mspc.ops.op import Op
-from mspc.ops.promotion import operand_dtypes, promotes_from
 
 Strategies = tuple[Any, ...] | None
-
-
-class PrimitiveValueError(MspcError, ValueError):
-    """A primitive is made or sharded with an impossible value."""
-
-
-class PrimitiveTypeError(MspcError, TypeError):
-    """A primitive is made or sharded with a value of the wrong type."""
 
 
 class Primitive:
@@ -89,7 +79,7 @@ class Primitive:
         """
         label = f"{self.name}.shard"
         if in_strategy is None and out_strategy is not None:
-            raise PrimitiveValueError(f"{label}: out_strategy needs an in_strategy", location=_caller())
+            raise PrimitiveValueError(f"{label}: out_strategy needs an in_strategy", location=caller())
         self.in_strategy = check_strategy(in_strategy, f"{label}: in_strategy")
         self.out_strategy = check_strategy(out_strategy, f"{label}: out_strategy")
         return self
@@ -101,13 +91,13 @@ class Primitive:
             TypeError: the name is no string, or the value nothing that a dump can show.
         """
         if not isinstance(name, str):
-            raise PrimitiveTypeError(f"{self.name}.add_prim_attr: the name must be a string, not {name!r}", _caller())
+            raise PrimitiveTypeError(f"{self.name}.add_prim_attr: the name must be a string, not {name!r}", caller())
         kept = frozen(value)
         try:
             value_text(kept)
         except TypeError:
             message = f"{self.name}.add_prim_attr: {name} must be plain values, not {describe(value)}"
-            raise PrimitiveTypeError(message, _caller(), ["numbers, strings, and tuples and dicts of them"]) from None
+            raise PrimitiveTypeError(message, caller(), ["numbers, strings, and tuples and dicts of them"]) from None
         self.attrs[name] = kept
         return self
 
@@ -154,7 +144,7 @@ class Primitive:
         try:
             primitive, operands = self.applied(args, kwargs)
         except PrimitiveTypeError as error:
-            raise PrimitiveTypeError(error.message, _caller(), error.notes) from None
+            raise PrimitiveTypeError(error.message, caller(), error.notes) from None
         return run_eagerly(primitive.op, tuple(operands))
 
     def __repr__(self) -> str:
@@ -178,15 +168,16 @@ def _make(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Op:
         if not cls.checks_where_called:
             _check_types(op, [*by_position[: len(args)], *kwargs])
         group = getattr(op, "group", None)
-        if isinstance(op, Collective) and isinstance(group, str) and _session.group_ranks is not None:
-            return op.with_ranks(_session.group_ranks(group), group)
+        if isinstance(op, Collective) and isinstance(group, str):
+            ranks = ranks_of_group(group)
+            return op if ranks is None else op.with_ranks(ranks, group)
         return op
     except MspcError:
         raise
     except TypeError as error:
         text = re.sub(r"^\w+\.__init__\(\)", cls.__name__, str(error))
         known = ", ".join(field.name for field in fields(cls)) or "no attributes"  # type: ignore[arg-type]  # a dataclass
-        raise PrimitiveTypeError(text, _caller(), [f"{cls.__name__} takes {known}"]) from None
+        raise PrimitiveTypeError(text, caller(), [f"{cls.__name__} takes {known}"]) from None
 
 
 def _check_types(op: Op, given: list[str]) -> None:
@@ -196,7 +187,7 @@ def _check_types(op: Op, given: list[str]) -> None:
         value = getattr(op, name)
         if not known[name].fits(value):
             message = f"{op.name}: {name} must be {known[name].annotation}, not {describe(value)}"
-            raise PrimitiveTypeError(message, _caller())
+            raise PrimitiveTypeError(message, caller())
 
 
 def frozen(value: Any) -> Any:
@@ -223,15 +214,15 @@ def check_strategy(strategy: Any, what: str) -> Strategies:
         return None
     if not isinstance(strategy, (tuple, list)):
         message = f"{what} must be a tuple of tuples or of Layouts, not {strategy!r}"
-        raise PrimitiveTypeError(message, _caller(), [_EXAMPLE])
+        raise PrimitiveTypeError(message, caller(), [_EXAMPLE])
     entries: list[Any] = list(cast("tuple[Any, ...] | list[Any]", strategy))
     named = [isinstance(entry, NamedLayout) for entry in entries if entry != ()]
     if any(named) and not all(named):
         message = f"{what} mixes tuples and Layouts: {_shown(entries)}"
-        raise PrimitiveValueError(message, _caller(), ["use one kind"])
+        raise PrimitiveValueError(message, caller(), ["use one kind"])
     if entries and all(isinstance(entry, int) for entry in entries):
         message = f"{what}: entry 0 is {entries[0]}, not a tuple of ints or a Layout"
-        raise PrimitiveTypeError(message, _caller(), [f"write ({_shown(entries)},)"])
+        raise PrimitiveTypeError(message, caller(), [f"write ({_shown(entries)},)"])
     return tuple(_checked_entry(entry, f"{what}: entry {i}") for i, entry in enumerate(entries))
 
 
@@ -240,15 +231,15 @@ def _checked_entry(entry: Any, what: str) -> Any:
         return entry
     if not isinstance(entry, (tuple, list)):
         message = f"{what} is {entry!r}, not a tuple of ints or a Layout"
-        raise PrimitiveTypeError(message, _caller(), [_EXAMPLE])
+        raise PrimitiveTypeError(message, caller(), [_EXAMPLE])
     cuts: list[Any] = list(cast("tuple[Any, ...] | list[Any]", entry))
     if any(isinstance(cut, (tuple, list, NamedLayout)) for cut in cuts):
         return check_strategy(entry, what)
     for cut in cuts:
         if isinstance(cut, bool) or not isinstance(cut, (int, np.integer)):
-            raise PrimitiveTypeError(f"{what} holds {cut!r}, not a number of cuts", _caller(), [_EXAMPLE])
+            raise PrimitiveTypeError(f"{what} holds {cut!r}, not a number of cuts", caller(), [_EXAMPLE])
         if cut < 1:
-            raise PrimitiveValueError(f"{what} cuts a dimension {cut} ways; 1 is the least", _caller())
+            raise PrimitiveValueError(f"{what} cuts a dimension {cut} ways; 1 is the least", caller())
     return tuple(int(cut) for cut in cuts)
 
 
@@ -256,158 +247,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"({', '.join(map(_shown, cast('tuple[Any, ...]', value)))})"
     return str(value)
-
-
-def _caller() -> Location | None:
-    return _session.caller() if _session.caller else None
-
-
-@dataclass
-class _Session:
-    """What the session tells this layer, which cannot import it.
-
-    tensor: the class of eager results; it has `from_array`, `filled`, `type` and `value`. caller: where the user's
-    program stands. group_ranks: the ranks of a group. derived: makes a tensor of an array and of what it came from.
-    seeds: those of a random operator that was given none.
-    """
-
-    tensor: Any = None
-    caller: Callable[[], Location | None] | None = None
-    group_ranks: Callable[[str], tuple[int, ...]] | None = None
-    derived: Callable[[Any, Iterable[Any]], Any] | None = None
-    seeds: Callable[[], tuple[int, int]] | None = None
-
-
-_session = _Session()
-
-
-def register_session(
-    tensor: Any, caller: Callable[[], Location | None], group_ranks: Callable[[str], tuple[int, ...]],
-    derived: Callable[[Any, Iterable[Any]], Any], seeds: Callable[[], tuple[int, int]],
-) -> None:  # fmt: skip
-    """Told once, when the session is imported."""
-    _session.tensor, _session.caller, _session.group_ranks = tensor, caller, group_ranks
-    _session.derived, _session.seeds = derived, seeds
-
-
-class EagerBackend:
-    """NumPy without other ranks."""
-
-    def __init__(self) -> None:
-        self.xp = np
-        self.comm: Any = OneRank()
-
-
-class OneRank:
-    """Collectives of a single rank: everything is there already."""
-
-    def all_reduce(self, array: Any, op: str, ranks: Any) -> Any:
-        return array
-
-    def all_gather(self, array: Any, ranks: Any, axis: int) -> Any:
-        return array
-
-    def reduce_scatter(self, array: Any, op: str, ranks: Any, axis: int) -> Any:
-        return array
-
-    def all_to_all(self, array: Any, ranks: Any, split_dim: int, concat_dim: int) -> Any:
-        return array
-
-    def broadcast(self, array: Any, root: int, ranks: Any) -> Any:
-        return array
-
-    def barrier(self, ranks: Any) -> None:
-        return None
-
-
-def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
-    """`op(*args)` on one rank with NumPy.
-
-    Raises:
-        MspcError: the operands do not fit the operator.
-    """
-    tensors = tuple(_tensor(arg) if isinstance(arg, np.ndarray) else arg for arg in args)
-    if op.seeds and not any(getattr(op, name) for name in op.seeds):
-        assert _session.seeds is not None
-        op = replace(op, **dict(zip(op.seeds, _session.seeds(), strict=True)))
-    try:
-        op, operands = op.call(*tensors)
-        number = op.uniform()
-        if number is not None and all(isinstance(x, _session.tensor) for x in operands):
-            return _session.tensor.filled(number, op.infer(*(x.type for x in operands)))
-        chosen = operands[promotes_from(op) :]
-        first = next((x for x in _flat(chosen if promotes_from(op) else tensors) if hasattr(x, "value")), None)
-        like = None if first is None else first.value.dtype
-        arrays = [_operand(op, i, x, like) for i, x in enumerate(operands)]
-        kinds = operand_dtypes(op, [_tensor(a).dtype for a in arrays])
-        arrays = [a.astype(kind.numpy, copy=False) for a, kind in zip(arrays, kinds, strict=True)]
-        types = [_tensor(a).type for a in arrays]
-        inferred = op.infer(*types)
-        arrays = [np.array(a) if i in op.mutates else a for i, a in enumerate(arrays)]
-        result = op.kernel(EagerBackend())(*arrays)  # type: ignore[arg-type]  # EagerBackend is an ArrayBackend
-        _write_back(op, operands, arrays)
-    except MspcError as error:
-        if error.location is None:
-            raise MspcError(error.message, _caller(), error.notes, kind=error.kind or ValueError) from None
-        raise
-    except (ValueError, OverflowError, IndexError) as error:
-        raise PrimitiveValueError(f"{op.name}: {error}", _caller()) from None
-    except TypeError as error:
-        raise PrimitiveTypeError(f"{op.name}: {error}", _caller()) from None
-    return _typed(result, inferred, _flat(args))
-
-
-def _typed(result: Any, inferred: Type, sources: Sequence[Any]) -> Any:
-    """Tensors of a kernel's arrays, in the element types that the operator states, computed from `sources`."""
-    if isinstance(result, tuple):
-        kinds = inferred.elements if isinstance(inferred, TupleType) else [inferred] * len(result)
-        pairs = zip(cast("tuple[Any, ...]", result), kinds, strict=True)
-        return tuple(_typed(array, kind, sources) for array, kind in pairs)
-    if isinstance(inferred, TensorType) and np.asarray(result).dtype != inferred.dtype.numpy:
-        result = np.asarray(result).astype(inferred.dtype.numpy)
-    assert _session.derived is not None
-    return _session.derived(result, sources)
-
-
-def _write_back(op: Op, operands: Sequence[Any], arrays: Sequence[Any]) -> None:
-    """Give the tensors that the operator has overwritten their new values, wherever these live."""
-    for index in op.mutates:
-        tensor = operands[index]
-        if isinstance(tensor, _session.tensor):
-            tensor.value = arrays[index].astype(tensor.dtype.numpy, copy=False)
-
-
-def _flat(args: Any) -> list[Any]:
-    found: list[Any] = []
-    for arg in args:
-        found += _flat(arg) if isinstance(arg, (tuple, list)) else [arg]
-    return found
-
-
-def _operand(op: Op, index: int, value: Any, like: Any) -> Any:
-    if hasattr(value, "value"):
-        return value.value
-    if not _is_numeric(value):
-        message = f"{op.name}: {op.operand(index)} must be a tensor or a number, not {describe(value)}"
-        raise MspcError(message, kind=TypeError)
-    if isinstance(value, float) and like is not None and like.kind in "iub":
-        like = np.dtype(np.float32)
-    if isinstance(value, int) and not isinstance(value, bool) and like is not None and like.kind == "b":
-        like = np.dtype(np.int64)
-    if like is None:
-        like = np.float32 if isinstance(value, float) else None
-    return np.asarray(value, dtype=like)
-
-
-def _is_numeric(value: Any) -> bool:
-    """Whether an operand that is no tensor is a number, or lists of numbers."""
-    if isinstance(value, np.ndarray | np.generic | bool | int | float):
-        return True
-    try:
-        return isinstance(value, list | tuple) and np.asarray(value).dtype.kind in "biuf"
-    except ValueError:
-        return False
-
-
-def _tensor(array: Any) -> Any:
-    return _session.tensor.from_array(array)

@@ -1,4 +1,4 @@
-"""Convolutional networks on simulated ranks, cut every way, train as one device: losses, parameters, moving averages."""
+"""Convolutional networks on simulated ranks, cut every way, train as on one device: losses and all parameters."""
 
 from __future__ import annotations
 

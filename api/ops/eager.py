@@ -1,0 +1,185 @@
+"""Operators that run at once, with NumPy, outside of networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.location import Location
+from mspc.ir.types import TensorType, TupleType, Type
+from mspc.ops.arguments import describe
+from mspc.ops.op import Op
+from mspc.ops.promotion import operand_dtypes, promotes_from
+
+
+class PrimitiveValueError(MspcError, ValueError):
+    """A primitive is made or sharded with an impossible value."""
+
+
+class PrimitiveTypeError(MspcError, TypeError):
+    """A primitive is made or sharded with a value of the wrong type."""
+
+
+def caller() -> Location | None:
+    """Where the user's program stands, once the session is there to say it."""
+    return _session.caller() if _session.caller else None
+
+
+@dataclass
+class _Session:
+    """What the session tells this layer, which cannot import it.
+
+    tensor: the class of eager results; it has `from_array`, `filled`, `type` and `value`. caller: where the user's
+    program stands. group_ranks: the ranks of a group. derived: makes a tensor of an array and of what it came from.
+    seeds: those of a random operator that was given none.
+    """
+
+    tensor: Any = None
+    caller: Callable[[], Location | None] | None = None
+    group_ranks: Callable[[str], tuple[int, ...]] | None = None
+    derived: Callable[[Any, Iterable[Any]], Any] | None = None
+    seeds: Callable[[], tuple[int, int]] | None = None
+
+
+_session = _Session()
+
+
+def register_session(
+    tensor: Any, caller: Callable[[], Location | None], group_ranks: Callable[[str], tuple[int, ...]],
+    derived: Callable[[Any, Iterable[Any]], Any], seeds: Callable[[], tuple[int, int]],
+) -> None:  # fmt: skip
+    """Told once, when the session is imported."""
+    _session.tensor, _session.caller, _session.group_ranks = tensor, caller, group_ranks
+    _session.derived, _session.seeds = derived, seeds
+
+
+def ranks_of_group(name: str) -> tuple[int, ...] | None:
+    """The ranks of a group, once the session is there to know them."""
+    return _session.group_ranks(name) if _session.group_ranks is not None else None
+
+
+class EagerBackend:
+    """NumPy without other ranks."""
+
+    def __init__(self) -> None:
+        self.xp = np
+        self.comm: Any = OneRank()
+
+
+class OneRank:
+    """Collectives of a single rank: everything is there already."""
+
+    def all_reduce(self, array: Any, op: str, ranks: Any) -> Any:
+        return array
+
+    def all_gather(self, array: Any, ranks: Any, axis: int) -> Any:
+        return array
+
+    def reduce_scatter(self, array: Any, op: str, ranks: Any, axis: int) -> Any:
+        return array
+
+    def all_to_all(self, array: Any, ranks: Any, split_dim: int, concat_dim: int) -> Any:
+        return array
+
+    def broadcast(self, array: Any, root: int, ranks: Any) -> Any:
+        return array
+
+    def barrier(self, ranks: Any) -> None:
+        return None
+
+
+def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
+    """`op(*args)` on one rank with NumPy.
+
+    Raises:
+        MspcError: the operands do not fit the operator.
+    """
+    tensors = tuple(_tensor(arg) if isinstance(arg, np.ndarray) else arg for arg in args)
+    if op.seeds and not any(getattr(op, name) for name in op.seeds):
+        assert _session.seeds is not None
+        op = replace(op, **dict(zip(op.seeds, _session.seeds(), strict=True)))
+    try:
+        op, operands = op.call(*tensors)
+        number = op.uniform()
+        if number is not None and all(isinstance(x, _session.tensor) for x in operands):
+            return _session.tensor.filled(number, op.infer(*(x.type for x in operands)))
+        chosen = operands[promotes_from(op) :]
+        first = next((x for x in _flat(chosen if promotes_from(op) else tensors) if hasattr(x, "value")), None)
+        like = None if first is None else first.value.dtype
+        arrays = [_operand(op, i, x, like) for i, x in enumerate(operands)]
+        kinds = operand_dtypes(op, [_tensor(a).dtype for a in arrays])
+        arrays = [a.astype(kind.numpy, copy=False) for a, kind in zip(arrays, kinds, strict=True)]
+        types = [_tensor(a).type for a in arrays]
+        inferred = op.infer(*types)
+        arrays = [np.array(a) if i in op.mutates else a for i, a in enumerate(arrays)]
+        result = op.kernel(EagerBackend())(*arrays)  # type: ignore[arg-type]  # EagerBackend is an ArrayBackend
+        _write_back(op, operands, arrays)
+    except MspcError as error:
+        if error.location is None:
+            raise MspcError(error.message, caller(), error.notes, kind=error.kind or ValueError) from None
+        raise
+    except (ValueError, OverflowError, IndexError) as error:
+        raise PrimitiveValueError(f"{op.name}: {error}", caller()) from None
+    except TypeError as error:
+        raise PrimitiveTypeError(f"{op.name}: {error}", caller()) from None
+    return _typed(result, inferred, _flat(args))
+
+
+def _typed(result: Any, inferred: Type, sources: Sequence[Any]) -> Any:
+    """Tensors of a kernel's arrays, in the element types that the operator states, computed from `sources`."""
+    if isinstance(result, tuple):
+        kinds = inferred.elements if isinstance(inferred, TupleType) else [inferred] * len(result)
+        pairs = zip(cast("tuple[Any, ...]", result), kinds, strict=True)
+        return tuple(_typed(array, kind, sources) for array, kind in pairs)
+    if isinstance(inferred, TensorType) and np.asarray(result).dtype != inferred.dtype.numpy:
+        result = np.asarray(result).astype(inferred.dtype.numpy)
+    assert _session.derived is not None
+    return _session.derived(result, sources)
+
+
+def _write_back(op: Op, operands: Sequence[Any], arrays: Sequence[Any]) -> None:
+    """Give the tensors that the operator has overwritten their new values, wherever these live."""
+    for index in op.mutates:
+        tensor = operands[index]
+        if isinstance(tensor, _session.tensor):
+            tensor.value = arrays[index].astype(tensor.dtype.numpy, copy=False)
+
+
+def _flat(args: Any) -> list[Any]:
+    found: list[Any] = []
+    for arg in args:
+        found += _flat(arg) if isinstance(arg, (tuple, list)) else [arg]
+    return found
+
+
+def _operand(op: Op, index: int, value: Any, like: Any) -> Any:
+    if hasattr(value, "value"):
+        return value.value
+    if not _is_numeric(value):
+        message = f"{op.name}: {op.operand(index)} must be a tensor or a number, not {describe(value)}"
+        raise MspcError(message, kind=TypeError)
+    if isinstance(value, float) and like is not None and like.kind in "iub":
+        like = np.dtype(np.float32)
+    if isinstance(value, int) and not isinstance(value, bool) and like is not None and like.kind == "b":
+        like = np.dtype(np.int64)
+    if like is None:
+        like = np.float32 if isinstance(value, float) else None
+    return np.asarray(value, dtype=like)
+
+
+def _is_numeric(value: Any) -> bool:
+    """Whether an operand that is no tensor is a number, or lists of numbers."""
+    if isinstance(value, np.ndarray | np.generic | bool | int | float):
+        return True
+    try:
+        return isinstance(value, list | tuple) and np.asarray(value).dtype.kind in "biuf"
+    except ValueError:
+        return False
+
+
+def _tensor(array: Any) -> Any:
+    return _session.tensor.from_array(array)
