@@ -25,7 +25,6 @@ class Session:
     general, parallel: what `set_context` and `set_auto_parallel_context` have set.
     asked: how and where the script wrote some of them. said: what was warned of. speaks: whether this
         rank warns for all.
-    modes: how often cells were set to train or to evaluate.
     frozen: (what the context was last frozen from, the result), so that calls in a row need not do it again.
     """
 
@@ -48,7 +47,6 @@ class Session:
     asked: dict[str, tuple[str, str]] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)
     speaks: bool = True
-    modes: int = 0
     frozen: Any = None
 
     @classmethod

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mspc.api import state
 from mspc.api.nn.cell import Cell
 
 
@@ -14,19 +13,12 @@ class _Variant:
 
     def __init__(self, launched: Any, cells: Sequence[Cell]) -> None:
         self.launched = launched
-        self.cells = cells
-        self.training = [cell.training for cell in cells]
-        self.seen = state.current().modes
+        self._cells = cells
+        self._training = [cell.training for cell in cells]
 
     def holds(self) -> bool:
-        """Whether the cells are as they were; looked up anew only after some cell of the script was changed."""
-        modes = state.current().modes
-        if modes == self.seen:
-            return True
-        same = all(cell.training == before for cell, before in zip(self.cells, self.training, strict=True))
-        if same:
-            self.seen = modes
-        return same
+        """Whether the cells are as they were; asked at every call."""
+        return [cell.training for cell in self._cells] == self._training
 
 
 class Variants:

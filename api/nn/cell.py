@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
-from mspc.api import launch, state
+from mspc.api import launch
 from mspc.api.common.parameter import UNNAMED, Parameter
 from mspc.api.common.parameter_plan import checked_plan
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
@@ -70,8 +70,6 @@ class Cell:
         members = self.__dict__.get("_members", ())
         if isinstance(value, (Parameter, Cell, Primitive, list, tuple)) or name in members:
             self._register(name, value)
-        if name == "training":
-            state.current().modes += 1
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -252,7 +250,6 @@ class Cell:
             raise ApiTypeError(f"set_train takes True or False, not {mode!r}")
         for _, cell in self.cells_and_names():
             object.__setattr__(cell, "training", mode)
-        state.current().modes += 1
         return self
 
     def set_grad(self, requires_grad: bool = True) -> Cell:
