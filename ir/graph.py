@@ -28,6 +28,7 @@ class OpLike(Protocol):
 
     has_side_effect: ClassVar[bool]
     mutates: ClassVar[tuple[int, ...]]
+    updates_aside: ClassVar[bool]
     is_view: ClassVar[bool]
     is_collective: ClassVar[bool]
 

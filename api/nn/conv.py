@@ -17,9 +17,9 @@ class _Convolution(Cell):
     """Weights [out, in / group, *kernel_size], or [in, out / group, *kernel_size] where transposed, and a bias."""
 
     def __init__(
-        self, in_channels: Any, out_channels: Any, kernel_size: tuple[int, ...], stride: tuple[int, ...], pad_mode: Any,
-        padding: Any, dilation: tuple[int, ...], group: Any, has_bias: Any, weight_init: Any, bias_init: Any, dtype: Any,
-        transposed: bool = False,
+        self, in_channels: Any, out_channels: Any, kernel_size: tuple[int, ...], stride: tuple[int, ...],
+        pad_mode: Any, padding: Any, dilation: tuple[int, ...], group: Any, has_bias: Any, weight_init: Any,
+        bias_init: Any, dtype: Any, transposed: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         name = type(self).__name__
@@ -52,9 +52,10 @@ class _Convolution(Cell):
         }  # fmt: skip
 
     def extend_repr(self) -> str:
-        sizes = f"input_channels={self.in_channels}, output_channels={self.out_channels}, kernel_size={self.kernel_size}"
-        moves = f"stride={self.stride}, pad_mode={self.pad_mode}, padding={self.padding}, dilation={self.dilation}"
-        return f"{sizes}, {moves}, group={self.group}, has_bias={self.has_bias}"
+        sizes = f"input_channels={self.in_channels}, output_channels={self.out_channels}"
+        moves = f"kernel_size={self.kernel_size}, stride={self.stride}, pad_mode={self.pad_mode}"
+        more = f"padding={self.padding}, dilation={self.dilation}"
+        return f"{sizes}, {moves}, {more}, group={self.group}, has_bias={self.has_bias}"
 
 
 class Conv2d(_Convolution):
@@ -263,7 +264,8 @@ def _more(name: str, value: Any, stride: tuple[int, ...], dilation: tuple[int, .
     found = value if isinstance(value, tuple) else (value,) * len(stride)
     fits = len(found) == len(stride) and all(isinstance(n, int) and n >= 0 for n in found)
     if not fits or any(n and n >= max(s, d) for n, s, d in zip(found, stride, dilation, strict=True)):
-        raise ApiValueError(f"{name}: output_padding must be below stride {stride} or dilation {dilation}, not {value!r}")
+        limits = f"stride {stride} or dilation {dilation}"
+        raise ApiValueError(f"{name}: output_padding must be below {limits}, not {value!r}")
     if any(found) and pad_mode != "pad":
         raise ApiValueError(f"{name}: output_padding must be 0 when pad_mode is {pad_mode!r}, not {value!r}")
     return found

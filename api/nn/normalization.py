@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.context import get_auto_parallel_context
 from mspc.api.communication.group import get_group_size
+from mspc.api.context import get_auto_parallel_context
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.arguments import flag, number, parameter, positive
 from mspc.api.nn.cell import Cell
@@ -32,7 +32,9 @@ class _BatchNorm(Cell):
             raise ApiValueError(f"{name}: momentum {momentum} must be at most 1")
         self.momentum = 1.0 - momentum
         if use_batch_statistics not in (None, True, False):
-            raise ApiTypeError(f"{name}: use_batch_statistics must be True, False or None, not {use_batch_statistics!r}")
+            raise ApiTypeError(
+                f"{name}: use_batch_statistics must be True, False or None, not {use_batch_statistics!r}"
+            )
         self.use_batch_statistics = use_batch_statistics
         shape = (num_features,)
         self.moving_mean = parameter(moving_mean_init, shape, dtype, "moving_mean")
@@ -47,8 +49,8 @@ class _BatchNorm(Cell):
     def construct(self, x: Any) -> Any:
         if len(x.shape) not in self.ranks:
             raise ApiValueError(
-                f"{self.cls_name}: the input must have {' or '.join(map(str, self.ranks))} dimensions, but its shape is "
-                f"{x.shape}"
+                f"{self.cls_name}: the input must have {' or '.join(map(str, self.ranks))} dimensions, "
+                f"but its shape is {x.shape}"
             )
         batch = self.training if self.use_batch_statistics is None else self.use_batch_statistics
         if batch:
@@ -159,7 +161,7 @@ def _groups(given: Any) -> Groups:
 
 
 class GroupNorm(Cell):
-    """Every image's channels in `num_groups` groups, each normalised to mean 0 and variance 1, times gamma, plus beta."""
+    """An image's channels in `num_groups` groups, each normalised to mean 0 and variance 1, times gamma, plus beta."""
 
     def __init__(
         self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, gamma_init: Any = "ones",

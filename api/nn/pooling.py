@@ -61,8 +61,9 @@ class MaxPool1d(_Pooling):
         super().__init__(kernel_size, stride, pad_mode, padding, "NCL", "NCL")
         _check_indices("MaxPool1d", return_indices)
         self.max_pool = ops.MaxPool(
-            (1, kernel_size), (1, self.stride), self.pad_mode, "NCHW", (0, 0, padding, padding), (1, dilation), ceil_mode
-        )
+            (1, kernel_size), (1, self.stride), self.pad_mode, "NCHW", (0, 0, padding, padding), (1, dilation),
+            ceil_mode,
+        )  # fmt: skip
 
     def construct(self, x: Any) -> Any:
         return ops.squeeze(self.max_pool(ops.expand_dims(x, 2)), 2)

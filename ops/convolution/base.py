@@ -102,7 +102,7 @@ class Convolution(Op, abstract=True):
 
     def on_rank(self, along: Sequence[Window], out_channel: int, group: int, **others: Any) -> Any:
         """The operator on a slice, whose windows are `along`."""
-        given = self.attributes() | {
+        given: dict[str, Any] = self.attributes() | {
             "out_channel": out_channel,
             "pad_mode": "pad",
             "pad": tuple(n for w in along for n in (w.before, w.after)),

@@ -158,7 +158,8 @@ class _InputGradient(_Backward, abstract=True):
         (type, _), lengths = placement.in_types, self.input_size[2:]
         wide, along = self.cut_parts(b, inputs[0], layout, type.shape, lengths, placement.rank)
         local = _with(self, **self._local(placement))
-        return b.emit(local.on_rank(along, local.out_channel, local.group, input_size=local.input_size), wide, inputs[1])
+        own = local.on_rank(along, local.out_channel, local.group, input_size=local.input_size)
+        return b.emit(own, wide, inputs[1])
 
     def localize(self, placement: Placement) -> Op:
         return _with(self, **self._local(placement))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,8 +17,8 @@ from mspc.ops.arguments import shape_of
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.collective.exchange import exchanged
 from mspc.ops.convolution.base import Shape, image_tokens
-from mspc.ops.convolution.columns import padded, tap, taps
 from mspc.ops.convolution.convolve import BORDERS
+from mspc.ops.convolution.pooling_kernels import greatest, greatest_gradient, spread, summed
 from mspc.ops.convolution.window import Window, clipped, numbers, result_lengths, windows
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
 from mspc.ops.tensor.slicing import StridedSlice
@@ -82,7 +81,7 @@ class Pooling(Op, abstract=True):
     def on_rank(self, along: Sequence[Window], **others: Any) -> Any:
         """The operator on a slice, whose windows are `along`."""
         pad = tuple(n for w in along for n in (w.before, w.after))
-        given = {"pad_mode": "pad", "pad": pad, "ceil_mode": False}
+        given: dict[str, Any] = {"pad_mode": "pad", "pad": pad, "ceil_mode": False}
         return type(self)(**(self.attributes() | given | others))
 
     def needed(self, lengths: Sequence[int], layout: Layout) -> Needed:
@@ -137,13 +136,7 @@ class _MaxPool(_Forward, abstract=True):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (x,) = inputs
-        along, counts = self.exact(x.shape[2:]), self.counts(x.shape[2:])
-        image = padded(be.xp, x, along, -math.inf)
-        found: Any = None
-        for place in taps(along):
-            view = tap(image, along, counts, place)
-            found = be.xp.array(view) if found is None else be.xp.maximum(found, view, out=found)
-        return found
+        return greatest(be.xp, x, self.exact(x.shape[2:]), self.counts(x.shape[2:]))
 
 
 class _Backward(Pooling, abstract=True):
@@ -199,18 +192,7 @@ class _MaxPoolGrad(_Backward, abstract=True):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, out, dout = inputs
-        xp, lengths = be.xp, x.shape[2:]
-        along, counts = self.exact(lengths), self.counts(lengths)
-        image = padded(xp, x, along, -math.inf)
-        found = xp.zeros(image.shape, dout.dtype)
-        free = xp.ones(out.shape, bool)
-        for place in taps(along):
-            view = tap(image, along, counts, place)
-            here = free & ((view == out) | (xp.isnan(view) & xp.isnan(out)))
-            target = tap(found, along, counts, place)
-            target += dout * here
-            free &= ~here
-        return _cropped(xp, found, along, lengths)
+        return greatest_gradient(be.xp, x, out, dout, self.exact(x.shape[2:]))
 
 
 class _AvgPool(_Forward, abstract=True):
@@ -228,13 +210,8 @@ class _AvgPool(_Forward, abstract=True):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (x,) = inputs
-        along, counts = self.exact(x.shape[2:]), self.counts(x.shape[2:])
-        image = padded(be.xp, x, along)
-        found: Any = None
-        for place in taps(along):
-            view = tap(image, along, counts, place)
-            found = be.xp.array(view) if found is None else be.xp.add(found, view, out=found)
-        return found / divisors(be.xp, self, x.shape[2:], x.dtype)
+        total = summed(be.xp, x, self.exact(x.shape[2:]), self.counts(x.shape[2:]))
+        return total / divisors(be.xp, self, x.shape[2:], x.dtype)
 
 
 class _AvgPoolGrad(_Backward, abstract=True):
@@ -249,7 +226,7 @@ class _AvgPoolGrad(_Backward, abstract=True):
         if len(args) != 2:
             return self, args
         size = shape_of(self.name, "input_size", args[0])
-        return type(self)(**(self.attributes() | {"input_size": size})), args[1:]
+        return replace(self, input_size=size), args[1:]
 
     def rule(self, dout: TensorType) -> str:
         image, result = mean_sides(self, self.input_size)
@@ -274,19 +251,13 @@ class _AvgPoolGrad(_Backward, abstract=True):
 
     def localize(self, placement: Placement) -> Op:
         size = placement.out_layouts[0].local_shape(self.input_size)
-        return type(self)(**(self.attributes() | {"input_size": size}))
+        return replace(self, input_size=size)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (dout,) = inputs
-        xp, lengths = be.xp, self.input_size[2:]
-        along, counts = self.exact(lengths), self.counts(lengths)
-        share = dout / divisors(xp, self, lengths, dout.dtype)
-        whole = [n + max(w.before, 0) + max(w.after, 0) for n, w in zip(lengths, along, strict=True)]
-        found = xp.zeros((*dout.shape[:2], *whole), dout.dtype)
-        for place in taps(along):
-            target = tap(found, along, counts, place)
-            target += share
-        return _cropped(xp, found, along, lengths)
+        lengths = self.input_size[2:]
+        share = dout / divisors(be.xp, self, lengths, dout.dtype)
+        return spread(be.xp, share, lengths, self.exact(lengths))
 
 
 Mean = _AvgPool | _AvgPoolGrad
@@ -316,19 +287,6 @@ def divisors(xp: Any, op: Mean, lengths: Sequence[int], dtype: Any) -> Any:
         counted = np.maximum(((places >= low) & (places < high)).sum(axis=1), 1)
         found = counted if found is None else found[..., None] * counted
     return xp.asarray(found, dtype)
-
-
-def _cropped(xp: Any, found: Any, along: Sequence[Window], lengths: Sequence[int]) -> Any:
-    """The image's part of an array with padding; places that windows leave out get zeros."""
-    inner = [slice(max(w.before, 0), max(w.before, 0) + n - max(-w.before, 0) - max(-w.after, 0))
-             for w, n in zip(along, lengths, strict=True)]  # fmt: skip
-    kept = found[(slice(None), slice(None), *inner)]
-    if kept.shape[2:] == tuple(lengths):
-        return xp.ascontiguousarray(kept)
-    out = xp.zeros((*found.shape[:2], *lengths), found.dtype)
-    places = [slice(max(-w.before, 0), n - max(-w.after, 0)) for w, n in zip(along, lengths, strict=True)]
-    out[(slice(None), slice(None), *places)] = kept
-    return out
 
 
 def _like(op: Pooling, other: type[Any], **more: Any) -> Any:

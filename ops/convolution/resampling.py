@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.arguments import shape_of
 from mspc.ops.bases import require_float
+from mspc.ops.convolution.window import listed
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
 
 Gradients = Sequence[Value | None]
@@ -93,7 +95,7 @@ class _Backward(_Resampling, abstract=True):
         if len(args) != 2:
             return self, args
         size = shape_of(self.name, "input_size", args[1])
-        return type(self)(**(self.attributes() | {"input_size": size})), args[:1]
+        return replace(self, input_size=size), args[:1]
 
     def rule(self, dout: TensorType) -> str:
         image, result = self.sides(self.input_size)
@@ -111,7 +113,7 @@ class _Backward(_Resampling, abstract=True):
 
     def localize(self, placement: Placement) -> Op:
         size = placement.out_layouts[0].local_shape(self.input_size)
-        return type(self)(**(self.attributes() | {"input_size": size}))
+        return replace(self, input_size=size)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.apply(be.xp, inputs[0], self.input_size[2:], back=True)
@@ -124,7 +126,7 @@ class _Adaptive(_Resampling, abstract=True):
 
     def lengths(self, image: Shape) -> Shape:
         given: Any = self.output_size
-        sizes = tuple(given) if isinstance(given, tuple | list) else (given,) * self.dims
+        sizes = listed(given, self.dims)
         wrong = [n for n in sizes if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1)]
         if len(sizes) != self.dims or wrong:
             what = f"a positive integer, None, or {self.dims} of them"
@@ -149,12 +151,12 @@ class _Resize(_Resampling, abstract=True):
 
     def lengths(self, image: Shape) -> Shape:
         given: Any = self.size
-        sizes = tuple(given) if isinstance(given, tuple | list) else ()
+        sizes = listed(given, 1)
         if len(sizes) != 2 or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sizes):
             raise MspcError(f"{self.name}: size must be two positive integers, not {given!r}")
         if self.align_corners and self.half_pixel_centers:
             raise MspcError(f"{self.name}: align_corners and half_pixel_centers cannot both be True")
-        return sizes
+        return sizes[0], sizes[1]
 
     def places(self, length: int, count: int) -> Any:
         """Where in the image every place of the result lies, Float64 [count]."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
-from typing import Any
+from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.sharding.borders import Span
@@ -94,14 +94,18 @@ def _reaches_neighbours(length: int, count: int, window: Window, parts: int) -> 
     return True
 
 
+def listed(value: Any, dims: int) -> tuple[Any, ...]:
+    """The elements of a tuple or list; of anything else as many as there are dimensions."""
+    return tuple(cast("Sequence[Any]", value)) if isinstance(value, tuple | list) else (value,) * dims
+
+
 def numbers(operator: str, name: str, value: Any, dims: int, least: int = 1) -> tuple[int, ...]:
     """One integer per dimension, from one for all, one each, or one each behind two 1 for batch and channels.
 
     Raises:
         MspcError: it is none of these, or one is less than `least`.
     """
-    given: Any = tuple(value) if isinstance(value, list) else value
-    found = given if isinstance(given, tuple) else (given,) * dims
+    found = listed(value, dims)
     if len(found) == dims + 2 and found[:2] == (1, 1):
         found = found[2:]
     if len(found) != dims or not all(_is_integer(n) and n >= least for n in found):
@@ -116,10 +120,8 @@ def paddings(operator: str, value: Any, dims: int) -> tuple[Span, ...]:
     Raises:
         MspcError: it is none of these.
     """
-    given: Any = tuple(value) if isinstance(value, list) else value
-    if _is_integer(given):
-        given = (given,) * (2 * dims)
-    if not isinstance(given, tuple) or len(given) not in (dims, 2 * dims) or not all(map(_is_integer, given)):
+    given = listed(value, 2 * dims)
+    if len(given) not in (dims, 2 * dims) or not all(map(_is_integer, given)):
         raise MspcError(f"{operator}: pad must be an integer or a tuple of {2 * dims} of them, not {value!r}")
     if len(given) == dims:
         return tuple((n, n) for n in given)

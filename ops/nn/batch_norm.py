@@ -63,13 +63,18 @@ class _Shared(Op, abstract=True):
         """The subclass's `groups`."""
         return self.attributes().get("groups", ())
 
+    def with_groups(self, groups: tuple[Ranks, ...]) -> Op:
+        """The operator with other groups."""
+        given: dict[str, Any] = {**self.attributes(), "groups": groups}
+        return type(self)(**given)
+
     def over_all_ranks(self, ranks: Ranks) -> Op:
         if self.sharers or not self.is_training:
             return self
-        return type(self)(**(self.attributes() | {"groups": (ranks,)}))
+        return self.with_groups((ranks,))
 
     def localize(self, placement: Placement) -> Op:
-        return type(self)(**(self.attributes() | {"groups": ()}))
+        return self.with_groups(())
 
     def sharing(self, placement: Placement) -> tuple[Ranks, int]:
         """(ranks whose statistics are added up, elements of a channel that they have together)."""
@@ -150,7 +155,7 @@ class BatchNorm(_Shared):
     def bprop(self, b: Builder, x: Value, gamma: Value, beta: Value, moving_mean: Value, moving_variance: Value,
               out: Node, dout: Any) -> Gradients:  # fmt: skip
         if self.groups and any(d is not None for d in dout[1:]):
-            raise MspcError(f"{self.name}: statistics that ranks share are not differentiated, only the first result is")
+            raise MspcError(f"{self.name}: statistics that ranks share are not differentiated, only result 0 is")
         _, mean, variance, *_ = items(b, out, 5) if self.is_training else (out, moving_mean, moving_variance)
         dx = dgamma = dbeta = None
         if dout[0] is not None:
@@ -168,7 +173,8 @@ class BatchNorm(_Shared):
         x = inputs[0]
         (mean,) = _summed(b, ranks, b.emit(ChannelMean(count=count), x))
         (variance,) = _summed(b, ranks, b.emit(ChannelVariance(count=count), x, mean))
-        return b.emit(BatchNormApply(count=count, epsilon=self.epsilon, momentum=self.momentum), *inputs, mean, variance)
+        applied = BatchNormApply(count=count, epsilon=self.epsilon, momentum=self.momentum)
+        return b.emit(applied, *inputs, mean, variance)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, gamma, beta, moving_mean, moving_variance = inputs

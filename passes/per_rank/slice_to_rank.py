@@ -19,7 +19,6 @@ from mspc.passes.per_rank.rank_parts import Part, Places, local_type
 from mspc.passes.sharding.batch import ROWS
 from mspc.passes.sharding.constraints import is_released
 
-
 Made = dict[Value, list[Node]]
 """Nodes that operators became, by their first operand: operators that need the same of a value share it."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from mspc.ir.graph import Node, Value
+from mspc.ir.layout import Layout
 from mspc.ops.op import Op
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.placement import batch_choice, is_master, stored, structural_layout
@@ -33,10 +34,12 @@ def cut_batch(search: Search, forward: list[Node]) -> None:
 
 def spread(search: Search, forward: list[Node]) -> None:
     """Sharding propagation: downstream from what is decided, then upstream, until nothing is left to reach."""
-    reached = {node for node in forward if node.in_layouts is not None}
-    if not reached:
-        reached = {p for p in search.graph.parameters if p.kind == "input"}  # type: ignore[assignment]  # values too
-    known: set[Value] = set(reached)
+    known: set[Value] = {node for node in forward if node.in_layouts is not None}
+    if not known:
+        data = [p for p in search.graph.parameters if p.kind == "input"]
+        if all(isinstance(p.layout, Layout) and p.layout.is_replicated for p in data):
+            _share_out(search, forward, set(data))
+        known = {*data, *(node for node in forward if node.in_layouts is not None)}
     changed = True
     while changed:
         changed = False
@@ -66,6 +69,15 @@ def spread(search: Search, forward: list[Node]) -> None:
                 known.add(left[0])
                 changed = True
     search.structure(forward)
+
+
+def _share_out(search: Search, forward: list[Node], data: set[Value]) -> None:
+    """Nobody asked for anything and every rank has all the data: the operators that read them take a part of the batch
+    each, or all ranks would compute the same."""
+    for node in forward:
+        rule = search.rules[node]
+        if rule is not None and rule.outputs[0] and any(v in data for v in node.inputs):
+            search.take(node, batch_choice(node, rule, search.ranks), "the data")
 
 
 def _origin(node: Node, around: Iterable[Value]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Node, Value, element_types
+from mspc.ir.graph import Constant, Graph, Value, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.op import Op, Placement
@@ -51,7 +51,8 @@ def _results(out: Any) -> tuple[Any, ...]:
     return out if isinstance(out, tuple) else (out,)
 
 
-def _expanded(op: Op, placement: Placement, types: Sequence[TensorType]) -> tuple[list[Value], list[Node], Value] | None:
+def _expanded(op: Op, placement: Placement, types: Sequence[TensorType]) -> Any:
+    """(operands, nodes, result) of an operator that expands, else None."""
     builder = Builder(Graph(""))
     operands = [Value(type) for type in types]
     result = op.expand(builder, placement, operands)

@@ -18,9 +18,8 @@ from mspc.ir.layout import Axes
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, Sample
 from mspc.sharding.factors import Rule
-from tests.ops.backend import BACKEND, NumPy
+from tests.ops.backend import BACKEND
 from tests.ops.ranks import on_ranks
-
 
 COMBINE = {
     "sum": np.sum,

@@ -46,6 +46,17 @@ REASONS = {
         ops.hardsigmoid ops.hardswish ops.hardtanh ops.hinge_embedding_loss ops.huber_loss ops.kl_div ops.leaky_relu
         ops.logsigmoid ops.margin_ranking_loss ops.mish ops.prelu ops.selu ops.smooth_l1_loss ops.soft_margin_loss
         ops.softmin ops.softshrink ops.softsign ops.tanhshrink ops.threshold ops.triplet_margin_loss""",
+    "of images: tests/oracle/test_convolutions.py":
+        """ops.AdaptiveAvgPool2D ops.AdaptiveAvgPool3D ops.AvgPool ops.AvgPool3D ops.BatchNorm ops.Conv2D ops.Conv3D
+        ops.Conv2DTranspose ops.Conv3DTranspose ops.MaxPool ops.MaxPool3D ops.ResizeBilinear ops.ResizeNearestNeighbor
+        ops.adaptive_avg_pool1d ops.adaptive_avg_pool2d ops.adaptive_avg_pool3d ops.avg_pool1d ops.avg_pool2d
+        ops.avg_pool3d ops.batch_norm ops.conv1d ops.conv2d ops.conv3d ops.group_norm ops.interpolate ops.max_pool2d
+        ops.max_pool3d ops.AdaptiveAvgPool2DGrad ops.AdaptiveAvgPool3DGrad ops.AvgPoolGrad ops.AvgPool3DGrad
+        ops.BatchNormGrad ops.Conv2DBackpropFilter ops.Conv2DBackpropInput ops.Conv3DBackpropFilter
+        ops.Conv3DBackpropInput ops.MaxPoolGrad ops.MaxPool3DGrad ops.ResizeBilinearGrad
+        ops.ResizeNearestNeighborGrad""",
+    "a step of BatchNorm on a rank":
+        "ops.BatchNormApply ops.BatchNormGradInput ops.BatchNormGradSums ops.ChannelMean ops.ChannelVariance",
     "a module of optimizers: tests/oracle/test_optimizer_steps.py": "mint.optim",
     "PyTorch has nothing like it: samples in tests/ops hold it against NumPy":
         """ops.CheckValid ops.Eye ops.Fill ops.fill ops.Ones ops.Zeros ops.Range ops.Arange ops.LinSpaceBetween ops.Pad

@@ -26,9 +26,8 @@ def conv1d(
     """[n, c, l] convolved with weights [out, c / groups, k]; arguments as conv2d's."""
     single = [value[0] if isinstance(value, (tuple, list)) else value for value in (stride, padding, dilation)]
     sides = (0, 0, single[1], single[1])
-    out = conv2d(
-        ops.expand_dims(input, 2), ops.expand_dims(weight, 2), bias, (1, single[0]), pad_mode, sides, (1, single[2]), groups
-    )
+    flat = ops.expand_dims(input, 2), ops.expand_dims(weight, 2)
+    out = conv2d(flat[0], flat[1], bias, (1, single[0]), pad_mode, sides, (1, single[2]), groups)
     return ops.squeeze(out, 2)
 
 
@@ -69,7 +68,9 @@ def avg_pool2d(
     count_include_pad: bool = True, divisor_override: Any = 0,
 ) -> Any:  # fmt: skip
     """The mean of every window; `divisor_override` of 0 or None divides by the places that count."""
-    op = ops.AvgPool(kernel_size, stride, "pad", "NCHW", padding, 1, ceil_mode, count_include_pad, divisor_override or None)
+    op = ops.AvgPool(
+        kernel_size, stride, "pad", "NCHW", padding, 1, ceil_mode, count_include_pad, divisor_override or None
+    )
     return op(input_x)
 
 
@@ -148,7 +149,7 @@ def interpolate(
         raise ApiValueError("interpolate: give one of size and scale_factor")
     if size is None:
         factors = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor, scale_factor)
-        sizes = tuple(int(n * f) for n, f in zip(input.shape[2:], factors))
+        sizes = tuple(int(n * f) for n, f in zip(input.shape[2:], factors))  # noqa: B905  # read by the front end
     else:
         sizes = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
     if mode == "nearest":
