@@ -31,8 +31,16 @@ _FROM: dict[str, tuple[str, ...]] = {
     "mspc.api.train.model": ("Model",),
     "mspc.api.train.serialization": ("load_checkpoint", "load_param_into_net", "save_checkpoint"),
     "mspc.api.train.callback": (
-        "Callback", "CheckpointConfig", "LossMonitor", "ModelCheckpoint", "RunContext", "TimeMonitor",
+        "Callback", "CheckpointConfig", "EarlyStopping", "History", "LambdaCallback", "LearningRateScheduler",
+        "LossMonitor", "ModelCheckpoint", "ReduceLROnPlateau", "RunContext", "SummaryCollector", "TimeMonitor",
     ),
+    "mspc.api.train.loss_scale_manager": ("DynamicLossScaleManager", "FixedLossScaleManager", "LossScaleManager"),
+    "mspc.api.train.metrics": (
+        "Accuracy", "ConfusionMatrix", "ConfusionMatrixMetric", "CosineSimilarity", "Dice", "F1", "Fbeta", "Loss",
+        "MAE", "MSE", "Metric", "Perplexity", "Precision", "ROC", "Recall", "Top1CategoricalAccuracy",
+        "Top5CategoricalAccuracy", "TopKCategoricalAccuracy", "auc", "get_metric_fn", "rearrange_inputs",
+    ),
+    "mspc.api.amp": ("build_train_network",),
     "mspc.api.parallel.layout": ("Layout",),
     "mspc.api.parallel.shard": ("shard",),
     "mspc.api.parallel.auto_parallel": ("AutoParallel",),

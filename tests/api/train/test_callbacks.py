@@ -194,6 +194,24 @@ def test_times_name_steps_and_waits(capsys: Any) -> None:
     assert re.fullmatch(line, capsys.readouterr().out)
 
 
+def test_an_evaluation_is_no_part_of_the_training_time(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    monitor = train.TimeMonitor(data_time=True)
+    run = Run(monitor)
+    for event, at in (
+        ("train_epoch_begin", 0), ("train_step_begin", 3), ("train_step_end", 4), ("eval_epoch_begin", 10),
+        ("eval_step_begin", 15), ("eval_step_end", 16), ("eval_epoch_end", 110), ("train_epoch_end", 111),
+    ):  # fmt: skip
+        clock[0] = at
+        run.param.mode = event.partition("_")[0]
+        getattr(monitor, f"on_{event}")(run.context)
+    assert capsys.readouterr().out.splitlines() == [
+        "Eval epoch time: 100000.000 ms, per step time: 100000.000 ms (data time: 5000.000 ms)",
+        "Train epoch time: 11000.000 ms, per step time: 11000.000 ms (data time: 3000.000 ms)",
+    ]
+
+
 def test_no_summary_is_written(capsys: Any, tmp_path: Any) -> None:
     model().train(1, data(), train.SummaryCollector(str(tmp_path / "s"), collect_freq=1))
     assert capsys.readouterr().err.startswith(f"warning: SummaryCollector('{tmp_path}/s') writes nothing here; ")
