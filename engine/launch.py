@@ -215,7 +215,7 @@ class Launcher:
         self._warn(target, compiled, frozen)
         self.job.hardware.prepare(asked.deterministic, self.job.comm, self.job.watch)
         tf32 = bool(getattr(frozen, "matmul_allow_tf32", False))
-        self.store.from_rank_0 = not alone and frozen.parameter_broadcast
+        self.store.from_rank_0 = frozen.parameter_broadcast and compiled.config.mode not in EACH_ITS_OWN
         number = self._number(alone)
         launched = self.launched[number] = Launched(number, compiled, self.job, traced.parameters, self.store, tf32)
         if self.job.watch is not None:
