@@ -24,10 +24,12 @@ from mspc.api.setting import say_once
 from mspc.compiler.call import Call, describe_call, takes_data
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
+from mspc.compiler.frontend.trace import Traced
 from mspc.engine.job import Job, explain, join_job
 from mspc.engine.occasions import ALIKE, EVERYONE, described, different_calls, name_of, occasion
 from mspc.engine.parameter_store import ParameterStore
 from mspc.engine.ranks.environment import mpi_size
+from mspc.engine.variants import Variants
 from mspc.engine.whole_outputs import check_all_have, ranks_that, whole_outputs
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph
@@ -98,7 +100,7 @@ class Launcher:
         self.store = ParameterStore(job)
         self.launched: dict[int, Launched] = {}
         self.on_first_compile: Callable[[], None] = _nothing
-        self._known: dict[Any, Launched] = {}
+        self._known = Variants()
         self._last: dict[int, Launched] = {}
         """What `launch_whole` has run last of a target, by its id."""
         self._kept: list[Any] = []
@@ -140,7 +142,7 @@ class Launcher:
         """
         job, frozen, call = self.job, context.freeze(target), describe_call(args or (), [])
         config = self.config(frozen)
-        is_new = args is not None and (id(target), call, frozen) not in self._known
+        is_new = args is not None and self._known.find((id(target), call, frozen)) is None
         with job.outside_user_code():
             having, compiling = ranks_that(job.aside, args is not None, is_new)
             if not having:
@@ -165,10 +167,11 @@ class Launcher:
         call = describe_call(args, tensors)
         frozen = context.freeze(target)
         key = (id(target), call, frozen)
-        found = self._known.get(key)
+        found = self._known.find(key)
         if found is None:
-            found = self._compile(target, call, frozen)
-            self._known[key] = found
+            found, cells = self._compile(target, call, frozen)
+            # As in MindSpore, a step that was set to train goes on so after its network has been evaluated.
+            self._known.add(key, found, () if getattr(target, "training", False) else cells)
             self._kept.append((target, args))  # an id must not be used again while it is part of a key
         arrays = [tensor.value for tensor in tensors]
         with self.job.outside_user_code():
@@ -192,9 +195,10 @@ class Launcher:
         """Bytes of a GPU that this rank's graphs have taken at most; 0 on the CPU."""
         return self.job.hardware.memory.most()
 
-    def _compile(self, target: Any, call: Call, frozen: FrozenContext) -> Launched:
+    def _compile(self, target: Any, call: Call, frozen: FrozenContext) -> tuple[Launched, list[Any]]:
+        """The graph of a call on this rank, and the cells in it."""
         error: MspcError | None = None
-        built: tuple[Compiled, dict[str, Any]] | None = None
+        built: tuple[Compiled, Traced] | None = None
         asked = Asked(**asked_device())
         try:
             self._check_ranks(frozen)
@@ -207,16 +211,17 @@ class Launcher:
         if error is not None and (self.job.size == 1 or frozen.parallel_mode in EACH_ITS_OWN):
             raise error
         alone = built is not None and self._is_alone(built[0])
-        compiled, parameters = built if built is not None and alone else self._settled(target, call, error, built)
+        compiled, traced = built if built is not None and alone else self._settled(target, call, error, built)
         self._warn(target, compiled, frozen)
         self.job.hardware.prepare(asked.deterministic, self.job.comm, self.job.watch)
         tf32 = bool(getattr(frozen, "matmul_allow_tf32", False))
+        self.store.from_rank_0 = frozen.parameter_broadcast and compiled.config.mode not in EACH_ITS_OWN
         number = self._number(alone)
-        launched = self.launched[number] = Launched(number, compiled, self.job, parameters, self.store, tf32)
+        launched = self.launched[number] = Launched(number, compiled, self.job, traced.parameters, self.store, tf32)
         if self.job.watch is not None:
             self.job.watch.describe = self.describe
             self.job.watch.graph_of = self.graph_of
-        return launched
+        return launched, list(traced.cells)
 
     def _is_alone(self, compiled: Compiled) -> bool:
         """Whether a graph is this rank's own business: each rank may run another, and nothing in this one meets any."""
@@ -230,15 +235,15 @@ class Launcher:
         return count if not alone else OWN_GRAPHS + GRAPHS * count
 
     def _settled(
-        self, target: Any, call: Call, error: MspcError | None, built: tuple[Compiled, dict[str, Any]] | None
-    ) -> tuple[Compiled, dict[str, Any]]:
+        self, target: Any, call: Call, error: MspcError | None, built: tuple[Compiled, Traced] | None
+    ) -> tuple[Compiled, Traced]:
         """What this rank has compiled, once all ranks have what fits together.
 
         The ranks meet on a communicator of its own: one may come that others do not come with, as it alone calls the
         network with tensors of another shape.
         """
         meeting = self.job.meeting or self.job.aside
-        before = [known for at, known, _ in self._known if at == id(target)]
+        before = [known for at, known, _ in self._known.keys() if at == id(target)]
         so_far = [f"before, it was called with {described(before[-1])}"] if before else []
         how = f" with {described(call)}, for which it has no graph"
         with occasion(self.job, f"calls {name_of(target)}", how, *so_far, ALIKE), self.job.outside_user_code():
@@ -279,10 +284,10 @@ class Launcher:
                 self._said.add(text)
                 print(f"warning: {text}", file=sys.stderr, flush=True)
 
-    def build(self, target: Any, call: Call, config: Config) -> tuple[Compiled, dict[str, Any]]:
-        """The compiled target, and the script's Parameter of every parameter name."""
+    def build(self, target: Any, call: Call, config: Config) -> tuple[Compiled, Traced]:
+        """The compiled target, and what was read: this rank's own Parameters and cells are in it."""
         read = trace_call(target, call, config)
-        return self.compiled(read), read.traced.parameters
+        return self.compiled(read), read.traced
 
     def compiled(self, call: TracedCall) -> Compiled:
         """The program of a call that was read."""

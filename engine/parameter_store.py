@@ -43,6 +43,8 @@ class ParameterStore:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self.from_rank_0 = False
+        """Whether parameters of which every rank holds all start with rank 0's values (`parameter_broadcast`)."""
         self._kept: dict[int, _Kept] = {}
         self._borrowed: dict[int, list[tuple[_Kept, int]]] = {}
         self._several: dict[int, list[tuple[_Kept, int]]] = {}
@@ -53,7 +55,7 @@ class ParameterStore:
         """The array of `parameter` as this rank's graph holds it; from now on its values live here."""
         kept = self._kept.get(id(parameter))
         if kept is None:
-            array = self._job.hardware.memory.place(self._initial(parameter, graph_parameter))
+            array = self._job.hardware.memory.place(self._first(parameter, graph_parameter))
             kept = _Kept(parameter, [_Slice(graph_parameter, array, owner)])
             self._kept[id(parameter)] = kept
             self._uses(owner, kept, 0)
@@ -69,6 +71,17 @@ class ParameterStore:
         self._several.clear()
         self._uses(owner, kept, len(kept.slices) - 1)
         return array
+
+    def _first(self, parameter: Any, graph_parameter: GraphParameter) -> Array:
+        """The first values on this rank, those of rank 0 where the script wants them on all; then all ranks ask for
+        them together."""
+        mine = self._initial(parameter, graph_parameter)
+        is_whole = slices_of(graph_parameter, self._job.rank) is None and not parameter.layerwise_parallel
+        if not self.from_rank_0 or not is_whole or self._job.size == 1:
+            return mine
+        with occasion(self._job, f"takes the first values of '{parameter.name}' from rank 0", ""):
+            with self._job.outside_user_code():
+                return self._job.aside.broadcast(mine, 0, tuple(range(self._job.size)))
 
     def _initial(self, parameter: Any, graph_parameter: GraphParameter) -> Array:
         """This rank's slice of the first values; the rest of a parameter that was not drawn yet never is."""

@@ -19,6 +19,7 @@ from mspc.api.common.initializers import (
     Normal,
     Uniform,
     XavierUniform,
+    drawn_by,
 )
 from mspc.api.common.seed import next_initial_value
 from mspc.api.errors import ApiTypeError, ApiValueError
@@ -67,7 +68,7 @@ class InitialValue:
         Raises:
             MspcError: the initializer makes no such tensor.
         """
-        found = None if _draws_itself(self.init) else self.init.of_shape(self.shape).distribution()
+        found = None if drawn_by(self.init) else self.init.of_shape(self.shape).distribution()
         if found is None:
             return None
         described = Description(found, self.shape, self.dtype, self.seed, self.counter, self.zero_row)
@@ -82,12 +83,14 @@ class InitialValue:
         described = self.description()
         if described is not None:
             return described.fill(slices)
-        init = self.init if _draws_itself(self.init) else self.init.of_shape(self.shape)
+        own = drawn_by(self.init)
+        init = self.init if own else self.init.of_shape(self.shape)
         stream = Stream(self.seed, self.counter)
-        if init.needs_random and init.independent:
+        if own != "_initialize" and init.needs_random and init.independent:
             result = draw_blocks(init.draw, stream, self.shape, self.dtype, slices)
         else:
-            values = init.draw(stream.generator() if init.needs_random else None, self.shape)
+            drawn = own == "_initialize" or init.needs_random
+            values = init.draw(stream.generator() if drawn else None, self.shape)
             result = part_of(values, self.shape, self.dtype, slices)
         clear_row(result, self.zero_row, self.shape, slices)
         return result
@@ -111,16 +114,6 @@ class InitialValue:
         other = object.__new__(InitialValue)
         other.__dict__.update(self.__dict__, **changes)
         return other
-
-
-def _draws_itself(init: Initializer) -> bool:
-    """Whether a subclass has a `draw` of its own below what says its values as data."""
-    for kind in type(init).__mro__:
-        if "distribution" in vars(kind) or "of_shape" in vars(kind):
-            return False
-        if "draw" in vars(kind) or "_initialize" in vars(kind):
-            return True
-    return False
 
 
 def checked_shape(shape: Any) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ class Initializer:
         """Scripts' own initializers hand their settings on to here; nobody asks for them."""
 
     def _initialize(self, arr: Any) -> None:
-        raise NotImplementedError(f"{type(self).__name__} draws no values")
+        raise NotImplementedError
 
     def __call__(self, arr: Any) -> None:
         """Fill an array with values of its shape and element type."""
@@ -56,10 +56,12 @@ class Initializer:
 
     def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
         """Values of `shape`, or one number for all."""
+        if drawn_by(self) == "_initialize":
+            return self._filled(generator, shape)
         init = self.of_shape(shape)
         found = init.distribution()
         if found is None:
-            return self._filled(generator, shape)
+            raise NotImplementedError(f"{type(self).__name__} draws no values")
         if isinstance(found, Filled):
             return found.value
         if isinstance(found, Diagonal | DiagonalKernel):
@@ -81,6 +83,18 @@ class Initializer:
     def __repr__(self) -> str:
         values = ", ".join(f"{k}={v}" for k, v in sorted(vars(self).items()))
         return f"{type(self).__name__}({values})"
+
+
+def drawn_by(init: Initializer) -> str:
+    """The method by which a subclass draws values itself, "draw" or "_initialize"; "" where what it says as data holds,
+    as no class below that has a method of its own."""
+    for kind in type(init).__mro__:
+        if "distribution" in vars(kind) or "of_shape" in vars(kind):
+            return ""
+        for name in ("draw", "_initialize"):
+            if name in vars(kind):
+                return name
+    return ""
 
 
 class Constant(Initializer):

@@ -20,17 +20,24 @@ class _Ordered(Cell):
         """Add a cell at the end. Raises TypeError for anything else."""
         if not isinstance(cell, Cell):
             raise ApiTypeError(f"{type(self).__name__} holds Cells, not {type(cell).__name__}")
-        self._adopt(str(len(self._cells)), cell)
+        place = len(self._cells)
+        while str(place) in self._cells:  # a part has the numbers of the whole
+            place += 1
+        self._adopt(str(place), cell)
         return self
 
-    def _replace(self, cells: list[Cell]) -> None:
+    def _replace(self, cells: list[tuple[str, Cell]]) -> None:
+        """Hold these cells instead; those without a name of the script's get the number of their place."""
         self._cells.clear()
-        self._fill(cells)
+        for place, (name, cell) in enumerate(cells):
+            self._adopt(name if name and not name.isdigit() else str(place), cell)
 
     def insert(self, index: int, cell: Cell) -> None:
-        """Add a cell before position `index`."""
-        cells = list(self._cells.values())
-        cells.insert(index, cell)
+        """Add a cell before position `index`. Raises TypeError for anything else."""
+        if not isinstance(cell, Cell):
+            raise ApiTypeError(f"{type(self).__name__} holds Cells, not {type(cell).__name__}")
+        cells = list(self._cells.items())
+        cells.insert(index, ("", cell))
         self._replace(cells)
 
     def extend(self, cells: Iterable[Any]) -> Any:
@@ -40,18 +47,34 @@ class _Ordered(Cell):
     def __getitem__(self, index: Any) -> Any:
         cells = list(self._cells.values())
         if isinstance(index, slice):
-            return type(self)(cells[index])
+            return self._part(index)
         if not -len(cells) <= index < len(cells):
             raise ApiIndexError(f"{type(self).__name__} has {len(cells)} cells; there is no number {index}")
         return cells[index]
 
+    def _part(self, index: slice) -> Any:
+        """Some of the cells, in the same order. Their parameters keep their names; what a script's subclass adds to a
+        container is not part of it."""
+        kind = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
+        part: Any = object.__new__(kind)
+        Cell.__init__(part, self._auto_prefix)
+        for name, cell in list(self._cells.items())[index]:
+            part._cells[name] = cell
+            part._members.add(name)
+        return part
+
     def __setitem__(self, index: int, cell: Cell) -> None:
-        cells = list(self._cells.values())
-        cells[index] = cell
+        if not isinstance(cell, Cell):
+            raise ApiTypeError(f"{type(self).__name__} holds Cells, not {type(cell).__name__}")
+        self[index]  # an index outside is an error
+        cells = list(self._cells.items())
+        cells[index] = cells[index][0], cell
         self._replace(cells)
 
     def __delitem__(self, index: Any) -> None:
-        cells = list(self._cells.values())
+        if not isinstance(index, slice):
+            self[index]  # an index outside is an error
+        cells = list(self._cells.items())
         del cells[index]
         self._replace(cells)
 

@@ -86,24 +86,39 @@ class TimeMonitor(Callback):
             raise ApiTypeError(f"TimeMonitor: data_time must be True or False, not {data_time!r}")
         self.data_size = data_size
         self.data_time = data_time
-        self._start = self._asked = self._waited = 0.0
+        self._clocks: list[_Clock] = []
+
+    def on_train_begin(self, run_context: RunContext) -> None:
+        self._clocks.clear()
 
     def epoch_begin(self, run_context: RunContext) -> None:
-        self._start = self._asked = time.perf_counter()
-        self._waited = 0.0
+        self._clocks.append(_Clock())
 
     def step_begin(self, run_context: RunContext) -> None:
-        self._waited += time.perf_counter() - self._asked
+        for clock in self._clocks[-1:]:
+            clock.waited += time.perf_counter() - clock.asked
 
     def step_end(self, run_context: RunContext) -> None:
-        self._asked = time.perf_counter()
+        for clock in self._clocks[-1:]:
+            clock.asked = time.perf_counter()
 
     def epoch_end(self, run_context: RunContext) -> None:
         param = run_context.original_args()
-        spent = (time.perf_counter() - self._start) * 1000
+        clock = self._clocks.pop()
+        spent = time.perf_counter() - clock.start
+        for outer in self._clocks[-1:]:
+            outer.start += spent  # an evaluation between epochs is no part of training
         steps = param.get("batch_num") or self.data_size or 1
         mode = param.get("mode", "train").title()
-        text = f"{mode} epoch time: {spent:5.3f} ms, per step time: {spent / steps:5.3f} ms"
+        text = f"{mode} epoch time: {spent * 1000:5.3f} ms, per step time: {spent * 1000 / steps:5.3f} ms"
         if self.data_time and not param.get("dataset_sink_mode"):
-            text += f" (data time: {self._waited * 1000 / steps:5.3f} ms)"
+            text += f" (data time: {clock.waited * 1000 / steps:5.3f} ms)"
         write_line(text)
+
+
+class _Clock:
+    """Since when an epoch runs, since when it waits for data, and how long it has waited for them, in seconds."""
+
+    def __init__(self) -> None:
+        self.start = self.asked = time.perf_counter()
+        self.waited = 0.0

@@ -128,9 +128,9 @@ class CallbackManager:
 
     def __enter__(self) -> CallbackManager:
         self._stack.__enter__()
-        self._stack.callback(self._bar.hide)
         entered = [(self._stack.enter_context(callback), callback) for callback in self._callbacks]
         self._callbacks = [inner if isinstance(inner, Callback) else given for inner, given in entered]
+        self._stack.callback(self._bar.end)  # the first to go: callbacks may write when they are left
         return self
 
     def __exit__(self, *error: Any) -> Any:
@@ -140,9 +140,9 @@ class CallbackManager:
         """Call the method `event` of every callback."""
         if not self._callbacks:
             return
-        self._bar.hide()
-        for callback in self._callbacks:
-            getattr(callback, event)(self._run)
+        with self._bar.away():
+            for callback in self._callbacks:
+                getattr(callback, event)(self._run)
 
 
 def loss_of(outputs: Any) -> Any:

@@ -89,8 +89,9 @@ class Model:
 
     def _parallelized(self, network: Cell) -> Cell:
         """A network as the AutoParallel around the model's own splits it."""
-        is_bare = self._parallel is not None and not isinstance(network, AutoParallel)
-        return self._parallel.wrapping(network) if self._parallel is not None and is_bare else network
+        if self._parallel is None or isinstance(network, AutoParallel):
+            return network
+        return self._parallel.wrapping(network)
 
     @property
     def train_network(self) -> Cell:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 
 from mspc.api import state
 
@@ -26,7 +28,7 @@ class ProgressBar:
         terminal = getattr(sys.stderr, "isatty", None)
         self._shown = state.current().size == 1 and terminal is not None and bool(terminal())
         self._last = 0.0
-        self._visible = False
+        self._picture = ""
         self._start = 0.0
         self._label = ""
         self._steps = 0
@@ -40,17 +42,29 @@ class ProgressBar:
         now = time.monotonic()
         if not self._shown or now - self._last < INTERVAL:
             return
-        room = shutil.get_terminal_size().columns - 1
-        sys.stderr.write("\r" + self._text(step, now - self._start, room).ljust(room))
-        sys.stderr.flush()
-        self._last, self._visible = now, True
+        self._picture = self._text(step, now - self._start, _room())
+        self._last = now
+        self._draw(self._picture)
 
-    def hide(self) -> None:
-        """Take the bar away, until it is shown again."""
-        if self._visible:
-            sys.stderr.write("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r")
-            sys.stderr.flush()
-            self._visible, self._last = False, 0.0
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """A context in which others may write."""
+        if not self._picture:
+            yield
+            return
+        self._draw("")
+        yield
+        self._draw(self._picture)
+
+    def end(self) -> None:
+        """Take the bar away."""
+        if self._picture:
+            self._draw("")
+            self._picture, self._last = "", 0.0
+
+    def _draw(self, text: str) -> None:
+        sys.stderr.write("\r" + text.ljust(_room()) + ("" if text else "\r"))
+        sys.stderr.flush()
 
     def _text(self, step: int, spent: float, room: int) -> str:
         rate = step / spent if spent > 0 else 0.0
@@ -62,3 +76,8 @@ class ProgressBar:
         done = min(width, width * step // max(1, self._steps))
         bar = ("=" * done + ">")[:width].ljust(width)
         return f"{self._label} [{bar}] {counted}"
+
+
+def _room() -> int:
+    """Characters that a line of the terminal holds."""
+    return shutil.get_terminal_size().columns - 1

@@ -144,6 +144,7 @@ def call_cell(
     if not isinstance(function, types.FunctionType):
         raise frame.error(node, f"{type(cell).__name__}.construct is {describe(function)}, not a function")
     register_cells(tracer, cell, held)
+    tracer.cells[id(cell)] = cell
     flags = cell.get_flags()
     tracer.at(frame, node)
     first = len(tracer.builder.nodes)

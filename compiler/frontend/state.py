@@ -56,6 +56,8 @@ class Tracer:
         self.warnings: list[str] = []
         self.ignored: set[int] = set()
         self.owned: dict[int, Any] = {}
+        self.cells: dict[int, Any] = {}
+        """Cells whose `construct` was read, by their identity."""
         self.cell_names: dict[int, str] = {}
         self.cell_paths: dict[int, str] = {}
         self.draws: Counter[int] = Counter()

@@ -54,7 +54,7 @@ class Traced:
     graph name.
     constants: large arrays of the script by graph name, or how an initializer makes them. structure: what the function
     returns, with a `Leaf` for every tensor. ignored_strategies: operators whose `shard()` does not count in this mode.
-    warnings: for the user.
+    warnings: for the user. cells: those whose `construct` was read.
     """
 
     graph: Graph
@@ -63,6 +63,7 @@ class Traced:
     structure: Any
     ignored_strategies: int = 0
     warnings: list[str] = field(default_factory=list[str])
+    cells: list[Any] = field(default_factory=list[Any])
 
     def rebuild(self, results: Sequence[Any]) -> Any:
         """What the function returns when the graph's results are `results`."""
@@ -133,7 +134,8 @@ def trace(
     assert not poisoned, "a value is missing, but no mistake was noted"
     graph = tracer.graph
     graph.returns_tuple = isinstance(result, tuple | list | dict)
-    return Traced(graph, tracer.parameters, tracer.constants, structure, len(tracer.ignored), tracer.warnings)
+    ignored, cells = len(tracer.ignored), list(tracer.cells.values())
+    return Traced(graph, tracer.parameters, tracer.constants, structure, ignored, tracer.warnings, cells)
 
 
 def _inner(target: Any) -> Any:

@@ -17,7 +17,6 @@ from mspc.api.ops.function.math_func import any as any
 from mspc.api.ops.function.array_func import arange as arange
 from mspc.api.ops.function.math_func import argmax as argmax
 from mspc.api.ops.function.math_func import argmin as argmin
-from mspc.api.ops.function.order_func import argsort as argsort
 from mspc.api.ops.function.conv_func import avg_pool1d as avg_pool1d
 from mspc.api.ops.function.conv_func import avg_pool2d as avg_pool2d
 from mspc.api.ops.function.conv_func import avg_pool3d as avg_pool3d
@@ -39,18 +38,13 @@ from mspc.api.ops.function.conv_func import conv2d as conv2d
 from mspc.api.ops.function.conv_func import conv3d as conv3d
 from mspc.api.ops.function.loss_func import cosine_embedding_loss as cosine_embedding_loss
 from mspc.api.ops.function.loss_func import cross_entropy as cross_entropy
-from mspc.api.ops.function.math_func import cumprod as cumprod
 from mspc.api.ops.function.math_func import cumsum as cumsum
 from mspc.api.ops.function.nn_func import dense as dense
-from mspc.api.ops.function.order_func import diag as diag
-from mspc.api.ops.function.order_func import diag_embed as diag_embed
-from mspc.api.ops.function.order_func import diagonal as diagonal
 from mspc.api.ops.function.math_func import div as div
 from mspc.api.ops.function.math_func import divide as divide
 from mspc.api.ops.function.nn_func import dropout as dropout
 from mspc.api.ops.function.nn_func import dropout_ext as dropout_ext
 from mspc.api.ops.function.array_func import dtype as dtype
-from mspc.api.ops.function.einsum_func import einsum as einsum
 from mspc.api.ops.function.activation_func import elu as elu
 from mspc.api.ops.function.array_func import eye as eye
 from mspc.api.ops.function.activation_func import fast_gelu as fast_gelu
@@ -61,8 +55,6 @@ from mspc.api.ops.function.math_func import floor as floor
 from mspc.api.ops.function.array_func import full as full
 from mspc.api.ops.function.array_func import full_like as full_like
 from mspc.api.ops.function.array_func import gather as gather
-from mspc.api.ops.function.order_func import gather_d as gather_d
-from mspc.api.ops.function.order_func import gather_elements as gather_elements
 from mspc.api.ops.function.loss_func import gaussian_nll_loss as gaussian_nll_loss
 from mspc.api.ops.function.activation_func import gelu as gelu
 from mspc.api.ops.function.activation_func import glu as glu
@@ -79,10 +71,8 @@ from mspc.api.ops.function.loss_func import kl_div as kl_div
 from mspc.api.ops.function.loss_func import l1_loss as l1_loss
 from mspc.api.ops.function.nn_func import layer_norm as layer_norm
 from mspc.api.ops.function.activation_func import leaky_relu as leaky_relu
-from mspc.api.ops.function.array_func import linspace as linspace
 from mspc.api.ops.function.activation_func import log_softmax as log_softmax
 from mspc.api.ops.function.activation_func import logsigmoid as logsigmoid
-from mspc.api.ops.function.math_func import logsumexp as logsumexp
 from mspc.api.ops.function.loss_func import margin_ranking_loss as margin_ranking_loss
 from mspc.api.ops.function.array_func import masked_fill as masked_fill
 from mspc.api.ops.function.math_func import matmul as matmul
@@ -92,24 +82,15 @@ from mspc.api.ops.function.math_func import mean as mean
 from mspc.api.ops.function.activation_func import mish as mish
 from mspc.api.ops.function.loss_func import mse_loss as mse_loss
 from mspc.api.ops.function.loss_func import nll_loss as nll_loss
-from mspc.api.ops.function.order_func import nonzero as nonzero
-from mspc.api.ops.function.norm_func import norm as norm
 from mspc.api.ops.function.array_func import one_hot as one_hot
 from mspc.api.ops.function.array_func import ones as ones
 from mspc.api.ops.function.array_func import ones_like as ones_like
-from mspc.api.ops.function.order_func import pad as pad
 from mspc.api.ops.function.activation_func import prelu as prelu
 from mspc.api.ops.function.math_func import prod as prod
 from mspc.api.ops.function.array_func import rank as rank
-from mspc.api.ops.function.math_func import reduce_all as reduce_all
-from mspc.api.ops.function.math_func import reduce_any as reduce_any
-from mspc.api.ops.function.math_func import reduce_max as reduce_max
 from mspc.api.ops.function.math_func import reduce_mean as reduce_mean
-from mspc.api.ops.function.math_func import reduce_min as reduce_min
-from mspc.api.ops.function.math_func import reduce_prod as reduce_prod
 from mspc.api.ops.function.math_func import reduce_sum as reduce_sum
 from mspc.api.parallel.reshard import reshard as reshard
-from mspc.api.ops.function.order_func import roll as roll
 from mspc.api.ops.function.math_func import round as round
 from mspc.api.ops.function.array_func import scalar_to_array as scalar_to_array
 from mspc.api.ops.function.array_func import scalar_to_tensor as scalar_to_tensor
@@ -124,12 +105,10 @@ from mspc.api.ops.function.activation_func import softmin as softmin
 from mspc.api.ops.function.activation_func import softplus as softplus
 from mspc.api.ops.function.activation_func import softshrink as softshrink
 from mspc.api.ops.function.activation_func import softsign as softsign
-from mspc.api.ops.function.order_func import sort as sort
 from mspc.api.ops.function.array_func import split as split
 from mspc.api.ops.function.array_func import squeeze as squeeze
 from mspc.api.ops.function.array_func import stack as stack
-from mspc.api.ops.function.norm_func import std as std
-from mspc.api.ops.function.norm_func import std_mean as std_mean
+from mspc.api.ops.function.math_func import std as std
 from mspc.api.ops.function.array_func import strided_slice as strided_slice
 from mspc.api.ops.function.math_func import sum as sum
 from mspc.api.ops.function.array_func import swapaxes as swapaxes
@@ -142,12 +121,8 @@ from mspc.api.ops.function.loss_func import triplet_margin_loss as triplet_margi
 from mspc.api.ops.function.array_func import triu as triu
 from mspc.api.ops.function.math_func import true_divide as true_divide
 from mspc.api.ops.function.math_func import trunc as trunc
-from mspc.api.ops.function.order_func import unbind as unbind
-from mspc.api.ops.function.order_func import unstack as unstack
 from mspc.api.common.gradient import value_and_grad as value_and_grad
-from mspc.api.ops.function.norm_func import var as var
-from mspc.api.ops.function.norm_func import var_mean as var_mean
-from mspc.api.ops.function.norm_func import vector_norm as vector_norm
+from mspc.api.ops.function.math_func import var as var
 from mspc.api.ops.function.array_func import zeros as zeros
 from mspc.api.ops.function.array_func import zeros_like as zeros_like
 class ACos(Primitive):
@@ -282,42 +257,6 @@ class BatchNormGradInput(Primitive):
 class BatchNormGradSums(Primitive):
     """Sums over a rank's elements of every channel: of the gradient times the normalised x, and of the gradient."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class BesselI0(Primitive):
-    """The modified Bessel function of the first kind, of order 0."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class BesselI0e(Primitive):
-    """exp(-|x|) times the modified Bessel function of the first kind, of order 0."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class BesselI1(Primitive):
-    """The modified Bessel function of the first kind, of order 1."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class BesselI1e(Primitive):
-    """exp(-|x|) times the modified Bessel function of the first kind, of order 1."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class BesselJ0(Primitive):
-    """The Bessel function of the first kind, of order 0."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class BesselJ1(Primitive):
-    """The Bessel function of the first kind, of order 1."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class BesselK0(Primitive):
-    """The modified Bessel function of the second kind, of order 0: infinite at 0, not a number below."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class BesselK0e(Primitive):
-    """exp(x) times the modified Bessel function of the second kind, of order 0."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class BesselK1(Primitive):
-    """The modified Bessel function of the second kind, of order 1: infinite at 0, not a number below."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class BesselK1e(Primitive):
-    """exp(x) times the modified Bessel function of the second kind, of order 1."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class BesselY0(Primitive):
-    """The Bessel function of the second kind, of order 0: minus infinity at 0, not a number below."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class BesselY1(Primitive):
-    """The Bessel function of the second kind, of order 1: minus infinity at 0, not a number below."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class BiasAdd(Primitive):
     """x plus a bias along dimension 1, or along the last one when `data_format` is 'NHWC'."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -389,12 +328,6 @@ class Cos(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Cosh(Primitive):
     """Hyperbolic cosine."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class CumProd(Primitive):
-    """Running products along an axis. Called as `CumProd(exclusive, reverse)(x, axis)`."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class CumProdGrad(Primitive):
-    """Gradient of CumProd, without a division, so that factors may be 0."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class CumSum(Primitive):
     """Running sums along an axis. Called as `CumSum(exclusive, reverse)(x, axis)`."""
@@ -921,12 +854,6 @@ class Sign(Primitive):
 class Sin(Primitive):
     """Sine, x in radians."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class SingularValues(Primitive):
-    """The singular values of the matrices of the last two dimensions, in descending order."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class SingularValuesGrad(Primitive):
-    """Gradient of SingularValues: the outer products of the singular vectors, weighted by dout."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Sinh(Primitive):
     """Hyperbolic sine."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -959,9 +886,6 @@ class SoftplusExt(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Softsign(Primitive):
     """x / (1 + |x|)."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class Sort(Primitive):
-    """x in order along `axis`, and the places that the elements come from: a tuple of two. Equal ones keep their order,"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class SortExt(Primitive):
     """x in order along `dim`, and the places that the elements come from: a tuple of two. Equal ones keep their order."""
@@ -1150,30 +1074,6 @@ def atan(*args: Any, **kwargs: Any) -> Any:
     """Inverse tangent, in radians."""
 def batch_matmul(*args: Any, **kwargs: Any) -> Any:
     """x[..., m, k] @ y[..., k, n] -> [..., m, n]; leading dimensions broadcast, flags as in MatMul."""
-def bessel_i0(*args: Any, **kwargs: Any) -> Any:
-    """The modified Bessel function of the first kind, of order 0."""
-def bessel_i0e(*args: Any, **kwargs: Any) -> Any:
-    """exp(-|x|) times the modified Bessel function of the first kind, of order 0."""
-def bessel_i1(*args: Any, **kwargs: Any) -> Any:
-    """The modified Bessel function of the first kind, of order 1."""
-def bessel_i1e(*args: Any, **kwargs: Any) -> Any:
-    """exp(-|x|) times the modified Bessel function of the first kind, of order 1."""
-def bessel_j0(*args: Any, **kwargs: Any) -> Any:
-    """The Bessel function of the first kind, of order 0."""
-def bessel_j1(*args: Any, **kwargs: Any) -> Any:
-    """The Bessel function of the first kind, of order 1."""
-def bessel_k0(*args: Any, **kwargs: Any) -> Any:
-    """The modified Bessel function of the second kind, of order 0: infinite at 0, not a number below."""
-def bessel_k0e(*args: Any, **kwargs: Any) -> Any:
-    """exp(x) times the modified Bessel function of the second kind, of order 0."""
-def bessel_k1(*args: Any, **kwargs: Any) -> Any:
-    """The modified Bessel function of the second kind, of order 1: infinite at 0, not a number below."""
-def bessel_k1e(*args: Any, **kwargs: Any) -> Any:
-    """exp(x) times the modified Bessel function of the second kind, of order 1."""
-def bessel_y0(*args: Any, **kwargs: Any) -> Any:
-    """The Bessel function of the second kind, of order 0: minus infinity at 0, not a number below."""
-def bessel_y1(*args: Any, **kwargs: Any) -> Any:
-    """The Bessel function of the second kind, of order 1: minus infinity at 0, not a number below."""
 def bias_add(*args: Any, **kwargs: Any) -> Any:
     """x plus a bias along dimension 1, or along the last one when `data_format` is 'NHWC'."""
 def bmm(*args: Any, **kwargs: Any) -> Any:
@@ -1206,8 +1106,6 @@ def floor_divide(*args: Any, **kwargs: Any) -> Any:
     """The quotient rounded down; its derivative is 0."""
 def floor_mod(*args: Any, **kwargs: Any) -> Any:
     """x - floor(x / y) * y; the sign is that of y."""
-def gather_nd(*args: Any, **kwargs: Any) -> Any:
-    """Slices of x at indices[..., k], which name its first k dimensions."""
 def ge(*args: Any, **kwargs: Any) -> Any:
     """x >= y."""
 def greater(*args: Any, **kwargs: Any) -> Any:

@@ -511,3 +511,26 @@ def test_branches_with_updates_merge_what_they_assign() -> None:
     found = training.run([(ups,), (downs,), (downs,)])
     assert [y.tolist() for y in found] == [[2, 4], [1, 2], [1, 2]]
     assert {n: int(a) for n, a in training.states[-1].items()} == {"high": 1, "low": 2}
+
+
+@pytest.mark.parametrize(
+    ("level", "convolution", "pooled"),
+    [("O0", "Float32", "Float32"), ("O1", "Float16", "Float32"), ("O2", "Float16", "Float16"),
+     ("O3", "Float16", "Float16"), ("auto", "Float16", "Float32")],
+)  # fmt: skip
+def test_batch_normalization_is_wide_between_half_convolutions(level: str, convolution: str, pooled: str) -> None:
+    images = floats(1, 4, 3, 8, 8) + 3
+    means: list[Any] = []
+    for own in ("O0", level):
+        mspc.set_seed(1)
+        net = nn.SequentialCell(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2, 2), nn.Flatten(), nn.Dense(64, 5)
+        )
+        training = Training(mspc.amp.auto_mixed_precision(net, own).set_train(), [(4, 3, 8, 8)])
+        assert training.run([[images]])[0].dtype == np.float32
+        means.append(training.states[-1]["1.moving_mean"])
+    nodes = training.graphs[0].nodes
+    kinds = {node.op.name: getattr(node.inputs[0].type, "dtype", "") for node in nodes if node.inputs}
+    assert [str(kinds[name]) for name in ("Conv2D", "BatchNorm", "MaxPool")] == [convolution, "Float32", pooled]
+    assert np.abs(means[0]).min() > 1e-3
+    np.testing.assert_allclose(means[1], means[0], rtol=1e-2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -224,6 +225,45 @@ def test_containers_behave_like_lists():
     assert names(net) == ["0.weight", "0.bias"]
     by_name = nn.CellDict({"a": nn.Dense(2, 2, has_bias=False)})
     assert ("a" in by_name, list(by_name.keys()), names(by_name)) == (True, ["a"], ["a.weight"])
+
+
+def test_parts_of_a_container_leave_its_names():
+    net = nn.SequentialCell(nn.Dense(2, 2, has_bias=False), nn.Dense(2, 2, has_bias=False), nn.ReLU())
+    tail = net[1:]
+    assert type(tail) is nn.SequentialCell
+    assert (names(net), names(tail)) == (["0.weight", "1.weight"], ["1.weight"])
+    tail.append(nn.Dense(2, 2, has_bias=False))
+    assert names(tail) == ["1.weight", "3.weight"]
+    assert len(net) == 3
+
+    class Block(nn.SequentialCell):
+        def __init__(self, size):
+            super().__init__(nn.Dense(size, size, has_bias=False), nn.ReLU())
+            self.size = size
+
+    assert [type(c).__name__ for c in Block(2)[:1]] == ["Dense"]
+    holder = nn.CellList([net[:1], net[1:]])
+    assert names(holder) == ["0.0.weight", "1.1.weight"]
+
+
+def test_names_of_cells_stay_when_others_change():
+    net = nn.SequentialCell(OrderedDict(conv=nn.Dense(2, 2, has_bias=False), act=nn.ReLU()))
+    net[1] = nn.Tanh()
+    net.insert(0, nn.Sigmoid())
+    net.append(nn.Dense(2, 3, has_bias=False))
+    assert list(net.name_cells()) == ["0", "conv", "act", "3"]
+    del net[1]
+    assert list(net.name_cells()) == ["0", "act", "2"]
+    assert [type(c).__name__ for c in net] == ["Sigmoid", "Tanh", "Dense"]
+    assert names(net) == ["2.weight"]
+    for wrong in (lambda: net.insert(0, 1), lambda: net.__setitem__(0, 1)):
+        with pytest.raises(TypeError, match="SequentialCell holds Cells, not int"):
+            wrong()
+    for far in (lambda: net.__delitem__(3), lambda: net.__setitem__(3, nn.ReLU())):
+        with pytest.raises(IndexError, match="SequentialCell has 3 cells; there is no number 3"):
+            far()
+    del net[1:]
+    assert list(net.name_cells()) == ["0"]
 
 
 def test_repr_shows_the_tree():

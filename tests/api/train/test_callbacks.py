@@ -194,6 +194,24 @@ def test_times_name_steps_and_waits(capsys: Any) -> None:
     assert re.fullmatch(line, capsys.readouterr().out)
 
 
+def test_an_evaluation_is_no_part_of_the_training_time(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    monitor = train.TimeMonitor(data_time=True)
+    run = Run(monitor)
+    for event, at in (
+        ("train_epoch_begin", 0), ("train_step_begin", 3), ("train_step_end", 4), ("eval_epoch_begin", 10),
+        ("eval_step_begin", 15), ("eval_step_end", 16), ("eval_epoch_end", 110), ("train_epoch_end", 111),
+    ):  # fmt: skip
+        clock[0] = at
+        run.param.mode = event.partition("_")[0]
+        getattr(monitor, f"on_{event}")(run.context)
+    assert capsys.readouterr().out.splitlines() == [
+        "Eval epoch time: 100000.000 ms, per step time: 100000.000 ms (data time: 5000.000 ms)",
+        "Train epoch time: 11000.000 ms, per step time: 11000.000 ms (data time: 3000.000 ms)",
+    ]
+
+
 def test_no_summary_is_written(capsys: Any, tmp_path: Any) -> None:
     model().train(1, data(), train.SummaryCollector(str(tmp_path / "s"), collect_freq=1))
     assert capsys.readouterr().err.startswith(f"warning: SummaryCollector('{tmp_path}/s') writes nothing here; ")
@@ -229,6 +247,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_bar_on_a_terminal_makes_way_for_callbacks(monkeypatch: pytest.MonkeyPatch, narrow: None) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("mspc.api.train.progress.INTERVAL", 0)
 
     class Looks(train.Callback):
         def on_train_step_begin(self, run_context: Any) -> None:
@@ -239,7 +258,8 @@ def test_a_bar_on_a_terminal_makes_way_for_callbacks(monkeypatch: pytest.MonkeyP
 
     model().train(2, data(3), Looks())
     shown = [text.strip() for text in terminal.sent if "[" in text]
-    assert [re.split(r" \[.*\] |  ", text)[:2] for text in shown] == [
+    steps = [re.split(r" \[.*\] |  ", text)[:2] for text in shown]
+    assert [step for step, before in zip(steps, [None, *steps], strict=False) if step != before] == [
         [f"epoch {epoch}/2", f"{step}/3"] for epoch in (1, 2) for step in (1, 2, 3)
     ]
     assert all(len(text) <= 72 for text in terminal.sent)

@@ -311,6 +311,15 @@ def test_boosts_are_said_to_change_nothing(capsys: Any) -> None:
     assert capsys.readouterr().err == "warning: Model(boost_level='O1') changes nothing here: no step is approximated\n"
 
 
+@pytest.mark.parametrize("name", [
+    "Accuracy", "EarlyStopping", "FixedLossScaleManager", "LossMonitor", "Metric", "Model", "ReduceLROnPlateau",
+    "build_train_network", "get_metric_fn", "rearrange_inputs",
+])  # fmt: skip
+def test_names_of_training_are_there_at_the_top(name: str) -> None:
+    assert getattr(ms, name) is getattr(ms.train, name)
+    assert name in dir(ms)
+
+
 class Older(Callback):
     def epoch_end(self, run_context: Any) -> None: ...
 

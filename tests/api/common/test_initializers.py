@@ -1,0 +1,239 @@
+"""Initializers of vision code: their distributions, fans of convolutions' weights, slices, and those of scripts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import mspc as ms
+from mspc import Parameter, Tensor
+from mspc.common.initializer import (
+    Constant,
+    Dirac,
+    HeNormal,
+    HeUniform,
+    Identity,
+    Initializer,
+    Normal,
+    One,
+    Orthogonal,
+    Sparse,
+    TruncatedNormal,
+    Uniform,
+    VarianceScaling,
+    XavierNormal,
+    XavierUniform,
+    Zero,
+    _calculate_correct_fan,
+    _calculate_fan_in_and_fan_out,
+    _calculate_gain,
+    initializer,
+)  # fmt: skip
+from mspc.ir.initial_value import read_description
+
+KERNEL = (64, 32, 3, 5)  # fan in 480, fan out 960
+ROOT_480, ROOT_960 = math.sqrt(1 / 480), math.sqrt(1 / 960)
+
+
+def drawn(init: Any, shape: Any = KERNEL, seed: int = 1) -> np.ndarray:
+    ms.set_seed(seed)
+    return initializer(init, shape, ms.float32).asnumpy()
+
+
+def uniform(bound: float) -> Any:
+    return stats.uniform(-bound, 2 * bound)
+
+
+def cut(deviation: float, mean: float = 0.0, a: float = -2.0, b: float = 2.0) -> Any:
+    return stats.truncnorm(a, b, loc=mean, scale=deviation)
+
+
+@pytest.mark.parametrize(
+    ("init", "expected"),
+    [
+        (Normal(), stats.norm(0, 0.01)),
+        (Normal(0.5, 2.0), stats.norm(2.0, 0.5)),
+        ("normal", stats.norm(0, 0.01)),
+        (Uniform(), uniform(0.07)),
+        ("uniform", uniform(0.07)),
+        (TruncatedNormal(0.02), cut(0.02)),
+        (TruncatedNormal(0.5, 1.0, -1.0, 3.0), cut(0.5, 1.0, -1.0, 3.0)),
+        (HeNormal(), stats.norm(0, math.sqrt(2) * ROOT_480)),
+        (HeNormal(mode="fan_out", nonlinearity="relu"), stats.norm(0, math.sqrt(2) * ROOT_960)),
+        (HeNormal(mode="FAN_OUT"), stats.norm(0, math.sqrt(2) * ROOT_960)),
+        (HeNormal(0.5), stats.norm(0, math.sqrt(2 / 1.25) * ROOT_480)),
+        (HeNormal(nonlinearity="tanh"), stats.norm(0, 5 / 3 * ROOT_480)),
+        (HeNormal(nonlinearity="conv2d"), stats.norm(0, ROOT_480)),
+        (HeUniform(), uniform(math.sqrt(6) * ROOT_480)),
+        (HeUniform(math.sqrt(5)), uniform(ROOT_480)),
+        ("he_uniform", uniform(math.sqrt(6) * ROOT_480)),
+        ("HeNormal", stats.norm(0, math.sqrt(2) * ROOT_480)),
+        (XavierUniform(), uniform(math.sqrt(6 / 1440))),
+        (XavierUniform(2.0), uniform(2 * math.sqrt(6 / 1440))),
+        (XavierNormal(), stats.norm(0, math.sqrt(2 / 1440))),
+        ("xavier_uniform", uniform(math.sqrt(6 / 1440))),
+        (VarianceScaling(), cut(ROOT_480 / 0.8796256610342398)),
+        (VarianceScaling(2.0, "fan_out", "untruncated_normal"), stats.norm(0, math.sqrt(2) * ROOT_960)),
+        (VarianceScaling(1.0, "fan_avg", "uniform"), uniform(math.sqrt(3 / 720))),
+    ],
+)
+def test_numbers_have_their_distribution(init: Any, expected: Any) -> None:
+    values = drawn(init)
+    assert stats.kstest(values.reshape(-1).astype(float), expected.cdf).pvalue > 1e-3
+    low, high = expected.support()
+    assert low <= values.min() + 1e-6
+    assert values.max() - 1e-6 <= high
+    np.testing.assert_array_equal(values, drawn(init))
+    assert (values != drawn(init, seed=2)).any()
+
+
+def test_scaled_variances_are_those_that_were_asked_for() -> None:
+    for kind in ("truncated_normal", "untruncated_normal", "uniform"):
+        values = drawn(VarianceScaling(3.0, "fan_in", kind), (256, 256, 3, 3))
+        assert values.var() == pytest.approx(3 / (256 * 9), rel=0.01)
+
+
+def test_fans_are_those_of_pytorch() -> None:
+    init = pytest.importorskip("torch.nn.init", reason="needs PyTorch: pip install -e '.[oracle]'")
+    import torch
+
+    for shape in ((8, 5), (8, 5, 3), KERNEL, (8, 1, 3, 3), (4, 2, 3, 2, 5)):
+        assert _calculate_fan_in_and_fan_out(shape) == init._calculate_fan_in_and_fan_out(torch.empty(shape))
+        for mode in ("fan_in", "fan_out"):
+            assert _calculate_correct_fan(shape, mode) == init._calculate_correct_fan(torch.empty(shape), mode)
+    for kind in ("linear", "conv1d", "conv_transpose2d", "sigmoid", "tanh", "relu"):
+        assert _calculate_gain(kind) == init.calculate_gain(kind)
+    for slope in (None, 0, 0.2, 3):
+        assert _calculate_gain("leaky_relu", slope) == pytest.approx(init.calculate_gain("leaky_relu", slope))
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups"), [((6, 6, 3), 1), ((6, 3, 4), 1), ((3, 6, 3, 4), 1), ((8, 3, 3, 3), 2), ((6, 2, 1, 2, 3), 3)]
+)
+def test_kernels_that_hand_channels_on(shape: Any, groups: int) -> None:
+    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
+    expected = torch.nn.init.dirac_(torch.empty(shape), groups).numpy()
+    np.testing.assert_array_equal(drawn(Dirac(groups), shape), expected)
+
+
+@pytest.mark.parametrize(("sparsity", "zeros"), [(0.0, 0), (0.25, 13), (0.5, 25), (1.0, 50)])
+def test_zeros_in_every_column(sparsity: float, zeros: int) -> None:
+    values = drawn(Sparse(sparsity, 2.0), (50, 40))
+    assert ((values == 0).sum(axis=0) == zeros).all()
+    if 0 < zeros < 50:
+        assert len({tuple(column) for column in (values == 0).T}) > 30
+    if zeros < 50:
+        assert stats.kstest(values[values != 0].astype(float), stats.norm(0, 2.0).cdf).pvalue > 1e-3
+
+
+EVERY: list[Any] = [
+    (Zero(), KERNEL), (One(), KERNEL), (Constant(0.5), KERNEL), (Normal(), KERNEL), (Uniform(), KERNEL),
+    (TruncatedNormal(), KERNEL), (HeNormal(), KERNEL), (HeUniform(), KERNEL), (XavierNormal(), KERNEL),
+    (XavierUniform(), KERNEL), (Orthogonal(), KERNEL), (Dirac(4), KERNEL), (VarianceScaling(), KERNEL),
+    (Identity(), (30, 40)), (Sparse(0.3), (30, 40)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("init", "shape"), EVERY, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("dtype", [ms.float32, ms.float16], ids=str)
+def test_slices_are_parts_of_the_whole_and_described(init: Any, shape: Any, dtype: Any) -> None:
+    ms.set_seed(3)
+    parameter = Parameter(Tensor(np.zeros(shape), dtype), "w").set_data(initializer(init, shape, dtype))
+    assert parameter.initial is not None
+    part = (slice(3, 9), slice(1, 30), *[slice(1, size) for size in shape[2:]])
+    made = parameter.initial.fill(part)
+    described = parameter.initial.description()
+    again = read_description(described.entry(), shape, dtype).fill(part)
+    np.testing.assert_array_equal(made, parameter.asnumpy()[part])
+    np.testing.assert_array_equal(again, made)
+    assert made.dtype == dtype.numpy
+
+
+class Rising(Initializer):
+    """As scripts write them: it fills an array."""
+
+    def __init__(self, step: float) -> None:
+        super().__init__(step=step)
+        self.step = step
+
+    def _initialize(self, arr: Any) -> None:
+        arr[:] = np.arange(arr.size).reshape(arr.shape) * self.step
+
+
+class Noise(Normal):
+    """One that draws NumPy's numbers, below one that says its values as data."""
+
+    def _initialize(self, arr: Any) -> None:
+        ms.common.initializer._assignment(arr, np.random.normal(0, 1, arr.shape))
+
+
+def test_initializers_of_scripts_fill_arrays() -> None:
+    tensor = initializer(Rising(0.5), (2, 3))
+    assert tensor.initial is not None
+    assert tensor.initial.fill((slice(1, 2), slice(0, 2))).tolist() == [[1.5, 2.0]]
+    assert tensor.asnumpy().tolist() == [[0, 0.5, 1], [1.5, 2, 2.5]]
+
+
+def test_numbers_of_numpy_are_those_of_the_tensor() -> None:
+    """Whenever and on whichever rank they are drawn; the script's own go on as if nothing had been drawn."""
+    ms.set_seed(5)
+    first, second = initializer(Noise(), (40, 50)), initializer(Noise(), (40, 50))
+    own = np.random.get_state()[1].tolist()  # type: ignore[index]  # pyright: ignore
+    later = second.asnumpy()
+    part = first.initial.fill((slice(0, 5), slice(0, 5))) if first.initial else None
+    np.testing.assert_array_equal(part, first.asnumpy()[:5, :5])
+    assert (later != first.asnumpy()).any()
+    assert np.random.get_state()[1].tolist() == own  # type: ignore[index]  # pyright: ignore
+    assert stats.kstest(later.reshape(-1), stats.norm(0, 1).cdf).pvalue > 1e-3
+
+
+def test_an_initializer_fills_an_array_when_it_is_called() -> None:
+    ms.set_seed(1)
+    array = np.empty(KERNEL, np.float32)
+    HeNormal()(array)
+    assert stats.kstest(array.reshape(-1).astype(float), stats.norm(0, math.sqrt(2) * ROOT_480).cdf).pvalue > 1e-3
+    other = np.empty(KERNEL, np.float32)
+    HeNormal()(other)
+    assert (array != other).any()
+    matrix = np.empty((2, 3))
+    Identity()(matrix)
+    assert matrix.tolist() == [[1, 0, 0], [0, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: drawn(HeNormal(), (3,)), ValueError, "this initializer needs at least 2 dimensions, not shape (3,)"),
+        (lambda: drawn(HeNormal(mode="fan")), ValueError, "mode 'fan' is neither 'fan_in' nor 'fan_out'"),
+        (lambda: drawn(HeUniform("x")), TypeError, "negative_slope must be a number, not 'x'"),
+        (
+            lambda: drawn(HeUniform(nonlinearity="gelu")), ValueError,
+            "unknown nonlinearity 'gelu'; known are linear, sigmoid, tanh, relu, selu, conv1d, ",
+        ),
+        (lambda: drawn(Dirac(), (3, 4)), ValueError, "Dirac needs the weight of a convolution, with 3 to 5 dimensions"),
+        (lambda: drawn(Dirac(3), (4, 4, 3)), ValueError, "Dirac: 3 groups do not divide the first dimension of shape "),
+        (lambda: Dirac(0), ValueError, "Dirac: groups 0 must be at least 1"),
+        (lambda: Dirac(1.0), TypeError, "Dirac: groups must be an integer, not 1.0"),
+        (lambda: Sparse(1.5), ValueError, "Sparse: sparsity 1.5 must be a number from 0 to 1"),
+        (lambda: drawn(Sparse(0.5), KERNEL), ValueError, "Sparse needs a matrix, not shape (64, 32, 3, 5)"),
+        (lambda: initializer("sparse", (2, 2)), ValueError, "initializer 'sparse' needs arguments: use Sparse(...)"),
+        (lambda: VarianceScaling(0), ValueError, "VarianceScaling: scale 0 must be a number above 0"),
+        (
+            lambda: VarianceScaling(mode="x"), ValueError,
+            "VarianceScaling: mode 'x' is none of 'fan_in', 'fan_out', 'fan_avg'",
+        ),
+        (
+            lambda: VarianceScaling(distribution="normal"), ValueError,
+            "VarianceScaling: distribution 'normal' is none of 'uniform', 'truncated_normal', 'untruncated_normal'",
+        ),
+        (lambda: initializer("henormall", (2, 2)), ValueError, "unknown initializer 'henormall'; known are dirac, "),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_named(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert caught.value.message.startswith(message)

@@ -1,0 +1,108 @@
+"""Cells that are set to train or to evaluate between calls of one graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Tensor, nn
+from mspc.commands.run import run_script
+
+X = Tensor(np.ones((8, 16), np.float32))
+
+
+def network() -> Any:
+    ms.set_seed(1)
+    return nn.SequentialCell(nn.Dense(16, 16), nn.Dropout(p=0.5))
+
+
+def dropped(output: Any) -> bool:
+    return bool((output.asnumpy() == 0).any())
+
+
+def test_a_cell() -> None:
+    net = network()
+    for mode in (False, True, False, True):
+        net.set_train(mode)
+        assert dropped(net(X)) is mode
+
+
+@pytest.mark.parametrize("wrap", [ms.jit, lambda f: ms.value_and_grad(f, 0)], ids=["jit", "value_and_grad"])
+def test_a_function_around_a_cell(wrap: Any) -> None:
+    net = network()
+    function = wrap(lambda x: net(x).sum())
+    found: dict[bool, set[float]] = {True: set(), False: set()}
+    for mode in (False, True, False, True, False):
+        net.set_train(mode)
+        result = function(X)
+        found[mode].add(float(result[0] if isinstance(result, tuple) else result))
+    assert len(found[False]) == 1
+    assert not found[False] & found[True]
+
+
+@pytest.mark.parametrize("way", ["set_train", "training"])
+def test_a_part_of_a_network_that_evaluates(way: str) -> None:
+    net = network().set_train(False)
+    assert not dropped(net(X))
+    if way == "training":
+        net[1].training = True
+    else:
+        net[1].set_train()
+    assert dropped(net(X))
+    net.set_train(False)
+    assert not dropped(net(X))
+
+
+def test_statistics_are_those_of_the_batch_while_training() -> None:
+    net = nn.BatchNorm1d(16)
+    function = ms.jit(lambda x: net(x))
+    far = Tensor(np.random.default_rng(1).normal(5, 1, (8, 16)).astype(np.float32))
+    net.set_train(False)
+    assert function(far).asnumpy().mean() > 4
+    net.set_train()
+    assert abs(function(far).asnumpy().mean()) < 1e-3
+    assert net.moving_mean.asnumpy().mean() == pytest.approx(0.5, abs=0.1)
+    net.set_train(False)
+    assert function(far).asnumpy().mean() > 3
+
+
+def test_a_step_goes_on_training_after_its_network_was_evaluated() -> None:
+    net = network()
+    step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.0)).set_train()
+    trained = float(step(X, X))
+    net.set_train(False)
+    net(X)
+    evaluated = float(nn.WithLossCell(net, nn.MSELoss())(X, X))
+    assert float(step(X, X)) != evaluated != trained
+
+
+SCRIPT = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, Tensor
+from mindspore.communication import init
+
+init()
+ms.set_auto_parallel_context(parallel_mode="MODE")
+ms.set_seed(1)
+net = nn.SequentialCell(nn.Dense(16, 16), nn.Dropout(p=0.5))
+x = Tensor(np.ones((4, 16), np.float32))
+found, function = [], ms.jit(lambda x: net(x))
+for mode in (True, False, True, False):
+    net.set_train(mode)
+    found.append(bool((function(x).asnumpy() == 0).any()))
+    found.append(bool((net(x).asnumpy() == 0).any()))
+print(found)
+"""
+
+
+@pytest.mark.parametrize("mode", ["semi_auto_parallel", "data_parallel"])
+def test_on_ranks(mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "modes.py"
+    script.write_text(SCRIPT.replace("MODE", mode))
+    run_script(script, 2, simulate=True)
+    assert capsys.readouterr().out.splitlines() == [str([True, True, False, False] * 2)] * 2
