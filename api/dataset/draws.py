@@ -13,10 +13,8 @@ import numpy as np
 
 from mspc.api.common import seed
 
-_STEP = np.uint64(0x9E3779B97F4A7C15)
-_FIRST = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND = np.uint64(0x94D049BB133111EB)
-_PLACES = np.uint64(0xD1342543DE82EF95)
+_STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_BITS = (1 << 64) - 1
 _PURPOSE = 0x53687566
 
 
@@ -47,17 +45,26 @@ class Pass:
 
 
 class Draws:
-    """Numbers for some rows at one operation."""
+    """Numbers for some rows at one operation.
 
-    def __init__(self, key: int, rows: np.ndarray) -> None:
-        self._key = np.uint64(key)
-        self._rows = rows.astype(np.uint64)
+    Args: key: of the stage and its pass. rows: positions of the rows. places: of the operation, and of those that it
+        stands in.
+    """
+
+    def __init__(self, key: int, rows: np.ndarray, places: tuple[int, ...] = ()) -> None:
+        self._key = key
+        self._rows = rows
+        self._places = places
 
     def uniform(self, place: int = 0) -> np.ndarray:
         """One number from 0 to 1, without 1, for every row; another for every `place`."""
-        with np.errstate(over="ignore"):
-            mixed = _mixed(self._rows * _STEP + self._key) + np.uint64(place + 1) * _PLACES
-        return (_mixed(mixed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        key = self._key
+        for inner in (*self._places, place):
+            key = _mixed_number(key + (inner + 1) * _STEP)
+        bits = self._rows.astype(np.uint64)
+        bits *= np.uint64(_STEP)
+        bits += np.uint64(key)
+        return (_mixed(bits) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def whole(self, place: int, most: Any) -> np.ndarray:
         """One integer from 0 to `most` for every row."""
@@ -65,13 +72,11 @@ class Draws:
 
     def at(self, index: int) -> Draws:
         """The numbers of one row alone."""
-        return Draws(int(self._key), self._rows[index : index + 1])
+        return Draws(self._key, self._rows[index : index + 1], self._places)
 
     def inside(self, place: int) -> Draws:
         """The numbers of an operation inside of another one."""
-        with np.errstate(over="ignore"):
-            key = _mixed(np.asarray(self._key + np.uint64(place + 1) * _STEP))
-        return Draws(int(key), self._rows)
+        return Draws(self._key, self._rows, (*self._places, place))
 
 
 class EagerDraws(Draws):
@@ -94,15 +99,25 @@ class EagerDraws(Draws):
 
 
 def _mixed(bits: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        bits = (bits ^ (bits >> np.uint64(30))) * _FIRST
-        bits = (bits ^ (bits >> np.uint64(27))) * _SECOND
-    return bits ^ (bits >> np.uint64(31))
+    """Well mixed 64 bits of 64 bits, as `_mixed_number` mixes one."""
+    bits ^= bits >> np.uint64(30)
+    bits *= np.uint64(_FIRST)
+    bits ^= bits >> np.uint64(27)
+    bits *= np.uint64(_SECOND)
+    bits ^= bits >> np.uint64(31)
+    return bits
+
+
+def _mixed_number(bits: int) -> int:
+    bits &= _BITS
+    bits = (bits ^ bits >> 30) * _FIRST & _BITS
+    bits = (bits ^ bits >> 27) * _SECOND & _BITS
+    return bits ^ bits >> 31
 
 
 def seed_row(key: int, row: int) -> None:
     """Seed NumPy's and Python's global generators for a function of the user over one row."""
-    bits = int(_mixed(np.asarray([row], np.uint64) * _STEP ^ np.uint64(key))[0])
+    bits = _mixed_number(row * _STEP + key)
     np.random.seed(bits >> 32)
     random.seed(bits)
 

@@ -40,7 +40,16 @@ class _Images(Arrays):
         return self.records.describe(number)
 
 
-class MnistDataset(Dataset):
+class _ImageDataset(Dataset):
+    """A data set whose images and labels are in memory. images: [rows, height, width, channels]. labels: [rows]."""
+
+    def __init__(self, stage: _Images) -> None:
+        super().__init__(stage)
+        self.images = stage.arrays[0]
+        self.labels = stage.arrays[-1]
+
+
+class MnistDataset(_ImageDataset):
     """Images [28, 28, 1] (UInt8) and labels (UInt32) from files in the idx format of MNIST.
 
     Args:
@@ -66,9 +75,10 @@ class MnistDataset(Dataset):
             parts = tuple(part for part in parts if find_idx(folder, f"{part}-images-idx3-ubyte")) or parts
         chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
         super().__init__(_Images(read_mnist(name, folder, parts), ["label"], 10, chosen))
+        self.images = self.images[..., 0]
 
 
-class Cifar10Dataset(Dataset):
+class Cifar10Dataset(_ImageDataset):
     """Images [32, 32, 3] (UInt8) and labels (UInt32) from the binary version of CIFAR-10.
 
     Args:
@@ -92,7 +102,7 @@ class Cifar10Dataset(Dataset):
         super().__init__(_Images(read_cifar(files, (10,)), ["label"], 10, chosen))
 
 
-class Cifar100Dataset(Dataset):
+class Cifar100Dataset(_ImageDataset):
     """Images [32, 32, 3] (UInt8), coarse labels and fine labels (UInt32) from the binary version of CIFAR-100.
 
     Args:

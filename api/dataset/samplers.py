@@ -73,6 +73,10 @@ class BuiltinSampler:
 
         return np.asarray(chosen)[np.asarray(self._limited(self._order(len(chosen), of_child, reading)), np.int64)]
 
+    def position(self, place: Any) -> Any:
+        """Where the row at a place of this shard stands in the order of all shards; of an array of places, each."""
+        return place
+
     def count(self, rows: int) -> int:
         """Length of `order`, where this is known without it."""
         if self.child_sampler is not None:
@@ -190,10 +194,14 @@ class DistributedSampler(BuiltinSampler):
     def is_sharded(self) -> bool:
         return self.num_shards > 1
 
+    def position(self, place: Any) -> Any:
+        return self.shard_id + self.num_shards * place
+
     def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: Pass) -> Any:
         if not rows:
             return np.arange(0)
-        order = reading.generator(self._key).permutation(rows) if self.shuffle else np.arange(rows)
+        # The key is the same for every sampler: shards that one script makes one after another belong together.
+        order = reading.generator(0).permutation(rows) if self.shuffle else np.arange(rows)
         return order[(self.shard_id + self.num_shards * np.arange(self._count(rows))) % rows]
 
     def _count(self, rows: int) -> int:
@@ -338,10 +346,10 @@ def select_sampler(
             raise ApiRuntimeError(f"{name}: sampler and num_shards are both given", ["take a DistributedSampler"])
         return _given_sampler(name, sampler, limit)
     shuffled = _check_shuffle(name, True if shuffle is None else shuffle)
-    if num_shards is not None:
-        assert shard_id is not None
-        return DistributedSampler(int(num_shards), int(shard_id), shuffled, limit)
-    return RandomSampler(num_samples=limit) if shuffled else SequentialSampler(num_samples=limit)
+    if not shuffled and num_shards is None:
+        return SequentialSampler(num_samples=limit)
+    # Without shards it is the one shard of one, so that it has the order of which shards have their parts.
+    return DistributedSampler(num_shards or 1, shard_id or 0, shuffled, limit)
 
 
 def _given_sampler(name: str, sampler: Any, limit: int | None) -> BuiltinSampler:

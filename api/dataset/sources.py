@@ -15,7 +15,7 @@ from mspc.api.dataset.stages.base import Stage
 from mspc.api.dataset.stages.block import Block
 from mspc.api.dataset.stages.faults import RowFault
 from mspc.api.dataset.stages.indexed import Arrays, Indexed
-from mspc.api.dataset.stages.processes import in_processes
+from mspc.api.dataset.stages.processes import Task, in_processes
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError, caller_location
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import dtype_of
@@ -117,12 +117,14 @@ class _Items(Indexed):
             raise self.fault.error(error, f"{type(self.items).__name__}.__getitem__", number) from error
 
     def blocks(self, reading: Pass) -> Iterator[Block]:
-        numbers = (int(number) for piece in self.numbers(reading) for number in piece)
+        numbers = (number for piece in self.numbers(reading) for number in piece.tolist())
         if self.workers == 1:
-            return (Block.of_row(self.row(number)) for number in numbers)
-        tasks: Iterator[tuple[int, Row]] = ((number, ()) for number in numbers)
-        rows = in_processes(lambda number, _: self.row(number), tasks, self.workers, self.fault)
-        return map(Block.of_row, rows)
+            rows = map(self.row, numbers)
+        else:
+            tasks = map(Task, numbers)
+            rows = in_processes(lambda task: self.row(task.number), tasks, self.workers, self.fault)
+        for place, row in enumerate(rows):
+            yield Block.of_row(row, None, self.sampler.position(place))
 
 
 class _Stream(Stage):
@@ -146,9 +148,11 @@ class _Stream(Stage):
 
     def blocks(self, reading: Pass) -> Iterator[Block]:
         if self.once is not None:
-            return map(Block.of_row, self.once.epoch(reading.epoch))
-        kept, self.kept = self.kept, None
-        return map(Block.of_row, self._pass() if kept is None else kept)
+            rows = self.once.epoch(reading.epoch)
+        else:
+            rows, self.kept = self._pass() if self.kept is None else self.kept, None
+        shards, shard = self.shards
+        return (Block.of_row(row, None, shard + shards * place) for place, row in enumerate(rows))
 
     def _pass(self) -> Iterator[Row]:
         shards, shard = self.shards

@@ -26,10 +26,16 @@ class Origin:
 
 @dataclass(frozen=True)
 class Block:
-    """At least one row. columns: one entry per column. origin: None where it is not known."""
+    """At least one row.
+
+    columns: one entry per column. origin: None where it is not known. positions: of the rows in the order of all
+    shards, by which they draw random numbers, so that shards draw what one reader of everything would; None where a
+    stage counts its rows itself. All blocks of one stage have them, or none has.
+    """
 
     columns: tuple[Column, ...]
     origin: Origin | None = None
+    positions: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.columns[0])
@@ -45,22 +51,17 @@ class Block:
         if first == 0 and last >= len(self):
             return self
         origin = None if self.origin is None else Origin(self.origin.describe, self.origin.numbers[first:last])
-        return Block(tuple(column[first:last] for column in self.columns), origin)
+        positions = None if self.positions is None else self.positions[first:last]
+        return Block(tuple(column[first:last] for column in self.columns), origin, positions)
 
     def place(self, index: int) -> str:
         """Where a row comes from, for messages; "" where it is not known."""
         return "" if self.origin is None else self.origin.describe(int(self.origin.numbers[index]))
 
     @staticmethod
-    def of_row(row: Row, origin: Origin | None = None) -> Block:
-        return Block(tuple(value[None] for value in row), origin)
-
-    @staticmethod
-    def of_rows(rows: Sequence[Row]) -> Block:
-        """Rows copied into one block."""
-        if len(rows) == 1:
-            return Block.of_row(rows[0])
-        return Block(tuple(column_of(values) for values in zip(*rows, strict=True)))
+    def of_row(row: Row, origin: Origin | None = None, position: int | None = None) -> Block:
+        positions = None if position is None else np.array([position])
+        return Block(tuple(value[None] for value in row), origin, positions)
 
 
 def column_of(values: Sequence[np.ndarray]) -> Column:
@@ -76,10 +77,13 @@ def joined(blocks: Sequence[Block]) -> Block:
     if len(blocks) == 1:
         return blocks[0]
     columns = tuple(_joined(columns) for columns in zip(*(block.columns for block in blocks), strict=True))
+    known = [block.positions for block in blocks if block.positions is not None]
+    positions = np.concatenate(known) if len(known) == len(blocks) else None
     origins = [block.origin for block in blocks if block.origin is not None]
     if len(origins) < len(blocks) or any(origin.describe != origins[0].describe for origin in origins):
-        return Block(columns)
-    return Block(columns, Origin(origins[0].describe, np.concatenate([origin.numbers for origin in origins])))
+        return Block(columns, None, positions)
+    numbers = np.concatenate([origin.numbers for origin in origins])
+    return Block(columns, Origin(origins[0].describe, numbers), positions)
 
 
 def _joined(columns: Sequence[Column]) -> Column:

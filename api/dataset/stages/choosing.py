@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from mspc.api.dataset.draws import Pass
-from mspc.api.dataset.rows import Row
 from mspc.api.dataset.stages.base import ROWS, Stage, Step
-from mspc.api.dataset.stages.block import Block, column_values
+from mspc.api.dataset.stages.block import Block, column_values, joined
 from mspc.api.dataset.stages.faults import RowFault, name_of
 from mspc.api.dataset.stages.reading import each_row, read
 from mspc.api.errors import ApiValueError
@@ -30,21 +29,21 @@ class Shuffled(Step):
         drawn = self._drawn(reading)
         size = ROWS if self.source.runs_ahead else 1
         while rows := list(itertools.islice(drawn, size)):
-            yield Block.of_rows(rows)
+            yield joined(rows)
 
-    def _drawn(self, reading: Pass) -> Iterator[Row]:
+    def _drawn(self, reading: Pass) -> Iterator[Block]:
         generator = (reading.number(0) if self.fixed else reading).generator(self.key)
-        window: list[Row] = []
+        window: list[Block] = []
         for block in self.source.blocks(reading):
-            for row in block.rows():
-                window.append(row)
+            for i in range(len(block)):
+                window.append(block.part(i, i + 1))
                 if len(window) > self.window:
                     yield _taken(window, generator)
         while window:
             yield _taken(window, generator)
 
 
-def _taken(window: list[Row], generator: np.random.Generator) -> Row:
+def _taken(window: list[Block], generator: np.random.Generator) -> Block:
     place = int(generator.integers(len(window)))
     window[place], window[-1] = window[-1], window[place]
     return window.pop()
@@ -142,7 +141,7 @@ class Projected(Step):
 
     def blocks(self, reading: Pass) -> Iterator[Block]:
         for block in self.source.blocks(reading):
-            yield Block(tuple(block.columns[i] for i in self.taken), block.origin)
+            yield Block(tuple(block.columns[i] for i in self.taken), block.origin, block.positions)
 
 
 class Concatenated(Stage):
@@ -156,7 +155,7 @@ class Concatenated(Stage):
 
     def blocks(self, reading: Pass) -> Iterator[Block]:
         for source in self.sources:
-            yield from source.blocks(reading)
+            yield from (Block(block.columns, block.origin) for block in source.blocks(reading))
 
     def count(self, most: int | None = None) -> int:
         found = 0
@@ -186,7 +185,7 @@ class Zipped(Stage):
             if not size:
                 return
             parts = [reader.take(size) for reader in readers]
-            yield Block(tuple(column for part in parts for column in part.columns), parts[0].origin)
+            yield Block(tuple(column for part in parts for column in part.columns), parts[0].origin, parts[0].positions)
 
     def count(self, most: int | None = None) -> int:
         counts: list[int] = []

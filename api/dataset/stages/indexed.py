@@ -57,11 +57,19 @@ class Indexed(Stage):
         for first in range(0, len(order), ROWS):
             yield order[first : first + ROWS]
 
-    def blocks(self, reading: Pass) -> Iterator[Block]:
-        return in_order(self._block, self.numbers(reading), threads_of(self.workers) if self.runs_ahead else 1)
+    def placed(self, reading: Pass) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(numbers of rows, their positions in the order of all shards)"""
+        first = 0
+        for numbers in self.numbers(reading):
+            yield numbers, self.sampler.position(np.arange(first, first + len(numbers)))
+            first += len(numbers)
 
-    def _block(self, numbers: np.ndarray) -> Block:
-        return Block(self.fetch(numbers), Origin(self.describe, numbers))
+    def blocks(self, reading: Pass) -> Iterator[Block]:
+        return in_order(self._block, self.placed(reading), threads_of(self.workers) if self.runs_ahead else 1)
+
+    def _block(self, placed: tuple[np.ndarray, np.ndarray]) -> Block:
+        numbers, positions = placed
+        return Block(self.fetch(numbers), Origin(self.describe, numbers), positions)
 
     def count(self, most: int | None = None) -> int:
         rows = self.length()

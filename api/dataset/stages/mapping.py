@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from mspc.api.dataset.stages.ahead import in_order
 from mspc.api.dataset.stages.base import Stage, Step
 from mspc.api.dataset.stages.block import Block, Column, column_values
 from mspc.api.dataset.stages.faults import RowFault, name_of
-from mspc.api.dataset.stages.processes import in_processes
+from mspc.api.dataset.stages.processes import Task, in_processes
 from mspc.api.dataset.stages.reading import each_row, grouped
 from mspc.api.errors import ApiValueError
 from mspc.ir.diagnostics import MspcError
@@ -36,20 +37,20 @@ class Change:
     fault: RowFault
     seeds: bool
 
-    def block(self, columns: tuple[Column, ...], first: int, key: int) -> tuple[Column, ...]:
-        """The columns of a block whose first row has this number; every operation is one of mspc's own."""
-        numbers = np.arange(first, first + len(columns[0]))
-        draws = Draws(key, numbers)
+    def block(self, columns: tuple[Column, ...], positions: np.ndarray, key: int) -> tuple[Column, ...]:
+        """The columns of a block; every operation is one of mspc's own."""
+        draws = Draws(key, positions)
         for place, operation in enumerate(self.operations):
             inside = draws.inside(place)
             columns = tuple(operation.column(column, inside) for column in columns)
         return self._counted(tuple(_without_images(column) for column in columns))
 
-    def row(self, values: tuple[Any, ...], number: int, key: int, place: str = "") -> Row:
-        """The columns of one row. Raises MspcError for whatever an operation raises."""
-        draws = Draws(key, np.array([number]))
+    def row(self, values: tuple[Any, ...], number: int, position: int, key: int, place: str = "") -> Row:
+        """The columns of the row with this number, which draws what its position has. Raises MspcError for whatever an
+        operation raises."""
+        draws = Draws(key, np.array([position]))
         if self.seeds:
-            seed_row(key, number)
+            seed_row(key, position)
         operation: Any = None
         try:
             for at, operation in enumerate(self.operations):
@@ -118,7 +119,7 @@ class Mapped(Step):
         """The changed block. Where an operation fails, the rows before that one, and the error."""
         taken = tuple(block.columns[i] for i in self.taken)
         try:
-            return [self._placed(block, self.change.block(taken, first, key))], None
+            return [self._placed(block, self.change.block(taken, _positions(block, first), key))], None
         except Exception:
             return self._up_to_fault(block, first, key)
 
@@ -127,7 +128,8 @@ class Mapped(Step):
         for i in range(len(block)):
             try:
                 values = tuple(column_values(block.columns[place])[i] for place in self.taken)
-                row = self.change.row(values, first + i, key, block.place(i))
+                position = int(_positions(block, first)[i])
+                row = self.change.row(values, first + i, position, key, block.place(i))
             except MspcError as error:
                 return made, error
             made.append(self._placed(block.part(i, i + 1), tuple(value[None] for value in row)))
@@ -136,23 +138,23 @@ class Mapped(Step):
     def _by_rows(self, reading: Pass, key: int) -> Iterator[Block]:
         for number, (block, i) in enumerate(each_row(self.source, reading)):
             values = tuple(np.array(column_values(block.columns[place])[i]) for place in self.taken)
-            if self.change.seeds:
-                with own_generators():
-                    row = self.change.row(values, number, key, block.place(i))
-            else:
-                row = self.change.row(values, number, key, block.place(i))
+            position = number if block.positions is None else int(block.positions[i])
+            with own_generators() if self.change.seeds else nullcontext():
+                row = self.change.row(values, number, position, key, block.place(i))
             yield self._placed(block.part(i, i + 1), tuple(value[None] for value in row))
 
     def _by_processes(self, reading: Pass, key: int) -> Iterator[Block]:
         kept: list[Block] = []
 
-        def tasks() -> Iterator[tuple[int, Row]]:
+        def tasks() -> Iterator[Task]:
             for number, (block, i) in enumerate(each_row(self.source, reading)):
                 kept.append(block.part(i, i + 1))
-                yield number, tuple(column_values(block.columns[place])[i] for place in self.taken)
+                position = number if block.positions is None else int(block.positions[i])
+                row = tuple(column_values(block.columns[place])[i] for place in self.taken)
+                yield Task(number, row, position, block.place(i))
 
-        def work(number: int, row: Row) -> Row:
-            return self.change.row(row, number, key)
+        def work(task: Task) -> Row:
+            return self.change.row(task.row, task.number, task.position, key, task.place)
 
         for row in in_processes(work, tasks(), self.workers, self.change.fault):
             yield self._placed(kept.pop(0), tuple(value[None] for value in row))
@@ -162,7 +164,12 @@ class Mapped(Step):
         columns: list[Column] = []
         for i, column in enumerate(block.columns):
             columns += made if i == self.taken[0] else () if i in self.taken else (column,)
-        return Block(tuple(columns), block.origin)
+        return Block(tuple(columns), block.origin, block.positions)
+
+
+def _positions(block: Block, first: int) -> np.ndarray:
+    """What rows draw numbers by: their positions, or their numbers in this stage."""
+    return np.arange(first, first + len(block)) if block.positions is None else block.positions
 
 
 def _numbered(blocks: Iterator[Block]) -> Iterator[tuple[int, Block]]:

@@ -23,8 +23,17 @@ from mspc.api.dataset.stages.faults import RowFault
 from mspc.ir.diagnostics import KINDS, MspcError
 from mspc.ir.location import Location
 
-Task = tuple[int, Row]
-"""The number of a row in its pass, and the row."""
+
+@dataclass(frozen=True)
+class Task:
+    """A row to work on. number: in its pass. position: in the order of all shards. place: where it comes from."""
+
+    number: int
+    row: Row = ()
+    position: int = 0
+    place: str = ""
+
+
 _PROCESSES = multiprocessing.get_context("fork") if "fork" in multiprocessing.get_all_start_methods() else None
 
 
@@ -36,7 +45,7 @@ class _Worker:
 
 
 def in_processes(
-    function: Callable[[int, Row], Row], tasks: Iterable[Task], workers: int, fault: RowFault
+    function: Callable[[Task], Row], tasks: Iterable[Task], workers: int, fault: RowFault
 ) -> Iterator[Row]:
     """The function's results in the order of the tasks; `workers` processes take turns.
 
@@ -44,7 +53,7 @@ def in_processes(
         MspcError: what the function raises, told as it was there, or a process that ended.
     """
     if _PROCESSES is None:
-        yield from (function(number, row) for number, row in tasks)
+        yield from map(function, tasks)
         return
     crew: list[_Worker] = []
     try:
@@ -59,7 +68,7 @@ def in_processes(
             worker.process.join()
 
 
-def _started(function: Callable[[int, Row], Row], before: list[_Worker]) -> _Worker:
+def _started(function: Callable[[Task], Row], before: list[_Worker]) -> _Worker:
     assert _PROCESSES is not None
     here, there = _PROCESSES.Pipe()
     others = [worker.pipe for worker in before]
@@ -73,10 +82,10 @@ def _served(crew: list[_Worker], tasks: Iterable[Task], fault: RowFault) -> Iter
     """A process is asked for its next row when its last one has been read: two ends that both write would wait for
     each other."""
     turns: deque[_Worker] = deque()
-    for count, (number, row) in enumerate(tasks):
+    for count, task in enumerate(tasks):
         worker = crew[count % len(crew)]
         answer = _answer(turns.popleft(), fault) if len(turns) == len(crew) else None
-        _ask(worker, number, row, fault)
+        _ask(worker, task, fault)
         turns.append(worker)
         if answer is not None:
             yield answer
@@ -84,10 +93,10 @@ def _served(crew: list[_Worker], tasks: Iterable[Task], fault: RowFault) -> Iter
         yield _answer(turns.popleft(), fault)
 
 
-def _ask(worker: _Worker, number: int, row: Row, fault: RowFault) -> None:
-    worker.row = number
+def _ask(worker: _Worker, task: Task, fault: RowFault) -> None:
+    worker.row = task.number
     try:
-        _send(worker.pipe, {"row": number}, row)
+        _send(worker.pipe, {"number": task.number, "position": task.position, "place": task.place}, task.row)
     except OSError:
         raise _ended(worker, fault) from None
 
@@ -119,7 +128,7 @@ def _signal(number: int) -> str:
         return f"signal {number}"
 
 
-def _work(function: Callable[[int, Row], Row], pipe: Connection, others: list[Connection]) -> None:
+def _work(function: Callable[[Task], Row], pipe: Connection, others: list[Connection]) -> None:
     """The life of a worker: rows until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for other in others:
@@ -130,7 +139,7 @@ def _work(function: Callable[[int, Row], Row], pipe: Connection, others: list[Co
         except (EOFError, OSError):
             os._exit(0)
         try:
-            result = function(said["row"], row)
+            result = function(Task(row=row, **said))
         except MspcError as error:
             _send(pipe, {"error": _written_error(error)}, ())
             continue

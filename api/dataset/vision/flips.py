@@ -44,8 +44,9 @@ class RandomHorizontalFlip(Operation):
         if not rows.size:
             return values
         result = values.copy()
+        turned = (slice(None),) * (axis - 1) + (slice(None, None, -1),)
         for row in rows.tolist():
-            result[row] = np.flip(values[row], axis - 1)
+            result[row] = values[row][turned]
         return result
 
 
