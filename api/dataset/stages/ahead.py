@@ -9,6 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from mspc.api.dataset.stages.block import Block, Column
+from mspc.api.errors import caller_location
+from mspc.ir.diagnostics import MspcError
 
 AHEAD_BYTES = 256 << 20
 """Most bytes of blocks that wait to be read, apart from one that is larger."""
@@ -54,6 +56,8 @@ class _Shelf:
                 self.changed.notify_all()
                 return block
         if self.error is not None:
+            if isinstance(self.error, MspcError) and self.error.location is None:
+                self.error.location = caller_location()  # the other thread runs no line of the user's
             raise self.error
         return None
 

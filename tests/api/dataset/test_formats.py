@@ -61,9 +61,9 @@ def test_files_of_cifar_that_cannot_be(tmp_path: Path, make: Callable[[Path], An
 @pytest.mark.parametrize("cls", [ds.MnistDataset, ds.Cifar10Dataset, ds.Cifar100Dataset, ds.ImageFolderDataset])
 def test_arguments_of_image_sets(cls: Any, tmp_path: Path) -> None:
     for folder in ("", None, 3):
-        with pytest.raises(ValueError, match=f"{cls.__name__}: dataset_dir must be the name of a folder"):
+        with pytest.raises(ValueError, match=f"{cls.__name__}: dataset_dir must be the name"):
             cls(folder)
-    with pytest.raises(MspcError, match="there is no (folder|file)"):
+    with pytest.raises(MspcError, match=r"there is no (folder|file)"):
         cls(str(tmp_path / "none"))
     if cls is not ds.ImageFolderDataset:
         with pytest.raises(ValueError, match="usage 'valid' is not 'train', 'test' or 'all'"):
@@ -105,7 +105,7 @@ def test_folders_are_classes(folder: Path) -> None:
 
 def test_a_damaged_image_is_named_with_its_file(folder: Path) -> None:
     file = folder / "dog" / "b.png"
-    file.write_bytes(encoded((1, 2, 3))[:-20])
+    file.write_bytes(encoded((1, 2, 3), (300, 300))[:-200])
     rows = ds.ImageFolderDataset(str(folder), shuffle=False).map(vision.Decode(), "image")
     with pytest.raises(MspcError) as caught:
         list(rows)
