@@ -9,8 +9,9 @@ import numpy as np
 
 from mspc.api.common.tensor import Tensor
 from mspc.api.dataset.draws import Draws, EagerDraws
+from mspc.api.dataset.pillow import image_of
 from mspc.api.dataset.stages.block import Column, column_of
-from mspc.api.errors import ApiTypeError
+from mspc.api.errors import ApiTypeError, ApiValueError
 
 
 class Operation:
@@ -19,8 +20,6 @@ class Operation:
     `many` is the one definition; a call on one value takes the same way, so that both give the same numbers.
     """
 
-    is_random: ClassVar[bool] = False
-    """Whether it draws numbers."""
     keeps_images: ClassVar[bool] = False
     """Whether it gives a Pillow image for a Pillow image."""
 
@@ -39,7 +38,7 @@ class Operation:
         """The result for one value: an array, or a Pillow image."""
         array = as_array(type(self).__name__, value)
         (result,) = self.many(array[None], draws)
-        return as_image(result) if self.keeps_images and is_image(value) else result
+        return image_of(result) if self.keeps_images and is_image(value) else result
 
     def __call__(self, *values: Any) -> Any:
         """The results of one row. Raises TypeError or ValueError for what the operation cannot work on."""
@@ -49,8 +48,8 @@ class Operation:
 
     def device(self, device_target: str = "CPU") -> Operation:
         """Where the operation runs: on the CPU. Raises ValueError for another device."""
-        if device_target not in ("CPU", "Ascend"):
-            raise ApiTypeError(f"{type(self).__name__}.device: {device_target!r} is not 'CPU' or 'Ascend'")
+        if device_target != "CPU":
+            raise ApiValueError(f"{type(self).__name__}.device: {device_target!r} is not 'CPU'")
         return self
 
 
@@ -76,13 +75,6 @@ def as_array(operation: str, value: Any) -> np.ndarray:
     if array.dtype.kind == "O":
         raise ApiTypeError(f"{operation}: takes an array or an image, not {type(value).__name__}")
     return array
-
-
-def as_image(array: np.ndarray) -> Any:
-    """Pillow's image of an array [height, width] or [height, width, channels] of bytes."""
-    from mspc.api.dataset.pillow import image_of
-
-    return image_of(array)
 
 
 def flattened(operations: Sequence[Any]) -> list[Any]:

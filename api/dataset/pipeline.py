@@ -31,8 +31,7 @@ from mspc.api.dataset.stages.faults import RowFault
 from mspc.api.dataset.stages.mapping import Change, Mapped
 from mspc.api.errors import ApiTypeError, ApiValueError, caller_location
 
-_PROCESS_OPTIONS = ("python_multiprocessing", "max_rowsize")
-_IGNORED_OPTIONS = ("cache", "callbacks", "offload")
+_MAP_OPTIONS = ("python_multiprocessing", "max_rowsize", "cache", "callbacks", "offload")
 
 
 class Dataset:
@@ -183,8 +182,10 @@ class Dataset:
         """
         listed = list(operations) if isinstance(operations, (list, tuple)) else [operations]
         for option in options:
-            if option not in (*_PROCESS_OPTIONS, *_IGNORED_OPTIONS):
+            if option not in _MAP_OPTIONS:
                 raise ApiTypeError(f"map has no argument {option!r}")
+        if options.get("callbacks"):
+            raise ApiValueError("map: callbacks are not supported")
         found = flattened([_function("map", "operations", operation) for operation in listed])
         if not found:
             raise ApiValueError("map: operations is empty")

@@ -12,7 +12,8 @@ import numpy as np
 
 from mspc.api.dataset.draws import Pass
 from mspc.api.dataset.rows import next_shuffle, whole
-from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
+from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError, caller_location
+from mspc.ir.diagnostics import MspcError
 
 
 class Shuffle(StrEnum):
@@ -290,7 +291,7 @@ class PKSampler(BuiltinSampler):
     ) -> None:  # fmt: skip
         self.num_val = whole("PKSampler", "num_val", num_val)
         if num_class is not None:
-            raise NotImplementedError("PKSampler: num_class is not supported")
+            raise MspcError("PKSampler: num_class is not supported", caller_location(), kind=NotImplementedError)
         if not isinstance(shuffle, bool):
             raise ApiTypeError(f"PKSampler: shuffle must be True or False, not {shuffle!r}")
         self.shuffle = shuffle
@@ -313,13 +314,6 @@ class PKSampler(BuiltinSampler):
             (own,) = np.nonzero(found == label)
             drawn.append(generator.choice(own, self.num_val, replace=len(own) < self.num_val))
         return np.concatenate(drawn) if drawn else np.arange(0)
-
-    def count_of(self, labels: np.ndarray | None) -> int | None:
-        """Length of an order over rows with these labels."""
-        if labels is None:
-            return None
-        found = len(np.unique(labels)) * self.num_val
-        return found if self.num_samples is None else min(found, self.num_samples)
 
 
 def select_sampler(

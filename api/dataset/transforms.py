@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -74,7 +74,6 @@ class Compose:
 class RandomApply:
     """One operation after another with probability `prob`, drawn from NumPy's global generator."""
 
-    is_random: ClassVar[bool] = True
 
     def __init__(self, transforms: Sequence[Callable[..., Any]], prob: float = 0.5) -> None:
         self.transform = Compose(_listed("RandomApply", transforms))

@@ -14,6 +14,8 @@ from mspc.ir.diagnostics import MspcError
 
 AHEAD_BYTES = 256 << 20
 """Most bytes of blocks that wait to be read, apart from one that is larger."""
+JOIN_SECONDS = 5.0
+"""How long who goes away waits for the thread; one that waits for a process that hangs is left to itself."""
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -82,7 +84,7 @@ def read_ahead(blocks: Iterator[Block], depth: int) -> Iterator[Block]:
             yield block
     finally:
         shelf.close()
-        thread.join()
+        thread.join(JOIN_SECONDS)
 
 
 def _fill(shelf: _Shelf, blocks: Iterator[Block]) -> None:

@@ -13,11 +13,7 @@ ROWS = 64
 
 
 class Stage:
-    """Rows of columns.
-
-    columns: their names. sources: the stages that it reads. runs_ahead: whether it may be read in another thread: it
-    and what it reads run nothing of the user's there. A stage without such code of its own says nothing.
-    """
+    """Rows of columns. columns: their names. sources: the stages that it reads."""
 
     is_own = True
     """Whether the stage itself runs nothing of the user's in the thread that reads it."""
@@ -28,6 +24,7 @@ class Stage:
 
     @property
     def runs_ahead(self) -> bool:
+        """Whether another thread may read the stage: neither it nor what it reads runs anything of the user's there."""
         return self.is_own and all(source.runs_ahead for source in self.sources)
 
     def blocks(self, reading: Pass) -> Iterator[Block]:

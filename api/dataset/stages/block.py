@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,9 +42,6 @@ class Block:
 
     def row(self, index: int) -> Row:
         return tuple(column[index, ...] if isinstance(column, np.ndarray) else column[index] for column in self.columns)
-
-    def rows(self) -> Iterator[Row]:
-        return map(self.row, range(len(self)))
 
     def part(self, first: int, last: int) -> Block:
         """Rows first to last, without last; a view."""

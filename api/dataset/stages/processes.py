@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ def in_processes(
     finally:
         for worker in crew:
             worker.pipe.close()
-            worker.process.terminate()
+            worker.process.kill()  # whatever the script does with other signals
         for worker in crew:
             worker.process.join()
 
@@ -133,17 +134,23 @@ def _work(function: Callable[[Task], Row], pipe: Connection, others: list[Connec
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for other in others:
         other.close()
-    while True:
-        try:
+    try:
+        while True:
             said, row = _receive(pipe)
-        except (EOFError, OSError):
-            os._exit(0)
-        try:
-            result = function(Task(row=row, **said))
-        except MspcError as error:
-            _send(pipe, {"error": _written_error(error)}, ())
-            continue
-        _send(pipe, {}, result)
+            _tell(pipe, function, Task(row=row, **said))
+    except (EOFError, OSError):
+        os._exit(0)  # nobody reads any more
+
+
+def _tell(pipe: Connection, function: Callable[[Task], Row], task: Task) -> None:
+    try:
+        result = function(task)
+    except MspcError as error:
+        _send(pipe, {"error": _written_error(error)}, ())
+        return
+    finally:
+        sys.stdout.flush()  # what the function prints is seen, however the worker ends
+    _send(pipe, {}, result)
 
 
 def _send(pipe: Connection, said: dict[str, Any], row: Row) -> None:

@@ -22,7 +22,6 @@ class RandomColorAdjust(EachOperation):
         number, at most 0.5.
     """
 
-    is_random: ClassVar[bool] = True
     keeps_images: ClassVar[bool] = True
 
     def __init__(
@@ -103,7 +102,6 @@ class Grayscale(EachOperation):
 class RandomGrayscale(EachOperation):
     """The image without colours with probability `prob`, with as many channels as before."""
 
-    is_random: ClassVar[bool] = True
     keeps_images: ClassVar[bool] = True
 
     def __init__(self, prob: float = 0.1) -> None:

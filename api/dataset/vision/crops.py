@@ -104,7 +104,6 @@ class RandomCrop(Operation):
         pad_if_needed: an image that is smaller gets more of them.
     """
 
-    is_random: ClassVar[bool] = True
     keeps_images: ClassVar[bool] = True
 
     def __init__(
@@ -138,7 +137,6 @@ class RandomResizedCrop(EachOperation):
         before its middle is taken.
     """
 
-    is_random: ClassVar[bool] = True
     keeps_images: ClassVar[bool] = True
 
     def __init__(

@@ -31,7 +31,6 @@ class VerticalFlip(HorizontalFlip):
 class RandomHorizontalFlip(Operation):
     """The image mirrored left for right with probability `prob`."""
 
-    is_random: ClassVar[bool] = True
     keeps_images: ClassVar[bool] = True
     axis: ClassVar[int] = 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import random
 import signal
@@ -16,7 +17,7 @@ import pytest
 
 import mspc as ms
 from mspc import dataset as ds
-from mspc.api.dataset.stages import indexed, reading
+from mspc.api.dataset.stages import ahead, indexed, reading
 from mspc.dataset import transforms, vision
 from mspc.ir.diagnostics import MspcError
 
@@ -238,3 +239,30 @@ def test_a_generator_of_the_user_is_not_read_ahead() -> None:
     iterator = ds.GeneratorDataset(source, ["x"]).map(transforms.TypeCast(ms.float32)).create_tuple_iterator()
     next(iterator)
     assert asked == [0]
+
+
+def test_a_worker_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hangs(row: np.ndarray) -> np.ndarray:
+        while row == 3:
+            time.sleep(0.01)
+        return row
+
+    monkeypatch.setattr(ahead, "JOIN_SECONDS", 0.01)
+    rows = ds.NumpySlicesDataset(np.arange(8), "x", shuffle=False)
+    iterator = iter(rows.map(hangs, "x", num_parallel_workers=2, python_multiprocessing=True))
+    assert next(iterator)[0].item() == 0
+    begin = time.monotonic()
+    iterator.release()
+    assert time.monotonic() - begin < 30
+    for process in multiprocessing.active_children():
+        process.kill()
+
+
+def test_what_a_worker_prints_is_seen(capfd: pytest.CaptureFixture[str]) -> None:
+    def says(row: np.ndarray) -> np.ndarray:
+        print("row", row)
+        return row
+
+    rows = ds.NumpySlicesDataset(np.arange(3), "x", shuffle=False)
+    assert len(list(rows.map(says, "x", num_parallel_workers=2, python_multiprocessing=True))) == 3
+    assert sorted(capfd.readouterr().out.split("\n")) == ["", "row 0", "row 1", "row 2"]
