@@ -53,6 +53,18 @@ def caller_location() -> Location | None:
     return None
 
 
+def raising_location(error: BaseException) -> Location | None:
+    """The innermost line of the user's that an exception went through, or None."""
+    found: Location | None = None
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not is_library(code.co_filename):
+            found = _location(code.co_filename, code, trace.tb_lasti, trace.tb_lineno)
+        trace = trace.tb_next
+    return found
+
+
 def is_own(file: str) -> bool:
     """Whether a source file is one of mspc's modules; samples and tests in a checkout are none."""
     if not file.startswith(PACKAGE):

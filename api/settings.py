@@ -28,7 +28,6 @@ NO_FILE = "strategies are neither written to files nor read from them yet"
 ONE_STAGE = "there is one pipeline stage"
 NO_CONVOLUTIONS = "there are no convolutions yet"
 NO_SEARCH = "only a search by costs would read it, and strategies are found by sharding propagation"
-ONE_THREAD = "a rank's pipeline runs in one thread, when its next batch is asked for"
 NO_NORMS = "no norms are written"
 SHAPES_OF_CALLS = "a graph is compiled for the shapes of each call"
 
@@ -230,9 +229,9 @@ DEVICE_MEMORY = table(
 """Arguments of `runtime.set_memory`."""
 
 DATASET = table(
-    Setting("num_parallel_workers", 8, integer(1), ignored=ONE_THREAD),
-    Setting("prefetch_size", 16, integer(1), ignored=ONE_THREAD),
-    Setting("enable_shared_mem", True, boolean, ignored=ONE_THREAD),
+    Setting("num_parallel_workers", 8, integer(1), changes="how many threads share a stage, up to the cores there are"),
+    Setting("prefetch_size", 16, integer(1), changes="how many rows, or batches, are read ahead"),
+    Setting("enable_shared_mem", True, boolean, ignored="worker processes hand rows on through pipes"),
 )
 """What `dataset.config.set_...` sets, apart from the seed."""
 

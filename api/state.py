@@ -18,9 +18,10 @@ class Session:
     rank, size: of the whole job. local_rank, local_size: on this host.
     launched: rank and size were set by a launcher and win over the environment.
     initialized: `init()` was called. backend: what it was given, "nccl", or "" for none.
-    seed: of `set_seed`, None before. dataset_seed: of `dataset.config.set_seed`, which wins for shuffling.
-    initializers: how many initial values were asked for so far. shuffles, dropouts: how many shuffled data
-        sets and dropout layers were made. draws: how many random operators without seeds ran outside of a network.
+    seed: of `set_seed`, None before. dataset_seed: of `dataset.config.set_seed`, which wins for data sets.
+    initializers: how many initial values were asked for so far. shuffles, dropouts: how many random stages
+        of data sets and dropout layers were made. draws: how many random operators without seeds ran outside of a
+        network.
     groups: user-made groups of ranks by name.
     general, parallel: what `set_context` and `set_auto_parallel_context` have set.
     asked: how and where the script wrote some of them. said: what was warned of. speaks: whether this

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import numpy as np
 
@@ -46,12 +45,11 @@ def next_initial_value() -> tuple[int, int]:
     return (DEFAULT_SEED if session.seed is None else session.seed), session.initializers - 1
 
 
-def generator(*key: int) -> Any:
-    """A generator for data pipelines, which depends on the seed and on `key` alone."""
+def of_pipelines() -> int:
+    """The seed of data pipelines."""
     session = state.current()
     seed = session.seed if session.dataset_seed is None else session.dataset_seed
-    sequence = np.random.SeedSequence([DEFAULT_SEED if seed is None else seed, *key])
-    return np.random.Generator(np.random.Philox(sequence))
+    return DEFAULT_SEED if seed is None else seed
 
 
 def seeds_of_call(chosen: tuple[int, int], call: int) -> tuple[int, int]:

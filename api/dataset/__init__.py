@@ -1,17 +1,45 @@
 """Data sets, as `mindspore.dataset`: sources of rows and steps over them, in Python."""
 
 from mspc.api.dataset import config, transforms, vision
-from mspc.api.dataset.images import Cifar10Dataset, MnistDataset
+from mspc.api.dataset.images import Cifar10Dataset, Cifar100Dataset, ImageFolderDataset, MnistDataset
 from mspc.api.dataset.pipeline import Dataset
+from mspc.api.dataset.pipeline import zip_datasets as zip
+from mspc.api.dataset.samplers import (
+    DistributedSampler,
+    IterSampler,
+    PKSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Shuffle,
+    SubsetRandomSampler,
+    SubsetSampler,
+    WeightedRandomSampler,
+)
 from mspc.api.dataset.sources import GeneratorDataset, NumpySlicesDataset
+from mspc.api.dataset.stages.batching import BatchInfo
 
 __all__ = [
+    "BatchInfo",
     "Cifar10Dataset",
+    "Cifar100Dataset",
     "Dataset",
+    "DistributedSampler",
     "GeneratorDataset",
+    "ImageFolderDataset",
+    "IterSampler",
     "MnistDataset",
     "NumpySlicesDataset",
+    "PKSampler",
+    "RandomSampler",
+    "Sampler",
+    "SequentialSampler",
+    "Shuffle",
+    "SubsetRandomSampler",
+    "SubsetSampler",
+    "WeightedRandomSampler",
     "config",
     "transforms",
     "vision",
+    "zip",
 ]

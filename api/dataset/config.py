@@ -1,11 +1,14 @@
-"""`dataset.config`: settings of data pipelines. Only the seed has an effect: pipelines run in one thread."""
+"""`dataset.config`: settings of data pipelines: their seed, how many workers share a stage, how far they read ahead."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import numpy as np
+
 from mspc.api import state
-from mspc.api.errors import ApiValueError
+from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.setting import checked
 from mspc.api.settings import DATASET
 
@@ -13,20 +16,25 @@ _KEY = "dataset"
 
 
 def set_seed(seed: int) -> None:
-    """Seed of shuffling. Raises ValueError for a negative or too large seed."""
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+    """Seed of all that is random in pipelines, and of NumPy's and Python's generators. Raises TypeError for no integer,
+    ValueError for a negative or too large seed."""
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ApiTypeError(f"dataset.config.set_seed({seed!r}): the seed must be an integer")
+    if not 0 <= seed < 2**32:
         raise ApiValueError(f"dataset.config.set_seed({seed!r}): the seed must be from 0 to 4294967295")
     state.current().dataset_seed = seed
+    np.random.seed(seed)
+    random.seed(seed)
 
 
 def get_seed() -> int | None:
-    """The seed of shuffling, None before `set_seed`."""
+    """The seed of pipelines, None before `set_seed`."""
     return state.current().dataset_seed
 
 
 def set_num_parallel_workers(num: int) -> None:
-    """How many workers read ahead; says that it changes nothing. Raises TypeError or ValueError for no positive
-    number."""
+    """How many threads share a stage that says nothing itself; what they make does not depend on it. Raises
+    TypeError or ValueError for no positive number."""
     _set("num_parallel_workers", num)
 
 
@@ -36,7 +44,7 @@ def get_num_parallel_workers() -> int:
 
 
 def set_prefetch_size(size: int) -> None:
-    """How many batches are read ahead; says that it changes nothing. Raises TypeError or ValueError for no positive
+    """How many rows, or batches, are read ahead, up to 256 MiB of them. Raises TypeError or ValueError for no positive
     number."""
     _set("prefetch_size", size)
 

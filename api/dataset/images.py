@@ -1,35 +1,64 @@
-"""Data sets of images in their publishers' own formats: MNIST (idx) and CIFAR-10 (binary)."""
+"""Data sets of images in their publishers' own formats: MNIST, CIFAR-10 and CIFAR-100, folders of images."""
 
 from __future__ import annotations
 
-import gzip
-import math
 import os
-import struct
-import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mspc.api.dataset.rows import Row
-from mspc.api.dataset.sources import IndexedDataset
-from mspc.api.errors import ApiValueError
+from mspc.api.dataset import config
+from mspc.api.dataset.formats import Records, check_folder, find_idx, list_images, read_cifar, read_mnist
+from mspc.api.dataset.pillow import decoded
+from mspc.api.dataset.pipeline import Dataset
+from mspc.api.dataset.rows import flag, workers_of
+from mspc.api.dataset.samplers import BuiltinSampler, select_sampler
+from mspc.api.dataset.stages.block import Column, column_of
+from mspc.api.dataset.stages.indexed import Arrays, Indexed
+from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import check_regular
 
 
-class MnistDataset(IndexedDataset):
+class _Images(Arrays):
+    """Images of files, whose labels are known."""
+
+    def __init__(self, records: Records, kinds: Sequence[str], classes: int, sampler: BuiltinSampler) -> None:
+        labels = records.labels.astype(np.uint32)
+        columns = [labels[:, place] for place in range(len(kinds))]
+        super().__init__(["image", *kinds], [records.images, *columns], sampler, columns[-1])
+        self.records = records
+        self._classes = classes
+
+    @property
+    def classes(self) -> int | None:
+        return self._classes
+
+    def describe(self, number: int) -> str:
+        return self.records.describe(number)
+
+
+class _ImageDataset(Dataset):
+    """A data set whose images and labels are in memory. images: [rows, height, width, channels]. labels: [rows]."""
+
+    def __init__(self, stage: _Images) -> None:
+        super().__init__(stage)
+        self.images = stage.arrays[0]
+        self.labels = stage.arrays[-1]
+
+
+class MnistDataset(_ImageDataset):
     """Images [28, 28, 1] (UInt8) and labels (UInt32) from files in the idx format of MNIST.
 
     Args:
-        dataset_dir: folder with `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-…`, plain
-            or .gz; images
+        dataset_dir: folder with `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-...`, plain or .gz; images
             may have any size.
-        usage: "train", "test" or "all".
+        usage: "train", "test" or "all". The others are as everywhere: `sampler` excludes `shuffle` and shards.
 
     Raises:
-        MspcError: a file is missing or damaged. ValueError: an argument is impossible.
+        MspcError: a file is missing or damaged. TypeError, ValueError, RuntimeError: an argument is impossible.
     """
 
     def __init__(
@@ -37,75 +66,19 @@ class MnistDataset(IndexedDataset):
         num_parallel_workers: int | None = None, shuffle: bool | None = None, sampler: Any = None,
         num_shards: int | None = None, shard_id: int | None = None, cache: Any = None,
     ) -> None:  # fmt: skip
-        if dataset_dir is None or not str(dataset_dir):
-            raise ApiValueError("MnistDataset: dataset_dir is missing", ["give the folder of the idx files"])
-        parts = {
-            "train": ("train",),
-            "test": ("t10k",),
-            "all": ("train", "t10k"),
-            None: ("train", "t10k"),
-        }.get(usage)
-        if parts is None:
-            raise ApiValueError(f"MnistDataset: usage {usage!r} is not 'train', 'test' or 'all'")
-        folder = Path(str(dataset_dir))
-        found = [
-            p for p in parts if usage is not None or _find(folder, f"{p}-images-idx3-ubyte") is not None
-        ] or parts
-        pairs = [_read_pair(folder, part) for part in found]
-        self.images = np.concatenate([images for images, _ in pairs])
-        self.labels = np.concatenate([labels for _, labels in pairs]).astype(np.uint32)
-        super().__init__(["image", "label"], shuffle is not False, num_samples, num_shards, shard_id, sampler)
-
-    def length(self) -> int:
-        return len(self.images)
-
-    def row(self, index: int) -> Row:
-        return self.images[index][..., None], self.labels[index]
+        name = "MnistDataset"
+        folder = _folder(name, dataset_dir)
+        usage = _usage(name, usage)
+        workers_of(name, num_parallel_workers, 1)
+        parts = {"train": ("train",), "test": ("t10k",)}.get(usage, ("train", "t10k"))
+        if usage == "all":
+            parts = tuple(part for part in parts if find_idx(folder, f"{part}-images-idx3-ubyte")) or parts
+        chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
+        super().__init__(_Images(read_mnist(name, folder, parts), ["label"], 10, chosen))
+        self.images = self.images[..., 0]
 
 
-def _read_pair(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
-    images = read_idx(folder, f"{part}-images-idx3-ubyte", 3)
-    labels = read_idx(folder, f"{part}-labels-idx1-ubyte", 1)
-    if len(images) != len(labels):
-        raise MspcError(f"MnistDataset: {part} has {len(images)} images, but {len(labels)} labels")
-    return images, labels
-
-
-def _find(folder: Path, name: str) -> Path | None:
-    for candidate in (folder / name, folder / f"{name}.gz", folder / name.replace("-idx", ".idx")):
-        if os.path.isfile(candidate):
-            return candidate
-    return None
-
-
-def read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
-    """The array of bytes in a file of the idx format: magic number, sizes as big-endian 32-bit numbers, data.
-
-    Raises:
-        MspcError: the file is missing, of another kind or damaged.
-    """
-    path = _find(folder, name)
-    if path is None:
-        raise MspcError(f"there is no file {name!r} (or {name + '.gz'!r}) in {str(folder)!r}")
-    try:
-        check_regular(path)
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        raise MspcError(f"cannot read {str(path)!r}: {error}") from None
-    start = 4 + 4 * dimensions
-    if len(raw) < start or raw[:4] != bytes((0, 0, 8, dimensions)):
-        raise MspcError(f"{str(path)!r} is no idx file of bytes with {dimensions} dimensions")
-    shape = struct.unpack(f">{dimensions}I", raw[4:start])
-    if len(raw) - start != math.prod(shape):
-        raise MspcError(f"{str(path)!r} holds {len(raw) - start} bytes for shape {shape}: it is damaged")
-    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
-
-
-_CIFAR_RECORD = 1 + 3 * 32 * 32
-"""Bytes of one image: its label, then the red, green and blue planes."""
-
-
-class Cifar10Dataset(IndexedDataset):
+class Cifar10Dataset(_ImageDataset):
     """Images [32, 32, 3] (UInt8) and labels (UInt32) from the binary version of CIFAR-10.
 
     Args:
@@ -113,7 +86,7 @@ class Cifar10Dataset(IndexedDataset):
         usage: "train", "test" or "all".
 
     Raises:
-        MspcError: a file is missing or damaged. ValueError: an argument is impossible.
+        MspcError: a file is missing or damaged. TypeError, ValueError, RuntimeError: an argument is impossible.
     """
 
     def __init__(
@@ -121,33 +94,138 @@ class Cifar10Dataset(IndexedDataset):
         num_parallel_workers: int | None = None, shuffle: bool | None = None, sampler: Any = None,
         num_shards: int | None = None, shard_id: int | None = None, cache: Any = None,
     ) -> None:  # fmt: skip
-        if usage not in ("train", "test", "all", None):
-            raise ApiValueError(f"Cifar10Dataset: usage {usage!r} is not 'train', 'test' or 'all'")
-        folder = Path(str(dataset_dir))
-        wanted = {"train": "data_batch_*.bin", "test": "test_batch.bin"}.get(usage or "all", "*_batch*.bin")
-        files = sorted(folder.glob(wanted)) if os.path.isdir(folder) else []
-        if not files:
-            raise MspcError(f"there is no file {wanted!r} in {str(folder)!r}")
-        records = np.concatenate([_read_cifar(path) for path in files])
-        self.labels = records[:, 0].astype(np.uint32)
-        self.images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-        super().__init__(["image", "label"], shuffle is not False, num_samples, num_shards, shard_id, sampler)
+        name = "Cifar10Dataset"
+        wanted = {"train": "data_batch_*.bin", "test": "test_batch.bin"}.get(_usage(name, usage), "*_batch*.bin")
+        files = _files(name, dataset_dir, [wanted])
+        workers_of(name, num_parallel_workers, 1)
+        chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
+        super().__init__(_Images(read_cifar(files, (10,)), ["label"], 10, chosen))
+
+
+class Cifar100Dataset(_ImageDataset):
+    """Images [32, 32, 3] (UInt8), coarse labels and fine labels (UInt32) from the binary version of CIFAR-100.
+
+    Args:
+        dataset_dir: folder with `train.bin` and `test.bin`. usage: "train", "test" or "all".
+
+    Raises:
+        MspcError: a file is missing or damaged. TypeError, ValueError, RuntimeError: an argument is impossible.
+    """
+
+    def __init__(
+        self, dataset_dir: str, usage: str | None = None, num_samples: int | None = None,
+        num_parallel_workers: int | None = None, shuffle: bool | None = None, sampler: Any = None,
+        num_shards: int | None = None, shard_id: int | None = None, cache: Any = None,
+    ) -> None:  # fmt: skip
+        name = "Cifar100Dataset"
+        wanted = {"train": ["train.bin"], "test": ["test.bin"]}.get(_usage(name, usage), ["train.bin", "test.bin"])
+        files = _files(name, dataset_dir, wanted)
+        workers_of(name, num_parallel_workers, 1)
+        chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
+        super().__init__(_Images(read_cifar(files, (20, 100)), ["coarse_label", "fine_label"], 100, chosen))
+
+
+class ImageFolderDataset(Dataset):
+    """Images of a folder with one folder for every class, and the class's number (UInt32). An image is the bytes of its
+    file, one dimension, or [height, width, 3] (UInt8) with `decode`.
+
+    Args:
+        extensions: ends of names of the files that are read, all kinds of images without them.
+        class_indexing: numbers of classes by the names of their folders; without it they are counted from 0, sorted.
+        decrypt: a function that gives the bytes of a file by its path.
+
+    Raises:
+        MspcError: there is no folder or image, or one cannot be read. TypeError, ValueError, RuntimeError: an argument
+            is impossible.
+    """
+
+    def __init__(
+        self, dataset_dir: str, num_samples: int | None = None, num_parallel_workers: int | None = None,
+        shuffle: bool | None = None, sampler: Any = None, extensions: Any = None,
+        class_indexing: dict[str, int] | None = None, decode: bool = False, num_shards: int | None = None,
+        shard_id: int | None = None, cache: Any = None, decrypt: Callable[[str], bytes] | None = None,
+    ) -> None:  # fmt: skip
+        name = "ImageFolderDataset"
+        folder = _folder(name, dataset_dir)
+        ends = () if not extensions else (extensions,) if isinstance(extensions, str) else tuple(extensions)
+        if class_indexing is not None and not isinstance(class_indexing, dict):
+            raise ApiTypeError(f"{name}: class_indexing must be a dict, not {class_indexing!r}")
+        workers = workers_of(name, num_parallel_workers, config.get_num_parallel_workers())
+        found = list_images(name, folder, ends, class_indexing or None)
+        chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
+        super().__init__(_Folder(found, flag(name, "decode", decode), decrypt, chosen, workers))
+
+
+class _Folder(Indexed):
+    """Files of images, read when their rows are."""
+
+    def __init__(
+        self, found: tuple[list[tuple[Path, int]], dict[str, int]], decode: bool,
+        decrypt: Callable[[str], bytes] | None, sampler: BuiltinSampler, workers: int,
+    ) -> None:  # fmt: skip
+        super().__init__(["image", "label"], sampler, workers)
+        self.files = [file for file, _ in found[0]]
+        self.numbers_of_classes = np.array([number for _, number in found[0]], np.uint32)
+        self.indexing = found[1]
+        self.decode = decode
+        self.decrypt = decrypt
+        self.is_own = decrypt is None
+
+    @property
+    def classes(self) -> int | None:
+        return len(self.indexing)
+
+    @property
+    def class_indexing(self) -> dict[str, int]:
+        return self.indexing
 
     def length(self) -> int:
-        return len(self.images)
+        return len(self.files)
 
-    def row(self, index: int) -> Row:
-        return np.ascontiguousarray(self.images[index]), self.labels[index]
+    def labels(self) -> np.ndarray:
+        return self.numbers_of_classes
+
+    def describe(self, number: int) -> str:
+        return f"of {str(self.files[number])!r}"
+
+    def fetch(self, numbers: np.ndarray) -> tuple[Column, ...]:
+        images = column_of([self._image(self.files[number]) for number in numbers])
+        return images, self.numbers_of_classes[numbers]
+
+    def _image(self, path: Path) -> np.ndarray:
+        if self.decrypt is not None:
+            raw = np.frombuffer(self.decrypt(str(path)), np.uint8)
+        else:
+            try:
+                check_regular(path)
+                raw = np.fromfile(path, np.uint8)
+            except OSError as error:
+                raise MspcError(f"ImageFolderDataset: cannot read {str(path)!r}: {error.strerror}") from None
+        if not self.decode:
+            return raw
+        try:
+            return np.asarray(decoded("ImageFolderDataset", raw))
+        except MspcError as error:
+            raise MspcError(f"{error.message}: {str(path)!r}", notes=error.notes) from None
 
 
-def _read_cifar(path: Path) -> np.ndarray:
-    try:
-        check_regular(path)
-        raw = np.frombuffer(path.read_bytes(), np.uint8)
-    except OSError as error:
-        raise MspcError(f"cannot read {str(path)!r}: {error.strerror}") from None
-    if raw.size == 0 or raw.size % _CIFAR_RECORD:
-        raise MspcError(
-            f"{str(path)!r} holds {raw.size} bytes, no multiple of {_CIFAR_RECORD}: it is damaged"
-        )
-    return raw.reshape(-1, _CIFAR_RECORD)
+def _folder(name: str, dataset_dir: Any) -> Path:
+    if not isinstance(dataset_dir, (str, os.PathLike)) or not str(dataset_dir):
+        raise ApiValueError(f"{name}: dataset_dir must be the name of a folder, not {dataset_dir!r}")
+    return Path(dataset_dir)
+
+
+def _usage(name: str, usage: str | None) -> str:
+    if usage not in ("train", "test", "all", None):
+        raise ApiValueError(f"{name}: usage {usage!r} is not 'train', 'test' or 'all'")
+    return usage or "all"
+
+
+def _files(name: str, dataset_dir: Any, patterns: Sequence[str]) -> list[Path]:
+    folder = _folder(name, dataset_dir)
+    check_folder(name, folder)
+    files = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
+    for pattern in patterns:
+        if not any(path.match(pattern) for path in files):
+            raise MspcError(f"{name}: there is no file {pattern!r} in {str(folder)!r}")
+    return files

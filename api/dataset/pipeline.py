@@ -1,384 +1,294 @@
-"""Data sets as pipelines: a source of rows, and what is done to them one step after another, all in Python.
+"""Data sets as scripts have them: what stands over the stages of the engine, step by step.
 
-A row is a tuple of NumPy arrays, one per column. Every pass over a data set is an epoch; shuffling
-draws a new order for each, from the seed of `set_seed`, equal on all ranks.
+Every pass over a data set is an epoch; whatever is random is drawn anew for each, from the seed of `set_seed`, equal on
+all ranks and whatever the number of workers.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
+from mspc.api.dataset import config
+from mspc.api.dataset.draws import Pass
+from mspc.api.dataset.iterators import DatasetIterator
+from mspc.api.dataset.operation import flattened
+from mspc.api.dataset.rows import distinct, flag, names_of, next_shuffle, whole, workers_of
+from mspc.api.dataset.split import sizes_of_splits
+from mspc.api.dataset.stages.base import Stage
+from mspc.api.dataset.stages.batching import BatchChange, Batched
+from mspc.api.dataset.stages.block import Block
+from mspc.api.dataset.stages.choosing import (
+    Concatenated,
+    Filtered,
+    Part,
+    Projected,
+    Repeated,
+    Shuffled,
+    Zipped,
+)
+from mspc.api.dataset.stages.faults import RowFault
+from mspc.api.dataset.stages.mapping import Change, Mapped
+from mspc.api.errors import ApiTypeError, ApiValueError, caller_location
 
-from mspc.api.common import seed
-from mspc.api.common.tensor import Tensor
-from mspc.api.dataset.rows import _WHAT, Row, as_column, next_shuffle, whole
-from mspc.api.errors import ApiTypeError, ApiValueError
+_MAP_OPTIONS = ("python_multiprocessing", "max_rowsize", "cache", "callbacks", "offload")
 
 
 class Dataset:
-    """Rows of columns.
+    """Rows of columns; a row is a tuple of arrays. stage: what gives the rows."""
 
-    column_names: names of the columns. Subclasses give `rows(epoch)` and `count()`.
-    """
-
-    def __init__(self, column_names: Sequence[str]) -> None:
-        self.column_names = list(column_names)
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
         self._epoch = 0
-
-    def rows(self, epoch: int) -> Iterator[Row]:
-        """The rows of one pass; `epoch` counts the passes from 0."""
-        raise NotImplementedError
-
-    def count(self, most: int | None = None) -> int:
-        """Number of rows of a pass. Whoever needs to know of `most` only says so: a source may be endless."""
-        return sum(1 for _ in itertools.islice(self.rows(0), most))
+        self._first_row = 0
 
     # Looking at it --------------------------------------------------------------------------------
 
-    def get_dataset_size(self) -> int:
-        """Number of rows (after `batch`: of batches) of an epoch."""
-        return self.count()
-
-    def __len__(self) -> int:
-        return self.count()
+    @property
+    def column_names(self) -> list[str]:
+        return list(self._stage.columns)
 
     def get_col_names(self) -> list[str]:
-        return list(self.column_names)
+        return list(self._stage.columns)
+
+    def get_dataset_size(self) -> int:
+        """Number of rows (after `batch`: of batches) of an epoch. Raises ValueError for an endless data set."""
+        return self._stage.count()
+
+    def __len__(self) -> int:
+        return self._stage.count()
 
     def get_batch_size(self) -> int:
         """Rows per batch, 1 before `batch`."""
-        return 1
+        return self._stage.batch_size
 
     def get_repeat_count(self) -> int:
-        return 1
+        return self._stage.repeat_count
 
-    def output_shapes(self) -> list[list[int]]:
+    def num_classes(self) -> int | None:
+        """Number of classes of the labels, None where it is not known."""
+        return self._stage.classes
+
+    def get_class_indexing(self) -> dict[str, Any]:
+        """Numbers of classes by their names, where there are names."""
+        return dict(self._stage.class_indexing)
+
+    def output_shapes(self, estimate: bool = False) -> list[list[int]]:
         """Shapes of the columns of the first row."""
-        return [list(column.shape) for column in self._first_row()]
+        block = self._first()
+        return [list(column[0].shape) for column in block.columns]
 
     def output_types(self) -> list[Any]:
         """NumPy element types of the columns of the first row."""
-        return [column.dtype for column in self._first_row()]
+        return [column[0].dtype for column in self._first().columns]
 
-    def _first_row(self) -> Row:
-        for row in self.rows(0):
-            return row
+    def _first(self) -> Block:
+        for block in self._stage.blocks(Pass.begin(0)):
+            return block
         raise ApiValueError("the data set has no rows")
 
     # Reading --------------------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[list[Any]]:
-        return (list(row) for row in self.create_tuple_iterator())
+    def __iter__(self) -> Iterator[Any]:
+        return self.create_tuple_iterator(num_epochs=1)
 
     def create_tuple_iterator(
-        self, columns: Sequence[str] | None = None, num_epochs: int = -1, output_numpy: bool = False,
-        do_copy: bool = True,
-    ) -> Iterator[tuple[Any, ...]]:  # fmt: skip
-        """The rows of one epoch as tuples of Tensors, or of arrays with `output_numpy`. Raises
-        ValueError for an unknown column."""
-        places = None if columns is None else [self.place(name) for name in columns]
-        return self._read(places, output_numpy)
+        self, columns: Any = None, num_epochs: int = -1, output_numpy: bool = False, do_copy: bool = False
+    ) -> DatasetIterator:
+        """The rows of an epoch as lists of Tensors, or of arrays with `output_numpy`; looped over once more, those of
+        the next epoch, `num_epochs` times in all, without end for -1. Raises ValueError for an unknown column."""
+        names = None if columns is None else names_of("create_tuple_iterator", "columns", columns)
+        places = None if names is None else [self._stage.place(name) for name in names]
+        return DatasetIterator(self._stage, self._next_epoch, num_epochs, output_numpy, places=places)
 
     def create_dict_iterator(
-        self, num_epochs: int = -1, output_numpy: bool = False, do_copy: bool = True
-    ) -> Iterator[dict[str, Any]]:
-        """The rows of one epoch as dicts by column name."""
-        for row in self._read(None, output_numpy):
-            yield dict(zip(self.column_names, row, strict=True))
+        self, num_epochs: int = -1, output_numpy: bool = False, do_copy: bool = False
+    ) -> DatasetIterator:
+        """The same as dicts by column name."""
+        return DatasetIterator(self._stage, self._next_epoch, num_epochs, output_numpy, names=self.column_names)
 
-    def _read(self, places: list[int] | None, output_numpy: bool) -> Iterator[tuple[Any, ...]]:
-        epoch, self._epoch = self._epoch, self._epoch + 1
-        for row in self.rows(epoch):
-            chosen = row if places is None else tuple(row[i] for i in places)
-            yield chosen if output_numpy else tuple(Tensor.from_array(column) for column in chosen)
+    def _next_epoch(self) -> tuple[int, int]:
+        """(number of the epoch that is read next, its first row). Both count on."""
+        found = self._epoch, self._first_row
+        self._epoch, self._first_row = self._epoch + 1, 0
+        return found
 
-    def place(self, column: str) -> int:
-        """Index of a column. Raises ValueError for an unknown one."""
-        if column not in self.column_names:
-            raise ApiValueError(
-                f"there is no column {column!r}; there are {', '.join(map(repr, self.column_names))}"
-            )
-        return self.column_names.index(column)
+    def set_init_step(self, init_step: int) -> None:
+        """Where reading goes on: behind so many rows of epochs, as a run that is taken up again asks for. What is
+        random is drawn as if the rows before had been read."""
+        steps = whole("set_init_step", "init_step", init_step, 0)
+        self._epoch, self._first_row = divmod(steps, self.get_dataset_size()) if steps else (0, 0)
+
+    def get_init_step(self) -> int:
+        """How many rows of epochs lie behind."""
+        return self._epoch * self.get_dataset_size() + self._first_row if self._epoch else self._first_row
 
     # Steps ----------------------------------------------------------------------------------------
 
     def batch(
-        self, batch_size: int, drop_remainder: bool = False, num_parallel_workers: Any = None, **kwargs: Any
+        self, batch_size: Any, drop_remainder: bool = False, num_parallel_workers: int | None = None,
+        per_batch_map: Callable[..., Any] | None = None, input_columns: Any = None, output_columns: Any = None,
+        python_multiprocessing: bool = False, max_rowsize: Any = None,
+    ) -> Dataset:  # fmt: skip
+        """Rows stacked; the last, smaller batch is left out with `drop_remainder`.
+
+        Args:
+            batch_size: rows of a batch, or a function of BatchInfo that gives them.
+            per_batch_map: a function of lists of arrays, one list per input column (all without `input_columns`), and
+                of a BatchInfo, which gives such lists for the output columns.
+        """
+        change = None
+        if per_batch_map is not None:
+            inputs = self.column_names if input_columns is None else names_of("batch", "input_columns", input_columns)
+            outputs = inputs if output_columns is None else names_of("batch", "output_columns", output_columns)
+            change = BatchChange(_function("batch", "per_batch_map", per_batch_map), inputs, outputs)
+        elif input_columns is not None or output_columns is not None:
+            raise ApiValueError("batch: input_columns and output_columns need a per_batch_map")
+        return self._batched("batch", batch_size, drop_remainder, change, None, num_parallel_workers)
+
+    def padded_batch(
+        self, batch_size: Any, drop_remainder: bool = False, num_parallel_workers: int | None = None,
+        pad_info: dict[str, Any] | None = None,
+    ) -> Dataset:  # fmt: skip
+        """Rows filled up to one shape and stacked.
+
+        Args: pad_info: (shape or None, value) by column; what it does not name is filled with 0 up to the largest row
+            of the batch. None fills nothing.
+        """
+        if pad_info is not None:
+            for name, entry in pad_info.items():
+                if not isinstance(entry, tuple) or len(entry) != 2:
+                    raise ApiTypeError(f"padded_batch: pad_info[{name!r}] must be (shape, value), not {entry!r}")
+        return self._batched("padded_batch", batch_size, drop_remainder, None, pad_info, num_parallel_workers)
+
+    def _batched(
+        self, name: str, size: Any, drop: Any, change: BatchChange | None, padding: Any, workers: Any
     ) -> Dataset:
-        """Rows stacked; the last, smaller batch is left out with `drop_remainder`."""
-        if kwargs:
-            raise ApiValueError(f"batch: {', '.join(kwargs)} is not supported")
-        return Batched(self, whole("batch", "batch_size", batch_size), drop_remainder)
+        workers_of(name, workers, 1)
+        if not callable(size):
+            size = whole(name, "batch_size", size)
+        fault = RowFault(name, caller_location())
+        return Dataset(Batched(self._stage, size, flag(name, "drop_remainder", drop), fault, change, padding))
 
     def map(
-        self, operations: Any, input_columns: Any = None, output_columns: Any = None,
-        column_order: Any = None,
-        num_parallel_workers: Any = None, **_: Any,
+        self, operations: Any, input_columns: Any = None, output_columns: Any = None, column_order: Any = None,
+        num_parallel_workers: int | None = None, **options: Any,
     ) -> Dataset:  # fmt: skip
-        """Columns changed by one operation after another; each takes the input columns and returns
-        the output columns.
+        """Columns changed by one operation after another; each takes the input columns and returns the output columns.
+
+        mspc's own operations run over blocks of rows in threads; functions of the user run where the rows are read,
+        or in `num_parallel_workers` processes with `python_multiprocessing=True`. Then they find NumPy's and Python's
+        generators seeded for every row, and elsewhere as the script left them.
         """
-        return Mapped(self, operations, _names(input_columns), _names(output_columns))
+        listed = list(operations) if isinstance(operations, (list, tuple)) else [operations]
+        for option in options:
+            if option not in _MAP_OPTIONS:
+                raise ApiTypeError(f"map has no argument {option!r}")
+        if options.get("callbacks"):
+            raise ApiValueError("map: callbacks are not supported")
+        found = flattened([_function("map", "operations", operation) for operation in listed])
+        if not found:
+            raise ApiValueError("map: operations is empty")
+        inputs = self.column_names[:1] if input_columns is None else names_of("map", "input_columns", input_columns)
+        outputs = inputs if output_columns is None else names_of("map", "output_columns", output_columns)
+        seeds = flag("map", "python_multiprocessing", options.get("python_multiprocessing") or False)
+        workers = workers_of("map", num_parallel_workers, config.get_num_parallel_workers())
+        change = Change(found, outputs, next_shuffle(), RowFault("map", caller_location()), seeds)
+        mapped = Dataset(Mapped(self._stage, change, inputs, workers))
+        distinct("map", "columns", mapped.column_names)
+        return mapped if column_order is None else mapped.project(column_order)
+
+    def filter(
+        self, predicate: Callable[..., Any], input_columns: Any = None, num_parallel_workers: int | None = None
+    ) -> Dataset:
+        """The rows for which the predicate of the input columns holds."""
+        names = self.column_names if input_columns is None else names_of("filter", "input_columns", input_columns)
+        workers_of("filter", num_parallel_workers, 1)
+        fault = RowFault("filter", caller_location())
+        return Dataset(Filtered(self._stage, _function("filter", "predicate", predicate), names, fault))
 
     def shuffle(self, buffer_size: int) -> Dataset:
         """Rows in random order, drawn from a window of `buffer_size` rows."""
-        return Shuffled(self, whole("shuffle", "buffer_size", buffer_size))
+        return Dataset(Shuffled(self._stage, whole("shuffle", "buffer_size", buffer_size), next_shuffle()))
 
     def repeat(self, count: int | None = None) -> Dataset:
-        """The rows `count` times over in one epoch."""
-        if count in (None, -1):
-            raise ApiValueError(
-                "repeat without a count is not supported; give the number of passes to Model.train"
-            )
-        return Repeated(self, whole("repeat", "count", count))
+        """The rows `count` times over in one epoch; for ever without a count, or with -1."""
+        times = None if count is None or count == -1 else whole("repeat", "count", count)
+        return Dataset(Repeated(self._stage, times))
 
     def take(self, count: int = -1) -> Dataset:
         """The first `count` rows, -1 for all."""
-        return self if count == -1 else Part(self, 0, whole("take", "count", count))
+        return self if count == -1 else Dataset(Part(self._stage, 0, whole("take", "count", count)))
 
     def skip(self, count: int) -> Dataset:
         """The rows after the first `count`."""
-        return Part(self, whole("skip", "count", count, 0), None)
+        return Dataset(Part(self._stage, whole("skip", "count", count, 0), None))
 
-    def filter(self, predicate: Callable[..., Any], input_columns: Any = None, **_: Any) -> Dataset:
-        """The rows for which the predicate of the input columns holds."""
-        return Filtered(self, predicate, _names(input_columns))
+    def split(self, sizes: Sequence[Any], randomize: bool = True) -> tuple[Dataset, ...]:
+        """Data sets of so many rows each, or of such shares of all rows; with `randomize` drawn at random, the same
+        rows every epoch. Raises ValueError or RuntimeError for sizes that do not fit."""
+        key = next_shuffle() if flag("split", "randomize", randomize) else 0
+        rows = self.get_dataset_size()
+        stage = Shuffled(self._stage, rows, key, fixed=True) if key else self._stage
+        found: list[Dataset] = []
+        first = 0
+        for size in sizes_of_splits(sizes, rows):
+            found.append(Dataset(Part(stage, first, first + size)))
+            first += size
+        return tuple(found)
 
     def project(self, columns: Any) -> Dataset:
         """These columns, in this order."""
-        return Projected(self, _names(columns) or [])
+        return Dataset(Projected(self._stage, names_of("project", "columns", columns)))
 
     def rename(self, input_columns: Any, output_columns: Any) -> Dataset:
         """Columns under other names."""
-        old, new = _names(input_columns) or [], _names(output_columns) or []
+        old = names_of("rename", "input_columns", input_columns)
+        new = names_of("rename", "output_columns", output_columns)
         if len(old) != len(new):
             raise ApiValueError(f"rename: {len(old)} input columns, {len(new)} output columns")
-        renamed = Projected(self, self.column_names)
-        for a, b in zip(old, new, strict=True):
-            renamed.column_names[self.place(a)] = b
-        return renamed
+        names = self.column_names
+        for before, after in zip(old, new, strict=True):
+            names[self._stage.place(before)] = after
+        return Dataset(Projected(self._stage, self.column_names, distinct("rename", "columns", names)))
 
     def concat(self, datasets: Any) -> Dataset:
         """The rows of this data set, then those of others with the same columns."""
-        return Concatenated([self, *(datasets if isinstance(datasets, (list, tuple)) else [datasets])])
+        others = datasets if isinstance(datasets, (list, tuple)) else [datasets]
+        return Dataset(Concatenated([stage_of("concat", other) for other in (self, *others)]))
 
     def __add__(self, other: Dataset) -> Dataset:
         return self.concat(other)
 
+    def zip(self, datasets: Any) -> Dataset:
+        """Rows of this data set and of others side by side, as many as the shortest has."""
+        others = datasets if isinstance(datasets, (list, tuple)) else [datasets]
+        return Dataset(Zipped([stage_of("zip", other) for other in (self, *others)]))
 
-class _Step(Dataset):
-    """What is done to the rows of `source`."""
-
-    def __init__(self, source: Dataset, column_names: Sequence[str] | None = None) -> None:
-        super().__init__(source.column_names if column_names is None else column_names)
-        self.source = source
-
-    def count(self, most: int | None = None) -> int:
-        return self.source.count(most)
-
-    def get_batch_size(self) -> int:
-        return self.source.get_batch_size()
-
-    def get_repeat_count(self) -> int:
-        return self.source.get_repeat_count()
+    def apply(self, apply_func: Callable[[Dataset], Any]) -> Dataset:
+        """What a function makes of this data set. Raises TypeError where it gives no data set."""
+        made = _function("apply", "apply_func", apply_func)(self)
+        stage_of("apply", made)
+        return made
 
 
-class Batched(_Step):
-    """Rows stacked."""
-
-    def __init__(self, source: Dataset, size: int, drop_remainder: bool) -> None:
-        super().__init__(source)
-        self.size = size
-        self.drop_remainder = drop_remainder
-
-    def rows(self, epoch: int) -> Iterator[Row]:
-        waiting: list[Row] = []
-        for row in self.source.rows(epoch):
-            waiting.append(row)
-            if len(waiting) == self.size:
-                yield self._stacked(waiting)
-                waiting = []
-        if waiting and not self.drop_remainder:
-            yield self._stacked(waiting)
-
-    def _stacked(self, rows: list[Row]) -> Row:
-        columns: list[np.ndarray] = []
-        for name, values in zip(self.column_names, zip(*rows, strict=True), strict=True):
-            shapes = {value.shape for value in values}
-            if len(shapes) > 1:
-                listed = ", ".join(map(str, sorted(shapes)))
-                raise ApiValueError(f"batch: rows of column {name!r} have different shapes: {listed}")
-            columns.append(np.stack(values))
-        return tuple(columns)
-
-    def count(self, most: int | None = None) -> int:
-        rows = self.source.count(None if most is None else most * self.size)
-        return rows // self.size if self.drop_remainder else -(-rows // self.size)
-
-    def get_batch_size(self) -> int:
-        return self.size
+def zip_datasets(datasets: Any) -> Dataset:
+    """Rows of several data sets side by side, as many as the shortest has."""
+    if not isinstance(datasets, (list, tuple)) or not datasets:
+        raise ApiTypeError(f"zip takes a tuple of data sets, not {datasets!r}")
+    return Dataset(Zipped([stage_of("zip", dataset) for dataset in datasets]))
 
 
-class Mapped(_Step):
-    """Columns changed."""
-
-    def __init__(
-        self, source: Dataset, operations: Any, inputs: list[str] | None, outputs: list[str] | None
-    ) -> None:
-        self.operations = list(operations) if isinstance(operations, (list, tuple)) else [operations]
-        for operation in self.operations:
-            if not callable(operation):
-                raise ApiTypeError(f"map: {operation!r} is no operation")
-        inputs = inputs or source.column_names[:1]
-        outputs = outputs or inputs
-        self.taken = [source.place(name) for name in inputs]
-        names: list[str] = []
-        for i, name in enumerate(source.column_names):
-            names += outputs if i == self.taken[0] else [] if i in self.taken else [name]
-        super().__init__(source, names)
-        self.outputs = outputs
-
-    def rows(self, epoch: int) -> Iterator[Row]:
-        for row in self.source.rows(epoch):
-            values: Any = tuple(row[i] for i in self.taken)
-            for operation in self.operations:
-                values = operation(*values)
-                values = values if isinstance(values, tuple) else (values,)
-            if len(values) != len(self.outputs):
-                raise ApiValueError(
-                    f"map: the operations return {len(values)} columns, not {', '.join(self.outputs)}"
-                )
-            made: list[np.ndarray] = []
-            for i, column in enumerate(row):
-                made += (
-                    [as_column(v) for v in values]
-                    if i == self.taken[0]
-                    else []
-                    if i in self.taken
-                    else [column]
-                )
-            yield tuple(made)
+def stage_of(function: str, dataset: Any) -> Stage:
+    """The stage of a data set. Raises TypeError for anything else."""
+    if not isinstance(dataset, Dataset):
+        raise ApiTypeError(f"{function} takes data sets, not {type(dataset).__name__}")
+    return dataset._stage
 
 
-class Shuffled(_Step):
-    """Rows in random order."""
-
-    def __init__(self, source: Dataset, window: int) -> None:
-        super().__init__(source)
-        self.window = window
-        self.key = next_shuffle()
-
-    def rows(self, epoch: int) -> Iterator[Row]:
-        generator = seed.generator(_WHAT, self.key, epoch)
-        window: list[Row] = []
-        for row in self.source.rows(epoch):
-            window.append(row)
-            if len(window) > self.window:
-                yield _drawn(window, generator)
-        while window:
-            yield _drawn(window, generator)
-
-
-def _drawn(window: list[Row], generator: Any) -> Row:
-    place = int(generator.integers(len(window)))
-    window[place], window[-1] = window[-1], window[place]
-    return window.pop()
-
-
-class Repeated(_Step):
-    """Rows several times over."""
-
-    def __init__(self, source: Dataset, times: int) -> None:
-        super().__init__(source)
-        self.times = times
-
-    def rows(self, epoch: int) -> Iterator[Row]:
-        for i in range(self.times):
-            yield from self.source.rows(epoch * self.times + i)
-
-    def count(self, most: int | None = None) -> int:
-        return self.source.count(most) * self.times
-
-    def get_repeat_count(self) -> int:
-        return self.times * self.source.get_repeat_count()
-
-
-class Part(_Step):
-    """Rows first to last, without last; None for all that follow."""
-
-    def __init__(self, source: Dataset, first: int, last: int | None) -> None:
-        super().__init__(source)
-        self.first = first
-        self.last = last
-
-    def rows(self, epoch: int) -> Iterator[Row]:
-        yield from itertools.islice(self.source.rows(epoch), self.first, self.last)
-
-    def count(self, most: int | None = None) -> int:
-        ends = [end for end in (self.last, None if most is None else self.first + most) if end is not None]
-        rows = self.source.count(min(ends, default=None))
-        return max(0, min([rows, *ends]) - self.first)
-
-
-class Filtered(_Step):
-    """Rows for which a predicate holds."""
-
-    def __init__(self, source: Dataset, predicate: Callable[..., Any], columns: list[str] | None) -> None:
-        super().__init__(source)
-        self.predicate = predicate
-        self.taken = [source.place(name) for name in columns or source.column_names]
-
-    def rows(self, epoch: int) -> Iterator[Row]:
-        for row in self.source.rows(epoch):
-            if self.predicate(*(row[i] for i in self.taken)):
-                yield row
-
-    def count(self, most: int | None = None) -> int:
-        return sum(1 for _ in itertools.islice(self.rows(0), most))
-
-
-class Projected(_Step):
-    """Some columns."""
-
-    def __init__(self, source: Dataset, columns: list[str]) -> None:
-        self.taken = [source.place(name) for name in columns]
-        super().__init__(source, columns)
-
-    def rows(self, epoch: int) -> Iterator[Row]:
-        for row in self.source.rows(epoch):
-            yield tuple(row[i] for i in self.taken)
-
-
-class Concatenated(Dataset):
-    """The rows of several data sets."""
-
-    def __init__(self, sources: list[Dataset]) -> None:
-        super().__init__(sources[0].column_names)
-        self.sources = sources
-        for source in sources[1:]:
-            if source.column_names != self.column_names:
-                raise ApiValueError(f"concat: columns {source.column_names} are not {self.column_names}")
-
-    def rows(self, epoch: int) -> Iterator[Row]:
-        for source in self.sources:
-            yield from source.rows(epoch)
-
-    def count(self, most: int | None = None) -> int:
-        found = 0
-        for source in self.sources:
-            if most is not None and found >= most:
-                break
-            found += source.count(None if most is None else most - found)
-        return found
-
-    def get_batch_size(self) -> int:
-        return self.sources[0].get_batch_size()
-
-
-def _names(columns: Any) -> list[str] | None:
-    if columns is None:
-        return None
-    return [columns] if isinstance(columns, str) else list(columns)
+def _function(step: str, what: str, function: Any) -> Any:
+    if not callable(function) or isinstance(function, type):
+        shown = function.__name__ if isinstance(function, type) else repr(function)
+        raise ApiTypeError(f"{step}: {shown} is no operation" if what == "operations" else
+                           f"{step}: {what} must be a function, not {shown}")  # fmt: skip
+    return function

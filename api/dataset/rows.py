@@ -1,40 +1,38 @@
-"""Values of rows, random orders of them, and checks of counts."""
+"""Values of rows, and checks of arguments."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mspc.api import state
-from mspc.api.common import seed
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 
 Row = tuple[np.ndarray, ...]
-_WHAT = 0x53687566
 
 
 def as_column(value: Any) -> np.ndarray:
     """A value of a row as an array. Raises TypeError for what is no number, string or array."""
-    array = value.value if isinstance(value, Tensor) else np.asarray(value)
+    if isinstance(value, Tensor):
+        return value.value
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        array = np.asarray(None)
     if array.dtype.kind == "O":
         raise ApiTypeError(f"a column must hold numbers or arrays, not {type(value).__name__}")
     return array
 
 
 def next_shuffle() -> int:
-    """A number for a data set that draws random orders; ranks that build the same data sets get
-    the same numbers.
-    """
+    """A number for a stage that draws random numbers; ranks that build the same data sets get the same numbers."""
     session = state.current()
     session.shuffles += 1
     return session.shuffles
-
-
-def shuffled_order(size: int, key: int, epoch: int) -> Any:
-    """A random order of `size` rows."""
-    return seed.generator(_WHAT, key, epoch).permutation(size)
 
 
 def whole(function: str, what: str, value: Any, least: int = 1) -> int:
@@ -44,3 +42,37 @@ def whole(function: str, what: str, value: Any, least: int = 1) -> int:
     if value < least:
         raise ApiValueError(f"{function}: {what} {value} must be at least {least}")
     return int(value)
+
+
+def flag(function: str, what: str, value: Any) -> bool:
+    """`value` as a bool. Raises TypeError for anything else."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ApiTypeError(f"{function}: {what} must be True or False, not {value!r}")
+    return bool(value)
+
+
+def names_of(function: str, what: str, columns: Any) -> list[str]:
+    """Names of columns, given as one or several. Raises TypeError for others, ValueError for one that comes twice."""
+    names = [columns] if isinstance(columns, str) else columns
+    if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) and name for name in names):
+        raise ApiTypeError(f"{function}: {what} must be a name or a list of names, not {columns!r}")
+    return distinct(function, what, names)
+
+
+def distinct(function: str, what: str, names: Sequence[str]) -> list[str]:
+    """The names. Raises ValueError for one that comes twice."""
+    for name in names:
+        if list(names).count(name) > 1:
+            raise ApiValueError(f"{function}: {what} names {name!r} twice")
+    return list(names)
+
+
+def workers_of(function: str, workers: Any, default: int) -> int:
+    """How many workers are asked for. What they make does not depend on their number."""
+    return default if workers is None else whole(function, "num_parallel_workers", workers)
+
+
+def threads_of(workers: int) -> int:
+    """As many threads as there are workers, but no more than the machine has cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(workers, cores)

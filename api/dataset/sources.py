@@ -3,61 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from mspc.api.dataset.draws import Pass
 from mspc.api.dataset.pipeline import Dataset
 from mspc.api.dataset.read_once import KEPT, ReadOnce, is_read_once
-from mspc.api.dataset.rows import Row, as_column, next_shuffle, shuffled_order, whole
-from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
+from mspc.api.dataset.rows import Row, as_column, flag, names_of, workers_of
+from mspc.api.dataset.samplers import select_sampler
+from mspc.api.dataset.stages.base import Stage
+from mspc.api.dataset.stages.block import Block
+from mspc.api.dataset.stages.faults import RowFault
+from mspc.api.dataset.stages.indexed import Arrays, Indexed
+from mspc.api.dataset.stages.processes import Task, in_processes
+from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError, caller_location
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import dtype_of
-
-
-class IndexedDataset(Dataset):
-    """Rows that can be reached by number: in order or shuffled, all or one shard's.
-
-    Shard s of n holds rows s, s + n, s + 2 n, ...; the last ones are filled up from the first, so that
-    all shards have the same number of rows.
-    """
-
-    def __init__(
-        self, column_names: Sequence[str], shuffle: bool, num_samples: int | None, num_shards: int | None,
-        shard_id: int | None, sampler: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__(column_names)
-        if (num_shards is None) != (shard_id is None):
-            raise ApiValueError("num_shards and shard_id must be given together")
-        self.shards = 1 if num_shards is None else whole("data set", "num_shards", num_shards)
-        self.shard = 0 if shard_id is None else whole("data set", "shard_id", shard_id, 0)
-        if self.shard >= self.shards:
-            raise ApiValueError(f"shard_id {shard_id} must be below num_shards {num_shards}")
-        self.limit = None if num_samples is None else whole("data set", "num_samples", num_samples)
-        self.sampler = sampler
-        self.key = next_shuffle() if shuffle and sampler is None else 0
-
-    def length(self) -> int:
-        """Number of rows of the source."""
-        raise NotImplementedError
-
-    def row(self, index: int) -> Row:
-        raise NotImplementedError
-
-    def count(self, most: int | None = None) -> int:
-        if self.sampler is not None:
-            return sum(1 for _ in itertools.islice(self.sampler, most))
-        rows = math.ceil(self.length() / self.shards)
-        return rows if self.limit is None else min(rows, self.limit)
-
-    def rows(self, epoch: int) -> Iterator[Row]:
-        if self.sampler is not None:
-            for index in self.sampler:
-                yield self.row(int(index))
-            return
-        size = self.length()
-        order = shuffled_order(size, self.key, epoch) if self.key else range(size)
-        for i in range(self.count()):
-            yield self.row(int(order[(self.shard + i * self.shards) % size]))
 
 
 class GeneratorDataset(Dataset):
@@ -70,84 +31,171 @@ class GeneratorDataset(Dataset):
             started again, such as a generator object, is good for one epoch.
         column_names: names of the columns, or one string. column_types: element types to convert to.
         num_samples: at most so many rows. num_shards, shard_id: every num_shards-th row from shard_id on.
+        num_parallel_workers: above 1, an object with `__getitem__` is read by so many processes, unless
+            `python_multiprocessing` is False.
 
     Raises:
-        TypeError, ValueError: an argument is of the wrong kind. RuntimeError, in an epoch: the source gives no rows any
-            more.
+        TypeError, ValueError, RuntimeError: an argument is of the wrong kind, or excludes another. RuntimeError, in an
+            epoch: the source gives no rows any more.
     """
 
     def __init__(
         self, source: Any, column_names: Any = None, column_types: Any = None, schema: Any = None,
         num_samples: int | None = None, num_parallel_workers: int = 1, shuffle: bool | None = None,
-        sampler: Any = None, num_shards: int | None = None, shard_id: int | None = None, **_: Any,
+        sampler: Any = None, num_shards: int | None = None, shard_id: int | None = None,
+        python_multiprocessing: bool = True, max_rowsize: Any = None, batch_sampler: Any = None,
+        collate_fn: Any = None,
     ) -> None:  # fmt: skip
+        name = "GeneratorDataset"
         if column_names is None:
             raise ApiValueError("GeneratorDataset: column_names is missing")
-        names = [column_names] if isinstance(column_names, str) else list(column_names)
-        super().__init__(names)
-        self._types = None if column_types is None else [dtype_of(t).numpy for t in column_types]
-        if self._types is not None and len(self._types) != len(names):
-            raise ApiValueError(f"GeneratorDataset: {len(self._types)} column_types for {len(names)} columns")
-        random_access = hasattr(source, "__getitem__") and hasattr(source, "__len__")
-        if not (
-            random_access or callable(source) or hasattr(source, "__iter__") or hasattr(source, "__next__")
-        ):
+        names = names_of(name, "column_names", column_names)
+        for option, value in (("schema", schema), ("batch_sampler", batch_sampler), ("collate_fn", collate_fn)):
+            if value is not None:
+                raise ApiValueError(f"GeneratorDataset: {option} is not supported")
+        types = None if column_types is None else [dtype_of(t).numpy for t in column_types]
+        if types is not None and len(types) != len(names):
+            raise ApiValueError(f"GeneratorDataset: {len(types)} column_types for {len(names)} columns")
+        checked = _Checked(names, types)
+        fault = RowFault(name, caller_location())
+        processes = flag(name, "python_multiprocessing", python_multiprocessing)
+        workers = workers_of(name, num_parallel_workers, 1) if processes else 1
+        if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+            chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
+            super().__init__(_Items(source, checked, chosen, workers, fault))
+            return
+        if not (callable(source) or hasattr(source, "__iter__") or hasattr(source, "__next__")):
             raise ApiTypeError(f"GeneratorDataset: source {type(source).__name__} gives no rows")
-        self.source = source
-        self._indexed: IndexedDataset | None = None
-        if random_access:
-            drawn = shuffle is not False and sampler is None
-            self._indexed = _Items(
-                source, self._checked, names, drawn, num_samples, num_shards, shard_id, sampler
-            )
-        elif shuffle or sampler is not None:
+        if shuffle or sampler is not None:
             raise ApiValueError(
                 "GeneratorDataset: only a source with __getitem__ and __len__ can be shuffled or sampled"
             )
-        self._limit = num_samples
-        self._shards = (num_shards or 1, shard_id or 0)
-        self._count: int | None = None
-        self._kept: Iterator[Row] | None = None
-        self._gave_rows = False
-        self._once = ReadOnce(self._pass(), type(source).__name__) if is_read_once(source) else None
+        select_sampler(name, None, False, num_samples, num_shards, shard_id)
+        super().__init__(_Stream(source, checked, num_samples or None, (num_shards or 1, shard_id or 0), fault))
 
-    def rows(self, epoch: int) -> Iterator[Row]:
-        if self._indexed is not None:
-            return self._indexed.rows(epoch)
-        if self._once is not None:
-            return self._once.epoch(epoch)
-        kept, self._kept = self._kept, None
-        return self._pass() if kept is None else kept
+
+class _Checked:
+    """Makes rows of what a source gives."""
+
+    def __init__(self, names: Sequence[str], types: Sequence[Any] | None) -> None:
+        self.names = names
+        self.types = types
+
+    def __call__(self, values: Any) -> Row:
+        columns = values if isinstance(values, (tuple, list)) else (values,)
+        if len(columns) != len(self.names):
+            raise ApiValueError(
+                f"GeneratorDataset: a row has {len(columns)} columns, column_names has {len(self.names)}"
+            )
+        row = tuple(as_column(column) for column in columns)
+        if self.types is None:
+            return row
+        return tuple(column.astype(kind) for column, kind in zip(row, self.types, strict=True))
+
+
+class _Items(Indexed):
+    """The rows of an object with `__getitem__`."""
+
+    is_own = False
+
+    def __init__(self, source: Any, checked: _Checked, sampler: Any, workers: int, fault: RowFault) -> None:
+        super().__init__(checked.names, sampler, workers)
+        self.items = source
+        self.checked = checked
+        self.fault = fault
+
+    def length(self) -> int:
+        return len(self.items)
+
+    def row(self, number: int) -> Row:
+        """Raises MspcError for whatever the object raises."""
+        try:
+            return self.checked(self.items[number])
+        except MspcError:
+            raise
+        except Exception as error:
+            raise self.fault.error(error, f"{type(self.items).__name__}.__getitem__", number) from error
+
+    def blocks(self, reading: Pass) -> Iterator[Block]:
+        numbers = (number for piece in self.numbers(reading) for number in piece.tolist())
+        if self.workers == 1:
+            rows = map(self.row, numbers)
+        else:
+            tasks = map(Task, numbers)
+            rows = in_processes(lambda task: self.row(task.number), tasks, self.workers, self.fault)
+        for place, row in enumerate(rows):
+            yield Block.of_row(row, None, self.sampler.position(place))
+
+
+class _Stream(Stage):
+    """The rows of a function or an iterable. limit: at most so many. shards: (how many, which one)."""
+
+    is_own = False
+
+    def __init__(
+        self, source: Any, checked: _Checked, limit: int | None, shards: tuple[int, int], fault: RowFault
+    ) -> None:
+        super().__init__(checked.names)
+        self.source = source
+        self.checked = checked
+        self.limit = limit
+        self.shards = shards
+        self.fault = fault
+        self.rows: int | None = None
+        self.kept: Iterator[Row] | None = None
+        self.gave_rows = False
+        self.once = ReadOnce(self._pass(), type(source).__name__) if is_read_once(source) else None
+
+    def blocks(self, reading: Pass) -> Iterator[Block]:
+        if self.once is not None:
+            rows = self.once.epoch(reading.epoch)
+        else:
+            rows, self.kept = self._pass() if self.kept is None else self.kept, None
+        shards, shard = self.shards
+        return (Block.of_row(row, None, shard + shards * place) for place, row in enumerate(rows))
 
     def _pass(self) -> Iterator[Row]:
-        shards, shard = self._shards
+        shards, shard = self.shards
         made = given = 0
-        if self._limit == 0:
-            return
-        for i, values in enumerate(_values(self.source)):
+        for i, values in enumerate(self._values()):
             given += 1
-            self._gave_rows = True
+            self.gave_rows = True
             if i % shards == shard:
                 made += 1
-                yield self._checked(values)
-            if made == self._limit:
+                yield self.checked(values)
+            if made == self.limit:
                 return
-        if self._gave_rows and not given:
+        if self.gave_rows and not given:
             raise ApiRuntimeError(
                 "GeneratorDataset: the source gave rows in an earlier epoch and gives none in this one",
                 notes=["give a function that returns a new iterator: it is called for every epoch"],
             )
 
+    def _values(self) -> Iterator[Any]:
+        """What the source gives from now on. Raises MspcError for whatever it raises."""
+        given = 0
+        try:
+            values = _started(self.source)
+            while True:
+                try:
+                    value = next(values)
+                except StopIteration:
+                    return
+                yield value
+                given += 1
+        except MspcError:
+            raise
+        except Exception as error:
+            raise self.fault.error(error, _shown(self.source), given) from error
+
     def count(self, most: int | None = None) -> int:
-        if self._indexed is not None:
-            return self._indexed.count(most)
-        if self._once is not None:
-            return sum(1 for _ in itertools.islice(self._once.epoch(0), most))
-        if self._count is not None:
-            return self._count
+        if self.once is not None:
+            return sum(1 for _ in itertools.islice(self.once.epoch(0), most))
+        if self.rows is not None:
+            return self.rows
         count, whole_pass = self._counted(most)
         if whole_pass:
-            self._count = count
+            self.rows = count
         return count
 
     def _counted(self, most: int | None) -> tuple[int, bool]:
@@ -163,24 +211,11 @@ class GeneratorDataset(Dataset):
             if kept is not None:
                 kept.append(row)
         whole_pass = most is None or count < most
-        self._kept = None if kept is None else itertools.chain(kept, () if whole_pass else made)
+        self.kept = None if kept is None else itertools.chain(kept, () if whole_pass else made)
         return count, whole_pass
 
-    def _checked(self, values: Any) -> Row:
-        columns = values if isinstance(values, (tuple, list)) else (values,)
-        if len(columns) != len(self.column_names):
-            raise ApiValueError(
-                f"GeneratorDataset: a row has {len(columns)} columns, "
-                f"column_names has {len(self.column_names)}"
-            )
-        row = tuple(as_column(column) for column in columns)
-        if self._types is None:
-            return row
-        return tuple(column.astype(kind) for column, kind in zip(row, self._types, strict=True))
 
-
-def _values(source: Any) -> Iterator[Any]:
-    """What the source gives from now on."""
+def _started(source: Any) -> Iterator[Any]:
     if callable(source):
         return iter(source())
     if hasattr(source, "__iter__"):
@@ -188,49 +223,35 @@ def _values(source: Any) -> Iterator[Any]:
     return map(lambda _: next(source), itertools.count())  # ends where the source does
 
 
-class _Items(IndexedDataset):
-    """The rows of an object with `__getitem__`."""
-
-    def __init__(self, source: Any, checked: Callable[[Any], Row], *settings: Any) -> None:
-        super().__init__(*settings)
-        self.source = source
-        self.checked = checked
-
-    def length(self) -> int:
-        return len(self.source)
-
-    def row(self, index: int) -> Row:
-        return self.checked(self.source[index])
+def _shown(source: Any) -> str:
+    return "the source" if type(source).__name__ == "function" else f"the source {type(source).__name__}"
 
 
-class NumpySlicesDataset(IndexedDataset):
+class NumpySlicesDataset(Dataset):
     """Rows of arrays: row i holds the i-th element of each.
 
-    Args: data: an array, a tuple or list of arrays of one length, or a dict by column name.
+    Args: data: an array or list, a tuple of arrays of one length, or a dict by column name.
     """
 
     def __init__(
-        self, data: Any, column_names: Any = None, num_samples: int | None = None,
-        num_parallel_workers: int = 1,
+        self, data: Any, column_names: Any = None, num_samples: int | None = None, num_parallel_workers: int = 1,
         shuffle: bool | None = None, sampler: Any = None, num_shards: int | None = None,
         shard_id: int | None = None,
     ) -> None:  # fmt: skip
+        name = "NumpySlicesDataset"
         if isinstance(data, dict):
             names, columns = list(data), list(data.values())
         else:
             columns = list(data) if isinstance(data, tuple) else [data]
             names = [f"column_{i}" for i in range(len(columns))]
         if column_names is not None:
-            names = [column_names] if isinstance(column_names, str) else list(column_names)
-        self.columns = [as_column(column) for column in columns]
-        if len(names) != len(self.columns):
-            raise ApiValueError(f"NumpySlicesDataset: {len(self.columns)} columns, {len(names)} names")
-        if len({column.shape[:1] for column in self.columns}) != 1 or not self.columns[0].ndim:
+            names = names_of(name, "column_names", column_names)
+        arrays = [as_column(column) for column in columns]
+        if len(names) != len(arrays):
+            raise ApiValueError(f"NumpySlicesDataset: {len(arrays)} columns, {len(names)} names")
+        if not arrays or len({array.shape[:1] for array in arrays}) != 1 or not arrays[0].ndim:
             raise ApiValueError("NumpySlicesDataset: the columns have different lengths")
-        super().__init__(names, shuffle is not False, num_samples, num_shards, shard_id, sampler)
-
-    def length(self) -> int:
-        return len(self.columns[0])
-
-    def row(self, index: int) -> Row:
-        return tuple(column[index] for column in self.columns)
+        workers_of(name, num_parallel_workers, 1)
+        chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
+        labels = next((array for name, array in zip(names, arrays, strict=True) if name == "label"), None)
+        super().__init__(Arrays(names, arrays, chosen, labels))

@@ -7,54 +7,110 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.errors import ApiValueError
+from mspc.api.dataset.draws import Draws
+from mspc.api.dataset.operation import Operation
+from mspc.api.dataset.rows import whole
+from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.types import dtype_of
 
 
-class TypeCast:
-    """Another element type."""
+class TypeCast(Operation):
+    """Another element type, of mspc or NumPy. data_type: the older name of the argument."""
 
-    def __init__(self, output_type: Any) -> None:
-        self.output_type = dtype_of(output_type).numpy
+    def __init__(self, output_type: Any = None, data_type: Any = None) -> None:
+        if (output_type is None) == (data_type is None):
+            raise ApiTypeError(f"{type(self).__name__}: output_type is missing")
+        self.output_type = dtype_of(data_type if output_type is None else output_type).numpy
 
-    def __call__(self, value: Any) -> np.ndarray:
-        return np.asarray(value).astype(self.output_type)
+    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+        return values.astype(self.output_type)
 
 
-class OneHot:
-    """A class number as a vector of zeros with a one."""
+class OneHot(Operation):
+    """A class number as a vector of zeros with a one, of the number's type; with `smoothing_rate` as Float32, a part of
+    the one spread over all classes."""
 
     def __init__(self, num_classes: int, smoothing_rate: float = 0.0) -> None:
-        self.num_classes = num_classes
+        self.num_classes = whole("OneHot", "num_classes", num_classes)
+        if not 0 <= smoothing_rate <= 1:
+            raise ApiValueError(f"OneHot: smoothing_rate {smoothing_rate} must be from 0 to 1")
         self.smoothing_rate = smoothing_rate
 
-    def __call__(self, label: Any) -> np.ndarray:
-        index = np.asarray(label)
-        if index.min() < 0 or index.max() >= self.num_classes:
-            raise ApiValueError(f"OneHot: label {label} is not below {self.num_classes}")
-        hot = np.eye(self.num_classes, dtype=np.float32)[index]
-        return hot * (1 - self.smoothing_rate) + self.smoothing_rate / self.num_classes
+    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+        if values.dtype.kind not in "iu":
+            raise ApiTypeError(f"OneHot: a label is an integer, not {values.dtype}")
+        if values.size and (values.min() < 0 or values.max() >= self.num_classes):
+            wrong = values[(values < 0) | (values >= self.num_classes)].flat[0]
+            raise ApiValueError(f"OneHot: label {wrong} is not from 0 to {self.num_classes - 1}")
+        if not self.smoothing_rate:
+            return np.eye(self.num_classes, dtype=values.dtype)[values]
+        hot = np.eye(self.num_classes, dtype=np.float32)[values]
+        return hot * np.float32(1 - self.smoothing_rate) + np.float32(self.smoothing_rate / self.num_classes)
+
+
+class Fill(Operation):
+    """Every element replaced by a number."""
+
+    def __init__(self, fill_value: Any) -> None:
+        self.fill_value = fill_value
+
+    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+        return np.full_like(values, self.fill_value)
 
 
 class Compose:
     """One operation after another."""
 
     def __init__(self, transforms: Sequence[Callable[..., Any]]) -> None:
-        self.transforms = list(transforms)
+        self.in_sequence = _listed("Compose", transforms)
 
     def __call__(self, *values: Any) -> Any:
-        result: Any = values
-        for transform in self.transforms:
-            result = transform(*result)
-            result = result if isinstance(result, tuple) else (result,)
-        return result if len(result) > 1 else result[0]
+        for transform in self.in_sequence:
+            made = transform(*values)
+            values = made if isinstance(made, tuple) else (made,)
+        return values if len(values) > 1 else values[0]
 
 
-class Fill:
-    """Every element replaced by a number."""
+class RandomApply:
+    """One operation after another with probability `prob`, drawn from NumPy's global generator."""
 
-    def __init__(self, fill_value: Any) -> None:
-        self.fill_value = fill_value
 
-    def __call__(self, value: Any) -> np.ndarray:
-        return np.full_like(np.asarray(value), self.fill_value)
+    def __init__(self, transforms: Sequence[Callable[..., Any]], prob: float = 0.5) -> None:
+        self.transform = Compose(_listed("RandomApply", transforms))
+        if not 0 <= prob <= 1:
+            raise ApiValueError(f"RandomApply: prob {prob} must be from 0 to 1")
+        self.prob = prob
+
+    def __call__(self, *values: Any) -> Any:
+        if np.random.random() < self.prob:
+            return self.transform(*values)
+        return values if len(values) > 1 else values[0]
+
+
+class RandomChoice:
+    """One of some operations, drawn from NumPy's global generator."""
+
+    def __init__(self, transforms: Sequence[Callable[..., Any]]) -> None:
+        self.transforms = _listed("RandomChoice", transforms)
+
+    def __call__(self, *values: Any) -> Any:
+        return self.transforms[np.random.randint(len(self.transforms))](*values)
+
+
+class RandomOrder:
+    """All operations, in an order drawn from NumPy's global generator."""
+
+    def __init__(self, transforms: Sequence[Callable[..., Any]]) -> None:
+        self.transforms = _listed("RandomOrder", transforms)
+
+    def __call__(self, *values: Any) -> Any:
+        return Compose([self.transforms[i] for i in np.random.permutation(len(self.transforms))])(*values)
+
+
+def _listed(name: str, transforms: Any) -> list[Any]:
+    if not isinstance(transforms, (list, tuple)) or not transforms:
+        raise ApiTypeError(f"{name}: transforms must be a list of operations, not {transforms!r}")
+    for transform in transforms:
+        if not callable(transform) or isinstance(transform, type):
+            raise ApiTypeError(f"{name}: {transform!r} is no operation")
+    return list(transforms)

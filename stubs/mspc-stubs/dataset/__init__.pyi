@@ -1,9 +1,24 @@
 # Made by `make goldens`.
+from mspc.api.dataset.stages.batching import BatchInfo as BatchInfo
+from mspc.api.dataset.images import Cifar100Dataset as Cifar100Dataset
 from mspc.api.dataset.images import Cifar10Dataset as Cifar10Dataset
 from mspc.api.dataset.pipeline import Dataset as Dataset
+from mspc.api.dataset.samplers import DistributedSampler as DistributedSampler
 from mspc.api.dataset.sources import GeneratorDataset as GeneratorDataset
+from mspc.api.dataset.images import ImageFolderDataset as ImageFolderDataset
+from mspc.api.dataset.samplers import IterSampler as IterSampler
 from mspc.api.dataset.images import MnistDataset as MnistDataset
 from mspc.api.dataset.sources import NumpySlicesDataset as NumpySlicesDataset
+from mspc.api.dataset.samplers import PKSampler as PKSampler
+from mspc.api.dataset.samplers import RandomSampler as RandomSampler
+from mspc.api.dataset.samplers import Sampler as Sampler
+from mspc.api.dataset.samplers import SequentialSampler as SequentialSampler
+from mspc.api.dataset.samplers import Shuffle as Shuffle
+from mspc.api.dataset.samplers import SubsetRandomSampler as SubsetRandomSampler
+from mspc.api.dataset.samplers import SubsetSampler as SubsetSampler
+from mspc.api.dataset.samplers import WeightedRandomSampler as WeightedRandomSampler
+from mspc.api.dataset import zip as zip
 from mspc.dataset import config as config
+from mspc.dataset import stages as stages
 from mspc.dataset import transforms as transforms
 from mspc.dataset import vision as vision

@@ -49,7 +49,7 @@ def test_every_module_of_the_table_imports(mindspore, module):
         ("mindspore.common.parameter", "Parameter", "mspc.api.common.parameter"),
         ("mindspore.common.initializer", "initializer", "mspc.api.common.initializer"),
         ("mindspore.communication.management", "get_rank", "mspc.api.communication.group"),
-        ("mindspore.dataset.vision.c_transforms", "Rescale", "mspc.api.dataset.vision"),
+        ("mindspore.dataset.vision.c_transforms", "Rescale", "mspc.api.dataset.vision.pixels"),
         ("mindspore.dataset.transforms.c_transforms", "TypeCast", "mspc.api.dataset.transforms"),
         ("mindspore.parallel.auto_parallel", "AutoParallel", "mspc.api.parallel.auto_parallel"),
         ("mindspore.nn.utils", "no_init_parameters", "mspc.api.nn.utils"),

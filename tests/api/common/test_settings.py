@@ -67,6 +67,8 @@ DONE_ANYWAY = {
     "sharding_propagation": "the search there is",
     "gpu_config": "its entries", "parallel_optimizer_config": "its entries",
     "strategy_ckpt_config": "its entries", "pipeline_config": "its entries",
+    "num_parallel_workers": "data pipelines read it, which no graph knows of",
+    "prefetch_size": "data pipelines read it, which no graph knows of",
 }  # fmt: skip
 """Heeded without anybody reading the value."""
 CASES = [(function, name) for function, (_, table) in FUNCTIONS.items() for name, _ in with_entries(table)]

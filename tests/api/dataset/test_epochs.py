@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from mspc import dataset as ds
-from tests.api.nn.test_dataset import Items, first, numbers
+from tests.api.dataset.test_pipeline import Items, first, numbers
 
 
 def endless():

@@ -74,11 +74,11 @@ def test_shards_divide_the_rows():
         ds.GeneratorDataset(Items(), ["a", "b"], shuffle=False, num_shards=4, shard_id=i) for i in range(4)
     ]
     assert [first(s) for s in shards] == [[0, 4], [1, 5], [2, 0], [3, 1]]
-    ms.set_seed(1)
-    mixed = [ds.NumpySlicesDataset(np.arange(8), "x", num_shards=2, shard_id=i) for i in range(2)]
-    for shard in mixed:
-        shard.key = 1
-    assert sorted(first(mixed[0]) + first(mixed[1])) == list(range(8))
+    mixed = []
+    for i in range(2):
+        ms.set_seed(1)
+        mixed += first(ds.NumpySlicesDataset(np.arange(8), "x", num_shards=2, shard_id=i))
+    assert sorted(mixed) == list(range(8))
     streamed = ds.GeneratorDataset(lambda: range(5), ["x"], num_shards=2, shard_id=1)
     assert (first(streamed), streamed.get_dataset_size()) == ([1, 3], 2)
 
@@ -137,7 +137,7 @@ def test_columns_can_be_chosen_when_read():
         (lambda: numbers().batch(0), ValueError, "batch: batch_size 0 must be at least 1"),
         (lambda: numbers().map(3), TypeError, "map: 3 is no operation"),
         (lambda: numbers().map(len, "y"), ValueError, "there is no column 'y'; there are 'x'"),
-        (lambda: numbers().repeat(), ValueError, "repeat without a count is not supported"),
+        (lambda: len(numbers().repeat()), ValueError, "a data set that is repeated for ever has no size"),
         (
             lambda: first(ds.GeneratorDataset(lambda: iter([np.ones(1), np.ones(2)]), ["x"]).batch(2)),
             ValueError,
@@ -151,7 +151,7 @@ def test_columns_can_be_chosen_when_read():
         (
             lambda: ds.GeneratorDataset([1], "x", num_shards=2, shard_id=2),
             ValueError,
-            "shard_id 2 must be below num_shards 2",
+            "GeneratorDataset: shard_id 2 must be below num_shards 2",
         ),
         (
             lambda: ds.MnistDataset("none", "training"),
@@ -225,7 +225,7 @@ def test_the_tutorials_image_pipeline(tmp_path):
 
 def test_image_operations():
     image = np.arange(16, dtype=np.uint8).reshape(4, 4, 1)
-    assert ds.vision.Resize((2, 2))(image)[..., 0].tolist() == [[2, 4], [10, 12]]
+    assert ds.vision.Resize((2, 2))(image)[..., 0].tolist() == [[4, 5], [10, 11]]
     assert ds.vision.Resize((8, 8), ds.vision.Inter.NEAREST)(image).shape == (8, 8, 1)
     assert ds.vision.Resize(2)(np.zeros((4, 8, 3), np.uint8)).shape == (2, 4, 3)
     assert np.array_equal(ds.vision.RandomHorizontalFlip(1.0)(image), image[:, ::-1])
@@ -249,7 +249,7 @@ def test_cifar10_reads_binary_files(tmp_path):
     (tmp_path / "test_batch.bin").write_bytes(b"123")
     with pytest.raises(MspcError, match="holds 3 bytes, no multiple of 3073: it is damaged"):
         ds.Cifar10Dataset(str(tmp_path), "test")
-    with pytest.raises(MspcError, match=r"there is no file 'test_batch\.bin'"):
+    with pytest.raises(MspcError, match=r"Cifar10Dataset: there is no folder '.*none'"):
         ds.Cifar10Dataset(str(tmp_path / "none"), "test")
 
 

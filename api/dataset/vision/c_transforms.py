@@ -1,0 +1,54 @@
+"""Operations on images under the names of MindSpore 1: arrays in, arrays out."""
+
+from __future__ import annotations
+
+from mspc.api.dataset.rows import flag
+from mspc.api.dataset.vision import (
+    HWC2CHW,
+    Border,
+    CenterCrop,
+    Crop,
+    HorizontalFlip,
+    Inter,
+    Normalize,
+    Pad,
+    RandomColorAdjust,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Rescale,
+    Resize,
+    VerticalFlip,
+    convert,
+)
+from mspc.api.errors import ApiValueError
+
+__all__ = [
+    "HWC2CHW",
+    "Border",
+    "CenterCrop",
+    "Crop",
+    "Decode",
+    "HorizontalFlip",
+    "Inter",
+    "Normalize",
+    "Pad",
+    "RandomColorAdjust",
+    "RandomCrop",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "RandomVerticalFlip",
+    "Rescale",
+    "Resize",
+    "VerticalFlip",
+]
+
+
+class Decode(convert.Decode):
+    """The RGB image of the bytes of a file. Raises ValueError for rgb=False."""
+
+    def __init__(self, rgb: bool = True) -> None:
+        super().__init__()
+        if not flag("Decode", "rgb", rgb):
+            raise ApiValueError("Decode: rgb=False is not supported")

@@ -1,0 +1,60 @@
+"""Bytes of files, images of Pillow and arrays into each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mspc.api.dataset.draws import Draws
+from mspc.api.dataset.operation import EachOperation, Operation, as_array, is_image
+from mspc.api.dataset.pillow import decoded, image_of
+from mspc.api.dataset.rows import flag
+from mspc.api.dataset.stages.block import Column
+from mspc.api.dataset.transforms import TypeCast
+from mspc.api.errors import ApiTypeError
+
+
+class Decode(EachOperation):
+    """The RGB image [height, width, 3] of the bytes of a file (JPEG, PNG, BMP, ...). to_pil: an image of Pillow."""
+
+    def __init__(self, to_pil: bool = False) -> None:
+        self.to_pil = flag("Decode", "to_pil", to_pil)
+
+    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+        if value.ndim != 1 or value.dtype.kind not in "iu" or value.dtype.itemsize != 1:
+            raise ApiTypeError(
+                f"Decode: takes the bytes of a file, one dimension of UInt8, not shape {value.shape} of {value.dtype}"
+            )
+        return np.asarray(decoded("Decode", value))
+
+    def one(self, value: Any, draws: Draws) -> Any:
+        raw = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else as_array("Decode", value)
+        found = self.single(raw, draws)
+        return image_of(found) if self.to_pil else found
+
+    def column(self, values: Column, draws: Draws) -> Column:
+        if not self.to_pil:
+            return super().column(values, draws)
+        return [self.one(value, draws) for value in values]
+
+
+class ToPIL(Operation):
+    """An array of bytes as an image of Pillow."""
+
+    def one(self, value: Any, draws: Draws) -> Any:
+        return value if is_image(value) else image_of(as_array("ToPIL", value))
+
+    def column(self, values: Column, draws: Draws) -> Column:
+        return [self.one(value, draws) for value in values]
+
+
+class ToNumpy(Operation):
+    """An image of Pillow as an array [height, width, channels]."""
+
+    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+        return values
+
+
+class ToType(TypeCast):
+    """Another element type."""

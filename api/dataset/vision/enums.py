@@ -1,0 +1,34 @@
+"""Choices that operations on images take: how values between pixels are found, and what borders hold."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+
+
+class Inter(IntEnum):
+    """How values between pixels are found; Pillow's filters, which average over all pixels that a new one covers."""
+
+    NEAREST = 0
+    ANTIALIAS = 1
+    BILINEAR = LINEAR = 2
+    BICUBIC = CUBIC = 3
+    AREA = 4
+    PILCUBIC = 5
+
+    @property
+    def filter(self) -> str:
+        """The name of Pillow's filter."""
+        return _FILTERS[int(self)]
+
+
+_FILTERS = ("NEAREST", "LANCZOS", "BILINEAR", "BICUBIC", "BOX", "BICUBIC")
+
+
+class Border(StrEnum):
+    """What the border of a padded image holds: a value; the pixel at the edge; the image mirrored, without (REFLECT) or
+    with (SYMMETRIC) the pixel at the edge."""
+
+    CONSTANT = "constant"
+    EDGE = "edge"
+    REFLECT = "reflect"
+    SYMMETRIC = "symmetric"
