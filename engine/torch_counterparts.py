@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mspc.engine.torch_attention import attention
 from mspc.ir.diagnostics import MspcError
 
 Tensor = Any
@@ -365,7 +366,10 @@ def _losses(torch: Any) -> dict[str, Counterpart]:
 
 
 def _masks(torch: Any) -> dict[str, Counterpart]:
-    return {"DropoutDoMask": lambda op, x, mask, keep: x * mask / keep.detach()}
+    return {
+        "DropoutDoMask": lambda op, x, mask, keep: x * mask / keep.detach(),
+        "FlashAttentionScore": attention(torch),
+    }
 
 
 def counterparts_of_draws(torch: Any) -> dict[str, Counterpart]:

@@ -41,11 +41,12 @@ def test_an_operator_equals_its_counterpart(name: str) -> None:
             if found is None:
                 continue
             judged += 1
+            smooth = sample.gradient or name == "FlashAttentionScore"  # of which one result alone has a gradient
             for part, tensor in zip(parts, found, strict=True):
                 if tensor is not None:
                     row = compare("operator", name, judge.array(tensor, part), np.asarray(part), 1e-9)
                     assert row.same, (sample, row)
-            for expected, mine in judge.rule(op, operands, parts, backend) if sample.gradient else ():
+            for expected, mine in judge.rule(op, operands, parts, backend) if smooth else ():
                 row = compare("rule", name, expected, np.asarray(mine), 1e-7)
                 assert row.same or np.abs(expected - mine).max() < 1e-12, (sample, row)
         return judged
