@@ -2,12 +2,14 @@
 
 Draws COUNT seeds from SEED. Each grows a network of 2 to 24 ranks; its steps on all ranks must equal one device's, in
 float64. Prints a line for each network that does not, with its seed, and a closing line; exits with 1 if there is any.
-`--processes N` shares the seeds over N processes, `--steps N` runs so many steps, `--only SEED` one network.
+`--processes N` shares the seeds over N processes (with OPENBLAS_NUM_THREADS=1), `--steps N` runs so many steps,
+`--only SEED` one network. Graphs are checked behind every pass, as in all tests.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 import time
@@ -21,7 +23,7 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ops.modules import load_operators
-from mspc.passes.base import parse_passes, run_passes
+from mspc.passes.base import VERIFY, parse_passes, run_passes
 from tests.interpret import Apart, same, steps_on_ranks, steps_whole
 from tests.networks import PASSES, RandomNetwork, usable
 
@@ -114,6 +116,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--only", type=int, help="the seed of one network, as a line names it")
     given = parser.parse_args()
+    os.environ[VERIFY] = "1"
     load_operators()
     names, start, total = usable(), time.perf_counter(), Found()
     work = [[given.only]] if given.only is not None else batches(given.seed, given.count)
