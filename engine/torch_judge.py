@@ -10,6 +10,7 @@ import numpy as np
 
 from mspc.engine.torch_counterparts import counterparts, counterparts_of_draws
 from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.op import NotDifferentiable, Op
@@ -76,8 +77,11 @@ class TorchJudge:
         weights = {i: generator.uniform(0.5, 1.5, np.shape(results[i])) for i in judged}
         total = sum((found[i] * self.torch.tensor(w)).sum() for i, w in weights.items())  # type: ignore[operator]
         wanted = [i for i, tensor in enumerate(tensors) if tensor.requires_grad]
-        theirs = self.torch.autograd.grad(total, [tensors[i] for i in wanted], allow_unused=True)
-        mine = _gradients(op, operands, len(results), weights, backend)
+        try:
+            theirs = self.torch.autograd.grad(total, [tensors[i] for i in wanted], allow_unused=True)
+            mine = _gradients(op, operands, len(results), weights, backend)
+        except (*REFUSED, MspcError):  # one of the two does not differentiate it
+            return []
         pairs = [(theirs[at], mine[i], operands[i]) for at, i in enumerate(wanted) if i not in op.distributions]
         zeros = [np.zeros_like(operand) for _, _, operand in pairs]
         return [
