@@ -149,10 +149,11 @@ class _Gradients:
         result = self.values[node]
         parts = result if isinstance(result, tuple) else (result,)
         pairs = self.judge.rule(op, operands, parts, self.backend)
-        scale = max((_size(expected) for expected, _ in pairs), default=0.0)
+        largest = max((_size(expected) for expected, _ in pairs), default=0.0)
+        # Where an operator is flat, 1 less its result's square may be nothing but rounding.
+        zero = max(ZERO * largest, epsilon_of("Float64"))
         for expected, mine in pairs:
-            row = compare("rule", op.name, expected, mine, GRADIENTS, Noise(ZERO * scale, ZERO * scale))
-            self.found.add(row, node)
+            self.found.add(compare("rule", op.name, expected, mine, GRADIENTS, Noise(zero, zero)), node)
 
     def _whole(self, judged: Judged) -> None:
         """A row for every parameter: PyTorch differentiates the forward graph, mspc's own graph has its gradients."""

@@ -35,7 +35,7 @@ class TorchJudge:
         array = np.asarray(array)
         if array.dtype.name == "bfloat16":
             return self.torch.tensor(array.astype(np.float32)).to(self.torch.bfloat16)
-        return self.torch.tensor(array)
+        return self.torch.tensor(np.ascontiguousarray(array).reshape(array.shape))
 
     def array(self, tensor: Tensor, like: Array) -> Array:
         """The tensor's elements, of the element type of another array."""
