@@ -28,19 +28,20 @@ GRADIENTS = 1e-6
 """How far gradients in Float64 may be apart, relative to the largest element: some kernels compute in Float32."""
 ZERO = 1e-12
 """What stands for zero beside the largest of the gradients that are compared."""
-STRUCTURAL = (Depend, MakeTuple, StopGradient, TupleGetItem)
 
 
 @dataclass
 class Against:
     """What was compared. first: the first operator that differs. judged, without: operators of the graph with a
-    counterpart, and those that have none, by their names. unjudged: parameters whose gradients come through these."""
+    counterpart, and those that have none, by their names. backward: those of the backward graph that have none: what
+    they compute is what gradients are made of. unjudged: parameters whose gradients come through what has none."""
 
     version: str
     rows: list[Row] = field(default_factory=list[Row])
     first: Node | None = None
     judged: Counter[str] = field(default_factory=Counter[str])
     without: Counter[str] = field(default_factory=Counter[str])
+    backward: Counter[str] = field(default_factory=Counter[str])
     unjudged: list[str] = field(default_factory=list[str])
 
     def add(self, row: Row, node: Node) -> None:
@@ -85,7 +86,7 @@ def _values(judge: TorchJudge, graph: Graph, given: dict[str, Array], backend: N
         for node in graph.nodes:
             op = node.op
             operands = [value_at(values, value) for value in node.inputs]
-            if isinstance(op, STRUCTURAL):
+            if _is_structural(op):
                 values[node] = op.kernel(backend)(*operands)
                 continue
             tensors = [judge.tensor(operand) for operand in operands]
@@ -93,13 +94,18 @@ def _values(judge: TorchJudge, graph: Graph, given: dict[str, Array], backend: N
             parts = result if isinstance(result, tuple) else (result,)
             theirs = None if op.mutates else judge.call(op, tensors, parts)
             if theirs is None:
-                found.without[op.name] += 1
+                (found.backward if node.phase == "backward" else found.without)[op.name] += 1
                 continue
             found.judged[op.name] += 1
             for part, tensor in zip(parts, theirs, strict=True):
                 if tensor is not None:
                     expected = judge.array(tensor, part)
                     found.add(compare("operator", op.name, expected, part, least, _rounding(operands, part)), node)
+
+
+def _is_structural(op: Any) -> bool:
+    """Whether an operator computes nothing."""
+    return op.constrains or isinstance(op, Depend | MakeTuple | StopGradient | TupleGetItem)
 
 
 def _rounding(operands: Sequence[Array], result: Array) -> Noise:
@@ -132,7 +138,7 @@ class _Gradients:
             self.found.unjudged += [p.name for judged in self.doubled.judged for p in judged.gradients]
             return
         for node in self.forward:
-            if isinstance(node.op, Op) and not isinstance(node.op, STRUCTURAL) and not node.op.mutates:
+            if isinstance(node.op, Op) and not _is_structural(node.op) and not node.op.mutates:
                 self._rule(node, node.op)
         for judged in self.doubled.judged:
             self._whole(judged)
@@ -143,10 +149,11 @@ class _Gradients:
         result = self.values[node]
         parts = result if isinstance(result, tuple) else (result,)
         pairs = self.judge.rule(op, operands, parts, self.backend)
-        scale = max((_size(expected) for expected, _ in pairs), default=0.0)
+        largest = max((_size(expected) for expected, _ in pairs), default=0.0)
+        # Where an operator is flat, 1 less its result's square may be nothing but rounding.
+        zero = max(ZERO * largest, epsilon_of("Float64"))
         for expected, mine in pairs:
-            row = compare("rule", op.name, expected, mine, GRADIENTS, Noise(ZERO * scale, ZERO * scale))
-            self.found.add(row, node)
+            self.found.add(compare("rule", op.name, expected, mine, GRADIENTS, Noise(zero, zero)), node)
 
     def _whole(self, judged: Judged) -> None:
         """A row for every parameter: PyTorch differentiates the forward graph, mspc's own graph has its gradients."""
@@ -176,7 +183,7 @@ class _Gradients:
             return tuple(operands)
         if isinstance(op, TupleGetItem):
             return operands[0][op.index]
-        if isinstance(op, StopGradient | Depend):
+        if _is_structural(op):
             return operands[0].detach() if isinstance(op, StopGradient) else operands[0]
         own = self.values[node]
         parts = own if isinstance(own, tuple) else (own,)

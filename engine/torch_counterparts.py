@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mspc.engine.torch_attention import attention
 from mspc.ir.diagnostics import MspcError
 
 Tensor = Any
@@ -344,7 +345,9 @@ def _places(torch: Any) -> dict[str, Counterpart]:
 def _losses(torch: Any) -> dict[str, Counterpart]:
     functional = torch.nn.functional
 
-    def cross_entropy(op: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def cross_entropy(op: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor] | None:
+        if not torch.allclose(labels.sum(-1), torch.ones((), dtype=labels.dtype)):
+            return None  # its gradient is that of distributions
         loss = -(labels.detach() * torch.log_softmax(logits, -1)).sum(-1)
         return loss, (torch.softmax(logits, -1) - labels).detach()
 
@@ -353,8 +356,13 @@ def _losses(torch: Any) -> dict[str, Counterpart]:
             return None
         return functional.cross_entropy(logits, labels.long())
 
+    def binary(op: Any, x: Tensor, labels: Tensor, *weight: Tensor) -> Tensor:
+        fixed = [operand.detach() for operand in (labels, *weight)]
+        return functional.binary_cross_entropy(x, *fixed, reduction=op.reduction)
+
     return {
-        "KLDivLoss": lambda op, x, target: functional.kl_div(x, target, reduction=op.reduction),
+        "BinaryCrossEntropy": binary,
+        "KLDivLoss": lambda op, x, labels: functional.kl_div(x, labels.detach(), reduction=op.reduction),
         "SigmoidCrossEntropyWithLogits": lambda op, x, y: functional.binary_cross_entropy_with_logits(
             x, y, reduction="none"
         ),
@@ -365,7 +373,10 @@ def _losses(torch: Any) -> dict[str, Counterpart]:
 
 
 def _masks(torch: Any) -> dict[str, Counterpart]:
-    return {"DropoutDoMask": lambda op, x, mask, keep: x * mask / keep.detach()}
+    return {
+        "DropoutDoMask": lambda op, x, mask, keep: x * mask / keep.detach(),
+        "FlashAttentionScore": attention(torch),
+    }
 
 
 def counterparts_of_draws(torch: Any) -> dict[str, Counterpart]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from mspc.engine.torch_counterparts import counterparts, counterparts_of_draws
 from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.op import NotDifferentiable, Op
@@ -33,7 +35,7 @@ class TorchJudge:
         array = np.asarray(array)
         if array.dtype.name == "bfloat16":
             return self.torch.tensor(array.astype(np.float32)).to(self.torch.bfloat16)
-        return self.torch.tensor(array)
+        return self.torch.tensor(np.ascontiguousarray(array).reshape(array.shape))
 
     def array(self, tensor: Tensor, like: Array) -> Array:
         """The tensor's elements, of the element type of another array."""
@@ -44,13 +46,15 @@ class TorchJudge:
     def call(self, op: Any, operands: Sequence[Tensor], results: Sequence[Array]) -> tuple[Tensor | None, ...] | None:
         """What PyTorch makes of the operands, None for what is not judged; None where it has no counterpart. results:
         what mspc made."""
+        if op.name in self.draws:
+            operands = ([self.tensor(result) for result in results], *operands)
+        function = self.draws.get(op.name) or self.table.get(op.name)
+        if function is None:
+            return None
         try:
-            if op.name in self.draws:
-                found = self.draws[op.name](op, [self.tensor(r) for r in results], *operands)
-            elif op.name in self.table:
-                found = self.table[op.name](op, *operands)
-            else:
-                return None
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of what PyTorch plans to change
+                found = function(op, *operands)
         except REFUSED:
             return None
         if found is None:
@@ -73,10 +77,17 @@ class TorchJudge:
         weights = {i: generator.uniform(0.5, 1.5, np.shape(results[i])) for i in judged}
         total = sum((found[i] * self.torch.tensor(w)).sum() for i, w in weights.items())  # type: ignore[operator]
         wanted = [i for i, tensor in enumerate(tensors) if tensor.requires_grad]
-        theirs = self.torch.autograd.grad(total, [tensors[i] for i in wanted], allow_unused=True)
-        mine = _gradients(op, operands, len(results), weights, backend)
-        pairs = [(theirs[place], mine[i], operands[i]) for place, i in enumerate(wanted) if mine[i] is not None]
-        return [(np.zeros_like(x) if t is None else self.array(t, x), g) for t, g, x in pairs]
+        try:
+            theirs = self.torch.autograd.grad(total, [tensors[i] for i in wanted], allow_unused=True)
+            mine = _gradients(op, operands, len(results), weights, backend)
+        except (*REFUSED, MspcError):  # one of the two does not differentiate it
+            return []
+        pairs = [(theirs[at], mine[i], operands[i]) for at, i in enumerate(wanted) if i not in op.distributions]
+        zeros = [np.zeros_like(operand) for _, _, operand in pairs]
+        return [
+            (zero if tensor is None else self.array(tensor, zero), zero if gradient is None else gradient)
+            for (tensor, gradient, _), zero in zip(pairs, zeros, strict=True)
+        ]
 
 
 def _gradients(

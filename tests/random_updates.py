@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import random
+from typing import Any, Protocol
 
-from mspc.ir.graph import Node, Parameter, Value
+import numpy as np
+
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT64, TensorType, dtype_of
 from mspc.ops.control.structural import Gradient, TupleGetItem
 from mspc.ops.op import REGISTRY
-
-if TYPE_CHECKING:
-    from tests.networks import RandomNetwork
 
 OPTIMIZERS = ("SGD", "ApplyMomentum", "Adam", "AdamWeightDecay")
 """Operators that are optimizers: their operands say what they take."""
@@ -22,10 +23,29 @@ NUMBERS = {
 SCATTERS = ("ScatterAdd", "ScatterSub", "ScatterMax", "ScatterMin", "ScatterUpdate")
 
 
+class Grown(Protocol):
+    """What a network has and does while it grows; see `tests/networks.py`."""
+
+    rng: random.Random
+    random: np.random.Generator
+    builder: Builder
+    graph: Graph
+    feeds: dict[str, np.ndarray]
+
+    @property
+    def weights(self) -> list[Parameter]: ...
+
+    def parameter(self, name: str, type: TensorType, low: float, high: float, kind: str = ...) -> Parameter: ...
+
+    def drawn(self, type: TensorType, low: float, high: float) -> np.ndarray: ...
+
+    def op(self, name: str, *inputs: Value, **fields: object) -> Node: ...
+
+
 class _Updates:
     """Emits what stands behind the gradients, without strategies, as optimizers do."""
 
-    def __init__(self, network: RandomNetwork) -> None:
+    def __init__(self, network: Grown) -> None:
         self.network = network
         self.builder = network.builder
 
@@ -109,7 +129,7 @@ class _Updates:
             update(weight, gradient)
 
 
-def finish(network: RandomNetwork, last: Value) -> None:
+def finish(network: Grown, last: Value) -> None:
     """A scalar loss of a value of two dimensions, the gradients of all weights, and their updates."""
     rng, b = network.rng, network.builder
     scaled = network.op("Tanh", last)

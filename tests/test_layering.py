@@ -24,7 +24,7 @@ LAYERS: dict[str, str] = {
     "commands": "ir sharding ops analysis passes runtime api compiler engine",
 }
 """Top folders of mspc and what each may import beside itself: the one list that a new top folder is entered in."""
-ONLY_IN = {"cupy": "runtime/", "mpi4py": "runtime/comm/mpi_library.py"}
+ONLY_IN = {"cupy": "runtime/", "mpi4py": "runtime/comm/mpi_library.py", "torch": "engine/torch_counterparts.py"}
 THIRD_PARTY = {"ir": {"numpy", "lark", "networkx", "ml_dtypes"}}
 READS_LAUNCHERS = "engine/ranks/"
 LAUNCHER_VARIABLE = re.compile(r"\b(OMPI|PMIX?|SLURM|RANK)_[A-Z]+|RANK_TABLE_FILE")

@@ -44,7 +44,8 @@ def verdict(rows: Sequence[Row], where: str, beside: str, first: Node | None) ->
     worst = max((r for r in rows if not r.excused), key=lambda r: r.difference, default=None)
     if worst is not None and worst.difference:
         text += f"; the worst is {worst.kind} {worst.name}, by {worst.difference:.1e}"
-    return f"{text}; {excused} more by rounding that the update has grown" if excused else text
+    grown = " that the update has grown" if any(r.excused and r.kind == "parameter" for r in rows) else ""
+    return f"{text}; {excused} more by rounding{grown}" if excused else text
 
 
 def _values(count: int) -> str:

@@ -57,8 +57,9 @@ def report_against(found: Against, json: Path | None, loudness: Loudness, seed: 
 def _counted(found: Against) -> str:
     """How many operators have a counterpart, and which have none."""
     names = [name if count == 1 else f"{count} {name}" for name, count in sorted(found.without.items())]
-    rest = f": {', '.join(names)}" if names else ""
-    return f"{found.judged.total()} operators have a counterpart, {found.without.total()} have none{rest}"
+    rest = f" ({', '.join(names)})" if names else ""
+    behind = f"; of the backward graph, judged by the gradients: {found.backward.total()}" if found.backward else ""
+    return f"operators with a counterpart: {found.judged.total()}; without: {found.without.total()}{rest}{behind}"
 
 
 def _check(rows: Sequence[Row], first: Node | None, between: str, notes: Sequence[str]) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from mspc.cli import app
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import ExecutionError, MspcError
@@ -266,3 +269,20 @@ def test_integers_lie_where_the_network_has_places(tmp_path: Path, capsys: pytes
         "input shifted: integers in [0, 8)",
         "input other: integers in [0, 8)",
     ]
+
+
+def test_pytorch_is_asked_for_where_it_is_missing(
+    script: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MspcError) as raised:
+        verify_target(script("stand_alone", "", ""), CompileOptions(), seed=0, with_torch=True)
+    assert raised.value.exit_status == 2
+    assert raised.value.message == "verify --against torch needs PyTorch, which is not installed"
+    assert list(raised.value.notes) == ["pip install 'mspc[oracle]'"]
+
+
+def test_another_judge_is_no_choice() -> None:
+    done = CliRunner().invoke(app, ["verify", "net.py", "--against", "numpy"])
+    assert done.exit_code == 2
+    assert "torch" in done.output

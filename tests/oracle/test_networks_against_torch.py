@@ -1,0 +1,46 @@
+"""Random networks of all operators with samples, on one device beside PyTorch."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from mspc.engine.against_torch import Against, against_torch
+from mspc.engine.doubled import Doubled, requests
+from mspc.engine.made_inputs import MadeInput
+from mspc.engine.verification import STEPS, Program
+from mspc.ir.graph import Graph
+from mspc.ops.modules import load_operators
+from mspc.passes.base import parse_passes, run_passes
+from tests.networks import RandomNetwork, usable
+
+pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
+SEED, COUNT = 20261122, 60
+
+
+def beside_torch(seed: int) -> Against:
+    """What is found in a network."""
+    network = RandomNetwork(seed, usable())
+    asked = requests(network.graph)
+    graph = run_passes(network.graph, parse_passes("grad"))
+    inputs = [p.name for p in graph.parameters if p.kind == "input"]
+    made = {name: MadeInput((network.feeds[name],) * STEPS, "") for name in inputs}
+
+    def graph_of(rank: int) -> Graph:
+        return graph
+
+    doubled = Doubled.of(graph, asked)
+    return against_torch(Program(graph, graph, 1, doubled, network.feeds, lambda _: made, graph_of, graph_of))
+
+
+def test_networks_equal_pytorch() -> None:
+    load_operators()
+    generator = random.Random(SEED)
+    kinds: set[tuple[str, str]] = set()
+    for seed in [generator.getrandbits(48) for _ in range(COUNT)]:
+        found = beside_torch(seed)
+        assert [row for row in found.rows if not row.same] == [], f"seed {seed}"
+        kinds |= {(row.kind, row.name) for row in found.rows if row.kind != "gradient"}
+    assert len({name for kind, name in kinds if kind == "operator"}) > 60
+    assert len({name for kind, name in kinds if kind == "rule"}) > 40
