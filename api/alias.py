@@ -25,7 +25,6 @@ _INTERNAL = frozenset(
 OTHER_NAMES: dict[str, str] = {
     "common.dtype": "api.common.dtype",
     "communication.management": "api.communication",
-    "communication.comm_func": "api.communication",
     "device": "api.runtime",
     "dtype": "api.common.dtype",
     "dataset.transforms.c_transforms": "api.dataset.transforms",

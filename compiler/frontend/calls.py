@@ -15,6 +15,7 @@ from mspc.api.common.gradient import GradientFunction, JitFunction
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.optim.optimizer import Optimizer
+from mspc.api.ops.morphing import Morph
 from mspc.api.ops.multitype import MultitypeFuncGraph
 from mspc.api.ops.primitive import Primitive
 from mspc.compiler.frontend.arguments import bind
@@ -100,7 +101,7 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
         return _call_tensor_method(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, GradientFunction):
         return _call_gradient(tracer, frame, node, fn, args, kwargs)
-    if isinstance(fn, JitFunction):
+    if isinstance(fn, JitFunction | Morph):
         return call(tracer, frame, node, fn.fn, args, kwargs, held)
     if isinstance(fn, MultitypeFuncGraph):
         try:

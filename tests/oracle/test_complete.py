@@ -11,11 +11,11 @@ REASONS = {
     "ranks talk to each other, or say how a network is split: tests of collectives and of sharding hold them":
         """ops.AllGather ops.AllReduce ops.AlltoAll ops.Barrier ops.Broadcast ops.Exchange ops.NeighborExchange
         ops.Receive ops.Redistribute ops.ReduceScatter ops.Regroup ops.Send ops.ShardingConstraint ops.LocalSlice
-        ops.PasteSlices ops.reshard ops._VirtualDataset ops.ReduceOp""",
+        ops.PasteSlices ops.reshard ops._VirtualDataset ops.ReduceOp ops.AlltoAllV""",
     "a graph's statement, nothing to compute":
         """ops.Depend ops.depend ops.MakeTuple ops.TupleGetItem ops.Gradient ops.GradOperation ops.grad
         ops.value_and_grad ops.StopGradient ops.stop_gradient ops.HyperMap ops.Map ops.MultitypeFuncGraph ops.Primitive
-        ops.partial ops.DumpGradient ops.TensorDump ops.tensordump""",
+        ops.partial ops.Morph ops.constexpr ops._primexpr ops.DumpGradient ops.TensorDump ops.tensordump""",
     "known at compile time": "ops.DType ops.Rank ops.Shape ops.dtype Tensor.type",
     "passes make it of other operators, and hold it against these":
         "ops.FusedElementwise ops.FusedLayerNorm ops.FusedLayerNormGrad ops.FusedMatMul ops.GroupedUpdate",

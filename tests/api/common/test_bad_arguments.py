@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -25,11 +26,8 @@ NAMES = [
 
 
 def attempt(function: Callable[..., Any], *args: Any) -> None:
-    try:
-        with np.errstate(all="ignore"):
-            function(*args)
-    except MspcError as error:
-        assert error.message
+    with np.errstate(all="ignore"), contextlib.suppress(MspcError):
+        function(*args)
 
 
 @pytest.mark.parametrize("name", NAMES)
