@@ -161,11 +161,14 @@ def call_cell(
     result = cut(tracer, result, cell.out_strategy, "out_strategy")
     if "result_float" in flags:
         result = as_float(tracer, result, flags["result_float"])
-    nodes = tracer.builder.nodes
+    asked: dict[str, Any] = {}
     if flags.get("recompute"):
-        for made in nodes[first:]:
-            if made.phase == "forward":
-                made.attrs["recompute"] = f"{tracer.builder.scope}, call {first}"
+        asked["recompute"] = f"{tracer.builder.scope}, call {first}"
+    if flags.get("strategy_gen_mode"):
+        asked["strategy_gen_mode"] = flags["strategy_gen_mode"]
+    for made in tracer.builder.nodes[first:] if asked else ():
+        if made.phase == "forward":
+            made.attrs |= asked
     return result
 
 

@@ -31,6 +31,16 @@ def cut_batch(search: Search, forward: list[Node]) -> None:
     search.structure(forward)
 
 
+def cut_asked(search: Search, forward: list[Node]) -> None:
+    """Cut the operators of data parallel cells along the batch; those that follow their neighbours are left to that."""
+    for node in forward:
+        rule, op = search.rules[node], cast(Op, node.op)
+        if node.attrs.get("strategy_gen_mode") != "data_parallel" or rule is None or node.in_layouts is not None:
+            continue
+        if not (op.follows_neighbours or op.operandwise or is_master(stored(node))):
+            search.take(node, batch_choice(node, rule, search.ranks), "batch")
+
+
 def spread(search: Search, forward: list[Node]) -> None:
     """Sharding propagation: downstream from what is decided, then upstream, until nothing is left to reach."""
     reached = {node for node in forward if node.in_layouts is not None}
