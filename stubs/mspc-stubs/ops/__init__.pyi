@@ -4,9 +4,11 @@ from mspc.api.ops.primitive import Primitive as Primitive
 from mspc.api.common.gradient import GradOperation as GradOperation
 from mspc.api.ops.hyper_map import HyperMap as HyperMap
 from mspc.api.ops.hyper_map import Map as Map
+from mspc.api.ops.morphing import Morph as Morph
 from mspc.api.ops.multitype import MultitypeFuncGraph as MultitypeFuncGraph
 from mspc.api.communication.group import ReduceOp as ReduceOp
 from mspc.api.nn.virtual_dataset import _VirtualDataset as _VirtualDataset
+from mspc.api.ops.compile_time import _primexpr as _primexpr
 from mspc.api.ops.function.math_func import all as all
 from mspc.api.ops.function.math_func import amax as amax
 from mspc.api.ops.function.math_func import amin as amin
@@ -27,6 +29,7 @@ from mspc.api.ops.function.math_func import clip as clip
 from mspc.api.ops.function.math_func import clip_by_global_norm as clip_by_global_norm
 from mspc.api.ops.function.math_func import clip_by_value as clip_by_value
 from mspc.api.ops.function.array_func import concat as concat
+from mspc.api.ops.compile_time import constexpr as constexpr
 from mspc.api.ops.function.loss_func import cosine_embedding_loss as cosine_embedding_loss
 from mspc.api.ops.function.loss_func import cross_entropy as cross_entropy
 from mspc.api.ops.function.math_func import cumprod as cumprod
@@ -178,8 +181,14 @@ class AllReduce(Primitive):
 class AlltoAll(Primitive):
     """Piece i of the tensor, cut along `split_dim`, goes to rank i of the group; what arrives is joined along"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AlltoAllV(Primitive):
+    """Pieces of a tensor of one dimension go to the ranks of the group in order, and what arrives is joined in order."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ApplyMomentum(Primitive):
     """accumulation = accumulation * momentum + gradient; variable -= learning_rate * accumulation."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ApplyRotaryPosEmb(Primitive):
+    """(query, key), each x * cos + rotated(x) * sin, where rotated(x) is its second half, negated, before its first."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ApproximateEqual(Primitive):
     """Whether |x - y| is below the tolerance."""
@@ -228,6 +237,9 @@ class Barrier(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class BatchMatMul(Primitive):
     """x[..., m, k] @ y[..., k, n] -> [..., m, n]; leading dimensions broadcast, flags as in MatMul."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BatchMatMulExt(Primitive):
+    """x[b, m, k] @ y[b, k, n] -> [b, m, n]."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class BesselI0(Primitive):
     """The modified Bessel function of the first kind, of order 0."""
@@ -1031,6 +1043,8 @@ def addcmul_ext_op(*args: Any, **kwargs: Any) -> Any:
     """x + value * y * z. Called as `AddcmulExt()(x, y, z, value)`."""
 def addn(*args: Any, **kwargs: Any) -> Any:
     """The sum of several tensors of one shape. Called as `AddN()((a, b, c))`."""
+def apply_rotary_pos_emb_(*args: Any, **kwargs: Any) -> Any:
+    """(query, key), each x * cos + rotated(x) * sin, where rotated(x) is its second half, negated, before its first."""
 def asin(*args: Any, **kwargs: Any) -> Any:
     """Inverse sine, in radians."""
 def assign(*args: Any, **kwargs: Any) -> Any:
