@@ -26,7 +26,6 @@ OTHER_NAMES: dict[str, str] = {
     "common.dtype": "api.common.dtype",
     "communication.management": "api.communication",
     "communication._comm_helper": "api.communication",
-    "communication.comm_func": "api.communication",
     "device": "api.runtime",
     "dtype": "api.common.dtype",
     "dataset.core": "api.dataset",

@@ -28,6 +28,7 @@ _FROM: dict[str, tuple[str, ...]] = {
     "mspc.ir.types": ("DType",),
     "mspc.ir.diagnostics": ("MspcError",),
     "mspc.api.nn.cell": ("Cell",),
+    "mspc.api.ops.compile_time": ("constexpr",),
     "mspc.api.parallel.reshard": ("reshard",),
     "mspc.api.common.api": ("from_numpy", "tensor", "ms_function", "ms_class", "jit_class", "lazy_inline"),
     "mspc.api.train.model": ("Model",),

@@ -288,6 +288,16 @@ COMM_FUSION = table(
 )  # fmt: skip
 """The argument of `Cell.set_comm_fusion`."""
 
+SET_GRAD = table(
+    Setting("requires_grad", False, boolean, ignored="what is differentiated follows from the cell that trains"),
+)
+"""The argument of `Cell.set_grad`."""
+
+SET_INPUTS = table(
+    Setting("inputs", (), ignored="shapes and element types are those of each call"),
+)
+"""The arguments of `Cell.set_inputs`."""
+
 GENERAL_FIELDS = ("save_graphs", "save_graphs_path", "device_target", "mode", "deterministic")
 """What of `set_context` the compiler is handed, beside the entries of gpu_config."""
 

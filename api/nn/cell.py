@@ -17,9 +17,10 @@ from mspc.api.context import PYNATIVE_MODE, get_context
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.ops.primitive import Primitive, check_strategy
 from mspc.api.setting import checked
-from mspc.api.settings import COMM_FUSION, RECOMPUTE
+from mspc.api.settings import COMM_FUSION, RECOMPUTE, SET_GRAD, SET_INPUTS
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, dtype_of
+from mspc.ops.arguments import describe
 
 
 class Cell:
@@ -255,7 +256,10 @@ class Cell:
         return self
 
     def set_grad(self, requires_grad: bool = True) -> Cell:
-        """Accepted; what is differentiated follows from the training cell."""
+        """Says that it changes nothing: what is differentiated follows from the cell that trains.
+
+        Raises TypeError where `requires_grad` is no bool."""
+        checked("Cell.set_grad", SET_GRAD, {"requires_grad": requires_grad})
         object.__setattr__(self, "requires_grad", requires_grad)
         return self
 
@@ -335,7 +339,13 @@ class Cell:
             raise ApiTypeError(f"set_jit_config takes a JitConfig, not {type(jit_config).__name__}")
 
     def set_inputs(self, *inputs: Any, **kwargs: Any) -> None:
-        """Accepted; shapes come from the tensors of each call."""
+        """Says that it changes nothing: shapes and element types are those of each call.
+
+        Raises TypeError where an input is neither a tensor nor None."""
+        for value in (*inputs, *kwargs.values()):
+            if value is not None and not hasattr(value, "shape"):
+                raise ApiTypeError(f"Cell.set_inputs: an input must be a tensor or None, not {describe(value)}")
+        checked("Cell.set_inputs", SET_INPUTS, {"inputs": ("...",)}, "Cell.set_inputs()")
 
     def init_parameters_data(self, auto_parallel_mode: bool = False) -> dict[Parameter, Parameter]:
         """Accepted; initial values are drawn when they are needed. Returns every parameter mapped

@@ -31,10 +31,8 @@ def exponential_decay_lr(
     is_stair: bool = False,
 ) -> list[float]:  # fmt: skip
     """learning_rate * decay_rate^(epoch / decay_epoch), the exponent whole when `is_stair`."""
-    name = "exponential_decay_lr"
-    number(name, "learning_rate", learning_rate, above=0.0)
-    number(name, "decay_rate", decay_rate, above=0.0)
-    shares = _shares(name, total_step, step_per_epoch, decay_epoch, is_stair)
+    _check_rates("exponential_decay_lr", learning_rate, decay_rate)
+    shares = _shares("exponential_decay_lr", total_step, step_per_epoch, decay_epoch, is_stair)
     return [learning_rate * decay_rate**share for share in shares]
 
 
@@ -43,10 +41,8 @@ def natural_exp_decay_lr(
     is_stair: bool = False,
 ) -> list[float]:  # fmt: skip
     """learning_rate * e^(-decay_rate * epoch), epochs counted in whole decay_epochs when `is_stair`."""
-    name = "natural_exp_decay_lr"
-    number(name, "learning_rate", learning_rate, above=0.0)
-    number(name, "decay_rate", decay_rate, above=0.0)
-    shares = _shares(name, total_step, step_per_epoch, decay_epoch, is_stair)
+    _check_rates("natural_exp_decay_lr", learning_rate, decay_rate)
+    shares = _shares("natural_exp_decay_lr", total_step, step_per_epoch, decay_epoch, is_stair)
     return [learning_rate * math.exp(-decay_rate * decay_epoch * share) for share in shares]
 
 
@@ -55,10 +51,8 @@ def inverse_decay_lr(
     is_stair: bool = False,
 ) -> list[float]:  # fmt: skip
     """learning_rate / (1 + decay_rate * epoch / decay_epoch), the quotient whole when `is_stair`."""
-    name = "inverse_decay_lr"
-    number(name, "learning_rate", learning_rate, above=0.0)
-    number(name, "decay_rate", decay_rate, above=0.0)
-    shares = _shares(name, total_step, step_per_epoch, decay_epoch, is_stair)
+    _check_rates("inverse_decay_lr", learning_rate, decay_rate)
+    shares = _shares("inverse_decay_lr", total_step, step_per_epoch, decay_epoch, is_stair)
     return [learning_rate / (1 + decay_rate * share) for share in shares]
 
 
@@ -99,6 +93,11 @@ def warmup_lr(learning_rate: float, total_step: int, step_per_epoch: int, warmup
     positive(name, "warmup_epoch", warmup_epoch)
     shares = _shares(name, total_step, step_per_epoch, warmup_epoch)
     return [learning_rate * min(share, 1.0) for share in shares]
+
+
+def _check_rates(name: str, learning_rate: float, decay_rate: float) -> None:
+    number(name, "learning_rate", learning_rate, above=0.0)
+    number(name, "decay_rate", decay_rate, above=0.0)
 
 
 def _shares(name: str, total_step: int, step_per_epoch: int, epochs: int, is_stair: bool = False) -> list[float]:

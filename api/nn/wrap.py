@@ -80,7 +80,7 @@ class TrainOneStepCell(Cell):
         if not isinstance(optimizer, Cell):
             raise ApiTypeError(f"TrainOneStepCell: optimizer must be a Cell, not {type(optimizer).__name__}")
         self.network = network
-        self.network.set_grad()
+        self.network.requires_grad = True
         self.optimizer = optimizer
         self.weights = self.optimizer.parameters
         self.sens = sens

@@ -23,6 +23,9 @@ _ELSEWHERE = {
     "HyperMap": "mspc.api.ops.hyper_map",
     "Map": "mspc.api.ops.hyper_map",
     "MultitypeFuncGraph": "mspc.api.ops.multitype",
+    "Morph": "mspc.api.ops.morphing",
+    "constexpr": "mspc.api.ops.compile_time",
+    "_primexpr": "mspc.api.ops.compile_time",
     "partial": "functools",
 }
 _FUNCTIONS = "mspc.api.ops.function"

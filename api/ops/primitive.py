@@ -14,6 +14,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from mspc.api.ops.compile_time import constexpr as constexpr
+from mspc.api.ops.compile_time import primexpr as _primexpr  # noqa: F401  # scripts import both from here
 from mspc.api.ops.eager import PrimitiveTypeError, PrimitiveValueError, caller, ranks_of_group, run_eagerly
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.named_layout import NamedLayout

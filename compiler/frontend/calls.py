@@ -15,6 +15,7 @@ from mspc.api.common.gradient import GradientFunction, JitFunction
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.optim.optimizer import Optimizer
+from mspc.api.ops.morphing import Morph
 from mspc.api.ops.multitype import MultitypeFuncGraph
 from mspc.api.ops.primitive import Primitive
 from mspc.compiler.frontend.arguments import bind
@@ -100,7 +101,7 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
         return _call_tensor_method(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, GradientFunction):
         return _call_gradient(tracer, frame, node, fn, args, kwargs)
-    if isinstance(fn, JitFunction):
+    if isinstance(fn, JitFunction | Morph):
         return call(tracer, frame, node, fn.fn, args, kwargs, held)
     if isinstance(fn, MultitypeFuncGraph):
         try:
@@ -161,15 +162,14 @@ def call_cell(
     result = cut(tracer, result, cell.out_strategy, "out_strategy")
     if "result_float" in flags:
         result = as_float(tracer, result, flags["result_float"])
-    nodes = tracer.builder.nodes
+    asked: dict[str, Any] = {}
     if flags.get("recompute"):
-        for made in nodes[first:]:
-            if made.phase == "forward":
-                made.attrs["recompute"] = f"{tracer.builder.scope}, call {first}"
+        asked["recompute"] = f"{tracer.builder.scope}, call {first}"
     if flags.get("strategy_gen_mode"):
-        for made in nodes[first:]:
-            if made.phase == "forward":
-                made.attrs.setdefault("strategy_gen_mode", flags["strategy_gen_mode"])
+        asked["strategy_gen_mode"] = flags["strategy_gen_mode"]
+    for made in tracer.builder.nodes[first:] if asked else ():
+        if made.phase == "forward":
+            made.attrs |= asked
     return result
 
 

@@ -167,6 +167,19 @@ class BatchMatMul(_Product):
     )
 
 
+class BatchMatMulExt(BatchMatMul):
+    """x[b, m, k] @ y[b, k, n] -> [b, m, n]."""
+
+    samples: ClassVar[Any] = (sample((8, 4, 8), (8, 8, 4)), sample((2, 8, 4), (2, 4, 16)))
+
+    def rule(self, x: TensorType, y: TensorType) -> str:
+        if (len(x.shape), len(y.shape)) != (3, 3) or x.shape[0] != y.shape[0]:
+            raise MspcError(
+                f"{self.name} takes two tensors of 3 dimensions with one batch, not of shapes {x.shape} and {y.shape}"
+            )
+        return super().rule(x, y)
+
+
 class BiasAdd(Op):
     """x plus a bias along dimension 1, or along the last one when `data_format` is "NHWC"."""
 

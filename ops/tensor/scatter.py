@@ -3,6 +3,7 @@ lies elsewhere."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, ClassVar, Self
@@ -13,15 +14,20 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
-from mspc.ir.types import DType, TensorType, dtype_of
+from mspc.ir.named_layout import NamedLayout
+from mspc.ir.types import INT64, DType, TensorType, dtype_of
 from mspc.ops.arguments import int_of, ints_of, split_call
 from mspc.ops.bases import require_same
+from mspc.ops.control.constraint import constrained
 from mspc.ops.math.arithmetic import Div, DivNoNan, Mul
 from mspc.ops.math.comparison import Equal, Select
 from mspc.ops.math.elementwise import constant
-from mspc.ops.op import ArrayBackend, Names, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Asked, Names, Op, Placement, sample
+from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.creation import Range
 from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum, require_integer
+from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names, sized
 
 Gradients = Sequence[Value | None]
@@ -54,6 +60,10 @@ def places_of(indices: Any) -> tuple[Any, ...]:
 def least_indexed(shape: Sequence[int], indices: TensorType) -> int:
     """The size of the smallest of the dimensions that indices[..., k] name, the first k of `shape`."""
     return min(shape[: indices.shape[-1]], default=1)
+
+
+_OWN_LAYOUTS = "self_define_shard"
+"""MindSpore's attribute for layouts that no rule of an operator has checked."""
 
 
 class _Indexed(Op, abstract=True):
@@ -177,8 +187,12 @@ class ScatterNd(_Indexed):
 
 
 class TensorScatterUpdate(_Indexed):
-    """x with the updates in place of what stands at indices[..., k]; of several the last counts."""
+    """x with the updates in place of what stands at indices[..., k]; of several the last counts.
 
+    With `self_define_shard` indices and updates may come in any layout: they are gathered where x is written.
+    """
+
+    requests: ClassVar[tuple[str, ...]] = (_OWN_LAYOUTS,)
     samples: ClassVar[Any] = (
         sample((8, 16), (1, 1), (1, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
         sample((2, 8, 16), (1, 2), (1, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=2),
@@ -201,17 +215,39 @@ class TensorScatterUpdate(_Indexed):
         places = " ".join(place.rstrip("!") + "!" for place in places.split())
         return f"{tensor}, {places}, {slices} -> {tensor}"
 
+    def _last(self, b: Builder, indices: Value, updates: Value, shape: Sequence[int]) -> Value:
+        """Which updates are not overwritten by later ones, for each of their elements."""
+        places = indices.shape[:-1]
+        numbers = b.emit(Reshape(places), b.emit(Range(limit=math.prod(places))))
+        whole = zeros(b, TensorType(INT64, tuple(shape[: indices.shape[-1]])))
+        found = b.emit(GatherNd(), b.emit(TensorScatterUpdate(), whole, indices, numbers), indices)
+        wide = (*places, *(1 for _ in updates.shape[len(places) :]))
+        return b.emit(Reshape(wide), b.emit(Equal(), found, numbers))
+
+    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        entries = asked.in_strategy or ()
+        layouts = [entry for entry in entries if isinstance(entry, NamedLayout)]
+        if asked.attrs.get(_OWN_LAYOUTS) is not True or len(entries) != 3 or len(layouts) != 3:
+            return None
+        x, indices, updates = inputs
+        count = indices.shape[-1] if indices.shape else 0
+        places = (-1,) * (len(indices.shape) - 1)
+        held = [constrained(b, value, layout) for value, layout in zip((indices, updates), layouts[1:], strict=True)]
+        written = b.emit(self, x, *held)
+        whole = replace(layouts[0], tensor_map=(*places, -1))
+        sliced = replace(layouts[0], tensor_map=(*places, *layouts[0].tensor_map[count:]))
+        written.in_strategy, written.out_strategy = (layouts[0], whole, sliced), asked.out_strategy
+        return (written,)
+
     def bprop(
         self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value
     ) -> Gradients:
-        dupdates = b.emit(GatherNd(), dout, indices)
-        from_x = b.emit(
-            TensorScatterUpdate(),
-            dout,
-            indices,
-            b.emit(Mul(), dupdates, b.constant(0, dout.tensor_type.dtype)),
-        )
-        return from_x, None, dupdates
+        none = zeros(b, updates.tensor_type)
+        if not indices.tensor_type.size:
+            return dout, None, none
+        taken = b.emit(GatherNd(), dout, indices)
+        dupdates = b.emit(Select(), self._last(b, indices, updates, x.shape), taken, none)
+        return b.emit(TensorScatterUpdate(), dout, indices, none), None, dupdates
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, indices, updates = inputs

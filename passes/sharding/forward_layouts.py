@@ -32,14 +32,14 @@ def cut_batch(search: Search, forward: list[Node]) -> None:
     search.structure(forward)
 
 
-def cut_marked(search: Search, forward: list[Node]) -> None:
-    """Cut those along the batch that `set_data_parallel` has marked, but for operators that follow their neighbours."""
+def cut_asked(search: Search, forward: list[Node]) -> None:
+    """Cut the operators of data parallel cells along the batch; those that follow their neighbours are left to that."""
     for node in forward:
-        rule = search.rules[node]
-        if rule is None or node.in_layouts is not None or node.attrs.get("strategy_gen_mode") != "data_parallel":
+        rule, op = search.rules[node], cast(Op, node.op)
+        if node.attrs.get("strategy_gen_mode") != "data_parallel" or rule is None or node.in_layouts is not None:
             continue
-        if not cast(Op, node.op).follows_neighbours and not cast(Op, node.op).operandwise:
-            search.take(node, batch_choice(node, rule, search.ranks), "set_data_parallel()")
+        if not (op.follows_neighbours or op.operandwise or is_master(stored(node))):
+            search.take(node, batch_choice(node, rule, search.ranks), "batch")
 
 
 def spread(search: Search, forward: list[Node]) -> None:

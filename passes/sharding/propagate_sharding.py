@@ -2,10 +2,10 @@
 
 Semi-automatic mode: forward operators without a strategy are cut along the batch (operators that only move data follow
 their neighbours). Automatic mode (sharding propagation): shardings spread from the configured operators and the data to
-their neighbours, downstream first, each operator taking what costs the fewest bytes; those of cells with
-`set_data_parallel()` are cut along the batch before. In both modes a parameter is
-stored as its first reader needs it, configured readers first; backward operators follow their operands, updates follow
-their parameter. Then backward operators are revisited for as long as that saves bytes and costs no matrix work.
+their neighbours, downstream first, each operator taking what costs the fewest bytes; those of data parallel cells are
+cut along the batch. In both modes a parameter is stored as its first reader needs it, configured readers first;
+backward operators follow their operands, updates follow their parameter. Then backward operators are revisited for as
+long as that saves bytes and costs no matrix work.
 
 Input:  nodes with `in_layouts` where the user gave strategies. Output: all nodes and parameters with layouts.
 """
@@ -20,7 +20,7 @@ from mspc.passes.base import Pass
 from mspc.passes.needs import DIFFERENTIATED, KNOWN, WHOLE, Need
 from mspc.passes.sharding.backward_layouts import BackwardLayouts
 from mspc.passes.sharding.constraints import release_constraints
-from mspc.passes.sharding.forward_layouts import cut_batch, cut_marked, spread
+from mspc.passes.sharding.forward_layouts import cut_asked, cut_batch, spread
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.parameter_layouts import store_parameters
 from mspc.passes.sharding.update_layouts import wanted_by_updates
@@ -40,7 +40,7 @@ class PropagateSharding(Pass):
         forward = [node for node in graph.nodes if node.phase == "forward"]
         search.structure(forward)
         if search.automatic:
-            cut_marked(search, forward)
+            cut_asked(search, forward)
             spread(search, forward)
         else:
             cut_batch(search, forward)

@@ -152,6 +152,46 @@ class Net(nn.Cell):
         return self.embedding(self.ids, table) * x
 Net()(Parameter(tensor(16, 4), "table"), tensor(8, 4, 4))
 """,
+    "updates of a tensor in layouts of their own": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(4, 16), "w")
+        self.scatter = P.TensorScatterUpdate().add_prim_attr("self_define_shard", True)
+        self.scatter.shard((layout("dp", "mp"), layout("dp", "None"), layout("sp", "mp")), (layout("dp", "mp"),))
+    def construct(self, x, places):
+        return self.scatter(x, places, self.w)
+net = Net()
+ms.value_and_grad(net, None, net.trainable_params())(tensor(8, 16), Tensor([[1], [3], [6], [0]], ms.int32))
+""",
+    "rotary embedding by heads": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(8, 2, 2, 4), "w")
+        self.rotary = ops.ApplyRotaryPosEmb(1).shard(((2, 1, 2, 1), (2, 1, 2, 1), (1, 1, 1, 1), (1, 1, 1, 1), (1,)))
+    def construct(self, x, cos, sin, places):
+        query, key = self.rotary(x, self.w, cos, sin, places)
+        return (query * query).sum() + key
+net = Net()
+ms.value_and_grad(net, (0, 1, 2), net.trainable_params())(
+    tensor(8, 2, 4, 4), tensor(1, 2, 1, 4), tensor(1, 2, 1, 4), Tensor([0], ms.int32))
+""",
+    "indices and assignments across cut dimensions": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(8, 16), "w")
+        self.relu = P.ReLU().shard(((2, 4),))
+    def construct(self, x):
+        y = self.relu(x + self.w)
+        y[[1, 5], 2:6] = y[::-1][:2, ::4]
+        y[:, 3] = 0.5
+        y[x > 1.2] = 0.25
+        return y[[0, 3, 3]][:, [True, False] * 8] * ops.einsum("ij,kj->ik", y, y).sum()
+net = Net()
+ms.value_and_grad(net, None, net.trainable_params())(tensor(8, 16))
+""",
     "inputs cut by a virtual data set": """
 class Net(nn.Cell):
     def __init__(self):
@@ -217,3 +257,25 @@ def test_out_strategy_sends_one_reduce_scatter(tmp_path: Path) -> None:
     graph = compiled(tmp_path, NETWORKS["a matrix product scattered by out_strategy"]).graph
     sent = [node.op.name for node in graph.nodes if node.phase == "forward" and node.op.name.startswith("Reduce")]
     assert sent.count("ReduceScatter") == 1
+
+
+@pytest.mark.parametrize(("asked", "cuts"), [("", (1, 1)), ("net.inner.set_data_parallel()", (8, 1))])
+def test_a_data_parallel_cell_is_cut_along_the_batch(tmp_path: Path, asked: str, cuts: tuple[int, int]) -> None:
+    text = f"""
+ms.set_auto_parallel_context(parallel_mode="auto_parallel")
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Dense(16, 16, has_bias=False)
+        self.v = Parameter(tensor(16, 16), "v")
+        self.matmul = P.MatMul().shard(((1, 8), (8, 1)))
+    def construct(self, x):
+        return self.inner(self.matmul(x, self.v))
+net = Net()
+{asked}
+net(tensor(8, 16))
+"""
+    graph = compiled(tmp_path, text).graph
+    (product,) = [node for node in graph.nodes if node.label.startswith("MatMul") and "inner" in str(node.scope)]
+    assert isinstance(product.layout, Layout)
+    assert product.layout.strategy == cuts

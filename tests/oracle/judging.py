@@ -1,4 +1,7 @@
-"""Holds what mspc computes against what PyTorch computes: element type, shape, values and gradients, case by case."""
+"""Holds public names against PyTorch by tables of cases: element type, shape, values and gradients, all differences.
+
+`against.py` is for single calls in tests of their own.
+"""
 
 from __future__ import annotations
 

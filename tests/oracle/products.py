@@ -20,7 +20,7 @@ _VECTORS = [
 JUDGES = [
     judged(everywhere("matmul mm", "MatMul"), torch.matmul, _RIGHT, loose=8),
     judged(everywhere("matmul"), torch.matmul, [*_BATCHES, *_VECTORS], loose=8),
-    judged(everywhere("bmm batch_matmul", "BatchMatMul"), torch.matmul, _BATCHES, loose=8),
+    judged(everywhere("bmm batch_matmul", "BatchMatMul BatchMatMulExt"), torch.matmul, _BATCHES, loose=8),
     judged(
         ("mint.addmm",),
         torch.addmm,

@@ -4,12 +4,11 @@ from mspc.api.ops.primitive import Primitive as Primitive
 from mspc.api.common.gradient import GradOperation as GradOperation
 from mspc.api.ops.hyper_map import HyperMap as HyperMap
 from mspc.api.ops.hyper_map import Map as Map
+from mspc.api.ops.morphing import Morph as Morph
 from mspc.api.ops.multitype import MultitypeFuncGraph as MultitypeFuncGraph
 from mspc.api.communication.group import ReduceOp as ReduceOp
 from mspc.api.nn.virtual_dataset import _VirtualDataset as _VirtualDataset
-from mspc.api.ops.function.conv_func import adaptive_avg_pool1d as adaptive_avg_pool1d
-from mspc.api.ops.function.conv_func import adaptive_avg_pool2d as adaptive_avg_pool2d
-from mspc.api.ops.function.conv_func import adaptive_avg_pool3d as adaptive_avg_pool3d
+from mspc.api.ops.compile_time import _primexpr as _primexpr
 from mspc.api.ops.function.math_func import all as all
 from mspc.api.ops.function.math_func import amax as amax
 from mspc.api.ops.function.math_func import amin as amin
@@ -17,10 +16,7 @@ from mspc.api.ops.function.math_func import any as any
 from mspc.api.ops.function.array_func import arange as arange
 from mspc.api.ops.function.math_func import argmax as argmax
 from mspc.api.ops.function.math_func import argmin as argmin
-from mspc.api.ops.function.conv_func import avg_pool1d as avg_pool1d
-from mspc.api.ops.function.conv_func import avg_pool2d as avg_pool2d
-from mspc.api.ops.function.conv_func import avg_pool3d as avg_pool3d
-from mspc.api.ops.function.conv_func import batch_norm as batch_norm
+from mspc.api.ops.function.order_func import argsort as argsort
 from mspc.api.ops.function.loss_func import binary_cross_entropy as binary_cross_entropy
 from mspc.api.ops.function.loss_func import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
 from mspc.api.ops.function.array_func import broadcast_to as broadcast_to
@@ -33,18 +29,21 @@ from mspc.api.ops.function.math_func import clip as clip
 from mspc.api.ops.function.math_func import clip_by_global_norm as clip_by_global_norm
 from mspc.api.ops.function.math_func import clip_by_value as clip_by_value
 from mspc.api.ops.function.array_func import concat as concat
-from mspc.api.ops.function.conv_func import conv1d as conv1d
-from mspc.api.ops.function.conv_func import conv2d as conv2d
-from mspc.api.ops.function.conv_func import conv3d as conv3d
+from mspc.api.ops.compile_time import constexpr as constexpr
 from mspc.api.ops.function.loss_func import cosine_embedding_loss as cosine_embedding_loss
 from mspc.api.ops.function.loss_func import cross_entropy as cross_entropy
+from mspc.api.ops.function.math_func import cumprod as cumprod
 from mspc.api.ops.function.math_func import cumsum as cumsum
 from mspc.api.ops.function.nn_func import dense as dense
+from mspc.api.ops.function.order_func import diag as diag
+from mspc.api.ops.function.order_func import diag_embed as diag_embed
+from mspc.api.ops.function.order_func import diagonal as diagonal
 from mspc.api.ops.function.math_func import div as div
 from mspc.api.ops.function.math_func import divide as divide
 from mspc.api.ops.function.nn_func import dropout as dropout
 from mspc.api.ops.function.nn_func import dropout_ext as dropout_ext
 from mspc.api.ops.function.array_func import dtype as dtype
+from mspc.api.ops.function.einsum_func import einsum as einsum
 from mspc.api.ops.function.activation_func import elu as elu
 from mspc.api.ops.function.array_func import eye as eye
 from mspc.api.ops.function.activation_func import fast_gelu as fast_gelu
@@ -55,42 +54,51 @@ from mspc.api.ops.function.math_func import floor as floor
 from mspc.api.ops.function.array_func import full as full
 from mspc.api.ops.function.array_func import full_like as full_like
 from mspc.api.ops.function.array_func import gather as gather
+from mspc.api.ops.function.order_func import gather_d as gather_d
+from mspc.api.ops.function.order_func import gather_elements as gather_elements
 from mspc.api.ops.function.loss_func import gaussian_nll_loss as gaussian_nll_loss
 from mspc.api.ops.function.activation_func import gelu as gelu
 from mspc.api.ops.function.activation_func import glu as glu
 from mspc.api.common.gradient import grad as grad
-from mspc.api.ops.function.conv_func import group_norm as group_norm
 from mspc.api.ops.function.activation_func import hardshrink as hardshrink
 from mspc.api.ops.function.activation_func import hardsigmoid as hardsigmoid
 from mspc.api.ops.function.activation_func import hardswish as hardswish
 from mspc.api.ops.function.activation_func import hardtanh as hardtanh
 from mspc.api.ops.function.loss_func import hinge_embedding_loss as hinge_embedding_loss
 from mspc.api.ops.function.loss_func import huber_loss as huber_loss
-from mspc.api.ops.function.conv_func import interpolate as interpolate
 from mspc.api.ops.function.loss_func import kl_div as kl_div
 from mspc.api.ops.function.loss_func import l1_loss as l1_loss
 from mspc.api.ops.function.nn_func import layer_norm as layer_norm
 from mspc.api.ops.function.activation_func import leaky_relu as leaky_relu
+from mspc.api.ops.function.array_func import linspace as linspace
 from mspc.api.ops.function.activation_func import log_softmax as log_softmax
 from mspc.api.ops.function.activation_func import logsigmoid as logsigmoid
+from mspc.api.ops.function.math_func import logsumexp as logsumexp
 from mspc.api.ops.function.loss_func import margin_ranking_loss as margin_ranking_loss
 from mspc.api.ops.function.array_func import masked_fill as masked_fill
 from mspc.api.ops.function.math_func import matmul as matmul
-from mspc.api.ops.function.conv_func import max_pool2d as max_pool2d
-from mspc.api.ops.function.conv_func import max_pool3d as max_pool3d
 from mspc.api.ops.function.math_func import mean as mean
 from mspc.api.ops.function.activation_func import mish as mish
 from mspc.api.ops.function.loss_func import mse_loss as mse_loss
 from mspc.api.ops.function.loss_func import nll_loss as nll_loss
+from mspc.api.ops.function.order_func import nonzero as nonzero
+from mspc.api.ops.function.norm_func import norm as norm
 from mspc.api.ops.function.array_func import one_hot as one_hot
 from mspc.api.ops.function.array_func import ones as ones
 from mspc.api.ops.function.array_func import ones_like as ones_like
+from mspc.api.ops.function.order_func import pad as pad
 from mspc.api.ops.function.activation_func import prelu as prelu
 from mspc.api.ops.function.math_func import prod as prod
 from mspc.api.ops.function.array_func import rank as rank
+from mspc.api.ops.function.math_func import reduce_all as reduce_all
+from mspc.api.ops.function.math_func import reduce_any as reduce_any
+from mspc.api.ops.function.math_func import reduce_max as reduce_max
 from mspc.api.ops.function.math_func import reduce_mean as reduce_mean
+from mspc.api.ops.function.math_func import reduce_min as reduce_min
+from mspc.api.ops.function.math_func import reduce_prod as reduce_prod
 from mspc.api.ops.function.math_func import reduce_sum as reduce_sum
 from mspc.api.parallel.reshard import reshard as reshard
+from mspc.api.ops.function.order_func import roll as roll
 from mspc.api.ops.function.math_func import round as round
 from mspc.api.ops.function.array_func import scalar_to_array as scalar_to_array
 from mspc.api.ops.function.array_func import scalar_to_tensor as scalar_to_tensor
@@ -105,10 +113,12 @@ from mspc.api.ops.function.activation_func import softmin as softmin
 from mspc.api.ops.function.activation_func import softplus as softplus
 from mspc.api.ops.function.activation_func import softshrink as softshrink
 from mspc.api.ops.function.activation_func import softsign as softsign
+from mspc.api.ops.function.order_func import sort as sort
 from mspc.api.ops.function.array_func import split as split
 from mspc.api.ops.function.array_func import squeeze as squeeze
 from mspc.api.ops.function.array_func import stack as stack
-from mspc.api.ops.function.math_func import std as std
+from mspc.api.ops.function.norm_func import std as std
+from mspc.api.ops.function.norm_func import std_mean as std_mean
 from mspc.api.ops.function.array_func import strided_slice as strided_slice
 from mspc.api.ops.function.math_func import sum as sum
 from mspc.api.ops.function.array_func import swapaxes as swapaxes
@@ -121,8 +131,12 @@ from mspc.api.ops.function.loss_func import triplet_margin_loss as triplet_margi
 from mspc.api.ops.function.array_func import triu as triu
 from mspc.api.ops.function.math_func import true_divide as true_divide
 from mspc.api.ops.function.math_func import trunc as trunc
+from mspc.api.ops.function.order_func import unbind as unbind
+from mspc.api.ops.function.order_func import unstack as unstack
 from mspc.api.common.gradient import value_and_grad as value_and_grad
-from mspc.api.ops.function.math_func import var as var
+from mspc.api.ops.function.norm_func import var as var
+from mspc.api.ops.function.norm_func import var_mean as var_mean
+from mspc.api.ops.function.norm_func import vector_norm as vector_norm
 from mspc.api.ops.function.array_func import zeros as zeros
 from mspc.api.ops.function.array_func import zeros_like as zeros_like
 class ACos(Primitive):
@@ -139,18 +153,6 @@ class Adam(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class AdamWeightDecay(Primitive):
     """Adam without bias correction and with decoupled weight decay; Loshchilov and Hutter, arXiv 1711.05101."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class AdaptiveAvgPool2D(Primitive):
-    """Means of as many windows as the result has places, which cover the image."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class AdaptiveAvgPool2DGrad(Primitive):
-    """The gradient of AdaptiveAvgPool2D's images."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class AdaptiveAvgPool3D(Primitive):
-    """AdaptiveAvgPool2D over depth, height and width."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class AdaptiveAvgPool3DGrad(Primitive):
-    """The gradient of AdaptiveAvgPool3D's images."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Add(Primitive):
     """x + y."""
@@ -179,8 +181,14 @@ class AllReduce(Primitive):
 class AlltoAll(Primitive):
     """Piece i of the tensor, cut along `split_dim`, goes to rank i of the group; what arrives is joined along"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AlltoAllV(Primitive):
+    """Pieces of a tensor of one dimension go to the ranks of the group in order, and what arrives is joined in order."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ApplyMomentum(Primitive):
     """accumulation = accumulation * momentum + gradient; variable -= learning_rate * accumulation."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ApplyRotaryPosEmb(Primitive):
+    """(query, key), each x * cos + rotated(x) * sin, where rotated(x) is its second half, negated, before its first."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ApproximateEqual(Primitive):
     """Whether |x - y| is below the tolerance."""
@@ -224,38 +232,50 @@ class Atan2(Primitive):
 class Atanh(Primitive):
     """Inverse hyperbolic tangent of x between -1 and 1."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class AvgPool(Primitive):
-    """The mean of every window over height and width; padding does not count unless asked for."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class AvgPool3D(Primitive):
-    """The mean of every window over depth, height and width."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class AvgPool3DGrad(Primitive):
-    """The gradient of AvgPool3D's images."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class AvgPoolGrad(Primitive):
-    """The gradient of AvgPool's images."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Barrier(Primitive):
     """Hands its operands through once every rank of the group has come here."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class BatchMatMul(Primitive):
     """x[..., m, k] @ y[..., k, n] -> [..., m, n]; leading dimensions broadcast, flags as in MatMul."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class BatchNorm(Primitive):
-    """(x - mean) / sqrt(variance + epsilon) * gamma + beta for every channel, dimension 1 of x: a tuple of five, the"""
+class BatchMatMulExt(Primitive):
+    """x[b, m, k] @ y[b, k, n] -> [b, m, n]."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class BatchNormApply(Primitive):
-    """BatchNorm's results and new moving statistics from those of the batch, inputs 5 and 6."""
+class BesselI0(Primitive):
+    """The modified Bessel function of the first kind, of order 0."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class BatchNormGrad(Primitive):
-    """Gradients of x, gamma and beta, from that of the result, x, gamma, and the mean and variance that were used."""
+class BesselI0e(Primitive):
+    """exp(-|x|) times the modified Bessel function of the first kind, of order 0."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class BatchNormGradInput(Primitive):
-    """The gradient of x, from BatchNormGrad's operands and, in training, the sums of all ranks."""
+class BesselI1(Primitive):
+    """The modified Bessel function of the first kind, of order 1."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class BatchNormGradSums(Primitive):
-    """Sums over a rank's elements of every channel: of the gradient times the normalised x, and of the gradient."""
+class BesselI1e(Primitive):
+    """exp(-|x|) times the modified Bessel function of the first kind, of order 1."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BesselJ0(Primitive):
+    """The Bessel function of the first kind, of order 0."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BesselJ1(Primitive):
+    """The Bessel function of the first kind, of order 1."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BesselK0(Primitive):
+    """The modified Bessel function of the second kind, of order 0: infinite at 0, not a number below."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BesselK0e(Primitive):
+    """exp(x) times the modified Bessel function of the second kind, of order 0."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BesselK1(Primitive):
+    """The modified Bessel function of the second kind, of order 1: infinite at 0, not a number below."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BesselK1e(Primitive):
+    """exp(x) times the modified Bessel function of the second kind, of order 1."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BesselY0(Primitive):
+    """The Bessel function of the second kind, of order 0: minus infinity at 0, not a number below."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BesselY1(Primitive):
+    """The Bessel function of the second kind, of order 1: minus infinity at 0, not a number below."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class BiasAdd(Primitive):
     """x plus a bias along dimension 1, or along the last one when `data_format` is 'NHWC'."""
@@ -287,47 +307,23 @@ class Cdist(Primitive):
 class Ceil(Primitive):
     """The smallest whole number not below x."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class ChannelMean(Primitive):
-    """The sum of every channel divided by `count`."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class ChannelVariance(Primitive):
-    """The sum of the squared distances from the mean of every channel divided by `count`."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class CheckValid(Primitive):
     """Whether boxes[n, 4] (x0, y0, x1, y1) lie inside an image: metas[3] is its height, width and ratio."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Concat(Primitive):
     """The tensors in a row along `axis`, which must stay whole. Called as `Concat(axis)((a, b))`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class Conv2D(Primitive):
-    """A convolution over height and width: images [n, c, h, w], weights [out channels, c / group, *kernel_size]."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class Conv2DBackpropFilter(Primitive):
-    """The gradient of Conv2D's weights."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class Conv2DBackpropInput(Primitive):
-    """The gradient of Conv2D's images; also a transposed convolution of images [n, out channels, h, w]."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class Conv2DTranspose(Primitive):
-    """A transposed convolution of images: Conv2DBackpropInput as scripts call it."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class Conv3D(Primitive):
-    """A convolution over depth, height and width."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class Conv3DBackpropFilter(Primitive):
-    """The gradient of Conv3D's weights."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class Conv3DBackpropInput(Primitive):
-    """The gradient of Conv3D's images."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class Conv3DTranspose(Primitive):
-    """A transposed convolution of images of three dimensions."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Cos(Primitive):
     """Cosine, x in radians."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Cosh(Primitive):
     """Hyperbolic cosine."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class CumProd(Primitive):
+    """Running products along an axis. Called as `CumProd(exclusive, reverse)(x, axis)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class CumProdGrad(Primitive):
+    """Gradient of CumProd, without a division, so that factors may be 0."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class CumSum(Primitive):
     """Running sums along an axis. Called as `CumSum(exclusive, reverse)(x, axis)`."""
@@ -598,18 +594,6 @@ class Max(Primitive):
 class MaxDim(Primitive):
     """The maximum along `dim` and its first place: a tuple of two. Called as `MaxDim()(input, dim, keepdim)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class MaxPool(Primitive):
-    """The greatest value of every window over height and width."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class MaxPool3D(Primitive):
-    """The greatest value of every window over depth, height and width."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class MaxPool3DGrad(Primitive):
-    """The gradient of MaxPool3D's images."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class MaxPoolGrad(Primitive):
-    """The gradient of MaxPool's images, from them, the result and its gradient."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Maximum(Primitive):
     """The larger of x and y; half the gradient goes to each where they are equal."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -753,18 +737,6 @@ class RepeatInterleaveTensor(Primitive):
 class Reshape(Primitive):
     """x in another shape; one -1 stands for what is left. Called as `Reshape()(x, shape)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class ResizeBilinear(Primitive):
-    """Images of another size, by linear interpolation along height and width."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class ResizeBilinearGrad(Primitive):
-    """The gradient of ResizeBilinear's images."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class ResizeNearestNeighbor(Primitive):
-    """Images of another size, every place the nearest one of the image."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class ResizeNearestNeighborGrad(Primitive):
-    """The gradient of ResizeNearestNeighbor's images."""
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ReverseV2(Primitive):
     """x with the order of its elements turned round along `axis`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -854,6 +826,12 @@ class Sign(Primitive):
 class Sin(Primitive):
     """Sine, x in radians."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SingularValues(Primitive):
+    """The singular values of the matrices of the last two dimensions, in descending order."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SingularValuesGrad(Primitive):
+    """Gradient of SingularValues: the outer products of the singular vectors, weighted by dout."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Sinh(Primitive):
     """Hyperbolic sine."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -886,6 +864,9 @@ class SoftplusExt(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Softsign(Primitive):
     """x / (1 + |x|)."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Sort(Primitive):
+    """x in order along `axis`, and the places that the elements come from: a tuple of two. Equal ones keep their order,"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class SortExt(Primitive):
     """x in order along `dim`, and the places that the elements come from: a tuple of two. Equal ones keep their order."""
@@ -1062,6 +1043,8 @@ def addcmul_ext_op(*args: Any, **kwargs: Any) -> Any:
     """x + value * y * z. Called as `AddcmulExt()(x, y, z, value)`."""
 def addn(*args: Any, **kwargs: Any) -> Any:
     """The sum of several tensors of one shape. Called as `AddN()((a, b, c))`."""
+def apply_rotary_pos_emb_(*args: Any, **kwargs: Any) -> Any:
+    """(query, key), each x * cos + rotated(x) * sin, where rotated(x) is its second half, negated, before its first."""
 def asin(*args: Any, **kwargs: Any) -> Any:
     """Inverse sine, in radians."""
 def assign(*args: Any, **kwargs: Any) -> Any:
@@ -1074,6 +1057,30 @@ def atan(*args: Any, **kwargs: Any) -> Any:
     """Inverse tangent, in radians."""
 def batch_matmul(*args: Any, **kwargs: Any) -> Any:
     """x[..., m, k] @ y[..., k, n] -> [..., m, n]; leading dimensions broadcast, flags as in MatMul."""
+def bessel_i0(*args: Any, **kwargs: Any) -> Any:
+    """The modified Bessel function of the first kind, of order 0."""
+def bessel_i0e(*args: Any, **kwargs: Any) -> Any:
+    """exp(-|x|) times the modified Bessel function of the first kind, of order 0."""
+def bessel_i1(*args: Any, **kwargs: Any) -> Any:
+    """The modified Bessel function of the first kind, of order 1."""
+def bessel_i1e(*args: Any, **kwargs: Any) -> Any:
+    """exp(-|x|) times the modified Bessel function of the first kind, of order 1."""
+def bessel_j0(*args: Any, **kwargs: Any) -> Any:
+    """The Bessel function of the first kind, of order 0."""
+def bessel_j1(*args: Any, **kwargs: Any) -> Any:
+    """The Bessel function of the first kind, of order 1."""
+def bessel_k0(*args: Any, **kwargs: Any) -> Any:
+    """The modified Bessel function of the second kind, of order 0: infinite at 0, not a number below."""
+def bessel_k0e(*args: Any, **kwargs: Any) -> Any:
+    """exp(x) times the modified Bessel function of the second kind, of order 0."""
+def bessel_k1(*args: Any, **kwargs: Any) -> Any:
+    """The modified Bessel function of the second kind, of order 1: infinite at 0, not a number below."""
+def bessel_k1e(*args: Any, **kwargs: Any) -> Any:
+    """exp(x) times the modified Bessel function of the second kind, of order 1."""
+def bessel_y0(*args: Any, **kwargs: Any) -> Any:
+    """The Bessel function of the second kind, of order 0: minus infinity at 0, not a number below."""
+def bessel_y1(*args: Any, **kwargs: Any) -> Any:
+    """The Bessel function of the second kind, of order 1: minus infinity at 0, not a number below."""
 def bias_add(*args: Any, **kwargs: Any) -> Any:
     """x plus a bias along dimension 1, or along the last one when `data_format` is 'NHWC'."""
 def bmm(*args: Any, **kwargs: Any) -> Any:
@@ -1106,6 +1113,8 @@ def floor_divide(*args: Any, **kwargs: Any) -> Any:
     """The quotient rounded down; its derivative is 0."""
 def floor_mod(*args: Any, **kwargs: Any) -> Any:
     """x - floor(x / y) * y; the sign is that of y."""
+def gather_nd(*args: Any, **kwargs: Any) -> Any:
+    """Slices of x at indices[..., k], which name its first k dimensions."""
 def ge(*args: Any, **kwargs: Any) -> Any:
     """x >= y."""
 def greater(*args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,82 @@
+"""AlltoAll of pieces of different sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Value
+from mspc.ir.types import TensorType, Type
+from mspc.ops.arguments import ints_of, split_call
+from mspc.ops.collective.base import Collective, Meeting, Ranks, message, one_tensor
+from mspc.ops.op import ArrayBackend, Op
+from mspc.sharding.groups import WORLD_GROUPS
+
+
+class AlltoAllV(Collective):
+    """Pieces of a tensor of one dimension go to the ranks of the group in order, and what arrives is joined in order.
+
+    Called as `AlltoAllV(group, block_size)(x, send_numel_list, recv_numel_list)`: how many blocks of `block_size`
+    elements go to and come from each rank. The numbers may differ from rank to rank.
+    """
+
+    group: str = WORLD_GROUPS[0]
+    block_size: int = 1
+    send_numel_list: tuple[int, ...] = ()
+    recv_numel_list: tuple[int, ...] = ()
+    rank_list: Ranks = ()
+    ordered: ClassVar[bool] = True
+    omitted: ClassVar[tuple[str, ...]] = ("group", "rank_list")
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("send_numel_list", "recv_numel_list"))
+        return replace(self, **{name: self._numbers(name, value) for name, value in found.items()}), tensors
+
+    def _numbers(self, name: str, value: Any) -> tuple[int, ...]:
+        held = value.value if isinstance(value, Constant) else getattr(value, "value", value)
+        return ints_of(self.name, name, held.reshape(-1).tolist() if hasattr(held, "reshape") else held)
+
+    def infer(self, *types: Type) -> Type:
+        x = one_tensor(self, types)
+        for name, counts in (("send_numel_list", self.send_numel_list), ("recv_numel_list", self.recv_numel_list)):
+            if len(counts) != self.group_size or min(counts, default=0) < 0:
+                what = f"{self.group_size} numbers from 0 on, one for each rank of the group"
+                raise MspcError(f"{self.name}: {name} must be {what}, not {counts}")
+        if self.block_size < 1:
+            raise MspcError(f"{self.name}: block_size must be at least 1, not {self.block_size}")
+        sent = sum(self.send_numel_list) * self.block_size
+        if x.shape != (sent,):
+            raise MspcError(f"{self.name}: the tensor has shape {x.shape}, and send_numel_list says ({sent},)")
+        return x.with_shape((sum(self.recv_numel_list) * self.block_size,))
+
+    def meetings(self, rank: int, types: Sequence[Type]) -> list[Meeting]:
+        """One with every rank that it sends to or hears from."""
+        (x,) = types
+        assert isinstance(x, TensorType)
+        to = [message(rank, r, x.with_shape((n,))) for r, n in self._pieces(self.send_numel_list)]
+        of = [message(r, rank, x.with_shape((n,))) for r, n in self._pieces(self.recv_numel_list)]
+        return [meeting for meeting in to + of if meeting.ranks != (rank, rank)]
+
+    def _pieces(self, counts: Sequence[int]) -> list[tuple[int, int]]:
+        """(rank, elements) of the pieces that are not empty."""
+        return [(rank, n * self.block_size) for rank, n in zip(self.ranks, counts, strict=True) if n]
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        back = replace(self, send_numel_list=self.recv_numel_list, recv_numel_list=self.send_numel_list)
+        return (b.emit(back, dout),)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        sends, receives = self._pieces(self.send_numel_list), self._pieces(self.recv_numel_list)
+        xp, comm = be.xp, be.comm
+        ends = list(accumulate(n for _, n in sends))
+
+        def kernel(x: Any) -> Any:
+            pieces = [(rank, x[end - n : end]) for (rank, n), end in zip(sends, ends, strict=True)]
+            arrived = comm.exchange(pieces, [(rank, (n,), x.dtype) for rank, n in receives])
+            return xp.concatenate(arrived) if arrived else xp.empty((0,), x.dtype)
+
+        return kernel

@@ -1,0 +1,144 @@
+"""Cells against PyTorch's, values and gradients; every public cell has a judge, here or in a file that is named, or a
+reason why it has none."""
+
+from __future__ import annotations
+
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc
+from mspc import Tensor, mint, nn
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
+
+from tests.oracle.against import floats, same  # noqa: E402  # it imports PyTorch
+
+F = torch.nn.functional
+X = [floats(1, 3, 4, 6)]
+IMAGES = [floats(2, 2, 3, 4, 5)]
+NARROW = [floats(2, 2, 3, 4, 5, dtype=np.float32)]
+PAIR = [floats(3, 4, 5), floats(4, 4, 5)]
+SHARES = [floats(5, 4, 5, low=0.05, high=0.95), floats(6, 4, 5, low=0.05, high=0.95)]
+LOGS = [np.log(SHARES[0]), SHARES[1]]
+ROWS = np.array([[0, 2], [4, 2]], np.int32)
+CLASSES = [floats(7, 4, 5), np.array([0, 4, 2, 2], np.int64)]
+WEIGHT, BIAS, TABLE = (floats(8, *shape, dtype=np.float32) for shape in ((3, 6), (3,), (5, 3)))
+
+
+def tanh_gelu(x: Any) -> Any:
+    return F.gelu(x, approximate="tanh")
+
+
+JUDGED: dict[str, tuple[tuple[Any, ...], Any, list[np.ndarray]]] = {
+    "nn.CELU": ((0.5,), lambda x: F.celu(x, 0.5), X),
+    "nn.ELU mint.nn.ELU": ((), F.elu, X),
+    "nn.FastGelu": ((), lambda x: x * torch.sigmoid(1.702 * x), X),
+    "nn.Flatten": ((), lambda x: x.flatten(1), IMAGES),
+    "nn.GELU": ((), tanh_gelu, X),
+    "mint.nn.GELU": ((), F.gelu, X),
+    "nn.GLU mint.nn.GLU": ((), F.glu, X),
+    "nn.HShrink mint.nn.Hardshrink": ((), F.hardshrink, X),
+    "nn.HSigmoid mint.nn.Hardsigmoid": ((), F.hardsigmoid, X),
+    "nn.HSwish mint.nn.Hardswish": ((), F.hardswish, X),
+    "nn.Hardtanh": ((-0.5, 2.0), lambda x: F.hardtanh(x, -0.5, 2.0), X),
+    "nn.Identity mint.nn.Identity": ((), lambda x: x * 1, X),
+    "nn.LeakyReLU": ((0.3,), lambda x: F.leaky_relu(x, 0.3), X),
+    "nn.LogSigmoid mint.nn.LogSigmoid": ((), F.logsigmoid, X),
+    "nn.LogSoftmax": ((1,), lambda x: F.log_softmax(x, 1), X),
+    "mint.nn.LogSoftmax": ((1,), lambda x: F.log_softmax(x, 1), X),
+    "nn.Mish mint.nn.Mish": ((), F.mish, X),
+    "nn.ReLU mint.nn.ReLU": ((), F.relu, X),
+    "nn.ReLU6 mint.nn.ReLU6": ((), F.relu6, X),
+    "nn.SeLU mint.nn.SELU": ((), F.selu, X),
+    "nn.SiLU mint.nn.SiLU": ((), F.silu, X),
+    "nn.Sigmoid mint.nn.Sigmoid": ((), torch.sigmoid, X),
+    "nn.SoftShrink mint.nn.Softshrink": ((), F.softshrink, X),
+    "nn.Softmax": ((1,), lambda x: F.softmax(x, 1), X),
+    "mint.nn.Softmax": ((1,), lambda x: F.softmax(x, 1), X),
+    "nn.Softmax2d": ((), lambda x: F.softmax(x, 1), IMAGES),
+    "nn.Softmin": ((1,), lambda x: F.softmin(x, 1), X),
+    "nn.Softsign": ((), F.softsign, X),
+    "nn.Tanh mint.nn.Tanh": ((), torch.tanh, X),
+    "nn.Tanhshrink mint.nn.Tanhshrink": ((), F.tanhshrink, X),
+    "nn.Threshold mint.nn.Threshold": ((0.1, -2.0), lambda x: F.threshold(x, 0.1, -2.0), X),
+    "nn.PReLU": ((3, 0.3), lambda x: F.prelu(x, torch.full((3,), 0.3)), NARROW),
+    "mint.nn.PReLU": ((3, 0.3), lambda x: F.prelu(x, torch.full((3,), 0.3)), NARROW),
+    "nn.L1Loss mint.nn.L1Loss": ((), F.l1_loss, PAIR),
+    "nn.MSELoss mint.nn.MSELoss": ((), F.mse_loss, PAIR),
+    "nn.RMSELoss": ((), lambda x, y: F.mse_loss(x, y).sqrt(), PAIR),
+    "mint.nn.SmoothL1Loss": ((), F.smooth_l1_loss, PAIR),
+    "mint.nn.KLDivLoss": (("sum",), lambda x, y: F.kl_div(x, y.detach(), reduction="sum"), LOGS),
+    "mint.nn.BCELoss": ((), lambda x, y: F.binary_cross_entropy(x, y.detach()), SHARES),
+    "mint.nn.BCEWithLogitsLoss": ((), lambda x, y: F.binary_cross_entropy_with_logits(x, y), PAIR),
+    "mint.nn.CrossEntropyLoss": ((), F.cross_entropy, CLASSES),
+    "mint.nn.NLLLoss": ((), F.nll_loss, CLASSES),
+}
+"""Arguments of the cell, what PyTorch computes, and inputs, by the cells' names."""
+ELSEWHERE = {
+    "test_losses.py": """nn.BCELoss nn.BCEWithLogitsLoss nn.CosineEmbeddingLoss nn.CrossEntropyLoss nn.GaussianNLLLoss
+        nn.HingeEmbeddingLoss nn.HuberLoss nn.KLDivLoss nn.MarginRankingLoss nn.NLLLoss nn.SmoothL1Loss
+        nn.SoftMarginLoss nn.SoftmaxCrossEntropyWithLogits nn.TripletMarginLoss""",
+    "test_norms.py": "nn.LayerNorm mint.nn.LayerNorm nn.RMSNorm",
+    "test_recurrent.py": "nn.RNN nn.LSTM nn.GRU nn.RNNCell nn.LSTMCell nn.GRUCell",
+    "test_transformer_cells.py": """nn.MultiheadAttention nn.Transformer nn.TransformerEncoder
+        nn.TransformerEncoderLayer nn.TransformerDecoderLayer""",
+    "test_optimizer_steps.py": """nn.ASGD nn.AdaFactor nn.AdaMax nn.Adadelta nn.Adagrad nn.Adam nn.AdamWeightDecay
+        nn.LARS nn.Momentum nn.RMSProp nn.Rprop nn.SGD""",
+    "test_schedules.py": """nn.CosineDecayLR nn.ExponentialDecayLR nn.InverseDecayLR nn.NaturalExpDecayLR
+        nn.PolynomialDecayLR nn.WarmUpLR""",
+    "test_cells.py": "nn.Dense nn.Embedding mint.nn.Linear mint.nn.Embedding",
+}
+"""Cells that other tests hold against PyTorch, by the file that does."""
+REASONS = {
+    "a base, a container or what holds a network": """nn.Cell nn.CellDict nn.CellList nn.SequentialCell nn.LossBase
+        nn.Optimizer nn.LearningRateSchedule nn.WithEvalCell nn.WithLossCell nn.WithWideLossCell
+        nn.MicroBatchInterleaved nn.ForwardValueAndGrad nn.TrainOneStepCell nn.TrainOneStepWithLossScaleCell
+        nn.GradAccumulationCell nn.DynamicLossScaleUpdateCell nn.FixedLossScaleUpdateCell nn.ParameterUpdate
+        mint.nn.functional""",
+    "random numbers, which no two libraries share: tests of sampling hold their distribution":
+        "nn.Dropout mint.nn.Dropout",
+    "PyTorch has none; tests/api/nn hold it against NumPy": """nn.Lamb nn.FTRL nn.LazyAdam nn.EmbeddingLookup
+        nn.MultiFieldEmbeddingLookup""",
+    "made of layers that are judged one by one": "nn.TransformerDecoder",
+}  # fmt: skip
+"""Cells without a judge, by the reason."""
+
+
+@pytest.mark.parametrize("name", [name for names in JUDGED for name in names.split()])
+def test_a_cell_is_pytorchs(name: str) -> None:
+    arguments, theirs, inputs = next(entry for names, entry in JUDGED.items() if name in names.split())
+    cell = reduce(getattr, name.split("."), mspc)(*arguments)
+    judged = [0] if len(inputs) > 1 else None
+    same(cell, theirs, inputs, grads=judged, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("layer", [nn.Dense(6, 3), mint.nn.Linear(6, 3)])
+def test_a_dense_layer_is_pytorchs(layer: Any) -> None:
+    layer.weight.set_data(Tensor(WEIGHT))
+    layer.bias.set_data(Tensor(BIAS))
+    x = floats(1, 3, 4, 6, dtype=np.float32)
+    same(layer, lambda x: F.linear(x, torch.tensor(WEIGHT), torch.tensor(BIAS)), [x], tolerance=1e-6)
+
+
+@pytest.mark.parametrize("layer", [nn.Embedding(5, 3), mint.nn.Embedding(5, 3)])
+def test_an_embedding_is_pytorchs(layer: Any) -> None:
+    (table,) = layer.trainable_params()
+    table.set_data(Tensor(TABLE))
+    same(layer, lambda rows: F.embedding(rows, torch.tensor(TABLE)), [ROWS], tolerance=1e-6)
+
+
+def test_every_cell_has_a_judge_or_a_reason() -> None:
+    found = {f"nn.{name}" for name in dir(nn) if name[0].isupper()} | {f"mint.nn.{name}" for name in dir(mint.nn)}
+    judged = {name for names in JUDGED for name in names.split()}
+    elsewhere = {name for names in ELSEWHERE.values() for name in names.split()}
+    excused = {name for names in REASONS.values() for name in names.split()}
+    assert sorted(found - judged - elsewhere - excused) == []
+    assert sorted(judged & excused | elsewhere & excused) == [], "they have a judge and a reason to have none"
+    assert sorted((judged | elsewhere | excused) - found) == [], "there is no such cell"
+    for file, names in ELSEWHERE.items():
+        text = Path(__file__).with_name(file).read_text(encoding="utf-8")
+        assert [name for name in names.split() if name not in text] == [], f"not in {file}"
