@@ -78,7 +78,7 @@ def _of_operands(op: Op, strategy: Any, given: Sequence[Any], operands: Sequence
         return strategy
     read = [any(value is operand for operand in operands) for value in tensors]
     left = [entry for entry, is_read in zip(strategy, read, strict=True) if not is_read]
-    if any(cut > 1 for entry in left for cut in (entry.strategy if isinstance(entry, NamedLayout) else entry)):
+    if any(cut != 1 for entry in left for cut in (entry.strategy if isinstance(entry, NamedLayout) else entry)):
         return strategy
     return tuple(entry for entry, is_read in zip(strategy, read, strict=True) if is_read)
 

@@ -8,10 +8,8 @@ from typing import ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.text.attribute_types import fields_of
 from mspc.ir.types import TensorType, Type
-from mspc.ops.arguments import describe
-from mspc.ops.collective.base import Collective, Ranks
+from mspc.ops.collective.base import Collective, Ranks, check_fields
 from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Asked
@@ -81,10 +79,7 @@ class NeighborExchangeV2(Collective):
         return (_joined(b, 2, rows),)
 
     def _check_fields(self) -> None:
-        for name, field in fields_of(type(self)).items():
-            value = getattr(self, name)
-            if not field.fits(value):
-                raise MspcError(f"{self.name}: {name} must be {_WANTED[name]}, not {describe(value)}", kind=TypeError)
+        check_fields(self, _WANTED)
         if self.data_format != "NCHW":
             raise MspcError(f"{self.name}: data_format is {self.data_format!r}; it must be 'NCHW'", kind=ValueError)
         for name, count in (("send_rank_ids", 8), ("send_lens", 4), ("recv_rank_ids", 8), ("recv_lens", 4)):
@@ -131,7 +126,6 @@ class NeighborExchangeV2(Collective):
 _WANTED = {
     "send_rank_ids": "a list of ranks", "recv_rank_ids": "a list of ranks", "send_lens": "a list of integers",
     "recv_lens": "a list of integers", "data_format": "a string", "group": "the name of a group",
-    "rank_list": "ranks",
 }  # fmt: skip
 
 

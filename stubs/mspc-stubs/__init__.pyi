@@ -6,6 +6,7 @@ from mspc.api.train.callback import CheckpointConfig as CheckpointConfig
 from mspc.ir.types import DType as DType
 from mspc.api.context import GRAPH_MODE as GRAPH_MODE
 from mspc.api.common.gradient import GradOperation as GradOperation
+from mspc.api.common.jit_config import JitConfig as JitConfig
 from mspc.api.parallel.layout import Layout as Layout
 from mspc.api.train.callback import LossMonitor as LossMonitor
 from mspc.api.train.model import Model as Model
@@ -16,6 +17,7 @@ from mspc.api.context import ParallelMode as ParallelMode
 from mspc.api.common.parameter import Parameter as Parameter
 from mspc.api.common.parameter import ParameterTuple as ParameterTuple
 from mspc.api.train.callback import RunContext as RunContext
+from mspc.api.common.symbol import Symbol as Symbol
 from mspc.api.common.tensor import Tensor as Tensor
 from mspc.api.train.callback import TimeMonitor as TimeMonitor
 from mspc.api.common.dtype import bfloat16 as bfloat16
