@@ -125,6 +125,7 @@ class Op:
             data or say themselves how they compute.
         distributions: operands whose rows sum to 1, which get no gradient.
         seeds: names of the two fields that say what a random operator draws; both 0: nobody has chosen.
+        is_several: stands for several operators in every mode; `decompose` gives them.
         checks_where_called: what a user gave as fields is checked by `infer`, not where the operator is made.
         omitted: names of fields that the text leaves out while they have their default.
         is_view: the result is the memory of operand 0, its elements in their order, in another shape at most: nothing
@@ -160,6 +161,7 @@ class Op:
     widens: ClassVar[bool] = True
     distributions: ClassVar[tuple[int, ...]] = ()
     seeds: ClassVar[tuple[str, ...]] = ()
+    is_several: ClassVar[bool] = False
     checks_where_called: ClassVar[bool] = False
     omitted: ClassVar[tuple[str, ...]] = ()
     is_view: ClassVar[bool] = False

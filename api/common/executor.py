@@ -54,7 +54,8 @@ class CellGraphExecutor:
             raise ApiTypeError(f"compile has no argument {unknown[0]!r}")
         # By name: the compiler stands above this layer.
         facts = importlib.import_module("mspc.compiler.in_memory").compile_in_memory(obj, args)
-        obj.parameter_layout_dict, obj.strategies_by_operator = facts.parameter_layouts, facts.strategies
+        if hasattr(obj, "__dict__"):  # not through its class: what asks for gradients is frozen
+            vars(obj).update(parameter_layout_dict=facts.parameter_layouts, strategies_by_operator=facts.strategies)
         return Phase(f"{phase}.{facts.compile_id}", facts), True
 
     def get_strategy(self, phase: str) -> dict[str, list[list[int]]]:

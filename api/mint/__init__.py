@@ -8,8 +8,8 @@ from typing import Any
 _FUNCTIONS = "mspc.api.mint.functions"
 _SAME = (
     "abs", "acos", "asin", "atan", "broadcast_to", "ceil", "clamp", "cos", "cosh", "div", "divide", "eq",
-    "erf", "exp", "expm1", "eye", "flip", "floor", "full", "full_like", "ge", "greater", "greater_equal", "gt",
-    "isfinite", "isinf", "isnan", "le", "less", "less_equal", "log", "log1p", "logical_and", "logical_not",
+    "erf", "erfinv", "exp", "expm1", "eye", "flip", "floor", "full", "full_like", "ge", "greater", "greater_equal",
+    "gt", "isfinite", "isinf", "isnan", "le", "less", "less_equal", "log", "log1p", "logical_and", "logical_not",
     "logical_or", "logical_xor", "lt", "masked_fill", "maximum", "minimum", "mul", "ne", "neg", "negative",
     "not_equal", "ones", "ones_like", "permute", "pow", "reciprocal", "reshape", "round", "rsqrt", "sigmoid", "sign",
     "sin", "sinh", "sqrt", "square", "swapaxes", "tan", "tanh", "tile", "tril", "triu", "trunc", "where", "zeros",

@@ -50,7 +50,7 @@ def call_primitive(
         return _depend(tracer, primitive.op, args, instance)
     given = [operand(tracer, arg) for arg in args]
     op, operands = _prepared(tracer, _drawing(tracer, primitive), given, instance)
-    ins, outs = _of_operands(primitive.in_strategy, given, operands), primitive.out_strategy
+    ins, outs = _of_operands(op, primitive.in_strategy, given, operands), primitive.out_strategy
     made, result = tracer.emit_on(op, operands, instance=instance)
     if op.mutates and not op.updates_aside:
         made.phase = "update"
@@ -68,15 +68,17 @@ def call_primitive(
     return result
 
 
-def _of_operands(strategy: Any, given: Sequence[Any], operands: Sequence[Any]) -> Any:
+def _of_operands(op: Op, strategy: Any, given: Sequence[Any], operands: Sequence[Any]) -> Any:
     """A strategy without the entries of tensors that the call was given and the operator does not read, if these are
-    whole."""
+    whole and the operator does not say itself what has an entry."""
     tensors = [value for value in given if isinstance(value, Value)]
     if strategy is None or not len(strategy) == len(tensors) > len(operands):
         return strategy
+    if type(op).strategy_dims is not Op.strategy_dims:
+        return strategy
     read = [any(value is operand for operand in operands) for value in tensors]
     left = [entry for entry, is_read in zip(strategy, read, strict=True) if not is_read]
-    if any(cut > 1 for entry in left for cut in (entry.strategy if isinstance(entry, NamedLayout) else entry)):
+    if any(cut != 1 for entry in left for cut in (entry.strategy if isinstance(entry, NamedLayout) else entry)):
         return strategy
     return tuple(entry for entry, is_read in zip(strategy, read, strict=True) if is_read)
 

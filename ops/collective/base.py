@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import group_of
+from mspc.ir.text.attribute_types import fields_of
 from mspc.ir.types import TensorType, Type
+from mspc.ops.arguments import describe
 from mspc.ops.op import ArrayBackend, Op, Placement
 from mspc.sharding.groups import group_name
 
@@ -22,6 +24,16 @@ class Meeting(NamedTuple):
     ranks: Ranks
     label: str
     said: str
+
+
+def check_fields(op: Op, wanted: Mapping[str, str]) -> None:
+    """Raise MspcError where a field of an operator that `checks_where_called` is not of its type; `wanted` says in
+    words what it must be."""
+    for name, field in fields_of(type(op)).items():
+        value = getattr(op, name)
+        if not field.fits(value):
+            message = f"{op.name}: {name} must be {wanted.get(name, field.annotation)}, not {describe(value)}"
+            raise MspcError(message, kind=TypeError)
 
 
 def message(source: int, target: int, type: Type, tag: int | None = None) -> Meeting:

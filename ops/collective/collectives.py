@@ -19,10 +19,8 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value, element_types
 from mspc.ir.layout import Layout
-from mspc.ir.text.attribute_types import fields_of
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
-from mspc.ops.arguments import describe
-from mspc.ops.collective.base import Collective, Meeting, Ranks, message, same
+from mspc.ops.collective.base import Collective, Meeting, Ranks, check_fields, message, same
 from mspc.ops.collective.launch import (
     launch_all_gather,
     launch_all_reduce,
@@ -255,11 +253,7 @@ class NeighborExchange(Collective):
         return self, _spread(args)
 
     def infer(self, *types: Type) -> Type:
-        for name, field in fields_of(type(self)).items():
-            value = getattr(self, name)
-            if not field.fits(value):
-                wanted = _FIELDS.get(name, field.annotation)
-                raise MspcError(f"NeighborExchange: {name} must be {wanted}, not {describe(value)}", kind=TypeError)
+        check_fields(self, _FIELDS)
         to, of, shapes = len(self.send_rank_ids), len(self.recv_rank_ids), self.recv_shapes
         if len(types) != to:
             raise MspcError(f"NeighborExchange: {len(types)} tensors for {to} ranks to send to")

@@ -52,7 +52,9 @@ def decompose_nodes(graph: Graph, sharded: bool) -> tuple[bool, dict[Node, MspcE
 
 def _may_decompose(node: Node, sharded: bool) -> bool:
     op = node.op
-    if not isinstance(op, Op) or type(op).decompose is Op.decompose or not (sharded or node.in_strategy is not None):
+    if not isinstance(op, Op) or type(op).decompose is Op.decompose:
+        return False
+    if not (op.is_several or sharded or node.in_strategy is not None):
         return False
     return not op.requests or any(name in node.attrs for name in op.requests)
 

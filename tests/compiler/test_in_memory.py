@@ -68,6 +68,17 @@ def test_a_network_is_refused_as_it_would_be_where_it_runs() -> None:
     assert isinstance(refused.value, RuntimeError)
 
 
+def test_what_asks_for_gradients_is_compiled_as_a_cell_is() -> None:
+    context.set_auto_parallel_context(
+        parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch"
+    )
+    network = Network(((2, 2), (2, 2)))
+    asked = ms.grad(lambda x: network(x).sum(), None, network.trainable_params())
+    _, fresh = _cell_graph_executor.compile(asked, Tensor(shape=(4, 16), dtype=ms.float32, init="ones"))
+    assert fresh
+    assert [[2, 2], [2, 2]] in _cell_graph_executor._get_shard_strategy(asked).values()
+
+
 def test_phases_are_kept_apart_and_unknown_ones_refused() -> None:
     strategies = ((2, 2), (2, 2)), ((1, 2), (2, 4)), ((2, 2), (2, 2))
     first, second, again = (compiled(strategy)[1] for strategy in strategies)
@@ -159,3 +170,22 @@ def test_settings_that_do_not_fit_the_network_are_runtime_errors(settings: dict[
     with pytest.raises(RuntimeError, match=message) as refused:
         compiled(((2, 2), (2, 2)), **settings)
     assert isinstance(refused.value, MspcError)
+
+
+@pytest.mark.parametrize("paddings", [(2, 2), Tensor([2, 2])])
+def test_paddings_have_an_entry_in_a_strategy(paddings: Any) -> None:
+    class Padded(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pad = ops.PadV3().shard(((4, 1), (1,), ()))
+            self.value = Tensor(0.5)
+
+        def construct(self, x: Any) -> Any:
+            return self.pad(x, paddings, self.value)
+
+    context.set_auto_parallel_context(
+        parallel_mode="semi_auto_parallel", device_num=4, dataset_strategy="full_batch"
+    )
+    network = Padded()
+    _cell_graph_executor.compile(network, Tensor(shape=(4, 16), dtype=ms.float32, init="ones"))
+    assert _cell_graph_executor._get_shard_strategy(network)["Default/PadV3-op0"][0] == [4, 1]

@@ -37,6 +37,7 @@ SMOOTH = [
     _smooth("log1p", "Log1p", torch.log1p, -0.9),
     _smooth("erf", "Erf", torch.erf),
     _smooth("", "Erfc", torch.erfc, loose=4),
+    _smooth("erfinv", "Erfinv", torch.erfinv, -0.95, 0.95, loose=4),
     _smooth("sin", "Sin", torch.sin),
     _smooth("cos", "Cos", torch.cos),
     _smooth("tan", "Tan", torch.tan, -1.3, 1.3, loose=4),

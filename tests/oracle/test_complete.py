@@ -10,7 +10,8 @@ from tests.oracle.test_judges import CASES
 REASONS = {
     "ranks talk to each other, or say how a network is split: tests of collectives and of sharding hold them":
         """ops.AllGather ops.AllReduce ops.AlltoAll ops.Barrier ops.Broadcast ops.Exchange ops.NeighborExchange
-        ops.Receive ops.Redistribute ops.ReduceScatter ops.Regroup ops.Send ops.ShardingConstraint ops.LocalSlice
+        ops.NeighborExchangeV2 ops.GetNext ops.Receive ops.Redistribute ops.ReduceScatter ops.Regroup ops.Send
+        ops.ShardingConstraint ops.LocalSlice
         ops.PasteSlices ops.reshard ops._VirtualDataset ops.ReduceOp ops.AlltoAllV""",
     "a graph's statement, nothing to compute":
         """ops.Depend ops.depend ops.MakeTuple ops.TupleGetItem ops.Gradient ops.GradOperation ops.grad

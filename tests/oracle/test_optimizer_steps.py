@@ -186,9 +186,12 @@ def test_lars(use_clip: bool) -> None:
             near(found[step][i], w[i], f"step {step}", 1e-5)
 
 
-def test_adafactor_finds_its_own_rate() -> None:
+@pytest.mark.parametrize("compression", [False, True])
+def test_adafactor_finds_its_own_rate(compression: bool) -> None:
     parameters = weights()
-    found = taken(nn.AdaFactor(parameters, beta1=0.7, warmup_init=True), parameters)
+    optimizer = nn.AdaFactor(parameters, beta1=0.7, warmup_init=True, compression=compression)
+    assert [row.dtype == ms.float16 for row in optimizer.rows] == [compression, False]
+    found = taken(optimizer, parameters)
     w = [a.astype(float) for a in start()]
     m = [np.zeros_like(a) for a in w]
     squares, row, column = np.zeros(3), np.zeros(4), np.zeros(5)
@@ -207,6 +210,20 @@ def test_adafactor_finds_its_own_rate() -> None:
             m[i] = 0.7 * m[i] + 0.3 * u
             w[i] = w[i] - m[i]
             near(found[step - 1][i], w[i], f"step {step}", 1e-6)
+
+
+def test_adafactor_rounds_the_squares_that_it_compresses() -> None:
+    def run(compression: bool) -> Any:
+        parameters = weights()
+        return taken(nn.AdaFactor(parameters, compression=compression), parameters)
+
+    compressed, exact = run(True), run(False)
+    for step, (ours, theirs) in enumerate(zip(compressed, exact, strict=True)):
+        moved = np.abs(theirs[0].astype(float) - start()[0]).max()
+        apart = np.abs(ours[0].astype(float) - theirs[0]).max()
+        assert (apart > 0) == (step > 0), f"step {step}: the first squares are used before they are rounded"
+        assert apart < 1e-3 * moved
+        np.testing.assert_array_equal(ours[1], theirs[1])
 
 
 def test_groups_and_their_order() -> None:
@@ -255,7 +272,7 @@ def test_weight_decay_from_the_step() -> None:
         (lambda p: nn.LARS(p), TypeError, "LARS: optimizer must be an Optimizer, not list"),
         (lambda p: nn.AdaFactor(p, 0.1), ValueError,
          "AdaFactor: learning_rate must be None with relative_step, and a rate without"),
-        (lambda p: nn.AdaFactor(p, compression=True), ValueError, "AdaFactor: compression is not supported"),
+        (lambda p: nn.AdaFactor(p, compression=1), TypeError, "AdaFactor: compression must be True or False, not 1"),
         (lambda p: mint.optim.AdamW(p, betas=(0.9, 1.0)), ValueError, "AdamW: betas (0.9, 1.0) must be in [0, 1)"),
         (lambda p: nn.SGD([{"params": p}, {"order_params": p[:1]}]), ValueError,
          "SGD: order_params must hold each parameter of the groups once"),

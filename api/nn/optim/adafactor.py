@@ -12,7 +12,7 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.arguments import number
 from mspc.api.nn.optim.optimizer import Optimizer
-from mspc.ir.types import FLOAT32
+from mspc.ir.types import FLOAT16, FLOAT32, DType
 
 
 class AdaFactor(Optimizer):
@@ -27,7 +27,7 @@ class AdaFactor(Optimizer):
         learning_rate: None with relative_step.
         scale_parameter: the rate is multiplied with max(eps[1], rms(parameter)).
         relative_step: the rate is min(0.01, 1 / sqrt(step)), or min(1e-6 * step, ...) with warmup_init.
-        compression: only False.
+        compression: the mean squares of tensors with less than two dimensions are kept in Float16.
 
     The states are the parameters `exp_avg.NAME` (beta1), `exp_avg_sq_row.NAME` and `exp_avg_sq_col.NAME`, or
     `exp_avg_sq.NAME`.
@@ -47,8 +47,6 @@ class AdaFactor(Optimizer):
             raise ApiValueError("AdaFactor: learning_rate must be None with relative_step, and a rate without")
         if warmup_init and not relative_step:
             raise ApiValueError("AdaFactor: warmup_init needs relative_step")
-        if compression:
-            raise ApiValueError("AdaFactor: compression is not supported")
         if not isinstance(eps, (tuple, list)) or len(eps) != 2:
             raise ApiTypeError(f"AdaFactor: eps must be two numbers, not {eps!r}")
         super().__init__(0.0 if learning_rate is None else learning_rate, params, weight_decay, loss_scale)
@@ -58,17 +56,17 @@ class AdaFactor(Optimizer):
         self.beta1 = 0.0 if beta1 is None else number("AdaFactor", "beta1", beta1)
         self.scale_parameter, self.relative_step, self.warmup_init = scale_parameter, relative_step, warmup_init
         self.exp_avg = self.states("exp_avg") if self.beta1 > 0.0 else self.parameters
-        self.rows, self.columns = self._squares()
+        self.rows, self.columns = self._squares(FLOAT16 if compression else FLOAT32)
         self.assign = ops.Assign()
 
-    def _squares(self) -> tuple[ParameterTuple, ParameterTuple]:
-        """States of rows and of columns; of a tensor that has none its squares, twice."""
+    def _squares(self, kind: DType) -> tuple[ParameterTuple, ParameterTuple]:
+        """States of rows and of columns; of a tensor that has none its squares, twice, in the element type `kind`."""
         rows: list[Any] = []
         columns: list[Any] = []
         for parameter in self.parameters:
             shape = parameter.shape
             if len(shape) < 2:
-                rows.append(_zeros(shape, f"exp_avg_sq.{parameter.name}"))
+                rows.append(_zeros(shape, f"exp_avg_sq.{parameter.name}", kind))
                 columns.append(rows[-1])
                 continue
             rows.append(_zeros(shape[:-1], f"exp_avg_sq_row.{parameter.name}"))
@@ -104,7 +102,9 @@ class AdaFactor(Optimizer):
             rate = rate * ops.maximum(self.rms(parameter), self.eps[1])
         square = ops.square(gradient) + self.eps[0]
         if len(parameter.shape) < 2:
-            step = gradient * ops.rsqrt(self.assign(row, row * keep + square * (1.0 - keep)))
+            squares = ops.cast(row, FLOAT32) * keep + square * (1.0 - keep)
+            self.assign(row, ops.cast(squares, row.dtype))
+            step = gradient * ops.rsqrt(squares)
         else:
             rows = self.assign(row, row * keep + ops.reduce_mean(square, -1) * (1.0 - keep))
             columns = self.assign(column, column * keep + ops.reduce_mean(square, -2) * (1.0 - keep))
@@ -121,5 +121,5 @@ class AdaFactor(Optimizer):
         return ops.sqrt(ops.reduce_mean(ops.square(x)))
 
 
-def _zeros(shape: tuple[int, ...], name: str) -> Parameter:
-    return Parameter(Tensor(np.zeros(shape, np.float32)), name, requires_grad=False)
+def _zeros(shape: tuple[int, ...], name: str, kind: DType = FLOAT32) -> Parameter:
+    return Parameter(Tensor(np.zeros(shape, np.float32), kind), name, requires_grad=False)

@@ -30,6 +30,7 @@ from mspc.api.ops.function.einsum_func import einsum as einsum
 from mspc.ops import eq as eq
 from mspc.ops import equal as equal
 from mspc.ops import erf as erf
+from mspc.ops import erfinv as erfinv
 from mspc.ops import exp as exp
 from mspc.ops import expm1 as expm1
 from mspc.api.ops.function.array_func import eye as eye

@@ -378,6 +378,9 @@ class Erf(Primitive):
 class Erfc(Primitive):
     """1 minus the error function; for large x relative accuracy is lost."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Erfinv(Primitive):
+    """The y with erf(y) = x: infinite at -1 and 1, NaN beyond."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Exchange(Primitive):
     """A change of layout for which every rank sends each other rank the piece that it lacks."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -452,6 +455,9 @@ class GeLU(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class GeLUGrad(Primitive):
     """dout times the derivative of GeLU at x; y, its result, is not needed but part of the signature."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class GetNext(Primitive):
+    """The next tensors of the queue `shared_name`, of the given element types and shapes over all ranks."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Gradient(Primitive):
     """A request that the pass `grad` replaces: gradients of the first `outputs` operands, with respect to the others."""
@@ -629,6 +635,9 @@ class Neg(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class NeighborExchange(Primitive):
     """Sends operand i to rank `send_rank_ids[i]` and returns what comes from `recv_rank_ids`, as a tuple of"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class NeighborExchangeV2(Primitive):
+    """x [n, c, h, w] with the borders of its neighbours around it."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class NotEqual(Primitive):
     """x != y."""
@@ -1099,6 +1108,8 @@ def equal(*args: Any, **kwargs: Any) -> Any:
     """x == y."""
 def erf(*args: Any, **kwargs: Any) -> Any:
     """The error function."""
+def erfinv(*args: Any, **kwargs: Any) -> Any:
+    """The y with erf(y) = x: infinite at -1 and 1, NaN beyond."""
 def exp(*args: Any, **kwargs: Any) -> Any:
     """e to the power x."""
 def expand_dims(*args: Any, **kwargs: Any) -> Any:

@@ -19,6 +19,7 @@ OPTIMIZERS = {
     "rprop": lambda p: nn.Rprop(p, 0.05),
     "asgd": lambda p: nn.ASGD(p, 0.05, t0=1.0),
     "adafactor": lambda p: nn.AdaFactor(p),
+    "adafactor that compresses": lambda p: nn.AdaFactor(p, compression=True),
     "adafactor with a rate": lambda p: nn.AdaFactor(p, 0.1, beta1=0.0, relative_step=False, weight_decay=0.1),
     "lars": lambda p: nn.LARS(nn.Momentum(p, 0.1, 0.9, 0.01), coefficient=0.1),
     "rmsprop": lambda p: nn.RMSProp(p, 0.05, centered=True, weight_decay=0.1),

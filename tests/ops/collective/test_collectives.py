@@ -138,6 +138,12 @@ def test_gradients_of_an_exchange_go_back() -> None:
         assert (backward == 0).all()
 
 
+def test_a_dimension_that_is_not_there_is_an_index_error() -> None:
+    for op in (AlltoAll(2, 2, 0), AlltoAll(2, 0, 2)):
+        with pytest.raises(IndexError, match=r"AlltoAll: there is no dimension 2 in shape"):
+            op.with_ranks((0, 1)).infer(TensorType(FLOAT32, (2, 2)))
+
+
 def test_ids_of_an_exchange_are_ranks() -> None:
     with pytest.raises(MspcError, match=r"NeighborExchange: group must be the name of a group, not \('x',\)"):
         NeighborExchange((1,), group=("x",)).infer(X)  # type: ignore[arg-type]  # that is the mistake
