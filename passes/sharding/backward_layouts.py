@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import cast
 
-from mspc.ir.graph import Node, element_layouts, element_types
+from mspc.ir.graph import Node, element_layouts
 from mspc.ir.layout import Layout
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
-from mspc.passes.sharding.choices import Choice, choices, make_choice, merge
+from mspc.passes.sharding.choices import Choice, choices, make_choice, merge, multiplies
 from mspc.passes.sharding.layout_plans import State, Total, best_plan, restore, state_of
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.parameter_layouts import settle_rest, store_operands
@@ -34,7 +33,9 @@ class BackwardLayouts:
         self.parameters = {parameter.name: parameter for parameter in self.graph.parameters}
         self.mirrors = ""
         self.products = {
-            node for node in self.graph.nodes if node.phase != "forward" and _multiplies(node, self.rules[node])
+            node
+            for node in self.graph.nodes
+            if node.phase != "forward" and (rule := self.rules[node]) is not None and multiplies(rule, node)
         }
 
     def place(self, nodes: list[Node]) -> None:
@@ -71,8 +72,9 @@ class BackwardLayouts:
         if node.in_layouts is not None:
             return
         op = cast(Op, node.op)
-        if op.mutates:
-            self.search.take(node, update_choice(node, rule, op, self.ranks), "")
+        on_slices = update_choice(node, rule, op, self.ranks) if op.mutates else None
+        if on_slices is not None:
+            self.search.take(node, on_slices, "")
         elif op.operandwise:
             self.search.take_operandwise(node, "")
         elif self.leads_to_update(node, rule, op):
@@ -111,8 +113,8 @@ class BackwardLayouts:
         if node.phase != "update" or node not in self.wanted or not elementwise(rule):
             return False
         return not any(
-            layout is not None and layout.partial and i in op.linear_in
-            and not any(cast(Op, user.op).operandwise for user, _ in self.traffic.users.get(node.inputs[i], ()))
+            layout is not None and layout.partial and _passes(node, i)
+            and all(_passes(user, place) for user, place in self.traffic.users.get(node.inputs[i], ()))
             for i, layout in enumerate(operand_layouts(node))
         )  # fmt: skip
 
@@ -188,8 +190,11 @@ class BackwardLayouts:
         return True
 
 
-def _multiplies(node: Node, rule: Rule | None) -> bool:
-    """Whether an operator computes more than once with its operands' elements, as products of matrices do."""
-    values = (node, *node.inputs)
-    largest = max((t.size for value in values for t in element_types(value.type)), default=0)
-    return rule is not None and math.prod(rule.sizes) > largest
+def _passes(node: Node, index: int) -> bool:
+    """Whether a partial operand may go through a node, where it stands beside others that are."""
+    op = node.op
+    if not isinstance(op, Op) or op.operandwise:
+        return False
+    if op.additive:
+        return all(layout is not None and layout.partial for layout in operand_layouts(node))
+    return index in op.linear_in

@@ -11,21 +11,22 @@ from mspc.passes.sharding.choices import Choice, make_choice, merge
 from mspc.sharding.factors import Rule
 
 
-def update_choice(node: Node, rule: Rule, op: Op, ranks: int) -> Choice:
-    """An update runs on the parameter's own slices."""
+def update_choice(node: Node, rule: Rule, op: Op, ranks: int) -> Choice | None:
+    """An update runs on the parameter's own slices; None where no parameter that it names has slices yet."""
     sources = [
         (rule.inputs[i], layout)
         for i in (*op.mutates, *range(len(node.inputs)))
         if isinstance(layout := node.inputs[i].layout, Layout) and isinstance(node.inputs[i], Parameter)
     ]
-    return make_choice(rule, *merge(rule, tuple(sources[:1]), ranks))
+    return make_choice(rule, *merge(rule, tuple(sources[:1]), ranks)) if sources else None
 
 
 def wanted_by_updates(graph: Graph, rules: Mapping[Node, Rule | None], ranks: int) -> dict[Value, Layout]:
     """The layouts of what updates read, and of what that is computed from element by element.
 
     An optimizer that scales or clips a gradient, or only looks at it, then finds it reduced to the parameter's
-    slices once, not reduced one way here and another way there.
+    slices once, not reduced one way here and another way there. Its states, which nobody else reads, are stored in
+    those slices too.
     """
     wanted: dict[Value, Layout] = {}
     for node in reversed(graph.nodes):
@@ -33,17 +34,20 @@ def wanted_by_updates(graph: Graph, rules: Mapping[Node, Rule | None], ranks: in
         op = node.op
         if rule is None or node.phase != "update" or not isinstance(op, Op):
             continue
-        if op.mutates:
-            if node.in_layouts is not None or not isinstance(node.inputs[op.mutates[0]].layout, Layout):
-                continue
-            choice = update_choice(node, rule, op, ranks)
-        elif node in wanted and elementwise(rule):
+        choice = None
+        if node in wanted and elementwise(rule):
             choice = make_choice(rule, *merge(rule, ((rule.outputs[0], wanted[node]),), ranks))
-        else:
+        if op.mutates:
+            if node.in_layouts is not None:
+                continue
+            choice = update_choice(node, rule, op, ranks) or choice
+        if choice is None:
             continue
         for value, layout in zip(node.inputs, choice.inputs, strict=True):
             if isinstance(value, Node) and value.shape:
                 wanted.setdefault(value, layout)
+            elif isinstance(value, Parameter) and value.layout is None and value.shape:
+                value.layout = layout
     return wanted
 
 

@@ -256,13 +256,7 @@ C.GradOperation(get_all=True)(Net())(tensor(8, 8))
 }
 
 
-LAMB = "optimizers of small operators, on cut parameters"
-NOT_UNDERSTOOD = pytest.mark.xfail(
-    strict=True, reason="one element of Lamb's first step is 6e-5 apart with this seed, and with none of the next five"
-)
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[NOT_UNDERSTOOD] if n == LAMB else []) for n in NETWORKS])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_equals_one_device(tmp_path: Path, name: str) -> None:
     script = tmp_path / "net.py"
     script.write_text(HEAD + NETWORKS[name])
