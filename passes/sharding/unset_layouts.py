@@ -111,7 +111,7 @@ class UnsetLayouts:
         values = [*region, *dict.fromkeys(f for node in region for f in self.search.followers.get(node, ()))]
         begin = [state_of(value) for value in values]
         found: list[tuple[float, list[State], dict[Node, str]]] = []
-        for way in (self.cut_batch, self.follow, lambda nodes: self.follow(reversed(nodes))):
+        for way in (self.cut_batch, self.follow, self.follow_readers):
             way(region)
             self.improve(region)
             sources = {node: str(node.attrs["strategy_from"]) for node in region}
@@ -121,6 +121,9 @@ class UnsetLayouts:
         restore(values, states)
         for node, source in sources.items():
             node.attrs["strategy_from"] = source
+
+    def follow_readers(self, region: Sequence[Node]) -> None:
+        self.follow(reversed(region))
 
     def follow(self, nodes: Iterable[Node]) -> None:
         """Every operator takes what costs the fewest bytes as far as others are decided."""
