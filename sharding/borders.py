@@ -63,6 +63,12 @@ def border_exchange(layout: Layout, shape: Sequence[int], rank: int, needed: Nee
     return RankExchange(old, new, kept if kept.size else None, *in_order)
 
 
+def request(layout: Layout, shape: Sequence[int], needed: Needed) -> tuple[object, ...]:
+    """What all ranks together ask for: equal where each of them asks for the same."""
+    spans = tuple(tuple(needed(d, part) for part in range(cut)) for d, cut in enumerate(layout.strategy[2:]))
+    return layout, tuple(shape), spans
+
+
 def border_bytes(type: TensorType, layout: Layout, needed: Needed) -> float:
     """Bytes that a rank receives from others at most."""
     cuts = layout.strategy[2:]

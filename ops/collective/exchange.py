@@ -34,9 +34,21 @@ class Exchange(LayoutChange):
         return exchanged(b, x, part, self.source.ranks)
 
 
-def exchanged(b: Builder, x: Value, part: RankExchange, ranks: int, reason: str = "") -> Value:
-    """What a rank holds after an exchange among `ranks` ranks, from what it holds before. reason: what for, where the
-    operator that is carried out has no reason of its own."""
+def exchanged(b: Builder, x: Value, part: RankExchange, ranks: int, reason: str = "", shared: object = None) -> Value:
+    """What a rank holds after an exchange among `ranks` ranks, from what it holds before.
+
+    reason: what for, where the operator that is carried out has no reason of its own. shared: tells exchanges apart,
+    alike on all ranks: operators that ask for equal ones of one value share them.
+    """
+    first = len(b.nodes)
+    found = _exchanged(b, x, part, ranks, reason)
+    if shared is not None:
+        for place, node in enumerate(b.nodes[first:]):
+            node.attrs["shared"] = (x, (shared, place))
+    return found
+
+
+def _exchanged(b: Builder, x: Value, part: RankExchange, ranks: int, reason: str) -> Value:
     cuts: dict[Box, Value] = {part.old: x}
 
     def cut(box: Box) -> Value:

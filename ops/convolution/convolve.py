@@ -22,7 +22,7 @@ from mspc.ops.convolution.base import Convolution, Shape, local_groups
 from mspc.ops.convolution.columns import convolve, input_gradient, weight_gradient
 from mspc.ops.convolution.window import Window, clipped
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
-from mspc.sharding.borders import Needed, Span, border_bytes, border_exchange, is_cut, own_span, place_of
+from mspc.sharding.borders import Needed, Span, border_bytes, border_exchange, is_cut, own_span, place_of, request
 
 Gradients = Sequence[Value | None]
 BORDERS = "windows at the border of a slice look at the slices beside it"
@@ -60,7 +60,8 @@ class _Forward(Convolution, abstract=True):
         if not is_cut(layout):
             return None
         needed = self.needed(type, layout)
-        image = exchanged(b, x, border_exchange(layout, type.shape, placement.rank, needed), layout.ranks, BORDERS)
+        part = border_exchange(layout, type.shape, placement.rank, needed)
+        image = exchanged(b, x, part, layout.ranks, BORDERS, request(layout, type.shape, needed))
         along: list[Window] = []
         counts, cuts = self.counts(type.shape[2:]), layout.strategy[2:]
         for d, (window, part) in enumerate(
@@ -111,7 +112,8 @@ class _Backward(Convolution, abstract=True):
     ) -> tuple[Value, list[Window]]:
         """The result's gradient with its borders, and the windows between it and the rank's slice of the image."""
         needed, cuts = self.positions(layout, lengths), layout.strategy[2:]
-        wide = exchanged(b, dout, border_exchange(layout, shape, rank, needed), layout.ranks, BORDERS)
+        part = border_exchange(layout, shape, rank, needed)
+        wide = exchanged(b, dout, part, layout.ranks, BORDERS, request(layout, shape, needed))
         found = [
             window.on_places(own_span(length, cuts[d], part), needed(d, part))
             for d, (window, length, part) in enumerate(

@@ -19,8 +19,12 @@ from mspc.ops.op import Op, Placement
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A node that an operator becomes on a rank. inputs: for each the number of an earlier one, or from -1 downwards
-    an operand; a constant stands for itself. reason: of a collective that is part of the operator."""
+    """A node that an operator becomes on a rank.
+
+    inputs: for each the number of an earlier one, or from -1 downwards an operand; a constant stands for itself.
+    reason: of a collective that is part of the operator. shared: (operand, key) of a node that operators share which
+    ask the same of that operand, on all ranks alike.
+    """
 
     op: OpLike
     inputs: tuple[int | Constant, ...]
@@ -28,6 +32,7 @@ class Made:
     name: str = ""
     instance: str = ""
     reason: str = ""
+    shared: tuple[int | Constant, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,10 @@ def _expanded(nodes: Sequence[Node], inputs: Sequence[Value], result: Value) -> 
     made: list[Made] = []
     for number, node in enumerate(nodes):
         read = tuple(v if isinstance(v, Constant) else numbers[v] for v in node.inputs)
-        made.append(Made(node.op, read, node.type, node.name, node.instance, str(node.attrs.get("reason", ""))))
+        operand, key = node.attrs.get("shared", (None, None))
+        shared = None if operand is None else (numbers[operand], key)
+        reason = str(node.attrs.get("reason", ""))
+        made.append(Made(node.op, read, node.type, node.name, node.instance, reason, shared))
         numbers[node] = number
     return Part(nodes=tuple(made), result=result if isinstance(result, Constant) else numbers[result])
 

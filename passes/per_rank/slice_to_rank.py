@@ -19,8 +19,8 @@ from mspc.passes.per_rank.rank_parts import Part, Places, local_type
 from mspc.passes.sharding.batch import ROWS
 from mspc.passes.sharding.constraints import is_released
 
-Made = dict[Value, list[Node]]
-"""Nodes that operators became, by their first operand: operators that need the same of a value share it."""
+Shared = dict[tuple[Value, object], Node]
+"""Nodes that operators became and share, by the value of which they ask, and what."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def sliced(graph: Graph, rank: int, places: Places, parts: Sequence[Part]) -> Gr
     local.attrs = {**graph.attrs, "rank": rank}
     local.returns_tuple = graph.returns_tuple
     mapping: dict[Value, Value] = {}
-    made_of: Made = {}
+    shared: Shared = {}
     for parameter in graph.parameters:
         copy = Parameter(
             parameter.name,
@@ -72,14 +72,14 @@ def sliced(graph: Graph, rank: int, places: Places, parts: Sequence[Part]) -> Gr
                 if place is not None:
                     inputs[index] = parts[place].constant or inputs[index]
         place = places.of_node.get(node)
-        mapping[node] = _place(local.nodes, node, inputs, None if place is None else parts[place], made_of)
+        mapping[node] = _place(local.nodes, node, inputs, None if place is None else parts[place], shared)
     local.results = [mapping.get(v, v) for v in graph.results]
     return local
 
 
-def _place(nodes: list[Node], node: Node, inputs: list[Value], part: Part | None, made_of: Made) -> Value:
+def _place(nodes: list[Node], node: Node, inputs: list[Value], part: Part | None, shared: Shared) -> Value:
     if part is not None and part.op is None:
-        return _place_several(nodes, node, inputs, part, made_of)
+        return _place_several(nodes, node, inputs, part, shared)
     op = node.op if part is None or part.op is None else part.op
     copy = Node(op, inputs, local_type(node.type, node), node.name, node.instance, node.scope, node.frames, node.phase)
     copy.in_strategy, copy.out_strategy = node.in_strategy, node.out_strategy
@@ -88,7 +88,7 @@ def _place(nodes: list[Node], node: Node, inputs: list[Value], part: Part | None
     return copy
 
 
-def _place_several(nodes: list[Node], node: Node, inputs: list[Value], part: Part, made_of: Made) -> Value:
+def _place_several(nodes: list[Node], node: Node, inputs: list[Value], part: Part, shared: Shared) -> Value:
     made: list[Value] = []
 
     def value(read: int | Value) -> Value:
@@ -98,10 +98,9 @@ def _place_several(nodes: list[Node], node: Node, inputs: list[Value], part: Par
 
     for own in part.nodes:
         read = list(map(value, own.inputs))
-        known = made_of.setdefault(read[0], []) if read else []
-        same = next((n for n in known if n.op == own.op and n.inputs == read), None)
-        if same is not None:
-            made.append(same)
+        key = None if own.shared is None else (value(own.shared[0]), own.shared[1])
+        if key in shared:
+            made.append(shared[key])
             continue
         new = Node(own.op, read, own.type, own.name, own.instance, node.scope, node.frames, node.phase)
         if not isinstance(own.op, TupleGetItem):
@@ -110,5 +109,6 @@ def _place_several(nodes: list[Node], node: Node, inputs: list[Value], part: Par
             new.attrs["reason"] = f"{node.label}: {own.reason}"
         made.append(new)
         nodes.append(new)
-        known.append(new)
+        if key is not None:
+            shared[key] = new
     return value(part.result)

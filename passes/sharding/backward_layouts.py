@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import cast
 
-from mspc.ir.graph import Node, Value, element_layouts, element_types
+from mspc.ir.graph import Node, Value, element_layouts
 from mspc.ir.layout import Layout
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
-from mspc.passes.sharding.choices import Choice, choices, make_choice, merge
+from mspc.passes.sharding.choices import Choice, choices, make_choice, merge, multiplies
 from mspc.passes.sharding.layout_plans import State, Total, best_plan, restore, state_of
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.parameter_layouts import settle_rest, store_operands
@@ -34,7 +33,9 @@ class BackwardLayouts:
         self.parameters = {parameter.name: parameter for parameter in self.graph.parameters}
         self.mirrors = ""
         self.products = {
-            node for node in self.graph.nodes if node.phase != "forward" and _multiplies(node, self.rules[node])
+            node
+            for node in self.graph.nodes
+            if node.phase != "forward" and (rule := self.rules[node]) is not None and multiplies(rule, node)
         }
 
     def place(self, nodes: list[Node]) -> None:
@@ -71,8 +72,9 @@ class BackwardLayouts:
         if node.in_layouts is not None:
             return
         op = cast(Op, node.op)
-        if op.mutates:
-            self.search.take(node, update_choice(node, rule, op, self.ranks), "")
+        on_slices = update_choice(node, rule, op, self.ranks) if op.mutates else None
+        if on_slices is not None:
+            self.search.take(node, on_slices, "")
         elif op.operandwise:
             self.search.take_operandwise(node, "")
         elif self.leads_to_update(node, rule, op):
@@ -194,10 +196,3 @@ class BackwardLayouts:
             return False
         self.search.take(node, chosen, "")
         return True
-
-
-def _multiplies(node: Node, rule: Rule | None) -> bool:
-    """Whether an operator computes more than once with its operands' elements, as products of matrices do."""
-    values = (node, *node.inputs)
-    largest = max((t.size for value in values for t in element_types(value.type)), default=0)
-    return rule is not None and math.prod(rule.sizes) > largest

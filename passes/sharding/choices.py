@@ -275,3 +275,9 @@ def _refine(mesh: tuple[int, ...], finer: tuple[int, ...], axes: tuple[Axes, ...
 def operand_types(node: Node) -> tuple[TensorType, ...]:
     """The tensors that the node reads, tuples spread out."""
     return tuple(t for value in node.inputs for t in element_types(value.type))
+
+
+def multiplies(rule: Rule, node: Node) -> bool:
+    """Whether an operator computes more than once with its operands' elements, as products of matrices do."""
+    largest = max((t.size for value in (node, *node.inputs) for t in element_types(value.type)), default=0)
+    return math.prod(rule.sizes) > largest

@@ -10,24 +10,21 @@ from mspc.ir.layout import Layout
 from mspc.ops.op import Op
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.placement import batch_choice, is_master, stored, structural_layout
+from mspc.passes.sharding.unset_layouts import UnsetLayouts
 
 
 def cut_batch(search: Search, forward: list[Node]) -> None:
-    """Cut every operator along the batch; those that follow their neighbours come last, casts of parameters behind."""
-    waiting: list[Node] = []
+    """Cut every operator along the batch, or as its neighbours are where that costs less; casts of parameters follow
+    their readers."""
+    unset: list[Node] = []
     casts: list[Node] = []
     for node in forward:
-        rule = search.rules[node]
-        if rule is None:
+        if search.rules[node] is None:
             structural_layout(node, search.ranks)
-        elif node.in_layouts is None and is_master(stored(node)):
-            casts.append(node)
         elif node.in_layouts is None:
-            if cast(Op, node.op).follows_neighbours or cast(Op, node.op).operandwise:
-                waiting.append(node)
-            else:
-                search.take(node, batch_choice(node, rule, search.ranks), "batch")
-    for node in (*waiting, *reversed(casts)):
+            (casts if is_master(stored(node)) else unset).append(node)
+    UnsetLayouts(search, unset).place()
+    for node in reversed(casts):
         search.choose(node, "its neighbours")
     search.structure(forward)
 

@@ -12,7 +12,16 @@ from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Layouts, Node, Value, element_types
 from mspc.ir.layout import Layout
 from mspc.ops.op import Op
-from mspc.passes.sharding.choices import Choice, Source, choices, operand_types, operandwise_choice, rule_of
+from mspc.passes.sharding.choices import (
+    Choice,
+    Source,
+    choices,
+    make_choice,
+    merge,
+    operand_types,
+    operandwise_choice,
+    rule_of,
+)
 from mspc.passes.sharding.placement import followers, operand_layouts, result_layouts, structural_layout
 from mspc.passes.sharding.traffic import Traffic, bytes_between, gradient_bytes, scatter_bytes
 from mspc.sharding.factors import Rule
@@ -56,7 +65,11 @@ class Search:
                 structural_layout(node, self.ranks)
 
     def choose(self, node: Node, source: str, upstream: bool = False) -> None:
-        """Take the choice that costs the fewest bytes now and, by estimate, in the backward graph."""
+        """Take the choice that costs the fewest bytes now and, by estimate, in the backward graph.
+
+        upstream: the result should lie as its readers want it; where the operands' own cuts do not lead there, those
+        may change their layout instead of the result.
+        """
         rule = self.rules[node]
         assert rule is not None
         if cast(Op, node.op).operandwise:
@@ -67,7 +80,7 @@ class Search:
         if upstream and hints:
             wanted = {layout for _, layout in hints}
             fitting = tuple(o for o in options if o.outputs[0].without_partial() in wanted)
-            options = fitting or options
+            options = fitting or (*options, *(make_choice(rule, *merge(rule, (hint,), self.ranks)) for hint in hints))
         scored = [
             (self.score(node, option) + self.look_ahead(node, option), option.work, i)
             for i, option in enumerate(options)

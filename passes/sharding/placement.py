@@ -81,11 +81,33 @@ def batch_choice(node: Node, rule: Rule, ranks: int) -> Choice:
         factor = dims[0][0] if dims and dims[0] else -1
         if factor < 0 or factor in rule.frozen:
             break
-        cut = math.gcd(rule.sizes[factor], ranks)
-        axes = [(0,) if f == factor else () for f in range(len(rule.names))]
-        if not composite_conflict(rule, (cut, ranks // cut), axes):
-            return make_choice(rule, (cut, ranks // cut), axes)
+        choice = _cut_factor(rule, factor, ranks)
+        if choice is not None:
+            return choice
     return make_choice(rule, (1, ranks), whole)
+
+
+def batch_choices(node: Node, rule: Rule, ranks: int) -> tuple[Choice, ...]:
+    """`batch_choice` and, where that leaves a partial result (what it cuts is a table, or is summed over), the cuts of
+    the first dimensions of inputs and result that are dimensions of the result."""
+    first = batch_choice(node, rule, ranks)
+    if not any(layout.partial for layout in first.outputs):
+        return (first,)
+    found = [first]
+    for dims in (*rule.inputs, rule.outputs[0]):
+        choice = _cut_factor(rule, dims[0][0], ranks) if dims and dims[0] else None
+        if choice is not None and not any(layout.partial for layout in choice.outputs):
+            found.append(choice)
+    return tuple(dict.fromkeys(found))
+
+
+def _cut_factor(rule: Rule, factor: int, ranks: int) -> Choice | None:
+    """One factor cut as many ways as ranks allow; None where that would not be a slice of every tensor."""
+    cut = math.gcd(rule.sizes[factor], ranks)
+    axes: list[Axes] = [(0,) if f == factor else () for f in range(len(rule.names))]
+    if factor in rule.frozen or composite_conflict(rule, (cut, ranks // cut), axes):
+        return None
+    return make_choice(rule, (cut, ranks // cut), axes)
 
 
 def _is_state(value: Value) -> bool:

@@ -1,6 +1,6 @@
 """Gives every operator a sharding that the user left without one, and every parameter its slice.
 
-Semi-automatic mode: forward operators without a strategy are cut along the batch (operators that only move data follow
+Semi-automatic mode: forward operators without a strategy are cut along the batch (where that sends less, they follow
 their neighbours). Automatic mode (sharding propagation): shardings spread from the configured operators and the data to
 their neighbours, downstream first, each operator taking what costs the fewest bytes; those of data parallel cells are
 cut along the batch. In both modes a parameter is stored as its first reader needs it, configured readers first;

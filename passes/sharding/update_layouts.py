@@ -11,14 +11,14 @@ from mspc.passes.sharding.choices import Choice, make_choice, merge
 from mspc.sharding.factors import Rule
 
 
-def update_choice(node: Node, rule: Rule, op: Op, ranks: int) -> Choice:
-    """An update runs on the parameter's own slices."""
+def update_choice(node: Node, rule: Rule, op: Op, ranks: int) -> Choice | None:
+    """An update runs on the parameter's own slices; None where no parameter that it names has slices yet."""
     sources = [
         (rule.inputs[i], layout)
         for i in (*op.mutates, *range(len(node.inputs)))
         if isinstance(layout := node.inputs[i].layout, Layout) and isinstance(node.inputs[i], Parameter)
     ]
-    return make_choice(rule, *merge(rule, tuple(sources[:1]), ranks))
+    return make_choice(rule, *merge(rule, tuple(sources[:1]), ranks)) if sources else None
 
 
 def wanted_by_updates(graph: Graph, rules: Mapping[Node, Rule | None], ranks: int) -> dict[Value, Layout]:
@@ -43,11 +43,10 @@ def _spread(graph: Graph, rules: Mapping[Node, Rule | None], ranks: int, wanted:
         op = node.op
         if rule is None or node.phase != "update" or not isinstance(op, Op) or node.in_layouts is not None:
             continue
-        if op.mutates and isinstance(node.inputs[op.mutates[0]].layout, Layout):
-            choice = update_choice(node, rule, op, ranks)
-        elif node in wanted and (op.mutates or elementwise(rule)):
+        choice = update_choice(node, rule, op, ranks) if op.mutates else None
+        if choice is None and node in wanted and (op.mutates or elementwise(rule)):
             choice = make_choice(rule, *merge(rule, ((rule.outputs[0], wanted[node]),), ranks))
-        else:
+        if choice is None:
             continue
         for value, layout in zip(node.inputs, choice.inputs, strict=True):
             if isinstance(value, Node) and value.shape:

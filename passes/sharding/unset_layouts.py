@@ -1,0 +1,205 @@
+"""Semi-automatic mode: layouts of operators without a strategy, cut along the batch or as their neighbours are.
+
+Operators that read each other make a region, which ends at operators with a strategy, at parameters and at results. A
+region is cut along the batch, or every operator as its operands lie, or as its readers want it, whichever makes ranks
+send the fewest bytes; then single operators are revisited for as long as that saves any. Three things stay as a cut
+along the batch has them: regions that touch no operator with a strategy, the slices in which parameters are stored,
+and how much a product of matrices computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+from mspc.ir.graph import Constant, Node, Value, element_types
+from mspc.ir.layout import Layout
+from mspc.ops.op import Op
+from mspc.passes.sharding.choices import Choice, choices, multiplies
+from mspc.passes.sharding.layout_plans import State, restore, state_of
+from mspc.passes.sharding.layout_search import Search
+from mspc.passes.sharding.placement import batch_choices, is_master, operand_layouts, stored
+from mspc.passes.sharding.traffic import bytes_between, gradient_bytes, scatter_bytes
+from mspc.sharding.factors import Rule
+
+BATCH, NEIGHBOURS = "batch", "its neighbours"
+"""Where a layout came from, in words."""
+ROUNDS = 3
+"""How often single operators are revisited."""
+LEAST = 1e-3
+"""Bytes that another choice must save."""
+
+
+class UnsetLayouts:
+    """The search for the layouts of `unset` operators, given in run order.
+
+    graded: values that have a gradient. batch: the ways to cut an operator along the batch, the usual one first.
+    chosen: how each operator is cut so far.
+    """
+
+    def __init__(self, search: Search, unset: Sequence[Node]) -> None:
+        self.search, self.traffic = search, search.traffic
+        self.unset = dict.fromkeys(unset)
+        self.graded = {
+            node.forward.inputs[node.forward_input]
+            for node in search.graph.nodes
+            if node.forward is not None and 0 <= node.forward_input < len(node.forward.inputs)
+        }
+        self.batch = {node: batch_choices(node, self.rule(node), search.ranks) for node in unset}
+        self.chosen: dict[Node, Choice] = {}
+
+    def place(self) -> None:
+        """Give every operator its layouts."""
+        for region in self.regions():
+            if self.touches_configured(region):
+                self.settle(region)
+            else:
+                self.cut_batch(region)
+
+    def rule(self, node: Node) -> Rule:
+        rule = self.search.rules[node]
+        assert rule is not None
+        return rule
+
+    def regions(self) -> list[list[Node]]:
+        """The operators that read each other, also through tuples, in run order."""
+        root: dict[Value, Value] = {}
+
+        def find(value: Value) -> Value:
+            while root[value] is not value:
+                root[value] = value = root[root[value]]
+            return value
+
+        for node in self.search.graph.nodes:
+            if node in self.unset or (node.phase == "forward" and self.search.rules[node] is None):
+                root[node] = node
+                for value in node.inputs:
+                    if value in root:
+                        root[find(value)] = node
+        found: dict[Value, list[Node]] = {}
+        for node in self.unset:
+            found.setdefault(find(node), []).append(node)
+        return list(found.values())
+
+    def touches_configured(self, region: Sequence[Node]) -> bool:
+        """Whether an operator with a layout gives operands to the region or reads its results."""
+        for node in region:
+            around = [*self.users(node), *(v for v in node.inputs if isinstance(v, Node))]
+            if any(other.in_layouts is not None and self.search.rules[other] is not None for other in around):
+                return True
+        return False
+
+    def users(self, node: Node) -> list[Node]:
+        """The forward operators that read a node or an element of it."""
+        shown = (node, *self.search.followers.get(node, ()))
+        found = [user for value in shown for user, _ in self.traffic.users.get(value, ())]
+        return [user for user in dict.fromkeys(found) if user.phase == "forward"]
+
+    def cut_batch(self, region: Sequence[Node]) -> None:
+        """Cut along the batch; operators that only move data follow what is around them."""
+        waiting: list[Node] = []
+        for node in region:
+            if cast(Op, node.op).follows_neighbours or cast(Op, node.op).operandwise:
+                waiting.append(node)
+            else:
+                self.take(node, self.cheapest(node, self.batch[node]))
+        for node in waiting:
+            self.search.choose(node, NEIGHBOURS)
+
+    def settle(self, region: Sequence[Node]) -> None:
+        """Keep the cheapest of the three ways."""
+        values = [*region, *dict.fromkeys(f for node in region for f in self.search.followers.get(node, ()))]
+        begin = [state_of(value) for value in values]
+        found: list[tuple[float, list[State], dict[Node, str]]] = []
+        for way in (self.cut_batch, self.follow, self.follow_readers):
+            way(region)
+            self.improve(region)
+            sources = {node: str(node.attrs["strategy_from"]) for node in region}
+            found.append((self.cost(region), [state_of(value) for value in values], sources))
+            restore(values, begin)
+        _, states, sources = min(found, key=lambda plan: round(plan[0], 1))
+        restore(values, states)
+        for node, source in sources.items():
+            node.attrs["strategy_from"] = source
+
+    def follow_readers(self, region: Sequence[Node]) -> None:
+        self.follow(reversed(region))
+
+    def follow(self, nodes: Iterable[Node]) -> None:
+        """Every operator takes what costs the fewest bytes as far as others are decided."""
+        for node in nodes:
+            if cast(Op, node.op).operandwise:
+                self.search.take_operandwise(node, NEIGHBOURS)
+            else:
+                self.take(node, self.cheapest(node, self.options(node)))
+
+    def improve(self, region: Sequence[Node]) -> None:
+        """Revisit operators, last first, while another choice saves bytes."""
+        for _ in range(ROUNDS):
+            changed = False
+            for node in reversed(region):
+                if not cast(Op, node.op).operandwise and self.cost((node,)) > LEAST:
+                    before = (node.in_layouts, node.layout)
+                    self.take(node, self.cheapest(node, self.options(node)))
+                    changed |= before != (node.in_layouts, node.layout)
+            if not changed:
+                return
+
+    def options(self, node: Node) -> list[Choice]:
+        """The ways to cut an operator that leave undecided parameters whole where the batch is cut, and a product no
+        larger; those along the batch first."""
+        rule, batch = self.rule(node), self.batch[node]
+        hints = tuple(self.search.reader_hints(node, rule))
+        others = choices(cast(Op, node.op), rule, operand_layouts(node), hints, self.search.ranks)
+        open_parameters = [i for i, v in enumerate(node.inputs) if is_master(stored(v)) and v.layout is None]
+        product = multiplies(rule, node)
+        kept = [
+            option for option in others
+            if all(option.inputs[i] in {b.inputs[i] for b in batch} for i in open_parameters)
+            and not (product and option.work > batch[0].work)
+        ]  # fmt: skip
+        current = self.chosen.get(node)
+        first = [current] if current is not None and node.in_layouts == current.inputs else []
+        return list(dict.fromkeys((*first, *batch, *kept)))
+
+    def cheapest(self, node: Node, options: Sequence[Choice]) -> Choice:
+        """The option with the fewest bytes around the node; of equal ones that with the least work, then the first."""
+        if len(options) == 1:
+            return options[0]
+        found: list[tuple[float, float, int]] = []
+        before = (node.in_layouts, node.layout)
+        for i, option in enumerate(options):
+            self.take(node, option)
+            found.append((round(self.cost((node,)), 1), option.work, i))
+        self.search.place(node, *before)
+        return options[min(found)[2]]
+
+    def take(self, node: Node, option: Choice) -> None:
+        self.chosen[node] = option
+        self.search.take(node, option, BATCH if option in self.batch[node] else NEIGHBOURS)
+
+    def cost(self, nodes: Sequence[Node]) -> float:
+        """Bytes that depend on the nodes' layouts: there and, for what has a gradient, back."""
+        values: dict[Value, None] = {}
+        total = 0.0
+        for node in nodes:
+            values.update(dict.fromkeys((*node.inputs, node, *self.search.followers.get(node, ()))))
+            if self.search.trains and node.in_layouts is not None and node in self.chosen:
+                total += gradient_bytes(node, self.chosen[node], self.search.rules[node])
+        return total + sum(map(self.moves, values))
+
+    def moves(self, value: Value) -> float:
+        """Bytes spent to bring a value to its readers, and its gradient back; a partial value that nobody wants yet
+        will be scattered."""
+        own = value.layout
+        if isinstance(value, Constant) or not isinstance(own, Layout):
+            return 0.0
+        (type,) = element_types(value.type)
+        needed = self.traffic.needs(value)
+        if not needed:
+            return scatter_bytes(own, type.shape, type.dtype.itemsize) if own.partial else 0.0
+        total = self.traffic.of_value(value)
+        if value in self.graded:
+            back = own.without_partial()
+            total += sum(bytes_between(layout.without_partial(), back, type) for layout in needed)
+        return total

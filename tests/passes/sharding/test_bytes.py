@@ -1,0 +1,204 @@
+"""Bytes that ranks send where operators have no strategy, and for the states of optimizers.
+
+Each number is the mean over the ranks under ring algorithms, without what is sent only to hand results to the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Parameter, Tensor, nn, ops
+from mspc.analysis.cost import sent_bytes
+from mspc.compiler.config import Config
+from mspc.compiler.driver import compile_launch
+from mspc.ir.types import FLOAT32, TensorType
+
+RANKS = 8
+Shape = tuple[int, ...]
+
+
+def sent(cell: nn.Cell, *shapes: Shape, mode: str = "semi_auto_parallel", fed: str = "full_batch",
+         **settings: Any) -> float:  # fmt: skip
+    """shapes: what each rank feeds."""
+    config = Config(ranks=RANKS, mode=mode, dataset_strategy=fed, **settings)
+    compiled = compile_launch(cell, [TensorType(FLOAT32, shape) for shape in shapes], config)
+    nodes = [node for rank in range(RANKS) for node in compiled.rank_graph(rank).nodes]
+    return sum(
+        sent_bytes(node) for node in nodes if "the caller receives" not in str(node.attrs.get("reason", ""))
+    ) / RANKS  # fmt: skip
+
+
+def weight(*shape: int) -> Parameter:
+    return Parameter(Tensor(np.ones(shape, np.float32)))
+
+
+def momentum(cell: nn.Cell) -> nn.Cell:
+    return nn.TrainOneStepCell(cell, nn.Momentum(cell.trainable_params(), 0.1, 0.9))
+
+
+class Gradient(nn.Cell):
+    """The gradients of a cell's result in its arguments."""
+
+    def __init__(self, cell: nn.Cell) -> None:
+        super().__init__()
+        self.gradient = ops.GradOperation(get_all=True)(cell)
+
+    def construct(self, *inputs: Any) -> Any:
+        return self.gradient(*inputs)
+
+
+class Rows(nn.Cell):
+    """The mean square of rows of a table times y, the product with a strategy."""
+
+    def __init__(self, axis: int = 0, own: bool = False) -> None:
+        super().__init__()
+        self.table, self.own, self.axis = weight(64, 32), own, axis
+        self.places = Tensor(np.ones((64, 64)), ms.int32)
+        self.mul = ops.Mul().shard(((4, 2, 1), (4, 2, 1)))
+
+    def construct(self, x: Any, y: Any) -> Any:
+        rows = ops.gather(self.table if self.own else x, self.places, self.axis)
+        return ops.square(self.mul(rows, y)).mean()
+
+
+class Between(nn.Cell):
+    """An operator with a strategy, `between`, and another one."""
+
+    def __init__(self, first: Shape, last: Shape, between: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.first, self.last, self.between = ops.Neg().shard((first,)), ops.Exp().shard((last,)), between
+
+    def construct(self, x: Any) -> Any:
+        return ops.square(self.last(self.between(self.first(x)))).mean()
+
+
+class Products(nn.Cell):
+    """Two products with a function between them."""
+
+    def __init__(self, first: Any, last: Any, between: nn.Cell | None = None, transpose_a: bool = False) -> None:
+        super().__init__()
+        self.u, self.v = weight(64, 64), weight(64, 64)
+        self.first, self.last = ops.MatMul(transpose_a=transpose_a).shard(first), ops.MatMul().shard(last)
+        self.between = between or nn.ReLU()
+
+    def construct(self, x: Any) -> Any:
+        return ops.square(self.last(self.between(self.first(x, self.u)), self.v)).mean()
+
+
+class Assigned(nn.Cell):
+    """A parameter that is given a product."""
+
+    def __init__(self, operator: Any) -> None:
+        super().__init__()
+        self.held = Parameter(Tensor(np.zeros((64, 32), np.float32)), requires_grad=False)
+        self.mul, self.operator = ops.Mul().shard(((4, 2), (4, 2))), operator
+
+    def construct(self, x: Any, y: Any) -> Any:
+        product = self.mul(x, y)
+        self.operator(self.held, product)
+        return product.sum()
+
+
+COLUMN_ROW = ((2, 1), (1, 4)), ((2, 4), (4, 1))
+ROW_COLUMN = ((2, 4), (4, 1)), ((2, 1), (1, 4))
+BATCH = ((8, 1), (1, 1)), ((8, 1), (1, 1))
+
+
+@pytest.mark.parametrize(("axis", "y"), [(0, (64, 64, 32)), (1, (64, 64, 64))])
+def test_a_table_is_not_cut_where_its_rows_are_looked_up(axis: int, y: Shape) -> None:
+    """458,752 and 65,536 where the table's first dimension was taken for a batch."""
+    assert sent(Gradient(Rows(axis)), (64, 32) if axis == 0 else (64, 64), y) == 0
+
+
+def test_a_parameter_whose_rows_are_looked_up_sends_its_gradient_alone() -> None:
+    assert sent(momentum(Rows(own=True)), (64, 32), (64, 64, 32)) == 2 * 7 / 8 * (64 * 32 * 4)
+
+
+@pytest.mark.parametrize("cut", [(2, 4), (1, 8), (1, 1), (2, 1)])
+@pytest.mark.parametrize("between", [ops.relu, lambda x: ops.tanh(ops.relu(x) + 1.0), lambda x: x.T.sin().T])
+def test_operators_between_equal_strategies_follow_them(cut: Shape, between: Callable[[Any], Any]) -> None:
+    """Cut along the batch they would change their layout twice forward and twice back."""
+    assert sent(Gradient(Between(cut, cut, between)), (64, 64)) == 0
+
+
+def test_a_chain_between_two_strategies_changes_its_layout_once() -> None:
+    """There and back; cut along the batch it was twice each."""
+    once = sent(Gradient(Between((1, 8), (2, 4), lambda x: x * 1.0)), (64, 64))
+    assert 0 < sent(Gradient(Between((1, 8), (2, 4), lambda x: ops.tanh(ops.relu(x) + 1.0))), (64, 64)) <= once
+
+
+def test_a_chain_changes_its_layout_where_it_is_smallest() -> None:
+    """Behind the sum over columns 1/64 is left; the sum's parts are complete on the way."""
+    narrow = Between((8, 1), (1, 1), lambda x: ops.tanh(ops.relu(x)).sum(1, keepdims=True))
+    assert sent(narrow, (64, 64)) == 7 * 8 * 4
+
+
+def test_without_any_strategy_the_batch_is_cut() -> None:
+    class Plain(nn.Cell):
+        def construct(self, x: Any) -> Any:
+            return ops.tanh(ops.relu(x))
+
+    compiled = compile_launch(
+        Plain(), [TensorType(FLOAT32, (64, 64))],
+        Config(ranks=RANKS, mode="semi_auto_parallel", dataset_strategy="full_batch"),
+    )  # fmt: skip
+    sources = [node.attrs["strategy_from"] for node in compiled.graph.nodes if "strategy_from" in node.attrs]
+    assert sources == ["batch", "batch"]
+
+
+def test_a_function_between_products_follows_them() -> None:
+    """What is left: a sum of partial products and its gradient's gathering, and the gradients over two replicas."""
+    assert sent(momentum(Products(*COLUMN_ROW)), (64, 64)) == 2 * 6144 + 2 * 4096
+
+
+@pytest.mark.parametrize("optimizer", [nn.Lamb, nn.AdamWeightDecay, nn.Adagrad, nn.AdaMax])
+@pytest.mark.parametrize("cuts", [COLUMN_ROW, ROW_COLUMN, BATCH], ids=["column row", "row column", "batch"])
+def test_an_optimizer_of_small_operators_sends_as_much_as_momentum(optimizer: Any, cuts: Any) -> None:
+    """Its states lie as the parameter does, and a gradient is reduced once however often it is read; Lamb's norms are
+    a few bytes."""
+    cell = Products(*cuts)
+    step = nn.TrainOneStepCell(cell, optimizer(cell.trainable_params(), 0.1))
+    assert sent(step, (64, 64)) <= sent(momentum(Products(*cuts)), (64, 64)) + 64
+
+
+@pytest.mark.parametrize("cuts", [COLUMN_ROW, BATCH], ids=["column row", "batch"])
+def test_states_follow_parameters_that_replicas_share_out(cuts: Any) -> None:
+    cell = Products(*cuts)
+    step = nn.TrainOneStepCell(cell, nn.Lamb(cell.trainable_params(), 0.1))
+    shared = {"parallel_optimizer": True, "parallel_optimizer_threshold": 0}
+    assert sent(step, (64, 64), **shared) <= sent(momentum(Products(*cuts)), (64, 64), **shared) + 64
+
+
+@pytest.mark.parametrize("operator", [ops.Assign(), ops.AssignAdd(), ops.AssignSub()], ids=lambda o: o.name)
+def test_a_parameter_that_is_assigned_lies_as_its_new_value(operator: Any) -> None:
+    """Whole on every rank it took 7,168 bytes to bring the value there."""
+    assert sent(Assigned(operator), (64, 32), (64, 32)) == 0
+
+
+def test_the_gradient_of_a_slope_is_reduced_once() -> None:
+    """A cut PReLU: the gradients of both products over two replicas, and that of 16 slopes on each rank."""
+    cell = Products(*COLUMN_ROW, between=nn.PReLU(64))
+    cell.between.prelu.shard(((2, 4), (4,)))
+    assert sent(momentum(cell), (64, 64)) == 2 * 6144 + 2 * 4096 + 16 * 4
+
+
+def test_what_several_products_read_is_gathered_instead_of_their_results() -> None:
+    """In automatic mode: x [32, 128] once, 14,336 bytes, where each of three results [32, 768] took 86,016."""
+
+    class Attention(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.key, self.value, self.out = (nn.Dense(n, 768) for n in (128, 128, 128, 768))
+            self.out.matmul.shard(((1, 1), (8, 1)))
+
+        def construct(self, x: Any) -> Any:
+            shares = ops.relu(ops.matmul(self.query(x), self.key(x).T))
+            return self.out(ops.relu(ops.matmul(shares, self.value(x))))
+
+    found = sent(Attention(), (4, 128), mode="auto_parallel", fed="data_parallel")
+    assert found == 14336 + 10752  # the last result, columns on every rank, back to rows
