@@ -45,9 +45,9 @@ class NeighborExchangeV2(Collective):
 
     def infer(self, *types: Type) -> Type:
         self._check_fields()
-        if len(types) != 1 or not isinstance(types[0], TensorType) or len(types[0].shape) != 4:
+        x = types[0] if len(types) == 1 else None
+        if not isinstance(x, TensorType) or len(x.shape) != 4:
             raise MspcError(f"{self.name} takes one tensor of 4 dimensions, not {', '.join(map(str, types))}")
-        (x,) = types
         n, c, height, width = x.shape
         for place, rank in zip(PLACES, self.send_rank_ids, strict=True):
             if rank >= 0 and any(sum(_lengths(self.send_lens, side)) > size for side, size in
