@@ -21,10 +21,12 @@ _PURPOSE = 0x53687566
 @dataclass(frozen=True)
 class Pass:
     """One reading of a data set. seed: taken when the reading begins, so that workers need no session. epoch: from 0;
-    a repeated data set is read in several passes of different numbers."""
+    a repeated data set is read in several passes of different numbers. needed: so many rows the reader needs at once,
+    if there are any; a stage may ask its source for as many."""
 
     seed: int
     epoch: int
+    needed: int = 1
 
     @classmethod
     def begin(cls, epoch: int) -> Pass:
@@ -32,6 +34,10 @@ class Pass:
 
     def number(self, epoch: int) -> Pass:
         return Pass(self.seed, epoch)
+
+    def one_by_one(self) -> Pass:
+        """The same pass, for a reader that may stop behind any row."""
+        return Pass(self.seed, self.epoch)
 
     def generator(self, key: int) -> np.random.Generator:
         """A generator for one stage."""

@@ -46,6 +46,8 @@ class BuiltinSampler:
             raise ApiRuntimeError(f"{type(self).__name__}.add_child: there is a child already")
         if not isinstance(sampler, BuiltinSampler):
             raise ApiTypeError(f"{type(self).__name__}.add_child takes a sampler, not {type(sampler).__name__}")
+        if isinstance(self, Sampler) or isinstance(sampler, Sampler):
+            raise ApiRuntimeError(f"{type(self).__name__}.add_child: samplers that a script writes stand alone")
         self.child_sampler = sampler
 
     def get_child(self) -> BuiltinSampler | None:

@@ -81,7 +81,8 @@ class Batched(Step):
         return rows // self.size if self.drop_remainder else -(-rows // self.size)
 
     def blocks(self, reading: Pass) -> Iterator[Block]:
-        blocks = self.source.blocks(reading) if self.is_own else read(self.source, reading)
+        asked = Pass(reading.seed, reading.epoch, 1 if callable(self.size) else self.size)
+        blocks = self.source.blocks(asked) if self.is_own else read(self.source, asked)
         waiting: list[Block] = []
         rows = made = 0
         size = self._size(made, reading)

@@ -34,7 +34,7 @@ class Shuffled(Step):
     def _drawn(self, reading: Pass) -> Iterator[Block]:
         generator = (reading.number(0) if self.fixed else reading).generator(self.key)
         window: list[Block] = []
-        for block in self.source.blocks(reading):
+        for block in self.source.blocks(reading.one_by_one()):
             for i in range(len(block)):
                 window.append(block.part(i, i + 1))
                 if len(window) > self.window:
@@ -92,7 +92,7 @@ class Part(Step):
         at = 0
         if self.last is not None and self.last <= self.first:
             return
-        for block in self.source.blocks(reading):
+        for block in self.source.blocks(reading.one_by_one()):
             last = len(block) if self.last is None else min(len(block), self.last - at)
             first = max(0, self.first - at)
             if first < last:
@@ -119,7 +119,7 @@ class Filtered(Step):
         self.fault = fault
 
     def blocks(self, reading: Pass) -> Iterator[Block]:
-        for number, (block, i) in enumerate(each_row(self.source, reading)):
+        for number, (block, i) in enumerate(each_row(self.source, reading.one_by_one())):
             values = (np.array(column_values(block.columns[place])[i]) for place in self.taken)
             try:
                 holds = bool(self.predicate(*values))
@@ -177,6 +177,7 @@ class Zipped(Stage):
         super().__init__(names, sources)
 
     def blocks(self, reading: Pass) -> Iterator[Block]:
+        reading = reading.one_by_one()
         readers = [_Rows(read(source, reading) if not self.runs_ahead else source.blocks(reading)) for source in
                    self.sources]  # fmt: skip
         while True:

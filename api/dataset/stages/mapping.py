@@ -105,7 +105,7 @@ class Mapped(Step):
     def _by_blocks(self, reading: Pass, key: int) -> Iterator[Block]:
         blocks = self.source.blocks(reading)
         own = self.source.runs_ahead
-        numbered = _numbered(grouped(blocks) if own else blocks)
+        numbered = _numbered(grouped(blocks) if own else grouped(blocks, reading.needed))
 
         def work(item: tuple[int, Block]) -> tuple[list[Block], MspcError | None]:
             return self._changed(item[1], item[0], key)

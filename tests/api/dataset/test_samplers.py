@@ -87,6 +87,8 @@ def test_a_sampler_chooses_from_its_childs() -> None:
     assert sampler.get_child() is not None
     with pytest.raises(RuntimeError, match="there is a child already"):
         sampler.add_child(ds.RandomSampler())
+    with pytest.raises(RuntimeError, match="samplers that a script writes stand alone"):
+        ds.RandomSampler().add_child(ds.IterSampler([1]))
     classes = ds.PKSampler(1)
     classes.add_child(ds.SequentialSampler(3, 5))
     assert sorted(epochs(classes)[0]) != [0, 1, 2]

@@ -266,3 +266,28 @@ def test_what_a_worker_prints_is_seen(capfd: pytest.CaptureFixture[str]) -> None
     rows = ds.NumpySlicesDataset(np.arange(3), "x", shuffle=False)
     assert len(list(rows.map(says, "x", num_parallel_workers=2, python_multiprocessing=True))) == 3
     assert sorted(capfd.readouterr().out.split("\n")) == ["", "row 0", "row 1", "row 2"]
+
+
+def test_a_batch_of_the_users_rows_is_one_block() -> None:
+    sizes: list[int] = []
+    asked: list[int] = []
+
+    class Counting(transforms.TypeCast):
+        def many(self, values: np.ndarray, draws: Any) -> Any:
+            sizes.append(len(values))
+            return super().many(values, draws)
+
+    def source() -> Any:
+        for i in range(10):
+            asked.append(i)
+            yield (np.int64(i),)
+
+    mapped = ds.GeneratorDataset(source, ["x"]).map(Counting(ms.float32))
+    iterator = mapped.batch(4).create_tuple_iterator(output_numpy=True)
+    assert next(iterator)[0].tolist() == [0, 1, 2, 3]
+    assert (sizes, asked) == ([4], [0, 1, 2, 3])
+    assert [row[0].tolist() for row in iterator] == [[4, 5, 6, 7], [8, 9]]
+    asked.clear()
+    sizes.clear()
+    assert next(mapped.take(3).batch(4).create_tuple_iterator(output_numpy=True))[0].tolist() == [0, 1, 2]
+    assert (sizes, asked) == ([1, 1, 1], [0, 1, 2])
