@@ -225,7 +225,7 @@ def test_custom_lists() -> None:
     black = amp.custom_mixed_precision(Normed(), black_list=[ops.ReLU])
     kinds = dict(types_of(traced(black, (8, 16))))
     assert (kinds["MatMul"], kinds["ReLU"]) == ("Float16", "Float32")
-    assert amp.get_black_list() == [nn.LayerNorm]
+    assert amp.get_black_list() == [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm]
     assert nn.Dense in amp.get_white_list()
 
 
