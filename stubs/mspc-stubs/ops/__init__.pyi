@@ -9,6 +9,9 @@ from mspc.api.ops.multitype import MultitypeFuncGraph as MultitypeFuncGraph
 from mspc.api.communication.group import ReduceOp as ReduceOp
 from mspc.api.nn.virtual_dataset import _VirtualDataset as _VirtualDataset
 from mspc.api.ops.compile_time import _primexpr as _primexpr
+from mspc.api.ops.function.conv_func import adaptive_avg_pool1d as adaptive_avg_pool1d
+from mspc.api.ops.function.conv_func import adaptive_avg_pool2d as adaptive_avg_pool2d
+from mspc.api.ops.function.conv_func import adaptive_avg_pool3d as adaptive_avg_pool3d
 from mspc.api.ops.function.math_func import all as all
 from mspc.api.ops.function.math_func import amax as amax
 from mspc.api.ops.function.math_func import amin as amin
@@ -17,6 +20,10 @@ from mspc.api.ops.function.array_func import arange as arange
 from mspc.api.ops.function.math_func import argmax as argmax
 from mspc.api.ops.function.math_func import argmin as argmin
 from mspc.api.ops.function.order_func import argsort as argsort
+from mspc.api.ops.function.conv_func import avg_pool1d as avg_pool1d
+from mspc.api.ops.function.conv_func import avg_pool2d as avg_pool2d
+from mspc.api.ops.function.conv_func import avg_pool3d as avg_pool3d
+from mspc.api.ops.function.conv_func import batch_norm as batch_norm
 from mspc.api.ops.function.loss_func import binary_cross_entropy as binary_cross_entropy
 from mspc.api.ops.function.loss_func import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
 from mspc.api.ops.function.array_func import broadcast_to as broadcast_to
@@ -30,6 +37,9 @@ from mspc.api.ops.function.math_func import clip_by_global_norm as clip_by_globa
 from mspc.api.ops.function.math_func import clip_by_value as clip_by_value
 from mspc.api.ops.function.array_func import concat as concat
 from mspc.api.ops.compile_time import constexpr as constexpr
+from mspc.api.ops.function.conv_func import conv1d as conv1d
+from mspc.api.ops.function.conv_func import conv2d as conv2d
+from mspc.api.ops.function.conv_func import conv3d as conv3d
 from mspc.api.ops.function.loss_func import cosine_embedding_loss as cosine_embedding_loss
 from mspc.api.ops.function.loss_func import cross_entropy as cross_entropy
 from mspc.api.ops.function.math_func import cumprod as cumprod
@@ -60,12 +70,14 @@ from mspc.api.ops.function.loss_func import gaussian_nll_loss as gaussian_nll_lo
 from mspc.api.ops.function.activation_func import gelu as gelu
 from mspc.api.ops.function.activation_func import glu as glu
 from mspc.api.common.gradient import grad as grad
+from mspc.api.ops.function.conv_func import group_norm as group_norm
 from mspc.api.ops.function.activation_func import hardshrink as hardshrink
 from mspc.api.ops.function.activation_func import hardsigmoid as hardsigmoid
 from mspc.api.ops.function.activation_func import hardswish as hardswish
 from mspc.api.ops.function.activation_func import hardtanh as hardtanh
 from mspc.api.ops.function.loss_func import hinge_embedding_loss as hinge_embedding_loss
 from mspc.api.ops.function.loss_func import huber_loss as huber_loss
+from mspc.api.ops.function.conv_func import interpolate as interpolate
 from mspc.api.ops.function.loss_func import kl_div as kl_div
 from mspc.api.ops.function.loss_func import l1_loss as l1_loss
 from mspc.api.ops.function.nn_func import layer_norm as layer_norm
@@ -77,6 +89,8 @@ from mspc.api.ops.function.math_func import logsumexp as logsumexp
 from mspc.api.ops.function.loss_func import margin_ranking_loss as margin_ranking_loss
 from mspc.api.ops.function.array_func import masked_fill as masked_fill
 from mspc.api.ops.function.math_func import matmul as matmul
+from mspc.api.ops.function.conv_func import max_pool2d as max_pool2d
+from mspc.api.ops.function.conv_func import max_pool3d as max_pool3d
 from mspc.api.ops.function.math_func import mean as mean
 from mspc.api.ops.function.activation_func import mish as mish
 from mspc.api.ops.function.loss_func import mse_loss as mse_loss
@@ -153,6 +167,18 @@ class Adam(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class AdamWeightDecay(Primitive):
     """Adam without bias correction and with decoupled weight decay; Loshchilov and Hutter, arXiv 1711.05101."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AdaptiveAvgPool2D(Primitive):
+    """Means of as many windows as the result has places, which cover the image."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AdaptiveAvgPool2DGrad(Primitive):
+    """The gradient of AdaptiveAvgPool2D's images."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AdaptiveAvgPool3D(Primitive):
+    """AdaptiveAvgPool2D over depth, height and width."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AdaptiveAvgPool3DGrad(Primitive):
+    """The gradient of AdaptiveAvgPool3D's images."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Add(Primitive):
     """x + y."""
@@ -232,6 +258,18 @@ class Atan2(Primitive):
 class Atanh(Primitive):
     """Inverse hyperbolic tangent of x between -1 and 1."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AvgPool(Primitive):
+    """The mean of every window over height and width; padding does not count unless asked for."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AvgPool3D(Primitive):
+    """The mean of every window over depth, height and width."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AvgPool3DGrad(Primitive):
+    """The gradient of AvgPool3D's images."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AvgPoolGrad(Primitive):
+    """The gradient of AvgPool's images."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Barrier(Primitive):
     """Hands its operands through once every rank of the group has come here."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -240,6 +278,21 @@ class BatchMatMul(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class BatchMatMulExt(Primitive):
     """x[b, m, k] @ y[b, k, n] -> [b, m, n]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BatchNorm(Primitive):
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta for every channel, dimension 1 of x: a tuple of five, the"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BatchNormApply(Primitive):
+    """BatchNorm's results and new moving statistics from those of the batch, inputs 5 and 6."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BatchNormGrad(Primitive):
+    """Gradients of x, gamma and beta, from that of the result, x, gamma, and the mean and variance that were used."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BatchNormGradInput(Primitive):
+    """The gradient of x, from BatchNormGrad's operands and, in training, the sums of all ranks."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BatchNormGradSums(Primitive):
+    """Sums over a rank's elements of every channel: of the gradient times the normalised x, and of the gradient."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class BesselI0(Primitive):
     """The modified Bessel function of the first kind, of order 0."""
@@ -307,11 +360,41 @@ class Cdist(Primitive):
 class Ceil(Primitive):
     """The smallest whole number not below x."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ChannelMean(Primitive):
+    """The sum of every channel divided by `count`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ChannelVariance(Primitive):
+    """The sum of the squared distances from the mean of every channel divided by `count`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class CheckValid(Primitive):
     """Whether boxes[n, 4] (x0, y0, x1, y1) lie inside an image: metas[3] is its height, width and ratio."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Concat(Primitive):
     """The tensors in a row along `axis`, which must stay whole. Called as `Concat(axis)((a, b))`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Conv2D(Primitive):
+    """A convolution over height and width: images [n, c, h, w], weights [out channels, c / group, *kernel_size]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Conv2DBackpropFilter(Primitive):
+    """The gradient of Conv2D's weights."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Conv2DBackpropInput(Primitive):
+    """The gradient of Conv2D's images; also a transposed convolution of images [n, out channels, h, w]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Conv2DTranspose(Primitive):
+    """A transposed convolution of images: Conv2DBackpropInput as scripts call it."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Conv3D(Primitive):
+    """A convolution over depth, height and width."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Conv3DBackpropFilter(Primitive):
+    """The gradient of Conv3D's weights."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Conv3DBackpropInput(Primitive):
+    """The gradient of Conv3D's images."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Conv3DTranspose(Primitive):
+    """A transposed convolution of images of three dimensions."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Cos(Primitive):
     """Cosine, x in radians."""
@@ -600,6 +683,18 @@ class Max(Primitive):
 class MaxDim(Primitive):
     """The maximum along `dim` and its first place: a tuple of two. Called as `MaxDim()(input, dim, keepdim)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MaxPool(Primitive):
+    """The greatest value of every window over height and width."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MaxPool3D(Primitive):
+    """The greatest value of every window over depth, height and width."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MaxPool3DGrad(Primitive):
+    """The gradient of MaxPool3D's images."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MaxPoolGrad(Primitive):
+    """The gradient of MaxPool's images, from them, the result and its gradient."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Maximum(Primitive):
     """The larger of x and y; half the gradient goes to each where they are equal."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -745,6 +840,18 @@ class RepeatInterleaveTensor(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Reshape(Primitive):
     """x in another shape; one -1 stands for what is left. Called as `Reshape()(x, shape)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ResizeBilinear(Primitive):
+    """Images of another size, by linear interpolation along height and width."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ResizeBilinearGrad(Primitive):
+    """The gradient of ResizeBilinear's images."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ResizeNearestNeighbor(Primitive):
+    """Images of another size, every place the nearest one of the image."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ResizeNearestNeighborGrad(Primitive):
+    """The gradient of ResizeNearestNeighbor's images."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ReverseV2(Primitive):
     """x with the order of its elements turned round along `axis`."""
