@@ -106,6 +106,20 @@ class Binary(Elementwise, abstract=True):
         return broadcast_rule((input.shape, other.shape))
 
 
+class ArrayFunction(Op, abstract=True):
+    """One floating-point operand, element by element, by array functions alone: no expression of C++ makes it part of a
+    fused chain."""
+
+    promotes: ClassVar[str] = "float"
+
+    def infer(self, *types: Any) -> Type:
+        require_float(self.name, *types)
+        return super().infer(*types)
+
+    def rule(self, input: TensorType) -> str:
+        return broadcast_rule((input.shape,))
+
+
 class Predicate(Binary, abstract=True):
     """Two operands in, Bool out."""
 

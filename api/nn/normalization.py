@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mspc.api import ops
-from mspc.api.communication.group import get_group_size
+from mspc.api import ops, state
 from mspc.api.context import get_auto_parallel_context
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.arguments import flag, number, parameter, positive
@@ -149,7 +148,8 @@ class SyncBatchNorm(_BatchNorm):
 
 def _groups(given: Any) -> Groups:
     """Groups of ranks, checked: every rank once."""
-    size = get_group_size()
+    session = state.current()
+    size = session.size if session.initialized else 1
     if given is None:
         return (tuple(range(size)),) if size > 1 else ()
     if not isinstance(given, list | tuple) or not all(isinstance(group, list | tuple) for group in given):

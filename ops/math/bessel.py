@@ -6,27 +6,16 @@ from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
-from mspc.ir.types import TensorType
-from mspc.ops.bases import require_float
+from mspc.ops.bases import ArrayFunction
 from mspc.ops.cpu.bessel import bessel_i, bessel_j, bessel_k, bessel_y
 from mspc.ops.math.arithmetic import Add, Div, Mul, Neg, Sub
 from mspc.ops.math.comparison import Equal, Select
 from mspc.ops.math.elementwise import POSITIVE_INPUT, UNARY_SAMPLES, Gradients, Sign, constant
-from mspc.ops.op import ArrayBackend, Names, Op
-from mspc.sharding.rules import broadcast_rule
+from mspc.ops.op import ArrayBackend, Names
 
 
-class _Bessel(Op, abstract=True):
-    """Computed in Float64, by array functions alone: no expression of C++ makes it part of a fused chain."""
-
-    promotes: ClassVar[str] = "float"
-
-    def infer(self, *types: Any) -> Any:
-        require_float(self.name, *types)
-        return super().infer(*types)
-
-    def rule(self, input: TensorType) -> str:
-        return broadcast_rule((input.shape,))
+class _Bessel(ArrayFunction, abstract=True):
+    """Computed in Float64."""
 
     def of(self, xp: Any, x: Any) -> Any:
         """The function of an array of Float64."""

@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
+from mspc.ops.bases import ArrayFunction
 from mspc.ops.math.arithmetic import Mul
-from mspc.ops.math.elementwise import Exp, Gradients, Smooth, Square, scaled
+from mspc.ops.math.elementwise import Exp, Gradients, Square, scaled
 from mspc.ops.math.special import erf
 from mspc.ops.op import ArrayBackend, Names, sample
 
 
-class Erfinv(Smooth):
+class Erfinv(ArrayFunction):
     """The y with erf(y) = x: infinite at -1 and 1, NaN beyond."""
 
     function: ClassVar[Names] = "erfinv"

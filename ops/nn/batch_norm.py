@@ -19,6 +19,19 @@ from mspc.ops.bases import require_float
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.math.arithmetic import Add, Mul, Sub
+from mspc.ops.nn.batch_norm_parts import (
+    BatchNormApply,
+    BatchNormGradInput,
+    BatchNormGradSums,
+    ChannelMean,
+    ChannelVariance,
+    applied,
+    channel_mean,
+    channel_variance,
+    gradient_input,
+    gradient_sums,
+    normalised,
+)
 from mspc.ops.nn.norm import Gradients, add_to, as_dtype, items, statistics_dtype
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
 from mspc.ops.tensor.reshape import Reshape
@@ -26,7 +39,6 @@ from mspc.sharding.rules import factor_names
 
 SHARED = "statistics are those of the batch of all ranks"
 Ranks = tuple[int, ...]
-_PART = NotDifferentiable("it is a part of BatchNorm on one rank")
 
 
 def _check(name: str, x: TensorType, channel: Sequence[TensorType]) -> None:
@@ -179,12 +191,12 @@ class BatchNorm(_Shared):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, gamma, beta, moving_mean, moving_variance = inputs
         if not self.is_training:
-            y = _normalised(be.xp, x, moving_mean, moving_variance, self.epsilon, gamma, beta)
+            y = normalised(be.xp, x, moving_mean, moving_variance, self.epsilon, gamma, beta)
             return y, *(moving_mean + 0, moving_variance + 0) * 2
         count = _elements(x.shape)
-        mean = _mean(be.xp, x, count)
-        variance = _variance(be.xp, x, mean, count)
-        return _applied(be.xp, inputs, mean, variance, self.epsilon, self.momentum, count)
+        mean = channel_mean(be.xp, x, count)
+        variance = channel_variance(be.xp, x, mean, count)
+        return applied(be.xp, inputs, mean, variance, self.epsilon, self.momentum, count)
 
 
 class BatchNormGrad(_Shared):
@@ -222,87 +234,10 @@ class BatchNormGrad(_Shared):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         dout, x, gamma, mean, variance = inputs
-        sums = _gradient_sums(be.xp, dout, x, mean, variance, self.epsilon)
+        sums = gradient_sums(be.xp, dout, x, mean, variance, self.epsilon)
         shares = sums if self.is_training else ()
-        dx = _gradient_input(be.xp, dout, x, gamma, mean, variance, shares, self.epsilon, _elements(x.shape))
+        dx = gradient_input(be.xp, dout, x, gamma, mean, variance, shares, self.epsilon, _elements(x.shape))
         return dx, *sums
-
-
-class _Part(Op, abstract=True):
-    """A step of BatchNorm on one rank, whose results others' are added to. count: elements of a channel on all ranks
-    together."""
-
-    count: int = 1
-    bprop: ClassVar[Any] = _PART
-
-    def rule(self, *types: TensorType) -> str:
-        raise MspcError(f"{self.name} works on the slices of one rank and cannot be sharded")
-
-
-class ChannelMean(_Part):
-    """The sum of every channel divided by `count`."""
-
-    def infer(self, *types: Any) -> Any:
-        (x,) = types
-        return TensorType(statistics_dtype(x.dtype), x.shape[1:2])
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return _mean(be.xp, inputs[0], self.count)
-
-
-class ChannelVariance(_Part):
-    """The sum of the squared distances from the mean of every channel divided by `count`."""
-
-    def infer(self, *types: Any) -> Any:
-        return types[1]
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, mean = inputs
-        return _variance(be.xp, x, mean, self.count)
-
-
-class BatchNormApply(_Part):
-    """BatchNorm's results and new moving statistics from those of the batch, inputs 5 and 6."""
-
-    epsilon: float = 1e-5
-    momentum: float = 0.1
-    mutates: ClassVar[tuple[int, ...]] = (3, 4)
-    updates_aside: ClassVar[bool] = True
-    has_side_effect: ClassVar[bool] = True
-
-    def infer(self, *types: Any) -> Any:
-        return TupleType((types[0], *types[5:], *types[5:]))
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        *given, mean, variance = inputs
-        return _applied(be.xp, given, mean, variance, self.epsilon, self.momentum, self.count)
-
-
-class BatchNormGradSums(_Part):
-    """Sums over a rank's elements of every channel: of the gradient times the normalised x, and of the gradient."""
-
-    epsilon: float = 1e-5
-    omitted: ClassVar[tuple[str, ...]] = ("count",)
-
-    def infer(self, *types: Any) -> Any:
-        return TupleType((types[2], types[2]))
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        dout, x, mean, variance = inputs
-        return _gradient_sums(be.xp, dout, x, mean, variance, self.epsilon)
-
-
-class BatchNormGradInput(_Part):
-    """The gradient of x, from BatchNormGrad's operands and, in training, the sums of all ranks."""
-
-    epsilon: float = 1e-5
-
-    def infer(self, *types: Any) -> Any:
-        return types[0]
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        dout, x, gamma, mean, variance, *sums = inputs
-        return _gradient_input(be.xp, dout, x, gamma, mean, variance, sums, self.epsilon, self.count)
 
 
 def _through_statistics(
@@ -320,62 +255,3 @@ def _through_statistics(
         moved = b.emit(Mul(), b.emit(Mul(), shares[1], b.constant(2 / count, kind)), apart)
         found = moved if found is None else b.emit(Add(), moved, found)
     return dx if found is None else add_to(b, dx, as_dtype(b, found, x.tensor_type.dtype), x)
-
-
-def _by_channel(x: Any) -> Any:
-    """x as [batch, channels, elements]."""
-    return x.reshape(x.shape[0], x.shape[1], math.prod(x.shape[2:]))
-
-
-def _along(values: Any) -> Any:
-    """Numbers of channels against [batch, channels, elements]."""
-    return values[:, None]
-
-
-def _mean(xp: Any, x: Any, count: int) -> Any:
-    return _by_channel(x).sum(axis=2).sum(axis=0) / xp.asarray(max(count, 1), x.dtype)
-
-
-def _variance(xp: Any, x: Any, mean: Any, count: int) -> Any:
-    apart = _by_channel(x) - _along(mean.astype(x.dtype, copy=False))
-    return xp.einsum("ncm,ncm->nc", apart, apart).sum(axis=0) / xp.asarray(max(count, 1), x.dtype)
-
-
-def _normalised(xp: Any, x: Any, mean: Any, variance: Any, epsilon: float, gamma: Any, beta: Any) -> Any:
-    factor = gamma / xp.sqrt(variance + xp.asarray(epsilon, variance.dtype))
-    out = (_by_channel(x) - _along(mean)) * _along(factor)
-    out += _along(beta)
-    return out.reshape(x.shape)
-
-
-def _applied(
-    xp: Any, operands: Sequence[Any], mean: Any, variance: Any, epsilon: float, momentum: float, count: int
-) -> Any:
-    x, gamma, beta, moving_mean, moving_variance = operands
-    y = _normalised(xp, x, mean, variance, epsilon, gamma, beta)
-    unbiased = variance * (count / (count - 1)) if count > 1 else variance
-    for moving, found in ((moving_mean, mean), (moving_variance, unbiased)):
-        moving[...] = moving * (1 - momentum) + found * momentum
-    return y, mean, variance, mean + 0, variance + 0
-
-
-def _gradient_sums(xp: Any, dout: Any, x: Any, mean: Any, variance: Any, epsilon: float) -> tuple[Any, Any]:
-    rows = _by_channel(dout)
-    apart = _by_channel(x) - _along(mean)
-    inverse = 1 / xp.sqrt(variance + xp.asarray(epsilon, variance.dtype))
-    return xp.einsum("ncm,ncm->nc", rows, apart).sum(axis=0) * inverse, rows.sum(axis=2).sum(axis=0)
-
-
-def _gradient_input(
-    xp: Any, dout: Any, x: Any, gamma: Any, mean: Any, variance: Any, sums: Sequence[Any], epsilon: float, count: int
-) -> Any:
-    inverse = 1 / xp.sqrt(variance + xp.asarray(epsilon, variance.dtype))
-    factor = _along(gamma * inverse)
-    if not sums:
-        return (_by_channel(dout) * factor).reshape(x.shape)
-    dgamma, dbeta = (value / xp.asarray(max(count, 1), value.dtype) for value in sums)
-    out = (_by_channel(x) - _along(mean)) * _along(-inverse * dgamma)
-    out += _by_channel(dout)
-    out -= _along(dbeta)
-    out *= factor
-    return out.reshape(x.shape)

@@ -80,7 +80,7 @@ def test_a_wrong_reduction_is_found_with_its_operator(
         return lambda *arrays: arrays[0] if len(arrays) == 1 else arrays
 
     monkeypatch.setattr(AllReduce, "kernel", wrong)
-    target = script("semi_auto_parallel", ".shard(((1, 4), (4, 1)))", ", full_batch=True")
+    target = script("semi_auto_parallel", ".shard(((1, 4), (4, 1)), ((1, 1),))", ", full_batch=True")
     with pytest.raises(ExecutionError) as raised:
         verify_target(target, CompileOptions(), seed=0)
     assert raised.value.exit_status == 1

@@ -15,6 +15,13 @@ BOOL = frozenset({"bool"})
 EITHER = ("float16", "bfloat16", "float32", "float64", *WHOLE)
 
 
+def _whole_quotient(x: Any, y: Any, rounding_mode: str) -> Any:
+    """Of halves the quotient is cut off as it is; PyTorch rounds it to a half before."""
+    if x.dtype == y.dtype == torch.bfloat16:
+        return torch.div(x.float(), y.float(), rounding_mode=rounding_mode).to(x.dtype)
+    return torch.div(x, y, rounding_mode=rounding_mode)
+
+
 def _smooth(functions: str, operators: str, theirs: Any, low: float = -3.0, high: float = 3.0, **more: Any) -> Judge:
     return Judge(everywhere(functions, operators), theirs, unary(low, high), **more)
 
@@ -103,7 +110,10 @@ ARITHMETIC = [
     Judge(everywhere("mul multiply", "Mul"), torch.mul, binary(types=_KINDS)),
     _of_two("div divide true_divide", "Div RealDiv", torch.div, 0.5),
     Judge(
-        everywhere("div"), torch.div, binary(0.5, 9.0, _KINDS), named=[{"rounding_mode": m} for m in ("floor", "trunc")]
+        everywhere("div"),
+        _whole_quotient,
+        binary(0.5, 9.0, _KINDS),
+        named=[{"rounding_mode": m} for m in ("floor", "trunc")],
     ),
     Judge(
         everywhere("floor_div floor_divide", "FloorDiv"),

@@ -79,6 +79,10 @@ JUDGED: dict[str, tuple[tuple[Any, ...], Any, list[np.ndarray]]] = {
 }
 """Arguments of the cell, what PyTorch computes, and inputs, by the cells' names."""
 ELSEWHERE = {
+    "test_convolutions.py": """nn.AdaptiveAvgPool1d nn.AdaptiveAvgPool2d nn.AdaptiveAvgPool3d nn.AvgPool1d nn.AvgPool2d
+        nn.AvgPool3d nn.BatchNorm1d nn.BatchNorm2d nn.BatchNorm3d nn.Conv1d nn.Conv1dTranspose nn.Conv2d
+        nn.Conv2dTranspose nn.Conv3d nn.Conv3dTranspose nn.GroupNorm nn.InstanceNorm1d nn.InstanceNorm2d
+        nn.InstanceNorm3d nn.MaxPool1d nn.MaxPool2d nn.MaxPool3d nn.SyncBatchNorm nn.Upsample""",
     "test_losses.py": """nn.BCELoss nn.BCEWithLogitsLoss nn.CosineEmbeddingLoss nn.CrossEntropyLoss nn.GaussianNLLLoss
         nn.HingeEmbeddingLoss nn.HuberLoss nn.KLDivLoss nn.MarginRankingLoss nn.NLLLoss nn.SmoothL1Loss
         nn.SoftMarginLoss nn.SoftmaxCrossEntropyWithLogits nn.TripletMarginLoss""",

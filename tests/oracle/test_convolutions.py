@@ -139,6 +139,16 @@ def test_adaptive_means(size: Any) -> None:
              [floats(1, 2, 3, 7, 5, 4)])  # fmt: skip
 
 
+def test_cells_of_pooling_and_resizing() -> None:
+    image, line, volume = floats(1, 2, 3, 7, 5), floats(1, 2, 3, 7), floats(1, 2, 3, 4, 5, 6)
+    same(nn.AdaptiveAvgPool1d(3), torch.nn.AdaptiveAvgPool1d(3), [line])
+    same(nn.AdaptiveAvgPool2d((3, 2)), torch.nn.AdaptiveAvgPool2d((3, 2)), [image])
+    same(nn.AdaptiveAvgPool3d(2), torch.nn.AdaptiveAvgPool3d(2), [volume])
+    same(nn.AvgPool2d(3, 2, "pad", 1), torch.nn.AvgPool2d(3, 2, 1), [image])
+    same(nn.Upsample(scale_factor=2.0, mode="bilinear"), torch.nn.Upsample(scale_factor=2.0, mode="bilinear"), [image])
+    same(nn.SyncBatchNorm(3, dtype=float64).set_train(), torch.nn.BatchNorm2d(3).double(), [image])
+
+
 @pytest.mark.parametrize("size", [(8, 3), (4, 4), (1, 1), (11, 13)])
 def test_resizing(size: tuple[int, int]) -> None:
     x = [floats(1, 2, 3, 5, 6)]

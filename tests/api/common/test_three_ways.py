@@ -32,6 +32,9 @@ PLACES = Tensor(np.array([1, 0, 1], np.int32))
 CLASSES = Tensor(np.array([1, 3], np.int32))
 SIGNS = Tensor(np.array([[1, -1, 1, -1], [-1, -1, 1, 1]], np.int32))
 
+IMAGE = Tensor(GENERATOR.random((1, 2, 4, 4), np.float32))
+ZEROS = Tensor(np.zeros(2, np.float32))
+
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys("bmm batch_matmul".split(), (THREE, Tensor(GENERATOR.random((2, 4, 3), np.float32)))),
     **dict.fromkeys("mm matmul".split(), (X, W)),
@@ -67,6 +70,15 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys("soft_margin_loss hinge_embedding_loss".split(), (X, SIGNS)),
     **dict.fromkeys("margin_ranking_loss triplet_margin_loss gaussian_nll_loss".split(), (X, Y, X + Y)),
     **dict.fromkeys("binary_cross_entropy binary_cross_entropy_with_logits".split(), (X * 0.5, Y * 0.5, X)),
+    "conv2d": (IMAGE, Tensor(GENERATOR.random((2, 2, 2, 2), np.float32))),
+    "conv1d": (IMAGE[0], Tensor(GENERATOR.random((2, 4, 2), np.float32))),
+    "conv3d": (IMAGE[None], Tensor(GENERATOR.random((2, 1, 2, 2, 2), np.float32))),
+    "avg_pool2d": (IMAGE, 2), "max_pool2d": (IMAGE, 2), "avg_pool1d": (IMAGE[0], 2),
+    "adaptive_avg_pool1d": (IMAGE[0], 2),
+    "avg_pool3d": (IMAGE[None], 1), "max_pool3d": (IMAGE[None], 1), "adaptive_avg_pool2d": (IMAGE, 2),
+    "adaptive_avg_pool3d": (IMAGE[None], 1), "interpolate": (IMAGE, (2, 3)), "group_norm": (IMAGE, 2),
+    "batch_norm": (IMAGE, ZEROS, ZEROS + 1, ZEROS + 2, ZEROS),
+    "apply_rotary_pos_emb_": (IMAGE, IMAGE, IMAGE, IMAGE, PLACES[:1]),
     "cosine_embedding_loss": (X, Y, SIGNS[0, :2]), "prelu": (X, Y[0, :1]), "threshold": (X, 0.3, 0.1),
 }  # fmt: skip
 """What a function is called with; a method's tensor stands first. Others take X, those of two tensors X and Y."""
@@ -101,7 +113,9 @@ ONLY_FUNCTIONS = {
         logsigmoid softsign glu softmin dropout_ext reduce_max reduce_min reduce_prod reduce_all reduce_any
         var_mean std_mean vector_norm pad diag_embed unstack gather_d
         bessel_i0 bessel_i0e bessel_i1 bessel_i1e bessel_j0 bessel_j1 bessel_k0 bessel_k0e bessel_k1 bessel_k1e
-        bessel_y0 bessel_y1""",
+        bessel_y0 bessel_y1 conv1d conv2d conv3d avg_pool1d avg_pool2d avg_pool3d max_pool2d max_pool3d
+        adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d batch_norm group_norm interpolate
+        apply_rotary_pos_emb_""",
     "an attribute says it": "shape rank size dtype",
     "a graph's statement, nothing to compute": "assign assign_add assign_sub depend",
 }
@@ -118,7 +132,7 @@ def listed(reasons: dict[str, str]) -> set[str]:
 
 def functions() -> list[str]:
     """Every lower-case name of ops that is a function over operators."""
-    elsewhere = {"grad", "value_and_grad", "reshard", "partial", "functional"}
+    elsewhere = {"grad", "value_and_grad", "reshard", "partial", "functional", "constexpr"}
     return [name for name in dir(ops) if name[0].islower() and name not in elsewhere]
 
 
