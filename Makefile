@@ -11,7 +11,7 @@ types: ## pyright, strict on ir, ops and passes
 	$(PYTHON) -m pytest -q tests/test_types.py
 
 test: ## every test
-	$(PYTHON) -m pytest -q
+	$(PYTHON) -m pytest -q -n auto --dist loadfile
 
 goldens: ## rewrite golden files and the tree of folders and stubs where they differ, then look at `git diff`
 	$(PYTHON) -m pytest -q tests/passes tests/test_tree.py tests/test_stubs.py --update-goldens

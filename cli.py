@@ -26,10 +26,15 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
 
 
+CONSOLE = object()
+"""The object of the commands' context where the process is there for them."""
+
+
 class Guarded(TyperGroup):
     """Turns errors of all commands into text on stderr and an exit status; a mistake shows no traceback.
 
-    A command that runs a script up to its first launch does not wait for threads that the script has started.
+    A process that is there for a command which runs a script up to its first launch does not wait for threads that the
+    script has started; where the commands are called by another program, its threads are none of their business.
     """
 
     _waits = True
@@ -39,7 +44,7 @@ class Guarded(TyperGroup):
             return super().main(*args, **kwargs)
         except SystemExit as end:
             others = [t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
-            if self._waits or not others:
+            if self._waits or not others or kwargs.get("obj") is not CONSOLE:
                 raise
             sys.stdout.flush()
             sys.stderr.flush()
@@ -340,4 +345,4 @@ def ops(
 
 def main() -> None:
     """The console script."""
-    raise SystemExit(run_guarded(lambda: app(prog_name="mspc")))
+    raise SystemExit(run_guarded(lambda: app(prog_name="mspc", obj=CONSOLE)))

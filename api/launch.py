@@ -9,7 +9,10 @@ from typing import Any, Protocol
 
 
 class Launcher(Protocol):
-    """Compiles and runs a cell or a function of a script."""
+    """Compiles and runs a cell or a function of a script.
+
+    One whose first launch ends the script, so that only the types of its arguments matter, has `types_only = True`.
+    """
 
     def launch(self, target: Any, args: tuple[Any, ...]) -> Any:
         """Run `target(*args)` as a compiled graph: a Tensor, or a (nested) tuple of Tensors."""
@@ -49,6 +52,11 @@ def install(launcher: Launcher | None) -> Launcher | None:
 def installed() -> Launcher | None:
     """The launcher in place; None before the first launch of a script run by plain `python`."""
     return _installed[0] if _installed else None
+
+
+def shows_types_only() -> bool:
+    """Whether the first launch ends the script, so that its arguments are there for their types alone."""
+    return bool(_installed) and getattr(_installed[0], "types_only", False)
 
 
 def launcher() -> Launcher:

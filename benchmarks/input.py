@@ -1,11 +1,12 @@
 """CIFAR images a second that a data pipeline makes ready: mspc beside torchvision's transforms in PyTorch's DataLoader.
 
-    python benchmarks/input.py [--peers PYTHON] [--workers N] [--epochs N] [--images N]
+    python benchmarks/input.py [--peers PYTHON] [--workers N] [--epochs N] [--images N] [--resize N]
 
 Crops of images with a border of 4, flips, numbers from 0 to 1, normalised, channels first, batches of 128, shuffled,
-from files in the binary format of CIFAR-10, with the same number of workers. Both run in a process of their own, one
-epoch after the other in turns; the first epoch of each starts workers and does not count. `--peers` is a Python that
-has torch and torchvision (this one unless given).
+from files in the binary format of CIFAR-10, with the same number of workers. `--resize 224` makes images of ImageNet's
+size of them behind the flips, in batches of 64, as `gpu/resnet_mspc.py --folder` does. Both run in a process of their
+own, one epoch after the other in turns; the first epoch of each starts workers and does not count. `--peers` is a
+Python that has torch and torchvision (this one unless given).
 """
 
 from __future__ import annotations
@@ -62,10 +63,11 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=3, help="epochs that count")
     parser.add_argument("--images", type=int, default=10000)
+    parser.add_argument("--resize", type=int, default=0, help="height and width of images, 0 for as they are")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         write_data(Path(folder), options.images)
-        rest = [folder, str(options.workers)]
+        rest = [folder, str(options.workers), str(options.resize)]
         runners = {
             "mspc": Runner([sys.executable, str(HERE / "input_mspc.py"), *rest]),
             "torchvision": Runner([options.peers, str(HERE / "input_torch.py"), *rest]),
@@ -78,7 +80,9 @@ def main() -> None:
                     rates[name].append(rate)
         for runner in runners.values():
             runner.end()
-    print(f"{options.images} images, {options.workers} workers, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    side = options.resize or 32
+    said = f"{options.images} images of {side} x {side}, {options.workers} workers, {os.cpu_count()} cores"
+    print(f"{said}, load {os.getloadavg()[0]:.1f}")
     medians = {name: statistics.median(found) for name, found in rates.items() if found}
     for name in rates:
         print(f"{name:12} {medians[name]:10.0f} images/s" if name in medians else f"{name:12} not run")

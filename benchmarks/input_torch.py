@@ -1,7 +1,7 @@
 """The input of input.py by torchvision's transforms in PyTorch's DataLoader; reads one epoch for every line on its
 standard input.
 
-    python benchmarks/input_torch.py FOLDER WORKERS
+    python benchmarks/input_torch.py FOLDER WORKERS RESIZE
 """
 
 import sys
@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-FOLDER, WORKERS = Path(sys.argv[1]), int(sys.argv[2])
+FOLDER, WORKERS, RESIZE = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
 
@@ -24,8 +24,9 @@ class Cifar(torch.utils.data.Dataset):
         records = np.fromfile(FOLDER / "data_batch_1.bin", np.uint8).reshape(-1, 3073)
         self.labels = records[:, 0].astype(np.int64)
         self.images = np.ascontiguousarray(records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+        resize = [transforms.Resize((RESIZE, RESIZE))] if RESIZE else []
         self.transform = transforms.Compose([
-            transforms.RandomCrop(32, 4), transforms.RandomHorizontalFlip(), transforms.ToTensor(),
+            transforms.RandomCrop(32, 4), transforms.RandomHorizontalFlip(), *resize, transforms.ToTensor(),
             transforms.Normalize(MEAN, STD),
         ])  # fmt: skip
 
@@ -37,7 +38,7 @@ class Cifar(torch.utils.data.Dataset):
 
 
 loader = torch.utils.data.DataLoader(
-    Cifar(), 128, shuffle=True, drop_last=True, num_workers=WORKERS, persistent_workers=WORKERS > 0
+    Cifar(), 64 if RESIZE else 128, shuffle=True, drop_last=True, num_workers=WORKERS, persistent_workers=WORKERS > 0
 )
 for _ in sys.stdin:
     begin = time.perf_counter()

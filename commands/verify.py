@@ -87,7 +87,7 @@ def _check_ranks_alike(found: Found) -> None:
 def _program(launch: Launch, many: Compiled, seed: int) -> Program:
     """What is compared of a launch."""
     config, fed, own = many.config, many.fed, many.config.feeds_own_rows
-    alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.sharded)
+    alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)
     one, doubled = _compiled(_whole(launch, [f.graph_type if own else f.global_type for f in fed]), alone)
     brought: list[Tensor] = []
     describe_call(launch.args, brought)

@@ -36,8 +36,8 @@ class Config(_Attributes):
     batch), or one strategy per input (tuples of ints or NamedLayouts).
     script_folder: file names in the text are relative to it.
     device: "CPU" or "GPU" (`device_target`); for GPUs attention that is written out becomes one operator.
-    keeps_strategies: strategies stay on the operators though the mode shards nothing, so that the operators are those
-        of a sharded compile, for comparing the two.
+    keeps_strategies: strategies for so many ranks stay on the operators though the mode shards nothing, so that the
+        operators are those of a sharded compile, for comparing the two; 0: none do.
     """
 
     ranks: int = 1
@@ -45,7 +45,7 @@ class Config(_Attributes):
     dataset_strategy: str | tuple[Any, ...] = "data_parallel"
     script_folder: str = ""
     device: str = "CPU"
-    keeps_strategies: bool = False
+    keeps_strategies: int = 0
 
     @property
     def sharded(self) -> bool:

@@ -151,7 +151,7 @@ def trace_call(target: Any, call: Call, config: Config, whole: bool = False) -> 
     traced = trace(
         target,
         graph_arguments(call, fed),
-        config.sharded or config.keeps_strategies,
+        config.sharded or config.keeps_strategies > 0,
         config.script_folder,
         other_mistakes=(lambda graph: strategy_mistakes(graph, config.ranks)) if config.sharded else None,
     )
@@ -188,6 +188,8 @@ def _prepared(call: TracedCall) -> Graph:
     config, traced, fed = call.config, call.traced, call.fed
     graph = traced.graph
     graph.attrs |= {"mode": config.mode, "ranks": config.ranks} | config.attributes()
+    if config.keeps_strategies:
+        graph.attrs["strategies_for"] = config.keeps_strategies
     if config.sharded:
         graph.attrs["outputs"] = "batch" if config.dataset_strategy == "data_parallel" else "whole"
         _optimizer_parallel(traced, config)

@@ -34,8 +34,10 @@ DATA_PARALLEL = (
 WITHOUT_COMMUNICATION = ("grad", "simplify", "recompute", "step_parallel_begin")
 FOR_GPU = ("fuse_attention",)
 """Ahead of the others where the device is a GPU."""
-FOR_GPU_RANKS = ("pack_attention",)
+FOR_GPU_RANKS = ("pack_attention", "split_batch_norm", "channels_last")
 """Behind `slice_to_rank` where the device is a GPU."""
+FOR_GPU_KERNELS = ("recompute_elementwise",)
+"""Behind `fuse_elementwise` where the device is a GPU."""
 PER_RANK = (
     "slice_to_rank",
     "fuse_matmul",
@@ -63,4 +65,7 @@ def passes_of(mode: str, device: str = "CPU") -> tuple[str, ...]:
 
 def rank_passes_of(device: str = "CPU") -> tuple[str, ...]:
     """Names of the passes that run for every rank, for a device."""
-    return PER_RANK[:1] + (FOR_GPU_RANKS if device == "GPU" else ()) + PER_RANK[1:]
+    if device != "GPU":
+        return PER_RANK
+    fused = PER_RANK.index("fuse_elementwise") + 1
+    return PER_RANK[:1] + FOR_GPU_RANKS + PER_RANK[1:fused] + FOR_GPU_KERNELS + PER_RANK[fused:]

@@ -47,6 +47,8 @@ class _Stop(BaseException):
 class _Recorder:
     """A launcher that notes the first launch and stops the script."""
 
+    types_only = True
+
     def __init__(self) -> None:
         self.seen: tuple[Any, tuple[Any, ...], FrozenContext, Location | None] | None = None
 

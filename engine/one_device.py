@@ -1,7 +1,7 @@
 """What one device computes in some steps, operator by operator, and how far rounding alone moves it.
 
 Where every rank trains on its own rows one device runs on the rows of each; the gradients that updates read are then
-combined by hand.
+combined by hand, and what speaks of the whole batch is computed of all rows.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from mspc.engine.compared import TOLERANCES, Noise, coarsest, epsilon_of, floats_of, noise_between
 from mspc.engine.overflow import Poke
+from mspc.engine.shared_rows import kernel_over_places
 from mspc.ir.graph import Graph, Node
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import combine
@@ -97,7 +98,8 @@ class OneDevice:
                     return total if move is None else move.gradient(node.attrs["gradient_for"], total, step)
 
                 mark = self.mark if step == self.marked else ""
-                found.append(observe(self.graph, backend, values, mark, combined, poke and poke.whole))
+                whole = poke and poke.whole
+                found.append(observe(self.graph, backend, values, mark, combined, whole, kernel_over_places))
             return found
 
         ran = World(len(places)).run(main)

@@ -10,7 +10,8 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mspc.engine.torch_attention import attention
+from mspc.engine.torch_attention import attention, serving_attention
+from mspc.engine.torch_images import images
 from mspc.ir.diagnostics import MspcError
 
 Tensor = Any
@@ -32,7 +33,7 @@ def counterparts(torch: Any) -> dict[str, Counterpart]:
     """Every counterpart by the operator's name."""
     families = (
         _alike, _elementwise, _arithmetic, _activations, _reductions, _products, _normalisations, _choices, _shapes,
-        _slices, _joins, _lookups, _places, _losses, _masks,
+        _slices, _joins, _lookups, _places, _losses, _masks, images,
     )  # fmt: skip
     return {name: function for family in families for name, function in family(torch).items()}
 
@@ -54,8 +55,9 @@ def _alike(torch: Any) -> dict[str, Counterpart]:
             "Atan": "atan", "Atan2": "atan2", "Atanh": "atanh", "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or",
             "BitwiseXor": "bitwise_xor", "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Div": "div", "Equal": "eq",
             "Erf": "erf", "Erfc": "erfc", "Exp": "exp", "Expm1": "expm1", "Floor": "floor", "FloorMod": "remainder",
-            "FmodTensor": "fmod", "Greater": "gt", "GreaterEqual": "ge", "Hypot": "hypot", "Identity": "clone",
-            "Inv": "reciprocal", "Invert": "bitwise_not", "IsFinite": "isfinite", "IsInf": "isinf", "IsNan": "isnan",
+            "FmodScalar": "fmod", "FmodTensor": "fmod", "Greater": "gt", "GreaterEqual": "ge", "Hypot": "hypot",
+            "Identity": "clone", "Inv": "reciprocal", "Invert": "bitwise_not", "IsFinite": "isfinite",
+            "IsInf": "isinf", "IsNan": "isnan",
             "Lerp": "lerp", "Less": "lt", "LessEqual": "le", "Log": "log", "Log1p": "log1p",
             "LogicalAnd": "logical_and", "LogicalNot": "logical_not", "LogicalOr": "logical_or",
             "LogicalXor": "logical_xor", "Maximum": "maximum", "Minimum": "minimum", "Mod": "fmod", "Mul": "mul",
@@ -376,6 +378,9 @@ def _masks(torch: Any) -> dict[str, Counterpart]:
     return {
         "DropoutDoMask": lambda op, x, mask, keep: x * mask / keep.detach(),
         "FlashAttentionScore": attention(torch),
+        "FusedInferAttentionScore": serving_attention(torch),
+        "IncreFlashAttention": serving_attention(torch),
+        "PromptFlashAttention": serving_attention(torch),
     }
 
 

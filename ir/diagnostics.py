@@ -8,6 +8,8 @@ from typing import Any
 
 from mspc.ir.location import Frames, Location
 
+PIPE_CLOSED = 141
+"""Exit status where nobody reads stdout any more: as shells have it of a process that SIGPIPE ended."""
 OWN_FILES = "mspc/"
 """How the names of mspc's own files begin in call stacks."""
 

@@ -4,7 +4,9 @@ one tensor."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 from mspc.ir.layout import Layout
 
@@ -55,3 +57,14 @@ class NamedLayout:
 
 Strategy = tuple[int, ...] | NamedLayout
 """How the user cuts one tensor."""
+
+
+def spread(strategy: Sequence[Any]) -> list[Any]:
+    """One entry per tensor: the entry of a tuple of tensors, as Concat's, holds one for each."""
+    found: list[Any] = []
+    for entry in strategy:
+        if isinstance(entry, tuple) and entry and isinstance(entry[0], tuple | NamedLayout):
+            found += cast("tuple[Any, ...]", entry)
+        else:
+            found.append(entry)
+    return found

@@ -34,6 +34,13 @@ def split_call(
     return tuple(args[:tensors]), dict(zip(attributes, args[tensors:], strict=False))
 
 
+def plain(value: Any) -> Any:
+    """A value known at compile time, a constant, an array or a list, as numbers and tuples of them."""
+    value = getattr(value, "value", value)
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return tuple(map(plain, cast("Sequence[Any]", value))) if isinstance(value, list | tuple) else value
+
+
 def int_of(name: str, what: str, value: Any) -> int:
     """`value` as an int. Raises MspcError for anything that is no whole number known at compile time."""
     if not isinstance(value, bool):

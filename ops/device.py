@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mspc.ir.types import DType
 
@@ -27,6 +27,15 @@ class Copy:
     array: Array
     columns: int
     pitch: int
+
+
+class Sliding(NamedTuple):
+    """How a window slides along one dimension: places added before and behind, stride and dilation."""
+
+    before: int
+    after: int
+    stride: int
+    dilation: int
 
 
 def in_order(*launches: Launch | None) -> Launch | None:
@@ -82,6 +91,16 @@ class Device(Protocol):
         addend has the shape of out and may be out. bias has its last dimension. activation is "" or "gelu" (the tanh
         formula; `before` then takes the value before it) or "gelu_gradient" (out = (x @ y) * gelu'(before)). None where
         the libraries have nothing for the element type or for what follows the product.
+        """
+        ...
+
+    def convolution(self, kind: str, image: Array, weight: Array, result: Array,
+                    windows: Sequence[Sliding]) -> Launch | None:  # fmt: skip
+        """A convolution result = image * weight, or one of its gradients; None: there is none for these arrays.
+
+        Arrays are views [batch, channels, ...], [out channels, channels / groups, ...] and [batch, out channels, ...]
+        of any strides. kind says what is made of the other two: "forward" the result, "image" and "weight" their
+        gradients from the result's.
         """
         ...
 

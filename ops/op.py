@@ -103,18 +103,17 @@ class Op:
 
     Class attributes:
         reduction: how results combine when a reduced factor is cut.
-        linear_in: indices of inputs in each of which the operator is linear, the others held fixed: a partial sum in
-            one of them may pass through.
-        additive: the result is a sum of the inputs (or they stand side by side in it): partial sums pass when all
-            inputs are partial over the same axes.
+        linear_in: inputs in each of which it is linear, the others held fixed: a partial sum in one may pass through.
+        additive: the result is a sum of the inputs, or they side by side: partial sums over the same axes pass.
         operandwise: the result combines one idempotent `reduction` (all, any, max, min) per operand: every operand may
             be cut in its own way, and the result is partial over all their axes.
-        follows_neighbours: only moves data, so that it takes its cut from the operators around it where others left
-            unset would be cut along the batch.
+        follows_neighbours: it only moves data, so that left unset it is cut as the operators around it.
         has_side_effect: must run even if nobody reads the result (it updates, dumps, or other ranks wait for it).
         mutates: indices of the inputs (parameters) that the operator overwrites.
         updates_aside: it overwrites them beside making its result, which is what it runs for: a part of the forward
             graph, as running statistics are.
+        sums_of_rows: of an operator that `over_all_ranks` changes, results that are sums over a rank's own rows, which
+            are added up later; all others speak of the whole batch.
         copied: those of them whose new value `launch` also writes to other places, given as its last argument: a
             mapping from the index to a `mspc.ops.device.Copy`.
         neutral: for an operator that changes parameters, values of operands with which it changes nothing, by the
@@ -126,6 +125,9 @@ class Op:
         distributions: operands whose rows sum to 1, which get no gradient.
         seeds: names of the two fields that say what a random operator draws; both 0: nobody has chosen.
         is_several: stands for several operators in every mode; `decompose` gives them.
+        arguments: names that a user's constructor has, in their order, where they are not the fields': "name", or
+            "name=field" for a field of another name. The other fields are given by keyword.
+        sequences: of fields that users give as a list alone, or as a tuple alone, that type; said where it is called.
         checks_where_called: what a user gave as fields is checked by `infer`, not where the operator is made.
         omitted: names of fields that the text leaves out while they have their default.
         is_view: the result is the memory of operand 0, its elements in their order, in another shape at most: nothing
@@ -135,8 +137,7 @@ class Op:
         is_collective: ranks of a group run it together and wait for each other: a `Collective`.
         packs: so many elements of the result are one in MindSpore, and one each here: a Reshape to so many times fewer
             elements keeps them all, in its last dimension.
-        requests: names of attached attributes (`add_prim_attr`) that `decompose` carries out; where an operator names
-            any, it is asked only if one is attached.
+        requests: names of attached attributes (`add_prim_attr`) that `decompose` carries out; see `asks`.
         constrains: the result is operand 0, and the strategy says how it is to be sharded; gone once that is decided.
         cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}` are
             the operands' elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R` that
@@ -154,6 +155,7 @@ class Op:
     has_side_effect: ClassVar[bool] = False
     mutates: ClassVar[tuple[int, ...]] = ()
     updates_aside: ClassVar[bool] = False
+    sums_of_rows: ClassVar[tuple[int, ...]] = ()
     copied: ClassVar[tuple[int, ...]] = ()
     neutral: ClassVar[Mapping[int, float | None]] = {}
     in_place: ClassVar[bool] = False
@@ -162,6 +164,8 @@ class Op:
     distributions: ClassVar[tuple[int, ...]] = ()
     seeds: ClassVar[tuple[str, ...]] = ()
     is_several: ClassVar[bool] = False
+    arguments: ClassVar[tuple[str, ...]] = ()
+    sequences: ClassVar[Mapping[str, type]] = {}
     checks_where_called: ClassVar[bool] = False
     omitted: ClassVar[tuple[str, ...]] = ()
     is_view: ClassVar[bool] = False
@@ -264,9 +268,8 @@ class Op:
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         """How a GPU runs the operator on arrays that stay where they are; None: through `run` with CuPy.
 
-        `out` is an array, or a tuple of arrays where the result is a tuple. An operand that `mutates` names is written
-        in place. Only an operator that works `in_place` is given an operand as `out`.
-        """
+        `out` is an array, or a tuple of them. An operand that `mutates` names is written in place. Only an operator
+        that works `in_place` is given an operand as `out`."""
         return None
 
     def localize(self, placement: Placement) -> Op:
@@ -286,9 +289,12 @@ class Op:
         """
         return None
 
+    def asks(self, asked: Asked, ranks: int) -> bool:
+        """Whether `decompose` is to be called on so many ranks: where `requests` names any, only if one is attached."""
+        return not self.requests or any(name in asked.attrs for name in self.requests)
+
     def confined(self, folder: Path) -> Op:
-        """The operator as a file of `folder` may have it: one that writes files writes them there, while those of
-        scripts write anywhere. Raises MspcError where it names others."""
+        """The operator as a file of `folder` may have it, which writes there alone. Raises MspcError for others."""
         return self
 
     def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
@@ -300,6 +306,10 @@ class Op:
 
     def strategy_mistake(self, asked: Asked) -> str:
         """Why a user cannot ask this of the operator, whatever its operands are; "" where nothing speaks against it."""
+        return ""
+
+    def cut_mistake(self, types: Sequence[TensorType], operand: int, dimension: int, cut: int) -> str:
+        """Why a dimension cannot be cut `cut` ways, where the rule's factors tell a user too little."""
         return ""
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -319,8 +329,7 @@ class Op:
         return range(count) if self.is_view or self.may_alias else ()
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
-        """How many places there are for integers that name places: by the index of the operand that holds them, for
-        operands of these types. They lie in [0, limit)."""
+        """By the index of an operand that names places how many of them there are: its integers lie in [0, limit)."""
         return {}
 
     def operations(self, types: Sequence[TensorType]) -> float:
@@ -387,6 +396,5 @@ def _field_names(cls: type[Op]) -> tuple[str, ...]:
 def _operand_count(cls: type[Op]) -> int | None:
     """How many operands `rule` takes, None where it takes any number."""
     parameters = list(inspect.signature(cls.rule).parameters.values())[1:]
-    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
-        return None
-    return len(parameters)
+    varies = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+    return None if varies else len(parameters)

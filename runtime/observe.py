@@ -26,6 +26,7 @@ def observe(
     graph: Graph, backend: NumPyBackend, parameters: Mapping[Parameter, Array], mark: str,
     combined: Callable[[Node, Array], Array] | None = None,
     operands: Callable[[Node, list[Array]], list[Array]] | None = None,
+    kernel_of: Callable[[Node, NumPyBackend], Callable[..., Array] | None] | None = None,
 ) -> dict[Any, Array]:  # fmt: skip
     """One step: values of the nodes that carry the attribute `mark` under its value, results under ("result", i),
     parameters after the step under their names. A result that shows a parameter's memory is kept as it was before later
@@ -33,7 +34,7 @@ def observe(
 
     On a fused node the attribute has a value for every member (None where one has none), which is computed here.
     combined: what updates read in the place of a parameter's gradient, from its node and value. operands: what a node
-    reads in the place of its operands.
+    reads in the place of its operands. kernel_of: a kernel in the place of a node's own, None for its own.
 
     Raises:
         NodeFailure: a kernel failed.
@@ -49,7 +50,8 @@ def observe(
             inputs = [v.value if isinstance(v, Constant) else shown.get(v, values[v]) for v in node.inputs]
             if operands is not None:
                 inputs = operands(node, inputs)
-            result = values[node] = _computed(node, inputs, backend, index)
+            kernel = None if kernel_of is None else kernel_of(node, backend)
+            result = values[node] = _computed(node, kernel, inputs, backend, index)
             if node in wanted:
                 handed[node] = np.array(result)
             if combined is not None and node.attrs.get("gradient_for"):
@@ -68,10 +70,14 @@ def observe(
     return kept
 
 
-def _computed(node: Node, inputs: list[Array], backend: NumPyBackend, index: int) -> Any:
-    """The node's result. Raises NodeFailure with the rank and the operands' shapes."""
+def _computed(
+    node: Node, kernel: Callable[..., Array] | None, inputs: list[Array], backend: NumPyBackend, index: int
+) -> Any:
+    """The node's result, by its own kernel unless there is another. Raises NodeFailure with the rank and the operands'
+    shapes."""
     try:
-        return node.op.kernel(backend)(*inputs)  # type: ignore[attr-defined]  # operators have kernels
+        run = kernel or node.op.kernel(backend)  # type: ignore[attr-defined]  # operators have kernels
+        return run(*inputs)
     except Exception as error:
         what = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
         shapes = ", ".join(str(np.shape(x)) if not isinstance(x, tuple) else "a tuple" for x in inputs) or "none"

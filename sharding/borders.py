@@ -70,16 +70,14 @@ def request(layout: Layout, shape: Sequence[int], needed: Needed) -> tuple[objec
 
 
 def border_bytes(type: TensorType, layout: Layout, needed: Needed) -> float:
-    """Bytes that a rank receives from others at most."""
-    cuts = layout.strategy[2:]
-    local = layout.local_shape(type.shape)
-    most = 0.0
-    for place in itertools.product(*(sorted({0, cut // 2, cut - 1}) for cut in cuts)):
-        own = [own_span(n, cut, i) for n, cut, i in zip(type.shape[2:], cuts, place, strict=True)]
-        new = [needed(d, i) for d, i in enumerate(place)]
-        box = _box(local[:2], new)
-        most = max(most, float(box.size - common_part(_box(local[:2], own), box).size))
-    return most * type.dtype.itemsize
+    """Bytes that a rank receives from others, in the mean over the ranks."""
+    cuts, local = layout.strategy[2:], layout.local_shape(type.shape)
+    wanted = held = float(local[0] * local[1])
+    for d, (length, cut) in enumerate(zip(type.shape[2:], cuts, strict=True)):
+        pairs = [(own_span(length, cut, i), needed(d, i)) for i in range(cut)]
+        wanted *= sum(max(new[1] - new[0], 0) for _, new in pairs) / cut
+        held *= sum(max(min(own[1], new[1]) - max(own[0], new[0]), 0) for own, new in pairs) / cut
+    return (wanted - held) * type.dtype.itemsize
 
 
 def _partners(length: int, parts: int, part: int, dimension: int, needed: Needed) -> list[int]:

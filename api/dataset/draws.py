@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,22 +22,24 @@ _PURPOSE = 0x53687566
 class Pass:
     """One reading of a data set. seed: taken when the reading begins, so that workers need no session. epoch: from 0;
     a repeated data set is read in several passes of different numbers. needed: so many rows the reader needs at once,
-    if there are any; a stage may ask its source for as many."""
+    if there are any; a stage may ask its source for as many. types_only: only element types and shapes of the rows
+    matter, so that nothing need be shuffled or read ahead."""
 
     seed: int
     epoch: int
     needed: int = 1
+    types_only: bool = False
 
     @classmethod
-    def begin(cls, epoch: int) -> Pass:
-        return cls(seed.of_pipelines(), epoch)
+    def begin(cls, epoch: int, types_only: bool = False) -> Pass:
+        return cls(seed.of_pipelines(), epoch, types_only=types_only)
 
     def number(self, epoch: int) -> Pass:
-        return Pass(self.seed, epoch)
+        return replace(self, epoch=epoch, needed=1)
 
     def one_by_one(self) -> Pass:
         """The same pass, for a reader that may stop behind any row."""
-        return Pass(self.seed, self.epoch)
+        return replace(self, needed=1)
 
     def generator(self, key: int) -> np.random.Generator:
         """A generator for one stage."""

@@ -95,11 +95,10 @@ class Cifar10Dataset(_ImageDataset):
         num_shards: int | None = None, shard_id: int | None = None, cache: Any = None,
     ) -> None:  # fmt: skip
         name = "Cifar10Dataset"
-        wanted = {"train": "data_batch_*.bin", "test": "test_batch.bin"}.get(_usage(name, usage), "*_batch*.bin")
-        files = _files(name, dataset_dir, [wanted])
+        wanted = {"train": ["data_batch_*.bin"], "test": ["test_batch.bin"]}.get(_usage(name, usage), ["*_batch*.bin"])
         workers_of(name, num_parallel_workers, 1)
         chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
-        super().__init__(_Images(read_cifar(files, (10,)), ["label"], 10, chosen))
+        super().__init__(_cifar(name, dataset_dir, wanted, {"label": 10}, chosen))
 
 
 class Cifar100Dataset(_ImageDataset):
@@ -119,10 +118,15 @@ class Cifar100Dataset(_ImageDataset):
     ) -> None:  # fmt: skip
         name = "Cifar100Dataset"
         wanted = {"train": ["train.bin"], "test": ["test.bin"]}.get(_usage(name, usage), ["train.bin", "test.bin"])
-        files = _files(name, dataset_dir, wanted)
         workers_of(name, num_parallel_workers, 1)
         chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
-        super().__init__(_Images(read_cifar(files, (20, 100)), ["coarse_label", "fine_label"], 100, chosen))
+        super().__init__(_cifar(name, dataset_dir, wanted, {"coarse_label": 20, "fine_label": 100}, chosen))
+
+
+def _cifar(name: str, folder: str, wanted: list[str], labels: dict[str, int], sampler: BuiltinSampler) -> _Images:
+    """Images of the files `wanted`. labels: how many classes each label has, by the names of their columns."""
+    records = read_cifar(_files(name, folder, wanted), tuple(labels.values()))
+    return _Images(records, [*labels], [*labels.values()][-1], sampler)
 
 
 class ImageFolderDataset(Dataset):

@@ -36,6 +36,7 @@ class DatasetIterator:
         self._places = places
         self._names = names
         self._rows: Iterator[Row] | None = None
+        self._types_only = False
         self.epoch = -1
         self.row = 0
 
@@ -48,7 +49,7 @@ class DatasetIterator:
                 raise StopIteration
             self._left -= 1 if self._left > 0 else 0
             self.epoch, self.row = self._begin()
-            self._rows = _rows(self._stage, Pass.begin(self.epoch), self.row)
+            self._rows = _rows(self._stage, Pass.begin(self.epoch, self._types_only), self.row)
         row = next(self._rows, None)
         if row is None:
             self._rows = None
@@ -60,6 +61,10 @@ class DatasetIterator:
         chosen = row if self._places is None else tuple(row[place] for place in self._places)
         values: list[Any] = list(chosen) if self._as_arrays else [Tensor.from_array(value) for value in chosen]
         return values if self._names is None else dict(zip(self._names, values, strict=True))
+
+    def glance(self) -> None:
+        """What is read from the next epoch on shows element types and shapes alone: rows as the source has them."""
+        self._types_only = True
 
     def get_col_names(self) -> list[str]:
         return list(self._stage.columns)

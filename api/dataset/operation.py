@@ -38,6 +38,7 @@ class Operation:
         """The result for one value: an array, or a Pillow image."""
         array = as_array(type(self).__name__, value)
         (result,) = self.many(array[None], draws)
+        result = np.asarray(result, order="C")  # whoever gets it may look at its memory
         return image_of(result) if self.keeps_images and is_image(value) else result
 
     def __call__(self, *values: Any) -> Any:
@@ -75,6 +76,12 @@ def as_array(operation: str, value: Any) -> np.ndarray:
     if array.dtype.kind == "O":
         raise ApiTypeError(f"{operation}: takes an array or an image, not {type(value).__name__}")
     return array
+
+
+def require_numbers(operation: str, values: np.ndarray) -> None:
+    """Raises TypeError for an array of texts."""
+    if values.dtype.kind in "US":
+        raise ApiTypeError(f"{operation}: takes numbers, not texts such as {values.reshape(-1)[0].item()!r}")
 
 
 def flattened(operations: Sequence[Any]) -> list[Any]:

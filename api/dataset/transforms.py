@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.api.dataset.arithmetic import Arithmetic, Step
 from mspc.api.dataset.draws import Draws
 from mspc.api.dataset.operation import Operation
 from mspc.api.dataset.rows import whole
@@ -14,16 +15,23 @@ from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.types import dtype_of
 
 
-class TypeCast(Operation):
+class TypeCast(Arithmetic):
     """Another element type, of mspc or NumPy. data_type: the older name of the argument."""
 
     def __init__(self, output_type: Any = None, data_type: Any = None) -> None:
         if (output_type is None) == (data_type is None):
             raise ApiTypeError(f"{type(self).__name__}: output_type is missing")
-        self.output_type = dtype_of(data_type if output_type is None else output_type).numpy
+        self.output_type = np.dtype(dtype_of(data_type if output_type is None else output_type).numpy)
 
-    def many(self, values: np.ndarray, draws: Draws) -> np.ndarray:
-        return values.astype(self.output_type)
+    def steps(self, values: np.ndarray) -> Sequence[Step]:
+        if values.dtype.kind in "US":
+            try:
+                values.astype(self.output_type)
+            except ValueError as error:
+                raise ApiValueError(
+                    f"TypeCast: cannot make {self.output_type} of {values.dtype}: {error}"
+                ) from None
+        return ()
 
 
 class OneHot(Operation):

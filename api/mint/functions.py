@@ -130,9 +130,7 @@ def gather(input: Any, dim: int, index: Any) -> Any:
 
 def repeat_interleave(input: Any, repeats: int, dim: Any = None) -> Any:
     """Every slice along `dim` repeated."""
-    if dim is None:
-        return ops.RepeatInterleaveInt()(ops.Reshape()(input, (-1,)), repeats, 0)
-    return ops.RepeatInterleaveInt()(input, repeats, dim)
+    return ops.repeat_interleave(input, repeats, dim)
 
 
 # Reductions -------------------------------------------------------------------------------------------------
@@ -250,6 +248,16 @@ def argsort(input: Any, dim: int = -1, descending: bool = False, stable: bool = 
 def sort(input: Any, *, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
     """(sorted elements, their places) along `dim`."""
     return ops.SortExt()(input, dim, descending, stable)
+
+
+def argmax(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """The places of the greatest elements along `dim`, or among all elements, Int64."""
+    return ops.argmax(input, dim, keepdim)
+
+
+def meshgrid(*tensors: Any, indexing: Any = None) -> Any:
+    """Every vector spread over the grid of all, a tuple."""
+    return ops.meshgrid(*tensors, indexing="ij" if indexing is None else indexing)
 
 
 def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:

@@ -24,6 +24,17 @@ def positive(name: str, what: str, value: Any) -> int:
     return value
 
 
+def channel_groups(name: str, in_channels: Any, out_channels: Any, what: str, groups: Any) -> tuple[int, int, int]:
+    """(in_channels, out_channels, groups), checked; `what` is what the groups are called.
+
+    Raises TypeError for no integers, ValueError below 1, or where channels cannot be shared out to the groups.
+    """
+    ins, outs = positive(name, "in_channels", in_channels), positive(name, "out_channels", out_channels)
+    if ins % positive(name, what, groups) or outs % groups:
+        raise ApiValueError(f"{name}: in_channels {ins} and out_channels {outs} must be multiples of {what} {groups}")
+    return ins, outs, groups
+
+
 def number(name: str, what: str, value: Any, least: float = 0.0, above: float | None = None) -> float:
     """`value` as a float. Raises TypeError for no number, ValueError for one below `least` or not
     above `above`.

@@ -7,11 +7,12 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.common.initial_values import HeUniform, Uniform
+from mspc.api.common.parameter import Parameter
 from mspc.api.common.seed import new_dropout_seeds
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.activation import get_activation
-from mspc.api.nn.arguments import parameter, positive
+from mspc.api.nn.arguments import number, parameter, positive
 from mspc.api.nn.cell import Cell
 from mspc.api.ops.primitive import Primitive
 from mspc.ir.types import FLOAT32
@@ -40,6 +41,7 @@ class Dense(Cell):
         weight_init = HeUniform(math.sqrt(5)) if weight_init is None else weight_init
         self.weight = parameter(weight_init, (out_channels, in_channels), dtype, "weight")
         self.matmul = ops.MatMul(transpose_b=True)
+        self.bias: Parameter | None = None
         if has_bias:
             bias_init = Uniform(1 / math.sqrt(in_channels)) if bias_init is None else bias_init
             self.bias = parameter(bias_init, (out_channels,), dtype, "bias")
@@ -144,6 +146,52 @@ class Dropout(Cell):
 
     def extend_repr(self) -> str:
         return f"p={self.p}"
+
+
+class _ChannelDropout(Cell):
+    """In training, whole channels set to 0 with probability p, the others divided by 1 - p; else the input.
+
+    Class attributes:
+        dims: dimensions behind the channels.
+    """
+
+    dims: int = 2
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        name = type(self).__name__
+        if number(name, "p", p) >= 1:
+            raise ApiValueError(f"{name}: p {p} must be at least 0 and below 1")
+        self.p = p
+        self.dropout = ops.Dropout(1 - p, *new_dropout_seeds())
+
+    def construct(self, x: Any) -> Any:
+        if not self.dims + 1 <= len(x.shape) <= self.dims + 2:
+            ranks = f"{self.dims + 1} or {self.dims + 2}"
+            raise ApiValueError(f"{self.cls_name}: the input of shape {x.shape} must have {ranks} dimensions")
+        if not self.training or self.p == 0:
+            return x
+        kept, _ = self.dropout(ops.ones((*x.shape[: -self.dims], *(1,) * self.dims), x.dtype))
+        return x * kept
+
+    def extend_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class Dropout1d(_ChannelDropout):
+    """Dropout of whole channels of [n, c, l] or [c, l]."""
+
+    dims = 1
+
+
+class Dropout2d(_ChannelDropout):
+    """Dropout of whole channels of [n, c, h, w] or [c, h, w]."""
+
+
+class Dropout3d(_ChannelDropout):
+    """Dropout of whole channels of [n, c, d, h, w] or [c, d, h, w]."""
+
+    dims = 3
 
 
 class LayerNorm(Cell):

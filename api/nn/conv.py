@@ -7,49 +7,88 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.common.initial_values import HeUniform, Uniform
+from mspc.api.common.parameter import Parameter
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.nn.arguments import flag, parameter, positive
+from mspc.api.nn.arguments import channel_groups, flag, parameter, positive
 from mspc.api.nn.cell import Cell
 from mspc.ir.types import FLOAT32
 
 
 class _Convolution(Cell):
-    """Weights [out, in / group, *kernel_size], or [in, out / group, *kernel_size] where transposed, and a bias."""
+    """Weights [out, in / group, *kernel_size], or [in, out / group, *kernel_size] where transposed, and a bias.
+
+    Class attributes:
+        dims: dimensions of the image. A line is the one row of an image.
+        transposed: the layer is the gradient of a convolution.
+    """
+
+    dims: int = 2
+    transposed: bool = False
 
     def __init__(
-        self, in_channels: Any, out_channels: Any, kernel_size: tuple[int, ...], stride: tuple[int, ...],
-        pad_mode: Any, padding: Any, dilation: tuple[int, ...], group: Any, has_bias: Any, weight_init: Any,
-        bias_init: Any, dtype: Any, transposed: bool = False,
+        self, in_channels: Any, out_channels: Any, kernel_size: Any, stride: Any, pad_mode: Any, padding: Any,
+        dilation: Any, group: Any, has_bias: Any, weight_init: Any, bias_init: Any, dtype: Any, data_format: str = "",
+        output_padding: Any = 0,
     ) -> None:  # fmt: skip
         super().__init__()
         name = type(self).__name__
-        self.in_channels = positive(name, "in_channels", in_channels)
-        self.out_channels = positive(name, "out_channels", out_channels)
-        self.group = positive(name, "group", group)
-        if in_channels % group or out_channels % group:
-            raise ApiValueError(
-                f"{name}: in_channels {in_channels} and out_channels {out_channels} must be multiples of group {group}"
-            )
+        form = {1: "NCL", 2: "NCHW", 3: "NCDHW"}[self.dims]
+        if data_format not in ("", form):
+            raise ApiValueError(f"{name}: data_format must be {form!r}, not {data_format!r}")
+        channels = channel_groups(name, in_channels, out_channels, "group", group)
+        self.in_channels, self.out_channels, self.group = channels
         if pad_mode not in ("same", "valid", "pad"):
             raise ApiValueError(f"{name}: pad_mode must be 'same', 'valid' or 'pad', not {pad_mode!r}")
-        self.kernel_size, self.stride, self.dilation = kernel_size, stride, dilation
-        self.pad_mode, self.padding = pad_mode, _padding(name, padding, len(kernel_size), pad_mode)
+        self.kernel_size = self._sizes("kernel_size", kernel_size)
+        self.stride = self._sizes("stride", stride)
+        self.dilation = self._sizes("dilation", dilation)
+        padding = _one_sided(name, padding) if self.dims == 1 else padding
+        self.pad_mode, self.padding = pad_mode, _padding(name, padding, len(self.kernel_size), pad_mode)
+        self.output_padding = _more(name, output_padding, self.stride, self.dilation, pad_mode)
         self.has_bias = flag(name, "has_bias", has_bias)
-        pair = (in_channels, out_channels // group) if transposed else (out_channels, in_channels // group)
+        self._draw(_flat(weight_init) if self.dims == 1 else weight_init, bias_init, dtype)
+
+    def _draw(self, weight_init: Any, bias_init: Any, dtype: Any) -> None:
+        pair = (self.out_channels, self.in_channels // self.group)
+        if self.transposed:
+            pair = (self.in_channels, self.out_channels // self.group)
         weight_init = HeUniform(math.sqrt(5)) if weight_init is None else weight_init
-        self.weight = parameter(weight_init, (*pair, *kernel_size), dtype, "weight")
-        if has_bias:
-            bound = 1 / math.sqrt(pair[1] * math.prod(kernel_size))
+        self.weight = parameter(weight_init, (*pair, *self.kernel_size), dtype, "weight")
+        self.bias: Parameter | None = None
+        if self.has_bias:
+            bound = 1 / math.sqrt(pair[1] * math.prod(self.kernel_size))
             bias_init = Uniform(bound) if bias_init is None else bias_init
-            self.bias = parameter(bias_init, (out_channels,), dtype, "bias")
+            self.bias = parameter(bias_init, (self.out_channels,), dtype, "bias")
             self.bias_add = ops.BiasAdd()
 
-    def attributes(self, channels: int) -> dict[str, Any]:
-        """Attributes of the operator, whose weights have `channels` in front."""
+    def _sizes(self, what: str, value: Any) -> tuple[int, ...]:
+        """One integer of at least 1 per dimension. Raises TypeError or ValueError for anything else."""
+        name = type(self).__name__
+        if self.dims == 1:
+            return 1, positive(name, what, value)
+        given: Any = tuple(value) if isinstance(value, list) else value
+        found = given if isinstance(given, tuple) else (given,) * self.dims
+        if len(found) != self.dims:
+            raise ApiValueError(f"{name}: {what} must be one integer or {self.dims} of them, not {value!r}")
+        return tuple(positive(name, what, n) for n in found)
+
+    def attributes(self) -> dict[str, Any]:
+        """Attributes of the operator."""
         return {
-            "out_channel": channels, "kernel_size": self.kernel_size, "pad_mode": self.pad_mode, "pad": self.padding,
+            "out_channel": self.in_channels if self.transposed else self.out_channels,
+            "kernel_size": self.kernel_size, "pad_mode": self.pad_mode, "pad": self.padding,
             "stride": self.stride, "dilation": self.dilation, "group": self.group,
         }  # fmt: skip
+
+    def with_bias(self, out: Any) -> Any:
+        """The result plus the bias, if there is one."""
+        if self.has_bias:
+            out = self.bias_add(out, self.bias)
+        return out
+
+    def grown(self, lengths: Any) -> Any:
+        """Sizes of a transposed convolution's result."""
+        return tuple([_grown(n, d, self) for d, n in enumerate(lengths)])
 
     def extend_repr(self) -> str:
         sizes = f"input_channels={self.in_channels}, output_channels={self.out_channels}"
@@ -75,63 +114,48 @@ class Conv2d(_Convolution):
         padding: Any = 0, dilation: Any = 1, group: int = 1, has_bias: bool = False, weight_init: Any = None,
         bias_init: Any = None, data_format: str = "NCHW", dtype: Any = FLOAT32,
     ) -> None:  # fmt: skip
-        sizes = [_sizes("Conv2d", what, value, 2) for what, value in
-                 (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation))]  # fmt: skip
-        _check_format("Conv2d", data_format, "NCHW")
-        super().__init__(in_channels, out_channels, sizes[0], sizes[1], pad_mode, padding, sizes[2], group, has_bias,
-                         weight_init, bias_init, dtype)  # fmt: skip
-        self.conv2d = ops.Conv2D(**self.attributes(out_channels))
+        super().__init__(in_channels, out_channels, kernel_size, stride, pad_mode, padding, dilation, group, has_bias,
+                         weight_init, bias_init, dtype, data_format)  # fmt: skip
+        self.conv2d = ops.Conv2D(**self.attributes())
 
     def construct(self, x: Any) -> Any:
-        out = self.conv2d(x, self.weight)
-        if self.has_bias:
-            out = self.bias_add(out, self.bias)
-        return out
+        return self.with_bias(self.conv2d(x, self.weight))
 
 
 class Conv1d(_Convolution):
     """A convolution of [n, in_channels, l] to [n, out_channels, l']; arguments as Conv2d's, integers each."""
+
+    dims = 1
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, pad_mode: str = "same",
         padding: int = 0, dilation: int = 1, group: int = 1, has_bias: bool = False, weight_init: Any = None,
         bias_init: Any = None, dtype: Any = FLOAT32,
     ) -> None:  # fmt: skip
-        for what, value in (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation)):
-            positive("Conv1d", what, value)
-        super().__init__(
-            in_channels, out_channels, (1, kernel_size), (1, stride), pad_mode, _one_sided("Conv1d", padding),
-            (1, dilation), group, has_bias, _flat(weight_init), bias_init, dtype,
-        )  # fmt: skip
-        self.conv2d = ops.Conv2D(**self.attributes(out_channels))
+        super().__init__(in_channels, out_channels, kernel_size, stride, pad_mode, padding, dilation, group, has_bias,
+                         weight_init, bias_init, dtype)  # fmt: skip
+        self.conv2d = ops.Conv2D(**self.attributes())
 
     def construct(self, x: Any) -> Any:
-        out = self.conv2d(ops.expand_dims(x, 2), self.weight)
-        if self.has_bias:
-            out = self.bias_add(out, self.bias)
-        return ops.squeeze(out, 2)
+        return ops.squeeze(self.with_bias(self.conv2d(ops.expand_dims(x, 2), self.weight)), 2)
 
 
 class Conv3d(_Convolution):
     """A convolution of [n, in_channels, d, h, w]; arguments as Conv2d's with depth in front."""
+
+    dims = 3
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1, pad_mode: str = "same",
         padding: Any = 0, dilation: Any = 1, group: int = 1, has_bias: bool = False, weight_init: Any = None,
         bias_init: Any = None, data_format: str = "NCDHW", dtype: Any = FLOAT32,
     ) -> None:  # fmt: skip
-        sizes = [_sizes("Conv3d", what, value, 3) for what, value in
-                 (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation))]  # fmt: skip
-        _check_format("Conv3d", data_format, "NCDHW")
-        super().__init__(in_channels, out_channels, sizes[0], sizes[1], pad_mode, padding, sizes[2], group, has_bias,
-                         weight_init, bias_init, dtype)  # fmt: skip
-        self.conv3d = ops.Conv3D(**self.attributes(out_channels))
+        super().__init__(in_channels, out_channels, kernel_size, stride, pad_mode, padding, dilation, group, has_bias,
+                         weight_init, bias_init, dtype, data_format)  # fmt: skip
+        self.conv3d = ops.Conv3D(**self.attributes())
 
     def construct(self, x: Any) -> Any:
-        out = self.conv3d(x, self.weight)
-        if self.has_bias:
-            out = self.bias_add(out, self.bias)
-        return out
+        return self.with_bias(self.conv3d(x, self.weight))
 
 
 class Conv2dTranspose(_Convolution):
@@ -141,77 +165,61 @@ class Conv2dTranspose(_Convolution):
         output_padding: rows and columns more on one side, with pad_mode "pad".
     """
 
+    transposed = True
+
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1, pad_mode: str = "same",
         padding: Any = 0, output_padding: Any = 0, dilation: Any = 1, group: int = 1, has_bias: bool = False,
         weight_init: Any = None, bias_init: Any = None, dtype: Any = FLOAT32,
     ) -> None:  # fmt: skip
-        sizes = [_sizes("Conv2dTranspose", what, value, 2) for what, value in
-                 (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation))]  # fmt: skip
-        super().__init__(in_channels, out_channels, sizes[0], sizes[1], pad_mode, padding, sizes[2], group, has_bias,
-                         weight_init, bias_init, dtype, transposed=True)  # fmt: skip
-        self.output_padding = _more("Conv2dTranspose", output_padding, sizes[1], sizes[2], pad_mode)
-        self.conv2d_transpose = ops.Conv2DTranspose(**self.attributes(in_channels))
+        super().__init__(in_channels, out_channels, kernel_size, stride, pad_mode, padding, dilation, group, has_bias,
+                         weight_init, bias_init, dtype, "", output_padding)  # fmt: skip
+        self.conv2d_transpose = ops.Conv2DTranspose(**self.attributes())
 
     def construct(self, x: Any) -> Any:
-        n, _, h, w = x.shape
-        height = _grown(h, 0, self)
-        width = _grown(w, 1, self)
-        out = self.conv2d_transpose(x, self.weight, (n, self.out_channels, height, width))
-        if self.has_bias:
-            out = self.bias_add(out, self.bias)
-        return out
+        size = (x.shape[0], self.out_channels, *self.grown(x.shape[2:]))
+        return self.with_bias(self.conv2d_transpose(x, self.weight, size))
 
 
 class Conv1dTranspose(_Convolution):
     """Conv2dTranspose of [n, in_channels, l]; arguments are integers."""
+
+    dims = 1
+    transposed = True
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, pad_mode: str = "same",
         padding: int = 0, dilation: int = 1, group: int = 1, has_bias: bool = False, weight_init: Any = None,
         bias_init: Any = None, dtype: Any = FLOAT32,
     ) -> None:  # fmt: skip
-        for what, value in (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation)):
-            positive("Conv1dTranspose", what, value)
-        super().__init__(
-            in_channels, out_channels, (1, kernel_size), (1, stride), pad_mode, _one_sided("Conv1dTranspose", padding),
-            (1, dilation), group, has_bias, _flat(weight_init), bias_init, dtype, transposed=True,
-        )  # fmt: skip
-        self.output_padding = (0, 0)
-        self.conv2d_transpose = ops.Conv2DTranspose(**self.attributes(in_channels))
+        super().__init__(in_channels, out_channels, kernel_size, stride, pad_mode, padding, dilation, group, has_bias,
+                         weight_init, bias_init, dtype)  # fmt: skip
+        self.conv2d_transpose = ops.Conv2DTranspose(**self.attributes())
 
     def construct(self, x: Any) -> Any:
-        n, _, length = x.shape
-        size = (n, self.out_channels, 1, _grown(length, 1, self))
+        size = (x.shape[0], self.out_channels, 1, _grown(x.shape[2], 1, self))
         out = self.conv2d_transpose(ops.expand_dims(x, 2), self.weight, size)
-        if self.has_bias:
-            out = self.bias_add(out, self.bias)
-        return ops.squeeze(out, 2)
+        return ops.squeeze(self.with_bias(out), 2)
 
 
 class Conv3dTranspose(_Convolution):
     """Conv2dTranspose of [n, in_channels, d, h, w]."""
+
+    dims = 3
+    transposed = True
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1, pad_mode: str = "same",
         padding: Any = 0, dilation: Any = 1, group: int = 1, output_padding: Any = 0, has_bias: bool = False,
         weight_init: Any = None, bias_init: Any = None, data_format: str = "NCDHW", dtype: Any = FLOAT32,
     ) -> None:  # fmt: skip
-        sizes = [_sizes("Conv3dTranspose", what, value, 3) for what, value in
-                 (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation))]  # fmt: skip
-        _check_format("Conv3dTranspose", data_format, "NCDHW")
-        super().__init__(in_channels, out_channels, sizes[0], sizes[1], pad_mode, padding, sizes[2], group, has_bias,
-                         weight_init, bias_init, dtype, transposed=True)  # fmt: skip
-        self.output_padding = _more("Conv3dTranspose", output_padding, sizes[1], sizes[2], pad_mode)
-        self.conv3d_transpose = ops.Conv3DTranspose(**self.attributes(in_channels))
+        super().__init__(in_channels, out_channels, kernel_size, stride, pad_mode, padding, dilation, group, has_bias,
+                         weight_init, bias_init, dtype, data_format, output_padding)  # fmt: skip
+        self.conv3d_transpose = ops.Conv3DTranspose(**self.attributes())
 
     def construct(self, x: Any) -> Any:
-        n, _, d, h, w = x.shape
-        size = (n, self.out_channels, _grown(d, 0, self), _grown(h, 1, self), _grown(w, 2, self))
-        out = self.conv3d_transpose(x, self.weight, size)
-        if self.has_bias:
-            out = self.bias_add(out, self.bias)
-        return out
+        size = (x.shape[0], self.out_channels, *self.grown(x.shape[2:]))
+        return self.with_bias(self.conv3d_transpose(x, self.weight, size))
 
 
 def _grown(length: Any, dimension: Any, cell: Any) -> Any:
@@ -223,15 +231,6 @@ def _grown(length: Any, dimension: Any, cell: Any) -> Any:
         return length * stride + max(kernel - stride, 0)
     pad = cell.padding[2 * dimension] + cell.padding[2 * dimension + 1]
     return (length - 1) * stride - pad + kernel + cell.output_padding[dimension]
-
-
-def _sizes(name: str, what: str, value: Any, dims: int) -> tuple[int, ...]:
-    """One integer of at least 1 per dimension. Raises TypeError or ValueError for anything else."""
-    given: Any = tuple(value) if isinstance(value, list) else value
-    found = given if isinstance(given, tuple) else (given,) * dims
-    if len(found) != dims:
-        raise ApiValueError(f"{name}: {what} must be one integer or {dims} of them, not {value!r}")
-    return tuple(positive(name, what, n) for n in found)
 
 
 def _padding(name: str, value: Any, dims: int, pad_mode: str) -> tuple[int, ...]:
@@ -269,8 +268,3 @@ def _more(name: str, value: Any, stride: tuple[int, ...], dilation: tuple[int, .
     if any(found) and pad_mode != "pad":
         raise ApiValueError(f"{name}: output_padding must be 0 when pad_mode is {pad_mode!r}, not {value!r}")
     return found
-
-
-def _check_format(name: str, given: Any, expected: str) -> None:
-    if given != expected:
-        raise ApiValueError(f"{name}: data_format must be {expected!r}, not {given!r}")

@@ -42,6 +42,10 @@ class LossBase(Cell):
         raise NotImplementedError
 
 
+_Loss = LossBase
+"""An older name of it, which public code imports."""
+
+
 class MSELoss(LossBase):
     """Mean (or sum) of (logits - labels)^2."""
 

@@ -10,26 +10,107 @@ from mspc.api.nn.cell import Cell
 
 
 class _Pooling(Cell):
-    def __init__(self, kernel_size: Any, stride: Any, pad_mode: Any, padding: Any, data_format: Any, form: str) -> None:
+    """Pools [n, c, ...], or [c, ...] without a batch.
+
+    Class attributes:
+        dims: dimensions of the image. A line is pooled as the one row of an image.
+    """
+
+    dims: int = 2
+
+    def __init__(self, kernel_size: Any, stride: Any, pad_mode: Any, padding: Any, data_format: str = "") -> None:
         super().__init__()
-        name = type(self).__name__
-        if data_format != form:
+        name, form = type(self).__name__, self._form()
+        if data_format not in ("", form):
             raise ApiValueError(f"{name}: data_format must be {form!r}, not {data_format!r}")
         if str(pad_mode).lower() not in ("same", "valid", "pad"):
             raise ApiValueError(f"{name}: pad_mode must be 'same', 'valid' or 'pad', not {pad_mode!r}")
         self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
         self.pad_mode, self.padding = str(pad_mode).lower(), padding
 
+    def _form(self) -> str:
+        return {1: "NCL", 2: "NCHW", 3: "NCDHW"}[self.dims]
+
+    def _flat(self, value: Any) -> Any:
+        """A size along a line as that of an image with one row."""
+        return (1, value) if self.dims == 1 else value
+
+    def _window(self) -> tuple[Any, Any, str, str, Any]:
+        """kernel_size, strides, pad_mode, data_format and pad of the operator."""
+        padding = (0, 0, self.padding, self.padding) if self.dims == 1 else self.padding
+        form = "NCHW" if self.dims == 1 else self._form()
+        return self._flat(self.kernel_size), self._flat(self.stride), self.pad_mode, form, padding
+
+    def raised(self, x: Any) -> Any:
+        """x with a batch, and with a row if it is a line."""
+        if len(x.shape) == self.dims + 1:
+            x = ops.expand_dims(x, 0)
+        if self.dims == 1:
+            x = ops.expand_dims(x, 2)
+        return x
+
+    def lowered(self, out: Any, rank: int) -> Any:
+        """The result of what `raised` made of a tensor of this rank."""
+        if self.dims == 1:
+            out = ops.squeeze(out, 2)
+        if rank == self.dims + 1:
+            out = ops.squeeze(out, 0)
+        return out
+
     def extend_repr(self) -> str:
         return f"kernel_size={self.kernel_size}, stride={self.stride}, pad_mode={self.pad_mode.upper()}"
 
 
-class MaxPool2d(_Pooling):
+class _MaxPool(_Pooling):
+    def __init__(
+        self, kernel_size: Any, stride: Any, pad_mode: Any, padding: Any, dilation: Any, return_indices: Any,
+        ceil_mode: Any, data_format: str = "",
+    ) -> None:  # fmt: skip
+        super().__init__(kernel_size, stride, pad_mode, padding, data_format)
+        self.return_indices = return_indices
+        size, step, mode, form, pad = self._window()
+        spread = self._flat(dilation)
+        if not return_indices:
+            if self.dims == 3:
+                self.max_pool = ops.MaxPool3D(size, step, mode, pad, ceil_mode, form, dilation=spread)
+            else:
+                self.max_pool = ops.MaxPool(size, step, mode, form, pad, spread, ceil_mode)
+        elif mode != "pad":
+            name = type(self).__name__
+            raise ApiValueError(f"{name}: return_indices=True takes pad_mode 'pad' alone, not {pad_mode!r}")
+        elif self.dims == 3:
+            self.max_pool = ops.MaxPool3DWithArgmax(size, step, pad, spread, ceil_mode)
+        else:
+            self.max_pool = ops.MaxPoolWithArgmaxV2(size, step, pad, spread, ceil_mode)
+
+    def construct(self, x: Any) -> Any:
+        rank = len(x.shape)
+        if self.return_indices:
+            out, places = self.max_pool(self.raised(x))
+            return self.lowered(out, rank), self.lowered(places, rank)
+        return self.lowered(self.max_pool(self.raised(x)), rank)
+
+
+class MaxPool1d(_MaxPool):
+    """The greatest value of every window of [n, c, l] or [c, l]; arguments as MaxPool2d's, integers each."""
+
+    dims = 1
+
+    def __init__(
+        self, kernel_size: int = 1, stride: int = 1, pad_mode: str = "valid", padding: int = 0, dilation: int = 1,
+        return_indices: bool = False, ceil_mode: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(kernel_size, stride, pad_mode, padding, dilation, return_indices, ceil_mode)
+
+
+class MaxPool2d(_MaxPool):
     """The greatest value of every window of images [n, c, h, w] or [c, h, w].
 
     Args:
         kernel_size, stride, dilation: one integer, or one for height and one for width.
         pad_mode: "valid", "same", or "pad" with `padding`.
+        return_indices: the result is a pair, with the places of the values in their image behind them, Int64; for
+            pad_mode "pad".
         ceil_mode: windows may end outside of the image.
     """
 
@@ -37,54 +118,51 @@ class MaxPool2d(_Pooling):
         self, kernel_size: Any = 1, stride: Any = 1, pad_mode: str = "valid", padding: Any = 0, dilation: Any = 1,
         return_indices: bool = False, ceil_mode: bool = False, data_format: str = "NCHW",
     ) -> None:  # fmt: skip
-        super().__init__(kernel_size, stride, pad_mode, padding, data_format, "NCHW")
-        _check_indices("MaxPool2d", return_indices)
-        self.max_pool = ops.MaxPool(kernel_size, self.stride, self.pad_mode, "NCHW", padding, dilation, ceil_mode)
-
-    def construct(self, x: Any) -> Any:
-        single = len(x.shape) == 3
-        if single:
-            x = ops.expand_dims(x, 0)
-        out = self.max_pool(x)
-        if single:
-            out = ops.squeeze(out, 0)
-        return out
+        super().__init__(kernel_size, stride, pad_mode, padding, dilation, return_indices, ceil_mode, data_format)
 
 
-class MaxPool1d(_Pooling):
-    """The greatest value of every window of [n, c, l]; arguments are integers."""
-
-    def __init__(
-        self, kernel_size: int = 1, stride: int = 1, pad_mode: str = "valid", padding: int = 0, dilation: int = 1,
-        return_indices: bool = False, ceil_mode: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(kernel_size, stride, pad_mode, padding, "NCL", "NCL")
-        _check_indices("MaxPool1d", return_indices)
-        self.max_pool = ops.MaxPool(
-            (1, kernel_size), (1, self.stride), self.pad_mode, "NCHW", (0, 0, padding, padding), (1, dilation),
-            ceil_mode,
-        )  # fmt: skip
-
-    def construct(self, x: Any) -> Any:
-        return ops.squeeze(self.max_pool(ops.expand_dims(x, 2)), 2)
-
-
-class MaxPool3d(_Pooling):
+class MaxPool3d(_MaxPool):
     """The greatest value of every window of [n, c, d, h, w]; arguments as MaxPool2d's."""
+
+    dims = 3
 
     def __init__(
         self, kernel_size: Any = 1, stride: Any = 1, pad_mode: str = "valid", padding: Any = 0, dilation: Any = 1,
         return_indices: bool = False, ceil_mode: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(kernel_size, stride, pad_mode, padding, "NCDHW", "NCDHW")
-        _check_indices("MaxPool3d", return_indices)
-        self.max_pool = ops.MaxPool3D(kernel_size, self.stride, self.pad_mode, "NCDHW", padding, dilation, ceil_mode)
+        super().__init__(kernel_size, stride, pad_mode, padding, dilation, return_indices, ceil_mode)
+
+
+class _AvgPool(_Pooling):
+    def __init__(
+        self, kernel_size: Any, stride: Any, pad_mode: Any, padding: Any, ceil_mode: Any, count_include_pad: Any,
+        divisor_override: Any = None, data_format: str = "",
+    ) -> None:  # fmt: skip
+        super().__init__(kernel_size, stride, pad_mode, padding, data_format)
+        counted = count_include_pad and self.pad_mode == "pad"
+        size, step, mode, form, pad = self._window()
+        if self.dims == 3:
+            self.avg_pool = ops.AvgPool3D(size, step, mode, pad, ceil_mode, counted, divisor_override, form)
+        else:
+            self.avg_pool = ops.AvgPool(size, step, mode, form, pad, 1, ceil_mode, counted, divisor_override)
 
     def construct(self, x: Any) -> Any:
-        return self.max_pool(x)
+        return self.lowered(self.avg_pool(self.raised(x)), len(x.shape))
 
 
-class AvgPool2d(_Pooling):
+class AvgPool1d(_AvgPool):
+    """The mean of every window of [n, c, l] or [c, l]; arguments as AvgPool2d's, integers each."""
+
+    dims = 1
+
+    def __init__(
+        self, kernel_size: int = 1, stride: int = 1, pad_mode: str = "valid", padding: int = 0,
+        ceil_mode: bool = False, count_include_pad: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(kernel_size, stride, pad_mode, padding, ceil_mode, count_include_pad)
+
+
+class AvgPool2d(_AvgPool):
     """The mean of every window of images [n, c, h, w] or [c, h, w]; arguments as MaxPool2d's.
 
     Args:
@@ -96,120 +174,73 @@ class AvgPool2d(_Pooling):
         ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
         data_format: str = "NCHW",
     ) -> None:  # fmt: skip
-        super().__init__(kernel_size, stride, pad_mode, padding, data_format, "NCHW")
-        counted = count_include_pad and self.pad_mode == "pad"
-        self.avg_pool = ops.AvgPool(
-            kernel_size, self.stride, self.pad_mode, "NCHW", padding, 1, ceil_mode, counted, divisor_override
+        super().__init__(
+            kernel_size, stride, pad_mode, padding, ceil_mode, count_include_pad, divisor_override, data_format
         )
 
-    def construct(self, x: Any) -> Any:
-        single = len(x.shape) == 3
-        if single:
-            x = ops.expand_dims(x, 0)
-        out = self.avg_pool(x)
-        if single:
-            out = ops.squeeze(out, 0)
-        return out
 
-
-class AvgPool1d(_Pooling):
-    """The mean of every window of [n, c, l]; arguments are integers."""
-
-    def __init__(
-        self, kernel_size: int = 1, stride: int = 1, pad_mode: str = "valid", padding: int = 0,
-        ceil_mode: bool = False, count_include_pad: bool = True,
-    ) -> None:  # fmt: skip
-        super().__init__(kernel_size, stride, pad_mode, padding, "NCL", "NCL")
-        counted = count_include_pad and self.pad_mode == "pad"
-        self.avg_pool = ops.AvgPool(
-            (1, kernel_size), (1, self.stride), self.pad_mode, "NCHW", (0, 0, padding, padding), 1, ceil_mode, counted
-        )
-
-    def construct(self, x: Any) -> Any:
-        return ops.squeeze(self.avg_pool(ops.expand_dims(x, 2)), 2)
-
-
-class AvgPool3d(_Pooling):
+class AvgPool3d(_AvgPool):
     """The mean of every window of [n, c, d, h, w]; arguments as AvgPool2d's."""
+
+    dims = 3
 
     def __init__(
         self, kernel_size: Any = 1, stride: Any = 1, pad_mode: str = "valid", padding: Any = 0,
         ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(kernel_size, stride, pad_mode, padding, "NCDHW", "NCDHW")
-        counted = count_include_pad and self.pad_mode == "pad"
-        self.avg_pool = ops.AvgPool3D(
-            kernel_size, self.stride, self.pad_mode, "NCDHW", padding, 1, ceil_mode, counted, divisor_override
-        )
+        super().__init__(kernel_size, stride, pad_mode, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+class LPPool1d(Cell):
+    """The roots of order `norm_type` of the sums of x**norm_type in every window of [n, c, l] or [c, l]."""
+
+    def __init__(self, norm_type: Any, kernel_size: int, stride: int | None = None, ceil_mode: bool = False) -> None:
+        super().__init__()
+        self.norm_type, self.kernel_size, self.stride, self.ceil_mode = norm_type, kernel_size, stride, ceil_mode
 
     def construct(self, x: Any) -> Any:
-        return self.avg_pool(x)
+        return ops.lp_pool1d(x, self.norm_type, self.kernel_size, self.stride, self.ceil_mode)
 
 
-class AdaptiveAvgPool1d(Cell):
-    """Means of `output_size` windows that cover [n, c, l]."""
+class LPPool2d(Cell):
+    """The roots of order `norm_type` of the sums of x**norm_type in every window of images [n, c, h, w]."""
 
-    def __init__(self, output_size: int) -> None:
+    def __init__(self, norm_type: Any, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> None:
         super().__init__()
-        self.output_size = output_size
-        self.adaptive = ops.AdaptiveAvgPool2D((1, output_size))
-
-    def construct(self, input: Any) -> Any:
-        return ops.squeeze(self.adaptive(ops.expand_dims(input, 2)), 2)
-
-
-class AdaptiveAvgPool2d(Cell):
-    """Means of as many windows as the result has places, which cover images [n, c, h, w].
-
-    Args:
-        output_size: one integer, or one for height and one for width; None keeps the size.
-    """
-
-    def __init__(self, output_size: Any) -> None:
-        super().__init__()
-        self.output_size = output_size
-        self.adaptive = ops.AdaptiveAvgPool2D(output_size)
-
-    def construct(self, input: Any) -> Any:
-        if len(input.shape) == 3:
-            return ops.squeeze(self.adaptive(ops.expand_dims(input, 0)), 0)
-        return self.adaptive(input)
-
-
-class AdaptiveAvgPool3d(Cell):
-    """AdaptiveAvgPool2d over depth, height and width."""
-
-    def __init__(self, output_size: Any) -> None:
-        super().__init__()
-        self.output_size = output_size
-        self.adaptive = ops.AdaptiveAvgPool3D(output_size)
-
-    def construct(self, input: Any) -> Any:
-        return self.adaptive(input)
-
-
-class Upsample(Cell):
-    """Images of another size.
-
-    Args:
-        size, scale_factor: the size of the result, or that over the image's; one of both.
-        mode: "nearest" or "bilinear".
-    """
-
-    def __init__(
-        self, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool = False,
-        recompute_scale_factor: bool | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.size, self.scale_factor, self.mode = size, scale_factor, mode
-        self.align_corners, self.recompute_scale_factor = align_corners, recompute_scale_factor
+        self.norm_type, self.kernel_size, self.stride, self.ceil_mode = norm_type, kernel_size, stride, ceil_mode
 
     def construct(self, x: Any) -> Any:
-        return ops.interpolate(
-            x, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor
-        )
+        return ops.lp_pool2d(x, self.norm_type, self.kernel_size, self.stride, self.ceil_mode)
 
 
-def _check_indices(name: str, wanted: Any) -> None:
-    if wanted:
-        raise ApiValueError(f"{name}: return_indices=True is not supported; the values are returned alone")
+class _MaxUnpool(Cell):
+    """Zeros with the values of x at the places that a MaxPool with return_indices told.
+
+    Args:
+        kernel_size, stride, padding: those of the pooling; stride is the kernel's size unless given.
+    """
+
+    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
+        super().__init__()
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+
+
+class MaxUnpool1d(_MaxUnpool):
+    """The reverse of MaxPool1d with return_indices: zeros, and the values at their places."""
+
+    def construct(self, x: Any, indices: Any, output_size: Any = None) -> Any:
+        return ops.max_unpool1d(x, indices, self.kernel_size, self.stride, self.padding, output_size)
+
+
+class MaxUnpool2d(_MaxUnpool):
+    """The reverse of MaxPool2d with return_indices: zeros, and the values at their places."""
+
+    def construct(self, x: Any, indices: Any, output_size: Any = None) -> Any:
+        return ops.max_unpool2d(x, indices, self.kernel_size, self.stride, self.padding, output_size)
+
+
+class MaxUnpool3d(_MaxUnpool):
+    """The reverse of MaxPool3d with return_indices: zeros, and the values at their places."""
+
+    def construct(self, x: Any, indices: Any, output_size: Any = None) -> Any:
+        return ops.max_unpool3d(x, indices, self.kernel_size, self.stride, self.padding, output_size)

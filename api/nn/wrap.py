@@ -6,7 +6,7 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.common.parameter import ParameterTuple
-from mspc.api.errors import ApiTypeError
+from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.virtual_dataset import VirtualDatasetCell as _VirtualDatasetCell  # noqa: F401  # for scripts
 from mspc.api.nn.virtual_dataset import VirtualDatasetCellTriple  # noqa: F401  # for scripts
@@ -99,6 +99,13 @@ class TrainOneStepCell(Cell):
         return loss
 
 
+class _TrainGradAccuStepCell(TrainOneStepCell):
+    """The step of a network that adds up gradients itself, as GradAccumulationCell does."""
+
+    def __init__(self, network: Cell, optimizer: Any, sens: Any = None) -> None:
+        super().__init__(network, optimizer, sens)
+
+
 class ForwardValueAndGrad(Cell):
     """(value of the network, gradients).
 
@@ -165,6 +172,24 @@ class GradAccumulationCell(Cell):
         for i in range(1, count):
             loss = loss + self.network(*[part[i * n : (i + 1) * n] for part, n in zip(inputs, rows, strict=True)])
         return loss
+
+
+class PipelineCell(GradAccumulationCell):
+    """The sum of `network`'s results over `micro_size` parts of the batch, which the stages of a pipeline hand on.
+
+    A network is one stage here: `stage_config`, which names the stage of every cell, may put all into stage 0 only.
+    """
+
+    def __init__(self, network: Cell, micro_size: int, stage_config: dict[str, int] | None = None) -> None:
+        super().__init__(network, micro_size)
+        if stage_config is not None and not isinstance(stage_config, dict):
+            raise ApiTypeError(f"PipelineCell: stage_config must be a dict or None, not {type(stage_config).__name__}")
+        for cell, stage in (stage_config or {}).items():
+            if stage != 0:
+                raise ApiValueError(
+                    f"PipelineCell: stage_config puts {cell!r} into stage {stage}; networks of several stages are not "
+                    f"built"
+                )
 
 
 class MicroBatchInterleaved(GradAccumulationCell):

@@ -29,7 +29,9 @@ _ELSEWHERE = {
     "partial": "functools",
 }
 _FUNCTIONS = "mspc.api.ops.function"
-_FUNCTION_CLASSES = {"DType": "dtype", "Rank": "rank", "Shape": "shape"}
+_FUNCTION_CLASSES = {
+    "DType": "dtype", "Rank": "rank", "Shape": "shape", "Size": "size", "TupleToArray": "tuple_to_array",
+}  # fmt: skip
 """Classes of MindSpore whose objects answer at compile time: calling one gives the function."""
 
 

@@ -88,6 +88,29 @@ def number_type(value: Any) -> DType:
     return getattr(value, "dtype", INT64 if isinstance(value, int) else FLOAT32)
 
 
+def whole_shape(name: str, sizes: Sequence[Any]) -> Shape:
+    """A shape given as a tuple, or as its sizes one by one. Raises TypeError or ValueError for what is none."""
+    given = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else tuple(sizes)
+    found = ints(name, "size", given)
+    if any(n < 0 for n in found):
+        raise ApiValueError(f"{name}(): sizes must be 0 or more, not {describe(found)}")
+    return found
+
+
+def per_dimension(name: str, what: str, value: Any, dims: int) -> Shape:
+    """One integer for each dimension of an image, from one for all or one each. Raises TypeError or ValueError."""
+    found = ints(name, what, value)
+    if len(found) not in (1, dims):
+        raise ApiValueError(f"{name}(): {what} must be one integer or {dims} of them, not {describe(value)}")
+    return found * dims if len(found) == 1 else found
+
+
+def of_rank(name: str, what: str, shape: Shape, rank: int) -> None:
+    """Raises ValueError where a shape has another number of dimensions."""
+    if len(shape) != rank:
+        raise ApiValueError(f"{name}(): the {what} must have {rank} dimensions, but its shape is {shape}")
+
+
 def positive(name: str, what: str, value: Any) -> None:
     """Raises ValueError for a number that is not above 0, TypeError for what is none."""
     if isinstance(value, str | bytes | list | tuple | dict) or value is None:

@@ -27,9 +27,9 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "Sequence[Any]": ("a tuple or a list", lambda value: isinstance(value, tuple | list)),
 }
 _TENSORS = frozenset(
-    """A anchor batch1 batch2 bias gamma index indices input input1 input2 input_indices input_params input_x inputs key
-    label labels logits mask mat1 mat2 negative pos_weight positive query self target targets tensor var vec2 weight
-    x""".split()
+    """A anchor batch1 batch2 bias boxes gamma grid image index indices input input1 input2 input_indices input_params
+    input_x inputs key label labels logits mask mat1 mat2 negative pos_weight positive query self target targets
+    tensor theta var vec2 weight x""".split()
 )
 """Parameters that are tensors, whatever else the function takes; where they are optional, or None."""
 _NUMBERS = frozenset("other value min max clip_value_min clip_value_max alpha beta fill_value".split())

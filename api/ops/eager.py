@@ -159,6 +159,8 @@ def _flat(args: Any) -> list[Any]:
 def _operand(op: Op, index: int, value: Any, like: Any) -> Any:
     if hasattr(value, "value"):
         return value.value
+    if isinstance(value, np.ndarray):
+        return cast(Any, value)
     if not _is_numeric(value):
         message = f"{op.name}: {op.operand(index)} must be a tensor or a number, not {describe(value)}"
         raise MspcError(message, kind=TypeError)

@@ -1,4 +1,5 @@
-"""Places that functions choose by arguments known at compile time: margins, diagonals, elements moved around a ring.
+"""Places and numbers that functions make of arguments known at compile time: margins, diagonals, elements moved around
+a ring, grids.
 
 Unlike the functions, these are called as they are when a network is compiled.
 """
@@ -6,6 +7,7 @@ Unlike the functions, these are called as they are when a network is compiled.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy as np
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.ops.arguments import Shape, axis_of, ints
+from mspc.ir.types import FLOAT32, INT32
 from mspc.ops.arguments import describe
 
 _MODES = ("constant", "reflect", "replicate", "circular")
@@ -42,18 +45,6 @@ def margins(name: str, padding: Any, shape: Shape, mode: Any, value: Any) -> lis
     return found
 
 
-def margin_places(mode: str, size: int, pair: tuple[int, int]) -> Tensor:
-    """Where the elements along a dimension of this size come from, margins included."""
-    places = np.arange(-pair[0], size + pair[1])
-    if mode == "replicate":
-        places = places.clip(0, size - 1)
-    elif mode == "circular":
-        places = places % max(size, 1)
-    else:
-        places = size - 1 - np.abs(size - 1 - np.abs(places))
-    return Tensor.from_array(places)
-
-
 def inside(shape: Shape, pairs: list[tuple[int, int]]) -> tuple[Shape, Shape, Shape]:
     """(begin, end, strides) of what negative margins leave."""
     begin = tuple(max(0, -before) for before, _ in pairs)
@@ -63,7 +54,12 @@ def inside(shape: Shape, pairs: list[tuple[int, int]]) -> tuple[Shape, Shape, Sh
 
 def outside(pairs: list[tuple[int, int]]) -> tuple[int, ...]:
     """Margins that are added, the pair of the last dimension first."""
-    return tuple(max(0, n) for pair in reversed(pairs) for n in pair)
+    return tuple(n for pair in reversed(outside_pairs(pairs)) for n in pair)
+
+
+def outside_pairs(pairs: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Margins that are added, as pairs."""
+    return tuple((max(0, before), max(0, after)) for before, after in pairs)
 
 
 def turns(name: str, shifts: Any, dims: Any, shape: Shape) -> list[tuple[int, int]]:
@@ -73,6 +69,27 @@ def turns(name: str, shifts: Any, dims: Any, shape: Shape) -> list[tuple[int, in
         raise ApiValueError(f"{name}(): shifts {steps} and dims {axes} must be as many")
     found = [(axis_of(name, axis, len(shape)), step) for axis, step in zip(axes, steps, strict=True)]
     return [(axis, step % shape[axis]) for axis, step in found if shape[axis] and step % shape[axis]]
+
+
+def turned_plane(name: str, dims: Any, rank: int) -> tuple[int, int]:
+    """Two dimensions counted from 0. Raises ValueError where they are not two."""
+    axes = [axis_of(name, axis, rank) for axis in ints(name, "dims", dims)]
+    if len(axes) != 2 or axes[0] == axes[1]:
+        raise ApiValueError(f"{name}(): dims must be two dimensions, not {describe(dims)}")
+    return axes[0], axes[1]
+
+
+def mesh_shapes(name: str, shapes: Sequence[Shape | None], indexing: Any) -> tuple[list[Shape], Shape]:
+    """(the shape of each vector within the grid, the grid's shape). Raises ValueError for what are no vectors."""
+    if indexing not in ("xy", "ij"):
+        raise ApiValueError(f"{name}(): indexing must be 'xy' or 'ij', not {describe(indexing)}")
+    if not shapes or any(shape is None or len(shape) > 1 for shape in shapes):
+        raise ApiValueError(f"{name}(): the inputs must be vectors, not of the shapes {list(shapes)}")
+    count = len(shapes)
+    order = [1, 0, *range(2, count)] if indexing == "xy" and count > 1 else [*range(count)]
+    sizes = [math.prod(shape or ()) for shape in shapes]
+    own = [tuple(sizes[i] if order[d] == i else 1 for d in range(count)) for i in range(count)]
+    return own, tuple(sizes[i] for i in order)
 
 
 def diagonal_order(name: str, rank: int, dim1: Any, dim2: Any) -> tuple[int, ...]:
@@ -104,3 +121,30 @@ def nonzero(input: Any, as_tuple: Any) -> Any:
     if as_tuple:
         return found
     return Tensor.from_array(np.argwhere(input.value).astype(np.int64))
+
+
+def base_grid(name: str, theta: Shape, size: Any, align_corners: bool) -> Tensor:
+    """Places of an image of the shape `size` from -1 to 1 and a 1 behind, [1, places, dimensions + 1], Float64.
+
+    Raises:
+        ValueError: matrices of the shape `theta` do not fit the size.
+    """
+    shape = ints(name, "size", size)
+    dims = len(shape) - 2
+    if dims not in (2, 3) or min(shape) < 1:
+        raise ApiValueError(f"{name}(): size must be 4 or 5 positive integers, not {describe(size)}")
+    if theta != (shape[0], dims, dims + 1):
+        raise ApiValueError(f"{name}(): theta has shape {theta}, not {(shape[0], dims, dims + 1)} as for size {shape}")
+    lines = [np.linspace(-1.0, 1.0, n) if n > 1 else np.zeros(1) for n in shape[2:]]
+    if not align_corners:
+        lines = [line * ((n - 1) / n) for line, n in zip(lines, shape[2:], strict=True)]
+    places = [*np.meshgrid(*lines, indexing="ij")][::-1]
+    return Tensor.from_array(np.stack([*places, np.ones(shape[2:])], axis=-1).reshape(1, -1, dims + 1))
+
+
+def tensor_of_numbers(name: str, values: Sequence[Any]) -> Any:
+    """Numbers known at compile time as a constant tensor, of the kind of the first. Raises TypeError for others."""
+    given = tuple(values) if isinstance(values, tuple | list | range) else ()
+    if not given or not all(isinstance(n, int | float) and not isinstance(n, bool) for n in given):
+        raise ApiTypeError(f"{name}(): the input must be numbers known at compile time, not {describe(values)}")
+    return Tensor(given, INT32 if isinstance(given[0], int) else FLOAT32)

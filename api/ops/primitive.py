@@ -48,12 +48,14 @@ class Primitive:
             )
         self.op: Op = _make(cls, args, kwargs)
         self._start()
+        self._mistake = _sequence_mistake(cls, args, kwargs)
 
     def _start(self) -> None:
         self.in_strategy: Strategies = None
         self.out_strategy: Strategies = None
         self.instance_name = ""
         self.attrs: dict[str, Any] = {}
+        self._mistake = ""  # of the constructor's, said where the operator is called
 
     @staticmethod
     def of(op: Op) -> Primitive:
@@ -135,8 +137,10 @@ class Primitive:
         """(the primitive to run, its operands) of a call.
 
         Raises:
-            TypeError: an operand is named.
+            TypeError: an operand is named, or an attribute was a list where a tuple is taken, or the other way round.
         """
+        if self._mistake:
+            raise PrimitiveTypeError(self._mistake)
         if kwargs:
             raise PrimitiveTypeError(f"{self.name} takes its operands by position, not by name: {', '.join(kwargs)}")
         return self, args
@@ -165,6 +169,7 @@ def primitive_class(op_class: type[Op]) -> type[Primitive]:
 
 def _make(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Op:
     try:
+        args, kwargs = _by_field(cls, args, kwargs)
         op = cls(*map(frozen, args), **{key: frozen(value) for key, value in kwargs.items()})
         by_position = [field.name for field in fields(cls) if not field.kw_only]  # type: ignore[arg-type]  # a dataclass
         if not cls.checks_where_called:
@@ -180,6 +185,36 @@ def _make(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Op:
         text = re.sub(r"^\w+\.__init__\(\)", cls.__name__, str(error))
         known = ", ".join(field.name for field in fields(cls)) or "no attributes"  # type: ignore[arg-type]  # a dataclass
         raise PrimitiveTypeError(text, caller(), [f"{cls.__name__} takes {known}"]) from None
+
+
+def _by_field(
+    cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments under the names of the fields, for an operator that spells its constructor otherwise."""
+    if not cls.arguments:
+        return args, kwargs
+    pairs = [spelled.split("=") for spelled in cls.arguments]
+    field_of = {pair[0]: pair[-1] for pair in pairs}
+    if len(args) > len(pairs):
+        raise TypeError(f"{cls.__name__} takes {len(pairs)} positional arguments, not {len(args)}")
+    found = {field_of[pair[0]]: value for pair, value in zip(pairs, args, strict=False)}
+    for name, value in kwargs.items():
+        if field_of.get(name, name) in found:
+            raise TypeError(f"{cls.__name__} got multiple values for argument {name!r}")
+        found[field_of.get(name, name)] = value
+    return (), found
+
+
+def _sequence_mistake(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """What is wrong where a list is wanted and a tuple was given, or the other way round; "" where nothing is."""
+    if not cls.sequences:
+        return ""
+    names = [field.name for field in fields(cls)]  # type: ignore[arg-type]  # a dataclass
+    for name, value in {**dict(zip(names, args, strict=False)), **kwargs}.items():
+        wanted = cls.sequences.get(name)
+        if wanted is not None and type(value) in (list, tuple) and not isinstance(value, wanted):
+            return f"{cls.__name__}: {name} must be a {wanted.__name__}, not the {type(value).__name__} {value!r}"
+    return ""
 
 
 def _check_types(op: Op, given: list[str]) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from itertools import chain, count, islice
 from typing import Any
 
+from mspc.api import launch
+from mspc.api.dataset.iterators import DatasetIterator
 from mspc.api.errors import ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.train.listening import CallbackManager, RunContext
@@ -37,7 +39,10 @@ class Training:
 
     def _pass(self) -> Iterator[Any]:
         """The rows of one pass over the data set. Raises ValueError for one that does not fit the network."""
-        for row in self._dataset.create_tuple_iterator(num_epochs=1):
+        rows = self._dataset.create_tuple_iterator(num_epochs=1)
+        if launch.shows_types_only() and isinstance(rows, DatasetIterator):
+            rows.glance()
+        for row in rows:
             if self._columns and len(row) != self._columns:
                 raise ApiValueError(
                     f"Model.train: a row of the data set has {len(row)} columns; with loss_fn it is (data, label)",

@@ -1,11 +1,11 @@
 """mspc beside JAX and PyTorch on GPUs: the same model, sizes, layout, precision and GPUs, in one run.
 
-    python benchmarks/gpu/compare.py [--gpus N] [--models quickstart transformer] [--precisions tf32 bf16]
+    python benchmarks/gpu/compare.py [--gpus N] [--models quickstart transformer resnet] [--precisions tf32 bf16]
                                      [--layouts 1x1 1x2 2x1 2x2] [--only mspc jax torch] [--json FILE]
 
-Layouts are data x tensor. Every program runs in processes of its own, one after the other. Losses of the first 20
-steps must agree; the table says the median time of a step, the spread, the time of the first step (compilation
-included) and the ratio to mspc's.
+Layouts are data x tensor; ResNet-50 takes those without tensor. Every program runs in processes of its own, one after
+the other. Losses of the first 20 steps must agree; the table says the median time of a step, the spread, the time of
+the first step (compilation included) and the ratio to mspc's.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 
 HERE = Path(__file__).resolve().parent
-TOLERANCE = {"quickstart": 1e-5, "tf32": 1e-3, "bf16": 1e-2}
-"""Largest relative difference of a loss from mspc's."""
+TOLERANCE = {"quickstart": 1e-5, "tf32": 1e-3, "bf16": 1e-2, "resnet": 1e-2}
+"""Largest relative difference of a loss from mspc's; steps of ResNet-50 amplify what TF32 rounds."""
 
 
 def programs(model: str, precision: str, data: int, tensor: int, quick: list[str]) -> dict[str, list[str]]:
@@ -38,6 +38,12 @@ def programs(model: str, precision: str, data: int, tensor: int, quick: list[str
             "JAX": [python, str(HERE / "quickstart_jax.py"), *layout],
         }
     options = [*layout, "--precision", precision, *quick]
+    if model == "resnet":
+        return {
+            "mspc": [*mpirun, python, str(HERE / "resnet_mspc.py"), *options],
+            "JAX, flax": [python, str(HERE / "resnet_jax.py"), *options],
+            "PyTorch, compiled": [python, str(HERE / "resnet_torch.py"), *options],
+        }
     found = {
         "mspc": [*mpirun, python, str(HERE / "transformer_mspc.py"), *options],
         "JAX, plain attention": [python, str(HERE / "transformer_jax.py"), *options, "--attention", "plain"],
@@ -97,7 +103,7 @@ def main() -> None:
     """Run everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, default=4, help="layouts that need more are left out")
-    parser.add_argument("--models", nargs="*", default=["quickstart", "transformer"])
+    parser.add_argument("--models", nargs="*", default=["quickstart", "transformer", "resnet"])
     parser.add_argument("--precisions", nargs="*", default=["tf32", "bf16"])
     parser.add_argument("--layouts", nargs="*", default=["1x1", "1x2", "2x1", "2x2"])
     parser.add_argument("--only", nargs="*", default=[], help="parts of the names of the programs to run")
@@ -105,24 +111,27 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="a network of two narrow layers, to try this script")
     parser.add_argument("--json", type=Path, help="where all figures go")
     options = parser.parse_args()
-    small = ["--layers", "2", "--width", "64", "--heads", "4", "--sequence", "16", "--batch", "4"]
+    small = {
+        "transformer": ["--layers", "2", "--width", "64", "--heads", "4", "--sequence", "16", "--batch", "4"],
+        "resnet": ["--width", "16", "--length", "64", "--batch", "8", "--classes", "10"],
+    }
     figures: list[dict[str, Any]] = []
     for model in options.models:
-        for precision in options.precisions if model == "transformer" else ["float32"]:
+        for precision in options.precisions if model != "quickstart" else ["float32"]:
             for layout in options.layouts:
                 data, tensor = (int(n) for n in layout.split("x"))
-                if data * tensor > options.gpus:
+                if data * tensor > options.gpus or (model == "resnet" and tensor > 1):
                     continue
                 print(f"{model}, {precision}, data {data} x tensor {tensor}", flush=True)
                 ours: dict[str, Any] = {}
-                quick = small if options.small else []
+                quick = small.get(model, []) if options.small else []
                 for name, command in programs(model, precision, data, tensor, quick).items():
                     if options.only and not any(part.lower() in name.lower() for part in options.only):
                         continue
                     start = time.perf_counter()
                     found = measured(command, options.limit)
                     ours = found if name == "mspc" else ours
-                    key = model if model == "quickstart" else precision
+                    key = precision if model == "transformer" else model
                     show(name, found, ours, TOLERANCE[key])
                     figures.append({"model": model, "precision": precision, "layout": layout, "program": name,
                                     "seconds": time.perf_counter() - start, **found})  # fmt: skip

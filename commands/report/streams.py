@@ -10,8 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-PIPE_CLOSED = 141
-"""Exit status where nobody reads stdout any more: as shells have it of a process that SIGPIPE ended."""
+from mspc.ir.diagnostics import PIPE_CLOSED
 
 
 class StandardOut(io.TextIOWrapper):

@@ -82,13 +82,21 @@ class FunctionSource:
     offset: what to add to a tree's line numbers to get the file's.
     """
 
-    __slots__ = ("_locations", "file", "offset", "tree")
+    __slots__ = ("_assigned", "_locations", "file", "offset", "tree")
 
     def __init__(self, file: SourceFile, tree: FunctionTree, offset: int) -> None:
         self.file = file
         self.tree = tree
         self.offset = offset
         self._locations: dict[ast.AST, Location] = {}
+        self._assigned: frozenset[str] | None = None
+
+    @property
+    def assigned(self) -> frozenset[str]:
+        """Names that are local in the whole function."""
+        if self._assigned is None:
+            self._assigned = assigned_names(self.tree)
+        return self._assigned
 
     def location(self, node: ast.AST) -> Location:
         """The span of `node`, an expression or a statement; up to the line's end when it spans

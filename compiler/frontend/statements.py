@@ -185,7 +185,9 @@ def _assert(tracer: Tracer, frame: Frame, node: ast.Assert) -> None:
 def _raise(tracer: Tracer, frame: Frame, node: ast.Raise) -> None:
     error = None if node.exc is None else evaluate(tracer, frame, node.exc)
     if isinstance(error, BaseException):
-        text = getattr(error, "message", None) or str(error)
+        if isinstance(error, MspcError):  # raised by a cell of mspc, whose classes nobody knows by name
+            raise frame.error(node, error.message, error.notes, kind=kind_of(error))
+        text = str(error)
         raise frame.error(node, f"{type(error).__name__}{f': {text}' if text else ''}", kind=kind_of(error))
     if isinstance(error, type) and issubclass(error, BaseException):
         raise frame.error(node, error.__name__, kind=kind_of(error))

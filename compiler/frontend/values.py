@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mspc.api.common.tensor import Tensor
-from mspc.compiler.frontend.source import FunctionSource, assigned_names
+from mspc.compiler.frontend.source import FunctionSource
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.location import Frames
@@ -101,7 +101,7 @@ class Frame:
     @property
     def local_names(self) -> frozenset[str]:
         if self._local_names is None:
-            self._local_names = assigned_names(self.source.tree)
+            self._local_names = self.source.assigned
         return self._local_names
 
     def frames(self, node: ast.AST) -> Frames:

@@ -12,12 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.diagnostics import PIPE_CLOSED, ExecutionError, MspcError
 
 TICK = 0.5
 """Seconds after which mpirun's end is seen where something of its job still holds its output open."""
-UNREAD = 141
-"""Exit status where nobody reads stdout any more, as shells have it."""
 
 
 def find_mpirun() -> str:
@@ -124,7 +122,7 @@ def run_under_mpirun(ranks: int, arguments: Sequence[str]) -> int:
         for number, handler in kept.items():
             signal.signal(number, handler)
     if lost is not None and lost.errno == errno.EPIPE:
-        return UNREAD
+        return PIPE_CLOSED
     if lost is not None:
         raise ExecutionError(f"cannot write to stdout: {lost.strerror}")
     if ended_by:

@@ -8,7 +8,7 @@ second form; its ranks are filled in by `with_ranks`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, cast
@@ -247,6 +247,9 @@ class NeighborExchange(Collective):
     rank_list: Ranks = ()
     ordered: ClassVar[bool] = False
     checks_where_called: ClassVar[bool] = True
+    sequences: ClassVar[Mapping[str, type]] = {
+        "send_rank_ids": list, "recv_rank_ids": list, "recv_shapes": tuple, "send_shapes": tuple
+    }  # fmt: skip
     omitted: ClassVar[tuple[str, ...]] = ("send_shapes", "group", "rank_list")
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from mspc.ir.builder import Builder
@@ -40,6 +40,9 @@ class NeighborExchangeV2(Collective):
     rank_list: Ranks = ()
     ordered: ClassVar[bool] = False
     checks_where_called: ClassVar[bool] = True
+    sequences: ClassVar[Mapping[str, type]] = dict.fromkeys(
+        ("send_rank_ids", "send_lens", "recv_rank_ids", "recv_lens"), list
+    )
     is_several: ClassVar[bool] = True
     omitted: ClassVar[tuple[str, ...]] = ("group", "rank_list")
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
+from mspc.ops.bases import require_same
+from mspc.ops.convolution.order import ImageOperator, Shape
 from mspc.ops.convolution.window import Window, numbers, result_lengths, slices_of, windows
-from mspc.ops.op import Op
+from mspc.ops.device import Array, Device, Launch, Sliding
+from mspc.ops.op import ArrayBackend
 
-Shape = tuple[int, ...]
 
-
-class Convolution(Op, abstract=True):
+class Convolution(ImageOperator, abstract=True):
     """Attributes as MindSpore's: each of kernel_size, stride and dilation one integer or one per dimension of the
-    image; pad one integer, or two per dimension; pad_mode "same", "valid" or "pad".
-
-    Class attributes:
-        dims: dimensions of the image.
-    """
+    image; pad one integer, or two per dimension; pad_mode "same", "valid" or "pad"."""
 
     out_channel: int = 1
     kernel_size: Any = 1
@@ -30,7 +29,6 @@ class Convolution(Op, abstract=True):
     dilation: Any = 1
     group: int = 1
     data_format: str = ""
-    dims: ClassVar[int] = 2
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
     omitted: ClassVar[tuple[str, ...]] = ("mode", "data_format")
 
@@ -44,14 +42,25 @@ class Convolution(Op, abstract=True):
         dilations = numbers(self.name, "dilation", self.dilation, self.dims)
         return windows(self.name, lengths, self.sizes(), strides, dilations, self.pad_mode, self.pad)
 
-    def check(self, image: Shape, weight: Shape, image_name: str = "x") -> None:
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_same(self.name, *types)
+        return inferred
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return None if self.channels_last else self.kernel_on(be)
+
+    def check(self, image: Shape, weight: Shape) -> None:
         """Raises MspcError where image and weights do not fit each other or the attributes."""
-        names = {1: ("NCL",), 2: ("NCHW",), 3: ("NCDHW",)}[self.dims]
-        if self.data_format not in ("", *names):
-            raise MspcError(f"{self.name}: data_format must be {names[0]!r}, not {self.data_format!r}")
+        order = {2: "NCHW", 3: "NCDHW"}[self.dims]
+        if self.data_format not in ("", order):
+            raise MspcError(f"{self.name}: data_format must be {order!r}, not {self.data_format!r}")
         if self.mode != 1:
             raise MspcError(f"{self.name}: mode must be 1, a cross correlation, not {self.mode!r}")
-        for what, shape in ((image_name, image), ("weight", weight)):
+        for what, shape in (("x", image), ("weight", weight)):
             if len(shape) != self.dims + 2:
                 raise MspcError(f"{self.name}: {what} must have {self.dims + 2} dimensions, but its shape is {shape}")
         group: Any = self.group
@@ -62,9 +71,7 @@ class Convolution(Op, abstract=True):
                 raise MspcError(f"{self.name}: {count} {what} channels cannot be shared out to {group} groups")
         if image[1] != weight[1] * group:
             asked = f"{weight[1]} of each of {group} groups" if group > 1 else f"{weight[1]}"
-            raise MspcError(
-                f"{self.name}: {image_name} has {image[1]} channels, but the weight of shape {weight} takes {asked}"
-            )
+            raise MspcError(f"{self.name}: x has {image[1]} channels, but the weight of shape {weight} takes {asked}")
         if weight[0] != self.out_channel:
             raise MspcError(
                 f"{self.name}: out_channel is {self.out_channel}, but the weight of shape {weight} makes {weight[0]}"
@@ -76,15 +83,11 @@ class Convolution(Op, abstract=True):
         """Positions along every dimension of an image of these lengths."""
         return result_lengths(self.name, lengths, self.along(lengths))
 
-    def tokens(self, lengths: Sequence[int]) -> tuple[str, str, str]:
-        """Factors of image, result and weights behind batch and channels; see `image_tokens`."""
-        image, result = image_tokens(lengths, self.counts(lengths), self.along(lengths))
-        return image, result, " ".join(f"s{d}!" for d in range(self.dims))
-
     def sides(self, image: Shape, weight: Shape) -> tuple[str, str, str]:
         """The rule's sides of image, weights and result. Raises MspcError where they do not fit."""
         self.check(image, weight)
-        places, positions, window = self.tokens(image[2:])
+        places, positions = image_tokens(image[2:], self.counts(image[2:]), self.along(image[2:]))
+        window = " ".join(f"s{d}!" for d in range(self.dims))
         if self.group == 1:
             return f"n i {places}", f"o i {window}", f"n o {positions}"
         grouped = f"(g={self.group} i) {places}", f"(g={self.group} o) i {window}", f"(g={self.group} o) {positions}"
@@ -92,23 +95,18 @@ class Convolution(Op, abstract=True):
 
     def amount(self, image: Shape, weight: Shape) -> float:
         """Floating-point operations of the products."""
-        positions = 1.0
-        for n in self.counts(image[2:]):
-            positions *= n
-        places = 1.0
-        for n in weight[1:]:
-            places *= n
-        return 2.0 * image[0] * weight[0] * positions * places
+        return 2.0 * image[0] * math.prod(weight) * math.prod(self.counts(image[2:]))
+
+    def convolved(self, device: Device, kind: str, image: Array, weight: Array, result: Array) -> Launch | None:
+        """See `Device.convolution`."""
+        along = self.along(image.shape[2:])
+        windows = [Sliding(w.before, w.after, w.stride, w.dilation) for w in along]
+        return device.convolution(kind, image, weight, result, windows)
 
     def on_rank(self, along: Sequence[Window], out_channel: int, group: int, **others: Any) -> Any:
         """The operator on a slice, whose windows are `along`."""
-        given: dict[str, Any] = self.attributes() | {
-            "out_channel": out_channel,
-            "pad_mode": "pad",
-            "pad": tuple(n for w in along for n in (w.before, w.after)),
-            "group": group,
-        }
-        return type(self)(**(given | others))
+        pad = tuple(n for w in along for n in (w.before, w.after))
+        return replace(self, out_channel=out_channel, pad_mode="pad", pad=pad, group=group, **others)
 
 
 def image_tokens(lengths: Sequence[int], counts: Sequence[int], along: Sequence[Window]) -> tuple[str, str]:

@@ -6,8 +6,8 @@ gradients read the result's gradient with its borders, so that both of them shar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
@@ -16,13 +16,14 @@ from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.arguments import shape_of
-from mspc.ops.bases import require_same
 from mspc.ops.collective.exchange import exchanged
-from mspc.ops.convolution.base import Convolution, Shape, local_groups
-from mspc.ops.convolution.columns import convolve, input_gradient, weight_gradient
-from mspc.ops.convolution.window import Window, clipped
+from mspc.ops.convolution.base import Convolution, local_groups
+from mspc.ops.convolution.order import Shape
+from mspc.ops.convolution.products import convolve, input_gradient, weight_gradient
+from mspc.ops.convolution.window import cut_mistake, places_of_slices, positions_of_slices
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
-from mspc.sharding.borders import Needed, Span, border_bytes, border_exchange, is_cut, own_span, place_of, request
+from mspc.sharding.borders import Needed, border_bytes, border_exchange, is_cut, own_span, place_of, request
 
 Gradients = Sequence[Value | None]
 BORDERS = "windows at the border of a slice look at the slices beside it"
@@ -31,14 +32,12 @@ BORDERS = "windows at the border of a slice look at the slices beside it"
 class _Forward(Convolution, abstract=True):
     """x [batch, in channels, ...] by weights [out channels, in channels / group, *kernel_size]."""
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_same(self.name, *types)
-        return inferred
-
     def rule(self, x: TensorType, weight: TensorType) -> str:
         image, window, result = self.sides(x.shape, weight.shape)
         return f"{image}, {window} -> {result}"
+
+    def cut_mistake(self, types: Sequence[TensorType], operand: int, dimension: int, cut: int) -> str:
+        return "" if operand else cut_mistake(types[0].shape[2:], self.counts, self.along, dimension - 2, cut)
 
     def bprop(self, b: Builder, x: Value, weight: Value, out: Value, dout: Value) -> Gradients:
         dx = b.emit(_like(self, _INPUT_GRADIENTS[self.dims], input_size=x.shape), dout, weight)
@@ -46,13 +45,8 @@ class _Forward(Convolution, abstract=True):
 
     def needed(self, type: TensorType, layout: Layout) -> Needed:
         """Which places of the image the holder of a slice of the result looks at."""
-        along, counts = self.along(type.shape[2:]), self.counts(type.shape[2:])
-        cuts = layout.strategy[2:]
-
-        def places(d: int, part: int) -> Span:
-            return clipped(along[d].places(own_span(counts[d], cuts[d], part)), type.shape[2 + d])
-
-        return places
+        lengths = type.shape[2:]
+        return places_of_slices(self.along(lengths), lengths, self.counts(lengths), layout.strategy[2:])
 
     def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
         x, weight = inputs
@@ -62,65 +56,86 @@ class _Forward(Convolution, abstract=True):
         needed = self.needed(type, layout)
         part = border_exchange(layout, type.shape, placement.rank, needed)
         image = exchanged(b, x, part, layout.ranks, BORDERS, request(layout, type.shape, needed))
-        along: list[Window] = []
         counts, cuts = self.counts(type.shape[2:]), layout.strategy[2:]
-        for d, (window, part) in enumerate(
-            zip(self.along(type.shape[2:]), place_of(layout, placement.rank), strict=True)
-        ):
-            along.append(window.on_places(needed(d, part), own_span(counts[d], cuts[d], part)))
+        along = [
+            window.on_places(needed(d, i), own_span(counts[d], cuts[d], i))
+            for d, (window, i) in enumerate(
+                zip(self.along(type.shape[2:]), place_of(layout, placement.rank), strict=True)
+            )
+        ]
         group = local_groups(self.group, layout, placement.in_layouts[1])
         return b.emit(self.on_rank(along, weight.shape[0], group), image, weight)
 
     def localize(self, placement: Placement) -> Op:
         x, weight = placement.in_layouts
         shape = weight.local_shape(placement.in_types[1].shape)
-        return _with(self, out_channel=shape[0], group=local_groups(self.group, x, weight))
+        return replace(self, out_channel=shape[0], group=local_groups(self.group, x, weight))
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
         return border_bytes(types[0], layouts[0], self.needed(types[0], layouts[0])) if is_cut(layouts[0]) else 0.0
 
     def operations(self, types: Sequence[TensorType]) -> float:
-        return self.amount(types[0].shape, types[1].shape)
+        x, weight = self.in_order(types)
+        return self.amount(x.shape, weight.shape)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
         x, weight = inputs
-        counts = self.counts(x.shape[2:])
-        out = be.xp.empty((x.shape[0], weight.shape[0], *counts), x.dtype)
-        return convolve(be.xp, x, weight, self.along(x.shape[2:]), counts, self.group, out)
+        return self.convolved(device, "forward", x, weight, out)
+
+    def kernel_on(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp = be.xp
+
+        def kernel(x: Any, weight: Any, out: Any = None) -> Any:
+            along, counts = self.along(x.shape[2:]), self.counts(x.shape[2:])
+            if out is None:
+                out = xp.empty((x.shape[0], weight.shape[0], *counts), x.dtype)
+            return convolve(xp, x, weight, along, counts, self.group, out)
+
+        return kernel
 
 
 class _Backward(Convolution, abstract=True):
     """A gradient of `_Forward`: operand 0 is the gradient of its result."""
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_same(self.name, *types)
-        return inferred
+    def shapes(self, types: Sequence[TensorType]) -> tuple[Shape, Shape]:
+        """Global shapes of the image and of the weights."""
+        raise NotImplementedError
+
+    def on_slices(self, placement: Placement) -> dict[str, Any]:
+        """Attributes of the operator on a rank's slices."""
+        raise NotImplementedError
 
     def positions(self, layout: Layout, lengths: Sequence[int]) -> Needed:
         """Which positions of the result look at a slice of the image of these lengths."""
-        along, counts = self.along(lengths), self.counts(lengths)
-        cuts = layout.strategy[2:]
+        return positions_of_slices(self.along(lengths), lengths, self.counts(lengths), layout.strategy[2:])
 
-        def found(d: int, part: int) -> Span:
-            return along[d].positions(own_span(lengths[d], cuts[d], part), counts[d])
-
-        return found
-
-    def cut_parts(
-        self, b: Builder, dout: Value, layout: Layout, shape: Shape, lengths: Sequence[int], rank: int
-    ) -> tuple[Value, list[Window]]:
-        """The result's gradient with its borders, and the windows between it and the rank's slice of the image."""
-        needed, cuts = self.positions(layout, lengths), layout.strategy[2:]
-        part = border_exchange(layout, shape, rank, needed)
-        wide = exchanged(b, dout, part, layout.ranks, BORDERS, request(layout, shape, needed))
-        found = [
-            window.on_places(own_span(length, cuts[d], part), needed(d, part))
-            for d, (window, length, part) in enumerate(
-                zip(self.along(lengths), lengths, place_of(layout, rank), strict=True)
-            )
+    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+        layout, types = placement.in_layouts[0], placement.in_types
+        if not is_cut(layout):
+            return None
+        shape, lengths, cuts = types[0].shape, self.shapes(types)[0][2:], layout.strategy[2:]
+        needed, here = self.positions(layout, lengths), place_of(layout, placement.rank)
+        part = border_exchange(layout, shape, placement.rank, needed)
+        wide = exchanged(b, inputs[0], part, layout.ranks, BORDERS, request(layout, shape, needed))
+        along = [
+            window.on_places(own_span(lengths[d], cuts[d], i), needed(d, i))
+            for d, (window, i) in enumerate(zip(self.along(lengths), here, strict=True))
         ]
-        return wide, found
+        local = replace(self, **self.on_slices(placement))
+        return b.emit(local.on_rank(along, local.out_channel, local.group), wide, inputs[1])
+
+    def localize(self, placement: Placement) -> Op:
+        return replace(self, **self.on_slices(placement))
+
+    def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
+        if not is_cut(layouts[0]):
+            return 0.0
+        return border_bytes(types[0], layouts[0], self.positions(layouts[0], self.shapes(types)[0][2:]))
+
+    def operations(self, types: Sequence[TensorType]) -> float:
+        if self.channels_last:
+            return self.with_channels_second().operations(self.in_order(types))
+        return self.amount(*self.shapes(types))
 
     def check_result(self, dout: Shape, image: Shape, weight: Shape) -> None:
         """Raises MspcError where `dout` has not the shape of the forward operator's result."""
@@ -138,11 +153,12 @@ class _InputGradient(_Backward, abstract=True):
     """
 
     input_size: tuple[int, ...] = ()
+    sizes_of: ClassVar[tuple[str, ...]] = ("input_size",)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         if len(args) != 3:
             return self, args
-        return _with(self, input_size=shape_of(self.name, "input_size", args[2])), args[:2]
+        return replace(self, input_size=shape_of(self.name, "input_size", args[2])), args[:2]
 
     def rule(self, dout: TensorType, weight: TensorType) -> str:
         image, window, result = self.sides(self.input_size, weight.shape)
@@ -153,20 +169,10 @@ class _InputGradient(_Backward, abstract=True):
         again = b.emit(_like(self, _FORWARDS[self.dims]), second, weight)
         return again, b.emit(_like(self, _WEIGHT_GRADIENTS[self.dims], filter_size=weight.shape), dout, second)
 
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
-        layout = placement.in_layouts[0]
-        if not is_cut(layout):
-            return None
-        (type, _), lengths = placement.in_types, self.input_size[2:]
-        wide, along = self.cut_parts(b, inputs[0], layout, type.shape, lengths, placement.rank)
-        local = _with(self, **self._local(placement))
-        own = local.on_rank(along, local.out_channel, local.group, input_size=local.input_size)
-        return b.emit(own, wide, inputs[1])
+    def shapes(self, types: Sequence[TensorType]) -> tuple[Shape, Shape]:
+        return self.input_size, types[1].shape
 
-    def localize(self, placement: Placement) -> Op:
-        return _with(self, **self._local(placement))
-
-    def _local(self, placement: Placement) -> dict[str, Any]:
+    def on_slices(self, placement: Placement) -> dict[str, Any]:
         weight = placement.in_layouts[1]
         return {
             "out_channel": weight.local_shape(placement.in_types[1].shape)[0],
@@ -174,17 +180,18 @@ class _InputGradient(_Backward, abstract=True):
             "input_size": placement.out_layouts[0].local_shape(self.input_size),
         }
 
-    def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
-        needed = self.positions(layouts[0], self.input_size[2:])
-        return border_bytes(types[0], layouts[0], needed) if is_cut(layouts[0]) else 0.0
-
-    def operations(self, types: Sequence[TensorType]) -> float:
-        return self.amount(self.input_size, types[1].shape)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
         dout, weight = inputs
-        lengths = self.input_size[2:]
-        return input_gradient(be.xp, dout, weight, self.along(lengths), lengths, self.group)
+        return self.convolved(device, "image", out, weight, dout)
+
+    def kernel_on(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp, along = be.xp, self.along(self.input_size[2:])
+
+        def kernel(dout: Any, weight: Any, out: Any = None) -> Any:
+            out = xp.empty(self.input_size, dout.dtype) if out is None else out
+            return input_gradient(xp, dout, weight, along, self.group, out)
+
+        return kernel
 
 
 class _WeightGradient(_Backward, abstract=True):
@@ -194,11 +201,12 @@ class _WeightGradient(_Backward, abstract=True):
     """
 
     filter_size: tuple[int, ...] = ()
+    sizes_of: ClassVar[tuple[str, ...]] = ("filter_size",)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         if len(args) != 3:
             return self, args
-        return _with(self, filter_size=shape_of(self.name, "filter_size", args[2])), args[:2]
+        return replace(self, filter_size=shape_of(self.name, "filter_size", args[2])), args[:2]
 
     def rule(self, dout: TensorType, x: TensorType) -> str:
         image, _, result = self.sides(x.shape, self.filter_size)
@@ -211,33 +219,26 @@ class _WeightGradient(_Backward, abstract=True):
         again = b.emit(_like(self, _FORWARDS[self.dims]), x, second)
         return again, b.emit(_like(self, _INPUT_GRADIENTS[self.dims], input_size=x.shape), dout, second)
 
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
-        layout, (type, x) = placement.in_layouts[0], placement.in_types
-        if not is_cut(layout):
-            return None
-        wide, along = self.cut_parts(b, inputs[0], layout, type.shape, x.shape[2:], placement.rank)
-        local = _with(self, **self._local(placement))
-        own = local.on_rank(along, local.out_channel, local.group, filter_size=local.filter_size)
-        return b.emit(own, wide, inputs[1])
+    def shapes(self, types: Sequence[TensorType]) -> tuple[Shape, Shape]:
+        return types[1].shape, self.filter_size
 
-    def localize(self, placement: Placement) -> Op:
-        return _with(self, **self._local(placement))
-
-    def _local(self, placement: Placement) -> dict[str, Any]:
+    def on_slices(self, placement: Placement) -> dict[str, Any]:
         shape = placement.out_layouts[0].local_shape(self.filter_size)
         group = local_groups(self.group, placement.in_layouts[1], placement.out_layouts[0])
         return {"out_channel": shape[0], "group": group, "filter_size": shape}
 
-    def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
-        needed = self.positions(layouts[0], types[1].shape[2:])
-        return border_bytes(types[0], layouts[0], needed) if is_cut(layouts[0]) else 0.0
-
-    def operations(self, types: Sequence[TensorType]) -> float:
-        return self.amount(types[1].shape, self.filter_size)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
         dout, x = inputs
-        return weight_gradient(be.xp, dout, x, self.along(x.shape[2:]), self.group, self.filter_size)
+        return self.convolved(device, "weight", x, out, dout)
+
+    def kernel_on(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp = be.xp
+
+        def kernel(dout: Any, x: Any, out: Any = None) -> Any:
+            out = xp.empty(self.filter_size, dout.dtype) if out is None else out
+            return weight_gradient(xp, dout, x, self.along(x.shape[2:]), self.group, out)
+
+        return kernel
 
 
 _TWO: tuple[tuple[Shape, Shape, dict[str, Any]], ...] = (
@@ -328,7 +329,3 @@ _WEIGHT_GRADIENTS: dict[int, type[_WeightGradient]] = {2: Conv2DBackpropFilter, 
 def _like(op: Convolution, other: type[Any], **more: Any) -> Any:
     """An operator of another class with the attributes that all convolutions have."""
     return other(**{f.name: getattr(op, f.name) for f in fields(Convolution)}, **more)
-
-
-def _with(op: Any, **given: Any) -> Any:
-    return type(op)(**(op.attributes() | given))

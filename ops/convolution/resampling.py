@@ -1,4 +1,5 @@
-"""Images of another size: every row and column of the result is a weighted sum of the image's, given by a matrix.
+"""Images of another size, and means of as many windows as one asks for: every row and column of the result is a
+weighted sum of the image's, given by a matrix.
 
 Height and width stay whole on a rank: what a place of the result needs lies anywhere in the image.
 """
@@ -19,13 +20,13 @@ from mspc.ir.types import TensorType
 from mspc.ops.arguments import shape_of
 from mspc.ops.bases import require_float
 from mspc.ops.convolution.window import listed
-from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.op import REGISTRY, ArrayBackend, Op, Placement, sample
 
 Gradients = Sequence[Value | None]
 Shape = tuple[int, ...]
 
 
-class _Resampling(Op, abstract=True):
+class Resampling(Op, abstract=True):
     """Class attributes:
     dims: dimensions of the image.
     """
@@ -64,7 +65,9 @@ def _matrix(op: Any, length: int, count: int) -> Any:
     return op.weights(length, count)
 
 
-class _Forward(_Resampling, abstract=True):
+class Forward(Resampling, abstract=True):
+    """Its gradient's name is its own and `Grad`."""
+
     linear_in: ClassVar[tuple[int, ...]] = (0,)
 
     def infer(self, *types: Any) -> Any:
@@ -75,13 +78,14 @@ class _Forward(_Resampling, abstract=True):
         return " -> ".join(self.sides(x.shape))
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(_gradient_of(self)(**self.attributes(), input_size=x.shape), dout),)
+        backward: Any = REGISTRY[f"{self.name}Grad"]
+        return (b.emit(backward(**self.attributes(), input_size=x.shape), dout),)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.apply(be.xp, inputs[0], inputs[0].shape[2:], back=False)
 
 
-class _Backward(_Resampling, abstract=True):
+class Backward(Resampling, abstract=True):
     """The gradient of an image of shape `input_size`."""
 
     input_size: tuple[int, ...] = ()
@@ -109,7 +113,7 @@ class _Backward(_Resampling, abstract=True):
     def bprop(self, b: Builder, dout: Value, out: Value, second: Value) -> Gradients:
         given = self.attributes()
         del given["input_size"]
-        return (b.emit(_forward_of(self)(**given), second),)
+        return (b.emit(REGISTRY[self.name.removesuffix("Grad")](**given), second),)
 
     def localize(self, placement: Placement) -> Op:
         size = placement.out_layouts[0].local_shape(self.input_size)
@@ -119,19 +123,23 @@ class _Backward(_Resampling, abstract=True):
         return self.apply(be.xp, inputs[0], self.input_size[2:], back=True)
 
 
-class _Adaptive(_Resampling, abstract=True):
+def adaptive_lengths(operator: str, output_size: Any, image: Shape) -> Shape:
+    """Sizes of the result of images of these sizes. Raises MspcError for a bad `output_size`."""
+    sizes = listed(output_size, len(image))
+    wrong = [n for n in sizes if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1)]
+    if len(sizes) != len(image) or wrong:
+        what = f"a positive integer, None, or {len(image)} of them"
+        raise MspcError(f"{operator}: output_size must be {what}, not {output_size!r}")
+    return tuple(n if size is None else size for n, size in zip(image, sizes, strict=True))
+
+
+class _Adaptive(Resampling, abstract=True):
     """output_size: sizes of the result, None for that of the image; one integer for all."""
 
     output_size: Any = 1
 
     def lengths(self, image: Shape) -> Shape:
-        given: Any = self.output_size
-        sizes = listed(given, self.dims)
-        wrong = [n for n in sizes if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1)]
-        if len(sizes) != self.dims or wrong:
-            what = f"a positive integer, None, or {self.dims} of them"
-            raise MspcError(f"{self.name}: output_size must be {what}, not {given!r}")
-        return tuple(n if size is None else size for n, size in zip(image, sizes, strict=True))
+        return adaptive_lengths(self.name, self.output_size, image)
 
     def weights(self, length: int, count: int) -> Any:
         found = np.zeros((count, length))
@@ -141,127 +149,29 @@ class _Adaptive(_Resampling, abstract=True):
         return found
 
 
-class _Resize(_Resampling, abstract=True):
-    """size: height and width of the result. align_corners: the first and last places of image and result are the same.
-    half_pixel_centers: places are the centres of pixels; not both."""
-
-    size: Any = (1, 1)
-    align_corners: bool = False
-    half_pixel_centers: bool = False
-
-    def lengths(self, image: Shape) -> Shape:
-        given: Any = self.size
-        sizes = listed(given, 1)
-        if len(sizes) != 2 or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sizes):
-            raise MspcError(f"{self.name}: size must be two positive integers, not {given!r}")
-        if self.align_corners and self.half_pixel_centers:
-            raise MspcError(f"{self.name}: align_corners and half_pixel_centers cannot both be True")
-        return sizes[0], sizes[1]
-
-    def places(self, length: int, count: int) -> Any:
-        """Where in the image every place of the result lies, Float64 [count]."""
-        at = np.arange(count, dtype=np.float64)
-        if self.align_corners:
-            return at * ((length - 1) / (count - 1)) if count > 1 else at * 0
-        scale = length / count
-        return (at + 0.5) * scale - 0.5 if self.half_pixel_centers else at * scale
-
-
-class _Bilinear(_Resize, abstract=True):
-    def weights(self, length: int, count: int) -> Any:
-        at = np.maximum(self.places(length, count), 0)
-        low = np.minimum(np.floor(at).astype(int), length - 1)
-        high = np.minimum(low + 1, length - 1)
-        share = at - low
-        found = np.zeros((count, length))
-        rows = np.arange(count)
-        np.add.at(found, (rows, low), 1 - share)
-        np.add.at(found, (rows, high), share)
-        return found
-
-
-class _Nearest(_Resize, abstract=True):
-    def weights(self, length: int, count: int) -> Any:
-        at = self.places(length, count)
-        rounded = at + 0.5 if self.align_corners or self.half_pixel_centers else at
-        chosen = np.clip(np.floor(rounded).astype(int), 0, length - 1)
-        found = np.zeros((count, length))
-        found[np.arange(count), chosen] = 1
-        return found
-
-
-class AdaptiveAvgPool2D(_Adaptive, _Forward):
+class AdaptiveAvgPool2D(_Adaptive, Forward):
     """Means of as many windows as the result has places, which cover the image."""
 
     samples: ClassVar[Any] = (sample((2, 4, 6, 8), output_size=(3, 2)), sample((2, 4, 5, 7), output_size=(None, 3)))
 
 
-class AdaptiveAvgPool2DGrad(_Adaptive, _Backward):
+class AdaptiveAvgPool2DGrad(_Adaptive, Backward):
     """The gradient of AdaptiveAvgPool2D's images."""
 
     input_size: tuple[int, ...] = ()
     samples: ClassVar[Any] = (sample((2, 4, 3, 2), output_size=(3, 2), input_size=(2, 4, 6, 8)),)
 
 
-class AdaptiveAvgPool3D(_Adaptive, _Forward):
+class AdaptiveAvgPool3D(_Adaptive, Forward):
     """AdaptiveAvgPool2D over depth, height and width."""
 
     dims: ClassVar[int] = 3
     samples: ClassVar[Any] = (sample((2, 2, 4, 4, 6), output_size=(2, 1, 4)),)
 
 
-class AdaptiveAvgPool3DGrad(_Adaptive, _Backward):
+class AdaptiveAvgPool3DGrad(_Adaptive, Backward):
     """The gradient of AdaptiveAvgPool3D's images."""
 
     input_size: tuple[int, ...] = ()
     dims: ClassVar[int] = 3
     samples: ClassVar[Any] = (sample((2, 2, 2, 1, 4), output_size=(2, 1, 4), input_size=(2, 2, 4, 4, 6)),)
-
-
-class ResizeBilinear(_Bilinear, _Forward):
-    """Images of another size, by linear interpolation along height and width."""
-
-    samples: ClassVar[Any] = (
-        sample((2, 4, 4, 6), size=(8, 3)),
-        sample((2, 4, 5, 4), size=(3, 8), align_corners=True),
-        sample((2, 4, 4, 4), size=(8, 6), half_pixel_centers=True),
-    )
-
-
-class ResizeBilinearGrad(_Bilinear, _Backward):
-    """The gradient of ResizeBilinear's images."""
-
-    input_size: tuple[int, ...] = ()
-    samples: ClassVar[Any] = (sample((2, 4, 8, 3), size=(8, 3), input_size=(2, 4, 4, 6)),)
-
-
-class ResizeNearestNeighbor(_Nearest, _Forward):
-    """Images of another size, every place the nearest one of the image."""
-
-    samples: ClassVar[Any] = (
-        sample((2, 4, 4, 6), size=(8, 3)),
-        sample((2, 4, 5, 4), size=(3, 8), align_corners=True),
-    )
-
-
-class ResizeNearestNeighborGrad(_Nearest, _Backward):
-    """The gradient of ResizeNearestNeighbor's images."""
-
-    input_size: tuple[int, ...] = ()
-    samples: ClassVar[Any] = (sample((2, 4, 8, 3), size=(8, 3), input_size=(2, 4, 4, 6)),)
-
-
-_PAIRS: tuple[tuple[type[_Forward], type[_Backward]], ...] = (
-    (AdaptiveAvgPool2D, AdaptiveAvgPool2DGrad),
-    (AdaptiveAvgPool3D, AdaptiveAvgPool3DGrad),
-    (ResizeBilinear, ResizeBilinearGrad),
-    (ResizeNearestNeighbor, ResizeNearestNeighborGrad),
-)
-
-
-def _gradient_of(op: _Forward) -> Any:
-    return next(backward for forward, backward in _PAIRS if forward is type(op))
-
-
-def _forward_of(op: _Backward) -> Any:
-    return next(forward for forward, backward in _PAIRS if backward is type(op))

@@ -6,14 +6,14 @@ outside of the image are padding. Dumoulin and Visin, arXiv 1603.07285, have the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
-from mspc.sharding.borders import Span
+from mspc.sharding.borders import Needed, Span, own_span
 
 MODES = ("same", "valid", "pad")
 
@@ -34,7 +34,7 @@ class Window:
         """Places from the first to the last that it looks at."""
         return (self.size - 1) * self.dilation + 1
 
-    def count(self, length: int, ceil: bool = False) -> int:
+    def count(self, length: int, ceil: bool | None = False) -> int:
         """Positions on an image of `length`: 0 or less where the window is larger than the padded image.
 
         ceil: one more where the last would begin within the image or the padding in front of it, but end outside.
@@ -57,6 +57,17 @@ class Window:
         high = min(count, (end - 1 + self.before) // self.stride + 1)
         return low, max(low, high)
 
+    def met(self, tap: int, length: int, positions: Span) -> tuple[slice, slice]:
+        """Those of the positions, counted from the first one, that look with one place of the window at places within
+        an image of `length`; and these places."""
+        offset = tap * self.dilation - self.before
+        low = max(positions[0], -(offset // self.stride))
+        high = min(positions[1], (length - 1 - offset) // self.stride + 1)
+        if low >= high:
+            return slice(0, 0), slice(0, 0)
+        first, last = low * self.stride + offset, (high - 1) * self.stride + offset
+        return slice(low - positions[0], high - positions[0]), slice(first, last + 1, self.stride)
+
     def on_places(self, places: Span, positions: Span) -> Window:
         """The window between these places, as an image of their own, and these positions, as a result of their own."""
         (first, end), (low, high) = places, positions
@@ -69,6 +80,28 @@ def clipped(span: Span, length: int) -> Span:
     """The part of a span within [0, length)."""
     first = min(max(span[0], 0), length)
     return first, max(first, min(span[1], length))
+
+
+def places_of_slices(
+    along: Sequence[Window], lengths: Sequence[int], counts: Sequence[int], cuts: Sequence[int]
+) -> Needed:
+    """Which places of an image of these lengths the holder of a slice of the result looks at."""
+
+    def needed(d: int, part: int) -> Span:
+        return clipped(along[d].places(own_span(counts[d], cuts[d], part)), lengths[d])
+
+    return needed
+
+
+def positions_of_slices(
+    along: Sequence[Window], lengths: Sequence[int], counts: Sequence[int], cuts: Sequence[int]
+) -> Needed:
+    """Which positions of the result look at a slice of the image."""
+
+    def needed(d: int, part: int) -> Span:
+        return along[d].positions(own_span(lengths[d], cuts[d], part), counts[d])
+
+    return needed
 
 
 @lru_cache(maxsize=4096)
@@ -94,23 +127,47 @@ def _reaches_neighbours(length: int, count: int, window: Window, parts: int) -> 
     return True
 
 
+def cut_mistake(
+    lengths: Sequence[int],
+    counts: Callable[[Sequence[int]], Sequence[int]],
+    along: Callable[[Sequence[int]], Sequence[Window]],
+    d: int,
+    cut: int,
+) -> str:
+    """Why an image of these lengths and its result cannot be cut together `cut` ways along a dimension; "" where they
+    can, or it is none of the image. counts, along: positions and windows of an image."""
+    if d < 0:
+        return ""
+    length, count, window = lengths[d], counts(lengths)[d], along(lengths)[d]
+    if length % cut:
+        return f"has {length} places, which {cut} does not divide"
+    if count % cut:
+        return f"makes {count} places of the result, which {cut} does not divide"
+    if _reaches_neighbours(length, count, window, cut):
+        return ""
+    places = f"{length // cut} place{'s' * (length > cut)}"
+    return (
+        f"cut {cut} ways is slices of {places}, but a window that spans {window.extent} reads beyond the slices beside "
+        f"its own, or a slice has no result"
+    )
+
+
 def listed(value: Any, dims: int) -> tuple[Any, ...]:
     """The elements of a tuple or list; of anything else as many as there are dimensions."""
     return tuple(cast("Sequence[Any]", value)) if isinstance(value, tuple | list) else (value,) * dims
 
 
-def numbers(operator: str, name: str, value: Any, dims: int, least: int = 1) -> tuple[int, ...]:
-    """One integer per dimension, from one for all, one each, or one each behind two 1 for batch and channels.
+def numbers(operator: str, name: str, value: Any, dims: int) -> tuple[int, ...]:
+    """One positive integer per dimension, from one for all, one each, or one each behind two 1 for batch and channels.
 
     Raises:
-        MspcError: it is none of these, or one is less than `least`.
+        MspcError: it is none of these.
     """
     found = listed(value, dims)
     if len(found) == dims + 2 and found[:2] == (1, 1):
         found = found[2:]
-    if len(found) != dims or not all(_is_integer(n) and n >= least for n in found):
-        what = "a positive integer" if least == 1 else f"an integer of at least {least}"
-        raise MspcError(f"{operator}: {name} must be {what} or {dims} of them, not {value!r}")
+    if len(found) != dims or not all(_is_integer(n) and n > 0 for n in found):
+        raise MspcError(f"{operator}: {name} must be a positive integer or {dims} of them, not {value!r}")
     return found
 
 
@@ -143,8 +200,8 @@ def windows(
         MspcError: the padding mode is unknown, or gets a padding that it does not take.
     """
     dims = len(lengths)
-    known = {"same": "same", "valid": "valid", "pad": "pad"}.get(str(mode).lower())
-    if known is None:
+    known = str(mode).lower()
+    if known not in MODES:
         raise MspcError(f"{operator}: pad_mode must be 'same', 'valid' or 'pad', not {mode!r}")
     given = paddings(operator, pad, dims)
     if known != "pad" and any(span != (0, 0) for span in given):
@@ -162,7 +219,7 @@ def windows(
 
 
 def result_lengths(
-    operator: str, lengths: Sequence[int], along: Sequence[Window], ceil: bool = False
+    operator: str, lengths: Sequence[int], along: Sequence[Window], ceil: bool | None = False
 ) -> tuple[int, ...]:
     """Positions per dimension.
 

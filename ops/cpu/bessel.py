@@ -54,13 +54,18 @@ _TERMS_OF_I = 50
 
 def _mean_on_circle(xp: Any, x: Any, order: int) -> Any:
     """The mean of exp(x (cos t - 1)) cos(order t) over the circle, from `_SERIES_OF_I` on."""
-    root = xp.sqrt(xp.minimum(x, _LARGEST))
     step = 0.5
+    return _sum_of_steps(xp, x, 24, step, xp.sin, xp.cos if order else xp.ones_like) * (step / math.pi) / xp.sqrt(x)
+
+
+def _sum_of_steps(xp: Any, x: Any, end: int, step: float, wave: Any, share: Any) -> Any:
+    """Half of what the integrand is at 0, and all that it is at the steps before `end`."""
+    root = xp.sqrt(xp.minimum(x, _LARGEST))
     total = xp.full_like(x, 0.5)
-    for n in range(1, 24):
+    for n in range(1, end):
         angle = n * step / root
-        total = total + xp.exp(-2 * (root * xp.sin(angle / 2)) ** 2) * (xp.cos(angle) if order else 1.0)
-    return total * (step / math.pi) / xp.sqrt(x)
+        total = total + xp.exp(-2 * (root * wave(angle / 2)) ** 2) * share(angle)
+    return total
 
 
 def bessel_k(xp: Any, x: Any, order: int, scaled: bool) -> Any:
@@ -78,13 +83,8 @@ def bessel_k(xp: Any, x: Any, order: int, scaled: bool) -> Any:
 
 def _half_line(xp: Any, x: Any, order: int) -> Any:
     """The integral of exp(x (1 - cosh t)) cosh(order t) from 0 to infinity, from 1 on."""
-    root = xp.sqrt(xp.minimum(x, _LARGEST))
     step = 0.2
-    total = xp.full_like(x, 0.5)
-    for n in range(1, 48):
-        angle = n * step / root
-        total = total + xp.exp(-2 * (root * xp.sinh(angle / 2)) ** 2) * (xp.cosh(angle) if order else 1.0)
-    return total * step / xp.sqrt(x)
+    return _sum_of_steps(xp, x, 48, step, xp.sinh, xp.cosh if order else xp.ones_like) * step / xp.sqrt(x)
 
 
 def _right_of_zero(xp: Any, x: Any, found: Any, at_zero: float) -> Any:

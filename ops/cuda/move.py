@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mspc.ir.types import DType, dtype_of
-from mspc.ops.cuda.source import PACK_BYTES, address, constants, grid_of, index_type
+from mspc.ops.cuda.source import PACK_BYTES, WORDS, address, constants, grid_of, index_type
 from mspc.ops.device import Array, Device, Launch, c_type, in_order
 
 _BLOCK = 256
 _TOGETHER = 8
 """Moves in one launch at most."""
-WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "u64", 16: "Sixteen"}
 MOVE = r"""
 struct alignas(16) Sixteen { u64 low, high; };
 """
@@ -174,7 +173,7 @@ def _turns(move: Move) -> bool:
     """Whether another dimension than the target's last is the one along which the source has neighbours."""
     if not move.sizes or move.target_strides[-1] != 1 or move.source_strides[-1] in (0, 1):
         return False
-    return 1 in move.source_strides and min(move.sizes[-1], move.sizes[move.source_strides.index(1)]) >= 4
+    return 1 in move.source_strides and min(move.sizes[-1], move.sizes[move.source_strides.index(1)]) >= 2
 
 
 def _transposed(device: Device, name: str, move: Move, size: int) -> Launch:
@@ -182,8 +181,12 @@ def _transposed(device: Device, name: str, move: Move, size: int) -> Launch:
     along = move.source_strides.index(1)
     last = len(move.sizes) - 1
     others = [d for d in range(last) if d != along]
-    tile = 64 if size < 4 else 32
-    down, across = -(-move.sizes[along] // tile), -(-move.sizes[last] // tile)
+    # A side that is shorter than a tile is taken whole, and more of the other with it.
+    side, room = (64, 4096) if size < 4 else (32, 1024)
+    height, width = move.sizes[along], move.sizes[last]
+    high = min(height, side if width >= side else room // min(width, side))
+    wide = min(width, room // high)
+    down, across = -(-height // high), -(-width // wide)
     batch = math.prod(move.sizes[d] for d in others)
     word = WORDS[size]
     base = {
@@ -201,8 +204,7 @@ def _transposed(device: Device, name: str, move: Move, size: int) -> Launch:
         lines.append(f"const unsigned int rest{i} = {rest} / {n};")
         rest = f"rest{i}"
     source = MOVE + f"typedef {word} W;\n" + constants(
-        TILE=tile, DOWN=down, ACROSS=across, HEIGHT=move.sizes[along], WIDTH=move.sizes[last],
-        PITCH=tile + max(1, 4 // size),
+        HIGH=high, WIDE=wide, DOWN=down, ACROSS=across, HEIGHT=height, WIDTH=width, PITCH=_pitch(high, size),
     ) + f"constexpr long long OUT = {move.target_strides[along]}ll, IN = {move.source_strides[last]}ll;\n"  # fmt: skip
     source += _TILES
     for key, text in {
@@ -214,23 +216,32 @@ def _transposed(device: Device, name: str, move: Move, size: int) -> Launch:
     return lambda: kernel(grid, _BLOCK, [move.source, move.target])
 
 
+def _pitch(length: int, size: int) -> int:
+    """Elements of a row of `length` in shared memory: an odd number of words, so that columns meet all banks."""
+    each = max(1, 4 // size)
+    return (-(-length // each) | 1) * each
+
+
 _TILES = r"""
 // a counts along the source's neighbours (HEIGHT of them), b along the target's (WIDTH).
 extern "C" __global__ void __launch_bounds__(256) @NAME@(const void* from, void* to) {
-    __shared__ W tile[TILE][PITCH];
+    __shared__ W tile[WIDE][PITCH];
     const unsigned int number = blockIdx.x / (DOWN * ACROSS), here = blockIdx.x % (DOWN * ACROSS);
-    const int a0 = here / ACROSS * TILE, b0 = here % ACROSS * TILE;
+    const int a0 = here / ACROSS * HIGH, b0 = here % ACROSS * WIDE;
     @OTHERS@
     const W* source = (const W*)from + (@SOURCE@);
     W* target = (W*)to + (@TARGET@);
-    const int x = threadIdx.x % TILE, y = threadIdx.x / TILE;
     #pragma unroll
-    for (int k = y; k < TILE; k += 256 / TILE)
+    for (int e = threadIdx.x; e < HIGH * WIDE; e += 256) {
+        const int x = e % HIGH, k = e / HIGH;
         if (a0 + x < HEIGHT && b0 + k < WIDTH) tile[k][x] = source[a0 + x + (b0 + k) * IN];
+    }
     __syncthreads();
     #pragma unroll
-    for (int k = y; k < TILE; k += 256 / TILE)
+    for (int e = threadIdx.x; e < HIGH * WIDE; e += 256) {
+        const int x = e % WIDE, k = e / WIDE;
         if (a0 + k < HEIGHT && b0 + x < WIDTH) target[(a0 + k) * OUT + b0 + x] = tile[x][k];
+    }
 }
 """
 

@@ -19,6 +19,9 @@ from mspc.ops.device import Array, c_type
 PACK_BYTES = 16
 """Bytes that one instruction of a thread loads or stores at most."""
 
+WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "u64", 16: "Sixteen"}
+"""The C++ type for so many bytes whose value does not matter; `move.MOVE` has the last."""
+
 COMMON = r"""
 __device__ __forceinline__ float exp_of(float v) { return expf(v); }
 __device__ __forceinline__ double exp_of(double v) { return exp(v); }

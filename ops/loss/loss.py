@@ -27,6 +27,7 @@ from mspc.ops.nn.activation import Sigmoid
 from mspc.ops.nn.norm import items
 from mspc.ops.op import ArrayBackend, Op, Placement, sample
 from mspc.ops.tensor.embedding import require_integer
+from mspc.ops.tensor.one_hot import require_classes
 from mspc.ops.tensor.reshape import ExpandDims
 from mspc.sharding.rules import factor_names
 
@@ -124,6 +125,7 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp
         logits, labels = inputs
+        require_classes(xp, labels, logits.shape[1])
         logs = log_softmax(xp, logits)
         places = (xp.arange(labels.shape[0]), labels)
         if not self.is_grad:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -106,11 +106,34 @@ class _Product(Op, abstract=True):
 class MatMul(_Product):
     """x[m, k] @ y[k, n] -> [m, n]; x is [k, m] when transpose_a, y is [n, k] when transpose_b.
 
-    Cutting k leaves partial sums.
+    Cutting k leaves partial sums. With the strategy ((a, b), (a, b)) on a * b ranks both operands are stored so, and
+    gathered: x along k, y along k, so that the result is cut (a, b).
     """
 
     function: ClassVar[Names] = "mm"
     method: ClassVar[Names] = "mm"
+
+    def asks(self, asked: Asked, ranks: int) -> bool:
+        return super().asks(asked, ranks) or self._is_gathered(asked.in_strategy, ranks)
+
+    def _is_gathered(self, strategy: Any, ranks: int) -> bool:
+        """Whether both operands are stored in slices that all ranks share out in one way, ((a, b), (a, b))."""
+        if self.transpose_a or self.transpose_b or strategy is None or len(strategy) != 2:
+            return False
+        first, second = cast("tuple[Any, Any]", strategy)
+        if not isinstance(first, tuple) or first != second or first == (1, 1):
+            return False
+        return math.prod(cast("tuple[int, ...]", first)) == ranks
+
+    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        strategy = cast(Any, asked.in_strategy)
+        if asked.attrs.get(REQUEST) or strategy is None:
+            return super().decompose(b, asked, inputs)
+        rows, columns = strategy[0]
+        stored = [constrained(b, value, entry) for value, entry in zip(inputs, strategy, strict=True)]
+        product = b.emit(self, *stored)
+        product.in_strategy, product.out_strategy = ((rows, 1), (1, columns)), asked.out_strategy
+        return (product,)
 
     def rule(self, x: TensorType, y: TensorType) -> str:
         for index, operand in enumerate((x, y)):

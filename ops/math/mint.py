@@ -18,6 +18,7 @@ from mspc.ops.math.comparison import Greater, Select
 from mspc.ops.math.elementwise import UNARY_SAMPLES, constant, scaled
 from mspc.ops.math.integer import TruncateMod
 from mspc.ops.math.reduce import ReduceMax, ReduceMean, ReduceMin
+from mspc.ops.math.running import CumSum
 from mspc.ops.nn.activation import Activation, Sigmoid
 from mspc.ops.nn.piecewise import Elu
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
@@ -26,7 +27,6 @@ from mspc.ops.tensor.creation import number_of
 from mspc.ops.tensor.embedding import Gather
 from mspc.ops.tensor.moving import Stack
 from mspc.ops.tensor.reshape import Reshape
-from mspc.ops.tensor.selection import CumSum
 from mspc.sharding.factors import Rule
 from mspc.sharding.rules import factor_names
 
@@ -335,3 +335,13 @@ class FmodTensor(TruncateMod):
     """The remainder with the sign of the dividend."""
 
     samples: ClassVar[Any] = TruncateMod.samples
+
+
+class FmodScalar(TruncateMod):
+    """The remainder with the sign of the dividend, of a division by a number."""
+
+    samples: ClassVar[Any] = TruncateMod.samples
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """A strategy speaks of the tensor alone."""
+        return (rule.inputs[0],)

@@ -7,7 +7,7 @@ the distances from the mean, which is exact where sums of squares are not.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
@@ -19,18 +19,21 @@ from mspc.ops.bases import require_float
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.math.arithmetic import Add, Mul, Sub
+from mspc.ops.nn.batch_norm_kernels import (
+    gradient_input,
+    gradient_sums,
+    moved,
+    normalised,
+    normalised_by_own,
+    own_gradients,
+    unbiased,
+)
 from mspc.ops.nn.batch_norm_parts import (
     BatchNormApply,
     BatchNormGradInput,
     BatchNormGradSums,
     ChannelMean,
     ChannelVariance,
-    applied,
-    channel_mean,
-    channel_variance,
-    gradient_input,
-    gradient_sums,
-    normalised,
 )
 from mspc.ops.nn.norm import Gradients, add_to, as_dtype, items, statistics_dtype
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
@@ -188,21 +191,42 @@ class BatchNorm(_Shared):
         applied = BatchNormApply(count=count, epsilon=self.epsilon, momentum=self.momentum)
         return b.emit(applied, *inputs, mean, variance)
 
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp, epsilon = be.xp, self.epsilon
+
+        def kernel(x: Any, gamma: Any, beta: Any, moving_mean: Any, moving_variance: Any, out: Any = None) -> Any:
+            target = None if out is None else out[0]
+            if not self.is_training:
+                y = normalised(xp, x, moving_mean, moving_variance, epsilon, gamma, beta, target)
+                return _filled(out, y, moving_mean, moving_variance)
+            y, mean, variance = normalised_by_own(xp, x, epsilon, gamma, beta, target)
+            moved(moving_mean, mean, self.momentum)
+            moved(moving_variance, unbiased(variance, _elements(x.shape)), self.momentum)
+            return _filled(out, y, mean, variance)
+
+        return kernel
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return self.kernel(be)
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, gamma, beta, moving_mean, moving_variance = inputs
-        if not self.is_training:
-            y = normalised(be.xp, x, moving_mean, moving_variance, self.epsilon, gamma, beta)
-            return y, *(moving_mean + 0, moving_variance + 0) * 2
-        count = _elements(x.shape)
-        mean = channel_mean(be.xp, x, count)
-        variance = channel_variance(be.xp, x, mean, count)
-        return applied(be.xp, inputs, mean, variance, self.epsilon, self.momentum, count)
+        return self.kernel(be)(*inputs)
+
+
+def _filled(out: Any, y: Any, mean: Any, variance: Any) -> Any:
+    """BatchNorm's five results, in `out` where it is given, which holds the first one already."""
+    if out is None:
+        return y, *(mean + 0, variance + 0) * 2
+    for index, found in enumerate((mean, variance, mean, variance)):
+        out[index + 1][...] = found
+    return out
 
 
 class BatchNormGrad(_Shared):
     """Gradients of x, gamma and beta, from that of the result, x, gamma, and the mean and variance that were used."""
 
     groups: tuple[Ranks, ...] = ()
+    sums_of_rows: ClassVar[tuple[int, ...]] = (1, 2)
     samples: ClassVar[Any] = (
         sample((4, 8, 4, 2), (4, 8, 4, 2), (8,), (8,), (8,), is_training=True, low=0.5),
         sample((8, 4), (8, 4), (4,), (4,), (4,), low=0.5),
@@ -232,12 +256,28 @@ class BatchNormGrad(_Shared):
         kind = gamma.tensor_type.dtype
         return b.emit(MakeTuple(), dx, *(as_dtype(b, value, kind) for value in kept))
 
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        xp, epsilon = be.xp, self.epsilon
+
+        def kernel(dout: Any, x: Any, gamma: Any, mean: Any, variance: Any, out: Any = None) -> Any:
+            target = None if out is None else out[0]
+            if self.is_training:
+                found = own_gradients(xp, dout, x, gamma, mean, variance, epsilon, target)
+            else:
+                sums = gradient_sums(xp, dout, x, mean, variance, epsilon)
+                found = gradient_input(xp, dout, x, gamma, mean, variance, (), epsilon, 1, target), *sums
+            if out is None:
+                return found
+            out[1][...], out[2][...] = found[1:]
+            return out
+
+        return kernel
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return self.kernel(be)
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        dout, x, gamma, mean, variance = inputs
-        sums = gradient_sums(be.xp, dout, x, mean, variance, self.epsilon)
-        shares = sums if self.is_training else ()
-        dx = gradient_input(be.xp, dout, x, gamma, mean, variance, shares, self.epsilon, _elements(x.shape))
-        return dx, *sums
+        return self.kernel(be)(*inputs)
 
 
 def _through_statistics(

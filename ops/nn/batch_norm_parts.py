@@ -1,13 +1,20 @@
-"""The steps of BatchNorm on one rank, between which ranks add up what they have, and their kernels."""
+"""The steps of BatchNorm on one rank, between which ranks add up what they have."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType
+from mspc.ops.nn.batch_norm_kernels import (
+    channel_mean,
+    channel_variance,
+    gradient_input,
+    gradient_sums,
+    moved,
+    normalised,
+    unbiased,
+)
 from mspc.ops.nn.norm import statistics_dtype
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 
@@ -60,8 +67,11 @@ class BatchNormApply(_Part):
         return TupleType((types[0], *types[5:], *types[5:]))
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        *given, mean, variance = inputs
-        return applied(be.xp, given, mean, variance, self.epsilon, self.momentum, self.count)
+        x, gamma, beta, moving_mean, moving_variance, mean, variance = inputs
+        y = normalised(be.xp, x, mean, variance, self.epsilon, gamma, beta)
+        moved(moving_mean, mean, self.momentum)
+        moved(moving_variance, unbiased(variance, self.count), self.momentum)
+        return y, mean, variance, mean + 0, variance + 0
 
 
 class BatchNormGradSums(_Part):
@@ -89,68 +99,3 @@ class BatchNormGradInput(_Part):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         dout, x, gamma, mean, variance, *sums = inputs
         return gradient_input(be.xp, dout, x, gamma, mean, variance, sums, self.epsilon, self.count)
-
-
-def _by_channel(x: Any) -> Any:
-    """x as [batch, channels, elements]."""
-    return x.reshape(x.shape[0], x.shape[1], math.prod(x.shape[2:]))
-
-
-def _along(values: Any) -> Any:
-    """Numbers of channels against [batch, channels, elements]."""
-    return values[:, None]
-
-
-def channel_mean(xp: Any, x: Any, count: int) -> Any:
-    """The sum of every channel over `count`."""
-    return _by_channel(x).sum(axis=2).sum(axis=0) / xp.asarray(max(count, 1), x.dtype)
-
-
-def channel_variance(xp: Any, x: Any, mean: Any, count: int) -> Any:
-    """The sum of the squared distances from the mean over `count`."""
-    apart = _by_channel(x) - _along(mean.astype(x.dtype, copy=False))
-    return xp.einsum("ncm,ncm->nc", apart, apart).sum(axis=0) / xp.asarray(max(count, 1), x.dtype)
-
-
-def normalised(xp: Any, x: Any, mean: Any, variance: Any, epsilon: float, gamma: Any, beta: Any) -> Any:
-    """x normalised, times gamma, plus beta."""
-    factor = gamma / xp.sqrt(variance + xp.asarray(epsilon, variance.dtype))
-    out = (_by_channel(x) - _along(mean)) * _along(factor)
-    out += _along(beta)
-    return out.reshape(x.shape)
-
-
-def applied(
-    xp: Any, operands: Sequence[Any], mean: Any, variance: Any, epsilon: float, momentum: float, count: int
-) -> Any:
-    """BatchNorm's results; the moving statistics, operands 3 and 4, are overwritten."""
-    x, gamma, beta, moving_mean, moving_variance = operands
-    y = normalised(xp, x, mean, variance, epsilon, gamma, beta)
-    unbiased = variance * (count / (count - 1)) if count > 1 else variance
-    for moving, found in ((moving_mean, mean), (moving_variance, unbiased)):
-        moving[...] = moving * (1 - momentum) + found * momentum
-    return y, mean, variance, mean + 0, variance + 0
-
-
-def gradient_sums(xp: Any, dout: Any, x: Any, mean: Any, variance: Any, epsilon: float) -> tuple[Any, Any]:
-    """Sums of every channel: of the gradient times the normalised x, and of the gradient."""
-    rows = _by_channel(dout)
-    apart = _by_channel(x) - _along(mean)
-    inverse = 1 / xp.sqrt(variance + xp.asarray(epsilon, variance.dtype))
-    return xp.einsum("ncm,ncm->nc", rows, apart).sum(axis=0) * inverse, rows.sum(axis=2).sum(axis=0)
-
-
-def gradient_input(
-    xp: Any, dout: Any, x: Any, gamma: Any, mean: Any, variance: Any, sums: Sequence[Any], epsilon: float, count: int
-) -> Any:
-    """The gradient of x; `sums` are those of all elements, none where the statistics were given."""
-    inverse = 1 / xp.sqrt(variance + xp.asarray(epsilon, variance.dtype))
-    factor = _along(gamma * inverse)
-    if not sums:
-        return (_by_channel(dout) * factor).reshape(x.shape)
-    dgamma, dbeta = (value / xp.asarray(max(count, 1), value.dtype) for value in sums)
-    out = (_by_channel(x) - _along(mean)) * _along(-inverse * dgamma)
-    out += _by_channel(dout)
-    out -= _along(dbeta)
-    out *= factor
-    return out.reshape(x.shape)

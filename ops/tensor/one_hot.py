@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import DType, TensorType
 from mspc.ops.arguments import axis_in, size_of
@@ -19,15 +21,31 @@ from mspc.sharding.factors import Rule
 from mspc.sharding.rules import factor_names, sized
 
 
+def require_classes(xp: Any, labels: Any, classes: int, ignored: int | None = None) -> None:
+    """Raises MspcError where a label is no class from 0 on, other than `ignored`; asked on CPUs alone, where reading
+    numbers holds nobody up."""
+    if xp is not np:
+        return
+    wrong = (labels < 0) | (labels >= classes)
+    if ignored is not None:
+        wrong &= labels != ignored
+    if wrong.any():
+        raise MspcError(f"label {labels[wrong].flat[0]} is not from 0 to {classes - 1}")
+
+
 class OneHot(Op):
     """on_value where the class along the new dimension `axis` is the integer, off_value elsewhere.
 
-    Called as `OneHot(axis)(indices, depth, on_value, off_value)`. offset: the first class of this rank.
+    Called as `OneHot(axis)(indices, depth, on_value, off_value)`. offset: the first class of this rank. classes: how
+    many there are where an integer must be one of them or `ignored`; 0 where others may stand.
     """
 
     axis: int = -1
     depth: int = 0
     offset: int = 0
+    classes: int = 0
+    ignored: int = 0
+    omitted: ClassVar[tuple[str, ...]] = ("classes", "ignored")
     promotes: ClassVar[str] = "common"
     promotes_from: ClassVar[int] = 1
     bprop: ClassVar[Any] = NotDifferentiable("its input is an integer")
@@ -92,6 +110,8 @@ class OneHot(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp
         indices, on, off = inputs
+        if self.classes:
+            require_classes(xp, indices, self.classes, self.ignored)
         axis = self.axis % (indices.ndim + 1)
         classes = xp.arange(self.offset, self.offset + self.depth, dtype=indices.dtype)
         hit = xp.expand_dims(indices, axis) == classes.reshape((-1,) + (1,) * (indices.ndim - axis))

@@ -302,43 +302,6 @@ class GatherDGrad(Op):
         return add_along(device, "gather_along_gradient", outer, self.size, dout.shape[axis], inner, index, dout, out)
 
 
-class CumSum(Op):
-    """Running sums along an axis. Called as `CumSum(exclusive, reverse)(x, axis)`.
-
-    exclusive leaves an element's own value out; reverse runs from the end.
-    """
-
-    exclusive: bool = False
-    reverse: bool = False
-    axis: int = 0
-    linear_in: ClassVar[tuple[int, ...]] = (0,)
-    samples: ClassVar[Any] = (
-        sample((8, 16)),
-        sample((8, 16), axis=-1, reverse=True),
-        sample((8, 16), axis=1, exclusive=True),
-        sample((8, 4), axis=1, exclusive=True, reverse=True),
-    )
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("axis",))
-        return replace(self, axis=int_of(self.name, "axis", found["axis"])), tensors
-
-    def rule(self, x: TensorType) -> str:
-        names = " ".join(along(self.name, len(x.shape), self.axis)[0])
-        return f"{names} -> {names}"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(CumSum(self.exclusive, not self.reverse, self.axis), dout),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
-        source = xp.flip(x, self.axis) if self.reverse else x
-        total = xp.cumsum(source, axis=self.axis, dtype=x.dtype)
-        if self.exclusive:
-            total = total - source
-        return xp.flip(total, self.axis) if self.reverse else total
-
-
 class ReverseV2(Op):
     """x with the order of its elements turned round along `axis`."""
 

@@ -25,7 +25,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo, Reduce
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.rewriter import Rewriter, element, gathered
+from mspc.passes.fusion.rewriter import Rewriter, element, gathered, parts_of
 
 MOST_OPERANDS = 16
 MOST_LINES = 48
@@ -225,7 +225,10 @@ def _fused(members: Sequence[Node], results: Sequence[Node], updates: Updates) -
     op = FusedElementwise.of(steps, [lines[node] for node in results])
     types = tuple(node.tensor_type for node in results)
     type: Type = types[0] if len(types) == 1 else TupleType(types)
-    whole = gathered(op, operands, type, members, [node.label for node in members])
+    labels: list[str] = []
+    for node in members:  # what was taken apart is named once
+        labels += [label for label in parts_of(node) if "fused" not in node.attrs or label not in labels]
+    whole = gathered(op, operands, type, members, labels)
     if len(results) == 1:
         whole.name = results[0].name
         return [whole]

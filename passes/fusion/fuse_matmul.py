@@ -21,7 +21,7 @@ from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.math.matmul import BatchMatMul, BiasAdd, MatMul
 from mspc.ops.nn.activation import GeLU, GeLUGrad
 from mspc.passes.base import Pass
-from mspc.passes.fusion.rewriter import Rewriter, fused, successor
+from mspc.passes.fusion.rewriter import Rewriter, fused, parts_of, successor
 from mspc.passes.per_rank.execute import Execute
 
 
@@ -144,7 +144,7 @@ class _Products(Rewriter):
 
     def _new(self, op: FusedMatMul, inputs: list[Value], type: Type, like: Node, last: Node) -> Node:
         """A node of the product's name at the last operator's lines, which lists what it does."""
-        made = fused(op, inputs, type, like, last, [*_names(like), *_names(last)])
+        made = fused(op, inputs, type, like, last, [*parts_of(like), *parts_of(last)])
         self.products.add(made)
         return made
 
@@ -158,10 +158,6 @@ class _Products(Rewriter):
     def _drop(self, product: Node) -> None:
         self.drop(product)
         self.products.discard(product)
-
-
-def _names(node: Node) -> list[str]:
-    return list(node.attrs["fused"]) if "fused" in node.attrs else [node.label]
 
 
 def _plain(product: Node) -> FusedMatMul:

@@ -142,7 +142,12 @@ def successor(whole: Node, index: int, like: Node) -> Node:
     return made
 
 
+def parts_of(node: Node) -> tuple[str, ...]:
+    """The labels of what a node was made of; its own where it was made of nothing else."""
+    return tuple(node.attrs.get("fused", (node.label,)))
+
+
 def merged_attributes(members: Sequence[Node]) -> dict[str, Any]:
     """The members' further facts, each as a tuple with an entry for every member, None where it has none."""
-    keys = dict.fromkeys(key for node in members for key in node.attrs)
+    keys = dict.fromkeys(key for node in members for key in node.attrs if key != "fused")
     return {key: tuple(node.attrs.get(key) for node in members) for key in keys}

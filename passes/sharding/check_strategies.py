@@ -19,7 +19,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.named_layout import NamedLayout, spread
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.structural import Depend, Gradient, MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
@@ -89,7 +89,7 @@ def _check_ruleless(node: Node) -> None:
 
 def _attach(node: Node, rule: Rule, ranks: int) -> None:
     op = cast(Op, node.op)
-    strategy = _spread(node.in_strategy or ())
+    strategy = spread(node.in_strategy or ())
     named = [s for s in strategy if isinstance(s, NamedLayout)]
     dims = op.layout_dims(rule) if named else op.strategy_dims(rule)
     while len(strategy) < len(dims) and not dims[len(strategy)]:
@@ -110,17 +110,6 @@ def _attach(node: Node, rule: Rule, ranks: int) -> None:
     node.layout = choice.layout(node.type)
 
 
-def _spread(strategy: Sequence[Any]) -> list[Any]:
-    """One entry per tensor: the entry of a tuple of tensors, as Concat's, holds one for each."""
-    found: list[Any] = []
-    for entry in strategy:
-        if isinstance(entry, tuple) and entry and isinstance(entry[0], tuple | NamedLayout):
-            found += cast("tuple[Any, ...]", entry)
-        else:
-            found.append(entry)
-    return found
-
-
 def _from_tuples(
     node: Node, rule: Rule, dims: tuple[tuple[Dim, ...], ...], strategy: Sequence[tuple[int, ...]], ranks: int
 ) -> tuple[tuple[int, ...], list[Axes]]:
@@ -138,7 +127,7 @@ def _from_tuples(
         for d, (factors, cut) in enumerate(zip(tensor, entry, strict=True)):
             where = f"dimension {d} of input {i}"
             size = math.prod(rule.sizes[f] for f in factors)
-            _check_cut(node, rule, factors, size, cut, where)
+            _check_cut(node, rule, factors, size, cut, (i, d))
             rest = cut
             for f in factors:
                 part = math.gcd(rest, rule.sizes[f])
@@ -172,11 +161,14 @@ def _from_tuples(
     return mesh, axes
 
 
-def _check_cut(node: Node, rule: Rule, factors: Dim, size: int, cut: object, where: str) -> None:
+def _check_cut(node: Node, rule: Rule, factors: Dim, size: int, cut: object, place: tuple[int, int]) -> None:
+    where = f"dimension {place[1]} of input {place[0]}"
     if not isinstance(cut, int) or isinstance(cut, bool) or cut < 1:
         raise node.error(f"{node.label}: {where} is cut {cut!r} ways; give an integer of at least 1")
     frozen = next((place for place, f in enumerate(factors) if f in rule.frozen), len(factors))
     parts = math.prod(rule.sizes[f] for f in factors[:frozen])
+    if frozen < len(factors) and parts % cut:
+        _raise_own_mistake(node, place, cut, where, parts)
     if cut > 1 and frozen < len(factors) and parts == 1:
         raise node.error(
             f"{node.label}: {where} must stay whole, but the strategy cuts it {cut} ways", notes=["use 1 there"]
@@ -194,6 +186,14 @@ def _check_cut(node: Node, rule: Rule, factors: Dim, size: int, cut: object, whe
             f"{node.label}: {where} is {size}, which {cut} does not divide",
             notes=[f"cut it {', '.join(map(str, legal[:-1]))} or {legal[-1]} ways" if legal[1:] else "use 1 there"],
         )
+
+
+def _raise_own_mistake(node: Node, place: tuple[int, int], cut: int, where: str, parts: int) -> None:
+    """Raises MspcError where the operator can say more of a cut than its rule."""
+    told = cast(Op, node.op).cut_mistake(operand_types(node), *place, cut)
+    if told:
+        ways = ", ".join(str(n) for n in range(1, parts + 1) if parts % n == 0)
+        raise node.error(f"{node.label}: {where} {told}", notes=[f"cut it {ways} ways" if parts > 1 else "use 1 there"])
 
 
 def _mesh_order(rule: Rule) -> list[int]:
@@ -236,7 +236,7 @@ def _from_layouts(
         for d, (factors, wanted) in enumerate(zip(tensor, entry.axes, strict=True)):
             where = f"dimension {d} of input {i}"
             cut = math.prod(mesh[a] for a in wanted)
-            _check_cut(node, rule, factors, math.prod(rule.sizes[f] for f in factors), cut, where)
+            _check_cut(node, rule, factors, math.prod(rule.sizes[f] for f in factors), cut, (i, d))
             if not factors:
                 continue
             first = factors[0]

@@ -15,7 +15,8 @@ def decompose_nodes(graph: Graph, sharded: bool) -> tuple[bool, dict[Node, MspcE
 
     sharded: whether operators without a strategy are asked too, which may need one.
     """
-    candidates = {node for node in graph.nodes if _may_decompose(node, sharded)}
+    ranks = int(graph.attrs.get("strategies_for", graph.attrs.get("ranks", 1)))
+    candidates = {node for node in graph.nodes if _may_decompose(node, sharded, ranks)}
     errors: dict[Node, MspcError] = {}
     if not candidates:
         return False, errors
@@ -50,13 +51,13 @@ def decompose_nodes(graph: Graph, sharded: bool) -> tuple[bool, dict[Node, MspcE
     return bool(replaced or parts), errors
 
 
-def _may_decompose(node: Node, sharded: bool) -> bool:
+def _may_decompose(node: Node, sharded: bool, ranks: int) -> bool:
     op = node.op
     if not isinstance(op, Op) or type(op).decompose is Op.decompose:
         return False
     if not (op.is_several or sharded or node.in_strategy is not None):
         return False
-    return not op.requests or any(name in node.attrs for name in op.requests)
+    return op.asks(Asked(node.in_strategy, node.out_strategy, node.attrs), ranks)
 
 
 def _decomposed(b: Builder, node: Node, errors: dict[Node, MspcError]) -> list[Value] | None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 from mspc.ir.graph import Node, Value
 from mspc.ir.layout import Layout
 from mspc.ops.op import Op
+from mspc.passes.sharding.layout_plans import State, restore, state_of
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.placement import batch_choice, is_master, stored, structural_layout
-from mspc.passes.sharding.unset_layouts import UnsetLayouts
+from mspc.passes.sharding.unset_layouts import UnsetLayouts, bytes_of
 
 
 def cut_batch(search: Search, forward: list[Node]) -> None:
@@ -40,35 +41,36 @@ def cut_asked(search: Search, forward: list[Node]) -> None:
 
 
 def spread(search: Search, forward: list[Node]) -> None:
-    """Sharding propagation: downstream from what is decided, then upstream, until nothing is left to reach."""
+    """Sharding propagation: from what is decided until nothing is left to reach, downstream before upstream or upstream
+    before downstream, whichever sends fewer bytes."""
+    configured = any(node.in_layouts is not None and search.rules[node] is not None for node in forward)
+    begin = [state_of(node) for node in forward]
+    found: list[tuple[float, int, list[State], list[Any]]] = []
+    for way in (_downstream, _upstream) if configured else (_downstream,):
+        _spread_from(search, forward, way)
+        sources = [node.attrs.get("strategy_from") for node in forward]
+        found.append((round(bytes_of(search, forward), 1), len(found), [state_of(node) for node in forward], sources))
+        restore(forward, begin)
+    _, _, states, sources = min(found)
+    restore(forward, states)
+    for node, source in zip(forward, sources, strict=True):
+        if source is not None:
+            node.attrs["strategy_from"] = source
+
+
+def _spread_from(search: Search, forward: list[Node], first: Way) -> None:
     known: set[Value] = {node for node in forward if node.in_layouts is not None}
     if not known:
         data = [p for p in search.graph.parameters if p.kind == "input"]
         if all(isinstance(p.layout, Layout) and p.layout.is_replicated for p in data):
             _share_out(search, forward, set(data))
         known = {*data, *(node for node in forward if node.in_layouts is not None)}
+    ways = (first, _upstream if first is _downstream else _downstream)
     changed = True
     while changed:
         changed = False
-        for node in forward:
-            if search.rules[node] is None:
-                if structural_layout(node, search.ranks) and any(v in known for v in node.inputs):
-                    known.add(node)
-            elif node.in_layouts is None and any(v in known for v in node.inputs):
-                search.choose(node, _origin(node, node.inputs))
-                known.add(node)
-                changed = True
-        for node in reversed(forward):
-            users = [user for user, _ in search.traffic.users.get(node, ()) if user in known]
-            if node in known or not users:
-                continue
-            if search.rules[node] is None:
-                known.add(node)
-                changed = True
-            elif node.in_layouts is None:
-                search.choose(node, _origin(node, users), upstream=True)
-                known.add(node)
-                changed = True
+        for way in ways:
+            changed |= way(search, forward, known)
         if not changed:
             left = [node for node in forward if search.rules[node] is not None and node.in_layouts is None]
             if left:
@@ -76,6 +78,40 @@ def spread(search: Search, forward: list[Node]) -> None:
                 known.add(left[0])
                 changed = True
     search.structure(forward)
+
+
+Way = Callable[[Search, list[Node], set[Value]], bool]
+
+
+def _downstream(search: Search, forward: list[Node], known: set[Value]) -> bool:
+    """Decide on operators that read what is known, in run order; True where there were any."""
+    changed = False
+    for node in forward:
+        if search.rules[node] is None:
+            if structural_layout(node, search.ranks) and any(v in known for v in node.inputs):
+                known.add(node)
+        elif node.in_layouts is None and any(v in known for v in node.inputs):
+            search.choose(node, _origin(node, node.inputs))
+            known.add(node)
+            changed = True
+    return changed
+
+
+def _upstream(search: Search, forward: list[Node], known: set[Value]) -> bool:
+    """Decide on operators that known ones read, last first; True where there were any."""
+    changed = False
+    for node in reversed(forward):
+        users = [user for user, _ in search.traffic.users.get(node, ()) if user in known]
+        if node in known or not users:
+            continue
+        if search.rules[node] is None:
+            known.add(node)
+            changed = True
+        elif node.in_layouts is None:
+            search.choose(node, _origin(node, users), upstream=True)
+            known.add(node)
+            changed = True
+    return changed
 
 
 def _share_out(search: Search, forward: list[Node], data: set[Value]) -> None:

@@ -31,7 +31,8 @@ class Search:
     """The graph whose layouts are searched.
 
     rules: of all operators, None where an operator has none. traffic: what its layouts cost, as far as they are known.
-    wanted: how updates need the values that lead to them, once parameters have their layouts.
+    wanted: how updates need the values that lead to them, once parameters have their layouts. whole: how parameters are
+    stored that operators without a strategy may read in slices.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -43,6 +44,7 @@ class Search:
         self.trains = any(node.phase != "forward" for node in graph.nodes)
         self.rules: dict[Node, Rule | None] = {}
         self.wanted: dict[Value, Layout] = {}
+        self.whole: dict[Value, Layout] = {}
         errors: list[MspcError] = []
         for node in graph.nodes:
             try:
@@ -80,7 +82,8 @@ class Search:
         if upstream and hints:
             wanted = {layout for _, layout in hints}
             fitting = tuple(o for o in options if o.outputs[0].without_partial() in wanted)
-            options = fitting or (*options, *(make_choice(rule, *merge(rule, (hint,), self.ranks)) for hint in hints))
+            asked = (make_choice(rule, *merge(rule, (hint,), self.ranks)) for hint in hints)
+            options = tuple(dict.fromkeys((*(fitting or options), *asked)))
         scored = [
             (self.score(node, option) + self.look_ahead(node, option), option.work, i)
             for i, option in enumerate(options)
@@ -113,17 +116,23 @@ class Search:
     def score(self, node: Node, option: Choice) -> float:
         """Bytes that a choice makes a rank send: for its operands, its partial result, its readers, its gradients."""
         total = sum(self.traffic.move(v, layout) for v, layout in zip(node.inputs, option.inputs, strict=True))
-        op = cast(Op, node.op)
-        if op.__class__.moved_bytes is not Op.moved_bytes:
-            total += op.moved_bytes(operand_types(node), option.inputs)
+        total += self.inside(node, option)
         for type, layout in zip(element_types(node.type), option.outputs, strict=True):
             needed = self.traffic.needs(node)
             if needed:
                 total += sum(bytes_between(layout, target, type) for target in needed)
             elif layout.partial:
                 total += scatter_bytes(layout, type.shape, type.dtype.itemsize)
+        return total
+
+    def inside(self, node: Node, option: Choice) -> float:
+        """Bytes of a choice whatever lies around the node: those sent inside of the operator, as many again inside of
+        its gradient, and for the gradients themselves."""
+        op, total = cast(Op, node.op), 0.0
+        if type(op).moved_bytes is not Op.moved_bytes:
+            total += op.moved_bytes(operand_types(node), option.inputs)
         if self.trains and node.phase == "forward":
-            total += gradient_bytes(node, option, self.rules[node])
+            total += total + gradient_bytes(node, option, self.rules[node])
         return total
 
     def take(self, node: Node, option: Choice, source: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
@@ -22,9 +23,12 @@ def store_parameters(search: Search, forward: list[Node]) -> None:
     """
     configured = [node for node in search.graph.nodes if node.attrs.get("strategy_from") == "shard()"]
     changing = [node for node in configured if cast(Op, node.op).mutates]
-    for node in (*changing, *configured, *forward):
+    for node in (*changing, *configured):
         if node.in_layouts is not None:
             store_operands(node)
+    for node in forward:
+        if node.in_layouts is not None:
+            store_operands(node, search.whole)
     cut_parameters(search.graph)
     for node in forward:
         _narrow_slices(search, node)
@@ -49,12 +53,12 @@ def _narrow_slices(search: Search, node: Node) -> None:
                   str(node.attrs.get("strategy_from", "")))  # fmt: skip
 
 
-def store_operands(node: Node) -> None:
-    """Parameters that the node reads, and that nobody has decided on yet, lie as it needs them."""
+def store_operands(node: Node, whole: Mapping[Value, Layout] | None = None) -> None:
+    """Parameters that the node reads, and that nobody has decided on yet, lie as it needs them, or as `whole` says."""
     assert node.in_layouts is not None
     for value, layout in zip(node.inputs, node.in_layouts, strict=True):
         if isinstance(value, Parameter) and value.layout is None and layout is not None:
-            value.layout = layout.without_partial()
+            value.layout = (whole or {}).get(value, layout).without_partial()
 
 
 def settle_rest(graph: Graph, ranks: int) -> None:

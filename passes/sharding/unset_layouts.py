@@ -9,23 +9,26 @@ and how much a product of matrices computes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-from mspc.ir.graph import Constant, Node, Value, element_types
+from mspc.ir.graph import Constant, Node, Parameter, Value, element_layouts, element_types
 from mspc.ir.layout import Layout
 from mspc.ops.op import Op
 from mspc.passes.sharding.choices import Choice, choices, multiplies
 from mspc.passes.sharding.layout_plans import State, restore, state_of
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.placement import batch_choices, is_master, operand_layouts, stored
-from mspc.passes.sharding.traffic import bytes_between, gradient_bytes, scatter_bytes
+from mspc.passes.sharding.traffic import bytes_between, scatter_bytes, work_of
 from mspc.sharding.factors import Rule
 
 BATCH, NEIGHBOURS = "batch", "its neighbours"
 """Where a layout came from, in words."""
 ROUNDS = 3
 """How often single operators are revisited."""
+AS_GOOD = 1.001
+"""Of the ways that send hardly more bytes than the cheapest the one with the least work is taken."""
 LEAST = 1e-3
 """Bytes that another choice must save."""
 
@@ -55,6 +58,8 @@ class UnsetLayouts:
                 self.settle(region)
             else:
                 self.cut_batch(region)
+        for node in self.unset:
+            self.search.whole |= self.kept_whole(node) | self.search.whole
 
     def rule(self, node: Node) -> Rule:
         rule = self.search.rules[node]
@@ -107,17 +112,19 @@ class UnsetLayouts:
             self.search.choose(node, NEIGHBOURS)
 
     def settle(self, region: Sequence[Node]) -> None:
-        """Keep the cheapest of the three ways."""
+        """Keep the cheapest of the three ways; of those as good that with the least work, then the first."""
         values = [*region, *dict.fromkeys(f for node in region for f in self.search.followers.get(node, ()))]
         begin = [state_of(value) for value in values]
-        found: list[tuple[float, list[State], dict[Node, str]]] = []
+        found: list[tuple[float, float, list[State], dict[Node, str]]] = []
         for way in (self.cut_batch, self.follow, self.follow_readers):
             way(region)
             self.improve(region)
             sources = {node: str(node.attrs["strategy_from"]) for node in region}
-            found.append((self.cost(region), [state_of(value) for value in values], sources))
+            work = sum(self.chosen[node].work for node in region if node in self.chosen)
+            found.append((self.cost(region), work, [state_of(value) for value in values], sources))
             restore(values, begin)
-        _, states, sources = min(found, key=lambda plan: round(plan[0], 1))
+        most = min(cost for cost, *_ in found) * AS_GOOD
+        _, _, states, sources = min((plan for plan in found if plan[0] <= most), key=lambda plan: plan[1])
         restore(values, states)
         for node, source in sources.items():
             node.attrs["strategy_from"] = source
@@ -151,16 +158,44 @@ class UnsetLayouts:
         rule, batch = self.rule(node), self.batch[node]
         hints = tuple(self.search.reader_hints(node, rule))
         others = choices(cast(Op, node.op), rule, operand_layouts(node), hints, self.search.ranks)
-        open_parameters = [i for i, v in enumerate(node.inputs) if is_master(stored(v)) and v.layout is None]
         product = multiplies(rule, node)
         kept = [
             option for option in others
-            if all(option.inputs[i] in {b.inputs[i] for b in batch} for i in open_parameters)
+            if all(self.may_read(node, i, option.inputs[i]) for i in self.open_parameters(node))
             and not (product and option.work > batch[0].work)
         ]  # fmt: skip
         current = self.chosen.get(node)
         first = [current] if current is not None and node.in_layouts == current.inputs else []
         return list(dict.fromkeys((*first, *batch, *kept)))
+
+    def open_parameters(self, node: Node) -> list[int]:
+        """Operands that are parameters of which nobody has decided how they are stored."""
+        return [i for i, v in enumerate(node.inputs) if is_master(stored(v)) and v.layout is None]
+
+    def may_read(self, node: Node, index: int, layout: Layout) -> bool:
+        """Whether an undecided parameter may be read so: as the batch has it, or in slices where that has it whole."""
+        usual = {option.inputs[index] for option in self.batch[node]}
+        return layout in usual or node.inputs[index] in self.kept_whole(node)
+
+    def kept_whole(self, node: Node) -> dict[Parameter, Layout]:
+        """The undecided parameters of an operator that are stored whole, and how they lie then; it may read slices of
+        those that it does not change."""
+        found: dict[Parameter, Layout] = {}
+        for i in self.open_parameters(node):
+            value, usual = node.inputs[i], {option.inputs[i] for option in self.batch[node]}
+            changes = i in cast(Op, node.op).mutates
+            if isinstance(value, Parameter) and not changes and all(layout.is_replicated for layout in usual):
+                found[value] = self.batch[node][0].inputs[i]
+        return found
+
+    def slice_bytes(self, node: Node) -> float:
+        """Bytes that bring the gradients of slices to where parameters are stored whole."""
+        found = 0.0
+        whole = self.kept_whole(node)
+        for value, layout in zip(node.inputs, node.in_layouts or (), strict=True):
+            if isinstance(value, Parameter) and value in whole and value.trainable and layout is not None:
+                found += value.tensor_type.nbytes * (1 - 1 / math.prod(layout.strategy))
+        return found
 
     def cheapest(self, node: Node, options: Sequence[Choice]) -> Choice:
         """The option with the fewest bytes around the node; of equal ones that with the least work, then the first."""
@@ -179,13 +214,14 @@ class UnsetLayouts:
         self.search.take(node, option, BATCH if option in self.batch[node] else NEIGHBOURS)
 
     def cost(self, nodes: Sequence[Node]) -> float:
-        """Bytes that depend on the nodes' layouts: there and, for what has a gradient, back."""
+        """Bytes that depend on the nodes' layouts: there, inside and, for what has a gradient, back."""
         values: dict[Value, None] = {}
         total = 0.0
         for node in nodes:
             values.update(dict.fromkeys((*node.inputs, node, *self.search.followers.get(node, ()))))
-            if self.search.trains and node.in_layouts is not None and node in self.chosen:
-                total += gradient_bytes(node, self.chosen[node], self.search.rules[node])
+            if node.in_layouts is not None and node in self.chosen:
+                total += self.search.inside(node, self.chosen[node])
+                total += self.slice_bytes(node) if self.search.trains else 0.0
         return total + sum(map(self.moves, values))
 
     def moves(self, value: Value) -> float:
@@ -203,3 +239,15 @@ class UnsetLayouts:
             back = own.without_partial()
             total += sum(bytes_between(layout.without_partial(), back, type) for layout in needed)
         return total
+
+
+def bytes_of(search: Search, forward: Sequence[Node]) -> float:
+    """Bytes that the layouts of the forward graph make a rank send, there and back."""
+    costs = UnsetLayouts(search, ())
+    total = sum(map(costs.moves, (*search.graph.parameters, *forward)))
+    for node in forward:
+        rule = search.rules[node]
+        if rule is not None and node.in_layouts is not None:
+            operands = cast("tuple[Layout, ...]", node.in_layouts)
+            total += search.inside(node, Choice(operands, element_layouts(node.layout), work_of(node, rule)))
+    return total

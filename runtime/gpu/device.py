@@ -11,7 +11,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from mspc.ops.device import PRELUDE, Array, Kernel, Launch
+from mspc.ops.device import PRELUDE, Array, Kernel, Launch, Sliding
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.gpu.matmul import Products, Unsupported
 from mspc.runtime.gpu.writers import Writers
@@ -66,6 +66,7 @@ class GpuDevice:
         self.progress: Any = None
         self.writers = Writers()
         self.products = Products(self)
+        self.convolutions: Any = None
         self.workspaces: dict[str, int] = {}
         self._scratch: dict[int, Array] = {}
         self._kept: list[Array] = []
@@ -218,6 +219,15 @@ class GpuDevice:
         from mspc.runtime.gpu.attention import make_attention  # cuDNN is loaded for networks that need it
 
         return make_attention(self, *arrays, **options)
+
+    def convolution(self, kind: str, image: Array, weight: Array, result: Array,
+                    windows: Sequence[Sliding]) -> Launch | None:  # fmt: skip
+        """See `Device.convolution`."""
+        if self.convolutions is None:
+            from mspc.runtime.gpu.convolution import Convolutions  # cuDNN is loaded for networks that need it
+
+            self.convolutions = Convolutions(self)
+        return self.convolutions.launch(kind, {"image": image, "weight": weight, "result": result}, windows)
 
     def fastest(self, kind: tuple[Any, ...], launches: Sequence[Launch]) -> Launch:
         """See `Device.fastest`; all ranks take the same one."""

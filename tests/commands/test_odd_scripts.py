@@ -82,3 +82,24 @@ def test_scripts_that_launch_nothing(
         compile_target("net.py", CompileOptions())
     assert (str(raised.value), raised.value.exit_status) == (message, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["net.py"]
+
+
+CALLED = """
+import threading
+from typer.testing import CliRunner
+from mspc.cli import app
+
+done = threading.Event()
+threading.Thread(target=done.wait).start()
+result = CliRunner().invoke(app, ["verify", "missing.py", "--ranks", "2"])
+print("still here after", result.exit_code)
+done.set()
+"""
+
+
+def test_a_program_that_calls_the_commands_keeps_its_threads(tmp_path: Path) -> None:
+    """It does not end with a command that ends for a mistake."""
+    done = subprocess.run(
+        [sys.executable, "-c", CALLED], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=HANG
+    )
+    assert (done.stdout, done.returncode) == ("still here after 2\n", 0)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from mspc import Parameter, Tensor
+from mspc.api.nn import Cell, GradAccumulationCell, Momentum, PipelineCell, ReLU, TrainOneStepCell, wrap
 from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.compiler.driver import compile_launch
 from mspc.engine.capture import capture
 from mspc.engine.programs import config_of
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node
 
 SCRIPT = """
@@ -27,19 +32,48 @@ class Net(nn.Cell):
     def construct(self, x):
         return self.matmul(x, self.w)
 net = Net()
-loss = nn.GradAccumulationCell(nn.WithLossCell(net, nn.MSELoss()), {parts})
+loss = nn.{cell}(nn.WithLossCell(net, nn.MSELoss()), {parts})
 step = nn.TrainOneStepCell(loss, nn.Momentum(net.trainable_params(), 0.1, 0.9))
 step(Tensor(np.random.rand(32, 16), ms.float32), Tensor(np.random.rand(32, 8), ms.float32))
 """
 
 
+@pytest.mark.parametrize("cell", ["GradAccumulationCell", "PipelineCell"])
 @pytest.mark.parametrize("parts", [1, 2, 4])
-def test_parts_are_computed_apart_and_reduced_once(tmp_path: Path, parts: int) -> None:
+def test_parts_are_computed_apart_and_reduced_once(tmp_path: Path, parts: int, cell: str) -> None:
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT.format(parts=parts))
+    script.write_text(SCRIPT.format(parts=parts, cell=cell))
     launch = capture(script, [], Session.of_rank(0, 4))
     graph = compile_launch(launch.target, launch.args, config_of(launch, 4)).rank_graph(0)
     assert sum(node.instance == "matmul" and node.phase == "forward" for node in graph.nodes) == parts
     reduced: list[Node] = [node for node in graph.nodes if "mirror_user_id" in node.attrs]
     assert [(node.op.name, node.attrs["mirror_user_id"]) for node in reduced] == [("AllReduce", "w")]
     verify_target(str(script), CompileOptions(ranks=4), seed=1)
+
+
+def test_a_pipeline_of_several_stages_is_refused() -> None:
+    assert PipelineCell(ReLU(), 2, {"first": 0}).micro_size == 2
+    with pytest.raises(MspcError) as caught:
+        PipelineCell(ReLU(), 2, {"first": 0, "second": 1})
+    assert caught.value.message == (
+        "PipelineCell: stage_config puts 'second' into stage 1; networks of several stages are not built"
+    )
+
+
+def test_a_step_has_mindspores_private_name_too() -> None:
+    step = wrap.__dict__["_TrainGradAccuStepCell"]
+    assert issubclass(step, TrainOneStepCell)
+    weight = Parameter(Tensor(np.ones(2, np.float32)), "w")
+
+    class Net(Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = weight
+
+        def construct(self, x: Any) -> Any:
+            return (x * self.w).sum()
+
+    net = GradAccumulationCell(Net(), 2)
+    loss = step(net, Momentum(net.trainable_params(), 0.5, 0.0))(Tensor(np.ones((4, 2), np.float32)))
+    assert loss.asnumpy() == 8
+    np.testing.assert_array_equal(weight.asnumpy(), np.full(2, -1.0, np.float32))

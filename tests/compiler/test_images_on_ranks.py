@@ -57,7 +57,7 @@ class Block(nn.Cell):
 
 
 @cache
-def trained(cut: Cut | None, channels: int, ranks: int, mode: str, wide: bool, batch: int) -> Any:
+def trained(cut: Cut | None, channels: int, ranks: int, mode: str, wide: bool, batch: int, device: str = "CPU") -> Any:
     """(losses, parameters after each, operators) of three steps."""
     set_seed(3)
     dtype, kind, array = (float64, FLOAT64, np.float64) if wide else (float32, FLOAT32, np.float32)
@@ -69,7 +69,7 @@ def trained(cut: Cut | None, channels: int, ranks: int, mode: str, wide: bool, b
     step = nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.05, 0.9))
     step.set_train()
     shapes: list[tuple[int, ...]] = [(batch, *IMAGES), (batch,)]
-    training = Training(step, shapes, ranks, mode, [kind, INT32], gradients_mean=True)
+    training = Training(step, shapes, ranks, mode, [kind, INT32], gradients_mean=True, device=device)
     batches = [
         [generator.standard_normal(shapes[0]).astype(array), generator.integers(0, CLASSES, batch).astype(np.int32)]
         for _ in range(3)
@@ -78,10 +78,10 @@ def trained(cut: Cut | None, channels: int, ranks: int, mode: str, wide: bool, b
     return losses, training.states, training.names()
 
 
-def compared(cut: Cut | None, channels: int, ranks: int, mode: str, wide: bool = True) -> Any:
+def compared(cut: Cut | None, channels: int, ranks: int, mode: str, wide: bool = True, device: str = "CPU") -> Any:
     """What ranks found, after it was compared with one device."""
     batch = 12 if ranks == 3 else 8
-    found = trained(cut, channels, ranks, mode, wide, batch)
+    found = trained(cut, channels, ranks, mode, wide, batch, device)
     expected = trained(None, 1, 1, "stand_alone", wide, batch)
     close = 1e-10 if wide else 1e-5
     if mode != "data_parallel":  # there a rank's loss is that of its own rows
@@ -113,3 +113,16 @@ def test_cut_channels(cut: Cut, channels: int, ranks: int) -> None:
 def test_nothing_configured(ranks: int, mode: str) -> None:
     """In data parallel mode too the statistics are those of all ranks' rows."""
     compared(None, 1, ranks, mode)
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "ranks"),
+    [("", 1, 1), *((name, 1, int(np.prod(cut))) for name, cut in CUTS.items()), ("batch", 2, 8)],
+)
+def test_in_the_order_of_gpus(name: str, channels: int, ranks: int) -> None:
+    """Graphs for GPUs, with their channels last, give the same numbers; nothing large is transposed but the images
+    that come in and weights of more than one place."""
+    mode = "semi_auto_parallel" if ranks > 1 else "stand_alone"
+    found = compared(CUTS.get(name), channels, ranks, mode, device="GPU")
+    assert not any("BatchNorm" in operator for operator in found[2])
+    assert found[2].count("Conv2D") == 3

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from mspc.ops.convolution.products import convolve, input_gradient, weight_gradient
+from mspc.ops.convolution.window import Window
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.gpu.writers import Writers
 from tests.ops.cuda.cuda_emulator import Emulator, aligned
@@ -103,3 +105,20 @@ class EmulatedGpu(Emulator):
 
     def attention(self, *arrays: Any, **options: Any) -> Any:
         return None
+
+    def convolution(self, kind: str, image: Any, weight: Any, result: Any, windows: Any) -> Any:
+        along = [Window(w, s.stride, s.dilation, s.before, s.after)
+                 for w, s in zip(weight.shape[2:], windows, strict=True)]  # fmt: skip
+        groups = image.shape[1] // weight.shape[1]
+
+        def launch() -> None:
+            if kind == "forward":
+                convolve(np, image, weight, along, result.shape[2:], groups, result)
+                return
+            made = np.empty(image.shape if kind == "image" else weight.shape, image.dtype)
+            if kind == "image":
+                image[...] = input_gradient(np, result, weight, along, groups, made)
+            else:
+                weight[...] = weight_gradient(np, result, image, along, groups, made)
+
+        return launch

@@ -67,6 +67,26 @@ class Classifier(nn.Cell):
         return self.head(self.dropout(self.dense(self.table(x).mean(axis=1))))
 
 
+class Images(nn.Cell):
+    """Convolutions, normalisations, pooling, a residual and a mean over height and width."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm1 = nn.Conv2d(4, 8, 3, 2, pad_mode="same"), nn.BatchNorm2d(8)
+        self.pool = nn.MaxPool2d(3, 2, pad_mode="pad", padding=1)
+        self.body, self.norm2 = nn.Conv2d(8, 8, 3, pad_mode="pad", padding=1), nn.BatchNorm2d(8)
+        self.wide, self.norm3 = nn.Conv2d(8, 16, 1), nn.BatchNorm2d(16)
+        self.apart = nn.Conv2d(16, 16, 3, 2, pad_mode="pad", padding=1, group=16, has_bias=True)
+        self.mean = nn.AvgPool2d(2, 1, pad_mode="same")
+        self.relu, self.head = nn.ReLU(), nn.Dense(16, 5)
+
+    def construct(self, x: Any) -> Any:
+        x = self.pool(self.relu(self.norm1(self.stem(x))))
+        x = self.relu(self.norm2(self.body(x)) + x)
+        x = self.relu(self.norm3(self.wide(x)))
+        return self.head(ops.mean(self.mean(self.apart(x)), (2, 3)))
+
+
 def _step(network: Any, loss: Any, optimizer: str = "momentum") -> Any:
     whole = nn.WithLossCell(network, loss)
     weights = whole.trainable_params()
@@ -85,11 +105,18 @@ def _classes() -> list[Any]:
     return [Tensor(generator.integers(0, 12, (6, 4)).astype(np.int32)), Tensor(np.arange(6, dtype=np.int32) % 5)]
 
 
+def _images() -> list[Any]:
+    return [Tensor(drawn(6, 4, 20, 24, seed=8)), Tensor(np.arange(6, dtype=np.int32) % 5)]
+
+
 SCRIPTS = {
     "feed_forward": lambda: (_step(FeedForward(), nn.MSELoss()), _rows(8)),
     "attention": lambda: (_step(Attention(ms.float32), nn.MSELoss(), "adam"), _rows(32)),
     "classifier": lambda: (
         _step(Classifier(), nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), "adam"), _classes(),
+    ),
+    "images": lambda: (
+        _step(Images(), nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")), _images(),
     ),
 }  # fmt: skip
 

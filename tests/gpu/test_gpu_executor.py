@@ -34,7 +34,7 @@ def device(folder: Path) -> Any:
 
 
 def both(name: str, folder: Path) -> tuple[Executor, GpuExecutor, list[Any]]:
-    graph, values, feeds = compiled(name)
+    graph, values, feeds = compiled(name, "GPU")
     ours = {key: np.array(value) for key, value in values.items()}
     gpu = GpuExecutor(graph, device(folder), ours)
     return Executor(graph, NumPyBackend(OneRank()), {k: np.array(v) for k, v in values.items()}), gpu, feeds

@@ -83,6 +83,22 @@ ELSEWHERE = {
         nn.AvgPool3d nn.BatchNorm1d nn.BatchNorm2d nn.BatchNorm3d nn.Conv1d nn.Conv1dTranspose nn.Conv2d
         nn.Conv2dTranspose nn.Conv3d nn.Conv3dTranspose nn.GroupNorm nn.InstanceNorm1d nn.InstanceNorm2d
         nn.InstanceNorm3d nn.MaxPool1d nn.MaxPool2d nn.MaxPool3d nn.SyncBatchNorm nn.Upsample""",
+    "test_image_functions.py": """nn.AdaptiveMaxPool1d nn.AdaptiveMaxPool2d nn.AdaptiveMaxPool3d nn.ConstantPad1d
+        nn.ConstantPad2d nn.ConstantPad3d nn.LPPool1d nn.LPPool2d nn.LRN nn.MaxUnpool1d nn.MaxUnpool2d nn.MaxUnpool3d
+        nn.Pad nn.ReflectionPad1d nn.ReflectionPad2d nn.ReflectionPad3d nn.ReplicationPad1d nn.ReplicationPad2d
+        nn.ReplicationPad3d nn.ZeroPad2d mint.nn.ConstantPad1d mint.nn.ConstantPad2d mint.nn.ConstantPad3d
+        mint.nn.ReflectionPad1d mint.nn.ReflectionPad2d mint.nn.ReflectionPad3d mint.nn.ReplicationPad1d
+        mint.nn.ReplicationPad2d mint.nn.ReplicationPad3d mint.nn.ZeroPad1d mint.nn.ZeroPad2d mint.nn.ZeroPad3d
+        mint.nn.AdaptiveMaxPool1d mint.nn.AdaptiveMaxPool2d mint.nn.MaxPool2d mint.nn.MaxUnpool2d""",
+    "test_resampled_images.py": """nn.ChannelShuffle nn.PixelShuffle nn.PixelUnshuffle nn.ResizeBilinear nn.Unfold
+        mint.nn.Fold mint.nn.PixelShuffle mint.nn.Unfold mint.nn.Upsample mint.nn.UpsamplingBilinear2d
+        mint.nn.UpsamplingNearest2d""",
+    "test_rare_losses.py": """nn.DiceLoss nn.FocalLoss nn.MAELoss nn.MultiClassDiceLoss nn.MultiLabelSoftMarginLoss
+        nn.PoissonNLLLoss""",
+    "test_mint_images.py": """mint.nn.AdaptiveAvgPool1d mint.nn.AdaptiveAvgPool2d mint.nn.AdaptiveAvgPool3d
+        mint.nn.AvgPool2d mint.nn.AvgPool3d mint.nn.BatchNorm1d mint.nn.BatchNorm2d mint.nn.BatchNorm3d mint.nn.Conv1d
+        mint.nn.Conv2d mint.nn.Conv3d mint.nn.ConvTranspose2d mint.nn.Flatten mint.nn.GroupNorm mint.nn.Hardtanh
+        mint.nn.SyncBatchNorm""",
     "test_losses.py": """nn.BCELoss nn.BCEWithLogitsLoss nn.CosineEmbeddingLoss nn.CrossEntropyLoss nn.GaussianNLLLoss
         nn.HingeEmbeddingLoss nn.HuberLoss nn.KLDivLoss nn.MarginRankingLoss nn.NLLLoss nn.SmoothL1Loss
         nn.SoftMarginLoss nn.SoftmaxCrossEntropyWithLogits nn.TripletMarginLoss""",
@@ -101,13 +117,15 @@ REASONS = {
     "a base, a container or what holds a network": """nn.Cell nn.CellDict nn.CellList nn.SequentialCell nn.LossBase
         nn.Optimizer nn.LearningRateSchedule nn.WithEvalCell nn.WithLossCell nn.WithWideLossCell
         nn.MicroBatchInterleaved nn.ForwardValueAndGrad nn.TrainOneStepCell nn.TrainOneStepWithLossScaleCell
-        nn.GradAccumulationCell nn.DynamicLossScaleUpdateCell nn.FixedLossScaleUpdateCell nn.ParameterUpdate
+        nn.GradAccumulationCell nn.PipelineCell nn.DynamicLossScaleUpdateCell nn.FixedLossScaleUpdateCell
+        nn.ParameterUpdate
         mint.nn.functional""",
     "random numbers, which no two libraries share: tests of sampling hold their distribution":
-        "nn.Dropout mint.nn.Dropout",
+        "nn.Dropout nn.Dropout1d nn.Dropout2d nn.Dropout3d mint.nn.Dropout mint.nn.Dropout2d",
     "PyTorch has none; tests/api/nn hold it against NumPy": """nn.Lamb nn.FTRL nn.LazyAdam nn.EmbeddingLookup
         nn.MultiFieldEmbeddingLookup""",
     "made of layers that are judged one by one": "nn.TransformerDecoder",
+    "Reshape by another name: tests/api/nn hold it": "nn.Unflatten",
 }  # fmt: skip
 """Cells without a judge, by the reason."""
 

@@ -17,9 +17,13 @@ REASONS = {
         """ops.Depend ops.depend ops.MakeTuple ops.TupleGetItem ops.Gradient ops.GradOperation ops.grad
         ops.value_and_grad ops.StopGradient ops.stop_gradient ops.HyperMap ops.Map ops.MultitypeFuncGraph ops.Primitive
         ops.partial ops.Morph ops.constexpr ops._primexpr ops.DumpGradient ops.TensorDump ops.tensordump""",
-    "known at compile time": "ops.DType ops.Rank ops.Shape ops.dtype Tensor.type",
+    "it serves trained networks: tests/oracle/test_counterparts.py judges it on its samples":
+        "ops.FusedInferAttentionScore ops.IncreFlashAttention ops.PromptFlashAttention",
+    "known at compile time":
+        "ops.DType ops.Rank ops.Shape ops.Size ops.TupleToArray ops.dtype ops.tuple_to_array Tensor.type",
     "passes make it of other operators, and hold it against these":
-        "ops.FusedElementwise ops.FusedLayerNorm ops.FusedLayerNormGrad ops.FusedMatMul ops.GroupedUpdate",
+        """ops.BatchStatistics ops.FusedElementwise ops.FusedLayerNorm ops.FusedLayerNormGrad ops.FusedMatMul
+        ops.GroupedUpdate ops.MovingStatistics""",
     "the gradient of an operator that has a judge":
         """ops.GatherDGrad ops.GatherGrad ops.GeLUGrad ops.L2NormalizeGrad ops.LayerNormGammaGrad ops.LayerNormGrad
         ops.LogSoftmaxGrad ops.ReduceProdGrad ops.ReluGrad ops.RmsNormGrad ops.SigmoidGrad ops.SiLUGrad
@@ -32,7 +36,9 @@ REASONS = {
     "an optimizer's update, judged as the optimizer":
         "ops.Adam ops.AdamWeightDecay ops.ApplyMomentum ops.SGD ops.AllFinite ops.clip_by_global_norm",
     "random numbers, which no two libraries share: tests of sampling hold their distribution":
-        """ops.Dropout ops.dropout ops.dropout_ext ops.DropoutDoMask
+        """ops.Dropout ops.dropout ops.dropout_ext ops.bernoulli
+        ops.normal ops.rand ops.randn ops.standard_normal ops.uniform ops.dropout1d ops.dropout2d ops.dropout3d
+        ops.DropoutDoMask
         ops.DropoutGenMask ops.UniformReal ops.UniformCandidateSampler""",
     "a loss, an activation or a norm, judged with the cells":
         """ops.BinaryCrossEntropy ops.Elu ops.EluExt ops.FlashAttentionScore ops.GeLU ops.HShrink ops.HSigmoid
@@ -56,11 +62,26 @@ REASONS = {
         ops.BatchNormGrad ops.Conv2DBackpropFilter ops.Conv2DBackpropInput ops.Conv3DBackpropFilter
         ops.Conv3DBackpropInput ops.MaxPoolGrad ops.MaxPool3DGrad ops.ResizeBilinearGrad
         ops.ResizeNearestNeighborGrad""",
+    "tests/oracle/test_rare_losses.py": """ops.fliplr ops.flipud ops.max ops.meshgrid ops.min ops.repeat_elements
+        ops.repeat_interleave ops.rot90 mint.meshgrid""",
+    "of images: tests/oracle/test_image_functions.py and test_resampled_images.py":
+        """ops.AdaptiveMaxPool2D ops.AdaptiveMaxPool3D ops.BatchToSpaceND ops.Col2Im ops.CropAndResize ops.DepthToSpace
+        ops.GridSampler2D ops.GridSampler3D ops.Im2Col ops.LRN ops.MaxPool3DWithArgmax ops.MaxPoolWithArgmax
+        ops.MaxPoolWithArgmaxV2 ops.MaxUnpool2D ops.MaxUnpool3D ops.MirrorPad ops.ROIAlign ops.ResizeBicubic
+        ops.ResizeBilinearV2 ops.ResizeNearest3D ops.ResizeTrilinear ops.SpaceToBatchND ops.SpaceToDepth
+        ops.adaptive_max_pool1d ops.adaptive_max_pool2d ops.adaptive_max_pool3d ops.affine_grid ops.batch_to_space_nd
+        ops.channel_shuffle ops.conv_transpose2d ops.crop_and_resize ops.fold ops.grid_sample ops.lp_pool1d
+        ops.lp_pool2d ops.lrn ops.max_unpool1d ops.max_unpool2d ops.max_unpool3d ops.pixel_shuffle ops.pixel_unshuffle
+        ops.space_to_batch_nd ops.unfold ops.upsample
+        ops.CropAndResizeGradBoxes ops.CropAndResizeGradImage ops.GridSampler2DGrad ops.GridSampler3DGrad
+        ops.MirrorPadGrad ops.ROIAlignGrad ops.ResizeBicubicGrad ops.ResizeBilinearV2Grad ops.ResizeNearest3DGrad
+        ops.ResizeTrilinearGrad ops.ChannelWindowSum""",
     "a step of BatchNorm on a rank":
         "ops.BatchNormApply ops.BatchNormGradInput ops.BatchNormGradSums ops.ChannelMean ops.ChannelVariance",
     "a module of optimizers: tests/oracle/test_optimizer_steps.py": "mint.optim",
     "PyTorch has nothing like it: samples in tests/ops hold it against NumPy":
-        """ops.CheckValid ops.Eye ops.Fill ops.fill ops.Ones ops.Zeros ops.Range ops.Arange ops.LinSpaceBetween ops.Pad
+        """ops.BoundingBoxDecode ops.BoundingBoxEncode ops.IOU ops.NMSWithMask ops.CheckValid ops.Eye ops.Fill
+        ops.fill ops.Ones ops.Zeros ops.Range ops.Arange ops.LinSpaceBetween ops.Pad
         ops.PadV3""",
 }  # fmt: skip
 """Names without a judge in these tables, by the reason."""

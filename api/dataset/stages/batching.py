@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -81,7 +81,7 @@ class Batched(Step):
         return rows // self.size if self.drop_remainder else -(-rows // self.size)
 
     def blocks(self, reading: Pass) -> Iterator[Block]:
-        asked = Pass(reading.seed, reading.epoch, 1 if callable(self.size) else self.size)
+        asked = replace(reading, needed=1 if callable(self.size) else self.size)
         blocks = self.source.blocks(asked) if self.is_own else read(self.source, asked)
         waiting: list[Block] = []
         rows = made = 0

@@ -76,11 +76,11 @@ def joined(blocks: Sequence[Block]) -> Block:
     columns = tuple(_joined(columns) for columns in zip(*(block.columns for block in blocks), strict=True))
     known = [block.positions for block in blocks if block.positions is not None]
     positions = np.concatenate(known) if len(known) == len(blocks) else None
-    origins = [block.origin for block in blocks if block.origin is not None]
-    if len(origins) < len(blocks) or any(origin.describe != origins[0].describe for origin in origins):
+    describe = _source_of(blocks)
+    if describe is None:
         return Block(columns, None, positions)
-    numbers = np.concatenate([origin.numbers for origin in origins])
-    return Block(columns, Origin(origins[0].describe, numbers), positions)
+    numbers = np.concatenate([block.origin.numbers for block in blocks if block.origin is not None])
+    return Block(columns, Origin(describe, numbers), positions)
 
 
 def _joined(columns: Sequence[Column]) -> Column:
@@ -88,6 +88,30 @@ def _joined(columns: Sequence[Column]) -> Column:
     if len(arrays) == len(columns) and len({(array.shape[1:], array.dtype) for array in arrays}) == 1:
         return np.concatenate(arrays)
     return [value for column in columns for value in column_values(column)]
+
+
+def picked(rows: Sequence[tuple[Block, int]]) -> Block:
+    """Some rows, each of its block, one behind another."""
+    blocks = list({id(block): block for block, _ in rows}.values())
+    columns: list[Column] = []
+    for place in range(len(blocks[0].columns)):
+        columns.append(_joined([block.columns[place][i : i + 1] for block, i in rows]))
+    positions = None
+    if all(block.positions is not None for block in blocks):
+        positions = np.array([block.positions[i] for block, i in rows if block.positions is not None])
+    describe = _source_of(blocks)
+    if describe is None:
+        return Block(tuple(columns), None, positions)
+    numbers = np.array([block.origin.numbers[i] for block, i in rows if block.origin is not None])
+    return Block(tuple(columns), Origin(describe, numbers), positions)
+
+
+def _source_of(blocks: Sequence[Block]) -> Callable[[int], str] | None:
+    """What gives the places of the rows of all these blocks, None where it is not one for all of them."""
+    origins = [block.origin for block in blocks if block.origin is not None]
+    if len(origins) < len(blocks) or any(origin.describe != origins[0].describe for origin in origins):
+        return None
+    return origins[0].describe
 
 
 def column_values(column: Column) -> list[np.ndarray]:

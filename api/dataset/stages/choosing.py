@@ -10,7 +10,7 @@ import numpy as np
 
 from mspc.api.dataset.draws import Pass
 from mspc.api.dataset.stages.base import ROWS, Stage, Step
-from mspc.api.dataset.stages.block import Block, column_values, joined
+from mspc.api.dataset.stages.block import Block, column_values, picked
 from mspc.api.dataset.stages.faults import RowFault, name_of
 from mspc.api.dataset.stages.reading import each_row, read
 from mspc.api.errors import ApiValueError
@@ -26,25 +26,29 @@ class Shuffled(Step):
         self.fixed = fixed
 
     def blocks(self, reading: Pass) -> Iterator[Block]:
+        if reading.types_only:
+            yield from self.source.blocks(reading)
+            return
         drawn = self._drawn(reading)
         size = ROWS if self.source.runs_ahead else 1
         while rows := list(itertools.islice(drawn, size)):
-            yield joined(rows)
+            yield picked(rows)
 
-    def _drawn(self, reading: Pass) -> Iterator[Block]:
+    def _drawn(self, reading: Pass) -> Iterator[tuple[Block, int]]:
         generator = (reading.number(0) if self.fixed else reading).generator(self.key)
-        window: list[Block] = []
+        window: list[tuple[Block, int]] = []
         for block in self.source.blocks(reading.one_by_one()):
+            count = max(0, len(window) + len(block) - self.window)
+            places = iter(generator.integers(self.window + 1, size=count).tolist())
             for i in range(len(block)):
-                window.append(block.part(i, i + 1))
+                window.append((block, i))
                 if len(window) > self.window:
-                    yield _taken(window, generator)
-        while window:
-            yield _taken(window, generator)
+                    yield _taken(window, next(places))
+        for place in generator.integers(np.arange(len(window), 0, -1)).tolist():
+            yield _taken(window, place)
 
 
-def _taken(window: list[Block], generator: np.random.Generator) -> Block:
-    place = int(generator.integers(len(window)))
+def _taken(window: list[tuple[Block, int]], place: int) -> tuple[Block, int]:
     window[place], window[-1] = window[-1], window[place]
     return window.pop()
 

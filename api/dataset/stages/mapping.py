@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
+from mspc.api.dataset.arithmetic import Chain, Room, in_one_pass
 from mspc.api.dataset.draws import Draws, Pass, own_generators, seed_row
 from mspc.api.dataset.operation import Operation
 from mspc.api.dataset.rows import Row, as_column, threads_of
 from mspc.api.dataset.stages.ahead import in_order
-from mspc.api.dataset.stages.base import Stage, Step
-from mspc.api.dataset.stages.block import Block, Column, column_values
+from mspc.api.dataset.stages.base import ROWS, Stage, Step
+from mspc.api.dataset.stages.block import Block, Column, column_of, column_values
 from mspc.api.dataset.stages.faults import RowFault, name_of
+from mspc.api.dataset.stages.pieces import Memory, Pace, Piece, pieces, united
 from mspc.api.dataset.stages.processes import Task, in_processes
 from mspc.api.dataset.stages.reading import each_row, grouped
 from mspc.api.errors import ApiValueError
@@ -37,13 +40,22 @@ class Change:
     fault: RowFault
     seeds: bool
 
-    def block(self, columns: tuple[Column, ...], positions: np.ndarray, key: int) -> tuple[Column, ...]:
-        """The columns of a block; every operation is one of mspc's own."""
+    @cached_property
+    def chain(self) -> Chain:
+        return Chain(self.operations)
+
+    def block(self, piece: Piece, columns: tuple[Column, ...], positions: np.ndarray, key: int) -> tuple[Column, ...]:
+        """The columns made of those of a piece, in its place where they fit; every operation is one of mspc's own."""
         draws = Draws(key, positions)
-        for place, operation in enumerate(self.operations):
+        for at, (place, link) in enumerate(self.chain.links):
             inside = draws.inside(place)
-            columns = tuple(operation.column(column, inside) for column in columns)
-        return self._counted(tuple(_without_images(column) for column in columns))
+            ends = at == len(self.chain.links) - 1
+            columns = tuple(
+                _passed(link, column, inside, partial(piece.room, i) if ends else None)
+                for i, column in enumerate(columns)
+            )
+        made = self._counted(tuple(_without_images(column) for column in columns))
+        return tuple(_in_place(piece, i, column) for i, column in enumerate(made))
 
     def row(self, values: tuple[Any, ...], number: int, position: int, key: int, place: str = "") -> Row:
         """The columns of the row with this number, which draws what its position has. Raises MspcError for whatever an
@@ -75,8 +87,40 @@ def _applied(operation: Any, values: tuple[Any, ...], draws: Draws) -> tuple[Any
     return made if isinstance(made, tuple) else (made,)
 
 
+def _passed(link: Any, column: Column, draws: Draws, room: Room | None) -> Column:
+    """A column behind an operation, or behind several that go over memory once."""
+    if not isinstance(link, list):
+        return link.column(column, draws)
+    if isinstance(column, np.ndarray):
+        return in_one_pass(link, column, room)
+    for operation in link:
+        column = operation.column(column, draws)
+    return column
+
+
+def _in_place(piece: Piece, place: int, column: Column) -> Column:
+    if piece.is_all or place in piece.in_place or not isinstance(column, np.ndarray):
+        return column
+    part = piece.room(place, column.shape, column.dtype)
+    if part is None:
+        return column
+    part[...] = column
+    return part
+
+
 def _without_images(column: Column) -> Column:
     return column if isinstance(column, np.ndarray) else [as_column(value) for value in column]
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What became of a piece. columns: the new ones, None where an operation failed: then the rows before that one, and
+    the error."""
+
+    piece: Piece
+    columns: tuple[Column, ...] | None
+    before: Sequence[Block] = ()
+    error: MspcError | None = None
 
 
 class Mapped(Step):
@@ -90,6 +134,7 @@ class Mapped(Step):
             names += change.outputs if i == self.taken[0] else [] if i in self.taken else [name]
         super().__init__(source, names)
         self.workers = workers
+        self._pace = Pace()
         self.vectorised = all(isinstance(operation, Operation) for operation in change.operations)
         self.in_processes = change.seeds and workers > 1 and not self.vectorised
         self.is_own = self.vectorised or self.in_processes
@@ -103,36 +148,58 @@ class Mapped(Step):
         return self._by_rows(reading, key)
 
     def _by_blocks(self, reading: Pass, key: int) -> Iterator[Block]:
+        own, needed = self.source.runs_ahead and not reading.types_only, reading.needed
         blocks = self.source.blocks(reading)
-        own = self.source.runs_ahead
-        numbered = _numbered(grouped(blocks) if own else grouped(blocks, reading.needed))
+        size = None
+        if own and needed > 1:
+            # Batches, or several of them, are made where they stay; nobody has to put them together.
+            size = needed * max(1, ROWS // needed)
+            size = min(size, self.source.count(size))
+        found = pieces(grouped(blocks) if own else grouped(blocks, needed), size, self._pace, Memory())
 
-        def work(item: tuple[int, Block]) -> tuple[list[Block], MspcError | None]:
-            return self._changed(item[1], item[0], key)
+        def work(piece: Piece) -> _Made:
+            return self._changed(piece, key)
 
-        for made, error in in_order(work, numbered, threads_of(self.workers) if own else 1):
-            yield from made
-            if error is not None:
-                raise error
+        waiting: list[tuple[Piece, tuple[Column, ...]]] = []
+        for made in in_order(work, found, threads_of(self.workers) if own else 1):
+            piece = made.piece
+            if made.columns is not None:
+                waiting.append((piece, made.columns))
+            if waiting and (made.error is not None or piece.first + piece.count == piece.whole.rows):
+                yield self._placed(*united(waiting))
+                waiting = []
+            if made.error is not None:
+                yield from made.before
+                raise made.error
+        if waiting:
+            yield self._placed(*united(waiting))
 
-    def _changed(self, block: Block, first: int, key: int) -> tuple[list[Block], MspcError | None]:
-        """The changed block. Where an operation fails, the rows before that one, and the error."""
+    def _changed(self, piece: Piece, key: int) -> _Made:
+        block = piece.block
         taken = tuple(block.columns[i] for i in self.taken)
         try:
-            return [self._placed(block, self.change.block(taken, _positions(block, first), key))], None
+            columns = self.change.block(piece, taken, _positions(block, piece.number), key)
         except Exception:
-            return self._up_to_fault(block, first, key)
+            piece.in_place.clear()
+            rows, error = self._up_to_fault(block, piece.number, key)
+            if error is not None:
+                parts = [block.part(i, i + 1) for i in range(len(rows))]
+                before = [self._placed(part, _single(row)) for part, row in zip(parts, rows, strict=True)]
+                return _Made(piece, None, before, error)
+            columns = tuple(column_of(values) for values in zip(*rows, strict=True))
+        self._pace.learn(columns, len(block))
+        return _Made(piece, columns)
 
-    def _up_to_fault(self, block: Block, first: int, key: int) -> tuple[list[Block], MspcError | None]:
-        made: list[Block] = []
+    def _up_to_fault(self, block: Block, first: int, key: int) -> tuple[list[Row], MspcError | None]:
+        """The rows of a block in which an operation fails, before that one, and the error."""
+        made: list[Row] = []
         for i in range(len(block)):
             try:
                 values = tuple(column_values(block.columns[place])[i] for place in self.taken)
                 position = int(_positions(block, first)[i])
-                row = self.change.row(values, first + i, position, key, block.place(i))
+                made.append(self.change.row(values, first + i, position, key, block.place(i)))
             except MspcError as error:
                 return made, error
-            made.append(self._placed(block.part(i, i + 1), tuple(value[None] for value in row)))
         return made, None
 
     def _by_rows(self, reading: Pass, key: int) -> Iterator[Block]:
@@ -141,7 +208,7 @@ class Mapped(Step):
             position = number if block.positions is None else int(block.positions[i])
             with own_generators() if self.change.seeds else nullcontext():
                 row = self.change.row(values, number, position, key, block.place(i))
-            yield self._placed(block.part(i, i + 1), tuple(value[None] for value in row))
+            yield self._placed(block.part(i, i + 1), _single(row))
 
     def _by_processes(self, reading: Pass, key: int) -> Iterator[Block]:
         kept: list[Block] = []
@@ -157,7 +224,7 @@ class Mapped(Step):
             return self.change.row(task.row, task.number, task.position, key, task.place)
 
         for row in in_processes(work, tasks(), self.workers, self.change.fault):
-            yield self._placed(kept.pop(0), tuple(value[None] for value in row))
+            yield self._placed(kept.pop(0), _single(row))
 
     def _placed(self, block: Block, made: tuple[Column, ...]) -> Block:
         """The block with its taken columns replaced."""
@@ -172,8 +239,6 @@ def _positions(block: Block, first: int) -> np.ndarray:
     return np.arange(first, first + len(block)) if block.positions is None else block.positions
 
 
-def _numbered(blocks: Iterator[Block]) -> Iterator[tuple[int, Block]]:
-    first = 0
-    for block in blocks:
-        yield first, block
-        first += len(block)
+def _single(row: Row) -> tuple[np.ndarray, ...]:
+    """The columns of a block of one row."""
+    return tuple(value[None] for value in row)

@@ -19,7 +19,7 @@ GROUP_BYTES = 1 << 20
 def read(stage: Stage, reading: Pass, depth: int = DEPTH) -> Iterator[Block]:
     """The blocks of a stage, read ahead where that runs nothing of the user's in another thread."""
     blocks = stage.blocks(reading)
-    return read_ahead(blocks, depth) if stage.runs_ahead else blocks
+    return read_ahead(blocks, depth) if stage.runs_ahead and not reading.types_only else blocks
 
 
 def each_row(stage: Stage, reading: Pass) -> Iterator[tuple[Block, int]]:

@@ -19,6 +19,7 @@ from mspc.api.dataset.vision.shapes import (
     inter_of,
     padded,
     padding_of,
+    require_image,
     size_of,
     span,
 )
@@ -33,7 +34,7 @@ def cut(
     height, width = size
     shape = list(images.shape)
     shape[axis : axis + 2] = [height, width]
-    result = np.empty(shape, images.dtype)
+    result = np.empty_like(images, shape=shape)
     before = (slice(None),) * (axis - 1)
     for i, (top, left) in enumerate(zip(tops.tolist(), lefts.tolist(), strict=True)):
         result[i] = images[(i, *before, slice(top, top + height), slice(left, left + width))]
@@ -152,8 +153,7 @@ class RandomResizedCrop(EachOperation):
         self.max_attempts = whole("RandomResizedCrop", "max_attempts", max_attempts)
 
     def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
-        if height_axis("RandomResizedCrop", value[None]) != 1 or value.ndim > 3:
-            raise ApiValueError(f"RandomResizedCrop: an image has 2 or 3 dimensions, not shape {value.shape}")
+        require_image("RandomResizedCrop", value.shape)
         top, left, height, width = self._part(value.shape[0], value.shape[1], draws)
         return resampled(value[top : top + height, left : left + width], self.size, self.interpolation.filter)
 

@@ -42,7 +42,7 @@ class RandomHorizontalFlip(Operation):
         (rows,) = np.nonzero(draws.uniform() < self.prob)
         if not rows.size:
             return values
-        result = values.copy()
+        result = values.copy(order="K")
         turned = (slice(None),) * (axis - 1) + (slice(None, None, -1),)
         for row in rows.tolist():
             result[row] = values[row][turned]

@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mspc.api.dataset.draws import Draws
+from mspc.api.dataset.enlarging import Taps, can_enlarge, enlarged, taps
 from mspc.api.dataset.operation import EachOperation
 from mspc.api.dataset.pillow import resampled
+from mspc.api.dataset.stages.block import Column
 from mspc.api.dataset.vision.enums import Inter
-from mspc.api.dataset.vision.shapes import inter_of, size_of
-from mspc.api.errors import ApiValueError
+from mspc.api.dataset.vision.shapes import inter_of, require_image, size_of
 
 
 class Resize(EachOperation):
@@ -24,13 +25,28 @@ class Resize(EachOperation):
         self.size = size_of("Resize", size)
         self.shorter = not isinstance(size, (tuple, list))
         self.interpolation = inter_of("Resize", interpolation)
+        self._taps: dict[tuple[int, int], Taps] = {}
+
+    def many(self, values: np.ndarray, draws: Draws) -> Column:
+        require_image("Resize", values.shape[1:])
+        size = self._target(*values.shape[1:3])
+        method = self.interpolation.filter
+        if not can_enlarge(values.shape, values.dtype, size, method):
+            return super().many(values, draws)
+        down, across = (self._taps_of(*pair, method) for pair in zip(values.shape[1:3], size, strict=True))
+        return enlarged(values, down, across)
 
     def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
-        if value.ndim not in (2, 3):
-            raise ApiValueError(f"Resize: an image has 2 or 3 dimensions, not shape {value.shape}")
-        height, width = value.shape[:2]
-        target = self.size
-        if self.shorter:
-            side = self.size[0]
-            target = (side, side * width // height) if height <= width else (side * height // width, side)
-        return resampled(value, target, self.interpolation.filter)
+        require_image("Resize", value.shape)
+        return resampled(value, self._target(*value.shape[:2]), self.interpolation.filter)
+
+    def _target(self, height: int, width: int) -> tuple[int, int]:
+        if not self.shorter:
+            return self.size
+        side = self.size[0]
+        return (side, side * width // height) if height <= width else (side * height // width, side)
+
+    def _taps_of(self, there: int, wanted: int, method: str) -> Taps:
+        if (there, wanted) not in self._taps:
+            self._taps[there, wanted] = taps(there, wanted, method)
+        return self._taps[there, wanted]

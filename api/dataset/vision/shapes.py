@@ -16,7 +16,17 @@ def height_axis(name: str, images: np.ndarray) -> int:
     Raises ValueError for rows of other shapes."""
     if images.ndim < 3:
         raise ApiValueError(f"{name}: an image has 2 or 3 dimensions, not shape {images.shape[1:]}")
+    if 0 in images.shape[1:]:
+        raise ApiValueError(f"{name}: an image of shape {images.shape[1:]} is empty")
     return 1 if images.ndim == 3 else images.ndim - 3
+
+
+def require_image(name: str, shape: tuple[int, ...]) -> None:
+    """Raises ValueError where an image has another shape than [height, width] or [height, width, channels]."""
+    if len(shape) not in (2, 3):
+        raise ApiValueError(f"{name}: an image has 2 or 3 dimensions, not shape {shape}")
+    if 0 in shape:
+        raise ApiValueError(f"{name}: an image of shape {shape} is empty")
 
 
 def channels_of(name: str, images: np.ndarray) -> int:

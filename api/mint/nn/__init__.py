@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any
 
-_LAYERS = "mspc.api.mint.nn.layers"
+_LAYERS = ("mspc.api.mint.nn.layers", "mspc.api.mint.nn.images")
 _SAME = {
     "ReLU": "ReLU", "ReLU6": "ReLU6", "SiLU": "SiLU", "Sigmoid": "Sigmoid", "Tanh": "Tanh", "Identity": "Identity",
     "MSELoss": "MSELoss", "L1Loss": "L1Loss", "BCELoss": "BCELoss",
     "ELU": "ELU", "GLU": "GLU", "Hardshrink": "HShrink", "Hardsigmoid": "HSigmoid", "Hardswish": "HSwish",
     "LogSigmoid": "LogSigmoid", "Mish": "Mish", "SELU": "SeLU", "Softshrink": "SoftShrink", "Tanhshrink": "Tanhshrink",
-    "Threshold": "Threshold",
+    "Threshold": "Threshold", "Flatten": "Flatten", "PixelShuffle": "PixelShuffle", "Upsample": "Upsample",
+    "AdaptiveAvgPool1d": "AdaptiveAvgPool1d", "AdaptiveAvgPool2d": "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d": "AdaptiveAvgPool3d", "AdaptiveMaxPool2d": "AdaptiveMaxPool2d", "MaxUnpool2d": "MaxUnpool2d",
+    "ZeroPad2d": "ZeroPad2d", "ConstantPad1d": "ConstantPad1d", "ConstantPad2d": "ConstantPad2d",
+    "ConstantPad3d": "ConstantPad3d", "ReflectionPad1d": "ReflectionPad1d", "ReflectionPad2d": "ReflectionPad2d",
+    "ReflectionPad3d": "ReflectionPad3d", "ReplicationPad1d": "ReplicationPad1d",
+    "ReplicationPad2d": "ReplicationPad2d", "ReplicationPad3d": "ReplicationPad3d",
 }  # fmt: skip
 """Cells of `nn` that `mint.nn` has with the same arguments."""
 
@@ -27,14 +34,16 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("mspc.api.nn"), _SAME[name])
     if name not in _own():
         raise AttributeError(f"mint.nn has no cell {name!r}")
-    return getattr(importlib.import_module(_LAYERS), name)
+    return _own()[name]
 
 
 def __dir__() -> list[str]:
     return sorted({*_SAME, *_own(), "functional"})
 
 
-def _own() -> list[str]:
-    """What mint.nn.layers defines."""
-    found = vars(importlib.import_module(_LAYERS)).items()
-    return [name for name, value in found if getattr(value, "__module__", None) == _LAYERS and name[0] != "_"]
+@functools.cache
+def _own() -> dict[str, Any]:
+    """What the modules of `_LAYERS` define."""
+    found = [(home, pair) for home in _LAYERS for pair in vars(importlib.import_module(home)).items()]
+    return {name: value for home, (name, value) in found
+            if getattr(value, "__module__", None) == home and name[0] != "_" and isinstance(value, type)}  # fmt: skip

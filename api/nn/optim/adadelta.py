@@ -31,15 +31,7 @@ class Adadelta(Optimizer):
         self.assign = ops.Assign()
 
     def construct(self, gradients: Any) -> Any:
-        gradients = self.prepared(gradients)
-        rates = self.get_lr()
-        self.count_step()
-        return tuple([
-            self.update(parameter, accum, delta, rate, gradient)
-            for parameter, accum, delta, rate, gradient in zip(
-                self.parameters, self.accum, self.accum_update, rates, gradients, strict=True
-            )
-        ])  # fmt: skip
+        return self.update_each(gradients, self.accum, self.accum_update)
 
     def update(self, parameter: Any, accum: Any, delta: Any, rate: Any, gradient: Any) -> Any:
         step = ops.sqrt(delta + self.epsilon)

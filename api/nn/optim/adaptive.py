@@ -34,13 +34,7 @@ class Adagrad(Optimizer):
         self.assign = ops.Assign()
 
     def construct(self, gradients: Any) -> Any:
-        gradients = self.prepared(gradients)
-        rates = self.get_lr()
-        self.count_step()
-        return tuple([
-            self.update(parameter, accum, rate, gradient)
-            for parameter, accum, rate, gradient in zip(self.parameters, self.accum, rates, gradients, strict=True)
-        ])  # fmt: skip
+        return self.update_each(gradients, self.accum)
 
     def update(self, parameter: Any, accum: Any, rate: Any, gradient: Any) -> Any:
         total = accum
@@ -74,15 +68,7 @@ class RMSProp(Optimizer):
         self.assign = ops.Assign()
 
     def construct(self, gradients: Any) -> Any:
-        gradients = self.prepared(gradients)
-        rates = self.get_lr()
-        self.count_step()
-        return tuple([
-            self.update(parameter, square, mean, moment, rate, gradient)
-            for parameter, square, mean, moment, rate, gradient in zip(
-                self.parameters, self.ms, self.mg, self.moment, rates, gradients, strict=True
-            )
-        ])  # fmt: skip
+        return self.update_each(gradients, self.ms, self.mg, self.moment)
 
     def update(self, parameter: Any, square: Any, mean: Any, moment: Any, rate: Any, gradient: Any) -> Any:
         spread = self.assign(square, square * self.decay + ops.square(gradient) * (1 - self.decay))
@@ -119,15 +105,7 @@ class FTRL(Optimizer):
         self.assign = ops.Assign()
 
     def construct(self, gradients: Any) -> Any:
-        gradients = self.prepared(gradients)
-        rates = self.get_lr()
-        self.count_step()
-        return tuple([
-            self.update(parameter, accum, linear, rate, gradient)
-            for parameter, accum, linear, rate, gradient in zip(
-                self.parameters, self.moments, self.linear, rates, gradients, strict=True
-            )
-        ])  # fmt: skip
+        return self.update_each(gradients, self.moments, self.linear)
 
     def update(self, parameter: Any, accum: Any, linear: Any, rate: Any, gradient: Any) -> Any:
         total = accum + ops.square(gradient)

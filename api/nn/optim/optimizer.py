@@ -100,6 +100,18 @@ class Optimizer(Cell, takes_data=False):
         """The gradients without the loss scale and then with the pull of the weight decay, which was never scaled."""
         return self.decay_weight(self.scale_grad(gradients))
 
+    def update(self, parameter: Any, *states: Any) -> Any:
+        """The new value of a parameter from its states, its learning rate and its gradient; for `update_each`."""
+        raise NotImplementedError
+
+    def update_each(self, gradients: Any, *states: Any) -> Any:
+        """`update` of every parameter with its states, of which `states` are lists, its learning rate and its prepared
+        gradient."""
+        gradients = self.prepared(gradients)
+        rates = self.get_lr()
+        self.count_step()
+        return tuple([self.update(*row) for row in zip(self.parameters, *states, rates, gradients, strict=True)])
+
     def scale_grad(self, gradients: Any) -> Any:
         """The gradients without the loss scale."""
         if self.loss_scale == 1.0:

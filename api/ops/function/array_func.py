@@ -17,6 +17,7 @@ from mspc.api.ops.arguments import (
     permutation,
     within,
 )
+from mspc.api.ops.index_arguments import tensor_of_numbers
 from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import FLOAT32, INT32
 
@@ -190,6 +191,11 @@ def scalar_to_array(input_scalar: Any, dtype: Any = None) -> Any:
 
 
 scalar_to_tensor = scalar_to_array
+
+
+def tuple_to_array(input_x: Sequence[int | float]) -> Any:
+    """Numbers as a tensor of one dimension: Int32, or Float32 where the first is no integer."""
+    return tensor_of_numbers("tuple_to_array", input_x)
 
 
 def arange(start: Any = 0, end: Any = None, step: Any = 1, *, dtype: Any = None) -> Any:

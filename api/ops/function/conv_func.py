@@ -1,4 +1,4 @@
-"""Functions over images: convolutions, pooling, normalisation, resizing."""
+"""Functions over images: convolutions and normalisation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.errors import ApiValueError
+from mspc.api.ops.arguments import of_rank, per_dimension
 
 
 def conv2d(
@@ -41,73 +42,27 @@ def conv3d(
     return out if bias is None else ops.BiasAdd(data_format="NCDHW")(out, bias)
 
 
-def max_pool2d(
-    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, return_indices: bool = False,
-    ceil_mode: bool = False,
+def conv_transpose2d(
+    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
+    groups: int = 1, dilation: Any = 1,
 ) -> Any:  # fmt: skip
-    """The greatest value of every window; `stride` is `kernel_size` unless given."""
-    if return_indices:
-        raise ApiValueError("max_pool2d: return_indices=True is not supported; the values are returned alone")
-    moves = kernel_size if stride is None else stride
-    return ops.MaxPool(kernel_size, moves, "pad", "NCHW", padding, dilation, ceil_mode)(x)
-
-
-def max_pool3d(
-    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, return_indices: bool = False,
-    ceil_mode: bool = False,
-) -> Any:  # fmt: skip
-    """The greatest value of every window over depth, height and width."""
-    if return_indices:
-        raise ApiValueError("max_pool3d: return_indices=True is not supported; the values are returned alone")
-    moves = kernel_size if stride is None else stride
-    return ops.MaxPool3D(kernel_size, moves, "pad", "NCDHW", padding, dilation, ceil_mode)(x)
-
-
-def avg_pool2d(
-    input_x: Any, kernel_size: Any = 1, stride: Any = 1, padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: Any = 0,
-) -> Any:  # fmt: skip
-    """The mean of every window; `divisor_override` of 0 or None divides by the places that count."""
-    op = ops.AvgPool(
-        kernel_size, stride, "pad", "NCHW", padding, 1, ceil_mode, count_include_pad, divisor_override or None
+    """The gradient of a convolution as a function: images [n, c, h, w] and weights [c, out / groups, kh, kw] make
+    [n, out, h', w'], with `output_padding` more rows and columns on one side."""
+    of_rank("conv_transpose2d", "input", input.shape, 4)
+    of_rank("conv_transpose2d", "weight", weight.shape, 4)
+    steps = per_dimension("conv_transpose2d", "stride", stride, 2)
+    pads = per_dimension("conv_transpose2d", "padding", padding, 2)
+    more = per_dimension("conv_transpose2d", "output_padding", output_padding, 2)
+    spread = per_dimension("conv_transpose2d", "dilation", dilation, 2)
+    kernel = weight.shape[2:]
+    size = [
+        (input.shape[d + 2] - 1) * steps[d] - 2 * pads[d] + spread[d] * (kernel[d] - 1) + more[d] + 1 for d in range(2)
+    ]
+    op = ops.Conv2DTranspose(
+        weight.shape[0], kernel, 1, "pad", (pads[0], pads[0], pads[1], pads[1]), steps, spread, groups
     )
-    return op(input_x)
-
-
-def avg_pool1d(
-    input_x: Any, kernel_size: int = 1, stride: int = 1, padding: int = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Any:  # fmt: skip
-    """The mean of every window of [n, c, l]."""
-    sides = (0, 0, padding, padding)
-    op = ops.AvgPool((1, kernel_size), (1, stride), "pad", "NCHW", sides, 1, ceil_mode, count_include_pad)
-    return ops.squeeze(op(ops.expand_dims(input_x, 2)), 2)
-
-
-def avg_pool3d(
-    input_x: Any, kernel_size: Any = 1, stride: Any = 1, padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: Any = 0,
-) -> Any:  # fmt: skip
-    """The mean of every window over depth, height and width."""
-    op = ops.AvgPool3D(
-        kernel_size, stride, "pad", "NCDHW", padding, 1, ceil_mode, count_include_pad, divisor_override or None
-    )
-    return op(input_x)
-
-
-def adaptive_avg_pool1d(input: Any, output_size: int) -> Any:
-    """Means of `output_size` windows that cover [n, c, l]."""
-    return ops.squeeze(ops.AdaptiveAvgPool2D((1, output_size))(ops.expand_dims(input, 2)), 2)
-
-
-def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
-    """Means of as many windows as `output_size` says, which cover images [n, c, h, w]."""
-    return ops.AdaptiveAvgPool2D(output_size)(input)
-
-
-def adaptive_avg_pool3d(input: Any, output_size: Any) -> Any:
-    """The same over depth, height and width."""
-    return ops.AdaptiveAvgPool3D(output_size)(input)
+    out = op(input, weight, (input.shape[0], weight.shape[1] * groups, *size))
+    return out if bias is None else ops.BiasAdd()(out, bias)
 
 
 def batch_norm(
@@ -134,26 +89,3 @@ def group_norm(x: Any, num_groups: int, weight: Any = None, bias: Any = None, ep
     if bias is not None:
         out = out + ops.reshape(bias, channel)
     return out
-
-
-def interpolate(
-    input: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: Any = None,
-    recompute_scale_factor: Any = None,
-) -> Any:  # fmt: skip
-    """Images [n, c, h, w] of another size, by the nearest places or, with mode "bilinear", linearly."""
-    if mode not in ("nearest", "bilinear"):
-        raise ApiValueError(f"interpolate: mode must be 'nearest' or 'bilinear', not {mode!r}")
-    if len(input.shape) != 4:
-        raise ApiValueError(f"interpolate: the input must have 4 dimensions, but its shape is {input.shape}")
-    if (size is None) == (scale_factor is None):
-        raise ApiValueError("interpolate: give one of size and scale_factor")
-    if size is None:
-        factors = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor, scale_factor)
-        sizes = tuple(int(n * f) for n, f in zip(input.shape[2:], factors))  # noqa: B905  # read by the front end
-    else:
-        sizes = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
-    if mode == "nearest":
-        if align_corners:
-            raise ApiTypeError("interpolate: align_corners has no meaning for mode 'nearest'")
-        return ops.ResizeNearestNeighbor(sizes)(input)
-    return ops.ResizeBilinear(sizes, bool(align_corners), not align_corners)(input)

@@ -87,7 +87,7 @@ def _class_loss(
     check_number(name, "label_smoothing", label_smoothing, 0.0, 1.0 + 1e-12)
     classes = inputs.shape[axis]
     counts = ops.NotEqual()(target, ignore_index)
-    hit = ops.OneHot(axis)(target, classes, 1.0, 0.0) > 0.0
+    hit = ops.OneHot(axis, 0, 0, classes, ignore_index)(target, classes, 1.0, 0.0) > 0.0
     scaled = inputs
     if weight is not None:
         weight = ops.Reshape()(ops.cast(weight, inputs.dtype), class_shape(name, weight.shape, inputs.shape, axis))

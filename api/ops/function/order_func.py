@@ -10,14 +10,17 @@ from mspc.api.ops.index_arguments import (
     diagonal_order,
     diagonal_places,
     inside,
-    margin_places,
     margins,
+    mesh_shapes,
     outside,
+    outside_pairs,
     places_in,
+    turned_plane,
     turns,
 )
 from mspc.api.ops.index_arguments import nonzero as places_known_now
 from mspc.api.ops.method_table import tensor_method
+from mspc.ir.types import INT64
 
 
 @tensor_method()
@@ -31,6 +34,65 @@ def argsort(input: Any, axis: int = -1, descending: bool = False) -> Any:
     """The places that the elements come from when they stand in order along `axis`, Int32."""
     _, places = ops.Sort(axis, descending)(input)
     return places
+
+
+def max(input: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """(the greatest elements along `axis`, their places, Int64); over all elements the place is 0."""
+    return _extremum(ops.ArgMaxWithValue, input, axis, keepdims)
+
+
+def min(input: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """(the least elements along `axis`, their places, Int64); over all elements the place is 0."""
+    return _extremum(ops.ArgMinWithValue, input, axis, keepdims)
+
+
+def _extremum(kind: Any, x: Any, axis: Any, keepdims: bool) -> Any:
+    if axis is None:
+        _, value = kind(0, False)(ops.reshape(x, (-1,)))
+        return value, ops.zeros((), INT64)
+    places, values = kind(axis, keepdims)(x)
+    return values, ops.cast(places, INT64)
+
+
+def fliplr(input: Any) -> Any:
+    """Elements turned round along dimension 1."""
+    return ops.ReverseV2((1,))(input)
+
+
+def flipud(input: Any) -> Any:
+    """Elements turned round along dimension 0."""
+    return ops.ReverseV2((0,))(input)
+
+
+def rot90(input: Any, k: int, dims: Any) -> Any:
+    """The plane of two dimensions turned by k quarters, from the first of them towards the second."""
+    first, second = turned_plane("rot90", dims, len(input.shape))
+    quarters = k % 4
+    if quarters == 0:
+        return input
+    if quarters == 2:
+        return ops.ReverseV2((first, second))(input)
+    turned = ops.swapaxes(input, first, second)
+    return ops.ReverseV2((first if quarters == 1 else second,))(turned)
+
+
+def meshgrid(*inputs: Any, indexing: str = "xy") -> Any:
+    """Every vector spread over the grid of all, a tuple; with indexing "xy" the first two dimensions change places."""
+    given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)) else inputs
+    own, whole = mesh_shapes("meshgrid", [x.shape if hasattr(x, "shape") else None for x in given], indexing)
+    return tuple([ops.broadcast_to(ops.reshape(given[i], own[i]), whole) for i in range(len(given))])
+
+
+def repeat_interleave(input: Any, repeats: int, axis: Any = None) -> Any:
+    """Every slice along `axis` repeated, every element where that is None."""
+    if axis is None:
+        return ops.RepeatInterleaveInt()(ops.Reshape()(input, (-1,)), repeats, 0)
+    return ops.RepeatInterleaveInt()(input, repeats, axis)
+
+
+def repeat_elements(x: Any, rep: int, axis: int = 0) -> Any:
+    """Every slice along `axis` repeated."""
+    return ops.RepeatInterleaveInt()(x, rep, axis)
 
 
 @tensor_method()
@@ -87,18 +149,24 @@ def pad(input_x: Any, padding: Any, mode: str = "constant", value: Any = None) -
     pairs = margins("pad", padding, input_x.shape, mode, value)
     if mode == "constant":
         return _with_constant(input_x, pairs, 0 if value is None else value)
-    for d in range(len(pairs)):
-        if pairs[d] != (0, 0):
-            input_x = ops.Gather()(input_x, margin_places(mode, input_x.shape[d], pairs[d]), d)
-    return input_x
+    added = outside_pairs(pairs)
+    if any(map(any, added)):
+        input_x = ops.MirrorPad({"replicate": "edge"}.get(mode, mode))(input_x, added)
+    return _inside(input_x, pairs)
 
 
 def _with_constant(x: Any, pairs: Any, value: Any) -> Any:
+    x = _inside(x, pairs)
+    added = outside(pairs)
+    return ops.PadV3()(x, added, ops.cast(value, x.dtype)) if any(added) else x
+
+
+def _inside(x: Any, pairs: Any) -> Any:
+    """What negative margins leave."""
     begin, end, strides = inside(x.shape, pairs)
     if (begin, end) != ((0,) * len(pairs), x.shape):
         x = ops.StridedSlice()(x, begin, end, strides)
-    added = outside(pairs)
-    return ops.PadV3()(x, added, ops.cast(value, x.dtype)) if any(added) else x
+    return x
 
 
 @tensor_method()

@@ -8,6 +8,7 @@ from mspc.api.mint.functions import amax as amax
 from mspc.api.mint.functions import amin as amin
 from mspc.api.mint.functions import any as any
 from mspc.api.ops.function.array_func import arange as arange
+from mspc.api.mint.functions import argmax as argmax
 from mspc.api.mint.functions import argsort as argsort
 from mspc.ops import asin as asin
 from mspc.ops import atan as atan
@@ -65,6 +66,7 @@ from mspc.api.mint.functions import matmul as matmul
 from mspc.api.mint.functions import max as max
 from mspc.ops import maximum as maximum
 from mspc.api.mint.functions import mean as mean
+from mspc.api.mint.functions import meshgrid as meshgrid
 from mspc.api.mint.functions import min as min
 from mspc.ops import minimum as minimum
 from mspc.ops import mul as mul

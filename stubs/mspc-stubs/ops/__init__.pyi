@@ -9,9 +9,13 @@ from mspc.api.ops.multitype import MultitypeFuncGraph as MultitypeFuncGraph
 from mspc.api.communication.group import ReduceOp as ReduceOp
 from mspc.api.nn.virtual_dataset import _VirtualDataset as _VirtualDataset
 from mspc.api.ops.compile_time import _primexpr as _primexpr
-from mspc.api.ops.function.conv_func import adaptive_avg_pool1d as adaptive_avg_pool1d
-from mspc.api.ops.function.conv_func import adaptive_avg_pool2d as adaptive_avg_pool2d
-from mspc.api.ops.function.conv_func import adaptive_avg_pool3d as adaptive_avg_pool3d
+from mspc.api.ops.function.pool_func import adaptive_avg_pool1d as adaptive_avg_pool1d
+from mspc.api.ops.function.pool_func import adaptive_avg_pool2d as adaptive_avg_pool2d
+from mspc.api.ops.function.pool_func import adaptive_avg_pool3d as adaptive_avg_pool3d
+from mspc.api.ops.function.pool_func import adaptive_max_pool1d as adaptive_max_pool1d
+from mspc.api.ops.function.pool_func import adaptive_max_pool2d as adaptive_max_pool2d
+from mspc.api.ops.function.pool_func import adaptive_max_pool3d as adaptive_max_pool3d
+from mspc.api.ops.function.image_func import affine_grid as affine_grid
 from mspc.api.ops.function.math_func import all as all
 from mspc.api.ops.function.math_func import amax as amax
 from mspc.api.ops.function.math_func import amin as amin
@@ -20,16 +24,19 @@ from mspc.api.ops.function.array_func import arange as arange
 from mspc.api.ops.function.math_func import argmax as argmax
 from mspc.api.ops.function.math_func import argmin as argmin
 from mspc.api.ops.function.order_func import argsort as argsort
-from mspc.api.ops.function.conv_func import avg_pool1d as avg_pool1d
-from mspc.api.ops.function.conv_func import avg_pool2d as avg_pool2d
-from mspc.api.ops.function.conv_func import avg_pool3d as avg_pool3d
+from mspc.api.ops.function.pool_func import avg_pool1d as avg_pool1d
+from mspc.api.ops.function.pool_func import avg_pool2d as avg_pool2d
+from mspc.api.ops.function.pool_func import avg_pool3d as avg_pool3d
 from mspc.api.ops.function.conv_func import batch_norm as batch_norm
+from mspc.api.ops.function.image_func import batch_to_space_nd as batch_to_space_nd
+from mspc.api.ops.function.random_func import bernoulli as bernoulli
 from mspc.api.ops.function.loss_func import binary_cross_entropy as binary_cross_entropy
 from mspc.api.ops.function.loss_func import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
 from mspc.api.ops.function.array_func import broadcast_to as broadcast_to
 from mspc.api.ops.function.array_func import cat as cat
 from mspc.api.ops.function.math_func import ceil as ceil
 from mspc.api.ops.function.activation_func import celu as celu
+from mspc.api.ops.function.image_func import channel_shuffle as channel_shuffle
 from mspc.api.ops.function.array_func import chunk as chunk
 from mspc.api.ops.function.math_func import clamp as clamp
 from mspc.api.ops.function.math_func import clip as clip
@@ -40,7 +47,9 @@ from mspc.api.ops.compile_time import constexpr as constexpr
 from mspc.api.ops.function.conv_func import conv1d as conv1d
 from mspc.api.ops.function.conv_func import conv2d as conv2d
 from mspc.api.ops.function.conv_func import conv3d as conv3d
+from mspc.api.ops.function.conv_func import conv_transpose2d as conv_transpose2d
 from mspc.api.ops.function.loss_func import cosine_embedding_loss as cosine_embedding_loss
+from mspc.api.ops.function.image_func import crop_and_resize as crop_and_resize
 from mspc.api.ops.function.loss_func import cross_entropy as cross_entropy
 from mspc.api.ops.function.math_func import cumprod as cumprod
 from mspc.api.ops.function.math_func import cumsum as cumsum
@@ -51,6 +60,9 @@ from mspc.api.ops.function.order_func import diagonal as diagonal
 from mspc.api.ops.function.math_func import div as div
 from mspc.api.ops.function.math_func import divide as divide
 from mspc.api.ops.function.nn_func import dropout as dropout
+from mspc.api.ops.function.image_func import dropout1d as dropout1d
+from mspc.api.ops.function.image_func import dropout2d as dropout2d
+from mspc.api.ops.function.image_func import dropout3d as dropout3d
 from mspc.api.ops.function.nn_func import dropout_ext as dropout_ext
 from mspc.api.ops.function.array_func import dtype as dtype
 from mspc.api.ops.function.einsum_func import einsum as einsum
@@ -60,7 +72,10 @@ from mspc.api.ops.function.activation_func import fast_gelu as fast_gelu
 from mspc.api.ops.function.nn_func import flash_attention_score as flash_attention_score
 from mspc.api.ops.function.array_func import flatten as flatten
 from mspc.api.ops.function.array_func import flip as flip
+from mspc.api.ops.function.order_func import fliplr as fliplr
+from mspc.api.ops.function.order_func import flipud as flipud
 from mspc.api.ops.function.math_func import floor as floor
+from mspc.api.ops.function.image_func import fold as fold
 from mspc.api.ops.function.array_func import full as full
 from mspc.api.ops.function.array_func import full_like as full_like
 from mspc.api.ops.function.array_func import gather as gather
@@ -70,6 +85,7 @@ from mspc.api.ops.function.loss_func import gaussian_nll_loss as gaussian_nll_lo
 from mspc.api.ops.function.activation_func import gelu as gelu
 from mspc.api.ops.function.activation_func import glu as glu
 from mspc.api.common.gradient import grad as grad
+from mspc.api.ops.function.image_func import grid_sample as grid_sample
 from mspc.api.ops.function.conv_func import group_norm as group_norm
 from mspc.api.ops.function.activation_func import hardshrink as hardshrink
 from mspc.api.ops.function.activation_func import hardsigmoid as hardsigmoid
@@ -77,7 +93,7 @@ from mspc.api.ops.function.activation_func import hardswish as hardswish
 from mspc.api.ops.function.activation_func import hardtanh as hardtanh
 from mspc.api.ops.function.loss_func import hinge_embedding_loss as hinge_embedding_loss
 from mspc.api.ops.function.loss_func import huber_loss as huber_loss
-from mspc.api.ops.function.conv_func import interpolate as interpolate
+from mspc.api.ops.function.image_func import interpolate as interpolate
 from mspc.api.ops.function.loss_func import kl_div as kl_div
 from mspc.api.ops.function.loss_func import l1_loss as l1_loss
 from mspc.api.ops.function.nn_func import layer_norm as layer_norm
@@ -86,23 +102,37 @@ from mspc.api.ops.function.array_func import linspace as linspace
 from mspc.api.ops.function.activation_func import log_softmax as log_softmax
 from mspc.api.ops.function.activation_func import logsigmoid as logsigmoid
 from mspc.api.ops.function.math_func import logsumexp as logsumexp
+from mspc.api.ops.function.pool_func import lp_pool1d as lp_pool1d
+from mspc.api.ops.function.pool_func import lp_pool2d as lp_pool2d
+from mspc.api.ops.function.image_func import lrn as lrn
 from mspc.api.ops.function.loss_func import margin_ranking_loss as margin_ranking_loss
 from mspc.api.ops.function.array_func import masked_fill as masked_fill
 from mspc.api.ops.function.math_func import matmul as matmul
-from mspc.api.ops.function.conv_func import max_pool2d as max_pool2d
-from mspc.api.ops.function.conv_func import max_pool3d as max_pool3d
+from mspc.api.ops.function.order_func import max as max
+from mspc.api.ops.function.pool_func import max_pool2d as max_pool2d
+from mspc.api.ops.function.pool_func import max_pool3d as max_pool3d
+from mspc.api.ops.function.pool_func import max_unpool1d as max_unpool1d
+from mspc.api.ops.function.pool_func import max_unpool2d as max_unpool2d
+from mspc.api.ops.function.pool_func import max_unpool3d as max_unpool3d
 from mspc.api.ops.function.math_func import mean as mean
+from mspc.api.ops.function.order_func import meshgrid as meshgrid
+from mspc.api.ops.function.order_func import min as min
 from mspc.api.ops.function.activation_func import mish as mish
 from mspc.api.ops.function.loss_func import mse_loss as mse_loss
 from mspc.api.ops.function.loss_func import nll_loss as nll_loss
 from mspc.api.ops.function.order_func import nonzero as nonzero
 from mspc.api.ops.function.norm_func import norm as norm
+from mspc.api.ops.function.random_func import normal as normal
 from mspc.api.ops.function.array_func import one_hot as one_hot
 from mspc.api.ops.function.array_func import ones as ones
 from mspc.api.ops.function.array_func import ones_like as ones_like
 from mspc.api.ops.function.order_func import pad as pad
+from mspc.api.ops.function.image_func import pixel_shuffle as pixel_shuffle
+from mspc.api.ops.function.image_func import pixel_unshuffle as pixel_unshuffle
 from mspc.api.ops.function.activation_func import prelu as prelu
 from mspc.api.ops.function.math_func import prod as prod
+from mspc.api.ops.function.random_func import rand as rand
+from mspc.api.ops.function.random_func import randn as randn
 from mspc.api.ops.function.array_func import rank as rank
 from mspc.api.ops.function.math_func import reduce_all as reduce_all
 from mspc.api.ops.function.math_func import reduce_any as reduce_any
@@ -111,8 +141,11 @@ from mspc.api.ops.function.math_func import reduce_mean as reduce_mean
 from mspc.api.ops.function.math_func import reduce_min as reduce_min
 from mspc.api.ops.function.math_func import reduce_prod as reduce_prod
 from mspc.api.ops.function.math_func import reduce_sum as reduce_sum
+from mspc.api.ops.function.order_func import repeat_elements as repeat_elements
+from mspc.api.ops.function.order_func import repeat_interleave as repeat_interleave
 from mspc.api.parallel.reshard import reshard as reshard
 from mspc.api.ops.function.order_func import roll as roll
+from mspc.api.ops.function.order_func import rot90 as rot90
 from mspc.api.ops.function.math_func import round as round
 from mspc.api.ops.function.array_func import scalar_to_array as scalar_to_array
 from mspc.api.ops.function.array_func import scalar_to_tensor as scalar_to_tensor
@@ -128,9 +161,11 @@ from mspc.api.ops.function.activation_func import softplus as softplus
 from mspc.api.ops.function.activation_func import softshrink as softshrink
 from mspc.api.ops.function.activation_func import softsign as softsign
 from mspc.api.ops.function.order_func import sort as sort
+from mspc.api.ops.function.image_func import space_to_batch_nd as space_to_batch_nd
 from mspc.api.ops.function.array_func import split as split
 from mspc.api.ops.function.array_func import squeeze as squeeze
 from mspc.api.ops.function.array_func import stack as stack
+from mspc.api.ops.function.random_func import standard_normal as standard_normal
 from mspc.api.ops.function.norm_func import std as std
 from mspc.api.ops.function.norm_func import std_mean as std_mean
 from mspc.api.ops.function.array_func import strided_slice as strided_slice
@@ -145,8 +180,12 @@ from mspc.api.ops.function.loss_func import triplet_margin_loss as triplet_margi
 from mspc.api.ops.function.array_func import triu as triu
 from mspc.api.ops.function.math_func import true_divide as true_divide
 from mspc.api.ops.function.math_func import trunc as trunc
+from mspc.api.ops.function.array_func import tuple_to_array as tuple_to_array
 from mspc.api.ops.function.order_func import unbind as unbind
+from mspc.api.ops.function.image_func import unfold as unfold
+from mspc.api.ops.function.random_func import uniform as uniform
 from mspc.api.ops.function.order_func import unstack as unstack
+from mspc.api.ops.function.image_func import upsample as upsample
 from mspc.api.common.gradient import value_and_grad as value_and_grad
 from mspc.api.ops.function.norm_func import var as var
 from mspc.api.ops.function.norm_func import var_mean as var_mean
@@ -179,6 +218,12 @@ class AdaptiveAvgPool3D(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class AdaptiveAvgPool3DGrad(Primitive):
     """The gradient of AdaptiveAvgPool3D's images."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AdaptiveMaxPool2D(Primitive):
+    """The greatest values of as many windows as the result has places, which cover the image, and their places."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class AdaptiveMaxPool3D(Primitive):
+    """AdaptiveMaxPool2D over depth, height and width; places are Int32. Called as `AdaptiveMaxPool3D()(x, sizes)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Add(Primitive):
     """x + y."""
@@ -262,7 +307,7 @@ class AvgPool(Primitive):
     """The mean of every window over height and width; padding does not count unless asked for."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class AvgPool3D(Primitive):
-    """The mean of every window over depth, height and width."""
+    """The mean of every window over depth, height and width; padding counts unless asked for."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class AvgPool3DGrad(Primitive):
     """The gradient of AvgPool3D's images."""
@@ -293,6 +338,12 @@ class BatchNormGradInput(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class BatchNormGradSums(Primitive):
     """Sums over a rank's elements of every channel: of the gradient times the normalised x, and of the gradient."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BatchStatistics(Primitive):
+    """(mean, variance) of every channel of x, counted along dimension `axis`; moving statistics, operands 1 and 2, are"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BatchToSpaceND(Primitive):
+    """The reverse of SpaceToBatchND; `crops` are the places that are left out at the sides."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class BesselI0(Primitive):
     """The modified Bessel function of the first kind, of order 0."""
@@ -345,6 +396,12 @@ class BitwiseOr(Primitive):
 class BitwiseXor(Primitive):
     """The bits that exactly one has."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BoundingBoxDecode(Primitive):
+    """The boxes that differ so from anchors: the reverse of BoundingBoxEncode, within an image of `max_shape` (height,"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class BoundingBoxEncode(Primitive):
+    """How boxes [n, 4] differ from anchors [n, 4]: the centre's distance over the anchor's sides and the logarithm of"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Broadcast(Primitive):
     """The tensors of `root_rank` on every rank of the group; takes and returns a tuple, as in MindSpore."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -366,8 +423,14 @@ class ChannelMean(Primitive):
 class ChannelVariance(Primitive):
     """The sum of the squared distances from the mean of every channel divided by `count`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ChannelWindowSum(Primitive):
+    """The sum over each channel and those around it."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class CheckValid(Primitive):
     """Whether boxes[n, 4] (x0, y0, x1, y1) lie inside an image: metas[3] is its height, width and ratio."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Col2Im(Primitive):
+    """Images [n, c, *output_size] whose places are the sums of what columns [n, c, places of a window, positions] have"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Concat(Primitive):
     """The tensors in a row along `axis`, which must stay whole. Called as `Concat(axis)((a, b))`."""
@@ -402,6 +465,15 @@ class Cos(Primitive):
 class Cosh(Primitive):
     """Hyperbolic cosine."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class CropAndResize(Primitive):
+    """Parts [boxes, *crop_size, c] of images [n, h, w, c]: boxes [number, 4] are y1, x1, y2, x2 from 0 to 1, and"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class CropAndResizeGradBoxes(Primitive):
+    """The gradient of CropAndResize's boxes."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class CropAndResizeGradImage(Primitive):
+    """The gradient of CropAndResize's images, of shape `image_size`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class CumProd(Primitive):
     """Running products along an axis. Called as `CumProd(exclusive, reverse)(x, axis)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -418,6 +490,9 @@ def DType(*args: Any, **kwargs: Any) -> Any:
     """partial(func, *args, **keywords) - new function with partial application"""
 class Depend(Primitive):
     """The first operand, once all others have run."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class DepthToSpace(Primitive):
+    """Images whose channels, in groups of block_size * block_size, are blocks of places; a block's place is the more"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Div(Primitive):
     """x / y."""
@@ -503,11 +578,17 @@ class FloorDiv(Primitive):
 class FloorMod(Primitive):
     """x - floor(x / y) * y; the sign is that of y."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FmodScalar(Primitive):
+    """The remainder with the sign of the dividend, of a division by a number."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class FmodTensor(Primitive):
     """The remainder with the sign of the dividend."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class FusedElementwise(Primitive):
     """The operators of `body`, one a line, each applied to operands x0, x1, ... and results t0, t1, ... of lines."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FusedInferAttentionScore(Primitive):
+    """Attention over prompts or one query for each sequence: (attention_out, softmax_lse); see ServingAttention."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class FusedLayerNorm(Primitive):
     """LayerNorm of the last dimension, computed in the element type of gamma and beta whatever x has; the normalised x"""
@@ -551,6 +632,18 @@ class Greater(Primitive):
 class GreaterEqual(Primitive):
     """x >= y."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class GridSampler2D(Primitive):
+    """Images [n, c, h, w] read at a grid [n, h', w', 2]: [n, c, h', w']."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class GridSampler2DGrad(Primitive):
+    """The gradients of GridSampler2D's images and grid."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class GridSampler3D(Primitive):
+    """Images [n, c, d, h, w] read at a grid [n, d', h', w', 3]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class GridSampler3DGrad(Primitive):
+    """The gradients of GridSampler3D's images and grid."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class GroupedUpdate(Primitive):
     """`count` times the operator `update`, written as a line without operands: `AssignAdd()`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -566,8 +659,17 @@ class HSwish(Primitive):
 class Hypot(Primitive):
     """The square root of x^2 + y^2."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IOU(Primitive):
+    """[m, n]: the area that boxes [n, 4] and true boxes [m, 4] share over that of both (mode 'iou'), or over that of"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Identity(Primitive):
     """x itself."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Im2Col(Primitive):
+    """[n, c, places of a window, positions] of images [n, c, h, w]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IncreFlashAttention(Primitive):
+    """Attention of one query for each sequence, over keys and values that are kept; see ServingAttention. The lengths"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class IndexSelect(Primitive):
     """Slices of a tensor along `axis`. Called as `IndexSelect()(input, axis, index)`."""
@@ -610,6 +712,9 @@ class L2Normalize(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class L2NormalizeGrad(Primitive):
     """Gradient of L2Normalize, of (x, its result, dout)."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LRN(Primitive):
+    """x / (bias + alpha * (the sum of the squares of the channels around))**beta; the channels stay whole."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class LayerNorm(Primitive):
     """(x - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and variance: a tuple of three."""
@@ -692,8 +797,23 @@ class MaxPool3D(Primitive):
 class MaxPool3DGrad(Primitive):
     """The gradient of MaxPool3D's images."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MaxPool3DWithArgmax(Primitive):
+    """MaxPool3D with `pads` and the places that its values come from, counted over depth, height and width."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class MaxPoolGrad(Primitive):
     """The gradient of MaxPool's images, from them, the result and its gradient."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MaxPoolWithArgmax(Primitive):
+    """MaxPool and the places that its values come from, counted over channels, height and width, Int32."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MaxPoolWithArgmaxV2(Primitive):
+    """MaxPool with `pads` and the places that its values come from, counted over height and width; strides of None are"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MaxUnpool2D(Primitive):
+    """Zeros with the values of x at the places `argmax`, which MaxPoolWithArgmaxV2 tells, in images [n, c, h, w]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MaxUnpool3D(Primitive):
+    """MaxUnpool2D of images [n, c, d, h, w]."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Maximum(Primitive):
     """The larger of x and y; half the gradient goes to each where they are equal."""
@@ -710,17 +830,29 @@ class MinDim(Primitive):
 class Minimum(Primitive):
     """The smaller of x and y; half the gradient goes to each where they are equal."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MirrorPad(Primitive):
+    """x with margins in which it is mirrored: about its last element (mode 'REFLECT') or behind it ('SYMMETRIC')."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MirrorPadGrad(Primitive):
+    """The gradient of what MirrorPad gave margins: every element gets what all its copies got."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Mish(Primitive):
     """x * tanh(log(1 + exp(x))); Misra, arXiv 1908.08681."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Mod(Primitive):
     """The remainder of the division truncated towards 0; the sign is that of x."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MovingStatistics(Primitive):
+    """`mean`, with moving statistics, operands 1 and 2, updated from it and `variance`, which are those of `count`"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Mul(Primitive):
     """x * y."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class MulNoNan(Primitive):
     """x * y, and 0 where y is 0, even when x is infinite or not a number."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class NMSWithMask(Primitive):
+    """(boxes [n, 5] with a score behind, the best first; 0 to n, Int32; which are left): a box goes if one that is left"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class NanToNum(Primitive):
     """x with other numbers in place of NaN and the infinities. Called as `NanToNum()(x, nan, posinf, neginf)`."""
@@ -766,6 +898,15 @@ class PasteSlices(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Pow(Primitive):
     """x to the power y."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class PromptFlashAttention(Primitive):
+    """Attention over whole prompts; see ServingAttention. Quantised operands are not built."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ROIAlign(Primitive):
+    """The means of features [n, c, h, w] in the places of boxes [number, 5], which are the image's number, x1, y1, x2,"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ROIAlignGrad(Primitive):
+    """The gradient of ROIAlign's features, of shape `xdiff_shape`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Range(Primitive):
     """start, start + delta, ... below limit. Called as `Range()(start, limit, delta)`."""
@@ -841,17 +982,41 @@ class RepeatInterleaveTensor(Primitive):
 class Reshape(Primitive):
     """x in another shape; one -1 stands for what is left. Called as `Reshape()(x, shape)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ResizeBicubic(Primitive):
+    """Images of another size, by cubic interpolation. Called as `ResizeBicubic(...)(x, size)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ResizeBicubicGrad(Primitive):
+    """The gradient of ResizeBicubic's images."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ResizeBilinear(Primitive):
     """Images of another size, by linear interpolation along height and width."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ResizeBilinearGrad(Primitive):
     """The gradient of ResizeBilinear's images."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ResizeBilinearV2(Primitive):
+    """ResizeBilinear, called as `ResizeBilinearV2(...)(x, size)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ResizeBilinearV2Grad(Primitive):
+    """The gradient of ResizeBilinearV2's images."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ResizeNearest3D(Primitive):
+    """ResizeNearestNeighbor of [n, c, d, h, w]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ResizeNearest3DGrad(Primitive):
+    """The gradient of ResizeNearest3D's images."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ResizeNearestNeighbor(Primitive):
     """Images of another size, every place the nearest one of the image."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ResizeNearestNeighborGrad(Primitive):
     """The gradient of ResizeNearestNeighbor's images."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ResizeTrilinear(Primitive):
+    """ResizeBilinear of [n, c, d, h, w]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ResizeTrilinearGrad(Primitive):
+    """The gradient of ResizeTrilinear's images."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ReverseV2(Primitive):
     """x with the order of its elements turned round along `axis`."""
@@ -951,6 +1116,8 @@ class SingularValuesGrad(Primitive):
 class Sinh(Primitive):
     """Hyperbolic sine."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+def Size(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
 class Slice(Primitive):
     """x[begin : begin + size] in every dimension; a size of -1 takes the rest. `Slice()(x, begin, size)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -986,6 +1153,12 @@ class Sort(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class SortExt(Primitive):
     """x in order along `dim`, and the places that the elements come from: a tuple of two. Equal ones keep their order."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SpaceToBatchND(Primitive):
+    """Places with `paddings` of zeros around them, whose places within a block become images of the batch; a block's"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SpaceToDepth(Primitive):
+    """The reverse of DepthToSpace: every block of places becomes channels of one place."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class SparseGatherV2(Primitive):
     """Rows of a table, as Gather."""
@@ -1110,6 +1283,8 @@ class TruncateMod(Primitive):
 class TupleGetItem(Primitive):
     """Element `index` of a tuple."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+def TupleToArray(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
 class UniformCandidateSampler(Primitive):
     """num_sampled classes of 0 to range_max - 1, each as likely as the others, for true classes x [batch, num_true]: a"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...

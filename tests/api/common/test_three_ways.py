@@ -34,6 +34,7 @@ SIGNS = Tensor(np.array([[1, -1, 1, -1], [-1, -1, 1, 1]], np.int32))
 
 IMAGE = Tensor(GENERATOR.random((1, 2, 4, 4), np.float32))
 ZEROS = Tensor(np.zeros(2, np.float32))
+SPREAD = Tensor(np.array([[0, 3, 5, 6], [1, 2, 4, 7]]))
 
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys("bmm batch_matmul".split(), (THREE, Tensor(GENERATOR.random((2, 4, 3), np.float32)))),
@@ -78,6 +79,22 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "avg_pool3d": (IMAGE[None], 1), "max_pool3d": (IMAGE[None], 1), "adaptive_avg_pool2d": (IMAGE, 2),
     "adaptive_avg_pool3d": (IMAGE[None], 1), "interpolate": (IMAGE, (2, 3)), "group_norm": (IMAGE, 2),
     "batch_norm": (IMAGE, ZEROS, ZEROS + 1, ZEROS + 2, ZEROS),
+    **dict.fromkeys("pixel_shuffle lrn".split(), (IMAGE[:, :1], 1)), "pixel_unshuffle": (IMAGE, 2),
+    "channel_shuffle": (IMAGE, 2), "unfold": (IMAGE, 2), "fold": (IMAGE.reshape(1, 8, 4), (3, 3), 2),
+    **dict.fromkeys("upsample adaptive_max_pool2d".split(), (IMAGE, (2, 3))),
+    **dict.fromkeys("adaptive_max_pool1d".split(), (IMAGE[0], 2)), "adaptive_max_pool3d": (IMAGE[None], 1),
+    "lp_pool1d": (IMAGE[0], 2, 2), "lp_pool2d": (IMAGE, 2, 2),
+    "max_unpool1d": (IMAGE[0, :, 0], SPREAD, 2), "max_unpool2d": (IMAGE[:, :1, :1], SPREAD[:1].reshape(1, 1, 1, 4), 2),
+    "max_unpool3d": (IMAGE[None, :, :1, :1], SPREAD[:1].reshape(1, 1, 1, 1, 4), 2),
+    "conv_transpose2d": (IMAGE, Tensor(GENERATOR.random((2, 3, 2, 2), np.float32)), None, 2),
+    "grid_sample": (IMAGE, Tensor(GENERATOR.random((1, 3, 3, 2), np.float32))),
+    "affine_grid": (THREE[:1, :2, :3], (1, 2, 3, 3)),
+    "crop_and_resize": (IMAGE, Y, Tensor(np.zeros(2, np.int32)), (2, 3)),
+    "space_to_batch_nd": (IMAGE, (2, 2), ((0, 0), (0, 0))),
+    "batch_to_space_nd": (IMAGE.reshape(4, 2, 2, 2), (2, 2), ((0, 0), (0, 1))),
+    "dropout1d": (IMAGE[0], 0.5, False), "dropout2d": (IMAGE, 0.5, False), "dropout3d": (IMAGE[None], 0.5, False),
+    "rot90": (X, 1, (0, 1)), "meshgrid": (X[0], Y[0]), "tuple_to_array": ((1, 2, 3),),
+    "repeat_interleave": (X, 2, 1), "repeat_elements": (X, 2, 1),
     "apply_rotary_pos_emb_": (IMAGE, IMAGE, IMAGE, IMAGE, PLACES[:1]),
     "cosine_embedding_loss": (X, Y, SIGNS[0, :2]), "prelu": (X, Y[0, :1]), "threshold": (X, 0.3, 0.1),
 }  # fmt: skip
@@ -90,6 +107,7 @@ OWN_ARGUMENTS = {
     "the shape may stand without parentheses": "reshape view expand broadcast_to tile transpose permute t",
     "the arguments have other names or another order": "sum argmax argmin unsqueeze",
     "a method starts at dimension 0, the function at 1": "flatten",
+    "a method gives the values, the function their places too": "max min",
 }
 """Names that are functions too, but as methods take their arguments otherwise, as in MindSpore."""
 ONLY_METHODS = {
@@ -97,12 +115,14 @@ ONLY_METHODS = {
     "ops has copies by assignment": "copy clone contiguous",
     "ops has shape, rank and size": "dim ndimension numel is_floating_point",
     "ops has reshape, broadcast_to and swapaxes": "view reshape_as view_as ravel expand expand_as swapdims t",
-    "ops has amax, amin and repeat_interleave of mint": "max min repeat",
+    "ops has repeat_interleave": "repeat",
 }
 """Methods without a function of their name."""
 ONLY_FUNCTIONS = {
     "no tensor stands first": """full zeros ones arange eye fill scalar_to_array scalar_to_tensor concat cat stack addn
-        clip_by_global_norm select where tensordump einsum linspace""",
+        clip_by_global_norm select where tensordump einsum linspace meshgrid tuple_to_array rand randn normal uniform
+        standard_normal""",
+    "methods of the name are to come": "bernoulli fliplr flipud rot90 fold unfold repeat_interleave",
     "MindSpore has no method of the name": """zeros_like ones_like full_like one_hot strided_slice slice dense
         log_softmax flash_attention_score layer_norm mse_loss l1_loss nll_loss cross_entropy dropout reduce_sum
         reduce_mean clip_by_value batch_matmul bias_add floor_mod gelu relu6 silu softplus stop_gradient tensor_pow
@@ -115,13 +135,19 @@ ONLY_FUNCTIONS = {
         bessel_i0 bessel_i0e bessel_i1 bessel_i1e bessel_j0 bessel_j1 bessel_k0 bessel_k0e bessel_k1 bessel_k1e
         bessel_y0 bessel_y1 conv1d conv2d conv3d avg_pool1d avg_pool2d avg_pool3d max_pool2d max_pool3d
         adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d batch_norm group_norm interpolate
-        apply_rotary_pos_emb_""",
+        apply_rotary_pos_emb_ adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d affine_grid batch_to_space_nd
+        channel_shuffle conv_transpose2d crop_and_resize dropout1d dropout2d dropout3d grid_sample lp_pool1d lp_pool2d
+        lrn max_unpool1d max_unpool2d max_unpool3d pixel_shuffle pixel_unshuffle repeat_elements space_to_batch_nd
+        upsample""",
     "an attribute says it": "shape rank size dtype",
     "a graph's statement, nothing to compute": "assign assign_add assign_sub depend",
 }
-NOT_CALLED = {*"assign assign_add assign_sub depend tensordump nonzero".split(), "dtype"}
-"""They change a parameter, order statements, write a file, or need what is known at compile time: tests of their own
-call them. No graph returns a dtype."""
+NOT_CALLED = {
+    *"assign assign_add assign_sub depend tensordump nonzero dtype".split(),
+    *"rand randn normal uniform standard_normal bernoulli".split(),
+}
+"""They change a parameter, order statements, write a file, draw other numbers at every call, or need what is known at
+compile time: tests of their own call them. No graph returns a dtype."""
 PROPERTIES = {"type"}
 """A Tensor outside of a graph says with it what it is, element type and shape."""
 

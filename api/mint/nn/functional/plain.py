@@ -1,11 +1,11 @@
-"""Functions of `mint.nn.functional`; compiled as those of `mint`."""
+"""Activations, layers and losses as functions."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.checked import checked
+from mspc.api.errors import ApiValueError
 
 
 def relu(input: Any, inplace: bool = False) -> Any:
@@ -118,6 +118,13 @@ def log_softmax(input: Any, dim: int = -1, *, dtype: Any = None) -> Any:
     return ops.LogSoftmax(dim)(input if dtype is None else ops.cast(input, dtype))
 
 
+def one_hot(tensor: Any, num_classes: int = -1) -> Any:
+    """Rows of a unit matrix, chosen by integers, of their type; the number of classes must be given."""
+    if num_classes < 1:
+        raise ApiValueError("one_hot(): num_classes must be given: a shape that depends on values is not known here")
+    return ops.one_hot(tensor, num_classes, ops.cast(1, tensor.dtype), ops.cast(0, tensor.dtype), -1)
+
+
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     """input @ weight.T + bias, weight [out, in]."""
     shape = input.shape
@@ -183,8 +190,3 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
     if log_target:
         target = ops.exp(target)
     return ops.kl_div(input, target, reduction)
-
-
-for _name, _function in list(globals().items()):
-    if getattr(_function, "__module__", None) == __name__ and _name[0] != "_":
-        globals()[_name] = checked(f"mint.nn.functional.{_name}", _function)

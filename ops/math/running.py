@@ -1,4 +1,4 @@
-"""Running products."""
+"""Running sums and products."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from mspc.ops.arguments import int_of, split_call
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.tensor.selection import along
 
+Gradients = Sequence[Value | None]
 
-class CumProd(Op):
-    """Running products along an axis. Called as `CumProd(exclusive, reverse)(x, axis)`.
 
-    exclusive leaves an element's own value out; reverse runs from the end.
-    """
+class _Running(Op, abstract=True):
+    """exclusive leaves an element's own value out; reverse runs from the end."""
 
     exclusive: bool = False
     reverse: bool = False
@@ -38,14 +37,40 @@ class CumProd(Op):
         names = " ".join(along(self.name, len(x.shape), self.axis)[0])
         return f"{names} -> {names}"
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
-        return (b.emit(CumProdGrad(self.exclusive, self.reverse, self.axis), x, dout),)
+    def forward(self, xp: Any, x: Any) -> Any:
+        """The result for an array that is run through from its beginning."""
+        raise NotImplementedError
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
-        source = xp.flip(x, self.axis) if self.reverse else x
-        total = xp.cumprod(_exclusive(xp, source, self.axis) if self.exclusive else source, self.axis, x.dtype)
+        total = self.forward(xp, xp.flip(x, self.axis) if self.reverse else x)
         return xp.flip(total, self.axis) if self.reverse else total
+
+
+class CumSum(_Running):
+    """Running sums along an axis. Called as `CumSum(exclusive, reverse)(x, axis)`."""
+
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    samples: ClassVar[Any] = _Running.samples
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(CumSum(self.exclusive, not self.reverse, self.axis), dout),)
+
+    def forward(self, xp: Any, x: Any) -> Any:
+        total = xp.cumsum(x, axis=self.axis, dtype=x.dtype)
+        return total - x if self.exclusive else total
+
+
+class CumProd(_Running):
+    """Running products along an axis. Called as `CumProd(exclusive, reverse)(x, axis)`."""
+
+    samples: ClassVar[Any] = _Running.samples
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(CumProdGrad(self.exclusive, self.reverse, self.axis), x, dout),)
+
+    def forward(self, xp: Any, x: Any) -> Any:
+        return xp.cumprod(_exclusive(xp, x, self.axis) if self.exclusive else x, self.axis, x.dtype)
 
 
 def _exclusive(xp: Any, x: Any, axis: int) -> Any:

@@ -1,0 +1,149 @@
+"""Layers that rearrange, resize and compare images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api import ops
+from mspc.api.errors import ApiValueError
+from mspc.api.nn.arguments import positive
+from mspc.api.nn.cell import Cell
+
+
+class PixelShuffle(Cell):
+    """Images of upscale_factor times the height and width, from as many more channels."""
+
+    def __init__(self, upscale_factor: int) -> None:
+        super().__init__()
+        self.upscale_factor = positive("PixelShuffle", "upscale_factor", upscale_factor)
+
+    def construct(self, input: Any) -> Any:
+        return ops.pixel_shuffle(input, self.upscale_factor)
+
+
+class PixelUnshuffle(Cell):
+    """The reverse of PixelShuffle: blocks of places become channels."""
+
+    def __init__(self, downscale_factor: int) -> None:
+        super().__init__()
+        self.downscale_factor = positive("PixelUnshuffle", "downscale_factor", downscale_factor)
+
+    def construct(self, input: Any) -> Any:
+        return ops.pixel_unshuffle(input, self.downscale_factor)
+
+
+class ChannelShuffle(Cell):
+    """Channels in the order in which one of each group stands beside one of the next."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups = positive("ChannelShuffle", "groups", groups)
+
+    def construct(self, x: Any) -> Any:
+        return ops.channel_shuffle(x, self.groups)
+
+
+class Unfold(Cell):
+    """What every window of images [n, c, h, w] looks at as channels: [n, places of the window times c, h', w'].
+
+    Args:
+        ksizes, strides, rates: [1, height, width, 1] each: sizes, strides and dilations.
+        padding: "valid" or "same".
+    """
+
+    def __init__(self, ksizes: Any, strides: Any, rates: Any, padding: str = "valid") -> None:
+        super().__init__()
+        for what, value in (("ksizes", ksizes), ("strides", strides), ("rates", rates)):
+            if not isinstance(value, (tuple, list)) or len(value) != 4 or value[0] != 1 or value[3] != 1:
+                raise ApiValueError(f"Unfold: {what} must be [1, height, width, 1], not {value!r}")
+        if str(padding).lower() not in ("valid", "same"):
+            raise ApiValueError(f"Unfold: padding must be 'valid' or 'same', not {padding!r}")
+        self.sizes, self.strides, self.rates = tuple(ksizes[1:3]), tuple(strides[1:3]), tuple(rates[1:3])
+        self.padding = str(padding).lower()
+
+    def construct(self, input_x: Any) -> Any:
+        sides = [self._margins(input_x.shape[d + 2], d) for d in range(2)]
+        columns = ops.Im2Col(self.sizes, self.strides, self.rates, (*sides[0], *sides[1]))(input_x)
+        n, channels, places, _ = columns.shape
+        counts = [self._count(input_x.shape[d + 2], d, sides[d]) for d in range(2)]
+        return ops.reshape(ops.transpose(columns, (0, 2, 1, 3)), (n, places * channels, counts[0], counts[1]))
+
+    def _count(self, length: int, d: int, margins: tuple[int, int]) -> int:
+        extent = (self.sizes[d] - 1) * self.rates[d] + 1
+        return (length + margins[0] + margins[1] - extent) // self.strides[d] + 1
+
+    def _margins(self, length: int, d: int) -> tuple[int, int]:
+        """(before, after) of height or width."""
+        if self.padding == "valid":
+            return 0, 0
+        extent = (self.sizes[d] - 1) * self.rates[d] + 1
+        total = max(((length - 1) // self.strides[d]) * self.strides[d] + extent - length, 0)
+        return total // 2, total - total // 2
+
+
+class Upsample(Cell):
+    """Images of another size; arguments as those of `ops.interpolate`.
+
+    Args:
+        size, scale_factor: the size of the result, or that over the image's; one of both.
+        mode: "nearest", "linear", "bilinear", "trilinear", "bicubic", "area" or "nearest-exact".
+    """
+
+    def __init__(
+        self, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None,
+        recompute_scale_factor: bool | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.size, self.scale_factor, self.mode = size, scale_factor, mode
+        self.align_corners, self.recompute_scale_factor = align_corners, recompute_scale_factor
+
+    def construct(self, x: Any) -> Any:
+        return ops.interpolate(
+            x, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor
+        )
+
+
+class ResizeBilinear(Cell):
+    """Images [n, c, h, w] of another size by linear interpolation, as MindSpore 1 has it.
+
+    Args:
+        half_pixel_centers: places are the centres of pixels.
+    """
+
+    def __init__(self, half_pixel_centers: bool = False) -> None:
+        super().__init__()
+        self.half_pixel_centers = half_pixel_centers
+
+    def construct(self, x: Any, size: Any = None, scale_factor: Any = None, align_corners: bool = False) -> Any:
+        if (size is None) == (scale_factor is None):
+            raise ApiValueError("ResizeBilinear: give one of size and scale_factor")
+        if size is None:
+            size = (x.shape[2] * scale_factor, x.shape[3] * scale_factor)
+        return ops.ResizeBilinear(size, align_corners, self.half_pixel_centers)(x)
+
+
+class LRN(Cell):
+    """x / (bias + alpha * (the sum of the squares of 2 depth_radius + 1 channels around))**beta."""
+
+    def __init__(
+        self, depth_radius: int = 5, bias: float = 1.0, alpha: float = 1.0, beta: float = 0.5,
+        norm_region: str = "ACROSS_CHANNELS",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.lrn = ops.LRN(depth_radius, bias, alpha, beta, norm_region)
+
+    def construct(self, input_x: Any) -> Any:
+        return self.lrn(input_x)
+
+
+class Unflatten(Cell):
+    """Dimension `axis` as several, of the sizes `unflattened_size`."""
+
+    def __init__(self, axis: int, unflattened_size: Any) -> None:
+        super().__init__()
+        self.axis, self.unflattened_size = axis, tuple(unflattened_size)
+
+    def construct(self, input_x: Any) -> Any:
+        shape = input_x.shape
+        axis = self.axis % len(shape)
+        return ops.reshape(input_x, (*shape[:axis], *self.unflattened_size, *shape[axis + 1 :]))

@@ -1,0 +1,50 @@
+"""Functions that draw random numbers: the same on any number of ranks, others in every step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mspc.api import ops
+from mspc.api.ops.arguments import whole_shape
+from mspc.api.ops.checked import TensorLike
+from mspc.ir.types import FLOAT32
+
+
+def rand(*size: Any, dtype: Any = None, seed: Any = None) -> Any:
+    """Numbers drawn evenly from [0, 1), Float32 unless `dtype` is given."""
+    found = ops.UniformReal(0 if seed is None else seed)(whole_shape("rand", size))
+    return found if dtype is None else ops.cast(found, dtype)
+
+
+def standard_normal(shape: Any, seed: Any = None) -> Any:
+    """Numbers of the normal distribution with mean 0 and deviation 1, Float32. Box and Muller 1958."""
+    sizes = whole_shape("standard_normal", (shape,))
+    if seed is None:
+        first, second = ops.UniformReal()(sizes), ops.UniformReal()(sizes)
+    else:
+        first, second = ops.UniformReal(seed, 1)(sizes), ops.UniformReal(seed, 2)(sizes)
+    return ops.sqrt(ops.log(1.0 - first) * -2.0) * ops.cos(second * (2.0 * math.pi))
+
+
+def randn(*size: Any, dtype: Any = None, seed: Any = None) -> Any:
+    """Numbers of the normal distribution with mean 0 and deviation 1, Float32 unless `dtype` is given."""
+    found = standard_normal(whole_shape("randn", size), seed)
+    return found if dtype is None else ops.cast(found, dtype)
+
+
+def normal(shape: Any, mean: Any, stddev: Any, seed: Any = None) -> Any:
+    """Numbers of the normal distribution with this mean and deviation."""
+    return standard_normal(shape, seed) * stddev + mean
+
+
+def uniform(shape: Any, minval: Any, maxval: Any, seed: Any = None, dtype: Any = FLOAT32) -> Any:
+    """Numbers drawn evenly from [minval, maxval)."""
+    share = ops.UniformReal(0 if seed is None else seed)(whole_shape("uniform", (shape,)))
+    return ops.cast(share * (maxval - minval) + minval, dtype)
+
+
+def bernoulli(input: Any, p: float | TensorLike = 0.5, seed: Any = None) -> Any:
+    """1 with probability p, else 0, for every element of `input`, of its type."""
+    drawn = ops.UniformReal(0 if seed is None else seed)(input.shape)
+    return ops.cast(drawn < p, input.dtype)

@@ -1,0 +1,180 @@
+"""The operators with which MindSpore serves networks: attention over prompts, and over what is kept of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.named_layout import NamedLayout, spread
+from mspc.ir.types import TensorType, TupleType, Type
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.nn.attention import statistics_dtype
+from mspc.ops.nn.attention_kernel import UNLIMITED
+from mspc.ops.nn.serving_attention import KEYS, MASK, QUERIES, SHIFT, ServingAttention
+from mspc.ops.op import ArrayBackend, Asked, Sample, sample
+
+
+def _entry(name: str, shape: Sequence[int], sides: tuple[int, ...]) -> tuple[int, ...]:
+    """What a strategy says of an operand behind value where [batch, heads, queries, keys] are cut by `sides`."""
+    if name in (QUERIES, KEYS):
+        return sides[:1]
+    mine = {4: sides, 3: (sides[0], *sides[2:]), 2: sides[2:]}.get(len(shape), ())
+    return tuple(1 if size == 1 else cut for size, cut in zip(shape, mine, strict=False))
+
+
+_QUANTISED = ("dequant_scale1", "quant_scale1", "dequant_scale2", "quant_scale2", "quant_offset2")
+_CACHED = ("antiquant_scale", "antiquant_offset", "block_table")
+
+
+def _sample(*shapes: tuple[int, ...], **attributes: Any) -> Sample:
+    """Operands in Float64, masks and lengths as the names in `given` want them."""
+    kinds = {MASK: "Bool", SHIFT: "Float64"}
+    dtypes = ("Float64",) * 3 + tuple(kinds.get(name, "Int64") for name in attributes.get("given", ()))
+    return sample(*shapes, dtypes=dtypes, low=0, high=4, gradient=False, **attributes)
+
+
+class PromptFlashAttention(ServingAttention):
+    """Attention over whole prompts; see ServingAttention. Quantised operands are not built."""
+
+    order: ClassVar[tuple[str, ...]] = (
+        MASK, QUERIES, KEYS, SHIFT, "deq_scale1", "quant_scale1", "deq_scale2", "quant_scale2", "quant_offset2"
+    )  # fmt: skip
+    absent: ClassVar[tuple[str, ...]] = order[4:]
+
+    num_heads: int = 1
+    scale_value: float = 1.0
+    pre_tokens: int = UNLIMITED
+    next_tokens: int = 0
+    input_layout: str = "BSH"
+    num_key_value_heads: int = 0
+    sparse_mode: int = 0
+    inner_precise: int = 1
+    given: tuple[str, ...] = ()
+    first_query: int = 0
+    all_queries: int = 0
+
+    @property
+    def sparse(self) -> tuple[int, int, int]:
+        return self.sparse_mode, self.pre_tokens, self.next_tokens
+
+    samples: ClassVar[Any] = (
+        _sample((4, 4, 16), (4, 6, 8), (4, 6, 8), num_heads=8, num_key_value_heads=4, scale_value=0.5),
+        _sample((4, 4, 4, 2), (4, 2, 6, 2), (4, 2, 6, 2), (4, 1, 4, 6), (4,), (4,), (4, 4, 4, 6), num_heads=4,
+                input_layout="BNSD", next_tokens=UNLIMITED, given=(MASK, QUERIES, KEYS, SHIFT)),
+        _sample((4, 4, 8), (4, 4, 8), (4, 4, 8), (1, 4, 4), (4,), num_heads=4, pre_tokens=2, next_tokens=1,
+                given=(MASK, KEYS)),
+        _sample((4, 4, 8), (4, 4, 8), (4, 4, 8), (4, 4), num_heads=2, sparse_mode=1, given=(MASK,)),
+        _sample((4, 2, 3, 2), (4, 2, 5, 2), (4, 2, 5, 3), (4,), num_heads=2, input_layout="BNSD", sparse_mode=3,
+                given=(QUERIES,)),
+    )  # fmt: skip
+
+
+class IncreFlashAttention(ServingAttention):
+    """Attention of one query for each sequence, over keys and values that are kept; see ServingAttention. The lengths
+    are those of the keys. attn_mask is [batch, keys], [batch, 1, keys] or [batch, 1, 1, keys]."""
+
+    order: ClassVar[tuple[str, ...]] = (MASK, KEYS, SHIFT, *_QUANTISED, *_CACHED, "kv_padding_size")
+    absent: ClassVar[tuple[str, ...]] = order[3:]
+    mask_of_batch: ClassVar[bool] = True
+
+    num_heads: int = 1
+    input_layout: str = "BSH"
+    scale_value: float = 1.0
+    num_key_value_heads: int = 0
+    block_size: int = 0
+    inner_precise: int = 1
+    given: tuple[str, ...] = ()
+    first_query: int = 0
+    all_queries: int = 0
+
+    def infer(self, *types: Any) -> Type:
+        if len(types) > 2 and self.scored.sizes(types[:3]).queries != 1:
+            raise MspcError(f"{self.name}: query has shape {types[0].shape}, more than one place for a sequence")
+        return super().infer(*types)
+
+    samples: ClassVar[Any] = (
+        _sample((4, 1, 16), (4, 6, 8), (4, 6, 8), num_heads=8, scale_value=0.5),
+        _sample((4, 4, 1, 2), (4, 2, 6, 2), (4, 2, 6, 2), (4, 1, 1, 6), (4,), (1, 4, 1, 6), num_heads=4,
+                input_layout="BNSD", num_key_value_heads=2, given=(MASK, KEYS, SHIFT)),
+        _sample((4, 1, 8), (4, 4, 8), (4, 4, 8), (4, 1, 4), num_heads=4, given=(MASK,)),
+        _sample((4, 1, 8), (4, 4, 8), (4, 4, 8), (4, 4), num_heads=4, given=(MASK,)),
+    )  # fmt: skip
+
+
+class FusedInferAttentionScore(ServingAttention):
+    """Attention over prompts or one query for each sequence: (attention_out, softmax_lse); see ServingAttention.
+
+    softmax_lse is the logarithm of the sum of exp(score) [batch, heads, queries, 1] in Float32 (Float64 for operands of
+    it), one zero where softmax_lse_flag is False. With one query a sequence the lengths of queries are not read, and
+    sparse_mode, pre_tokens and next_tokens change nothing.
+    """
+
+    order: ClassVar[tuple[str, ...]] = (
+        SHIFT, MASK, QUERIES, KEYS, *_QUANTISED, *_CACHED, "query_padding_size", "kv_padding_size",
+        "key_antiquant_scale", "key_antiquant_offset", "value_antiquant_scale", "value_antiquant_offset",
+        "key_shared_prefix", "value_shared_prefix", "actual_shared_prefix_len",
+    )  # fmt: skip
+    absent: ClassVar[tuple[str, ...]] = order[4:]
+    layouts: ClassVar[tuple[str, ...]] = ("BSH", "BNSD", "BSND")
+    one_query: ClassVar[bool] = True
+
+    num_heads: int = 1
+    scale_value: float = 1.0
+    pre_tokens: int = UNLIMITED
+    next_tokens: int = UNLIMITED
+    input_layout: str = "BSH"
+    num_key_value_heads: int = 0
+    sparse_mode: int = 0
+    inner_precise: int = 1
+    block_size: int = 0
+    antiquant_mode: int = 0
+    softmax_lse_flag: bool = False
+    key_antiquant_mode: int = 0
+    value_antiquant_mode: int = 0
+    given: tuple[str, ...] = ()
+    first_query: int = 0
+    all_queries: int = 0
+
+    @property
+    def sparse(self) -> tuple[int, int, int]:
+        return self.sparse_mode, self.pre_tokens, self.next_tokens
+
+    def rule(self, *types: TensorType) -> str:
+        return self.ruled(types, "out", "statistics" if self.softmax_lse_flag else "1")
+
+    def infer(self, *types: Any) -> Type:
+        inferred = super().infer(*types)
+        assert isinstance(inferred, TupleType)
+        out, sums = inferred.elements
+        return TupleType((out, TensorType(statistics_dtype(out.dtype), sums.shape)))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        result, sums = self.computed(be, inputs)
+        return result, sums if self.softmax_lse_flag else be.xp.zeros((1,), sums.dtype)
+
+    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        """As in MindSpore, the operands behind value are cut as query is, whatever their own entries say."""
+        entries = spread(asked.in_strategy or ())
+        if not entries or any(isinstance(entry, NamedLayout) for entry in entries):
+            return None
+        axes = {"BNSD": (0, 1, 2)}.get(self.input_layout, (0, 2, 1))
+        if max(axes) >= len(entries[0]):
+            return None  # said by the pass that checks strategies
+        sides = (*(entries[0][axis] for axis in axes), 1)
+        wanted = [_entry(name, x.shape, sides) for name, x in zip(self.given, inputs[3:], strict=True)]
+        if entries[3:] == wanted:
+            return None
+        out = b.emit(self, *inputs)
+        out.in_strategy = (*entries[:3], *wanted)
+        return [b.emit(TupleGetItem(i), out) for i in range(2)]
+
+    samples: ClassVar[Any] = (
+        _sample((4, 4, 16), (4, 6, 8), (4, 6, 8), num_heads=8, scale_value=0.5, softmax_lse_flag=True),
+        _sample((4, 4, 4, 2), (4, 6, 2, 2), (4, 6, 2, 2), (4, 4, 4, 6), (4, 1, 4, 6), (4,), (4,), num_heads=4,
+                input_layout="BSND", given=(SHIFT, MASK, QUERIES, KEYS)),
+        _sample((4, 4, 4, 2), (4, 2, 4, 2), (4, 2, 4, 2), num_heads=4, input_layout="BNSD", sparse_mode=2),
+        _sample((4, 1, 8), (4, 4, 8), (4, 4, 8), (4,), (4,), num_heads=4, sparse_mode=2, given=(QUERIES, KEYS)),
+    )  # fmt: skip

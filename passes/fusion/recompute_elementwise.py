@@ -1,0 +1,250 @@
+"""Computes again, within a fused kernel, what it would otherwise read from memory, where that takes fewer bytes.
+
+Input:  `%1 = FusedElementwise(%x, ...) {body: ("Cast(x0, dst_type=Float32)", ...), returns: (0, 2)}`, and a kernel that
+        reads %x and the conversion of %x, which is twice as large
+Output: a kernel that reads %x alone and converts it itself; nobody stores the conversion
+
+A value is computed again from what its own kernel reads or stores, as long as nothing has changed since: always where
+the reader has all of that already or it is smaller than the value; and where only one kernel reads the value, if it is
+not larger, since the value need not be stored then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import cast
+
+from mspc.analysis.aliasing import Updates
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.types import TensorType, TupleType
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.fused.body import Line, fusible
+from mspc.ops.fused.elementwise import FusedElementwise, steps_of
+from mspc.ops.op import Op
+from mspc.passes.base import Pass
+from mspc.passes.cleanup.simplify import remove_dead
+from mspc.passes.fusion.fuse_elementwise import MOST_LINES, MOST_OPERANDS
+from mspc.passes.fusion.rewriter import parts_of
+
+Source = tuple[str, int] | Value
+"""What a line reads: ("t", another line) or a value of the graph."""
+
+
+@dataclass(frozen=True)
+class RecomputeElementwise(Pass):
+    """Let kernels recompute what they read."""
+
+    def run(self, graph: Graph) -> bool:
+        kernels = _Kernels(graph)
+        changed = False
+        for kernel in kernels.of.values():
+            for value in kernel.operands():
+                changed = kernels.recompute(kernel, value) or changed
+        if not changed:
+            return False
+        replaced: dict[Value, Value] = {}
+        for kernel in kernels.of.values():
+            kernel.put_back(kernels, replaced)
+        graph.replace(replaced)
+        remove_dead(graph)
+        return True
+
+
+@dataclass(eq=False)
+class _Kernel:
+    """An elementwise node. lines: (operator, what it reads). results: the lines whose values others read, by these
+    values. position: in the graph. changed: whether lines were added."""
+
+    node: Node
+    position: int
+    shape: tuple[int, ...]
+    lines: list[tuple[Op, list[Source]]]
+    results: dict[Value, int]
+    reduces: set[int]
+    changed: bool = False
+
+    def operands(self) -> list[Value]:
+        """What it reads of others, once each."""
+        found = [s for _, sources in self.lines for s in sources if isinstance(s, Value)]
+        return list(dict.fromkeys(found))
+
+    def put_back(self, kernels: _Kernels, replaced: dict[Value, Value]) -> None:
+        """Write the lines and the results that are still read to the node; a single one is the node itself."""
+        live = {v: line for v, line in self.results.items() if kernels.is_read(v)}
+        if not live or (not self.changed and len(live) == len(self.results)):
+            return
+        kept = self._needed(live.values())
+        number = {old: new for new, old in enumerate(kept)}
+        operands: dict[Value, int] = {}
+        steps: list[Line] = []
+        for old in kept:
+            op, sources = self.lines[old]
+            read = [("x", operands.setdefault(s, len(operands))) if isinstance(s, Value) else ("t", number[s[1]])
+                    for s in sources]  # fmt: skip
+            steps.append(Line(op, tuple(read)))
+        returns = list(dict.fromkeys(live.values()))
+        node, types = self.node, {line: value.tensor_type for value, line in live.items()}
+        node.attrs["fused"] = parts_of(node)
+        node.op = FusedElementwise.of(steps, [number[line] for line in returns])
+        node.inputs = list(operands)
+        node.type = types[returns[0]] if len(returns) == 1 else TupleType(tuple(types[line] for line in returns))
+        for value, line in live.items():
+            if value is node:
+                continue
+            part = cast(Node, value)
+            part.op = TupleGetItem(returns.index(line))
+            if len(returns) == 1:
+                node.name = part.name
+                replaced[part] = node
+
+    def _needed(self, lines: Iterable[int]) -> list[int]:
+        """These lines and all that they read, in an order in which they can stand."""
+        found: dict[int, None] = {}
+
+        def visit(line: int) -> None:
+            if line in found:
+                return
+            for source in self.lines[line][1]:
+                if not isinstance(source, Value):
+                    visit(source[1])
+            found[line] = None
+
+        for line in sorted(lines):
+            visit(line)
+        plain = [line for line in found if line not in self.reduces]
+        return [*plain, *(line for line in found if line in self.reduces)]
+
+
+@dataclass
+class _Again:
+    """A value as it would be computed again: lines of its kernel in order, and the values that they read."""
+
+    lines: list[int] = field(default_factory=list[int])
+    leaves: dict[Value, None] = field(default_factory=dict[Value, None])
+    stops: dict[int, Value] = field(default_factory=dict[int, Value])
+
+
+class _Kernels:
+    """All elementwise nodes of a graph, and who makes and reads what."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.updates = Updates(graph)
+        self.users = graph.users()
+        self.returned = set(graph.results)
+        self.position: dict[Value, int] = {node: i for i, node in enumerate(graph.nodes)}
+        self.of: dict[Node, _Kernel] = {}
+        self.makers: dict[Value, _Kernel] = {}
+        for node in graph.nodes:
+            kernel = self._kernel(node)
+            if kernel is not None:
+                self.of[node] = kernel
+                self.makers.update(dict.fromkeys(kernel.results, kernel))
+        self.readers: dict[Value, set[_Kernel | None]] = {
+            value: {self.of.get(user) for user, _ in self.users.get(value, ())} for value in self.makers
+        }
+
+    def _kernel(self, node: Node) -> _Kernel | None:
+        position = self.position[node]
+        if isinstance(node.op, FusedElementwise):
+            steps = steps_of(node.op)
+            lines = [
+                (step.op, [node.inputs[i] if kind == "x" else cast(Source, (kind, i)) for kind, i in step.operands])
+                for step in steps
+            ]
+            reduces = {i for i, step in enumerate(steps) if step.reduces}
+            results: dict[Value, int] = {node: node.op.returns[0]}
+            if len(node.op.returns) > 1:
+                users = [user for user, _ in self.users.get(node, ())]
+                if node in self.returned or not all(isinstance(user.op, TupleGetItem) for user in users):
+                    return None
+                results = {user: node.op.returns[cast(TupleGetItem, user.op).index] for user in users}
+            shape = next((v.shape for v, i in results.items() if i not in reduces), None)
+            shape = shape or max((v.shape for v in node.inputs), key=lambda s: (len(s), s))
+            return _Kernel(node, position, shape, lines, results, reduces)
+        if not fusible(node.op) or not isinstance(node.type, TensorType):
+            return None
+        sources: list[Source] = list(node.inputs)
+        return _Kernel(node, position, node.shape, [(cast(Op, node.op), sources)], {node: 0}, set())
+
+    def is_read(self, value: Value) -> bool:
+        """Whether anybody still reads a value."""
+        return value in self.returned or bool(self.readers[value])
+
+    def recompute(self, kernel: _Kernel, value: Value) -> bool:
+        """Compute a value again in a kernel that reads it, where that is better; whether it is."""
+        maker = self.makers.get(value)
+        if maker is None or value.shape != kernel.shape or maker is kernel:
+            return False
+        line = maker.results[value]
+        if line in maker.reduces:
+            return False
+        own = set(kernel.operands()) - {value}
+        alone = self.readers[value] == {kernel} and value not in self.returned
+        found: list[tuple[int, int, _Again]] = []
+        for number, stored in enumerate((True, False)):
+            again = self._again(maker, line, stored)
+            if again.lines and self._may(kernel, maker, again, own):
+                more = sum(leaf.tensor_type.nbytes for leaf in again.leaves if leaf not in own)
+                found.append((more, number, again))
+        if not found:
+            return False
+        more, _, again = min(found)
+        nbytes = value.tensor_type.nbytes
+        if not (more < nbytes or (alone and more <= nbytes)):
+            return False
+        self._inline(kernel, value, maker, line, again)
+        return True
+
+    def _again(self, maker: _Kernel, line: int, stored: bool) -> _Again:
+        """How a line is computed again, from the operands of its kernel, or with `stored` from its other results."""
+        again = _Again()
+        kept = {i: v for v, i in maker.results.items() if i != line and self.is_read(v)} if stored else {}
+
+        def visit(number: int) -> None:
+            if number in kept:
+                again.stops[number] = kept[number]
+                again.leaves[kept[number]] = None
+                return
+            if number in again.lines:
+                return
+            for source in maker.lines[number][1]:
+                if isinstance(source, Value):
+                    again.leaves[source] = None
+                else:
+                    visit(source[1])
+            again.lines.append(number)
+
+        visit(line)
+        return again
+
+    def _may(self, kernel: _Kernel, maker: _Kernel, again: _Again, own: set[Value]) -> bool:
+        """Whether there is room, and nothing that is read has changed since."""
+        leaves = list(again.leaves)
+        room = len(kernel.lines) + len(again.lines) <= MOST_LINES and len(own.union(leaves)) <= MOST_OPERANDS
+        return room and not self.updates.between(leaves, maker.position, kernel.position)
+
+    def _inline(self, kernel: _Kernel, value: Value, maker: _Kernel, line: int, again: _Again) -> None:
+        known = {(op, tuple(map(_key, sources))): i for i, (op, sources) in enumerate(kernel.lines)
+                 if i not in kernel.reduces}  # fmt: skip
+        number: dict[int, Source] = dict(again.stops)
+        for old in again.lines:
+            op, sources = maker.lines[old]
+            read = [source if isinstance(source, Value) else number[source[1]] for source in sources]
+            key = (op, tuple(map(_key, read)))
+            if key not in known:
+                known[key] = len(kernel.lines)
+                kernel.lines.append((op, read))
+            number[old] = ("t", known[key])
+        for _, sources in kernel.lines:
+            sources[:] = [number[line] if source is value else source for source in sources]
+        kernel.changed = True
+        self.readers[value].discard(kernel)
+        for leaf in again.leaves:
+            if leaf in self.readers:
+                self.readers[leaf].add(kernel)
+
+
+def _key(source: Source) -> object:
+    return id(source) if isinstance(source, Value) else source
+

@@ -1,0 +1,282 @@
+"""cuDNN's convolutions and their gradients on arrays that stay where they are, in any order of their dimensions.
+
+A graph of cuDNN's is built for every distinct set of shapes, strides and settings and kept by `Convolutions`; of the
+kernels that cuDNN proposes for it the fastest is taken, by one trial of each. A launch must have run once before it is
+captured: cuDNN loads its kernels then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mspc.ops.convolution.order import first_order, last_order
+from mspc.ops.cuda.fold import fold, unfold
+from mspc.ops.device import Array, Launch, Sliding, in_order
+
+CANDIDATES = 6
+"""Kernels that are tried for a new shape."""
+WORKSPACE = 256 << 20
+"""Bytes that a kernel may ask for beside its operands."""
+_ALIGNMENT = 16
+"""Bytes; cuDNN's kernels load so many at once."""
+_MOST_FOLDED = 64
+"""Channels up to which the places within a stride become channels."""
+_APART = 256
+"""Bytes to which arrays in scratch memory are aligned."""
+_TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT"}
+
+Key = tuple[Any, ...]
+Operands = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class _Plans:
+    """A built graph, its tensors by name, and the kernels that can run it: (index, bytes of workspace)."""
+
+    graph: Any
+    tensors: dict[str, Any]
+    kernels: tuple[tuple[int, int], ...]
+
+
+class Convolutions:
+    """cuDNN on one device.
+
+    refused: why cuDNN does not take some kind of convolution.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._plans: dict[Key, _Plans | None] = {}
+        self._handle: Any = None
+        self.refused: dict[Key, str] = {}
+
+    def launch(self, kind: str, operands: Operands, windows: Sequence[Sliding]) -> Launch | None:
+        """The fastest that there is; see `Device.convolution`."""
+        image = operands["image"]
+        uneven = kind == "weight" and any(window.before != window.after for window in windows)
+        if not uneven and all(window.before >= 0 and window.after >= 0 for window in windows):
+            return self._fastest(kind, operands, windows)
+        # Places that no window looks at are left out. Kernels of cuDNN for the gradient of weights add up what they
+        # should not where the padding differs (9.19, Float32), so that the image is padded for them.
+        inner = image[(slice(None), slice(None), *map(_inside, image.shape[2:], windows))]
+        padded = [window._replace(before=max(window.before, 0), after=max(window.after, 0)) for window in windows]
+        if not uneven:
+            found = self._fastest(kind, operands | {"image": inner}, padded)
+            return in_order(_zeroing(image), found) if kind == "image" else found
+        whole = [n + window.before + window.after for n, window in zip(inner.shape[2:], padded, strict=True)]
+        copy, place = self._room(image, (*image.shape[:2], *whole))
+        places = [slice(w.before, w.before + n) for n, w in zip(inner.shape[2:], padded, strict=True)]
+        target = copy[(slice(None), slice(None), *places)]
+        even = [window._replace(before=0, after=0) for window in windows]
+        return in_order(_zeroing(copy), _copying(inner, target),
+                        self._fastest(kind, operands | {"image": copy}, even, place))  # fmt: skip
+
+    def _room(self, like: Array, shape: tuple[int, ...], place: int = 0) -> tuple[Array, int]:
+        """(an array in scratch memory, from `place` on, whose channels stand where those of `like` do, its end)."""
+        last = _is_channels_last(like)
+        order = last_order(len(shape)) if last else tuple(range(len(shape)))
+        stored = tuple(shape[d] for d in order)
+        end = place - (-math.prod(shape) * like.itemsize // _APART) * _APART
+        found = self._device.view(self._device.scratch(end), place, stored, like.dtype)
+        return (found.transpose(first_order(len(shape))) if last else found), end
+
+    def _fastest(self, kind: str, operands: Operands, windows: Sequence[Sliding], place: int = 0) -> Launch | None:
+        """The fastest of all that run a convolution; scratch memory is free from `place` on."""
+        found = self._launches(kind, operands, windows, place)
+        for other in (self._product(kind, operands, windows), self._folded(kind, operands, windows, place)):
+            if other is not None:
+                found.append(other)
+        if not found:
+            return None
+        return self._device.fastest((*self.key(kind, operands, windows), len(found)), found)
+
+    def _folded(self, kind: str, operands: Operands, windows: Sequence[Sliding], place: int) -> Launch | None:
+        """The same without stride, of an image of few channels whose places within a stride are channels, filled up
+        with zeros to packs; not where the gradient of the image is wanted."""
+        image, weight, result = (operands[name] for name in ("image", "weight", "result"))
+        stride = windows[0].stride
+        if kind == "image" or image.ndim != 4 or image.shape[1] != weight.shape[1] or image.dtype.name not in _TYPES:
+            return None
+        if any(window.stride != stride or window.dilation != 1 for window in windows):
+            return None
+        pack = _ALIGNMENT // image.itemsize
+        channels = -(-image.shape[1] * stride**2 // pack) * pack
+        if image.shape[1] % pack == 0 or channels > _MOST_FOLDED or not _is_channels_last(image):
+            return None
+        sizes = [-(-n // stride) for n in weight.shape[2:]]
+        lengths = [count + n - 1 for count, n in zip(result.shape[2:], sizes, strict=True)]
+        wide: Operands = {"result": result}
+        wide["image"], place = self._room(image, (image.shape[0], channels, *lengths), place)
+        wide["weight"], place = self._room(image, (weight.shape[0], channels, *sizes), place)
+        plain = [Sliding(0, 0, 1, 1)] * 2
+        launches = self._launches(kind, wide, plain, place)
+        if not launches:
+            return None
+        best = self._device.fastest((*self.key(kind, wide, plain), len(launches)), launches)
+        before = (windows[0].before, windows[1].before)
+        filled = fold(self._device, image, wide["image"], stride, before)
+        if kind == "forward":
+            return in_order(filled, fold(self._device, weight, wide["weight"], stride, (0, 0)), best)
+        return in_order(filled, best, unfold(self._device, wide["weight"], weight, stride))
+
+    def _product(self, kind: str, operands: Operands, windows: Sequence[Sliding]) -> Launch | None:
+        """A convolution of single places whose channels come last is a product of two matrices."""
+        image, weight, result = (operands[name] for name in ("image", "weight", "result"))
+        if any(n != 1 for n in weight.shape[2:]) or any(window != (0, 0, 1, 1) for window in windows):
+            return None
+        if image.shape[1] != weight.shape[1] or not all(map(_is_channels_last, (image, result))):
+            return None
+        x, y = (array.transpose(last_order(array.ndim)).reshape(-1, array.shape[1]) for array in (image, result))
+        w = weight.reshape(weight.shape[:2])
+        if kind == "forward":
+            return self._device.matmul(x, w, y, False, True)
+        if kind == "image":
+            return self._device.matmul(y, w, x, False, False)
+        return self._device.matmul(y, x, w, True, False)
+
+    def _launches(self, kind: str, operands: Operands, windows: Sequence[Sliding], place: int) -> list[Launch]:
+        """What runs a convolution on these arrays, one launch for every kernel of cuDNN's."""
+        name = operands["image"].dtype.name
+        unaligned = any(array.data.ptr % _ALIGNMENT for array in operands.values())
+        if name not in _TYPES or unaligned or any(0 in array.shape for array in operands.values()):
+            return []
+        key = self.key(kind, operands, windows)
+        if key not in self._plans:
+            self._plans[key] = self._planned(key, kind, operands, windows)
+        plans = self._plans[key]
+        if plans is None:
+            return []
+        return [self._bound(plans, index, place, room, operands) for index, room in plans.kernels]
+
+    def key(self, kind: str, operands: Operands, windows: Sequence[Sliding]) -> Key:
+        """What distinguishes convolutions for cuDNN."""
+        shapes = tuple((array.shape, _strides(array)) for array in operands.values())
+        return kind, operands["image"].dtype.name, shapes, tuple(windows), self._device.deterministic, self._device.tf32
+
+    def _bound(self, plans: _Plans, index: int, place: int, room: int, operands: Operands) -> Launch:
+        import cudnn
+
+        handle, cuda = self._handle, self._device.xp.cuda
+        pointers = {plans.tensors[name]: int(array.data.ptr) for name, array in operands.items()}
+        workspace = self._device.scratch(place + max(room, _APART))[place:]
+        arrays = (*operands.values(), workspace)  # held as long as the launch is
+
+        def launch() -> None:
+            cudnn.set_stream(handle, cuda.get_current_stream().ptr)
+            plans.graph.execute_plan_at_index(pointers, int(arrays[-1].data.ptr), index, handle=handle)
+
+        return launch
+
+    def _planned(self, key: Key, kind: str, operands: Operands, windows: Sequence[Sliding]) -> _Plans | None:
+        try:
+            import cudnn
+        except ImportError as error:
+            self.refused[key] = str(error)
+            return None
+        try:
+            if self._handle is None:
+                self._handle = cudnn.create_handle()
+            cudnn.set_stream(self._handle, self._device.xp.cuda.get_current_stream().ptr)
+            return _build(cudnn, self._handle, kind, operands, windows, self._device)
+        except (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError, NotImplementedError) as error:
+            # cuDNN says so of shapes that it has no kernel for.
+            self.refused[key] = str(error)
+            return None
+
+
+def _build(cudnn: Any, handle: Any, kind: str, operands: Operands, windows: Sequence[Sliding], device: Any) -> _Plans:
+    """Build the graph. Raises cudnnGraphNotSupportedError and others where cuDNN cannot."""
+    name = operands["image"].dtype.name
+    type = getattr(cudnn.data_type, _TYPES[name])
+    graph = cudnn.pygraph(
+        io_data_type=type, intermediate_data_type=cudnn.data_type.FLOAT, compute_data_type=cudnn.data_type.FLOAT,
+        handle=handle,
+    )  # fmt: skip
+    *given, made = _ORDER[kind]
+    tensors = {
+        each: graph.tensor(name=each, dim=list(operands[each].shape), stride=list(_strides(operands[each])),
+                           data_type=type)
+        for each in given
+    }  # fmt: skip
+    before, after, stride, dilation = (list(values) for values in zip(*windows, strict=True))
+    settings = {"pre_padding": before, "post_padding": after, "stride": stride, "dilation": dilation}
+    result = _MAKERS[kind](graph, tensors, settings)
+    result.set_output(True).set_data_type(type)
+    result.set_dim(list(operands[made].shape)).set_stride(list(_strides(operands[made])))
+    tensors[made] = result
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    graph.deselect_workspace_greater_than(WORKSPACE)
+    graph.deselect_numeric_notes(_unwanted(cudnn, name, device))
+    graph.check_support()
+    kernels = _kernels(cudnn, graph, 1 if device.deterministic else CANDIDATES)
+    if not kernels:
+        raise RuntimeError("no kernel of cuDNN's takes it")
+    return _Plans(graph, tensors, kernels)
+
+
+def _kernels(cudnn: Any, graph: Any, most: int) -> tuple[tuple[int, int], ...]:
+    """The first of the proposed kernels that can be built."""
+    found: list[tuple[int, int]] = []
+    for index in range(graph.get_execution_plan_count()):
+        if len(found) == most:
+            break
+        try:
+            graph.build_plan_at_index(index)
+            found.append((index, int(graph.get_workspace_size_plan_at_index(index))))
+        except (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError):
+            continue
+    return tuple(kernel for kernel in found if kernel[1] <= WORKSPACE)
+
+
+def _unwanted(cudnn: Any, name: str, device: Any) -> list[Any]:
+    """What a kernel may not do."""
+    names = ["DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "FFT", "WINOGRAD"]
+    if name == "float32" and not device.tf32:
+        names.append("TENSOR_CORE")
+    if device.deterministic:
+        names.append("NONDETERMINISTIC")
+    return [getattr(cudnn.numerical_note, each) for each in names]
+
+
+_ORDER = {
+    "forward": ("image", "weight", "result"),
+    "image": ("result", "weight", "image"),
+    "weight": ("result", "image", "weight"),
+}
+"""What is read, and what is made, by the kind of a convolution."""
+
+_MAKERS: dict[str, Callable[[Any, dict[str, Any], dict[str, Any]], Any]] = {
+    "forward": lambda graph, t, settings: graph.conv_fprop(image=t["image"], weight=t["weight"], **settings),
+    "image": lambda graph, t, settings: graph.conv_dgrad(loss=t["result"], filter=t["weight"], **settings),
+    "weight": lambda graph, t, settings: graph.conv_wgrad(image=t["image"], loss=t["result"], **settings),
+}
+
+
+def _strides(array: Array) -> tuple[int, ...]:
+    """In elements."""
+    return tuple(s // array.itemsize for s in array.strides)
+
+
+def _is_channels_last(array: Array) -> bool:
+    return bool(array.transpose(last_order(array.ndim)).flags.c_contiguous)
+
+
+def _inside(length: int, window: Sliding) -> slice:
+    """The places of an image that windows may look at."""
+    return slice(max(-window.before, 0), length - max(-window.after, 0))
+
+
+def _zeroing(array: Array) -> Launch:
+    return lambda: array.fill(0)
+
+
+def _copying(source: Array, target: Array) -> Launch:
+    def launch() -> None:
+        target[...] = source
+
+    return launch

@@ -1,0 +1,157 @@
+"""Convolutional networks of the literature on simulated ranks train three steps as on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc import nn, ops, set_seed
+from mspc.ir.types import FLOAT32, INT32
+from tests.api.nn.training import Training
+from tests.compiler.vision_networks import classic, dense, mobile, pictures, pieces
+
+BATCH, CLASSES = 8, 10
+CLASSIFIERS: dict[str, tuple[Callable[[], nn.Cell], tuple[int, ...]]] = {
+    "LeNet5": (lambda: classic.LeNet5(), (1, 32, 32)),
+    "AlexNet": (lambda: classic.AlexNet(dropout=False), (3, 67, 67)),
+    "VGG16": (lambda: classic.Vgg(classic.VGG16), (3, 32, 32)),
+    "GoogLeNet": (lambda: classic.GoogleNet(), (3, 32, 32)),
+    "SqueezeNet": (lambda: classic.SqueezeNet(), (3, 32, 32)),
+    "MobileNetV2": (lambda: mobile.MobileNetV2(), (3, 32, 32)),
+    "MobileNetV3": (lambda: mobile.MobileNetV3(), (3, 32, 32)),
+    "ShuffleNetV2": (lambda: mobile.ShuffleNetV2(), (3, 32, 32)),
+    "EfficientNet": (lambda: mobile.EfficientNet(drop=0.0), (3, 32, 32)),
+    "DenseNet": (lambda: dense.DenseNet(), (3, 32, 32)),
+    "ResNeXt": (lambda: dense.ResNeXt(), (3, 32, 32)),
+    "ConvNeXt": (lambda: dense.ConvNeXt(drop_path=0.0), (3, 32, 32)),
+    "ViT": (lambda: dense.ViT(), (3, 32, 32)),
+    "Pieces": (lambda: pieces.Pieces(), (3, 32, 32)),
+}
+PICTURES: dict[str, tuple[Callable[[], nn.Cell], tuple[int, ...]]] = {
+    "UNet": (lambda: pictures.UNet(), (3, 16, 16)),
+    "DeepLab": (lambda: pictures.DeepLab(), (3, 32, 32)),
+    "Yolo": (lambda: pictures.Yolo(), (3, 16, 16)),
+    "SRCNN": (lambda: pictures.SRCNN(), (3, 16, 16)),
+    "ESPCN": (lambda: pictures.ESPCN(), (3, 8, 8)),
+    "Generator": (lambda: pictures.Generator(), (3, 16, 16)),
+}
+RANDOM: dict[str, tuple[Callable[[], nn.Cell], tuple[int, ...]]] = {
+    "AlexNet": (lambda: classic.AlexNet(), (3, 67, 67)),
+    "EfficientNet": (lambda: mobile.EfficientNet(), (3, 32, 32)),
+    "ConvNeXt": (lambda: dense.ConvNeXt(), (3, 32, 32)),
+    "DenseNet": (lambda: dense.DenseNet(drop_rate=0.2), (3, 32, 32)),
+}
+
+
+class Classified(nn.Cell):
+    """The loss of a network that names classes."""
+
+    def __init__(self, net: nn.Cell) -> None:
+        super().__init__()
+        self.net = net
+        self.loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+
+    def construct(self, x: Any, label: Any) -> Any:
+        return self.loss(self.net(x), label)
+
+
+class Drawn(nn.Cell):
+    """The loss of a network that gives images, or several of them: the mean of their squares, moved by the label."""
+
+    def __init__(self, net: nn.Cell) -> None:
+        super().__init__()
+        self.net = net
+
+    def construct(self, x: Any, label: Any) -> Any:
+        out = self.net(x)
+        if not isinstance(out, tuple):
+            out = (out,)
+        total = ops.mean(ops.cast(label, x.dtype)) * 0.01
+        for part in out:
+            total = total + ops.mean(ops.square(part - 0.3))
+        return total
+
+
+def shard(net: nn.Cell, cut: tuple[int, int, int, int], channels: int) -> int:
+    """Every convolution that can be cut so is; returns how many are."""
+    count = 0
+    for name, cell in net.cells_and_names():
+        whole = "pooling" in name and cut[2] > 1  # one place of each image
+        if whole or not isinstance(cell, nn.Conv2d) or cell.group > 1 or cell.in_channels % channels:
+            continue
+        n, _, h, w = cut
+        cell.conv2d.shard(((n, channels, h, w), (1, channels, 1, 1)))
+        count += 1
+    return count
+
+
+@cache
+def trained(kind: str, name: str, ranks: int, mode: str, channels: int = 1, height: int = 1) -> Any:
+    """(losses, parameters after each) of three steps."""
+    set_seed(3)
+    table = {"classes": CLASSIFIERS, "pictures": PICTURES, "random": RANDOM}[kind]
+    make, image = table[name]
+    net = make()
+    if channels * height > 1:
+        assert shard(net, (ranks // channels // height, 1, height, 1), channels)
+    whole = Drawn(net) if kind == "pictures" else Classified(net)
+    step = nn.TrainOneStepCell(whole, nn.Momentum(whole.trainable_params(), 0.05, 0.9))
+    step.set_train()
+    shapes: list[tuple[int, ...]] = [(BATCH, *image), (BATCH,)]
+    training = Training(step, shapes, ranks, mode, [FLOAT32, INT32], gradients_mean=True)
+    generator = np.random.default_rng(5)
+    batches = [
+        [
+            generator.standard_normal(shapes[0]).astype(np.float32),
+            generator.integers(0, CLASSES, BATCH).astype(np.int32),
+        ]
+        for _ in range(3)
+    ]
+    return [float(np.asarray(found)) for found in training.run(batches)], training.states
+
+
+def compared(kind: str, name: str, mode: str, channels: int = 1, height: int = 1) -> None:
+    losses, states = trained(kind, name, 4, mode, channels, height)
+    expected, whole = trained(kind, name, 1, "stand_alone")
+    assert np.isfinite(expected).all()
+    if mode != "data_parallel":  # there a rank's loss is that of its own rows
+        np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    for mine, theirs in zip(states, whole, strict=True):
+        for key, array in theirs.items():
+            scale = max(float(np.abs(array).max()), 1e-2)
+            np.testing.assert_allclose(mine[key] / scale, array / scale, atol=1e-4, err_msg=key)
+    assert any(not np.array_equal(whole[0][key], whole[2][key]) for key in whole[0])
+
+
+MODES = ["data_parallel", "auto_parallel", "semi_auto_parallel"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_classifiers(name: str, mode: str) -> None:
+    compared("classes", name, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures(name: str, mode: str) -> None:
+    compared("pictures", name, mode)
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_masks(name: str) -> None:
+    compared("random", name, "auto_parallel")
+
+
+@pytest.mark.parametrize("name", sorted({*CLASSIFIERS} - {"ViT"}))
+def test_cut_channels(name: str) -> None:
+    compared("classes", name, "semi_auto_parallel", 2)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_cut_height(name: str) -> None:
+    compared("pictures", name, "semi_auto_parallel", 1, 2)

@@ -1,0 +1,79 @@
+"""Convolutions as products of columns against sums written out place by place, in Float64."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.ops.convolution import products
+from mspc.ops.convolution.window import Window
+
+Case = tuple[int, int, tuple[int, ...], int, int, int, tuple[Window, ...]]
+"""(images, groups, lengths, channels in of a group, channels out of a group, threads, windows)"""
+SAME = Window(3, 1, 1, 1, 1)
+CASES: dict[str, Case] = {
+    "one image": (1, 1, (20, 18), 3, 4, 2, (SAME, SAME)),
+    "images together": (5, 1, (4, 4), 3, 4, 2, (SAME, SAME)),
+    "more images than are taken together": (37, 1, (3, 3), 2, 3, 2, (SAME, SAME)),
+    "rows in pieces": (2, 1, (40, 40), 40, 3, 2, (SAME, SAME)),
+    "points": (3, 1, (9, 9), 5, 4, 2, (Window(1), Window(1))),
+    "points of small images": (3, 1, (2, 2), 5, 4, 3, (Window(1), Window(1))),
+    "points with strides": (3, 1, (8, 7), 5, 4, 2, (Window(1, 2), Window(1, 3))),
+    "strides that skip places": (2, 1, (9, 9), 2, 3, 1, (Window(2, 4, 1, 1, 0), Window(2, 3))),
+    "dilation": (2, 1, (12, 11), 2, 3, 2, (Window(3, 2, 2, 3, 2), Window(2, 1, 4, 0, 1))),
+    "padding wider than the window": (2, 1, (3, 3), 2, 3, 2, (Window(2, 1, 1, 5, 4), Window(3, 3, 1, 7, 7))),
+    "places left out": (2, 1, (9, 9), 2, 3, 2, (Window(3, 1, 1, -1, 0), Window(2, 2, 1, 0, -2))),
+    "groups": (3, 3, (6, 6), 2, 4, 2, (SAME, SAME)),
+    "depthwise": (3, 4, (6, 5), 1, 2, 2, (Window(3, 2, 1, 1, 1), SAME)),
+    "depthwise, one image": (2, 3, (17, 17), 1, 1, 2, (SAME, SAME)),
+    "one dimension": (4, 1, (30,), 3, 2, 2, (Window(5, 2, 1, 2, 2),)),
+    "three dimensions": (2, 2, (5, 4, 6), 2, 2, 2, (SAME, Window(2), Window(3, 2, 1, 1, 0))),
+}
+
+
+def met(along: Sequence[Window], lengths: Sequence[int], counts: Sequence[int]) -> Any:
+    """All (position, place of the window, place of the image) within the image."""
+    for position in itertools.product(*map(range, counts)):
+        for tap in itertools.product(*(range(w.size) for w in along)):
+            place = tuple(
+                j * w.stride - w.before + t * w.dilation for j, t, w in zip(position, tap, along, strict=True)
+            )
+            if all(0 <= i < n for i, n in zip(place, lengths, strict=True)):
+                yield position, tap, place
+
+
+def written_out(x: Any, weight: Any, dout: Any, along: Sequence[Window], groups: int) -> tuple[Any, Any, Any]:
+    """(result, gradient of x, gradient of the weights)."""
+    parts = [a.reshape(len(a), groups, -1, *a.shape[2:]) for a in (x, dout)]
+    image, gradient = parts
+    factor = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
+    out, dimage, dfactor = np.zeros_like(gradient), np.zeros_like(image), np.zeros_like(factor)
+    every = (slice(None),) * 3
+    for position, tap, place in met(along, x.shape[2:], dout.shape[2:]):
+        seen, used, asked = image[(*every, *place)], factor[(*every, *tap)], gradient[(*every, *position)]
+        out[(*every, *position)] += np.einsum("ngi,goi->ngo", seen, used)
+        dimage[(*every, *place)] += np.einsum("ngo,goi->ngi", asked, used)
+        dfactor[(*every, *tap)] += np.einsum("ngo,ngi->goi", asked, seen)
+    return out.reshape(dout.shape), dimage.reshape(x.shape), dfactor.reshape(weight.shape)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sums(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, groups, lengths, inner, outer, threads, along = CASES[name]
+    monkeypatch.setattr(products, "thread_count", lambda: threads)
+    counts = tuple(w.count(n) for w, n in zip(along, lengths, strict=True))
+    random = np.random.default_rng(3)
+    x = random.standard_normal((images, groups * inner, *lengths))
+    weight = random.standard_normal((groups * outer, inner, *(w.size for w in along)))
+    dout = random.standard_normal((images, groups * outer, *counts))
+    expected = written_out(x, weight, dout, along, groups)
+    out, dx, dweight = (np.full(a.shape, np.nan) for a in (dout, x, weight))  # every element has to be written
+    products.convolve(np, x, weight, along, counts, groups, out)
+    products.input_gradient(np, dout, weight, along, groups, dx)
+    products.weight_gradient(np, dout, x, along, groups, dweight)
+    for made, wanted in zip((out, dx, dweight), expected, strict=True):
+        np.testing.assert_allclose(made, wanted, atol=1e-11)

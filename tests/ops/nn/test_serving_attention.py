@@ -1,0 +1,107 @@
+"""Attention that serves networks: lengths beside the operands, lists, strategies of what stands behind value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import MspcError, Tensor, context, nn
+from mspc.api.ops import FlashAttentionScore, FusedInferAttentionScore, IncreFlashAttention, PromptFlashAttention
+from mspc.compiler.in_memory import compile_in_memory
+
+QUERY = np.random.default_rng(0).normal(size=(2, 4, 8)).astype(np.float32)
+
+
+def padded(lengths: Any) -> list[np.ndarray]:
+    """Each sequence alone, as long as it is."""
+    found: list[np.ndarray] = []
+    for row, length in zip(QUERY, lengths, strict=True):
+        x = Tensor(row[None, :length])
+        found.append(FlashAttentionScore(2)(x, x, x)[3].asnumpy()[0])
+    return found
+
+
+@pytest.mark.parametrize("kind", [list, tuple, lambda x: Tensor(np.array(x))])
+def test_a_padded_sequence_equals_itself_alone(kind: Any) -> None:
+    x, lengths = Tensor(QUERY), kind([3, 2])
+    out = PromptFlashAttention(2)(x, x, x, None, lengths, lengths).asnumpy()
+    for row, expected in zip(out, padded([3, 2]), strict=True):
+        np.testing.assert_allclose(row[: len(expected)], expected, rtol=1e-6)
+        assert not row[len(expected) :].any()
+
+
+class Fused(nn.Cell):
+    def __init__(self, strategy: Any = None, **fields: Any) -> None:
+        super().__init__()
+        self.attend = FusedInferAttentionScore(2, **fields).shard(strategy)
+
+    def construct(self, q: Any, k: Any, v: Any, shift: Any, mask: Any) -> Any:
+        return self.attend(q, [k], [v], shift, mask, [3, 2], (3, 2))[0]
+
+
+def test_a_compiled_network_takes_lists_of_lengths_and_of_one_tensor() -> None:
+    x = Tensor(QUERY)
+    shift, mask = Tensor(np.zeros((2, 2, 4, 4), np.float32)), Tensor(np.zeros((2, 4, 4), bool))
+    out = Fused()(x, x, x, shift, mask).asnumpy()
+    for row, expected in zip(out, padded([3, 2]), strict=True):
+        np.testing.assert_allclose(row[: len(expected)], expected, rtol=1e-6)
+
+
+def test_masks_and_shifts_of_the_fused_operator_are_cut_as_its_query_is() -> None:
+    context.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch")
+    x = Tensor(QUERY)
+    shift, mask = Tensor(np.zeros((2, 2, 4, 4), np.float32)), Tensor(np.zeros((2, 4, 4), bool))
+    rows, keys = (2, 2, 2), (2, 1, 2)
+    network = Fused((rows, (keys,), (keys,), (2, 1, 1, 1), (2, 2, 2), (1,), (1,)))
+    facts = compile_in_memory(network, [x, x, x, shift, mask])
+    (strategy,) = facts.strategies.values()
+    assert strategy == [[2, 2, 2], [2, 1, 2], [2, 1, 2], [2, 2, 2, 1], [2, 2, 1], [2], [2]]
+
+
+def test_one_query_ignores_its_length_and_the_sparse_mode() -> None:
+    query, x = Tensor(QUERY[:, :1]), Tensor(QUERY)
+    plain = FusedInferAttentionScore(2)(query, [x], [x])[0].asnumpy()
+    lengths = Tensor(np.zeros(2, np.int64))
+    same = FusedInferAttentionScore(2, sparse_mode=2)(query, [x], [x], None, None, lengths)[0].asnumpy()
+    np.testing.assert_array_equal(same, plain)
+
+
+def refused(call: Any) -> str:
+    with pytest.raises(MspcError) as caught:
+        call()
+    return caught.value.message
+
+
+def test_what_is_not_built_is_refused() -> None:
+    x = Tensor(QUERY)
+    scale = Tensor(np.ones(1, np.float32))
+    assert refused(lambda: PromptFlashAttention(2)(x, x, x, None, None, None, None, scale)) == (
+        "PromptFlashAttention: deq_scale1 must be None; quantised and paged caches are not built"
+    )
+    assert refused(lambda: IncreFlashAttention(2)(x, [x, x], [x, x])) == (
+        "IncreFlashAttention: key holds 2 tensors, not 1; a tensor for each sequence is not built"
+    )
+    assert refused(lambda: IncreFlashAttention(2)(x, x, x)) == (
+        "IncreFlashAttention: query has shape (2, 4, 8), more than one place for a sequence"
+    )
+    assert refused(lambda: PromptFlashAttention(2, input_layout="SBH")(x, x, x)) == (
+        "PromptFlashAttention: input_layout is 'SBH', not one of BSH, BNSD"
+    )
+    assert refused(lambda: PromptFlashAttention(2, num_key_value_heads=1)(x, x, x)) == (
+        "PromptFlashAttention: key has 2 heads, but num_key_value_heads is 1"
+    )
+    assert refused(lambda: PromptFlashAttention(2, sparse_mode=2)(x, x, x, Tensor(np.ones((4, 4), bool)))) == (
+        "PromptFlashAttention: attn_mask of sparse_mode 2 is a triangle of (2048, 2048) or None, not a tensor of (4, 4)"
+    )
+    assert refused(lambda: PromptFlashAttention(2)(x, x, x, None, Tensor(np.ones(2, np.float32)))) == (
+        "PromptFlashAttention: actual_seq_lengths is Float32, not a tensor of integers"
+    )
+
+
+def test_there_is_no_gradient() -> None:
+    x = Tensor(QUERY)
+    message = refused(lambda: ms.grad(PromptFlashAttention(2))(x, x, x))
+    assert "it serves trained networks; FlashAttentionScore has one" in message

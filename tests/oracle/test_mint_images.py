@@ -1,0 +1,131 @@
+"""Cells and functions of `mint.nn` for images against those of PyTorch of the same name and arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc import Tensor, mint
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
+
+from tests.oracle.against import floats, near, same  # noqa: E402  # it imports PyTorch
+
+LINE, IMAGE, VOLUME = (
+    floats(n, *shape, dtype=np.float32) for n, shape in enumerate([(2, 4, 9), (2, 4, 6, 8), (2, 4, 4, 6, 3)], 1)
+)
+CELLS: list[tuple[str, tuple[Any, ...], dict[str, Any], np.ndarray]] = [
+    ("Conv1d", (4, 6, 3), {"padding": 1}, LINE),
+    ("Conv1d", (4, 6, 3), {"padding": 2, "stride": 2, "padding_mode": "circular", "groups": 2}, LINE),
+    ("Conv2d", (4, 6, 3), {}, IMAGE),
+    ("Conv2d", (4, 6, (3, 2)), {"stride": (2, 1), "padding": (1, 0), "bias": False}, IMAGE),
+    ("Conv2d", (4, 6, 3), {"padding": "same", "dilation": (2, 1)}, IMAGE),
+    ("Conv2d", (4, 6, 2), {"padding": "same", "padding_mode": "reflect"}, IMAGE),
+    ("Conv2d", (4, 4, 3), {"padding": "valid", "groups": 4}, IMAGE),
+    ("Conv2d", (4, 6, 3), {"padding": (1, 2), "padding_mode": "replicate"}, IMAGE),
+    ("Conv2d", (4, 6, 3), {"padding": 1}, IMAGE[0]),
+    ("Conv3d", (4, 6, 3), {"padding": (1, 0, 1), "stride": (1, 2, 1)}, VOLUME),
+    ("ConvTranspose2d", (4, 6, 3), {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2}, IMAGE),
+    ("ConvTranspose2d", (4, 6, (2, 3)), {"stride": (1, 2), "dilation": 2, "bias": False}, IMAGE),
+    ("BatchNorm1d", (4,), {}, LINE),
+    ("BatchNorm2d", (4,), {"eps": 1e-3, "momentum": 0.3}, IMAGE),
+    ("BatchNorm2d", (4,), {"affine": False}, IMAGE),
+    ("BatchNorm3d", (4,), {"track_running_stats": False}, VOLUME),
+    ("GroupNorm", (2, 4), {}, IMAGE),
+    ("GroupNorm", (4, 4, 1e-3, False), {}, LINE),
+    ("MaxPool2d", (2,), {}, IMAGE),
+    ("MaxPool2d", (3, 2, 1), {"ceil_mode": True}, IMAGE),
+    ("AvgPool2d", (2,), {}, IMAGE),
+    ("AvgPool2d", (3, 2, 1), {"count_include_pad": False}, IMAGE),
+    ("AvgPool3d", (2,), {"divisor_override": 3}, VOLUME),
+    ("AdaptiveAvgPool1d", (3,), {}, LINE),
+    ("AdaptiveAvgPool2d", ((2, 3),), {}, IMAGE),
+    ("AdaptiveAvgPool3d", (2,), {}, VOLUME),
+    ("Flatten", (), {}, IMAGE),
+    ("Flatten", (2,), {}, IMAGE),
+    ("Hardtanh", (-0.5, 2.0), {}, LINE),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "named", "x"), CELLS)
+def test_a_cell_is_pytorchs(name: str, given: Any, named: Any, x: np.ndarray) -> None:
+    """mint.nn.BatchNorm1d mint.nn.BatchNorm2d mint.nn.BatchNorm3d mint.nn.Conv1d mint.nn.Conv2d mint.nn.Conv3d
+    mint.nn.ConvTranspose2d mint.nn.GroupNorm mint.nn.AvgPool2d mint.nn.AvgPool3d mint.nn.AdaptiveAvgPool1d
+    mint.nn.AdaptiveAvgPool2d mint.nn.AdaptiveAvgPool3d mint.nn.Flatten mint.nn.Hardtanh"""
+    mine, theirs = getattr(mint.nn, name)(*given, **named), getattr(torch.nn, name)(*given, **named)
+    state = dict(theirs.named_parameters())
+    own = {p.name: p for p in mine.get_parameters() if p.requires_grad}
+    assert set(own) == set(state)
+    for seed, (key, parameter) in enumerate(own.items()):
+        assert tuple(parameter.shape) == tuple(state[key].shape)
+        value = floats(seed + 7, *parameter.shape, dtype=np.float32)
+        parameter.set_data(Tensor(value))
+        state[key].data = torch.tensor(value)
+    mine.set_train()
+    same(mine, theirs, [x])
+    if getattr(theirs, "running_mean", None) is None:
+        return
+    before = mine.running_mean.asnumpy(), mine.running_var.asnumpy()
+    theirs.running_mean.data, theirs.running_var.data = map(torch.tensor, before)
+    mine(Tensor(x))
+    theirs(torch.tensor(x))
+    near(mine.running_mean.asnumpy(), theirs.running_mean.numpy(), "running mean")
+    near(mine.running_var.asnumpy(), theirs.running_var.numpy(), "running variance")
+    mine.set_train(False)
+    theirs.train(False)
+    same(mine, theirs, [x])
+
+
+def test_synchronised_statistics_are_those_of_the_batch() -> None:
+    mine = mint.nn.SyncBatchNorm(4)
+    mine.set_train()
+    same(mine, torch.nn.BatchNorm2d(4), [IMAGE])
+
+
+def test_functions() -> None:
+    ours, theirs = mint.nn.functional, torch.nn.functional
+    weight, bias = floats(5, 6, 4, 3, 3), floats(6, 6)
+    image, line, volume = IMAGE.astype(np.float64), LINE.astype(np.float64), VOLUME.astype(np.float64)
+    for given in ((1, 1), (2, (1, 0), 1), (1, "same", 2), (1, "valid")):
+        same(
+            lambda a, w, b, g=given: ours.conv2d(a, w, b, *g),
+            lambda a, w, b, g=given: theirs.conv2d(a, w, b, *g),
+            [image, weight, bias],
+        )
+    for given in ((2, 1), (1, "same")):
+        same(
+            lambda a, w, g=given: ours.conv1d(a, w, None, *g),
+            lambda a, w, g=given: theirs.conv1d(a, w, None, *g),
+            [line, weight[..., 0]],
+        )
+    same(
+        lambda a, w: ours.conv3d(a, w, None, 1, (1, 0, 1)),
+        lambda a, w: theirs.conv3d(a, w, None, 1, (1, 0, 1)),
+        [volume, floats(7, 2, 4, 3, 2, 3)],
+    )
+    for name, given, x in (
+        ("avg_pool1d", (3, 2, 1), line),
+        ("avg_pool2d", (2,), image),
+        ("avg_pool2d", (3, 1, 1, False, False), image),
+        ("avg_pool3d", (2,), volume),
+        ("adaptive_avg_pool1d", (4,), line),
+        ("adaptive_avg_pool2d", ((None, 3),), image),
+        ("adaptive_avg_pool3d", (2,), volume),
+        ("adaptive_max_pool1d", (4,), line),
+        ("group_norm", (2,), image),
+        ("normalize", (), image),
+        ("normalize", (1.0, -1), image),
+        ("hardtanh", (-0.3, 0.4), line),
+    ):
+        same(
+            lambda a, n=name, g=given: getattr(ours, n)(a, *g),
+            lambda a, n=name, g=given: getattr(theirs, n)(a, *g),
+            [x],
+        )
+    same(
+        lambda a: ours.batch_norm(a, None, None, training=True),
+        lambda a: theirs.batch_norm(a, None, None, training=True),
+        [image],
+    )

@@ -1,0 +1,107 @@
+"""Losses of pictures and rare classes, turned and spread tensors: PyTorch, or numbers of MindSpore."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc import Tensor, mint, nn, ops
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
+
+from tests.oracle.against import floats, near, same  # noqa: E402  # it imports PyTorch
+
+F = torch.nn.functional
+LOGITS, PLACES = floats(1, 4, 3), np.array([[1], [0], [2], [2]], np.int32)
+HOT = np.eye(4, 3)
+PICTURE, WEIGHT = np.arange(6).reshape(2, 3) / 6, np.array([1, 2, 0.5])
+
+
+def test_differences_and_labels() -> None:
+    same(nn.MAELoss(), F.l1_loss, [LOGITS, HOT])
+    same(nn.MultiLabelSoftMarginLoss(), torch.nn.MultiLabelSoftMarginLoss(), [LOGITS, HOT], grads=[0])
+    same(nn.MultiLabelSoftMarginLoss(Tensor(WEIGHT), "sum"),
+         torch.nn.MultiLabelSoftMarginLoss(torch.tensor(WEIGHT), reduction="sum"), [LOGITS, HOT],
+         grads=[0])  # fmt: skip
+    counts = np.array([[0.0, 1, 2], [5, 1, 0], [3, 3, 3], [7, 0, 1]])
+    for given in ((True, False), (True, True), (False, False), (False, True)):
+        x = LOGITS if given[0] else np.abs(LOGITS) + 0.1
+        same(nn.PoissonNLLLoss(*given), torch.nn.PoissonNLLLoss(*given), [x, counts], grads=[0])
+
+
+def focal(logits: Any, labels: Any, weight: Any = None, gamma: float = 2.0) -> Any:
+    """Lin et al. 2017, written out."""
+    logs = F.log_softmax(logits, 1)
+    chosen = logs.gather(1, labels)
+    away = (1 - chosen.exp()) ** gamma
+    return -away * chosen * (1 if weight is None else weight[labels])
+
+
+@pytest.mark.parametrize("gamma", [0.0, 2.0, 3.5])
+def test_focal_loss(gamma: float) -> None:
+    at = torch.tensor(PLACES, dtype=torch.int64)
+    same(lambda x: nn.FocalLoss(gamma=gamma)(x, Tensor(PLACES)), lambda x: focal(x, at, None, gamma).mean(), [LOGITS])
+    weight = torch.tensor(WEIGHT)
+    same(lambda x: nn.FocalLoss(Tensor(WEIGHT), gamma, "sum")(x, Tensor(PLACES)),
+         lambda x: focal(x, at, weight, gamma).sum(), [LOGITS])  # fmt: skip
+    deep, places = floats(3, 2, 3, 4, 5), np.random.default_rng(1).integers(0, 3, (2, 1, 4, 5)).astype(np.int32)
+    same(lambda x: nn.FocalLoss(None, gamma)(x, Tensor(places)),
+         lambda x: focal(x, torch.tensor(places, dtype=torch.int64), None, gamma).mean(), [deep])  # fmt: skip
+
+
+def test_numbers_of_mindspore() -> None:
+    """MindSpore 2.10 on a CPU."""
+    x, hot, places = Tensor(PICTURE), Tensor(np.eye(2, 3)), Tensor(np.array([[1], [0]], np.int32))
+    for loss, labels, expected in (
+        (nn.DiceLoss(), hot, 0.62204826), (nn.MultiClassDiceLoss(), hot, 0.6580729),
+        (nn.FocalLoss(), places, 0.57921416), (nn.FocalLoss(Tensor(WEIGHT), 2.0, "sum"), places, 1.6553471),
+    ):  # fmt: skip
+        near(loss(x, labels).asnumpy(), np.array(expected), type(loss).__name__, 3e-5)
+
+
+def test_dice() -> None:
+    def theirs(a: Any, b: Any) -> Any:
+        return 1 - (2 * (a * b).sum() + 1e-5) / ((a * a).sum() + (b * b).sum() + 1e-5)
+
+    same(nn.DiceLoss(), theirs, [PICTURE, np.eye(2, 3)])
+
+    def classes(a: Any, b: Any) -> Any:
+        soft = torch.softmax(a, -1)
+        return sum(theirs(soft[:, i], b[:, i]) * WEIGHT[i] for i in (0, 2)) / 3
+
+    same(nn.MultiClassDiceLoss(Tensor(WEIGHT.reshape(3, 1)), 1), lambda a, b: classes(a, b).reshape(1),
+         [PICTURE, np.eye(2, 3)])  # fmt: skip
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 3, -1, 6])
+def test_quarters(k: int) -> None:
+    x = floats(1, 2, 3, 4)
+    for dims in ((0, 1), (2, 1), (0, -1)):
+        same(lambda a, d=dims: ops.rot90(a, k, d), lambda a, d=dims: torch.rot90(a, k, d), [x])
+    same(ops.fliplr, torch.fliplr, [x])
+    same(ops.flipud, torch.flipud, [x])
+
+
+def test_grids_of_vectors_and_extrema() -> None:
+    vectors = [floats(1, 3), floats(2, 4), floats(3, 2)]
+    for indexing in ("xy", "ij"):
+        for count in (1, 2, 3):
+            given = vectors[:count]
+            judged = torch.meshgrid(*map(torch.tensor, given), indexing=indexing)
+            for mine in (ops.meshgrid(*map(Tensor, given), indexing=indexing),
+                         mint.meshgrid(*map(Tensor, given), indexing=indexing)):  # fmt: skip
+                assert all(np.array_equal(a.asnumpy(), b.numpy()) for a, b in zip(mine, judged, strict=True))
+    x = floats(5, 3, 4)
+    for mine, theirs in ((ops.max, torch.max), (ops.min, torch.min)):
+        same(lambda a, m=mine: m(a, 1)[0], lambda a, t=theirs: t(a, 1)[0], [x])
+        same(lambda a, m=mine: m(a, 0, True)[0], lambda a, t=theirs: t(a, 0, True)[0], [x])
+        same(lambda a, m=mine: m(a)[0], theirs, [x])
+        near(mine(Tensor(x), 1)[1].asnumpy(), theirs(torch.tensor(x), 1)[1].numpy(), "places")
+    near(mint.argmax(Tensor(x), 1).asnumpy(), torch.argmax(torch.tensor(x), 1).numpy(), "places")
+    for axis in (None, 0, 1):
+        same(lambda a, d=axis: ops.repeat_interleave(a, 3, d), lambda a, d=axis: a.repeat_interleave(3, d), [x])
+    same(lambda a: ops.repeat_elements(a, 2, 1), lambda a: a.repeat_interleave(2, 1), [x])
+    hot = mint.nn.functional.one_hot(Tensor(np.array([1, 2, 0])), 4)
+    near(hot.asnumpy(), F.one_hot(torch.tensor([1, 2, 0]), 4).numpy(), "rows")

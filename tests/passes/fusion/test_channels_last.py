@@ -1,0 +1,109 @@
+"""channels_last and recompute_elementwise: random graphs compute the same, and what neither golden case shows."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mspc.ir.graph import Graph, Value
+from mspc.ops.op import REGISTRY
+from mspc.passes.base import parse_passes, run_passes
+from tests.passes.fusion.test_fuse_elementwise import fused, new_graph, op, random_graph, run
+
+BATCH, CHANNELS, LENGTHS = 2, 3, (4, 5)
+
+
+def random_images(seed: int) -> Graph:
+    """Convolutions with what may stand between them, over images whose dimensions all differ."""
+    draw = random.Random(seed)
+    shape = (BATCH, CHANNELS, *LENGTHS)
+    graph, b, parameters = new_graph(
+        x=("input", shape), w=("parameter", (CHANNELS, CHANNELS, 3, 3)), p=("parameter", (CHANNELS, CHANNELS, 1, 1)),
+        c=("parameter", (CHANNELS, 1, 1)), r=("parameter", (5,)),
+    )  # fmt: skip
+    x, w, p, c, r = parameters
+    images: list[Value] = [x]
+    others: list[Value] = [r]
+    for _ in range(draw.randint(3, 14)):
+        one, other = draw.choice(images[-3:]), draw.choice(images)
+        kind = draw.randrange(11)
+        if kind < 2:
+            wide = {"out_channel": CHANNELS, "kernel_size": 3, "pad_mode": "same"}
+            images.append(b.emit(op("Conv2D", **wide), one, w))
+        elif kind == 2:
+            images.append(b.emit(op("Conv2D", out_channel=CHANNELS, kernel_size=1), one, p))
+        elif kind == 3:
+            images.append(b.emit(op(draw.choice(("ReLU", "Tanh"))), one))
+        elif kind == 4:
+            images.append(b.emit(op(draw.choice(("Add", "Mul"))), one, draw.choice((other, c, r))))
+        elif kind == 5:
+            name = draw.choice(("MaxPool", "AvgPool"))
+            images.append(b.emit(op(name, kernel_size=3, strides=1, pad_mode="same"), one))
+        elif kind == 6:
+            axis = draw.choice(((1,), (2, 3), (0, 2, 3), (3,), (0, 1), ()))
+            others.append(b.emit(op("ReduceSum", axis=axis, keep_dims=draw.random() < 0.5), one))
+        elif kind == 7:
+            axis = draw.choice((1, 2, 3))
+            joined = b.emit(op("Concat", axis=axis), one, other)
+            begin = [0, 0, 0, 0]
+            begin[axis] = draw.randrange(shape[axis])
+            end = [a + n for a, n in zip(begin, shape, strict=True)]
+            cut = op("StridedSlice", begin=tuple(begin), end=tuple(end), strides=(1,) * 4)
+            images.append(b.emit(cut, joined))
+        elif kind == 8:
+            mean = b.emit(op("ReduceMean", axis=(2, 3), keep_dims=True), one)
+            images.append(b.emit(op("Add"), b.emit(op("BroadcastTo", shape=shape), mean), other))
+        elif kind == 9:
+            others.append(b.emit(op("Reshape", shape=(BATCH, -1)), one))
+        else:
+            sizes = {"out_channel": CHANNELS, "kernel_size": 3, "pad_mode": "same"}
+            gradient = b.emit(op("Conv2DBackpropFilter", **sizes, filter_size=w.shape), one, other)
+            others.append(b.emit(op("ReLU"), gradient))
+            images.append(b.emit(op("Conv2DBackpropInput", **sizes, input_size=shape), one, w))
+    graph.results = [images[-1], draw.choice(images), draw.choice(others), others[-1]]
+    return graph
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_random_images_compute_the_same(seed: int) -> None:
+    expected = run(fused(random_images(seed), "execute"))
+    found = run(fused(random_images(seed), "execute,channels_last,fuse_elementwise,recompute_elementwise,execute"))
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * max(1, float(np.abs(a).max())))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_recomputed_values_have_the_same_bits(seed: int) -> None:
+    expected = run(fused(random_graph(seed), "execute,fuse_elementwise,execute"))
+    found = run(fused(random_graph(seed), "execute,fuse_elementwise,recompute_elementwise,execute"))
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_graphs_without_convolutions_stay() -> None:
+    graph = random_graph(5)
+    before = [node.op for node in graph.nodes]
+    run_passes(graph, parse_passes("channels_last,split_batch_norm"))
+    assert [node.op for node in graph.nodes] == before
+
+
+def test_only_what_comes_and_goes_is_transposed() -> None:
+    """A block of two convolutions with a residual: its image, the weights of more than one place, its result."""
+    shape = (BATCH, CHANNELS, *LENGTHS)
+    graph, b, (x, w, p) = new_graph(
+        x=("input", shape), w=("parameter", (CHANNELS, CHANNELS, 3, 3)), p=("parameter", (CHANNELS, CHANNELS, 1, 1))
+    )
+    sizes = {"out_channel": CHANNELS, "pad_mode": "same"}
+    y = b.emit(op("ReLU"), b.emit(op("Conv2D", kernel_size=3, **sizes), x, w))
+    y = b.emit(op("Add"), b.emit(op("Conv2D", kernel_size=1, **sizes), y, p), x)
+    graph.results = [y]
+    (result,) = [run_passes(graph, parse_passes("channels_last,execute"))]
+    assert [node.op.name for node in result.nodes] == [
+        "Transpose", "Transpose", "Conv2D", "ReLU", "Reshape", "Conv2D", "Add", "Transpose",
+    ]  # fmt: skip
+    assert "Conv2D" in REGISTRY
