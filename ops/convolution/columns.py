@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ops.convolution.window import Window
+from mspc.ops.convolution.window import Window, clipped
 from mspc.ops.cpu.scratch import scratch
 from mspc.sharding.borders import Span
 
 POSITIONS = 256
 """Columns from which a product is worth its call: images are taken together up to so many."""
-TOGETHER = 16
+TOGETHER = 8
 """Images that are taken together where rows are shorter than this: places of as many images are one run."""
 LONG_ROW = 48
 """Positions of a row that are long runs by themselves."""
@@ -71,15 +71,30 @@ def empty(xp: Any, name: str, shape: Sequence[int], dtype: Any) -> Any:
     return scratch(name, shape, dtype) if xp is np else xp.empty(shape, dtype)
 
 
-def gathered(xp: Any, x: Any, stays: bool = False) -> Any:
+def gathered(xp: Any, x: Any, reach: Sequence[Span] = (), stays: bool = False) -> Any:
     """[images, channels, ...] as [channels, ..., images]: a view of one image, else a copy, of an own name (see
-    `empty`) unless it `stays` while others are gathered."""
-    if x.shape[0] == 1:
+    `empty`) unless it `stays` while others are gathered.
+
+    reach: the places that are wanted along each dimension, all by default; those outside of the image are zeros.
+    """
+    lengths = x.shape[2:]
+    spans = tuple(reach) or tuple((0, n) for n in lengths)
+    inner = [clipped(span, n) for span, n in zip(spans, lengths, strict=True)]
+    x = x[(slice(None), slice(None), *(slice(*span) for span in inner))]
+    if x.shape[0] == 1 and inner == list(spans):
         return x[0][..., None]
-    shape = (*x.shape[1:], x.shape[0])
+    shape = (x.shape[1], *(end - first for first, end in spans), x.shape[0])
     out = xp.empty(shape, x.dtype) if stays else empty(xp, "gathered", shape, x.dtype)
-    out[...] = xp.moveaxis(x, 0, -1)
+    if inner != list(spans):
+        out[...] = 0
+    there = (slice(low - first, high - first) for (first, _), (low, high) in zip(spans, inner, strict=True))
+    out[(slice(None), *there)] = xp.moveaxis(x, 0, -1)
     return out
+
+
+def reach_of(along: Sequence[Window], counts: Sequence[int]) -> tuple[Span, ...]:
+    """The places that so many positions look at."""
+    return tuple(w.places((0, n)) for w, n in zip(along, counts, strict=True))
 
 
 def multiplied(xp: Any, x: Any, y: Any) -> Any:
@@ -91,24 +106,21 @@ def multiplied(xp: Any, x: Any, y: Any) -> Any:
 
 def columns(xp: Any, image: Any, along: Sequence[Window], counts: Sequence[int], rows: Span) -> Any:
     """[channels * places of the window, positions], of some rows of positions; a view, or of an own name: see
-    `empty`."""
+    `empty`. image: gathered, from the first place that is looked at to the last."""
     channels, images = image.shape[0], image.shape[-1]
-    if is_point(along, image.shape[1:-1]):
+    sizes = [rows[1] - rows[0], *counts[1:]]
+    if all(w.size == w.stride == 1 for w in along):
         return image[:, slice(*rows)].reshape(channels, -1)
-    spans = [rows, *((0, n) for n in counts[1:])]
-    sizes = [end - first for first, end in spans]
-    found = empty(xp, "columns", (channels, math.prod(w.size for w in along), *sizes, images), image.dtype)
-    for number, place in enumerate(taps(along)):
-        inside, looked = _met(along, place, image.shape[1:-1], spans)
-        target = found[:, number]
-        keep: list[slice] = [slice(None)]
-        for there, size in zip(inside, sizes, strict=True):
-            for outside in (slice(0, there.start), slice(there.stop, size)):
-                if outside.start < outside.stop:
-                    target[(*keep, outside)] = 0
-            keep.append(there)
-        target[tuple(keep)] = image[(slice(None), *looked)]
-    return found.reshape(channels * found.shape[1], -1)
+    steps = image.strides[1:-1]
+    looked = xp.lib.stride_tricks.as_strided(
+        image[:, rows[0] * along[0].stride :],
+        (channels, *(w.size for w in along), *sizes, images),
+        (image.strides[0], *(w.dilation * step for w, step in zip(along, steps, strict=True)),
+         *(w.stride * step for w, step in zip(along, steps, strict=True)), image.strides[-1]),
+    )  # fmt: skip
+    found = empty(xp, "columns", looked.shape, image.dtype)
+    found[...] = looked
+    return found.reshape(-1, math.prod(sizes) * images)
 
 
 def spread(xp: Any, found: Any, image: Any, along: Sequence[Window], counts: Sequence[int], rows: Span) -> None:

@@ -13,11 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ops.convolution.columns import blocks, chunks, columns, empty, gathered, is_point, multiplied, spread
+from mspc.ops.convolution.columns import (
+    blocks,
+    chunks,
+    columns,
+    empty,
+    gathered,
+    is_point,
+    multiplied,
+    reach_of,
+    spread,
+)
 from mspc.ops.convolution.depthwise import depthwise, depthwise_input_gradient, depthwise_weight_gradient
 from mspc.ops.convolution.window import Window
-from mspc.ops.cpu.blocks import thread_count
 from mspc.ops.cpu.products import share_out
+from mspc.ops.cpu.threads import thread_count
 from mspc.sharding.borders import Span
 
 
@@ -38,6 +48,7 @@ def convolve(
     flat = out.reshape(*by_group.shape[:3], -1)
     batches = blocks(xp, x.shape[0], along, counts)
     pieces = chunks(xp, groups * matrix.shape[2], counts, batches[0].stop)
+    reach = reach_of(along, counts)
 
     def multiply(found: Any, batch: slice, rows: Span, made: Span) -> None:
         factor = matrix[:, slice(*made)]
@@ -57,7 +68,7 @@ def convolve(
         multiply(prepared(image, rows), batch, rows, (0, matrix.shape[1]))
 
     def whole(batch: slice) -> None:
-        image = gathered(xp, x[batch])
+        image = gathered(xp, x[batch], reach)
         for rows in pieces:
             piece(image, batch, rows)
 
@@ -66,7 +77,7 @@ def convolve(
         share_out([functools.partial(whole, batch) for batch in batches], multiplications)
         return out
     for batch in batches:
-        image = gathered(xp, x[batch])
+        image = gathered(xp, x[batch], reach)
         if len(pieces) >= _threads(xp):
             share_out([functools.partial(piece, image, batch, rows) for rows in pieces], multiplications)
             continue
@@ -127,6 +138,7 @@ def weight_gradient(xp: Any, dout: Any, x: Any, along: Sequence[Window], groups:
     matrix = out.reshape(groups, out.shape[0] // groups, -1)
     batches = blocks(xp, x.shape[0], along, counts)
     pieces = chunks(xp, groups * matrix.shape[2], counts, batches[0].stop)
+    reach = reach_of(along, counts)
     given = [gathered(xp, dout[batch], stays=True) for batch in batches]
 
     def work(part: Span) -> None:
@@ -134,7 +146,7 @@ def weight_gradient(xp: Any, dout: Any, x: Any, along: Sequence[Window], groups:
         begun = False
         for batch, result in zip(batches, given, strict=True):
             some = by_group[batch, :, slice(*part)]
-            image = gathered(xp, some.reshape(some.shape[0], -1, *x.shape[2:]))
+            image = gathered(xp, some.reshape(some.shape[0], -1, *x.shape[2:]), reach)
             for rows in pieces:
                 found = columns(xp, image, along, counts, rows).reshape(groups, target.shape[2], -1)
                 left = result[:, slice(*rows)].reshape(groups, matrix.shape[1], -1)

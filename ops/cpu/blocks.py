@@ -7,16 +7,17 @@ row is worked by itself, so the number of threads changes no bit.
 
 from __future__ import annotations
 
-import contextvars
 import functools
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-BLOCK = 65536
-"""Elements of a block: 256 KiB of Float32, of which operands, scratch and result fit into a core's cache."""
+from mspc.ops.cpu.threads import in_parallel, thread_count
+
+BLOCK = 1 << 18
+"""Elements of a block: 1 MiB of Float32. Smaller ones would stay in a core's own cache, but the threads of several
+cores would take turns at making calls: on two, BatchNorm takes a quarter less than with blocks of a quarter."""
 SHARED = 1 << 18
 """Elements from which a second thread is worth waking (some 20 us)."""
 
@@ -58,20 +59,6 @@ def in_rows(xp: Any, work: Work, out: Sequence[Any], operands: Sequence[Any], sc
         return
     share = -(-rows // threads // step) * step
     in_parallel([functools.partial(part, begin, min(begin + share, rows)) for begin in range(0, rows, share)])
-
-
-def in_parallel(calls: Sequence[Callable[[], object]]) -> None:
-    """Make all calls at the same time, the first one on this thread. Raises what the first to fail raised."""
-    # A worker takes over the context, which holds NumPy's settings for overflows.
-    pool = _pool(max(1, thread_count() - 1))
-    others = [pool.submit(contextvars.copy_context().run, call) for call in calls[1:]]
-    try:
-        calls[0]()
-    finally:
-        for other in others:
-            other.exception()
-    for other in others:
-        other.result()
 
 
 def elementwise(xp: Any, work: Work, out: Any, operands: Sequence[Any], scratch: int = 0) -> None:
@@ -120,20 +107,3 @@ def apply(function: Any, *operands: Any, out: Any) -> Any:
 
     elementwise(np, work, out, operands)
     return out
-
-
-@functools.cache
-def thread_count() -> int:
-    """Threads that a kernel may use: as many as BLAS is given (a rank of a job gets its share), else all cores."""
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
-        text = os.environ.get(name, "")
-        if text.isdigit() and int(text) > 0:
-            return int(text)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@functools.cache
-def _pool(threads: int) -> Any:
-    from concurrent.futures import ThreadPoolExecutor  # needed for large arrays only
-
-    return ThreadPoolExecutor(threads, thread_name_prefix="mspc-kernel")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ops.cpu.blocks import in_parallel, thread_count
+from mspc.ops.cpu.threads import in_parallel, thread_count
 
 SHARED = 1 << 22
 """Multiplications from which threads are worth waking: some 0.1 ms of one core."""

@@ -16,7 +16,8 @@ import numpy as np
 
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.bases import Elementwise
-from mspc.ops.cpu.blocks import SHARED, in_parallel, thread_count
+from mspc.ops.cpu.blocks import SHARED
+from mspc.ops.cpu.threads import in_parallel, thread_count
 from mspc.ops.fused.body import Line, operand_count, types_of_lines
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import ArrayBackend, Op

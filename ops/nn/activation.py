@@ -52,10 +52,13 @@ class ReLU(Unary):
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         maximum = be.xp.maximum
 
-        def kernel(x: Any) -> Any:
-            return maximum(x, 0)
+        def kernel(x: Any, out: Any = None) -> Any:
+            return maximum(x, 0, out=out)
 
         return kernel
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return self.kernel(be)
 
     samples: ClassVar[Any] = (*UNARY_SAMPLES, sample((8,), dtypes=("Int32",), gradient=False))
 
@@ -73,10 +76,13 @@ class ReluGrad(_Gradient):
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         multiply = be.xp.multiply
 
-        def kernel(dy: Any, y: Any) -> Any:
-            return multiply(dy, y > 0)
+        def work(out: Any, _: Any, dy: Any, y: Any) -> None:
+            multiply(dy, y > 0, out=out)
 
-        return kernel
+        return blockwise(be.xp, work)
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        return self.kernel(be)
 
 
 class PReLU(Elementwise):

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ops.cpu.blocks import BLOCK, SHARED, in_parallel, thread_count
+from mspc.ops.cpu.blocks import BLOCK, SHARED
+from mspc.ops.cpu.threads import in_parallel, thread_count
 
 LONG = 4096
 """Elements of a channel in one image from which a row is worth a loop of its own."""
@@ -59,6 +60,13 @@ def _sum(images: Any) -> Any:
     return images.sum(axis=0).sum(axis=1)
 
 
+def _product_sum(xp: Any, x: Any, y: Any) -> Any:
+    """The sum of x * y of every channel."""
+    if xp is not np:
+        return _sum(x * y)
+    return np.einsum("bce,bce->ce", x, y).sum(axis=1)  # no array of products between
+
+
 def _over(xp: Any, total: Any, count: int) -> Any:
     return total / xp.asarray(max(count, 1), total.dtype)
 
@@ -86,8 +94,7 @@ def channel_variance(xp: Any, x: Any, mean: Any, count: int) -> Any:
 
     def work(chosen: slice, scratch: Any) -> None:
         xp.subtract(images[:, chosen], _along(xp, mean[chosen].astype(x.dtype, copy=False), images), out=scratch)
-        xp.multiply(scratch, scratch, out=scratch)
-        out[chosen] = _over(xp, _sum(scratch), count)
+        out[chosen] = _over(xp, _product_sum(xp, scratch, scratch), count)
 
     in_channels(xp, images, work, scratch=1)
     return out
@@ -120,16 +127,15 @@ def normalised_by_own(
     results, count = by_channel(out), math.prod(x.shape) // max(x.shape[1], 1)
     mean, variance = xp.empty(x.shape[1:2], x.dtype), xp.empty(x.shape[1:2], x.dtype)
 
-    def work(chosen: slice, apart: Any, squares: Any) -> None:
+    def work(chosen: slice, apart: Any) -> None:
         some = images[:, chosen]
         mean[chosen] = _over(xp, _sum(some), count)
         xp.subtract(some, _along(xp, mean[chosen], images), out=apart)
-        xp.multiply(apart, apart, out=squares)
-        variance[chosen] = _over(xp, _sum(squares), count)
+        variance[chosen] = _over(xp, _product_sum(xp, apart, apart), count)
         apart *= _along(xp, gamma[chosen] * _inverse(xp, variance[chosen], epsilon), images)
         xp.add(apart, _along(xp, beta[chosen], images), out=results[:, chosen])
 
-    in_channels(xp, images, work, scratch=2)
+    in_channels(xp, images, work, scratch=1)
     return out, mean, variance
 
 
@@ -151,8 +157,7 @@ def gradient_sums(xp: Any, dout: Any, x: Any, mean: Any, variance: Any, epsilon:
 
     def work(chosen: slice, apart: Any) -> None:
         xp.subtract(images[:, chosen], _along(xp, mean[chosen], images), out=apart)
-        xp.multiply(apart, rows[:, chosen], out=apart)
-        dgamma[chosen] = _sum(apart) * inverse[chosen]
+        dgamma[chosen] = _product_sum(xp, apart, rows[:, chosen]) * inverse[chosen]
         dbeta[chosen] = _sum(rows[:, chosen])
 
     in_channels(xp, images, work, scratch=1)
@@ -196,16 +201,15 @@ def own_gradients(
     count = math.prod(x.shape) // max(x.shape[1], 1)
     dgamma, dbeta = (xp.empty(x.shape[1:2], inverse.dtype) for _ in range(2))
 
-    def work(chosen: slice, apart: Any, products: Any) -> None:
+    def work(chosen: slice, apart: Any) -> None:
         some = rows[:, chosen]
         xp.subtract(images[:, chosen], _along(xp, mean[chosen], images), out=apart)
-        xp.multiply(apart, some, out=products)
-        dgamma[chosen] = _sum(products) * inverse[chosen]
+        dgamma[chosen] = _product_sum(xp, apart, some) * inverse[chosen]
         dbeta[chosen] = _sum(some)
         apart *= _along(xp, -inverse[chosen] * _over(xp, dgamma[chosen], count), images)
         apart += some
         apart -= _along(xp, _over(xp, dbeta[chosen], count), images)
         xp.multiply(apart, _along(xp, gamma[chosen] * inverse[chosen], images), out=results[:, chosen])
 
-    in_channels(xp, images, work, scratch=2)
+    in_channels(xp, images, work, scratch=1)
     return out, dgamma, dbeta
