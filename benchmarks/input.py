@@ -12,6 +12,7 @@ Python that has torch and torchvision (this one unless given).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import statistics
 import subprocess
@@ -52,7 +53,8 @@ class Runner:
 
     def end(self) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.close()
+        with contextlib.suppress(OSError):  # it has ended, and what it printed says why
+            self.process.stdin.close()
         self.process.wait()
 
 

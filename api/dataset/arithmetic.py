@@ -10,8 +10,8 @@ import numpy as np
 from mspc.api.dataset.draws import Draws
 from mspc.api.dataset.operation import Operation
 
-AT_ONCE = 1 << 17
-"""Numbers that go through all steps before the next ones, so that they stay in a core's cache."""
+AT_ONCE = 1 << 20
+"""Numbers that go through all steps before the next ones; see `enlarging.AT_ONCE`."""
 Step = tuple[Callable[..., Any], Any]
 """A function of NumPy and its second operand: a number, or an array of as many dimensions as the values."""
 Room = Callable[[tuple[int, ...], np.dtype], np.ndarray | None]
