@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from mspc import __version__
+from mspc.commands import launch as launching
 from mspc.commands.completion import complete_graph, complete_input, complete_operator, complete_passes, complete_script
 from mspc.commands.report.streams import complain, run_guarded
 from mspc.ir.diagnostics import MspcError
@@ -269,6 +270,12 @@ def run(
         wishes=wishes,
         profile=profiled,
     )
+
+
+app.command(
+    "launch", short_help="Start a script on many ranks, of several hosts too.",
+    context_settings={"allow_interspersed_args": False},
+)(launching.launch)  # fmt: skip
 
 
 @app.command(short_help="Compare steps on N ranks with one device.")

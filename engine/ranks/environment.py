@@ -6,42 +6,76 @@ Imports nothing heavy: the number of BLAS threads must be set before NumPy is im
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
+@dataclass(frozen=True)
+class _Launcher:
+    """The variables in which a launcher says rank and size, of the job and of its part on this host.
+
+    marks: variables without which it did not start this process as a rank of MPI.
+    """
+
+    rank: str
+    size: str
+    local_rank: str
+    local_size: str
+    marks: tuple[str, ...] = ()
+
+
+_LAUNCHERS = (
+    _Launcher(*(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
+    # srun speaks PMIx or PMI2 with MPI's ranks; in a batch script, where it does not, it sets the SLURM_ names too.
+    _Launcher("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_TASKS_PER_NODE", ("PMIX_RANK",)),
+    _Launcher("PMI_RANK", "PMI_SIZE", "SLURM_LOCALID", "SLURM_TASKS_PER_NODE", ("PMI_FD",)),
+)
+
+
+def _launcher(environment: Mapping[str, str]) -> _Launcher | None:
+    for launcher in _LAUNCHERS:
+        if all(mark in environment for mark in launcher.marks) and environment.get(launcher.size, "").isdigit():
+            return launcher
+    return None
+
+
 def mpi_size(environment: Mapping[str, str] | None = None) -> int:
-    """The number of ranks that mpirun started, 0 where it did not start this process."""
-    text = (os.environ if environment is None else environment).get("OMPI_COMM_WORLD_SIZE", "")
-    return int(text) if text.isdigit() else 0
+    """The number of ranks that mpirun or srun started, 0 where none of them started this process."""
+    found = os.environ if environment is None else environment
+    launcher = _launcher(found)
+    return int(found[launcher.size]) if launcher else 0
 
 
 def mpi_rank() -> int:
-    """This process's rank as mpirun says, 0 without it."""
-    text = os.environ.get("OMPI_COMM_WORLD_RANK", "")
+    """This process's rank as its launcher says, 0 without one."""
+    launcher = _launcher(os.environ)
+    text = os.environ.get(launcher.rank, "") if launcher else ""
     return int(text) if text.isdigit() else 0
 
 
 def local_place() -> tuple[int, int]:
     """This process's number among the ranks on this host, and how many they are."""
-    found = [os.environ.get(f"OMPI_COMM_WORLD_LOCAL_{name}", "") for name in ("RANK", "SIZE")]
-    if all(text.isdigit() for text in found):
-        return int(found[0]), int(found[1])
+    launcher = _launcher(os.environ)
+    rank = os.environ.get(launcher.local_rank, "") if launcher else ""
+    size = re.match(r"\d+", os.environ.get(launcher.local_size, "") if launcher else "")  # "2(x3),1" on Slurm
+    if rank.isdigit() and size:
+        return int(rank), int(size[0])
     return mpi_rank(), max(1, mpi_size())
 
 
 def job_name() -> str:
-    """A name that all ranks of this job share and no other job has."""
-    return (
-        os.environ.get("PMIX_NAMESPACE") or os.environ.get("OMPI_MCA_ess_base_jobid") or f"job-{os.getppid()}"
-    )
+    """A name that the ranks of this job on this host share and nobody else has."""
+    job = os.environ.get("PMIX_NAMESPACE") or os.environ.get("OMPI_MCA_ess_base_jobid") or f"job-{os.getppid()}"
+    return f"{job}-{os.uname().nodename}" if hasattr(os, "uname") else job
 
 
 def limit_threads(local_ranks: int = 0) -> None:
     """Give every rank its share of the cores: one BLAS thread where ranks outnumber cores. Values that
     the user set are kept. Without effect once NumPy is loaded."""
-    local = local_ranks or int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "0") or 0)
+    local = local_ranks or (local_place()[1] if mpi_size() else 0)
     if local <= 1:
         return
     mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -56,21 +90,13 @@ def session_folder() -> str:
 
 
 def place() -> dict[str, int]:
-    """Rank and size of this process, in the job and on its host, as Open MPI's launcher (or RANK_ID, RANK_SIZE) says;
-    one rank without them."""
-    rank = _number("OMPI_COMM_WORLD_RANK", "RANK_ID", default=0)
-    size = _number("OMPI_COMM_WORLD_SIZE", "RANK_SIZE", default=1)
-    return {
-        "rank": rank,
-        "size": size,
-        "local_rank": _number("OMPI_COMM_WORLD_LOCAL_RANK", default=rank),
-        "local_size": _number("OMPI_COMM_WORLD_LOCAL_SIZE", default=size),
-    }
+    """Rank and size of this process, in the job and on its host, as its launcher (or RANK_ID, RANK_SIZE) says; one rank
+    without them."""
+    rank, size = (mpi_rank(), mpi_size()) if mpi_size() else (_number("RANK_ID", 0), _number("RANK_SIZE", 1))
+    local_rank, local_size = local_place() if mpi_size() else (rank, size)
+    return {"rank": rank, "size": size, "local_rank": local_rank, "local_size": local_size}
 
 
-def _number(*names: str, default: int) -> int:
-    for name in names:
-        text = os.environ.get(name, "")
-        if text.isdigit():
-            return int(text)
-    return default
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else default

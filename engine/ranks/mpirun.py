@@ -12,8 +12,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from mspc.engine.ranks.hosts import Host
 from mspc.ir.diagnostics import PIPE_CLOSED, ExecutionError, MspcError
 
+LIFE_SIGNS = {
+    "oob_tcp_keepalive_time": "5", "oob_tcp_keepalive_intvl": "3", "oob_tcp_keepalive_probes": "3",
+}  # fmt: skip
+"""Seconds of silence, seconds between two asks and how many of them stay without answer before mpirun takes a host for
+lost; without these it waits for ever."""
 TICK = 0.5
 """Seconds after which mpirun's end is seen where something of its job still holds its output open."""
 
@@ -36,12 +42,32 @@ def find_mpirun() -> str:
     return found
 
 
-def mpirun_command(ranks: int, arguments: Sequence[str]) -> list[str]:
-    """The command line that runs `python -m mspc ARGUMENTS` on `ranks` ranks of this machine."""
-    return [
-        find_mpirun(), "-n", str(ranks), "--oversubscribe", "--bind-to", "none",
-        sys.executable, "-m", "mspc", *arguments,
-    ]  # fmt: skip
+def mpirun_command(
+    ranks: int, command: Sequence[str], hosts: Sequence[Host] = (), variables: Sequence[str] = ()
+) -> list[str]:
+    """The command line that runs a command on `ranks` ranks.
+
+    Args:
+        hosts: which take the ranks one after the other, up to their slots; () for this machine. variables: names of
+            environment variables that other hosts get too.
+    """
+    if not hosts:
+        return [find_mpirun(), "-n", str(ranks), "--oversubscribe", "--bind-to", "none", *command]
+    found = [find_mpirun(), "--bind-to", "none"]
+    for pair in LIFE_SIGNS.items():
+        found += ["--prtemca", *pair]
+    for name in variables:
+        found += ["-x", name]
+    left = ranks
+    for host in hosts:
+        count = min(host.slots, left)
+        if not count:
+            break
+        devices = ["-x", f"MSPC_DEVICES={','.join(map(str, host.devices))}"] if host.devices else []
+        found += [":"] if left < ranks else []
+        found += ["-n", str(count), "--host", f"{host.name}:{count}", *devices, *command]
+        left -= count
+    return found
 
 
 def mpirun_environment() -> dict[str, str]:
@@ -56,8 +82,8 @@ def mpirun_environment() -> dict[str, str]:
     return environment
 
 
-def _end_with_parent() -> None:
-    """In the new process: be terminated when this command is killed, so that mpirun ends its ranks and tidies up."""
+def end_with_parent() -> None:
+    """In a new process: be terminated when this command is killed, so that mpirun ends its ranks and tidies up."""
     if sys.platform != "linux":
         return
     import ctypes  # in a process of its own, and nowhere else
@@ -97,12 +123,12 @@ def run_under_mpirun(ranks: int, arguments: Sequence[str]) -> int:
     try:
         # A group of its own: a Ctrl-C reaches mpirun through this process alone, once.
         child = subprocess.Popen(
-            mpirun_command(ranks, arguments),
+            mpirun_command(ranks, [sys.executable, "-m", "mspc", *arguments]),
             env=mpirun_environment(),
             process_group=0,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent,
         )
     except OSError as error:
         raise MspcError(f"cannot start mpirun: {error.strerror}") from None

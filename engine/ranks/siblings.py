@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-_RANK = re.compile(rb"(?:^|\0)OMPI_COMM_WORLD_RANK=(\d+)(?=\0|$)")
+_RANK = re.compile(rb"(?:^|\0)(?:OMPI_COMM_WORLD_RANK|SLURM_PROCID)=(\d+)(?=\0|$)")
 
 
 def ranks_of_this_launcher() -> dict[int, int]:

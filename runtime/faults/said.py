@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from mspc.ir.diagnostics import ExecutionError
 
 
@@ -13,3 +15,12 @@ def missed(rank: int, said: str, other: int, where: str) -> ExecutionError:
 
 def first_line(said: str) -> str:
     return said.partition("\n")[0]
+
+
+def tell(text: str) -> None:
+    """Print to stderr at once, whatever state the process is in."""
+    data = (text.rstrip("\n") + "\n").encode(errors="replace")
+    try:
+        os.write(2, data)
+    except OSError:
+        pass

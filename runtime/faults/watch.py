@@ -17,11 +17,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph
+from mspc.runtime.faults.halting import judge_idle, judge_stopped
+from mspc.runtime.faults.idle import Idle
 from mspc.runtime.faults.orphaned import remove_files_of_job
 from mspc.runtime.faults.record import (
     ENDED,
@@ -37,7 +39,7 @@ from mspc.runtime.faults.record import (
     read_text,
     write_text,
 )
-from mspc.runtime.faults.said import first_line, missed
+from mspc.runtime.faults.said import first_line, missed, tell
 from mspc.runtime.faults.stalled import (
     PATIENCE,
     Meeting,
@@ -49,14 +51,11 @@ from mspc.runtime.faults.stalled import (
     shown_ranks,
     unpacked,
 )
-from mspc.runtime.faults.stopped import NAMED, STOPPED, Stopped, state_of
+from mspc.runtime.faults.stopped import Stopped, state_of
 from mspc.runtime.faults.waiting import Stuck, Waiting, for_messages, in_group
 
 BEFORE = "before its first step"
 """Where a rank is that has not begun to run a graph."""
-
-ENDING = 4.0
-"""Seconds that are left of a job's patience for what ends it, which has to kill a process that is stopped."""
 
 TICK = 0.25
 """Seconds between two looks at the other ranks."""
@@ -95,7 +94,7 @@ class Watch:
         length = 8 * WORDS * (size + 1)
         os.ftruncate(self._file, length)
         self._words = memoryview(mmap.mmap(self._file, length)).cast("q")
-        self._own = self._record(rank)
+        self._own = self.record(rank)
         self.cursor = self._own[NODE:]
         self._waits: dict[tuple[Any, ...], Waiting] = {}
         self._own[NODE] = -1
@@ -105,10 +104,11 @@ class Watch:
         self._over = False
         self._reader, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
-        self._halted = Stopped([self._record(r) for r in range(size)], siblings)
+        self._halted = Stopped([self.record(r) for r in range(size)], siblings)
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
-    def _record(self, rank: int) -> Any:
+    def record(self, rank: int) -> Any:
+        """A rank's entry, see `runtime.faults.record`."""
         return self._words[WORDS * (rank + 1) : WORDS * (rank + 2)]
 
     def start(self) -> None:
@@ -153,7 +153,7 @@ class Watch:
 
     def said(self, rank: int) -> str:
         """What a rank has said last."""
-        return read_text(self._record(rank))
+        return read_text(self.record(rank))
 
     def end(self) -> None:
         """This rank has finished its work and waits for the others to finish theirs."""
@@ -178,7 +178,7 @@ class Watch:
         if quiet:
             time.sleep(1.5)
         elif self._claim():
-            _print(text)
+            tell(text)
         else:
             time.sleep(0.5)  # the rank that was first is still writing its message
         os._exit(status)
@@ -196,7 +196,7 @@ class Watch:
 
     def place(self, rank: int) -> ExecutionError:
         """Where `rank` is, as an error that names node and source line."""
-        record = self._record(rank)
+        record = self.record(rank)
         step, node, graph = record[STEP], record[NODE], record[GRAPH]
         mark = unpacked(record[MARK])
         if mark is not None and node < 0:
@@ -221,8 +221,8 @@ class Watch:
         poll.register(self._reader, select.POLLIN)
         processes: dict[int, int] = {}
         unknown = {rank for rank in range(self.size) if rank != self.rank}
-        records = [self._record(rank) for rank in range(self.size)]
-        stuck, stalled = Stuck(records), Stalled(records, self.patience)
+        records = [self.record(rank) for rank in range(self.size)]
+        stuck, stalled, idle = Stuck(records), Stalled(records, self.patience), Idle(records)
         while not self._over:
             unknown = self._follow(unknown, processes, poll)
             events = poll.poll(TICK * 1000)
@@ -242,7 +242,8 @@ class Watch:
                 self._ended(rank)
             now = time.monotonic()
             halted = self._halted.look(now)
-            self._judge_stopped(halted)
+            judge_stopped(self, self._halted, halted)
+            judge_idle(self, idle, idle.look(now, halted))
             found = None if gone else stuck.look(now, halted)
             if found is not None:
                 self._report_stuck(*found)
@@ -253,7 +254,7 @@ class Watch:
     def _follow(self, unknown: set[int], processes: dict[int, int], poll: select.poll) -> set[int]:
         """Watch the processes of ranks that have come up since; return the ranks that are still unknown."""
         for rank in sorted(unknown):
-            pid = self._record(rank)[PID]
+            pid = self.record(rank)[PID]
             if not pid:
                 continue
             unknown = unknown - {rank}
@@ -265,35 +266,17 @@ class Watch:
             poll.register(descriptor, select.POLLIN)
         return unknown
 
-    def _judge_stopped(self, halted: Mapping[int, float]) -> None:
-        """Name ranks that are stopped, and end the job for one that is for too long; the first rank that runs does."""
-        to_name = self._halted.to_name(halted)
-        running = [r for r in range(self.size) if r not in halted and self._record(r)[STATE] in (RUNNING, ENDED)]
-        if not halted or running[:1] != [self.rank]:
-            return
-        for rank in to_name:
-            pid, place = self._halted.pid(rank), self.place(rank)
-            text = f"note: rank {rank} has been stopped for {NAMED:g} s {place.message}; kill -CONT {pid} lets it go on"
-            _print(f"{text}, and the job ends after {self.patience:g} s (mspc run --timeout SECONDS waits longer)")
-        for rank, seconds in halted.items():
-            pid = self._halted.pid(rank)
-            if seconds >= self.patience - ENDING and state_of(pid) == STOPPED:
-                place = self.place(rank)
-                what = f"rank {rank} has been stopped for {seconds:.0f} s {place.message}"
-                notes = ["mspc run --timeout SECONDS waits longer for a rank that is stopped"]
-                self.fail(ExecutionError(what, notes=notes, frames=place.frames).render(), 1)
-
     def _report_stuck(self, rank: int, other: int) -> NoReturn:
-        if not self.said(rank) and self.said(other) and self._record(other)[STATE] == RUNNING:
+        if not self.said(rank) and self.said(other) and self.record(other)[STATE] == RUNNING:
             rank, other = other, rank
         if self.said(rank):
             where = first_line(self.said(other)) or f"is {self.place(other).message}"
-            where = "has ended" if self._record(other)[STATE] == ENDED else where
+            where = "has ended" if self.record(other)[STATE] == ENDED else where
             self.fail(missed(rank, self.said(rank), other, where).render(), 1)
         place = self.place(rank)
         notes: list[str] = []
         what = f"rank {other} has ended while rank {rank} waits for it"
-        if self._record(other)[STATE] != ENDED:
+        if self.record(other)[STATE] != ENDED:
             what = f"rank {rank} waits for rank {other}, which waits elsewhere"
             notes = [
                 f"rank {other} is {self.place(other).message}",
@@ -338,7 +321,7 @@ class Watch:
             # Open MPI ends the other ranks when one has died; the dead one is named first.
             dead = [*gone, *(r for r in range(self.size) if r not in gone and self._is_dead(r))]
             for rank in dead:
-                if self._record(rank)[STATE] == RUNNING:
+                if self.record(rank)[STATE] == RUNNING:
                     self._report(rank, "was killed or left without a word", 1)
             time.sleep(0.2)
             os._exit(128 + signal.SIGTERM)
@@ -353,7 +336,7 @@ class Watch:
         self.fail(ExecutionError(f"mpirun was killed {self.place(self.rank).message}").render(), 1)
 
     def _ended(self, rank: int) -> None:
-        state = self._record(rank)[STATE]
+        state = self.record(rank)[STATE]
         if state == RUNNING:
             self._report(rank, "was killed or left without a word", 1)
         if state == FAILED:
@@ -361,13 +344,5 @@ class Watch:
             os._exit(1)
 
     def _is_dead(self, rank: int) -> bool:
-        pid = self._record(rank)[PID]
+        pid = self.record(rank)[PID]
         return bool(pid) and rank != self.rank and state_of(pid) in ("", "Z", "X")
-
-
-def _print(text: str) -> None:
-    data = (text.rstrip("\n") + "\n").encode(errors="replace")
-    try:
-        os.write(2, data)
-    except OSError:
-        pass

@@ -17,7 +17,8 @@ def test_ranks_of_one_machine_share_its_cores(ranks: int, count: int, monkeypatc
         monkeypatch.delenv(name)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(ranks))
+    for name, value in (("SIZE", ranks), ("LOCAL_RANK", 0), ("LOCAL_SIZE", ranks)):
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", str(value))
     environment.limit_threads()
     assert thread_count.__wrapped__() == count
 
@@ -26,3 +27,20 @@ def test_the_place_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK_ID", "2")
     monkeypatch.setenv("RANK_SIZE", "4")
     assert environment.place() == {"rank": 2, "size": 4, "local_rank": 2, "local_size": 4}
+
+
+SRUN = {"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1", "SLURM_TASKS_PER_NODE": "2(x3)"}
+
+
+@pytest.mark.parametrize(("variables", "expected"), [
+    ({**SRUN, "PMIX_RANK": "5"}, (5, 6, 1, 2)),
+    ({**SRUN, "PMI_RANK": "5", "PMI_SIZE": "6", "PMI_FD": "9"}, (5, 6, 1, 2)),
+    (SRUN, (0, 1, 0, 1)),  # a batch script: srun speaks of tasks there, but started no rank
+], ids=["PMIx", "PMI2", "batch"])  # fmt: skip
+def test_ranks_that_srun_starts(
+    variables: dict[str, str], expected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert tuple(environment.place().values()) == expected
+    assert environment.mpi_size() == (expected[1] if "PMIX_RANK" in variables or "PMI_RANK" in variables else 0)

@@ -1,0 +1,224 @@
+"""`mspc launch`: starts the ranks of a job, on this host or on several, with a log for each.
+
+The options are those of MindSpore's msrun; Open MPI's mpirun does the work. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mspc.ir.diagnostics import MspcError
+
+if TYPE_CHECKING:
+    from mspc.engine.ranks.hosts import Host
+    from mspc.engine.ranks.launcher import LaunchJob
+
+
+def _option(name: str, metavar: str, help: str, **more: Any) -> Any:
+    """An option in msrun's spelling and in that of the other commands."""
+    names = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
+    return typer.Option(*names, metavar=metavar, help=help, **more)
+
+
+Command = Annotated[
+    list[str], typer.Argument(metavar="SCRIPT", help="A script, or a command.", show_default=False)
+]
+WorkerNum = Annotated[int, _option("worker_num", "N", "Ranks of the job.", min=1)]
+LocalWorkerNum = Annotated[int | None, _option("local_worker_num", "N", "Ranks on this host; all of them.", min=1)]
+HostFile = Annotated[Path | None, _option("hostfile", "FILE", "Hosts, a line each: NAME slots=N.")]
+HostList = Annotated[str | None, typer.Option("--host", "-H", metavar="LIST", help="Hosts: NAME:SLOTS,NAME:SLOTS.")]
+RankTable = Annotated[Path | None, _option("rank_table_file", "FILE", "Hosts and devices: a rank table (JSON).")]
+LogDir = Annotated[Path, _option("log_dir", "DIR", "Where the logs go.")]
+LogName = Annotated[str, _option("worker_log_name", "NAME", "Of a rank's log, with {rank} or {local_rank}.")]
+Tail = Annotated[str, _option("tail_worker_log", "RANKS", "Ranks whose logs are printed too; -1: all.")]
+Join = Annotated[str, _option("join", "True|False", "Wait for the end of the job.")]
+TimeOut = Annotated[int, _option("cluster_time_out", "SECONDS", "For the hosts to come up.", min=1)]
+BindCore = Annotated[str, _option("bind_core", "True|False|JSON", "Give each rank cores of its own.")]
+Export = Annotated[
+    list[str] | None,
+    typer.Option("--export", "-x", metavar="NAME", help="A variable that other hosts get too; may be repeated."),
+]
+MaxRestarts = Annotated[int, _option("max_restarts", "N", "Start a job that fails again, up to N times.", min=0)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be started.")]
+MasterAddr = Annotated[str, _option("master_addr", "HOST", "This host, as msrun has it.")]
+MasterPort = Annotated[int, _option("master_port", "PORT", "For msrun's sake: mpirun finds a port.", min=1, max=65535)]
+NodeRank = Annotated[int, _option("node_rank", "N", "0 or -1: one call starts the ranks of all hosts.", min=-1)]
+
+
+def launch(
+    command: Command,
+    worker_num: WorkerNum = 8,
+    local_worker_num: LocalWorkerNum = None,
+    hostfile: HostFile = None,
+    host: HostList = None,
+    rank_table_file: RankTable = None,
+    log_dir: LogDir = Path(),
+    worker_log_name: LogName = "worker_{rank}.log",
+    tail_worker_log: Tail = "-1",
+    join: Join = "False",
+    cluster_time_out: TimeOut = 600,
+    bind_core: BindCore = "False",
+    export: Export = None,
+    max_restarts: MaxRestarts = 0,
+    dry_run: DryRun = False,
+    master_addr: MasterAddr = "127.0.0.1",
+    master_port: MasterPort = 8118,
+    node_rank: NodeRank = -1,
+) -> None:
+    """Start a script on many ranks: on this host, or on those of a host file or a rank table."""
+    from mspc.engine.ranks.launcher import LaunchJob, exported
+    from mspc.engine.ranks.mpirun import find_mpirun
+
+    hosts = _hosts(worker_num, local_worker_num, hostfile, host, rank_table_file, master_addr, node_rank)
+    ranks = sum(h.slots for h in hosts) if rank_table_file is not None else worker_num
+    job = LaunchJob(
+        command=tuple(_command(command)),
+        ranks=ranks,
+        folder=_folder(log_dir),
+        hosts=tuple(hosts),
+        log_name=_log_name(worker_log_name, bool(hosts)),
+        cores=_cores(bind_core),
+        variables=tuple(exported(list(os.environ), export or ())),
+        shown=_shown(tail_worker_log, ranks),
+        start_within=cluster_time_out,
+    )
+    find_mpirun()
+    waits = _yes_or_no("join", join)
+    if dry_run:
+        print(shlex.join(job.mpirun()))
+        return
+    _make(job.folder)
+    if not waits and os.environ.get("MSPC_LAUNCHED") is None:
+        _leave(job)
+        return
+    from mspc.engine.ranks.launcher import launch as run
+
+    status = run(job, max_restarts)
+    if status:
+        raise typer.Exit(status)
+
+
+def _hosts(
+    worker_num: int, local: int | None, hostfile: Path | None, listed: str | None, table: Path | None,
+    master: str, node_rank: int,
+) -> list[Host]:  # fmt: skip
+    from mspc.engine.ranks.hosts import Host, check_slots, read_host_file, read_hosts
+    from mspc.engine.ranks.rank_table import read_rank_table
+
+    ways = {"--hostfile": hostfile, "--host": listed, "--rank_table_file": table}
+    given = [name for name, value in ways.items() if value]
+    if len(given) > 1:
+        raise MspcError(f"{given[0]} and {given[1]} both name hosts", notes=["leave one of them out"])
+    if not given:
+        if (local is not None and local != worker_num) or node_rank > 0:
+            here = f"{local} of the {worker_num} ranks are on this host" if node_rank < 1 else f"--node_rank {node_rank}"
+            raise MspcError(
+                f"{here}, but nothing names the other hosts",
+                notes=["--hostfile FILE, --host LIST or --rank_table_file FILE name all hosts; one call on one of them "
+                       "starts all ranks"],
+            )  # fmt: skip
+        return []
+    hosts = read_hosts(listed) if listed else read_host_file(hostfile) if hostfile else read_rank_table(_path(table))
+    if local is not None:
+        hosts = [Host(host.name, min(host.slots, local), host.devices) for host in hosts]
+    if not table:
+        check_slots(hosts, worker_num)
+    return hosts
+
+
+def _path(path: Path | None) -> Path:
+    assert path is not None
+    return path
+
+
+def _command(words: Sequence[str]) -> list[str]:
+    """The command of every rank: `mspc run` for a script, which knows `import mindspore`."""
+    first = words[0]
+    if not first.endswith(".py"):
+        return list(words)
+    if not os.path.isfile(first):
+        raise MspcError(f"there is no script {first!r}")
+    rest = ["--", *words[1:]] if len(words) > 1 else []
+    return [sys.executable, "-m", "mspc", "run", first, *rest]
+
+
+def _folder(path: Path) -> Path:
+    return Path(os.path.abspath(path))
+
+
+def _make(folder: Path) -> None:
+    from mspc.ir.files.whole import make_folder
+
+    make_folder(folder)
+
+
+def _log_name(name: str, several: bool) -> str:
+    try:
+        found = {name.format(rank=rank, local_rank=rank) for rank in (0, 1)}
+    except (KeyError, IndexError, ValueError):
+        found = set[str]()
+    if len(found) < 2 or "/" in name or (several and "{rank}" not in name):
+        wanted = "{rank}" if several else "{rank} or {local_rank}"
+        raise MspcError(f"--worker_log_name {name!r} must be the name of a file with {wanted} in it")
+    return name
+
+
+def _cores(text: str) -> str:
+    """What `worker` takes: JSON by the rank's number on its host, "share" or ""."""
+    if text.lower() in ("true", "false"):
+        return "share" if text.lower() == "true" else ""
+    try:
+        given = json.loads(text.replace("'", '"'))
+        found = {key.removeprefix("device"): _core_numbers(value) for key, value in given.items()}
+    except (ValueError, AttributeError, TypeError):
+        raise MspcError(
+            f"--bind_core {text!r} must be True, False, or cores by rank of a host",
+            notes=['for example \'{"0": ["0-3"], "1": ["4-7"]}\''],
+        ) from None
+    return json.dumps(found)
+
+
+def _core_numbers(value: Any) -> list[int]:
+    found: list[int] = []
+    for part in value if isinstance(value, list) else [value]:
+        first, dash, last = str(part).partition("-")
+        found += range(int(first), int(last if dash else first) + 1)
+    return found
+
+
+def _shown(text: str, ranks: int) -> tuple[int, ...] | None:
+    if text == "-1":
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and int(part) < ranks for part in parts):
+        raise MspcError(f"--tail_worker_log {text!r} must be -1 or ranks from 0 to {ranks - 1}, for example 0,3")
+    return tuple(map(int, parts))
+
+
+def _yes_or_no(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise MspcError(f"--{name} {text!r} must be True or False")
+    return text.lower() == "true"
+
+
+def _leave(job: LaunchJob) -> None:
+    """Let the job run behind this command, as msrun does without --join True."""
+    from mspc.engine.ranks.launcher import SCHEDULER_LOG
+
+    said = job.folder / "launch.log"
+    with open(said, "wb") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "mspc", *sys.argv[1:]], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True, env={**os.environ, "MSPC_LAUNCHED": "1"},
+        )  # fmt: skip
+    print(f"{job.ranks} rank{'s' * (job.ranks != 1)} started by process {child.pid}; logs: {job.folder}/"
+          f"{job.log_name}, {SCHEDULER_LOG}")  # fmt: skip

@@ -1,0 +1,84 @@
+"""Hosts of a job: from a host file, a list on the command line, or a rank table.
+
+A host file has a line for every host, as Open MPI reads it: `NAME slots=N`, N being 1 without it; `#` begins a comment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.location import Location
+
+_SLOTS = re.compile(r"slots\s*=\s*(\S+)")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:%-]*")
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host, and how many ranks it takes. devices: numbers of its devices in the order of its ranks; (): from 0 on."""
+
+    name: str
+    slots: int = 1
+    devices: tuple[int, ...] = ()
+
+
+def read_host_file(path: Path) -> list[Host]:
+    """The hosts of a file, in its order.
+
+    Raises:
+        MspcError: it cannot be read, or a line is none of a host file; the message names the line.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise MspcError(f"cannot read the host file {str(path)!r}: {reason}") from None
+    found: list[Host] = []
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        where = Location(str(path), number, text=line)
+        name, _, rest = text.partition(" ")
+        slots = _SLOTS.search(rest)
+        if not _NAME.fullmatch(name) or (rest.strip() and slots is None):
+            raise MspcError("a line of a host file is NAME slots=N", where)
+        count = slots[1] if slots else "1"
+        if not count.isdigit() or int(count) < 1:
+            raise MspcError(f"slots={count} of host {name!r} must be 1 or more", where)
+        if any(host.name == name for host in found):
+            raise MspcError(f"host {name!r} stands twice in the host file", where)
+        found.append(Host(name, int(count)))
+    if not found:
+        raise MspcError(f"the host file {str(path)!r} names no host", notes=["a line is NAME slots=N"])
+    return found
+
+
+def read_hosts(text: str) -> list[Host]:
+    """The hosts of `NAME:SLOTS,NAME:SLOTS`. Raises MspcError for other text."""
+    found: list[Host] = []
+    for part in text.split(","):
+        name, colon, slots = part.strip().rpartition(":")
+        if not colon:
+            name, slots = slots, "1"
+        if not _NAME.fullmatch(name) or not slots.isdigit() or int(slots) < 1:
+            raise MspcError(f"--host {text!r}: {part!r} is no NAME or NAME:SLOTS")
+        if any(host.name == name for host in found):
+            raise MspcError(f"--host {text!r}: {name!r} stands there twice")
+        found.append(Host(name, int(slots)))
+    return found
+
+
+def check_slots(hosts: Sequence[Host], ranks: int) -> None:
+    """Raises MspcError where the hosts take fewer ranks."""
+    slots = sum(host.slots for host in hosts)
+    if ranks > slots:
+        listed = ", ".join(f"{host.name} {host.slots}" for host in hosts)
+        raise MspcError(
+            f"{ranks} ranks, but the hosts have {slots} slot{'s' * (slots != 1)}: {listed}",
+            notes=["give a host more slots, or start fewer ranks"],
+        )

@@ -1,0 +1,110 @@
+"""Hosts of host files, lists and rank tables, and mpirun's command line for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mspc.engine.ranks.hosts import Host, check_slots, read_host_file, read_hosts
+from mspc.engine.ranks.launcher import failed_rank
+from mspc.engine.ranks.mpirun import find_mpirun, mpirun_command
+from mspc.engine.ranks.rank_table import read_rank_table
+from mspc.ir.diagnostics import MspcError
+
+
+def device(number: int, rank: int) -> dict[str, str]:
+    return {"device_id": str(number), "device_ip": f"192.1.27.{number}", "rank_id": str(rank)}
+
+
+def table(*servers: tuple[str, list[tuple[int, int]]]) -> dict[str, Any]:
+    listed = [{"server_id": name, "device": [device(*d) for d in devices]} for name, devices in servers]
+    return {"version": "1.0", "server_count": str(len(listed)), "server_list": listed, "status": "completed"}
+
+
+def older(*entries: tuple[str, int, int]) -> dict[str, Any]:
+    listed = [
+        {"devices": [{"device_id": str(number), "device_ip": "192.1.27.6"}], "rank_id": str(rank), "server_id": name}
+        for name, number, rank in entries
+    ]
+    return {"board_id": "0x0000", "group_list": [{"device_num": "2", "instance_list": listed}], "status": "completed"}
+
+
+def test_a_host_file(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("# two hosts\nnode-a slots=8\n\n10.0.0.2 slots = 4 max_slots=4  # an address\nnode-c\n")
+    assert read_host_file(path) == [Host("node-a", 8), Host("10.0.0.2", 4), Host("node-c", 1)]
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("a slots=0\n", "hosts:1: error: slots=0 of host 'a' must be 1 or more"),
+    ("a\nb cores=3\n", "hosts:2: error: a line of a host file is NAME slots=N"),
+    ("a\na slots=2\n", "hosts:2: error: host 'a' stands twice in the host file"),
+    ("-x\n", "hosts:1: error: a line of a host file is NAME slots=N"),
+    ("# nobody\n", "the host file 'hosts' names no host"),
+])  # fmt: skip
+def test_damaged_host_files(text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("hosts").write_text(text)
+    with pytest.raises(MspcError) as found:
+        read_host_file(Path("hosts"))
+    assert message in str(found.value)
+
+
+def test_hosts_of_a_list() -> None:
+    assert read_hosts("a:2,10.0.0.1:3,c") == [Host("a", 2), Host("10.0.0.1", 3), Host("c", 1)]
+    for text, message in (("a:x", "'a:x' is no NAME or NAME:SLOTS"), ("a,a:2", "'a' stands there twice")):
+        with pytest.raises(MspcError, match=message):
+            read_hosts(text)
+
+
+def test_more_ranks_than_slots() -> None:
+    with pytest.raises(MspcError, match="9 ranks, but the hosts have 6 slots: a 4, b 2"):
+        check_slots([Host("a", 4), Host("b", 2)], 9)
+
+
+def test_rank_tables(tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(table(("10.0.0.1", [(0, 0), (1, 1)]), ("10.0.0.2", [(4, 3), (5, 2)]))))
+    assert read_rank_table(path) == [Host("10.0.0.1", 2, (0, 1)), Host("10.0.0.2", 2, (5, 4))]
+    path.write_text(json.dumps(older(("a", 0, 0), ("b", 0, 1), ("a", 1, 2))))
+    assert read_rank_table(path) == [Host("a", 1, (0,)), Host("b", 1, (0,)), Host("a", 1, (1,))]
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (table(("a", [(0, 0), (1, 0)])), "has rank 0 twice: on server 'a' and on 'a'"),
+    (table(("a", [(0, 0), (1, 2)])), "has no rank 1, but rank 2"),
+    (table(("a", [(0, 0), (0, 1)])), "has device 0 of server 'a' twice"),
+    (table(), "names no rank"),
+    (table(("a", [(0, -1)])), "is none: rank_id is '-1', not a number"),
+    ({"version": "1.0"}, "has no 'group_list'"),
+    (table(("", [(0, 0)])), "is none: '' is no server_id"),
+    ([], "is none: "),
+])  # fmt: skip
+def test_damaged_rank_tables(content: Any, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(MspcError) as found:
+        read_rank_table(path)
+    assert f"the rank table {str(path)!r} {message}" in str(found.value)
+
+
+def test_mpirun_gets_ranks_host_by_host() -> None:
+    hosts = [Host("a", 2, (4, 5)), Host("b", 2), Host("c", 2)]
+    words = mpirun_command(3, ["work", "it"], hosts, ["DATA_PATH"])
+    assert words[0] == find_mpirun()
+    assert words[words.index("-x") :] == [
+        "-x", "DATA_PATH", "-n", "2", "--host", "a:2", "-x", "MSPC_DEVICES=4,5", "work", "it",
+        ":", "-n", "1", "--host", "b:1", "work", "it",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "rank"), [
+    (b"   Process name: [prterun-vm-9@1,12]\n   Exit code:    1\n", 12),
+    (b"prterun noticed that process rank 3 with PID 0 on node vm exited on\nsignal 9 (Killed).\n", 3),
+    (b"nothing of the kind", None),
+])  # fmt: skip
+def test_the_rank_that_mpirun_names(said: bytes, rank: int | None) -> None:
+    assert failed_rank(said) == rank
