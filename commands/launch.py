@@ -120,7 +120,7 @@ def _hosts(
         raise MspcError(f"{given[0]} and {given[1]} both name hosts", notes=["leave one of them out"])
     if not given:
         if (local is not None and local != worker_num) or node_rank > 0:
-            here = f"{local} of the {worker_num} ranks are on this host" if node_rank < 1 else f"--node_rank {node_rank}"
+            here = f"{local} of the {worker_num} ranks are on this host" if local else f"--node_rank {node_rank}"
             raise MspcError(
                 f"{here}, but nothing names the other hosts",
                 notes=["--hostfile FILE, --host LIST or --rank_table_file FILE name all hosts; one call on one of them "
