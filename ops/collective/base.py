@@ -36,6 +36,12 @@ def check_fields(op: Op, wanted: Mapping[str, str]) -> None:
             raise MspcError(message, kind=TypeError)
 
 
+def check_reduction(op: Op, how: str) -> None:
+    """Raise MspcError where a collective cannot combine tensors by `how`."""
+    if how not in _REDUCE_OPS:
+        raise MspcError(f"{op.name}: op is {how!r}", notes=[f"it must be one of {', '.join(_REDUCE_OPS)}"])
+
+
 def message(source: int, target: int, type: Type, tag: int | None = None) -> Meeting:
     """A message between two ranks, alike for both."""
     label = f"messages from rank {source} to {target}"
@@ -58,6 +64,10 @@ class Collective(Op, abstract=True):
     """Whether all ranks have the same result, or each its part of what is the same for all."""
     omitted: ClassVar[tuple[str, ...]] = ("group", "mesh", "axes", "rank_list")
     """The text of one form leaves out the fields of the other."""
+    answers: ClassVar[bool] = False
+    """Whether another rank waits for the gradient of its result, whatever is differentiated on this one."""
+    named: ClassVar[tuple[str, ...]] = ()
+    """Fields that name ranks of the group, by their numbers in the job; below 0 they name none."""
 
     @property
     def _mesh(self) -> tuple[int, ...]:
@@ -97,6 +107,20 @@ class Collective(Op, abstract=True):
     def group_size(self) -> int:
         return len(self.ranks)
 
+    def mistake_on(self, rank: int) -> str:
+        """Why `rank` cannot call this, "" where it can: it is not in the group, or a rank that is named is not."""
+        members = self.members
+        if not members:
+            return ""
+        group = f"group {getattr(self, 'group', '')!r}, which has {_listed(members)}"
+        for name in self.named:
+            given = getattr(self, name)
+            ranks: tuple[object, ...] = given if isinstance(given, tuple) else (given,)
+            for one in ranks:
+                if isinstance(one, int) and one not in members and (one >= 0 or not isinstance(given, tuple)):
+                    return f"{self.name}: {name} {one} is not in {group}"
+        return "" if rank in members else f"{self.name}: rank {rank} is not in {group}"
+
     def with_ranks(self, ranks: Sequence[int], group: str = "") -> Self:
         """The form that runs on a rank, with its group."""
         listed = tuple(ranks)
@@ -124,10 +148,7 @@ class Collective(Op, abstract=True):
         x = one_tensor(self, types)
         if self._mesh:
             return x
-        op = getattr(self, "op", "sum")
-        if op not in _REDUCE_OPS:
-            legal = ", ".join(_REDUCE_OPS)
-            raise MspcError(f"{self.name}: op is {op!r}", notes=[f"it must be one of {legal}"])
+        check_reduction(self, getattr(self, "op", "sum"))
         return x.with_shape(self.local_shape(x.shape))
 
     def partners(self, rank: int) -> Ranks:
@@ -166,6 +187,10 @@ class Collective(Op, abstract=True):
         """Whether anything travels to or from another rank: not in a group of one."""
         return len(self.members) > 1
 
+    def on_rank(self, rank: int) -> Self:
+        """The operator for the rank that calls it, where its result depends on that."""
+        return self
+
     def bind(self, comm: Any) -> Callable[..., Any]:
         """The kernel on one rank."""
         raise NotImplementedError(self.name)
@@ -175,6 +200,11 @@ class Collective(Op, abstract=True):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
+
+
+def _listed(ranks: Ranks) -> str:
+    shown = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
+    return f"rank{'s' * (len(ranks) != 1)} {shown}"
 
 
 def same(x: Any) -> Any:

@@ -27,11 +27,12 @@ def test_ranks_and_groups(eight):
         5,
         8,
     )
-    comm.create_group("odd", [7, 1, 3, 5])
-    assert comm.get_process_group_ranks("odd") == [1, 3, 5, 7]
-    assert (comm.get_rank("odd"), comm.get_group_size("odd")) == (2, 4)
-    assert comm.get_world_rank_from_group_rank("odd", 3) == 7
-    assert comm.get_group_rank_from_world_rank(3, "odd") == 1
+    comm.create_group("odd", [7, 1, 5, 3])  # a group has the order in which it is written
+    assert comm.get_process_group_ranks("odd") == [7, 1, 5, 3]
+    assert (comm.get_rank("odd"), comm.get_group_size("odd"), comm.get_comm_name("odd")) == (2, 4, "odd")
+    assert (comm.get_local_rank("odd"), comm.get_local_rank_size("odd")) == (2, 4)
+    assert [comm.get_world_rank_from_group_rank("odd", i) for i in range(4)] == [7, 1, 5, 3]
+    assert [comm.get_group_rank_from_world_rank(r, "odd") for r in (7, 1, 5, 3)] == [0, 1, 2, 3]
     comm.destroy_group("odd")
     with pytest.raises(ValueError, match="there is no group 'odd'"):
         comm.get_rank("odd")

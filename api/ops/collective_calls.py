@@ -1,0 +1,50 @@
+"""Collectives as scripts call them: what is checked first, and calls outside of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mspc.api import launch, state
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import Type
+from mspc.ops.collective.base import Collective
+from mspc.ops.op import Op
+
+
+def called(op: Op) -> Op:
+    """The operator as this rank calls it: a collective knows then which rank that is.
+
+    Raises:
+        MspcError: RuntimeError where `init()` was not called. ValueError where this rank, or one that is named, is not
+        in the group.
+    """
+    if not isinstance(op, Collective) or op.over_mesh:
+        return op
+    session = state.current()
+    if not session.initialized:
+        raise MspcError(
+            f"{op.name} was called before init()",
+            notes=["call mindspore.communication.init() first"],
+            kind=RuntimeError,
+        )
+    mistake = op.mistake_on(session.rank) if op.members else ""
+    if mistake:
+        notes = ["ranks are numbered as in the whole job; create_group() makes a group of others"]
+        raise MspcError(mistake, notes=notes, kind=ValueError)
+    return op.on_rank(session.rank)
+
+
+def meets_others(op: Op) -> bool:
+    """Whether other ranks take part in a call outside of a network."""
+    return isinstance(op, Collective) and op.communicates and state.current().size > 1
+
+
+def run_on_ranks(op: Op, types: Sequence[Type], arrays: Sequence[Any]) -> Any:
+    """What the kernel of a collective gives on this rank, with the other ranks, which call it too.
+
+    Raises:
+        MspcError: they call something else, or with other tensors.
+    """
+    assert isinstance(op, Collective)
+    return launch.launcher().collective(op, types, arrays)
