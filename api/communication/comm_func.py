@@ -11,13 +11,15 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.common.tensor import Tensor
-from mspc.api.communication.group import GlobalComm, ReduceOp
-from mspc.api.communication.handle import handle_of, member, number_in_group, size_of, split_sizes
+from mspc.api.communication.group import GlobalComm, ReduceOp, get_rank
+from mspc.api.communication.handle import handle_of, member, number_in_group, size_of, split_sizes, square
+from mspc.api.communication.in_place import in_place, put
 from mspc.api.communication.messages import P2POp, checked_messages, kinds_of
 from mspc.api.ops.checked import TensorLike, checked
 
 __all__ = [
-    "P2POp", "all_gather_into_tensor", "all_reduce", "all_to_all_single_with_output_shape", 
+    "P2POp", "all_gather_into_tensor", "all_reduce", "all_to_all_single_with_output_shape",
+    "all_to_all_v_c",
     "all_to_all_with_output_shape", "barrier", "batch_isend_irecv", "broadcast", "gather_into_tensor", "irecv",
     "isend", "recv", "reduce", "reduce_scatter_tensor", "scatter_tensor", "send",
 ]  # fmt: skip
@@ -36,9 +38,7 @@ def all_reduce(
 
 
 @_public
-def all_gather_into_tensor(
-    tensor: TensorLike, group: str = GlobalComm.WORLD_COMM_GROUP, async_op: bool = False
-) -> Any:
+def all_gather_into_tensor(tensor: TensorLike, group: str = GlobalComm.WORLD_COMM_GROUP, async_op: bool = False) -> Any:
     """(the group's tensors along dimension 0, handle or None)."""
     return ops.AllGather(group)(tensor), handle_of(async_op)
 
@@ -110,6 +110,23 @@ def all_to_all_with_output_shape(
         found.append(moved[start : start + size].reshape(shape))
         start += size
     return tuple(found), handle_of(async_op)
+
+
+@in_place("comm_func.all_to_all_v_c", "comm_func.all_to_all_single_with_output_shape()")
+def all_to_all_v_c(
+    output: TensorLike, input: TensorLike, send_count_matrix: Any, group: str | None = None, async_op: bool = False
+) -> Any:
+    """`output` becomes what arrives; row i of the matrix, given as one list, says how many rows rank i of the group
+    sends to each. Returns the handle."""
+    chosen = GlobalComm.WORLD_COMM_GROUP if group is None else group
+    count, own = size_of("all_to_all_v_c", chosen), get_rank(chosen)
+    sizes = square("all_to_all_v_c", send_count_matrix, count)
+    come = [sizes[count * rank + own] for rank in range(count)]
+    found, _ = all_to_all_single_with_output_shape(
+        output, input, come, sizes[count * own : count * own + count], chosen
+    )
+    put("all_to_all_v_c", "output", output, found.asnumpy())
+    return handle_of(async_op)
 
 
 @_public

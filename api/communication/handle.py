@@ -53,7 +53,9 @@ def size_of(function: str, group: str) -> int:
 def even_parts(function: str, name: str, rows: int, count: int) -> tuple[int, ...]:
     """The sizes of equal parts of a first dimension, one for each rank. Raises ValueError where they do not divide."""
     if rows % count:
-        raise ApiValueError(f"{function}: the first dimension of {name} is {rows}, which does not divide by {count} ranks")
+        raise ApiValueError(
+            f"{function}: the first dimension of {name} is {rows}, which does not divide by {count} ranks"
+        )
     return (rows // count,) * count
 
 
@@ -73,3 +75,15 @@ def split_sizes(function: str, name: str, sizes: Any, rows: int, count: int) -> 
     if sum(found) != rows:
         raise ApiValueError(f"{function}: {name} {sizes!r} is {sum(found)} rows together, the tensor has {rows}")
     return found
+
+
+def square(function: str, numbers: Any, count: int) -> list[int]:
+    """A matrix of `count` rows and columns, given as one list of numbers from 0 on. Raises TypeError, ValueError."""
+    if not isinstance(numbers, list) or any(isinstance(n, bool) or not isinstance(n, int) for n in numbers):
+        raise ApiTypeError(f"{function}: send_count_matrix must be a list of integers, not {numbers!r}")
+    if len(numbers) != count * count or min(numbers) < 0:
+        raise ApiValueError(
+            f"{function}: send_count_matrix must be {count} x {count} numbers from 0 on, one row for each rank, "
+            f"not {numbers!r}"
+        )
+    return numbers

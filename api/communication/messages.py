@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mspc.ir.types import dtype_of
 from mspc.api.communication.group import GlobalComm
 from mspc.api.communication.handle import member
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.ir.types import dtype_of
 
 
 @dataclass(eq=False)
