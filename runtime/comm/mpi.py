@@ -73,7 +73,9 @@ class MpiComm(Exchanging):
         if len(ranks) == 1:
             return np.array(array)
         parts = self._gather(array, ranks)
-        return parts.reshape(-1, *array.shape[1:]) if axis == 0 else np.concatenate(list(parts), axis)
+        if axis == 0:
+            return parts.reshape(len(ranks) * array.shape[0], *array.shape[1:])
+        return np.concatenate(list(parts), axis)
 
     def reduce_scatter(self, array: Array, op: str, ranks: Ranks, axis: int = 0) -> Array:
         if len(ranks) == 1:
