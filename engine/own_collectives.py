@@ -20,6 +20,7 @@ from mspc.ops.op import Asked, Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import Communicator
 from mspc.runtime.faults.failure import StoppedByOther
+from mspc.runtime.faults.stalled import shown_ranks
 
 Array = Any
 LONGEST = 512
@@ -33,7 +34,9 @@ def run_collective(job: Job, op: Collective, types: Sequence[Type], arrays: Sequ
     Raises:
         MspcError: they call different collectives, or with other tensors.
     """
-    with occasion(job, f"calls {op.name}", "", ALIKE), job.outside_user_code():
+    members = sorted({*op.partners(job.rank), job.rank})
+    how = f" with {shown_ranks(members)}"
+    with occasion(job, f"calls {op.name}", how, ALIKE), job.outside_user_code():
         return _run(NumPyBackend(job.by_hand), job.by_hand, op, types, arrays)
 
 

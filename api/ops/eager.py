@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from mspc.api.ops.collective_calls import called, meets_others, run_on_ranks
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.location import Location
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.arguments import describe
@@ -133,6 +133,8 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         else:
             result = op.kernel(EagerBackend())(*arrays)  # type: ignore[arg-type]  # EagerBackend is an ArrayBackend
         _write_back(op, operands, arrays)
+    except ExecutionError:  # of the ranks together; it says where they are
+        raise
     except MspcError as error:
         if error.location is None:
             raise MspcError(error.message, caller(), error.notes, kind=error.kind or ValueError) from None
