@@ -38,12 +38,13 @@ class GlobalComm(metaclass=_OfSession):
 
 
 class ReduceOp:
-    """How collectives combine."""
+    """How collectives combine. AVG is of `mint.distributed` alone."""
 
     SUM = "sum"
     MAX = "max"
     MIN = "min"
     PROD = "prod"
+    AVG = "avg"
 
 
 def init(backend_name: str | None = None) -> None:

@@ -28,11 +28,14 @@ def called(op: Op) -> Op:
             notes=["call mindspore.communication.init() first"],
             kind=RuntimeError,
         )
-    mistake = op.mistake_on(session.rank) if op.members else ""
+    # Which rank this is is asked where it matters only: a script that asks is compiled for each rank.
+    mistake = op.mistake_in_group()
+    if not mistake and len(op.members) < session.size:
+        mistake = op.mistake_on(session.rank)
     if mistake:
         notes = ["ranks are numbered as in the whole job; create_group() makes a group of others"]
         raise MspcError(mistake, notes=notes, kind=ValueError)
-    return op.on_rank(session.rank)
+    return op.on_rank(session.rank) if op.differs_by_rank else op
 
 
 def meets_others(op: Op) -> bool:

@@ -66,6 +66,8 @@ class Collective(Op, abstract=True):
     """The text of one form leaves out the fields of the other."""
     answers: ClassVar[bool] = False
     """Whether another rank waits for the gradient of its result, whatever is differentiated on this one."""
+    differs_by_rank: ClassVar[bool] = False
+    """Whether `on_rank` gives another operator."""
     named: ClassVar[tuple[str, ...]] = ()
     """Fields that name ranks of the group, by their numbers in the job; below 0 they name none."""
 
@@ -107,19 +109,30 @@ class Collective(Op, abstract=True):
     def group_size(self) -> int:
         return len(self.ranks)
 
-    def mistake_on(self, rank: int) -> str:
-        """Why `rank` cannot call this, "" where it can: it is not in the group, or a rank that is named is not."""
+    def mistake_in_group(self) -> str:
+        """Why nobody can call this, "" where one can: a rank that it names is not in the group."""
         members = self.members
-        if not members:
-            return ""
-        group = f"group {getattr(self, 'group', '')!r}, which has {_listed(members)}"
-        for name in self.named:
+        for name in self.named if members else ():
             given = getattr(self, name)
             ranks: tuple[object, ...] = given if isinstance(given, tuple) else (given,)
             for one in ranks:
                 if isinstance(one, int) and one not in members and (one >= 0 or not isinstance(given, tuple)):
-                    return f"{self.name}: {name} {one} is not in {group}"
-        return "" if rank in members else f"{self.name}: rank {rank} is not in {group}"
+                    return f"{self.name}: {name} {one} is not in {self._shown_group}"
+        return ""
+
+    def mistake_on(self, rank: int) -> str:
+        """Why `rank` cannot call this, "" where it can: it is not in the group."""
+        is_outside = bool(self.members) and rank not in self.members
+        return f"{self.name}: rank {rank} is not in {self._shown_group}" if is_outside else ""
+
+    @property
+    def _shown_group(self) -> str:
+        return f"group {getattr(self, 'group', '')!r}, which has {_listed(self.members)}"
+
+    @property
+    def rank_size(self) -> int:
+        """The number of ranks of the group, by the name that scripts know."""
+        return self.group_size
 
     def with_ranks(self, ranks: Sequence[int], group: str = "") -> Self:
         """The form that runs on a rank, with its group."""

@@ -29,6 +29,7 @@ class Rooted(Collective, abstract=True):
     """What these collectives share; a subclass has the fields `group`, `rank_list` and `rank_id`."""
 
     omitted: ClassVar[tuple[str, ...]] = ("group", "rank_list", "rank_id")
+    differs_by_rank: ClassVar[bool] = True
 
     @property
     def root(self) -> int:
@@ -58,14 +59,12 @@ class Reduce(Rooted):
     def root(self) -> int:
         return self.ranks[self.dest_rank]
 
-    def mistake_on(self, rank: int) -> str:
-        if self.members and not 0 <= self.dest_rank < len(self.members):
-            count = len(self.members)
-            return (
-                f"Reduce: dest_rank {self.dest_rank} is no number in group {self.group!r}, which has {count} "
-                f"rank{'s' * (count != 1)}, counted from 0"
-            )
-        return super().mistake_on(rank)
+    def mistake_in_group(self) -> str:
+        count = len(self.members)
+        if not count or 0 <= self.dest_rank < count:
+            return ""
+        place = f"group {self.group!r}, which has {count} rank{'s' * (count != 1)}, counted from 0"
+        return f"Reduce: dest_rank {self.dest_rank} is no number in {place}"
 
     def infer(self, *types: Type) -> Type:
         x = one_tensor(self, types)
