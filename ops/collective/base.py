@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import group_of
@@ -114,8 +114,7 @@ class Collective(Op, abstract=True):
         members = self.members
         for name in self.named if members else ():
             given = getattr(self, name)
-            ranks: tuple[object, ...] = given if isinstance(given, tuple) else (given,)
-            for one in ranks:
+            for one in cast("tuple[object, ...]", given if isinstance(given, tuple) else (given,)):
                 if isinstance(one, int) and one not in members and (one >= 0 or not isinstance(given, tuple)):
                     return f"{self.name}: {name} {one} is not in {self._shown_group}"
         return ""

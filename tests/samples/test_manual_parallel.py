@@ -94,3 +94,14 @@ def test_run_sh_leaves_what_each_rank_printed(folder: Path) -> None:
         text = (folder / "log_output" / "1" / f"rank.{rank}" / "stdout").read_text()
         assert [line[:2] for line in LINE.findall(text)] == [("1", "20")]
         assert ("warning: stand_alone mode runs" in text) == (rank == 0)
+
+
+def test_each_rank_is_compiled_with_its_own_rows(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the module that asks for the rank is one that the script imports."""
+    monkeypatch.setenv("DATA_PATH", str(folder / "data"))
+    command = [sys.executable, "-m", "mspc", "compile", str(folder / "train_reduced.py"), "--ranks", "2"]
+    subprocess.run([*command, "--out", str(tmp_path / "out")], check=True, capture_output=True, timeout=HANG)
+    for rank in (0, 1):
+        (file,) = (tmp_path / "out" / f"rank_{rank}").glob("*_execute_*.ir")
+        (begin, _) = re.findall(r"StridedSlice.* begin: \((\d+)", file.read_text())
+        assert int(begin) == 16 * rank
