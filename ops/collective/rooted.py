@@ -140,6 +140,7 @@ class CollectiveScatter(Rooted):
     group: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
     rank_id: int = 0
+    ordered: ClassVar[bool] = False  # of what travels, a broadcast; each rank takes its part by its number
     named: ClassVar[tuple[str, ...]] = ("src_rank",)
 
     @property

@@ -31,7 +31,7 @@ class AlltoAllV(Collective):
     send_numel_list: tuple[int, ...] = ()
     recv_numel_list: tuple[int, ...] = ()
     rank_list: Ranks = ()
-    ordered: ClassVar[bool] = True
+    ordered: ClassVar[bool] = False  # of what travels, messages; the numbers say which goes where
     omitted: ClassVar[tuple[str, ...]] = ("group", "rank_list")
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
