@@ -125,6 +125,24 @@ grads = ms.grad(net, None, net.trainable_params())(Tensor(data))
 hidden = 2 * data  # what is sent, w * x
 equal(grads[0], data if other >= size else 2 * hidden * 5 * data if first else hidden**2, "gradient of a message")
 
+# Both ranks of a pair send before they receive.
+large = np.arange(100_000, dtype=np.float32)
+
+
+class Swapped(nn.Cell):
+    def construct(self, x):
+        comm_func.isend(x, other, tag=7)
+        return comm_func.recv(x, other, tag=7)
+
+
+swap = Swapped() if other < size else Alone()
+given = Tensor(large + rank if other < size else data)
+found = swap(given)
+if other < size:
+    equal(found, large + other, "messages that cross in a network")
+    comm_func.isend(given, other).wait()
+    equal(comm_func.irecv(given, other)[0], large + other, "messages that cross outside")
+
 # Borders of a row of ranks, in a network and outside.
 ids = [-1] * 8
 ids[2], ids[6] = (rank + 1 if rank + 1 < size else -1), rank - 1
