@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value
 from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.base import Collective, Ranks, check_reduction, one_tensor
@@ -38,7 +39,19 @@ class Rooted(Collective, abstract=True):
 
     @property
     def at_root(self) -> bool:
+        """Whether this rank is the root."""
         return self.ranks[getattr(self, "rank_id", 0)] == self.root
+
+    def checked(self, types: Sequence[Type]) -> TensorType:
+        """The operand's type. Raises MspcError where the root, or this rank's number, is none of the group."""
+        x = one_tensor(self, types)
+        mistake = self.mistake_in_group()
+        if mistake:
+            raise MspcError(mistake, kind=ValueError)
+        number: int = getattr(self, "rank_id", 0)
+        if not 0 <= number < self.group_size:
+            raise MspcError(f"{self.name}: rank_id {number} is no number in a group of {self.group_size} ranks")
+        return x
 
     def on_rank(self, rank: int) -> Self:
         return replace(self, rank_id=self.members.index(rank)) if rank in self.members else self
@@ -67,7 +80,7 @@ class Reduce(Rooted):
         return f"Reduce: dest_rank {self.dest_rank} is no number in {place}"
 
     def infer(self, *types: Type) -> Type:
-        x = one_tensor(self, types)
+        x = self.checked(types)
         check_reduction(self, self.op)
         return x if self.at_root else x.with_shape(NOTHING)
 
@@ -107,7 +120,7 @@ class CollectiveGather(Rooted):
         return self.dest_rank
 
     def infer(self, *types: Type) -> Type:
-        x = one_tensor(self, types)
+        x = self.checked(types)
         whole = resized(self, x.shape, 0, self.group_size, 1)
         return x.with_shape(whole if self.at_root else NOTHING)
 
@@ -148,8 +161,9 @@ class CollectiveScatter(Rooted):
         return self.src_rank
 
     def infer(self, *types: Type) -> Type:
-        x = one_tensor(self, types)
-        return x.with_shape(resized(self, x.shape, 0, 1, self.group_size))
+        x = self.checked(types)
+        part = resized(self, x.shape, 0, 1, self.group_size)
+        return x.with_shape(part)
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         """The parts' gradients come together on the rank that had the tensor; on the others it had no effect."""
