@@ -60,6 +60,7 @@ OTHER_NAMES: dict[str, str] = {
     "ops.auto_generate": "api.ops",
     "ops.auto_generate.gen_ops_def": "api.ops",
     "ops.auto_generate.gen_ops_prim": "api.ops",
+    "ops.communication": "api.mint.distributed",
     "ops.composite": "api.ops",
     "ops.function": "api.ops",
     "ops.functional": "api.ops",

@@ -30,6 +30,11 @@ class Launcher(Protocol):
         """The numbers that the ranks call this with, by rank."""
         ...
 
+    def collective(self, op: Any, types: Any, arrays: Any) -> Any:
+        """The result of a collective's kernel on this rank's arrays of these types; the ranks of its group call this
+        together."""
+        ...
+
     def synchronize(self) -> None:
         """Wait for all steps under way; raises what they raise."""
         ...

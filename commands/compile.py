@@ -101,13 +101,14 @@ def _check_apart(json: Path | None, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Found:
-    """A launch, what it was found by, and the session in which it was."""
+    """A launch, what it was found by, and the session in which it was. modules: names of those imported before."""
 
     target: NamedTarget | Path
     options: CompileOptions
     session: ObservedSession
     launch: Launch
     ranks: int
+    modules: frozenset[str]
 
     def asked(self) -> bool:
         """Whether the script, or `construct` as far as it was read, has asked which of several ranks it is."""
@@ -121,7 +122,7 @@ class Found:
 
         first = self.session
         session = Session(rank, first.size, rank, first.local_size, launched=first.launched, speaks=False)
-        user = UserState(session, None, shown=False)
+        user = UserState(session, None, shown=False, shared_modules=self.modules)
         user.enter()
         try:
             yield _launch(self.target, self.options, session)
@@ -137,8 +138,9 @@ def find_launch(target: str, options: CompileOptions) -> Found:
     """
     parsed = parse_target(target)
     session = _session(options, Session.from_environment(), min(options.only_ranks, default=0))
+    modules = frozenset(sys.modules)
     launch = _launch(parsed, options, session)
-    return Found(parsed, options, session, launch, _ranks(options, session, launch))
+    return Found(parsed, options, session, launch, _ranks(options, session, launch), modules)
 
 
 def _write(

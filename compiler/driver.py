@@ -174,8 +174,8 @@ def compile_traced(
         arrays = {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)}
         note_causal_masks(graph, arrays)
     graph = _run_shared_passes(graph, names, on_stage, PassManager(on_pass))
-    if config.mode == "hybrid_parallel" and config.ranks > 1:
-        traced.warnings += filter(None, [warning_of_own_gradients(graph)])
+    if config.mode in ("stand_alone", "hybrid_parallel") and config.ranks > 1:
+        traced.warnings += filter(None, [warning_of_own_gradients(graph, config.mode)])
     text = print_graph(graph)
     compile_id = hashlib.sha256(f"{config.ranks}\n{text}".encode()).hexdigest()[:ID_LENGTH]
     graph.attrs["compile_id"] = compile_id

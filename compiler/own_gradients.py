@@ -1,4 +1,4 @@
-"""Hybrid parallel mode runs the script's own collectives as they are written: which gradients none of them reduces.
+"""Stand-alone and hybrid mode run the script's own collectives as written: which gradients none of them reduces.
 
 Every rank feeds rows of its own, so that what is computed from them is the rank's own, until a collective makes it
 agree. A parameter that is updated by something of the rank's own differs between ranks from the first step on.
@@ -9,22 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
-from mspc.ops.collective.collectives import Collective
+from mspc.ops.collective.base import Collective
 
 LISTED = 8
 """Names of parameters that the warning spells out."""
 
 
-def warning_of_own_gradients(graph: Graph) -> str:
-    """What to tell the user of a differentiated graph in hybrid parallel mode; "" where all gradients are reduced."""
-    names = unreduced(graph)
+def warning_of_own_gradients(graph: Graph, mode: str) -> str:
+    """What to tell the user of a differentiated graph of a mode in which ranks exchange what the script says; "" where
+    all gradients are reduced, and in stand-alone mode where the graph exchanges nothing: each rank is a job of its own
+    then."""
+    meets = any(isinstance(node.op, Collective) and node.op.communicates for node in graph.nodes)
+    names = unreduced(graph) if meets or mode == "hybrid_parallel" else []
     if not names:
         return ""
     listed = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
     return (
-        f"hybrid_parallel mode runs the script's own collectives only, and none of them reduces the gradients of "
+        f"{mode} mode runs the script's own collectives only, and none of them reduces the gradients of "
         f"{listed}: they will differ between ranks; use parallel_mode='data_parallel', reduce the gradients with "
-        "ops.AllReduce() ahead of the update, or mark what is to differ with layerwise_parallel=True"
+        "nn.DistributedGradReducer or ops.AllReduce() ahead of the update, or mark what is to differ with "
+        "layerwise_parallel=True"
     )
 
 

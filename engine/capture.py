@@ -17,11 +17,14 @@ from typing import Any
 
 from mspc.api import alias, launch, state
 from mspc.api.context import FrozenContext, ParallelMode, freeze
+from mspc.api.setting import say_once
+from mspc.engine.own_collectives import Alike, alone
 from mspc.engine.script import ScriptError, run_script_as, source_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Location
 from mspc.ir.nearest import did_you_mean
-from mspc.ir.types import DTYPES, TensorType, dtype_of
+from mspc.ir.types import DTYPES, TensorType, Type, dtype_of
+from mspc.ops.collective.base import Collective
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,16 @@ class _Recorder:
 
     def of_all_ranks(self, number: float) -> list[float]:
         return [number]
+
+    def collective(self, op: Collective, types: Sequence[Type], arrays: Sequence[Any]) -> Any:
+        """What comes out where all ranks bring the same: no other rank runs."""
+        session = state.current()
+        say_once(
+            "collective",
+            f"{op.name} is called outside of a network, where no other rank runs: it gives what it would if all ranks "
+            "brought the same",
+        )
+        return alone(op, types, arrays, Alike(session.rank, session.size))
 
     def synchronize(self) -> None:
         """Nothing is under way."""
@@ -133,9 +146,7 @@ def parse_target(text: str) -> NamedTarget | Path:
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             raise refused
         args = tuple(ast.literal_eval(arg) for arg in call.args)
-        keywords = tuple(
-            (word.arg, ast.literal_eval(word.value)) for word in call.keywords if word.arg is not None
-        )
+        keywords = tuple((word.arg, ast.literal_eval(word.value)) for word in call.keywords if word.arg is not None)
     except (SyntaxError, ValueError):
         raise refused from None
     if len(keywords) < len(call.keywords):

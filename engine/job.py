@@ -24,7 +24,8 @@ class Job:
     never mix.
     watch: of the job under mpirun, else None. hardware: the device that runs this rank's graphs.
     profile: times steps where that was asked for, see `commands.profile.Profiler`.
-    meeting: the communicator of what ranks settle when they compile; None: `aside` is that."""
+    meeting: the communicator of what ranks settle when they compile; None: `aside` is that.
+    by_hand: the communicator of collectives that the script calls outside of a network; None: `aside` is that."""
 
     comm: Any
     aside: Any
@@ -32,6 +33,7 @@ class Job:
     hardware: Hardware = field(default_factory=lambda: Hardware(simulated=True))
     profile: Any = None
     meeting: Any = None
+    by_hand: Any = None
 
     @property
     def rank(self) -> int:
@@ -152,7 +154,14 @@ def join_job(wishes: Wishes | None = None) -> Job:
         )
     comm.barrier(tuple(range(size)))
     watch.ready()
-    return Job(comm, MpiComm(watch, channel=1), watch, hardware, meeting=MpiComm(watch, channel=2))
+    return Job(
+        comm,
+        MpiComm(watch, channel=1),
+        watch,
+        hardware,
+        meeting=MpiComm(watch, channel=2),
+        by_hand=MpiComm(watch, channel=3),
+    )
 
 
 def _warn(text: str) -> None:

@@ -27,6 +27,7 @@ from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_cal
 from mspc.compiler.frontend.trace import Traced
 from mspc.engine.job import Job, explain, join_job
 from mspc.engine.occasions import ALIKE, EVERYONE, described, different_calls, name_of, occasion
+from mspc.engine.own_collectives import run_collective
 from mspc.engine.parameter_store import ParameterStore
 from mspc.engine.ranks.environment import mpi_size
 from mspc.engine.variants import Variants
@@ -34,6 +35,7 @@ from mspc.engine.whole_outputs import check_all_have, ranks_that, whole_outputs
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.graph import Parameter as GraphParameter
+from mspc.ir.types import Type
 from mspc.ops.collective.base import Collective
 from mspc.runtime.choose import EACH_ITS_OWN, Asked, Wishes
 from mspc.runtime.comm.agreement import agree, agree_on_collectives, stop_together
@@ -185,6 +187,10 @@ class Launcher:
         for tensor, placement in zip(made, found.compiled.placements, strict=True):
             tensor.placement = placement
         return found.compiled.traced.rebuild(made)
+
+    def collective(self, op: Collective, types: Sequence[Type], arrays: Sequence[Array]) -> Any:
+        """The result of a collective outside of a network; see `api.launch.Launcher`."""
+        return run_collective(self.job, op, types, arrays)
 
     def synchronize(self) -> None:
         """Wait for all steps under way. Raises ExecutionError for what failed in them."""

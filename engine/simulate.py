@@ -25,8 +25,8 @@ class SimulatedJob(Job):
     """One rank's place in a simulation: its own state is in place only while its script runs."""
 
     def __init__(self, comm: LocalComm, user: UserState, hardware: Hardware) -> None:
-        aside, meeting = (LocalComm(comm.world, comm.rank, channel) for channel in (1, 2))
-        super().__init__(comm, aside, None, hardware, meeting=meeting)
+        aside, meeting, by_hand = (LocalComm(comm.world, comm.rank, channel) for channel in (1, 2, 3))
+        super().__init__(comm, aside, None, hardware, meeting=meeting, by_hand=by_hand)
         self.user = user
         self._inside = 0
 

@@ -22,7 +22,8 @@ class UserState:
 
     Args:
         session: of the rank. launcher: that its cells call. shown: whether its output is printed.
-        shared_modules: names of modules that are no rank's own; those that are there now when None.
+        shared_modules: names of modules that are no rank's own; those that are there now when None. What a script has
+            imported besides is set aside while this rank's runs.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class UserState:
         self._bits: Any = np.random.MT19937(np.random.SeedSequence((0x72616E6B, session.rank)))
         self._random = random.Random(session.rank).getstate()
         self._modules: dict[str, ModuleType] = {}
+        self._aside: dict[str, ModuleType] = {}
         self._shared = frozenset(sys.modules) if shared_modules is None else shared_modules
         self._arguments = list(sys.argv)
         self._path = list(sys.path)
@@ -54,6 +56,7 @@ class UserState:
         )  # fmt: skip
         np.random.set_bit_generator(self._bits)
         random.setstate(self._random)
+        self._aside = self._taken_out()
         sys.modules.update(self._modules)
         sys.argv, sys.path, sys.stdout = self._arguments, self._path, self._output
         if os.getcwd() != self._folder:
@@ -65,18 +68,19 @@ class UserState:
         self._random = random.getstate()
         self._arguments, self._path, self._output = sys.argv, sys.path, sys.stdout
         self._folder = os.getcwd()
-        own = [
-            name
-            for name, module in list(sys.modules.items())
-            if name == "__main__" or (name not in self._shared and _is_users(module))
-        ]
-        self._modules = {name: sys.modules.pop(name) for name in own}
-        sys.modules["__main__"] = self._main
+        main = sys.modules.pop("__main__")
+        self._modules = {"__main__": main, **self._taken_out()}
+        sys.modules.update({**self._aside, "__main__": self._main})
         session, launcher, bits, numbers, sys.argv, sys.path, sys.stdout = self._before
         state.swap(session)
         launch.install(launcher)
         np.random.set_bit_generator(bits)
         random.setstate(numbers)
+
+    def _taken_out(self) -> dict[str, ModuleType]:
+        """The modules that are a script's own, `__main__` aside, which are there no longer."""
+        own = [name for name, m in list(sys.modules.items()) if name not in self._shared and _is_users(m)]
+        return {name: sys.modules.pop(name) for name in own if name != "__main__"}
 
     def close(self) -> None:
         """Print what is left of an unfinished line."""

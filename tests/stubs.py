@@ -19,8 +19,8 @@ from mspc.api.members import Members
 FIRST = ("amp", "context", "device", "dtype", "runtime")
 FILES = (
     "common.dtype", "common.initializer", "common.parameter", "common.seed", "common.tensor",
-    "communication.management", "dataset.config", "dataset.transforms", "dataset.vision", "mint.nn.functional",
-    "nn.loss", "ops.functional",
+    "communication.comm_func", "communication.management", "dataset.config", "dataset.transforms", "dataset.vision",
+    "mint.distributed", "mint.nn.functional", "nn.loss", "ops.functional",
     "ops.operations", "train.amp", "train.callback", "train.metrics", "train.model", "train.serialization",
 )  # fmt: skip
 """Modules that are no folders of api/ and have a stub."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from mspc.api import state
-from mspc.api.communication.groups import ranks_of, require_init
+from mspc.api.communication.groups import listed, ranks_of, require_init
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.sharding.groups import WORLD_GROUPS
 
@@ -38,12 +38,13 @@ class GlobalComm(metaclass=_OfSession):
 
 
 class ReduceOp:
-    """How collectives combine."""
+    """How collectives combine. AVG is of `mint.distributed` alone."""
 
     SUM = "sum"
     MAX = "max"
     MIN = "min"
     PROD = "prod"
+    AVG = "avg"
 
 
 def init(backend_name: str | None = None) -> None:
@@ -75,12 +76,7 @@ def get_rank(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
         RuntimeError: `init()` was not called. ValueError: there is no such group, or this rank is not in it.
     """
     session = require_init("get_rank")
-    ranks = ranks_of(group)
-    if session.rank not in ranks:
-        raise ApiValueError(
-            f"get_rank: rank {session.rank} is not in group {group!r}, which has {_listed(ranks)}"
-        )
-    return ranks.index(session.rank)
+    return _with_own_rank("get_rank", session, group).index(session.rank)
 
 
 def get_group_size(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
@@ -90,29 +86,36 @@ def get_group_size(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
 
 
 def get_local_rank(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
-    """This rank's number among those of the group on this host. Raises as `get_rank`."""
+    """This rank's number among those of the group on this host, in the order of the group. Raises as `get_rank`."""
     session = require_init("get_local_rank")
-    ranks_of(group)
-    return session.local_rank
+    if group in WORLD_GROUPS:
+        return session.local_rank
+    here = _on_this_host(session, _with_own_rank("get_local_rank", session, group))
+    return here.index(session.rank)
 
 
 def get_local_rank_size(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
-    """Number of ranks on this host. Raises as `get_group_size`."""
+    """Number of ranks of the group on this host. Raises as `get_rank`."""
     session = require_init("get_local_rank_size")
-    ranks_of(group)
-    return session.local_size
+    if group in WORLD_GROUPS:
+        return session.local_size
+    return len(_on_this_host(session, _with_own_rank("get_local_rank_size", session, group)))
 
 
 def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
     """The world's number of the rank that has number `group_rank_id` in the group.
 
     Raises:
-        RuntimeError: before `init()`. ValueError: no such group or rank.
+        RuntimeError: before `init()`. TypeError: the number is no integer. ValueError: no such group or rank.
     """
     require_init("get_world_rank_from_group_rank")
     ranks = ranks_of(group)
-    if not isinstance(group_rank_id, int) or not 0 <= group_rank_id < len(ranks):
-        raise ApiValueError(f"group {group!r} has {len(ranks)} ranks; there is no number {group_rank_id}")
+    _check_number("get_world_rank_from_group_rank", "group_rank_id", group_rank_id)
+    if not 0 <= group_rank_id < len(ranks):
+        raise ApiValueError(
+            f"get_world_rank_from_group_rank: group {group!r} has {len(ranks)} ranks; "
+            f"there is no number {group_rank_id}"
+        )
     return ranks[group_rank_id]
 
 
@@ -120,18 +123,27 @@ def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
     """The group's number of a rank. Raises as `get_world_rank_from_group_rank`."""
     require_init("get_group_rank_from_world_rank")
     ranks = ranks_of(group)
+    _check_number("get_group_rank_from_world_rank", "world_rank_id", world_rank_id)
     if world_rank_id not in ranks:
-        raise ApiValueError(f"rank {world_rank_id} is not in group {group!r}, which has {_listed(ranks)}")
+        raise ApiValueError(
+            f"get_group_rank_from_world_rank: rank {world_rank_id} is not in group {group!r}, which has {listed(ranks)}"
+        )
     return ranks.index(world_rank_id)
 
 
+def get_comm_name(group: str = GlobalComm.WORLD_COMM_GROUP) -> str:
+    """The name under which the group's ranks are known to one another: the group's own. Raises as `get_group_size`."""
+    require_init("get_comm_name")
+    ranks_of(group)
+    return group
+
+
 def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
-    """Name a group of ranks; every rank calls it alike.
+    """Name a group of ranks, which are numbered in the order that is given; every member calls it alike.
 
     Raises:
-        RuntimeError: before `init()`. TypeError, ValueError: the name is taken, or the ranks are no
-        different ranks
-            of this job.
+        RuntimeError: before `init()`. TypeError, ValueError: the name is taken, or the ranks are not different ranks of
+        this job.
     """
     session = require_init("create_group")
     if not isinstance(group, str) or not group:
@@ -144,9 +156,10 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
     for rank in ranks:
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < session.size:
             raise ApiValueError(f"create_group: {rank!r} is no rank of a job of {session.size}")
-    if group in WORLD_GROUPS or (group in session.groups and session.groups[group] != tuple(sorted(ranks))):
-        raise ApiValueError(f"create_group: there is a group {group!r} already")
-    session.groups[group] = tuple(sorted(ranks))
+    if group in WORLD_GROUPS:
+        raise ApiValueError(f"create_group: {group!r} is the group of all ranks; choose another name")
+    if session.groups.setdefault(group, ranks) != ranks:
+        raise ApiValueError(f"create_group: there is a group {group!r} already, of {listed(session.groups[group])}")
 
 
 def destroy_group(group: str) -> None:
@@ -159,13 +172,28 @@ def destroy_group(group: str) -> None:
 
 
 def get_process_group_ranks(group: str = GlobalComm.WORLD_COMM_GROUP) -> list[int]:
-    """The ranks of a group, ascending. Raises as `get_group_size`."""
+    """The ranks of a group, in its order. Raises as `get_group_size`."""
     require_init("get_process_group_ranks")
     return list(ranks_of(group))
 
 
-def _listed(ranks: tuple[int, ...]) -> str:
-    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
+def _with_own_rank(function: str, session: state.Session, group: str) -> tuple[int, ...]:
+    """The ranks of a group, for a function that needs this rank to be one of them."""
+    ranks = ranks_of(group)
+    if session.rank not in ranks:
+        raise ApiValueError(f"{function}: rank {session.rank} is not in group {group!r}, which has {listed(ranks)}")
+    return ranks
+
+
+def _on_this_host(session: state.Session, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of the ranks that run on this host: launchers number the ranks of a host one after another."""
+    first = session.rank - session.local_rank
+    return tuple(rank for rank in ranks if first <= rank < first + session.local_size)
+
+
+def _check_number(function: str, name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ApiTypeError(f"{function}: {name} must be an integer, not {value!r}")
 
 
 get_local_size = get_local_rank_size

@@ -11,14 +11,12 @@ def require_init(function: str) -> state.Session:
     """The session, for a function that needs communication. Raises RuntimeError before `init()`."""
     session = state.current()
     if not session.initialized:
-        raise ApiRuntimeError(
-            f"{function}() was called before init()", ["call mindspore.communication.init() first"]
-        )
+        raise ApiRuntimeError(f"{function}() was called before init()", ["call mindspore.communication.init() first"])
     return session
 
 
 def ranks_of(group: str) -> tuple[int, ...]:
-    """The ranks of a group, ascending.
+    """The ranks of a group, in its order.
 
     Raises:
         TypeError: the name is no string. ValueError: there is no such group.
@@ -32,6 +30,11 @@ def ranks_of(group: str) -> tuple[int, ...]:
         known = ", ".join([WORLD_GROUPS[0], *session.groups])
         raise ApiValueError(f"there is no group {group!r}; known are {known}")
     return session.groups[group]
+
+
+def listed(ranks: tuple[int, ...]) -> str:
+    """Ranks in messages: "rank 3" or "ranks 0, 2"."""
+    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
 
 
 def world_size(session: state.Session) -> int:

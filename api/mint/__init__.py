@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
         return __dir__()
     if name.startswith("__"):
         raise AttributeError(name)
-    if name in ("nn", "optim"):
+    if name in ("nn", "optim", "distributed"):
         return importlib.import_module(f"mspc.api.mint.{name}")
     if name in _SAME:
         return getattr(importlib.import_module("mspc.api.ops"), name)
@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*_SAME, *_own(), "nn", "optim"})
+    return sorted({*_SAME, *_own(), "nn", "optim", "distributed"})
 
 
 def _own() -> list[str]:

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from mspc.ir.diagnostics import MspcError
+from mspc.api.ops.collective_calls import called, meets_others, run_on_ranks
+from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.location import Location
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.arguments import describe
@@ -88,8 +89,17 @@ class OneRank:
     def broadcast(self, array: Any, root: int, ranks: Any) -> Any:
         return array
 
+    def exchange(self, sends: Sequence[tuple[int, Any]], receives: Sequence[Any]) -> list[Any]:
+        return [np.array(array) for _, array in sends]
+
     def barrier(self, ranks: Any) -> None:
         return None
+
+    def send(self, array: Any, rank: int, tag: int = 0) -> None:
+        raise ValueError(f"there is no rank {rank} to send to; this run has one rank")
+
+    def receive(self, rank: int, tag: int, shape: Any, dtype: Any) -> Any:
+        raise ValueError(f"there is no rank {rank} to receive from; this run has one rank")
 
 
 def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
@@ -114,10 +124,17 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         kinds = operand_dtypes(op, [_tensor(a).dtype for a in arrays])
         arrays = [a.astype(kind.numpy, copy=False) for a, kind in zip(arrays, kinds, strict=True)]
         types = [_tensor(a).type for a in arrays]
+        op.infer(*types)
+        op = called(op)
         inferred = op.infer(*types)
         arrays = [np.array(a) if i in op.mutates else a for i, a in enumerate(arrays)]
-        result = op.kernel(EagerBackend())(*arrays)  # type: ignore[arg-type]  # EagerBackend is an ArrayBackend
+        if meets_others(op):
+            result, args = run_on_ranks(op, types, arrays), ()  # what a rank gets of a whole tensor is its own
+        else:
+            result = op.kernel(EagerBackend())(*arrays)  # type: ignore[arg-type]  # EagerBackend is an ArrayBackend
         _write_back(op, operands, arrays)
+    except ExecutionError:  # of the ranks together; it says where they are
+        raise
     except MspcError as error:
         if error.location is None:
             raise MspcError(error.message, caller(), error.notes, kind=error.kind or ValueError) from None

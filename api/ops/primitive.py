@@ -176,7 +176,7 @@ def _make(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Op:
             _check_types(op, [*by_position[: len(args)], *kwargs])
         group = getattr(op, "group", None)
         if isinstance(op, Collective) and isinstance(group, str):
-            ranks = ranks_of_group(group)
+            ranks = _ranks_of(cls.__name__, group)
             return op if ranks is None else op.with_ranks(ranks, group)
         return op
     except MspcError:
@@ -185,6 +185,13 @@ def _make(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Op:
         text = re.sub(r"^\w+\.__init__\(\)", cls.__name__, str(error))
         known = ", ".join(field.name for field in fields(cls)) or "no attributes"  # type: ignore[arg-type]  # a dataclass
         raise PrimitiveTypeError(text, caller(), [f"{cls.__name__} takes {known}"]) from None
+
+
+def _ranks_of(name: str, group: str) -> tuple[int, ...] | None:
+    try:
+        return ranks_of_group(group)
+    except MspcError as error:
+        raise PrimitiveValueError(f"{name}: {error.message}", caller(), error.notes) from None
 
 
 def _by_field(

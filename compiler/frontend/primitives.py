@@ -11,6 +11,7 @@ import numpy as np
 
 from mspc.api.common.seed import seeds_of_call
 from mspc.api.common.tensor import Tensor
+from mspc.api.ops.collective_calls import called
 from mspc.api.ops.primitive import Primitive
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame, tensors_in
@@ -28,9 +29,7 @@ def operand(tracer: Tracer, value: Any) -> Any:
     """An argument of an operator: tensors of the script become graph values, also inside tuples."""
     if isinstance(value, Tensor | np.ndarray):
         return tracer.value(value)
-    if isinstance(value, tuple | list) and any(
-        isinstance(v, Tensor | np.ndarray | tuple | list) for v in value
-    ):
+    if isinstance(value, tuple | list) and any(isinstance(v, Tensor | np.ndarray | tuple | list) for v in value):
         return tuple(operand(tracer, v) for v in value)
     return value
 
@@ -98,7 +97,8 @@ def _drawing(tracer: Tracer, primitive: Primitive) -> Op:
 
 def _prepared(tracer: Tracer, op: Op, args: list[Any], instance: str) -> tuple[Op, Sequence[Any]]:
     try:
-        return op.call(*args)
+        op, operands = op.call(*args)
+        return called(op), operands
     except MspcError as error:
         if error.location is not None:
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import group_of
@@ -36,6 +36,12 @@ def check_fields(op: Op, wanted: Mapping[str, str]) -> None:
             raise MspcError(message, kind=TypeError)
 
 
+def check_reduction(op: Op, how: str) -> None:
+    """Raise MspcError where a collective cannot combine tensors by `how`."""
+    if how not in _REDUCE_OPS:
+        raise MspcError(f"{op.name}: op is {how!r}", notes=[f"it must be one of {', '.join(_REDUCE_OPS)}"])
+
+
 def message(source: int, target: int, type: Type, tag: int | None = None) -> Meeting:
     """A message between two ranks, alike for both."""
     label = f"messages from rank {source} to {target}"
@@ -58,6 +64,12 @@ class Collective(Op, abstract=True):
     """Whether all ranks have the same result, or each its part of what is the same for all."""
     omitted: ClassVar[tuple[str, ...]] = ("group", "mesh", "axes", "rank_list")
     """The text of one form leaves out the fields of the other."""
+    answers: ClassVar[bool] = False
+    """Whether another rank waits for the gradient of its result, whatever is differentiated on this one."""
+    differs_by_rank: ClassVar[bool] = False
+    """Whether `on_rank` gives another operator."""
+    named: ClassVar[tuple[str, ...]] = ()
+    """Fields that name ranks of the group, by their numbers in the job; below 0 they name none."""
 
     @property
     def _mesh(self) -> tuple[int, ...]:
@@ -97,6 +109,30 @@ class Collective(Op, abstract=True):
     def group_size(self) -> int:
         return len(self.ranks)
 
+    def mistake_in_group(self) -> str:
+        """Why nobody can call this, "" where one can: a rank that it names is not in the group."""
+        members = self.members
+        for name in self.named if members else ():
+            given = getattr(self, name)
+            for one in cast("tuple[object, ...]", given if isinstance(given, tuple) else (given,)):
+                if isinstance(one, int) and one not in members and (one >= 0 or not isinstance(given, tuple)):
+                    return f"{self.name}: {name} {one} is not in {self._shown_group}"
+        return ""
+
+    def mistake_on(self, rank: int) -> str:
+        """Why `rank` cannot call this, "" where it can: it is not in the group."""
+        is_outside = bool(self.members) and rank not in self.members
+        return f"{self.name}: rank {rank} is not in {self._shown_group}" if is_outside else ""
+
+    @property
+    def _shown_group(self) -> str:
+        return f"group {getattr(self, 'group', '')!r}, which has {_listed(self.members)}"
+
+    @property
+    def rank_size(self) -> int:
+        """The number of ranks of the group, by the name that scripts know."""
+        return self.group_size
+
     def with_ranks(self, ranks: Sequence[int], group: str = "") -> Self:
         """The form that runs on a rank, with its group."""
         listed = tuple(ranks)
@@ -124,10 +160,7 @@ class Collective(Op, abstract=True):
         x = one_tensor(self, types)
         if self._mesh:
             return x
-        op = getattr(self, "op", "sum")
-        if op not in _REDUCE_OPS:
-            legal = ", ".join(_REDUCE_OPS)
-            raise MspcError(f"{self.name}: op is {op!r}", notes=[f"it must be one of {legal}"])
+        check_reduction(self, getattr(self, "op", "sum"))
         return x.with_shape(self.local_shape(x.shape))
 
     def partners(self, rank: int) -> Ranks:
@@ -166,6 +199,10 @@ class Collective(Op, abstract=True):
         """Whether anything travels to or from another rank: not in a group of one."""
         return len(self.members) > 1
 
+    def on_rank(self, rank: int) -> Self:
+        """The operator for the rank that calls it, where its result depends on that."""
+        return self
+
     def bind(self, comm: Any) -> Callable[..., Any]:
         """The kernel on one rank."""
         raise NotImplementedError(self.name)
@@ -175,6 +212,11 @@ class Collective(Op, abstract=True):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
+
+
+def _listed(ranks: Ranks) -> str:
+    shown = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
+    return f"rank{'s' * (len(ranks) != 1)} {shown}"
 
 
 def same(x: Any) -> Any:

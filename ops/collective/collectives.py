@@ -114,12 +114,10 @@ class AllGather(Collective):
     agrees: ClassVar[bool] = True
 
     def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        return _resized(self, shape, self.axis, self.group_size, 1)
+        return resized(self, shape, self.axis, self.group_size, 1)
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
-        return (
-            b.emit(ReduceScatter("sum", self.group, self.axis, self.mesh, self.axes, self.rank_list), dout),
-        )
+        return (b.emit(ReduceScatter("sum", self.group, self.axis, self.mesh, self.axes, self.rank_list), dout),)
 
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:
@@ -144,13 +142,11 @@ class ReduceScatter(Collective):
     agrees: ClassVar[bool] = True
 
     def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        return _resized(self, shape, self.axis, 1, self.group_size)
+        return resized(self, shape, self.axis, 1, self.group_size)
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         if self.op != "sum":
-            raise MspcError(
-                f"ReduceScatter has no gradient for op {self.op!r}", notes=["only the sum has one"]
-            )
+            raise MspcError(f"ReduceScatter has no gradient for op {self.op!r}", notes=["only the sum has one"])
         return (b.emit(AllGather(self.group, self.axis, self.mesh, self.axes, self.rank_list), dout),)
 
     def bind(self, comm: Any) -> Callable[..., Any]:
@@ -174,19 +170,15 @@ class AlltoAll(Collective):
 
     def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if self.split_count != self.group_size:
-            raise MspcError(
-                f"AlltoAll: split_count is {self.split_count}, the group has {self.group_size} ranks"
-            )
-        cut = _resized(self, shape, self.split_dim, 1, self.split_count)
-        return _resized(self, cut, self.concat_dim, self.split_count, 1)
+            raise MspcError(f"AlltoAll: split_count is {self.split_count}, the group has {self.group_size} ranks")
+        cut = resized(self, shape, self.split_dim, 1, self.split_count)
+        return resized(self, cut, self.concat_dim, self.split_count, 1)
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return (b.emit(replace(self, split_dim=self.concat_dim, concat_dim=self.split_dim), dout),)
 
     def bind(self, comm: Any) -> Callable[..., Any]:
-        return partial(
-            comm.all_to_all, ranks=self.ranks, split_dim=self.split_dim, concat_dim=self.concat_dim
-        )
+        return partial(comm.all_to_all, ranks=self.ranks, split_dim=self.split_dim, concat_dim=self.concat_dim)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         return launch_all_to_all(device, inputs[0], out, self.ranks, self.split_dim, self.concat_dim)
@@ -202,6 +194,7 @@ class Broadcast(Collective):
     rank_list: Ranks = ()
     ordered: ClassVar[bool] = False
     agrees: ClassVar[bool] = True
+    named: ClassVar[tuple[str, ...]] = ("root_rank",)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         return self, _spread(args)
@@ -247,6 +240,7 @@ class NeighborExchange(Collective):
     rank_list: Ranks = ()
     ordered: ClassVar[bool] = False
     checks_where_called: ClassVar[bool] = True
+    named: ClassVar[tuple[str, ...]] = ("send_rank_ids", "recv_rank_ids")
     sequences: ClassVar[Mapping[str, type]] = {
         "send_rank_ids": list, "recv_rank_ids": list, "recv_shapes": tuple, "send_shapes": tuple
     }  # fmt: skip
@@ -339,9 +333,7 @@ class Redistribute(LayoutChange):
     """Brings a tensor from `source` to `target`; `lower_redistribution` replaces it by the cheapest steps."""
 
     def localize(self, placement: Placement) -> Op:
-        raise MspcError(
-            "Redistribute must be lowered before the graph is sliced", notes=["run lower_redistribution"]
-        )
+        raise MspcError("Redistribute must be lowered before the graph is sliced", notes=["run lower_redistribution"])
 
 
 class LocalSlice(LayoutChange):
@@ -364,7 +356,8 @@ def _spread(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(cast("Iterable[Any]", first)) if len(args) == 1 and isinstance(first, tuple | list) else args
 
 
-def _resized(op: Op, shape: tuple[int, ...], dim: int, times: int, parts: int) -> tuple[int, ...]:
+def resized(op: Op, shape: tuple[int, ...], dim: int, times: int, parts: int) -> tuple[int, ...]:
+    """A shape with `times` / `parts` as many elements along a dimension. Raises MspcError where that cannot be."""
     if not 0 <= dim < len(shape):
         raise MspcError(f"{op.name}: there is no dimension {dim} in shape {shape}", kind=IndexError)
     if shape[dim] % parts:

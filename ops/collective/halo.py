@@ -40,6 +40,7 @@ class NeighborExchangeV2(Collective):
     rank_list: Ranks = ()
     ordered: ClassVar[bool] = False
     checks_where_called: ClassVar[bool] = True
+    named: ClassVar[tuple[str, ...]] = ("send_rank_ids", "recv_rank_ids")
     sequences: ClassVar[Mapping[str, type]] = dict.fromkeys(
         ("send_rank_ids", "send_lens", "recv_rank_ids", "recv_lens"), list
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Value
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
 from mspc.ops.collective.base import Collective, Meeting, Ranks, message
 from mspc.ops.collective.launch import launch_copies
@@ -14,19 +16,30 @@ from mspc.sharding.groups import WORLD_GROUPS
 
 
 class Send(Collective):
-    """Sends the tensor to `dest_rank`; the result is the operand, so that a Depend can order what follows."""
+    """Sends the tensor to `dest_rank`; the result is the operand, so that a Depend can order what follows.
+
+    group_back: the group of the gradient's way back. The gradient is what the rank that has received the tensor sends
+    back under the same tag; that of the result itself is not added to it, as in MindSpore.
+    """
 
     sr_tag: int = 0
     dest_rank: int = 0
     group: str = WORLD_GROUPS[0]
+    group_back: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
     may_alias: ClassVar[bool] = True
-    omitted: ClassVar[tuple[str, ...]] = ("group", "rank_list")
-    bprop: ClassVar[Any] = NotDifferentiable("a tensor sent by hand leaves the graph of this rank")
+    named: ClassVar[tuple[str, ...]] = ("dest_rank",)
+    omitted: ClassVar[tuple[str, ...]] = ("group", "group_back", "rank_list")
 
     @property
     def communicates(self) -> bool:
         return True
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        back = Receive(
+            self.sr_tag, self.dest_rank, x.shape, x.tensor_type.dtype, self.group_back, self.group, self.rank_list
+        )
+        return (b.emit(back),)
 
     def partners(self, rank: int) -> Ranks:
         return (self.dest_rank,) if self.dest_rank != rank else ()
@@ -63,16 +76,26 @@ class Send(Collective):
 
 
 class Receive(Collective):
-    """A tensor of `shape` and `dtype` from `src_rank`, sent there under the same `sr_tag`."""
+    """A tensor of `shape` and `dtype` from `src_rank`, sent there under the same `sr_tag`.
+
+    An operand, if there is one, only orders it. group_back: the group of the gradient's way back, under the same tag.
+    """
 
     sr_tag: int = 0
     src_rank: int = 0
     shape: tuple[int, ...] = ()
     dtype: DType = FLOAT32
     group: str = WORLD_GROUPS[0]
+    group_back: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
-    omitted: ClassVar[tuple[str, ...]] = ("group", "rank_list")
-    bprop: ClassVar[Any] = NotDifferentiable("it has no operand on this rank")
+    named: ClassVar[tuple[str, ...]] = ("src_rank",)
+    omitted: ClassVar[tuple[str, ...]] = ("group", "group_back", "rank_list")
+    answers: ClassVar[bool] = True
+
+    def bprop(self, b: Builder, *inputs_out_dout: Any) -> Sequence[Value | None]:
+        *inputs, _, dout = inputs_out_dout
+        b.emit(Send(self.sr_tag, self.src_rank, self.group_back, self.group, self.rank_list), dout)
+        return (None,) * len(inputs)
 
     def infer(self, *types: Type) -> Type:
         return TensorType(self.dtype, tuple(self.shape))

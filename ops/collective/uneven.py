@@ -13,6 +13,8 @@ from mspc.ir.graph import Constant, Value
 from mspc.ir.types import TensorType, Type
 from mspc.ops.arguments import ints_of, split_call
 from mspc.ops.collective.base import Collective, Meeting, Ranks, message, one_tensor
+from mspc.ops.collective.launch import launch_exchange
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Op
 from mspc.sharding.groups import WORLD_GROUPS
 
@@ -29,7 +31,7 @@ class AlltoAllV(Collective):
     send_numel_list: tuple[int, ...] = ()
     recv_numel_list: tuple[int, ...] = ()
     rank_list: Ranks = ()
-    ordered: ClassVar[bool] = True
+    ordered: ClassVar[bool] = False  # of what travels, messages; the numbers say which goes where
     omitted: ClassVar[tuple[str, ...]] = ("group", "rank_list")
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -72,11 +74,24 @@ class AlltoAllV(Collective):
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         sends, receives = self._pieces(self.send_numel_list), self._pieces(self.recv_numel_list)
         xp, comm = be.xp, be.comm
-        ends = list(accumulate(n for _, n in sends))
 
         def kernel(x: Any) -> Any:
-            pieces = [(rank, x[end - n : end]) for (rank, n), end in zip(sends, ends, strict=True)]
-            arrived = comm.exchange(pieces, [(rank, (n,), x.dtype) for rank, n in receives])
+            arrived = comm.exchange(_cut(x, sends), [(rank, (n,), x.dtype) for rank, n in receives])
             return xp.concatenate(arrived) if arrived else xp.empty((0,), x.dtype)
 
         return kernel
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        return launch_exchange(
+            device,
+            _cut(x, self._pieces(self.send_numel_list)),
+            _cut(out, self._pieces(self.recv_numel_list)),
+            self.ranks,
+        )
+
+
+def _cut(x: Any, pieces: Sequence[tuple[int, int]]) -> list[tuple[int, Any]]:
+    """(rank, its part) of an array in which the pieces stand one after another."""
+    ends = accumulate(n for _, n in pieces)
+    return [(rank, x[end - n : end]) for (rank, n), end in zip(pieces, ends, strict=True)]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import TensorType, TupleType
+from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.elementwise import Identity
@@ -139,10 +140,11 @@ def _apply(b: Builder, node: Node, dout: object, needed: set[Value], terms: dict
 
 
 def _depends_on(nodes: list[Node], wanted: list[Value]) -> set[Value]:
-    """The wanted values and every floating-point value computed from them."""
+    """The wanted values and every floating-point value computed from them, or from what another rank has computed."""
     found: set[Value] = set(wanted)
     for node in nodes:
-        if any(v in found for v in node.inputs) and _differentiable(node):
+        answers = isinstance(node.op, Collective) and node.op.answers
+        if (answers or any(v in found for v in node.inputs)) and _differentiable(node):
             found.add(node)
     return found
 

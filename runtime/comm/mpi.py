@@ -47,6 +47,8 @@ class MpiComm(Exchanging):
         self.size = self._world.Get_size()
         self._everyone = tuple(range(self.size))
         self._groups: dict[Ranks, Any] = {}
+        self._sent: list[tuple[Any, Array]] = []
+        """Messages under way and what they carry; the end of MPI sees to those that are left."""
         self._watch = watch
         self._channel = channel
 
@@ -73,7 +75,9 @@ class MpiComm(Exchanging):
         if len(ranks) == 1:
             return np.array(array)
         parts = self._gather(array, ranks)
-        return parts.reshape(-1, *array.shape[1:]) if axis == 0 else np.concatenate(list(parts), axis)
+        if axis == 0:
+            return parts.reshape(len(ranks) * array.shape[0], *array.shape[1:])
+        return np.concatenate(list(parts), axis)
 
     def reduce_scatter(self, array: Array, op: str, ranks: Ranks, axis: int = 0) -> Array:
         if len(ranks) == 1:
@@ -121,9 +125,12 @@ class MpiComm(Exchanging):
         return result
 
     def send(self, array: Array, rank: int, tag: int = 0) -> None:
-        kept = np.ascontiguousarray(array)
+        """Returns at once: two ranks may both send before either receives."""
+        kept = np.array(array, order="C")
         with self._messages((rank,), (), _BY_TAG + tag):
-            self._world.Send(_bytes(kept), rank, tag)
+            request = self._world.Isend(_bytes(kept), rank, tag)
+        self._sent = [(under_way, data) for under_way, data in self._sent if not under_way.Test()]
+        self._sent.append((request, kept))
 
     def receive(self, rank: int, tag: int, shape: tuple[int, ...], dtype: Any) -> Array:
         result = np.empty(shape, dtype)

@@ -7,6 +7,7 @@ write into arrays allocate nothing. Groups have a communicator each, made once, 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -295,7 +296,7 @@ class NcclComm:
         self.all_gather_into(array, out, ranks)
         if axis:
             return self.xp.concatenate(list(out), axis)
-        return out.reshape(-1, *array.shape[1:])
+        return out.reshape(math.prod(out.shape[:2]), *array.shape[1:])
 
     def reduce_scatter(self, array: Array, op: str, ranks: Ranks, axis: int = 0) -> Array:
         parts = self._parts(array, len(ranks), axis)

@@ -11,7 +11,6 @@ import struct
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 FOLDER = Path(__file__).parent / "data"
 TRAIN, TEST = 320, 56  # images; together below 300 kB
@@ -37,11 +36,18 @@ def enlarged(images):
     return upper * (1 - share[:, None]) + lower * share[:, None]
 
 
-digits = load_digits()
-images = enlarged(digits.images[: TRAIN + TEST] * (255 / 16)).round()
-labels = digits.target[: TRAIN + TEST]
+def write_part(folder, part, images, labels):
+    """The two files of a part of the set, "train" or "t10k"."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_idx(folder / f"{part}-images-idx3-ubyte", images)
+    write_idx(folder / f"{part}-labels-idx1-ubyte", labels)
 
-FOLDER.mkdir(exist_ok=True)
-for part, rows in (("train", slice(0, TRAIN)), ("t10k", slice(TRAIN, TRAIN + TEST))):
-    write_idx(FOLDER / f"{part}-images-idx3-ubyte", images[rows])
-    write_idx(FOLDER / f"{part}-labels-idx1-ubyte", labels[rows])
+
+if __name__ == "__main__":
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = enlarged(digits.images[: TRAIN + TEST] * (255 / 16)).round()
+    labels = digits.target[: TRAIN + TEST]
+    write_part(FOLDER, "train", images[:TRAIN], labels[:TRAIN])
+    write_part(FOLDER, "t10k", images[TRAIN:], labels[TRAIN:])

@@ -1,4 +1,4 @@
-"""Hybrid parallel mode runs the script's own collectives: gradients that none of them reduces are named once."""
+"""Modes that run the script's own collectives alone: gradients that none of them reduces are named once."""
 
 from __future__ import annotations
 
@@ -73,6 +73,13 @@ CASES = {
     "a loss that is reduced, which reduces no gradient": (
         function(forward="lambda x, y: all_reduce(loss_of(x, y))"), "", "w, b",
     ),
+    "a reducer": (
+        "reducer = nn.DistributedGradReducer(optimizer.parameters)\n" + function("grads = reducer(grads)"), "", "",
+    ),
+    "a reducer, which leaves what differs by intent": (
+        "reducer = nn.DistributedGradReducer(optimizer.parameters)\n" + function("grads = reducer(grads)"),
+        ", layerwise_parallel=True", "",
+    ),
     "gradients that leave the graph": (RETURNED, "", "w, b"),
 }  # fmt: skip
 
@@ -102,6 +109,62 @@ def test_other_modes_need_no_such_word(
         (tmp_path / "net.py").write_text(NETWORK.format(mode=mode, flag="") + MODEL)
         compile_target(str(tmp_path / "net.py"), CompileOptions(ranks=2))
         assert capsys.readouterr().err == ""
+
+
+def test_in_stand_alone_mode_a_graph_that_meets_others_is_named_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that meets nobody is trained by a rank of its own."""
+    monkeypatch.chdir(tmp_path)
+    loss = function(forward="lambda x, y: all_reduce(loss_of(x, y))")
+    for text, names in ((loss, "w, b"), (function(), ""), (CASES["a reducer"][0], "")):
+        (tmp_path / "net.py").write_text(NETWORK.format(mode="stand_alone", flag="") + text)
+        compile_target(str(tmp_path / "net.py"), CompileOptions(ranks=2))
+        said = capsys.readouterr().err
+        expected = FOUND.replace("hybrid_parallel", "stand_alone")
+        assert said.startswith(f"{expected}{names}: they will differ") if names else said == ""
+
+
+REDUCER = """
+def gradients(dtype):
+    return tuple(Tensor(np.full(3, get_rank() + 1.0), dtype) for _ in range(2))
+pair = [Parameter(np.ones(3, np.float32), "p"), Parameter(np.ones(3, np.float32), "q", layerwise_parallel=True)]
+for reducer in (nn.DistributedGradReducer(pair), nn.DistributedGradReducer(pair, mean=True, degree=4)):
+    for dtype in (ms.float32, ms.float16):
+        found = reducer(gradients(dtype))
+        assert all(each.dtype == dtype for each in found)
+        print([float(each.asnumpy()[0]) for each in found])
+"""
+
+
+def test_a_reducer_adds_up_what_is_not_by_intent_a_rank_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(NETWORK.format(mode="hybrid_parallel", flag="") + REDUCER)
+    run_script(tmp_path / "net.py", 2, simulate=True)
+    lines = capsys.readouterr().out.splitlines()
+    expected = [f"[{first}, {own}]" for own in (1.0, 2.0) for first in (3.0, 3.0, 0.75, 0.75)]
+    assert sorted(lines) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("[], mean=2", "DistributedGradReducer: mean must be True or False, not 2"),
+        ("[], degree=0", "DistributedGradReducer: degree must be a number from 1 on, not 0"),
+        ('[], group="x"', "there is no group 'x'; known are hccl_world_group"),
+    ],
+)
+def test_what_a_reducer_refuses(
+    arguments: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = f"nn.DistributedGradReducer({arguments})\n"
+    (tmp_path / "net.py").write_text(NETWORK.format(mode="hybrid_parallel", flag="") + text)
+    with pytest.raises(MspcError) as refused:
+        run_script(tmp_path / "net.py", 1, simulate=True)
+    assert refused.value.message == message
 
 
 def test_the_scripts_own_collectives_keep_the_ranks_together(

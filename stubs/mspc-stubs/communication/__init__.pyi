@@ -6,6 +6,7 @@ from mspc.api.communication import NCCL_WORLD_COMM_GROUP as NCCL_WORLD_COMM_GROU
 from mspc.api.communication.group import ReduceOp as ReduceOp
 from mspc.api.communication.group import create_group as create_group
 from mspc.api.communication.group import destroy_group as destroy_group
+from mspc.api.communication.group import get_comm_name as get_comm_name
 from mspc.api.communication.group import get_group_rank_from_world_rank as get_group_rank_from_world_rank
 from mspc.api.communication.group import get_group_size as get_group_size
 from mspc.api.communication.group import get_local_rank as get_local_rank
@@ -16,4 +17,5 @@ from mspc.api.communication.group import get_rank as get_rank
 from mspc.api.communication.group import get_world_rank_from_group_rank as get_world_rank_from_group_rank
 from mspc.api.communication.group import init as init
 from mspc.api.communication.group import release as release
+from mspc.communication import comm_func as comm_func
 from mspc.communication import management as management

@@ -121,4 +121,5 @@ from mspc.api.mint.functions import var_mean as var_mean
 from mspc.ops import where as where
 from mspc.api.ops.function.array_func import zeros as zeros
 from mspc.api.ops.function.array_func import zeros_like as zeros_like
+from mspc.mint import distributed as distributed
 from mspc.mint import nn as nn

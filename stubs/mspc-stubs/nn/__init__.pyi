@@ -39,6 +39,7 @@ from mspc.api.nn.loss import CosineEmbeddingLoss as CosineEmbeddingLoss
 from mspc.api.nn.loss import CrossEntropyLoss as CrossEntropyLoss
 from mspc.api.nn.basic import Dense as Dense
 from mspc.api.nn.segmentation_loss import DiceLoss as DiceLoss
+from mspc.api.nn.grad_reducer import DistributedGradReducer as DistributedGradReducer
 from mspc.api.nn.basic import Dropout as Dropout
 from mspc.api.nn.basic import Dropout1d as Dropout1d
 from mspc.api.nn.basic import Dropout2d as Dropout2d

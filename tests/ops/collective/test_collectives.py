@@ -28,6 +28,7 @@ from mspc.ops.collective.collectives import (
 )
 from mspc.ops.collective.exchange import Exchange, PasteSlices
 from mspc.ops.collective.point_to_point import Barrier, Receive, Send
+from mspc.ops.collective.rooted import CollectiveGather, CollectiveScatter, Reduce
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.modules import load_operators
@@ -192,8 +193,15 @@ def test_types_on_a_rank(op: Any, shape: tuple[int, ...]) -> None:
     assert op.with_ranks((0, 1, 2, 3)).infer(X) == X.with_shape(shape)
 
 
+FIVE = group_name(tuple(range(5)))
 ERRORS = [
     (AllReduce("mean"), "AllReduce: op is 'mean'"),
+    (Reduce(op="mean"), "Reduce: op is 'mean'"),
+    (Reduce(dest_rank=5), f"Reduce: dest_rank 5 is no number in group {FIVE!r}, which has 5 ranks, counted from 0"),
+    (Reduce(rank_id=-1), "Reduce: rank_id -1 is no number in a group of 5 ranks"),
+    (CollectiveGather(rank_id=5), "CollectiveGather: rank_id 5 is no number in a group of 5 ranks"),
+    (CollectiveScatter(9), f"CollectiveScatter: src_rank 9 is not in group {FIVE!r}, which has ranks 0, 1, 2, 3, 4"),
+    (CollectiveScatter(), "CollectiveScatter: dimension 0 is 8, which does not divide by 5 ranks"),
     (AllGather(axis=2), "AllGather: there is no dimension 2 in shape (8, 12)"),
     (ReduceScatter(axis=1), "ReduceScatter: dimension 1 is 12, which does not divide by 5 ranks"),
     (AlltoAll(2, 0, 1), "AlltoAll: split_count is 2, the group has 5 ranks"),

@@ -26,10 +26,9 @@ from mspc.communication import create_group, get_rank, init
 
 ms.set_context(mode=ms.GRAPH_MODE)
 init()
-pair = [r for r in (0, 2)]
-create_group("pair", pair)
-create_group("last", [1, 2, 3])
 rank = get_rank()
+create_group("pair", [rank % 2, rank % 2 + 2])
+create_group("last", [1, 2, 3])
 
 def total(x):
     return ops.ReduceSum()(x)

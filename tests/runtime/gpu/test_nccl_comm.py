@@ -15,6 +15,8 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
 from mspc.ops.collective.exchange import PasteSlices
 from mspc.ops.collective.point_to_point import Barrier, Receive, Send
+from mspc.ops.collective.rooted import CollectiveGather, CollectiveScatter, Reduce
+from mspc.ops.collective.uneven import AlltoAllV
 from mspc.ops.op import Op
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import LocalComm, World
@@ -291,3 +293,33 @@ def test_groups_of_a_graph_are_found() -> None:
     y = make.node(AllReduce(rank_list=(1,)), y)
     y = make.node(Send(sr_tag=2, dest_rank=0, rank_list=(0, 1)), y)
     assert groups_of(make.returns(y), rank=1) == [((0, 1), 2), ((1, 3), -1), ((3, 1), -1)]
+
+
+def test_pieces_of_different_sizes_and_collectives_with_a_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mspc.ops.collective.launch.move", fake_move)
+    members = (2, 0, 1)
+    sent = [[1, 0, 2], [3, 1, 0], [0, 0, 2]]
+
+    def body(host: LocalComm) -> Any:
+        comm = Comm(host)
+        device, i = FakeDevice(comm), members.index(host.rank)
+        come = tuple(row[i] for row in sent)
+        x = fake(10.0 * i + np.arange(sum(sent[i])))
+        uneven = AlltoAllV(send_numel_list=tuple(sent[i]), recv_numel_list=come, rank_list=members)
+        found = launched(uneven, device, [x], fake(np.full(sum(come), -1.0)))
+        rows = [10.0 * j + np.arange(sum(row)) for j, row in enumerate(sent)]
+        parts = [row[sum(sent[j][:i]) : sum(sent[j][: i + 1])] for j, row in enumerate(rows)]
+        assert found.tolist() == np.concatenate(parts).tolist()
+        backend = SimpleNamespace(xp=comm.xp, comm=comm)
+        y = fake(np.arange(3.0) + 10 * i)
+        kept = [Reduce(1, rank_list=members, rank_id=i), CollectiveGather(0, rank_list=members, rank_id=i)]
+        for op, wanted in zip(kept, ([30, 33, 36], [0, 1, 2, 10, 11, 12, 20, 21, 22]), strict=True):
+            assert op.kernel(backend)(y).tolist() == (wanted if i == 1 else [0])
+        scatter = CollectiveScatter(0, rank_list=members, rank_id=i)
+        assert scatter.kernel(backend)(y).tolist() == [10 + i]
+        # The groups that a graph's collectives name are those that are used.
+        named = {op.channel(host.rank) for op in (uneven, *kept, scatter)}
+        assert named == set(comm._groups)
+        return True
+
+    assert World(3).run(body) == [True] * 3

@@ -1,0 +1,56 @@
+"""Gradients that a script adds up over ranks itself, in a step of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mspc.api import context, ops
+from mspc.api.communication.group import GlobalComm, get_group_size
+from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.nn.cell import Cell
+
+
+class DistributedGradReducer(Cell):
+    """A tuple of gradients, each the sum over the ranks of a group, computed in Float32.
+
+    Gradients of parameters with `layerwise_parallel=True` stay each rank's own.
+
+    Args:
+        parameters: those of the gradients, in their order. mean: whether sums are divided by `degree`; by default what
+            `gradients_mean` is set to. degree: by default the size of the group. fusion_type: changes nothing; mspc
+            decides which gradients travel together. group: by default all ranks.
+
+    Raises:
+        RuntimeError: before `init()`. TypeError, ValueError: an argument is something else.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Any], mean: bool | None = None, degree: int | None = None, fusion_type: int = 1,
+        group: str = GlobalComm.WORLD_COMM_GROUP,
+    ) -> None:  # fmt: skip
+        super().__init__(auto_prefix=False)
+        if mean not in (None, True, False):
+            raise ApiTypeError(f"DistributedGradReducer: mean must be True or False, not {mean!r}")
+        size = get_group_size(group)
+        if degree is not None and (isinstance(degree, bool) or not isinstance(degree, int) or degree < 1):
+            raise ApiValueError(f"DistributedGradReducer: degree must be a number from 1 on, not {degree!r}")
+        self.mean = context.get_auto_parallel_context("gradients_mean") if mean is None else mean
+        self.degree = size if degree is None else degree
+        self.summed = tuple(not parameter.layerwise_parallel for parameter in parameters)
+        self.all_reduce = ops.AllReduce(ops.ReduceOp.SUM, group)
+
+    def construct(self, grads: Any) -> Any:
+        """The gradients, added up; one gradient alone as well."""
+        if not isinstance(grads, (tuple, list)):
+            return self.reduced(grads)
+        if len(grads) != len(self.summed):
+            raise ValueError("DistributedGradReducer: there must be one gradient for each parameter")
+        return tuple([self.reduced(grad) if summed else grad for grad, summed in zip(grads, self.summed)])  # noqa: B905  # a compiled function knows no strict zip
+
+    def reduced(self, grad: Any) -> Any:
+        """One gradient, added up."""
+        total = self.all_reduce(ops.cast(grad, "float32"))
+        if self.mean:
+            total = total * (1.0 / self.degree)
+        return ops.cast(total, grad.dtype)

@@ -1,0 +1,162 @@
+"""Collectives that a script calls outside of a network: the ranks make sure that they mean the same, then do it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.api.errors import caller_location
+from mspc.engine.job import Job
+from mspc.engine.occasions import occasion
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.types import Type
+from mspc.ops.collective.base import Collective, Meeting
+from mspc.ops.collective.point_to_point import Receive, Send
+from mspc.ops.op import Asked, Op
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.interface import Communicator
+from mspc.runtime.faults.failure import StoppedByOther
+from mspc.runtime.faults.stalled import shown_ranks
+
+Array = Any
+LONGEST = 512
+"""Bytes of what a rank says of its call that the others compare and are shown."""
+ALIKE = "the ranks of a group must call the same collectives, with tensors of the same types, in one order"
+
+
+def run_collective(job: Job, op: Collective, types: Sequence[Type], arrays: Sequence[Array]) -> Any:
+    """The result of a collective on this rank's arrays; the ranks that take part call this together.
+
+    Raises:
+        MspcError: they call different collectives, or with other tensors.
+    """
+    members = sorted({*op.partners(job.rank), job.rank})
+    how = f" with {shown_ranks(members)}"
+    with occasion(job, f"calls {op.name}", how, ALIKE), job.outside_user_code():
+        return _run(NumPyBackend(job.by_hand), job.by_hand, op, types, arrays)
+
+
+def alone(op: Collective, types: Sequence[Type], arrays: Sequence[Array], comm: Communicator) -> Any:
+    """The result without any other rank, by a communicator that plays them."""
+    return _run(NumPyBackend(comm), None, op, types, arrays)
+
+
+def _run(backend: NumPyBackend, comm: Any, op: Op, types: Sequence[Type], arrays: Sequence[Array]) -> Any:
+    if op.is_several:
+        return _run_parts(backend, comm, op, types, arrays)
+    if comm is not None and isinstance(op, Collective):
+        _agree(comm, op, types)
+    return op.kernel(backend)(*arrays)
+
+
+def _run_parts(backend: NumPyBackend, comm: Any, op: Op, types: Sequence[Type], arrays: Sequence[Array]) -> Any:
+    """An operator that stands for several, one after another."""
+    graph = Graph("parts")
+    inputs = [Parameter(f"x{i}", type, "input") for i, type in enumerate(types)]
+    found = op.decompose(Builder(graph), Asked(None, None, {}), inputs)
+    assert found is not None
+    values: dict[Value, Any] = dict(zip(inputs, arrays, strict=True))
+    for node in graph.nodes:
+        assert isinstance(node.op, Op)
+        given = [values[value] for value in node.inputs]
+        values[node] = _run(backend, comm, node.op, [value.type for value in node.inputs], given)
+    (result,) = found
+    assert isinstance(result, Node | Parameter)
+    return values[result]
+
+
+def _agree(comm: Communicator, op: Collective, types: Sequence[Type]) -> None:
+    """Make sure that those who meet say the same; raises MspcError."""
+    for meeting in op.meetings(comm.rank, types):
+        if not meeting.label:
+            _agree_in_group(comm, meeting)
+    apart = [meeting for meeting in op.meetings(comm.rank, types) if meeting.label]
+    to = [(meeting.ranks[1], _row(meeting.said)) for meeting in apart if meeting.ranks[0] == comm.rank]
+    of = [meeting for meeting in apart if meeting.ranks[1] == comm.rank]
+    if isinstance(op, Send):
+        for rank, row in to:
+            comm.send(row, rank, op.sr_tag)
+        return
+    rows: list[Array] = []
+    if isinstance(op, Receive):
+        rows = [comm.receive(meeting.ranks[0], op.sr_tag, (LONGEST,), np.dtype(np.uint8)) for meeting in of]
+    elif apart:
+        rows = comm.exchange(to, [(meeting.ranks[0], (LONGEST,), np.dtype(np.uint8)) for meeting in of])
+    for meeting, row in zip(of, rows, strict=True):
+        if _text(row) != _text(_row(meeting.said)):
+            said = f"rank {meeting.ranks[0]} sends {_text(row)} and rank {comm.rank} expects {meeting.said}"
+            raise MspcError(f"{op.name}: {said}", caller_location(), [ALIKE])
+
+
+def _agree_in_group(comm: Communicator, meeting: Meeting) -> None:
+    members = tuple(sorted(meeting.ranks))
+    if len(members) < 2:
+        return
+    ordered = "" if meeting.ranks == members else f" in the order {', '.join(map(str, meeting.ranks))}"
+    texts = [_text(row) for row in comm.all_gather(_row(meeting.said + ordered)[None], members, 0)]
+    other = next((i for i, text in enumerate(texts) if text != texts[0]), None)
+    if other is None:
+        return
+    if comm.rank != members[other]:
+        raise StoppedByOther(f"rank {members[other]} calls another collective than rank {members[0]}")
+    raise MspcError(
+        f"the ranks call different collectives: rank {members[0]} {texts[0]}, rank {members[other]} {texts[other]}",
+        caller_location(), [ALIKE],
+    )  # fmt: skip
+
+
+def _row(text: str) -> Array:
+    return np.frombuffer(text.encode()[:LONGEST].ljust(LONGEST), np.uint8)
+
+
+def _text(row: Array) -> str:
+    return bytes(row).rstrip().decode(errors="ignore")
+
+
+class Alike:
+    """The communicator of a script that is only compiled: every other rank brings what this one brings, and sends
+    zeros."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+    def all_reduce(self, array: Array, op: str, ranks: tuple[int, ...]) -> Array:
+        """Every rank has the same array."""
+        if op not in ("sum", "prod"):
+            return np.array(array)
+        return (array * len(ranks) if op == "sum" else array ** len(ranks)).astype(array.dtype)
+
+    def all_gather(self, array: Array, ranks: tuple[int, ...], axis: int = 0) -> Array:
+        """The array as often as there are ranks."""
+        return np.concatenate([array] * len(ranks), axis)
+
+    def reduce_scatter(self, array: Array, op: str, ranks: tuple[int, ...], axis: int = 0) -> Array:
+        """This rank's part of `all_reduce`."""
+        return np.split(self.all_reduce(array, op, ranks), len(ranks), axis)[ranks.index(self.rank)]
+
+    def all_to_all(self, array: Array, ranks: tuple[int, ...], split_dim: int, concat_dim: int) -> Array:
+        """This rank's part of every rank's array."""
+        part = np.split(array, len(ranks), split_dim)[ranks.index(self.rank)]
+        return np.concatenate([part] * len(ranks), concat_dim)
+
+    def exchange(self, sends: Any, receives: Sequence[tuple[int, tuple[int, ...], Any]]) -> list[Array]:
+        """Zeros."""
+        return [np.zeros(shape, dtype) for _, shape, dtype in receives]
+
+    def broadcast(self, array: Array, root: int, ranks: tuple[int, ...]) -> Array:
+        """The array itself."""
+        return np.array(array)
+
+    def send(self, array: Array, rank: int, tag: int = 0) -> None:
+        """Nobody receives it."""
+
+    def receive(self, rank: int, tag: int, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Zeros."""
+        return np.zeros(shape, dtype)
+
+    def barrier(self, ranks: tuple[int, ...]) -> None:
+        """Everybody is here."""

@@ -1,0 +1,41 @@
+"""Every collective, forward and backward, against NumPy: on simulated ranks and under MPI, and as scripts call them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mspc.commands.run import run_script
+from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
+from mspc.runtime.comm.local import World
+from tests.conftest import HANG
+from tests.ops.collective.every import check_all
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_operators_on_simulated_ranks(ranks: int) -> None:
+    assert min(World(ranks).run(check_all)) > 200
+
+
+@pytest.mark.parametrize(
+    ("program", "ranks"), [("public", 2), ("public", 3), ("public", 4), ("public", 8), ("mint", 2), ("mint", 4)]
+)
+def test_what_scripts_call_on_simulated_ranks(program: str, ranks: int, capsys: pytest.CaptureFixture[str]) -> None:
+    run_script(HERE / f"{program}_program.py", ranks, simulate=True)
+    assert sorted(capsys.readouterr().out.splitlines()) == [f"rank {rank} is right" for rank in range(ranks)]
+
+
+def test_everything_under_mpi(root: Path) -> None:
+    command = [find_mpirun(), "-n", "4", "--oversubscribe", "--bind-to", "none", sys.executable]
+    environment = mpirun_environment() | {"PYTHONPATH": str(root)}
+    done = subprocess.run(
+        [*command, str(HERE / "public_program.py"), "every"],
+        env=environment, capture_output=True, text=True, timeout=HANG, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted(2 * [f"rank {rank} is right" for rank in range(4)])
