@@ -53,6 +53,10 @@ _FROM: dict[str, tuple[str, ...]] = {
     "mspc.api.train.metrics.metric": ("Metric", "rearrange_inputs"),
     "mspc.api.train.metrics.similarity": ("CosineSimilarity", "Dice"),
     "mspc.api.amp": ("build_train_network",),
+    "mspc.api.parallel.checkpoint_transform": (
+        "build_searched_strategy", "load_distributed_checkpoint", "merge_sliced_parameter", "rank_list_for_transform",
+        "restore_group_info_list", "transform_checkpoint_by_rank", "transform_checkpoints",
+    ),
     "mspc.api.parallel.layout": ("Layout",),
     "mspc.api.parallel.shard": ("shard",),
     "mspc.api.parallel.auto_parallel": ("AutoParallel",),

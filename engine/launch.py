@@ -30,6 +30,7 @@ from mspc.engine.occasions import ALIKE, EVERYONE, described, different_calls, n
 from mspc.engine.parameter_store import ParameterStore
 from mspc.engine.ranks.environment import mpi_size
 from mspc.engine.step_counts import StepCounts
+from mspc.engine.strategy_files import StrategyFiles
 from mspc.engine.variants import Variants
 from mspc.engine.whole_outputs import check_all_have, ranks_that, whole_outputs
 from mspc.ir.diagnostics import ExecutionError, MspcError
@@ -107,6 +108,7 @@ class Launcher:
         self._kept: list[Any] = []
         self._said: set[str] = set()
         self._counts = StepCounts({})
+        self._strategy_files = StrategyFiles()
 
     def launch(self, target: Any, args: tuple[Any, ...]) -> Any:
         """Run `target(*args)`: a Tensor, or a (nested) tuple of them.
@@ -231,6 +233,8 @@ class Launcher:
         number = self._number(alone)
         launched = self.launched[number] = Launched(number, compiled, self.job, traced.parameters, self.store, tf32)
         self._counts.begin(launched.executor)
+        if self.job.rank == 0:
+            self._strategy_files.write(compiled, frozen, bool(launched.mutated))
         if self.job.watch is not None:
             self.job.watch.describe = self.describe
             self.job.watch.graph_of = self.graph_of

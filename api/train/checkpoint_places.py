@@ -28,7 +28,6 @@ from mspc.checkpoint.sets import (
 )
 from mspc.checkpoint.writing import write_slices
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.whole import check_folder
 
 __all__: tuple[str, ...] = ()
 
@@ -140,8 +139,6 @@ class Saver:
                 "ModelCheckpoint: slices in MindSpore's format need a directory for every rank",
                 ['write directory=f"rank_{get_rank()}", or leave format at "safetensors", which makes one set'],
             )
-        name = f"{set_name(prefix, 1, 1)}{'' if self.is_set else self._suffix}"
-        check_folder(folder, name)
 
     @property
     def _suffix(self) -> str:
