@@ -28,8 +28,10 @@ Cuts = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class ParameterCut:
-    """How a parameter was cut. device_matrix: of the mesh. tensor_map: for every dimension the axes that cut it, counted
-    from the last, the first the most significant; () for none. optimizer_step, optimizer_size: of the further cut of
+    """How a parameter was cut.
+
+    device_matrix: of the mesh. tensor_map: for every dimension the axes that cut it, counted from the last, the first
+    the most significant; () for none. optimizer_step, optimizer_size: of the further cut of
     dimension 0: how far apart the ranks are, and how many, -1 for all replicas; 0 for no such cut. split_shape,
     offsets, field_size: of cuts into unequal parts, which mspc does not make."""
 
@@ -258,7 +260,9 @@ def _from_json(data: bytes) -> StrategyFile:
         split, offsets = (_integers(entry.get(key) or []) for key in ("param_split_shape", "indices_offset"))
         if several and len(maps) == 1:
             maps.append([])
-        parameters[name] = _cut(_integers(entry["dev_matrix"]), maps, numbers[0], numbers[1], split, offsets, numbers[2])
+        parameters[name] = _cut(
+            _integers(entry["dev_matrix"]), maps, numbers[0], numbers[1], split, offsets, numbers[2]
+        )
     stage = content.get("current_stage", 0)
     return StrategyFile(operators, parameters, stage if type(stage) is int else 0)
 

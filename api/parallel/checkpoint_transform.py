@@ -111,7 +111,9 @@ def _merged(name: str, arrays: list[np.ndarray], strategy: Mapping[str, Any]) ->
         raise ApiKeyError(f"merge_sliced_parameter: the strategy has no parameter '{name}'")
     layout = layout_of(name, _cut(name, strategy[name]))
     if layout.ranks != len(arrays):
-        raise ApiValueError(f"merge_sliced_parameter: the strategy has {layout.ranks} ranks, there are {len(arrays)} slices")
+        raise ApiValueError(
+            f"merge_sliced_parameter: the strategy has {layout.ranks} ranks, there are {len(arrays)} slices"
+        )
     if len({array.shape for array in arrays}) > 1 or len(layout.dims) != arrays[0].ndim:
         raise ApiValueError(f"merge_sliced_parameter: slices of '{name}' do not have the shape that the strategy says")
     shape = tuple(n * c for n, c in zip(arrays[0].shape, layout.strategy, strict=True))
@@ -130,9 +132,13 @@ def _cut(name: str, given: Any) -> ParameterCut:
         axes = [(a,) if a >= 0 else () for a in maps[0]] if len(maps) == 1 else [
             tuple(a for a in row if a >= 0) for row in maps if row
         ]  # fmt: skip
-        return ParameterCut(tuple(matrix), tuple(axes), int(given.opt_weight_shard_step), int(given.opt_weight_shard_size))
+        return ParameterCut(
+            tuple(matrix), tuple(axes), int(given.opt_weight_shard_step), int(given.opt_weight_shard_size)
+        )
     except (AttributeError, IndexError, TypeError, ValueError):
-        raise ApiValueError(f"the strategy of '{name}' is {given!r}, not what build_searched_strategy returns") from None
+        raise ApiValueError(
+            f"the strategy of '{name}' is {given!r}, not what build_searched_strategy returns"
+        ) from None
 
 
 def rank_list_for_transform(rank_id: int, src_strategy_file: Any = None, dst_strategy_file: Any = None) -> list[int]:
@@ -176,8 +182,9 @@ def transform_checkpoint_by_rank(
     path = _path(name, "save_checkpoint_file_name", save_checkpoint_file_name)
     format = path.suffix[1:]
     if format not in FORMATS:
-        raise ApiValueError(f"{name}: save_checkpoint_file_name {save_checkpoint_file_name!r} ends neither in .ckpt nor "
-                            "in .safetensors")  # fmt: skip
+        raise ApiValueError(
+            f"{name}: save_checkpoint_file_name {save_checkpoint_file_name!r} ends in neither .ckpt nor .safetensors"
+        )
     source = layouts_in(_optional(name, "src_strategy_file", src_strategy_file))
     target = layouts_in(_optional(name, "dst_strategy_file", dst_strategy_file))
     files = {_rank(name, rank): _path(name, "file", file) for rank, file in checkpoint_files_map.items()}

@@ -56,9 +56,7 @@ class CheckpointConfig:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
                 raise ApiValueError(f"CheckpointConfig: {name} {value!r} must be an integer, 0 or more")
         if not save_checkpoint_steps and not save_checkpoint_seconds:
-            raise ApiValueError(
-                "CheckpointConfig: save_checkpoint_steps or save_checkpoint_seconds must be given"
-            )
+            raise ApiValueError("CheckpointConfig: save_checkpoint_steps or save_checkpoint_seconds must be given")
         if enc_key is not None:
             raise ApiValueError("CheckpointConfig: encryption is not supported")
         for name in _FLAGS:
@@ -85,15 +83,19 @@ class CheckpointConfig:
         return self.remove_redundancy or not self.integrated_save
 
     def _say_what_counts_not(self, exception_save: bool) -> None:
+        """Say once which arguments change nothing."""
+        said: dict[str, str] = {}
         if self.keep_checkpoint_per_n_minutes and self.keep_checkpoint_max:
-            say_once("CheckpointConfig keep_checkpoint_per_n_minutes", "CheckpointConfig(keep_checkpoint_per_n_minutes="
-                     f"{self.keep_checkpoint_per_n_minutes}) changes nothing here: keep_checkpoint_max is not 0")  # fmt: skip
+            said[f"keep_checkpoint_per_n_minutes={self.keep_checkpoint_per_n_minutes}"] = (
+                "it counts where keep_checkpoint_max is 0"
+            )
         if exception_save:
-            say_once("CheckpointConfig exception_save", "CheckpointConfig(exception_save=True) changes nothing here: the "
-                     "last checkpoint that is whole stays, whatever ends the run")  # fmt: skip
+            said["exception_save=True"] = "the last checkpoint that is whole stays, whatever ends the run"
         if self.crc_check and self.format == "safetensors":
-            say_once("CheckpointConfig crc_check", "CheckpointConfig(crc_check=True) changes nothing here: every tensor "
-                     "of a safetensors file has a checksum always")  # fmt: skip
+            said["crc_check=True"] = "every tensor of a safetensors file has a checksum always"
+        for given, why in said.items():
+            name = given.partition("=")[0]
+            say_once(f"CheckpointConfig {name}", f"CheckpointConfig({given}) changes nothing here: {why}")
 
 
 def _check_choices(async_save: Any, format: Any, on_failure: Any, network: Any, others: dict[str, Any]) -> None:

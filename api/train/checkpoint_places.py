@@ -177,11 +177,13 @@ class Saver:
         values = taken(entries, not config.sliced, config.async_save, None, writes)
         about = {"sequence": number, "state": moment.common, "own": moment.own}
         if not self.is_set:
+
             def alone() -> None:
                 if ranks.rank == self.members[0]:  # those that write to one folder have the same to write
                     write_values(path, values, ranks.rank, texts, config.crc_check, about)
                     with contextlib.suppress(OSError):
                         sync_folder(path.parent)
+
             return alone
         slices = [value.slice_of(ranks.rank) for value in values]
         said = {**about, **({"texts": texts} if texts else {})}
@@ -193,8 +195,7 @@ class Saver:
         return in_set
 
     def _publish(self, path: Path, number: int, common: dict[str, Any], error: MspcError | None) -> Path | None:
-        """Make the checkpoint known once all ranks have written their files. Raises MspcError on all ranks where one has
-        failed."""
+        """Make the checkpoint known once all ranks have written. Raises MspcError on all ranks where one has failed."""
         failed = self._failed(error)
         if failed is None and self.is_set and self.ranks.rank == 0:
             try:

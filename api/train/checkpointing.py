@@ -34,15 +34,11 @@ class ModelCheckpoint(Callback):
             a function.
     """
 
-    def __init__(
-        self, prefix: str | Callable[..., str] = "CKP", directory: Any = None, config: Any = None
-    ) -> None:
+    def __init__(self, prefix: str | Callable[..., str] = "CKP", directory: Any = None, config: Any = None) -> None:
         if not callable(prefix):
             _check_prefix(prefix)
         if config is not None and not isinstance(config, CheckpointConfig):
-            raise ApiTypeError(
-                f"ModelCheckpoint: config must be a CheckpointConfig, not {type(config).__name__}"
-            )
+            raise ApiTypeError(f"ModelCheckpoint: config must be a CheckpointConfig, not {type(config).__name__}")
         self._prefix = prefix
         self._directory = directory
         self._config = config or CheckpointConfig()

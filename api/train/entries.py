@@ -100,7 +100,9 @@ def _taken(name: str, array: np.ndarray, layout: Layout | None) -> Taken:
     return Taken(name, type, array, layout)
 
 
-def without_texts(entries: Mapping[str, Any], append: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, str]]:
+def without_texts(
+    entries: Mapping[str, Any], append: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], dict[str, str]]:
     """(the tensors of both, the texts that are appended)."""
     texts = {name: value for name, value in (append or {}).items() if isinstance(value, str)}
     return {**entries, **{n: v for n, v in (append or {}).items() if n not in texts}}, texts

@@ -148,7 +148,9 @@ def load_checkpoint(
         if (leave_out and name.startswith(leave_out)) or (take and not name.startswith(take)):
             continue
         if choice_func is None or choice_func(name):
-            found[name] = source.texts[key] if key in source.texts else Parameter(Tensor(StoredValue(source, key)), name)
+            found[name] = (
+                source.texts[key] if key in source.texts else Parameter(Tensor(StoredValue(source, key)), name)
+            )
     if not found:
         raise ApiValueError(f"load_checkpoint: {str(ckpt_file_name)!r} holds no parameter that is asked for")
     if net is not None:
@@ -195,9 +197,7 @@ def load_param_into_net(
     if not isinstance(net, Cell):
         raise ApiTypeError(f"load_param_into_net: net must be a Cell, not {type(net).__name__}")
     if not isinstance(parameter_dict, Mapping):
-        raise ApiTypeError(
-            f"load_param_into_net: parameter_dict must be a dict, not {type(parameter_dict).__name__}"
-        )
+        raise ApiTypeError(f"load_param_into_net: parameter_dict must be a dict, not {type(parameter_dict).__name__}")
     wanted = {parameter.name: parameter for parameter in net.get_parameters()}
     given = {name: value for name, value in parameter_dict.items() if not isinstance(value, str)}
     if wanted and given and not wanted.keys() & given.keys():
