@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from mspc.checkpoint.files import Files
 from mspc.checkpoint.hugging_face import HUGGING_FACE_INDEX, open_sharded
 from mspc.checkpoint.index import FORMAT, INDEX, read_index, read_rank_file
 from mspc.checkpoint.mindspore_file import open_file
-from mspc.checkpoint.reading import Checkpoint
+from mspc.checkpoint.pieces import extent, whole_box
+from mspc.checkpoint.reading import Checkpoint, Stored
 from mspc.checkpoint.sets import RANK_FILE
 from mspc.checkpoint.writing import PLACES
 from mspc.ir.diagnostics import MspcError
@@ -42,6 +44,25 @@ def open_tensors(path: Path) -> Checkpoint:
         shown_path(path), Files([path], [file.size]), file.tensors, state if isinstance(state, dict) else {},
         texts=about.get("texts", {}), sequence=about.get("sequence", 0) if type(about.get("sequence")) is int else 0,
     )  # fmt: skip
+
+
+def as_it_lies(checkpoint: Checkpoint) -> Checkpoint:
+    """A file with the slices of one rank as tensors of their own, whatever they are slices of; other checkpoints as
+    they are."""
+    if len(checkpoint.files.paths) > 1 or all(_is_whole(stored) for stored in checkpoint.tensors.values()):
+        return checkpoint
+    tensors = {name: _alone(stored) for name, stored in checkpoint.tensors.items()}
+    return replace(checkpoint, tensors=tensors)
+
+
+def _is_whole(stored: Stored) -> bool:
+    return any(extent(piece.box) == stored.type.shape for piece in stored.pieces)
+
+
+def _alone(stored: Stored) -> Stored:
+    (piece,) = stored.pieces
+    shape = extent(piece.box)
+    return Stored(stored.type.with_shape(shape), (replace(piece, box=whole_box(shape)),))
 
 
 def open_checkpoint(path: Path, crc_check: bool = False) -> Checkpoint:

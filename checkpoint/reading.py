@@ -60,14 +60,17 @@ class Checkpoint:
         """
         stored = self.tensors[name]
         wanted = box_of(slices, stored.type.shape)
-        array = np.empty(extent(wanted), stored.type.dtype.numpy)
-        try:
-            parts = chosen(stored.pieces, wanted, self.prefer)
-        except ValueError as error:
-            raise MspcError(f"{self.name}: tensor {name!r} is not whole: {error}") from None
+        parts = self._parts(name, wanted)
+        array = np.empty(extent(wanted), stored.type.dtype.numpy)  # no larger than its files
         for piece, part in parts:
             self._fill(name, array, wanted, piece, part)
         return array
+
+    def _parts(self, name: str, wanted: Box) -> list[tuple[Piece, Box]]:
+        try:
+            return chosen(self.tensors[name].pieces, wanted, self.prefer)
+        except ValueError as error:
+            raise MspcError(f"{self.name}: tensor {name!r} is not whole: {error}") from None
 
     def _fill(self, name: str, array: Any, wanted: Box, piece: Piece, part: Box) -> None:
         itemsize = array.itemsize
@@ -117,12 +120,12 @@ class Checkpoint:
         for name, stored in self.tensors.items():
             wrong = ""
             try:
-                chosen(stored.pieces, box_of(None, stored.type.shape), self.prefer)
+                self._parts(name, box_of(None, stored.type.shape))
                 for piece in stored.pieces:
                     room = np.empty(extent(piece.box), stored.type.dtype.numpy)
                     self._fill(name, room, piece.box, piece, piece.box)
-            except (MspcError, ValueError) as error:
-                wrong = error.message if isinstance(error, MspcError) else f"it is not whole: {error}"
+            except MspcError as error:
+                wrong = error.message
             yield name, wrong
 
 

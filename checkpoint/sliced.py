@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,11 +159,15 @@ def write_part(source: Checkpoint, layouts: Layouts, rank: int, path: Path, form
     write_slices(path, slices_of(source, layouts, boxes), {"texts": dict(source.texts)} if source.texts else {})
 
 
-def slices_of(source: Checkpoint, layouts: Layouts, boxes: Mapping[str, Box]) -> list[Slice]:
-    """The slices in these boxes, to be written."""
+def slices_of(
+    source: Checkpoint, layouts: Layouts, boxes: Mapping[str, Box], read: Callable[[str], Any] | None = None
+) -> list[Slice]:
+    """The slices in these boxes, to be written. read: gives whole tensors, where boxes are whole."""
     return [
-        Slice(name, stored.type, boxes[name].begin, extent(boxes[name]), str(layouts.get(name, "")),
-              _maker(source, name, boxes[name]))
+        Slice(
+            name, stored.type, boxes[name].begin, extent(boxes[name]), str(layouts.get(name, "")),
+            _maker(source, name, boxes[name]) if read is None else partial(read, name),
+        )
         for name, stored in sorted(source.tensors.items())
     ]  # fmt: skip
 

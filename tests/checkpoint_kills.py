@@ -54,7 +54,8 @@ class Net(nn.Cell):
 
 class Started(Callback):
     def begin(self, run_context):
-        print(f"rank {get_rank()} pid {os.getpid()} goes on from step {resumed.total_step}", file=sys.stderr, flush=True)
+        text = f"rank {get_rank()} pid {os.getpid()} goes on from step {resumed.total_step}"
+        print(text, file=sys.stderr, flush=True)
 
 
 numbers = np.random.default_rng(0)
@@ -128,7 +129,7 @@ def _lives(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
@@ -163,6 +164,7 @@ def killed(folder: Path, kills: int, ranks: int, seed: int = 0) -> tuple[Counter
         step = newest(folder)
         behind = max(seen, default=step) - step
         counted[f"newest set {behind} behind the last loss"] += 1
+        print(f"kill {number + 1}: step {step}", file=sys.stderr, flush=True)
         assert behind in ((0, 1) if "async" not in job_style(job) else (0, 1, 2)), f"kill {number}: {behind} behind"
     return counted, losses
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from mspc.api import launch, state
 from mspc.api.errors import ApiValueError
+from mspc.api.setting import say_once
 from mspc.api.train.checkpoint_config import CheckpointConfig
 from mspc.api.train.entries import spread, taken, without_texts
 from mspc.api.train.serialization import CKPT, SUFFIX, write_values
@@ -128,7 +129,8 @@ class Saver:
     def _check(self, folder: Path, prefix: str) -> None:
         config, several = self.config, self.ranks.size > 1
         if config.remove_redundancy and not several:
-            raise ApiValueError("ModelCheckpoint: remove_redundancy=True needs several ranks that share a run")
+            say_once("CheckpointConfig remove_redundancy", "CheckpointConfig(remove_redundancy=True) changes nothing "
+                     "here: no other rank shares the run")  # fmt: skip
         if config.sliced and several and not self.is_set and len(self.members) > 1:
             raise ApiValueError(
                 f"ModelCheckpoint: of {self.ranks.size} ranks {len(self.members)} write their slices to {folder}",

@@ -19,7 +19,7 @@ from mspc.api.setting import say_once
 from mspc.api.train.background import Background
 from mspc.api.train.entries import Taken, entries_of, taken, without_texts
 from mspc.checkpoint.mindspore_file import Entry, write_file
-from mspc.checkpoint.opening import open_checkpoint
+from mspc.checkpoint.opening import as_it_lies, open_checkpoint
 from mspc.checkpoint.reading import Checkpoint
 from mspc.checkpoint.writing import write_slices_to
 from mspc.ir.diagnostics import MspcError
@@ -118,7 +118,8 @@ def load_checkpoint(
 ) -> dict[str, Any]:  # fmt: skip
     """The parameters of a checkpoint by name; with `net` they are loaded into it too.
 
-    Values are read when they are needed: a parameter that a graph trains in slices reads its slice.
+    Values are read when they are needed: a parameter that a graph trains in slices reads its slice. A file with the
+    slices of one rank has tensors of their shapes.
 
     Args:
         ckpt_file_name: a file (safetensors, MindSpore's `.ckpt`), the folder or index of a set, or the index of sharded
@@ -139,6 +140,7 @@ def load_checkpoint(
         say_once("load_checkpoint remove_redundancy", "load_checkpoint(remove_redundancy=True) changes nothing here: "
                  "where slices were written once, give the set, which knows where they are")  # fmt: skip
     source = open_checkpoint(_existing(ckpt_file_name), crc_check)
+    source = as_it_lies(source)
     if crc_check:
         _check_all(source)
     leave_out, take = _prefixes(filter_prefix), _prefixes(specify_prefix)
