@@ -10,8 +10,8 @@ import zlib
 from functools import cache
 from typing import Any, Protocol
 
-AT_ONCE = 1 << 22
-"""Bytes that are read or written and added to a checksum together, while they are near the processor."""
+AT_ONCE = 1 << 19
+"""Bytes that are read or written and added to a checksum together, while they are in the processor's cache."""
 
 
 class Running(Protocol):
