@@ -190,7 +190,8 @@ PARALLEL = table(
     Setting("parallel_optimizer_config", {}, _names(_OPTIMIZER), "see its entries", entries=_OPTIMIZER),
     Setting("optimizer_weight_shard_size", -1, integer(-1), "as in parallel_optimizer_config", modes=SHARDED,
             needs="enable_parallel_optimizer"),
-    Setting("optimizer_weight_shard_aggregated_save", False, boolean, ignored="saved parameters are whole always"),
+    Setting("optimizer_weight_shard_aggregated_save", False, boolean, ignored="integrated_save of "
+            "CheckpointConfig says whether saved parameters are whole"),
     Setting("force_fp32_communication", False, boolean, ignored="collectives send the element types of the network; "
             "gradient_fp32_sync has an effect on gradients"),
     Setting("all_reduce_fusion_config", [], integers, ignored="gradients are merged by size; see comm_fusion"),

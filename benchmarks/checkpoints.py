@@ -1,4 +1,4 @@
-"""How fast slices of a checkpoint are read beside a plain read of the same bytes, and how much memory a large one takes.
+"""How fast slices of a checkpoint are read beside a plain read of the same bytes, and how much memory that takes.
 
     python -m benchmarks.checkpoints [--gigabytes 4] [--folder DIR]
 
@@ -173,11 +173,12 @@ def compare(folder: Path, gigabytes: float, rounds: int) -> None:
                     if kind == "load":
                         assert found["bytes"] == found["floor"], found
             where = "disk" if cold else "memory"
+            plain_speed, load_speed = speeds["plain"] / 1e9, speeds["load"] / 1e9
             print(
-                f"data {mesh[0]} x tensor {mesh[1]}, further {mesh[2]}, from {where}: plain {speeds['plain'] / 1e9:.2f} "
-                f"GB/s, load {speeds['load'] / 1e9:.2f} GB/s, {100 * speeds['load'] / speeds['plain']:.0f} %, "
-                f"peak {memory / 2**20:.0f} MiB", flush=True,
-            )  # fmt: skip
+                f"data {mesh[0]} x tensor {mesh[1]}, further {mesh[2]}, from {where}: plain {plain_speed:.2f} GB/s, "
+                f"load {load_speed:.2f} GB/s, {100 * load_speed / plain_speed:.0f} %, peak {memory / 2**20:.0f} MiB",
+                flush=True,
+            )
 
 
 def transform(folder: Path, out: Path, gigabytes: float) -> dict[str, Any]:

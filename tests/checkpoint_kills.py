@@ -77,6 +77,10 @@ LONG = 100_000
 """More epochs than any start lives to see."""
 
 
+class EndedFromOutside(Exception):
+    """A job has ended before this program has killed it."""
+
+
 class Job:
     """A start of the script."""
 
@@ -97,7 +101,7 @@ class Job:
             if len(found) == self.ranks and LOSS.search(self.output.read_text()):
                 return found
             if self.process.poll() is not None:
-                raise AssertionError(f"the job has ended by itself:\n{self.output.read_text()}")
+                raise EndedFromOutside(f"the job has ended by itself:\n{self.output.read_text()}")
             time.sleep(0.01)
 
     def kill(self, pids: list[int]) -> None:
@@ -151,7 +155,14 @@ def killed(folder: Path, kills: int, ranks: int, seed: int = 0) -> tuple[Counter
     step = 0
     for number in range(kills):
         job = Job(folder, ranks, chance.choice(["plain", "async", "once", "async once"]))
-        processes = job.started()
+        try:
+            processes = job.started()
+        except EndedFromOutside as error:
+            if "ended by SIGKILL" not in str(error):
+                raise
+            counted["ended from outside, not counted as a kill"] += 1
+            job = Job(folder, ranks, "plain")
+            step, processes = newest(folder), job.started()
         assert {begun for _, begun in processes.values()} == {step}, f"kill {number}: ranks begin at other steps"
         time.sleep(chance.random() * 0.4)
         victim = chance.randrange(-1, ranks)
