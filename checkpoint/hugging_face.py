@@ -11,7 +11,7 @@ from mspc.checkpoint.files import Files
 from mspc.checkpoint.index import read_rank_file
 from mspc.checkpoint.reading import Checkpoint, Stored
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.inside import inside
+from mspc.ir.files.inside import check_name
 from mspc.ir.files.regular import read_text
 from mspc.ir.files.whole import reason_of, shown_path
 
@@ -36,7 +36,9 @@ def open_sharded(path: Path) -> Checkpoint:
     if not names or not all(isinstance(file, str) for file in names.values()):
         raise MspcError(f"{shown} is no index of a checkpoint: its weight_map names no files")
     listed = sorted(set(names.values()))
-    files = [read_rank_file(inside(path.parent, name, shown), number) for number, name in enumerate(listed)]
+    for name in listed:
+        check_name(name, shown)  # links may lead out: the files of a cache are links
+    files = [read_rank_file(path.parent / name, number) for number, name in enumerate(listed)]
     tensors: dict[str, Stored] = {}
     for name, file in names.items():
         stored = files[listed.index(file)].tensors.get(name)

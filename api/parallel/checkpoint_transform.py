@@ -286,6 +286,11 @@ def load_distributed_checkpoint(
         return _write_all(name, source, predict_strategy, dst_safetensors_dir, rank_id, output_format, max_process_num)
     if not isinstance(network, Cell):
         raise ApiTypeError(f"{name}: network must be a Cell, not {type(network).__name__}")
+    if predict_strategy is not None:
+        say_once(
+            f"{name} predict_strategy",
+            f"{name}: predict_strategy changes nothing here: every rank reads the slices that the network has on it",
+        )
     found = {key: Parameter(Tensor(StoredValue(source, key)), key) for key in source.tensors}
     missing, _ = load_param_into_net(network, found, strict_load)
     if missing:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mspc.api import state
 from mspc.checkpoint.opening import open_checkpoint
+from mspc.checkpoint.reading import Checkpoint
 from mspc.checkpoint.sets import find_sets
 from mspc.ir.diagnostics import MspcError
 from tests.checkpoint.trained import Trained, trained  # noqa: F401  # a fixture
@@ -43,6 +47,29 @@ def test_a_run_goes_on_with_other_ranks_and_strategies(trained: Trained) -> None
     for data, tensor, further, last in ((3, 1, 1, 3), (1, 6, 0, 5), (2, 1, 1, 6), (1, 1, 0, 7), (2, 4, 1, 8)):
         found += trained.run(data, tensor, further, last, "dict(remove_redundancy=True)")
     assert [float(loss) for loss in found] == pytest.approx([float(loss) for loss in undisturbed], rel=2e-5)
+
+
+def test_a_rank_reads_its_slices_and_no_byte_more(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """Every parameter and state once, when the step is compiled; nobody makes a whole tensor."""
+    read, found = Checkpoint.read, []
+
+    def counted(source: Checkpoint, name: str, slices: Any = None) -> Any:
+        before = source.files.bytes_read
+        array = read(source, name, slices)
+        found.append((state.current().rank, name, source.files.bytes_read - before, array.nbytes))
+        return array
+
+    trained.run(2, 2, last=2)
+    monkeypatch.setattr(Checkpoint, "read", counted)
+    held = "{p.name: p.part()[1].nbytes for p in model.train_network.get_parameters()}"
+    trained.run(
+        1, 4, 0, last=3, more=f"print('held', {held}, sum(p.nbytes for p in model.train_network.get_parameters()))"
+    )
+    text, whole = trained.out.out.rpartition("held ")[2].rsplit(" ", 1)
+    sizes = ast.literal_eval(text)
+    own = [entry[1:] for entry in found if entry[0] == 0]
+    assert sorted(own) == sorted((name, size, size) for name, size in sizes.items())
+    assert sum(sizes.values()) < int(whole) / 3.5
 
 
 def test_a_loss_scale_goes_on(trained: Trained) -> None:  # noqa: F811
