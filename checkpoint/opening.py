@@ -14,7 +14,7 @@ from mspc.checkpoint.index import FORMAT, INDEX, read_index, read_rank_file
 from mspc.checkpoint.mindspore_file import open_file
 from mspc.checkpoint.pieces import extent, whole_box
 from mspc.checkpoint.reading import Checkpoint, Stored
-from mspc.checkpoint.sets import RANK_FILE
+from mspc.checkpoint.sets import RANK_FILE, newest_of
 from mspc.checkpoint.writing import PLACES
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import check_regular
@@ -66,8 +66,8 @@ def _alone(stored: Stored) -> Stored:
 
 
 def open_checkpoint(path: Path, crc_check: bool = False) -> Checkpoint:
-    """A checkpoint, whatever its format: a set by its folder or index, sharded safetensors by their index, a file of
-    MindSpore's, or safetensors.
+    """A checkpoint, whatever its format: a set by its folder or index, the newest checkpoint of a folder, sharded
+    safetensors by their index, a file of MindSpore's, or safetensors.
 
     Args:
         crc_check: a file of MindSpore's must have a checksum, which is compared now.
@@ -99,6 +99,9 @@ def _open_folder(path: Path) -> Checkpoint:
             f"{shown_path(path)} is no whole checkpoint: {INDEX} is missing",
             notes=["the run that wrote it ended before all ranks had written; take the set before it"],
         )
+    newest = newest_of(path)
+    if newest is not None:
+        return open_checkpoint(newest)
     single = path / "model.safetensors"
     if single.is_file():
         return open_tensors(single)

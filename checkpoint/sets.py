@@ -23,6 +23,8 @@ from mspc.ir.files.tensors import TensorFile
 
 RANK_FILE = re.compile(r"rank_(\d{1,6})-(\d{1,15})\.safetensors")
 SUFFIX = ".safetensors"
+CALLED = re.compile(r"(.+)-\d+_\d+(\.safetensors)?")
+"""What checkpoints of runs are called."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,14 @@ def find_sets(folder: Path, prefix: str) -> list[Found]:
         if sequence is not None:
             found.append(Found(path, sequence))
     return sorted(found, key=lambda entry: (entry.sequence, entry.path.name))
+
+
+def newest_of(folder: Path) -> Path | None:
+    """The newest checkpoint of a folder, if all of its checkpoints have one prefix."""
+    found = [CALLED.fullmatch(name) for name in _listed(folder)]
+    prefixes = {match[1] for match in found if match}
+    sets = find_sets(folder, prefixes.pop()) if len(prefixes) == 1 else []
+    return sets[-1].path if sets else None
 
 
 def next_sequence(folder: Path, prefix: str) -> int:

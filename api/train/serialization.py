@@ -122,8 +122,9 @@ def load_checkpoint(
     slices of one rank has tensors of their shapes.
 
     Args:
-        ckpt_file_name: a file (safetensors, MindSpore's `.ckpt`), the folder or index of a set, or the index of sharded
-            safetensors as Hugging Face writes them.
+        ckpt_file_name: a file (safetensors, MindSpore's `.ckpt`), the folder or index of a set, a folder with
+            checkpoints of one prefix, of which the newest counts, or the index of sharded safetensors as Hugging Face
+            writes them.
         strict_load: see `load_param_into_net`. filter_prefix, specify_prefix: of names to leave out, or to take.
         crc_check: read everything now and compare checksums, which is done at reading otherwise.
         remove_redundancy: changes nothing: a set knows where its slices are.
@@ -196,6 +197,11 @@ def load_param_into_net(
         TypeError: an argument is of the wrong kind. ValueError: a shape or element type does not fit; with
             `strict_load` no conversion between floats either. All that do not fit are listed, and nothing is loaded.
     """
+    if remove_redundancy:
+        say_once(
+            "load_param_into_net remove_redundancy",
+            "load_param_into_net(remove_redundancy=True) changes nothing here: nothing is left out of a set",
+        )
     if not isinstance(net, Cell):
         raise ApiTypeError(f"load_param_into_net: net must be a Cell, not {type(net).__name__}")
     if not isinstance(parameter_dict, Mapping):

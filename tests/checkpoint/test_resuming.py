@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import mspc as ms
 from mspc.api import state
 from mspc.checkpoint.opening import open_checkpoint
 from mspc.checkpoint.reading import Checkpoint
@@ -79,6 +80,17 @@ def test_a_loss_scale_goes_on(trained: Trained) -> None:  # noqa: F811
     assert begun + trained.run(2, 1, model=scaled) == undisturbed
     saved = open_checkpoint(find_sets(Path("sets"), "CKP")[-1].path)
     assert float(saved.read("scale_sense")) < 2.0**30
+
+
+def test_a_folder_of_checkpoints_is_its_newest(trained: Trained) -> None:  # noqa: F811
+    trained.run(2, 1, last=3)
+    trained.run(1, 1, last=4)
+    found = ms.load_checkpoint("sets")
+    assert found["global_step"].item() == 4
+    trained.run(1, 1, last=1, where='"sets/inner"', config="dict()")
+    Path("sets/inner/CKP-1_1.safetensors").rename("sets/other-1_1.safetensors")
+    with pytest.raises(MspcError, match="sets is a folder without a checkpoint"):
+        ms.load_checkpoint("sets")
 
 
 def test_only_new_sets_stay(trained: Trained) -> None:  # noqa: F811
