@@ -16,6 +16,7 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.context import freeze
 from mspc.api.errors import ApiKeyError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
+from mspc.api.parallel.auto_parallel import AutoParallel
 from mspc.api.setting import say_once
 from mspc.api.train.serialization import load_param_into_net
 from mspc.checkpoint.cuts import layout_of
@@ -259,8 +260,8 @@ def load_distributed_checkpoint(
     Args:
         network: a Cell; None writes files for `predict_strategy` instead. checkpoint_filenames: one for every rank, in
             order. predict_strategy: a strategy file, needed without a network; else layouts are those of the network.
-        train_strategy_filename: how the files are cut; `strategy_ckpt_load_file` of the context where it is not given.
-            Files of mspc need none.
+        train_strategy_filename: how the files are cut; where it is not given `strategy_ckpt_load_file` of the context,
+            or the file of an AutoParallel network. Safetensors of mspc need none.
         format: "ckpt" takes `checkpoint_filenames`, "safetensors" `unified_safetensors_dir`: a set, or sharded
             safetensors. name_map: names by names of the checkpoint.
         dst_safetensors_dir, rank_id, output_format, max_process_num: where, for which rank, in which format, and for
@@ -279,7 +280,7 @@ def load_distributed_checkpoint(
                             "'safetensors'")  # fmt: skip
     if dec_key is not None:
         raise ApiValueError(f"{name}: encryption is not supported")
-    source = _distributed(name, checkpoint_filenames, train_strategy_filename, format, unified_safetensors_dir)
+    source = _distributed(name, network, checkpoint_filenames, train_strategy_filename, format, unified_safetensors_dir)
     renamed = {(name_map or {}).get(key, key): stored for key, stored in source.tensors.items()}
     source = Checkpoint(source.name, source.files, renamed, source.state, source.texts)
     if network is None:
@@ -298,7 +299,14 @@ def load_distributed_checkpoint(
     return found if return_param_dict else True
 
 
-def _distributed(name: str, files: Any, strategy: Any, format: str, folder: Any) -> Checkpoint:
+def _strategy_of(network: Any) -> str | None:
+    """The strategy file that the context, or an AutoParallel network, names."""
+    found = freeze(network)
+    written = found.strategy_save_file or found.strategy_ckpt_save_file if isinstance(network, AutoParallel) else ""
+    return found.strategy_load_file or found.strategy_ckpt_load_file or (os.path.isfile(written) and written) or None
+
+
+def _distributed(name: str, network: Any, files: Any, strategy: Any, format: str, folder: Any) -> Checkpoint:
     if format == "safetensors":
         if folder is None:
             raise ApiValueError(f"{name}: format 'safetensors' needs unified_safetensors_dir")
@@ -309,8 +317,7 @@ def _distributed(name: str, files: Any, strategy: Any, format: str, folder: Any)
     if not isinstance(files, (list, tuple)) or not files:
         raise ApiTypeError(f"{name}: checkpoint_filenames must be a list of files, one for every rank")
     paths = {rank: _path(name, "checkpoint_filenames", file) for rank, file in enumerate(files)}
-    given = strategy or freeze().strategy_ckpt_load_file or None
-    layouts = layouts_in(_optional(name, "train_strategy_filename", given))
+    layouts = layouts_in(_optional(name, "train_strategy_filename", strategy or _strategy_of(network)))
     if layouts and ranks_of(layouts) != len(paths):
         raise ApiValueError(f"{name}: the strategy file has {ranks_of(layouts)} ranks, there are {len(paths)} files")
     return open_slices(paths, layouts)

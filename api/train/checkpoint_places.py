@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import time
@@ -218,10 +219,12 @@ class Saver:
     def _failed(self, error: MspcError | None) -> MspcError | None:
         """The error of this rank, or one that says which other has failed."""
         together = self.ranks.size > 1
-        states = self.ranks.all(FAILED if error else DONE) if together else []
-        others = [rank for rank, found in enumerate(states) if found == FAILED]
+        states = self.ranks.all(DONE if error is None else FAILED + _number_of(error)) if together else []
+        others = [rank for rank, found in enumerate(states) if found >= FAILED]
         if error is None and others:
-            return MspcError(f"ModelCheckpoint: rank {others[0]} could not write its part of a checkpoint")
+            number = int(states[others[0]] - FAILED)
+            why = f": {os.strerror(number)}" if number else ""
+            return FailedElsewhere(f"ModelCheckpoint: rank {others[0]} could not write its part of a checkpoint{why}")
         return error
 
     def go_on(self, wait: bool) -> Path | None:
@@ -243,6 +246,15 @@ class Saver:
         except MspcError as found:
             error = found
         return self._publish(pending.path, pending.number, pending.common, error)
+
+
+class FailedElsewhere(MspcError):
+    """Another rank could not write its part."""
+
+
+def _number_of(error: MspcError) -> int:
+    """The number that the system has for what an error says last, so that other ranks can say it, too; 0 for none."""
+    return next((n for n in errno.errorcode if error.message.endswith(os.strerror(n))), 0)
 
 
 @dataclass(frozen=True)

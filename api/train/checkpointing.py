@@ -11,7 +11,7 @@ from typing import Any
 from mspc.api import state
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.train.checkpoint_config import CheckpointConfig
-from mspc.api.train.checkpoint_places import Moment, Ranks, Saver, latest
+from mspc.api.train.checkpoint_places import FailedElsewhere, Moment, Ranks, Saver, latest
 from mspc.api.train.listening import Callback, CallbackParam, RunContext
 from mspc.api.train.run_state import state_of, state_of_rank
 from mspc.api.train.serialization import background
@@ -132,6 +132,8 @@ class ModelCheckpoint(Callback):
         except MspcError as error:
             if self._config.on_failure == "stop":
                 raise
+            if isinstance(error, FailedElsewhere):  # that rank says why
+                return
             print(f"warning: {error.message}; training goes on", file=sys.stderr, flush=True)
             return
         if path is not None:

@@ -214,7 +214,9 @@ def load_param_into_net(
     wrong = [text for name, value in fitting.items() if (text := _mismatch(wanted[name], value, strict_load))]
     if wrong:
         more = [f"and {len(wrong) - MOST_LISTED} more"] if len(wrong) > MOST_LISTED else []
-        raise ApiValueError(f"load_param_into_net: {wrong[0]}", [*wrong[1:MOST_LISTED], *more])
+        raise ApiValueError(
+            f"load_param_into_net: {wrong[0]}", [*wrong[1:MOST_LISTED], *more, *_of_slices(wanted, fitting)]
+        )
     for name, value in fitting.items():
         parameter = wanted[name]
         if isinstance(value, Tensor) and value.shape == parameter.shape:
@@ -224,6 +226,16 @@ def load_param_into_net(
         parameter.set_data(array.reshape(parameter.shape))
     missing = [name for name in wanted if name not in given]
     return missing, [name for name in given if name not in wanted]
+
+
+def _of_slices(wanted: Mapping[str, Parameter], given: Mapping[str, Any]) -> list[str]:
+    """What to do where all shapes that do not fit are those of slices."""
+    shapes = [(wanted[name].shape, v.shape if isinstance(v, Tensor) else np.shape(v)) for name, v in given.items()]
+    unlike = [(whole, part) for whole, part in shapes if whole != part]
+    for whole, part in unlike:
+        if len(whole) != len(part) or any(not n or w % n for w, n in zip(whole, part, strict=True)):
+            return []
+    return ["slices of one rank are loaded by load_distributed_checkpoint, with the files of all ranks"]
 
 
 def _mismatch(parameter: Parameter, value: Any, strict: bool) -> str:

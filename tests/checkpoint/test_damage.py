@@ -326,7 +326,7 @@ def full(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 @pytest.mark.parametrize("style", ["", ", async_save=True"])
 def test_a_full_disk_ends_training(style: str, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     full(monkeypatch, 18)
-    with pytest.raises(MspcError, match=r"No space left on device|could not write its part of a checkpoint"):
+    with pytest.raises(MspcError, match="No space left on device"):
         trained.run(2, 1, config=f"dict(integrated_save=False{style})")
     monkeypatch.undo()
     monkeypatch.chdir(trained.folder)
