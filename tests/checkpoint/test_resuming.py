@@ -13,8 +13,9 @@ from mspc.api import state
 from mspc.checkpoint.opening import open_checkpoint
 from mspc.checkpoint.reading import Checkpoint
 from mspc.checkpoint.sets import find_sets
+from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
-from tests.checkpoint.trained import Trained, trained  # noqa: F401  # a fixture
+from tests.checkpoint.trained import LOSS, Trained, trained  # noqa: F401  # a fixture
 
 WAYS = {
     "slices": "dict(integrated_save=False)",
@@ -48,6 +49,68 @@ def test_a_run_goes_on_with_other_ranks_and_strategies(trained: Trained) -> None
     for data, tensor, further, last in ((3, 1, 1, 3), (1, 6, 0, 5), (2, 1, 1, 6), (1, 1, 0, 7), (2, 4, 1, 8)):
         found += trained.run(data, tensor, further, last, "dict(remove_redundancy=True)")
     assert [float(loss) for loss in found] == pytest.approx([float(loss) for loss in undisturbed], rel=2e-5)
+
+
+LOOP = """
+import sys
+import numpy as np
+import mindspore as ms
+import mindspore.dataset as ds
+from mindspore import nn, ops
+from mindspore.communication import init
+from mindspore.train import CheckpointConfig, ModelCheckpoint, RunContext
+from mindspore.train.callback import _InternalCallbackParam
+from mspc.train import resume_training
+
+last, folder = int(sys.argv[1]), sys.argv[2]
+init()
+ms.set_seed(1)
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
+net = nn.SequentialCell(nn.Dense(8, 16), nn.Dropout(p=0.2), nn.Dense(16, 4))
+net.set_train()
+optimizer = nn.Adam(net.trainable_params(), 0.01)
+gradient = ms.value_and_grad(lambda x, y: nn.MSELoss()(net(x), y), None, optimizer.parameters)
+
+
+@ms.jit
+def step(x, y):
+    loss, gradients = gradient(x, y)
+    return ops.depend(loss, optimizer(gradients))
+
+
+rows = np.random.standard_normal((12, 8)).astype(np.float32), np.random.standard_normal((12, 4)).astype(np.float32)
+data = ds.NumpySlicesDataset(rows, ["x", "y"], shuffle=True).batch(4)
+cells = nn.CellList([net, optimizer], auto_prefix=False)
+resumed = resume_training(cells, folder, train_dataset=data)
+param = _InternalCallbackParam()
+param.update(train_network=cells, batch_num=3, cur_step_num=resumed.total_step)
+run = RunContext(param)
+saver = ModelCheckpoint(directory=folder, config=CheckpointConfig(integrated_save=False))
+saver.begin(run)
+for epoch in range(resumed.initial_epoch, 2):
+    reading = data.create_tuple_iterator(num_epochs=1)
+    for row in reading:
+        print("loss is", step(*row))
+        param.cur_epoch_num, param.cur_step_num = epoch + 1, param.cur_step_num + 1
+        param.dataset_position = reading.epoch * 3 + reading.row
+        saver.step_end(run)
+        if param.cur_step_num == last:
+            sys.exit(0)
+saver.end(run)
+"""
+
+
+def test_a_loop_of_the_scripts_own_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(LOOP)
+    losses: list[list[str]] = []
+    for arguments in (("0", "one"), ("2", "sets"), ("0", "sets")):
+        run_script(Path("train.py"), 2, simulate=True, only_rank=0, script_arguments=arguments)
+        losses.append(LOSS.findall(capsys.readouterr().out))
+    assert len(losses[0]) == 6
+    assert losses[1] + losses[2] == losses[0]
 
 
 def test_a_rank_reads_its_slices_and_no_byte_more(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
