@@ -1,4 +1,4 @@
-"""The command line: `mspc compile | run | verify | opt | ops`. Every command imports its work when it is called.
+"""The command line: `mspc compile | run | verify | opt | ops | ckpt`. Every command imports its work when it is called.
 
 Nothing here may import NumPy or networkx: `mspc --help` answers at once.
 """
@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from mspc import __version__
 from mspc.commands import launch as launching
+from mspc.commands.ckpt import app as checkpoints
 from mspc.commands.completion import complete_graph, complete_input, complete_operator, complete_passes, complete_script
 from mspc.commands.report.streams import complain, run_guarded
 from mspc.ir.diagnostics import MspcError
@@ -348,6 +349,9 @@ def ops(
     from mspc.commands.ops import list_operators
 
     list_operators(tuple(names or ()), json)
+
+
+app.add_typer(checkpoints, name="ckpt")
 
 
 def main() -> None:

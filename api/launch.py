@@ -26,8 +26,17 @@ class Launcher(Protocol):
         """
         ...
 
-    def of_all_ranks(self, number: float) -> list[float]:
-        """The numbers that the ranks call this with, by rank."""
+    def of_all_ranks(self, number: float, what: str = "", note: str = "") -> list[float]:
+        """The numbers that the ranks call this with, by rank. what, note: what messages say a rank is doing where the
+        others do not come."""
+        ...
+
+    def steps(self) -> dict[str, int]:
+        """How many steps each graph has run, earlier runs included."""
+        ...
+
+    def go_on_from(self, steps: dict[str, int]) -> None:
+        """Count the steps of graphs on from those of an earlier run; their random numbers go on, too."""
         ...
 
     def collective(self, op: Any, types: Any, arrays: Any) -> Any:

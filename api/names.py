@@ -32,7 +32,11 @@ _FROM: dict[str, tuple[str, ...]] = {
     "mspc.api.parallel.reshard": ("reshard",),
     "mspc.api.common.api": ("from_numpy", "tensor", "ms_function", "ms_class", "jit_class", "lazy_inline"),
     "mspc.api.train.model": ("Model",),
-    "mspc.api.train.serialization": ("load_checkpoint", "load_param_into_net", "save_checkpoint"),
+    "mspc.api.train.serialization": (
+        "async_ckpt_thread_status", "load_checkpoint", "load_checkpoint_async", "load_param_into_net",
+        "save_checkpoint",
+    ),
+    "mspc.api.train.resume": ("resume_training",),
     "mspc.api.train.callback": (
         "Callback", "CheckpointConfig", "EarlyStopping", "History", "LambdaCallback", "LearningRateScheduler",
         "LossMonitor", "ModelCheckpoint", "ReduceLROnPlateau", "RunContext", "SummaryCollector", "TimeMonitor",
@@ -49,6 +53,10 @@ _FROM: dict[str, tuple[str, ...]] = {
     "mspc.api.train.metrics.metric": ("Metric", "rearrange_inputs"),
     "mspc.api.train.metrics.similarity": ("CosineSimilarity", "Dice"),
     "mspc.api.amp": ("build_train_network",),
+    "mspc.api.parallel.checkpoint_transform": (
+        "build_searched_strategy", "load_distributed_checkpoint", "merge_sliced_parameter", "rank_list_for_transform",
+        "restore_group_info_list", "transform_checkpoint_by_rank", "transform_checkpoints",
+    ),
     "mspc.api.parallel.layout": ("Layout",),
     "mspc.api.parallel.shard": ("shard",),
     "mspc.api.parallel.auto_parallel": ("AutoParallel",),

@@ -24,7 +24,8 @@ BUCKET = 64 << 20
 GRAPHS_ALWAYS = "networks are compiled to graphs in every mode"
 MEMORY = "memory is planned for each network, and nothing more is taken"
 FUSES = "operators are fused always"
-NO_FILE = "strategies are neither written to files nor read from them yet"
+CUTS_LOADED = "operators are cut as the file says"
+CUTS_SAVED = "how operators and parameters are cut is written to the file"
 ONE_STAGE = "there is one pipeline stage"
 NO_CONVOLUTIONS = "there are no convolutions yet"
 NO_SEARCH = "only a search by costs would read it, and strategies are found by sharding propagation"
@@ -144,9 +145,12 @@ _OPTIMIZER = (
             needs="enable_parallel_optimizer", field="optimizer_shard_size", attribute="optimizer_weight_shard_size"),
 )  # fmt: skip
 _STRATEGY_FILES = (
-    Setting("load_file", "", text, ignored=NO_FILE, refused=_missing),
-    Setting("save_file", "", text, ignored=NO_FILE),
-    Setting("only_trainable_params", True, ignored=NO_FILE),
+    Setting("load_file", "", text, CUTS_LOADED, refused=_missing, modes=SHARDED, field="strategy_load_file"),
+    Setting("save_file", "", text, CUTS_SAVED, modes=SHARDED, field="strategy_save_file"),
+    Setting("only_trainable_params", True, boolean, "states of the optimizer are in the file, too", modes=SHARDED,
+            field="strategy_trainable_only"),
+    Setting("operator_load_file", "", text, CUTS_LOADED, refused=_missing, modes=SHARDED, field="operator_load_file"),
+    Setting("operator_save_file", "", text, CUTS_SAVED, modes=SHARDED, field="operator_save_file"),
 )
 _PIPELINE = (
     Setting("pipeline_interleave", False, boolean, ignored=ONE_STAGE),
@@ -174,8 +178,8 @@ PARALLEL = table(
     Setting("sharding_propagation", False, boolean, "as search_mode", modes=("auto_parallel",)),
     Setting("parameter_broadcast", False, boolean, "parameters that are not cut start with the values of rank 0",
             modes=DATA_PARALLEL + SHARDED),
-    Setting("strategy_ckpt_load_file", "", text, ignored=NO_FILE, refused=_missing),
-    Setting("strategy_ckpt_save_file", "", text, ignored=NO_FILE),
+    Setting("strategy_ckpt_load_file", "", text, CUTS_LOADED, refused=_missing, modes=SHARDED),
+    Setting("strategy_ckpt_save_file", "", text, CUTS_SAVED, modes=SHARDED),
     Setting("strategy_ckpt_config", {}, _names(_STRATEGY_FILES), "see its entries", entries=_STRATEGY_FILES),
     Setting("group_ckpt_save_file", "", text, ignored="groups are not written to files"),
     Setting("full_batch", False, boolean, "every rank feeds the whole batch", modes=SHARDED),
@@ -186,7 +190,8 @@ PARALLEL = table(
     Setting("parallel_optimizer_config", {}, _names(_OPTIMIZER), "see its entries", entries=_OPTIMIZER),
     Setting("optimizer_weight_shard_size", -1, integer(-1), "as in parallel_optimizer_config", modes=SHARDED,
             needs="enable_parallel_optimizer"),
-    Setting("optimizer_weight_shard_aggregated_save", False, boolean, ignored="saved parameters are whole always"),
+    Setting("optimizer_weight_shard_aggregated_save", False, boolean, ignored="integrated_save of "
+            "CheckpointConfig says whether saved parameters are whole"),
     Setting("force_fp32_communication", False, boolean, ignored="collectives send the element types of the network; "
             "gradient_fp32_sync has an effect on gradients"),
     Setting("all_reduce_fusion_config", [], integers, ignored="gradients are merged by size; see comm_fusion"),

@@ -26,6 +26,8 @@ class Session:
     general, parallel: what `set_context` and `set_auto_parallel_context` have set.
     asked: how and where the script wrote some of them. said: what was warned of. speaks: whether this
         rank warns for all.
+    background: what writes checkpoints while the script goes on. resumed: folders and prefixes of the checkpoints that
+        the run goes on from.
     frozen: (what the context was last frozen from, the result), so that calls in a row need not do it again.
     """
 
@@ -48,6 +50,8 @@ class Session:
     asked: dict[str, tuple[str, str]] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)
     speaks: bool = True
+    background: Any = None
+    resumed: set[tuple[str, str]] = field(default_factory=set)
     frozen: Any = None
 
     @classmethod

@@ -23,6 +23,7 @@ from mspc.engine.dumps import StageFiles, is_execute, numbered, program
 from mspc.engine.first_values import FirstValue, first_values
 from mspc.engine.output import OutputFolder
 from mspc.engine.programs import ObservedSession, Programs, compile_for
+from mspc.engine.strategy_files import StrategyFiles
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.tensors import StoredTensor, write_tensors
 from mspc.runtime.program import PROGRAM, WEIGHTS, Settings
@@ -78,6 +79,7 @@ def compile_target(target: str, options: CompileOptions) -> None:
         tensors = [StoredTensor(value.name, value.type, value.make) for value in stored]
         output.write_by(WEIGHTS, lambda file: write_tensors(file, tensors))
         output.commit()
+        StrategyFiles().write(first.compiled, launch.context, trains=True)
     if not loudness.quiet:
         _warn(launch, first.compiled)
     report.notes += _notes(launch, report.mode, first.compiled.traced.ignored_strategies)

@@ -38,6 +38,7 @@ class Config(_Attributes):
     device: "CPU" or "GPU" (`device_target`); for GPUs attention that is written out becomes one operator.
     keeps_strategies: strategies for so many ranks stay on the operators though the mode shards nothing, so that the
         operators are those of a sharded compile, for comparing the two; 0: none do.
+    strategies_from: a file that says how operators are cut, "" for none.
     """
 
     ranks: int = 1
@@ -46,6 +47,7 @@ class Config(_Attributes):
     script_folder: str = ""
     device: str = "CPU"
     keeps_strategies: int = 0
+    strategies_from: str = ""
 
     @property
     def sharded(self) -> bool:
@@ -93,6 +95,9 @@ class Config(_Attributes):
             dataset_strategy=context.dataset_strategy,
             script_folder=script_folder,
             device=context.device_target,
+            strategies_from=(
+                context.operator_load_file or context.strategy_load_file or context.strategy_ckpt_load_file
+            ),
             **{name: s.attribute_of(getattr(context, s.frozen_name)) for name, s in compiled_settings().items()},
         )
 

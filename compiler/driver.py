@@ -16,6 +16,7 @@ from mspc.compiler.frontend.trace import Traced, trace
 from mspc.compiler.own_gradients import warning_of_own_gradients
 from mspc.compiler.pipeline import FILE_NAMES, PREPARING, UNNUMBERED, VIEWS, passes_of, rank_passes_of
 from mspc.compiler.rank_graphs import RankGraphs
+from mspc.compiler.strategy_names import STRATEGIES, StrategyNames, cut_as_in_file
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
@@ -52,7 +53,8 @@ class Compiled:
     """A compiled program.
 
     graph: all ranks' graph with collectives over mesh axes, before slicing. traced: what the front end found.
-    fed: how the launch's arguments arrive. compile_id: equal exactly for equal programs.
+    fed: how the launch's arguments arrive. compile_id: equal exactly for equal programs. strategies: how operators are
+    cut, under the names that strategy files have for them.
     """
 
     config: Config
@@ -62,6 +64,7 @@ class Compiled:
     compile_id: str
     stages: int
     rank_graphs: RankGraphs
+    strategies: StrategyNames = field(default_factory=StrategyNames)
     ranks_done: dict[int, Graph] = field(default_factory=dict[int, Graph])
 
     @property
@@ -173,14 +176,22 @@ def compile_traced(
     if "fuse_attention" in names:
         arrays = {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)}
         note_causal_masks(graph, arrays)
-    graph = _run_shared_passes(graph, names, on_stage, PassManager(on_pass))
+    strategies = StrategyNames()
+
+    def look(stage: Stage) -> None:
+        if stage.name == STRATEGIES:
+            strategies.note(stage.graph)
+        if on_stage is not None:
+            on_stage(stage)
+
+    graph = _run_shared_passes(graph, names, look if config.sharded else on_stage, PassManager(on_pass))
     if config.mode in ("stand_alone", "hybrid_parallel") and config.ranks > 1:
         traced.warnings += filter(None, [warning_of_own_gradients(graph, config.mode)])
     text = print_graph(graph)
     compile_id = hashlib.sha256(f"{config.ranks}\n{text}".encode()).hexdigest()[:ID_LENGTH]
     graph.attrs["compile_id"] = compile_id
     ranks = RankGraphs(graph, rank_passes_of(config.device), on_pass)
-    return Compiled(config, traced, fed, graph, compile_id, len(names) + 1, ranks)
+    return Compiled(config, traced, fed, graph, compile_id, len(names) + 1, ranks, strategies)
 
 
 def _prepared(call: TracedCall) -> Graph:
@@ -193,6 +204,8 @@ def _prepared(call: TracedCall) -> Graph:
     if config.sharded:
         graph.attrs["outputs"] = "batch" if config.dataset_strategy == "data_parallel" else "whole"
         _optimizer_parallel(traced, config)
+        if config.strategies_from:
+            cut_as_in_file(graph, config.strategies_from)
     inputs = [p for p in graph.parameters if p.kind == "input"]
     if len(inputs) != len(fed):
         raise MspcError(f"the network takes {len(inputs)} tensors, but it is called with {len(fed)}", kind=TypeError)

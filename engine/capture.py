@@ -63,7 +63,7 @@ class _Recorder:
     def launch_whole(self, target: Any, args: tuple[Any, ...] | None) -> Any:
         return None if args is None else self.launch(target, args)
 
-    def of_all_ranks(self, number: float) -> list[float]:
+    def of_all_ranks(self, number: float, what: str = "", note: str = "") -> list[float]:
         return [number]
 
     def collective(self, op: Collective, types: Sequence[Type], arrays: Sequence[Any]) -> Any:
@@ -75,6 +75,12 @@ class _Recorder:
             "brought the same",
         )
         return alone(op, types, arrays, Alike(session.rank, session.size))
+
+    def steps(self) -> dict[str, int]:
+        return {}
+
+    def go_on_from(self, steps: dict[str, int]) -> None:
+        """No graph runs."""
 
     def synchronize(self) -> None:
         """Nothing is under way."""

@@ -30,6 +30,8 @@ from mspc.engine.occasions import ALIKE, EVERYONE, described, different_calls, n
 from mspc.engine.own_collectives import run_collective
 from mspc.engine.parameter_store import ParameterStore
 from mspc.engine.ranks.environment import mpi_size
+from mspc.engine.step_counts import StepCounts
+from mspc.engine.strategy_files import StrategyFiles
 from mspc.engine.variants import Variants
 from mspc.engine.whole_outputs import check_all_have, ranks_that, whole_outputs
 from mspc.ir.diagnostics import ExecutionError, MspcError
@@ -107,6 +109,8 @@ class Launcher:
         """What `launch_whole` has run last of a target, by its id."""
         self._kept: list[Any] = []
         self._said: set[str] = set()
+        self._counts = StepCounts({})
+        self._strategy_files = StrategyFiles()
 
     def launch(self, target: Any, args: tuple[Any, ...]) -> Any:
         """Run `target(*args)`: a Tensor, or a (nested) tuple of them.
@@ -156,12 +160,22 @@ class Launcher:
                     raise different
         return True
 
-    def of_all_ranks(self, number: float) -> list[float]:
+    def of_all_ranks(self, number: float, what: str = "", note: str = EVERYONE) -> list[float]:
         """The numbers that the ranks call this with, by rank; all ranks call it together."""
         job = self.job
-        with occasion(job, "compares a number with that of all ranks", "", EVERYONE), job.outside_user_code():
+        with occasion(job, what or "compares a number with that of all ranks", "", note), job.outside_user_code():
             row = job.aside.all_gather(np.array([number], np.float64), tuple(range(job.size)), 0)
         return [float(each) for each in row]
+
+    def steps(self) -> dict[str, int]:
+        """How many steps the graphs have run; see `engine.step_counts`."""
+        return self._counts.steps([launched.executor for launched in self.launched.values()])
+
+    def go_on_from(self, steps: dict[str, int]) -> None:
+        """Count the steps of graphs on from those of an earlier run."""
+        self._counts = StepCounts(steps)
+        for launched in self.launched.values():
+            self._counts.begin(launched.executor)
 
     def _run(self, target: Any, args: tuple[Any, ...]) -> tuple[Launched, list[Array]]:
         """The compiled target, and what it computes on this rank."""
@@ -224,6 +238,9 @@ class Launcher:
         self.store.from_rank_0 = frozen.parameter_broadcast and compiled.config.mode not in EACH_ITS_OWN
         number = self._number(alone)
         launched = self.launched[number] = Launched(number, compiled, self.job, traced.parameters, self.store, tf32)
+        self._counts.begin(launched.executor)
+        if self.job.rank == 0:
+            self._strategy_files.write(compiled, frozen, bool(launched.mutated))
         if self.job.watch is not None:
             self.job.watch.describe = self.describe
             self.job.watch.graph_of = self.graph_of

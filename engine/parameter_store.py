@@ -11,6 +11,7 @@ import numpy as np
 from mspc.engine.job import Job
 from mspc.engine.occasions import TOGETHER, occasion
 from mspc.ir.graph import Parameter as GraphParameter
+from mspc.ir.layout import Layout
 from mspc.runtime.slices import cut_parameter, full_type, gather, slices_of
 
 Array = Any
@@ -143,6 +144,14 @@ class ParameterStore:
         what = f"reads the sharded parameter '{parameter.name}'"
         with occasion(self._job, what, "", TOGETHER), self._job.outside_user_code():
             return self._full(kept)
+
+    def part(self, parameter: Any) -> tuple[Layout | None, Array]:
+        """How the newest values are cut (None: not at all), and this rank's slice of them."""
+        kept = self._kept[id(parameter)]
+        newest = kept.slices[kept.newest]
+        layout = newest.graph_parameter.layout
+        is_cut = isinstance(layout, Layout) and not layout.is_replicated
+        return (layout if is_cut else None), self._job.hardware.memory.fetch(newest.array)
 
     def draw(self, parameter: Any, initial: Any) -> None:
         """Replace the values by those that an `InitialValue` makes, on every rank its own slices."""

@@ -43,6 +43,7 @@ class Executor:
         self.rank = backend.comm.rank
         self.inputs = [p for p in graph.parameters if p.kind == "input"]
         self.step = 0
+        self.earlier_steps = 0
         self.cursor: Any = [0] if cursor is None else cursor
         self.plan: ExecutionPlan = plan(graph, backend)
         self.slots: list[Any] = [None] * self.plan.slots
@@ -59,6 +60,11 @@ class Executor:
     def trains(self) -> bool:
         """Whether a run changes parameters."""
         return bool(self.plan.mutated)
+
+    def go_on(self, steps: int) -> bool:
+        """Draw random numbers as if so many steps had been run before; whether that can be done."""
+        self.earlier_steps = steps
+        return True
 
     @property
     def comm(self) -> Any:
@@ -93,7 +99,7 @@ class Executor:
         """
         slots = self.slots
         self.step += 1
-        self.backend.step = self.step
+        self.backend.step = self.earlier_steps + self.step
         if len(inputs) != len(self._input_slots):
             raise MspcError(f"the graph takes {len(self._input_slots)} inputs, {len(inputs)} were given")
         for parameter, slot, array in zip(self.inputs, self._input_slots, inputs, strict=True):

@@ -15,6 +15,7 @@ LONG_FUNCTIONS = {
 }
 """Functions that are longer, each with its reason."""
 LARGE_CLASSES = {
+    "Session": "all that differs between ranks, the only state there is: a field for each thing",
     "Cell": "what MindSpore's Cell offers to scripts stands in one class",
     "Tracer": "the state of one trace: graph, scopes, names and errors, which every kind of syntax reads",
     "_Schedule": "the clocks of three streams and their queues, which every step reads together",

@@ -14,14 +14,15 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS: dict[str, str] = {
     "ir": "",
     "sharding": "ir",
+    "checkpoint": "ir sharding",
     "ops": "ir sharding",
     "analysis": "ir sharding ops",
     "passes": "ir sharding ops analysis",
     "runtime": "ir sharding ops analysis",
-    "api": "ir sharding ops",
-    "compiler": "ir sharding ops analysis passes api",
-    "engine": "ir sharding ops analysis passes runtime api compiler",
-    "commands": "ir sharding ops analysis passes runtime api compiler engine",
+    "api": "ir sharding checkpoint ops",
+    "compiler": "ir sharding checkpoint ops analysis passes api",
+    "engine": "ir sharding checkpoint ops analysis passes runtime api compiler",
+    "commands": "ir sharding checkpoint ops analysis passes runtime api compiler engine",
 }
 """Top folders of mspc and what each may import beside itself: the one list that a new top folder is entered in."""
 ONLY_IN = {"cupy": "runtime/", "mpi4py": "runtime/comm/mpi_library.py", "torch": "engine/torch_counterparts.py"}

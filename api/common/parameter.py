@@ -12,6 +12,7 @@ import numpy as np
 from mspc.api.common.initial_values import InitialValue, initial_value
 from mspc.api.common.tensor import STORED, Tensor, as_array
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, dtype_of
 
 UNNAMED = "Parameter"
@@ -31,6 +32,10 @@ class Store(Protocol):
 
     def draw(self, parameter: Parameter, initial: InitialValue) -> None:
         """Replace it by what an initializer makes."""
+        ...
+
+    def part(self, parameter: Parameter) -> tuple[Layout | None, np.ndarray]:
+        """How the tensor is cut (None: not at all), and this rank's slice of it."""
         ...
 
 
@@ -114,6 +119,11 @@ class Parameter(Tensor):
         """From now on `store` has the values: what this object holds of them is given back."""
         self.store = store
         self._array = self._lazy = None
+
+    def part(self) -> tuple[Layout | None, np.ndarray]:
+        """How the ranks hold the parameter now (None: whole), and what this rank holds, which no other need ask for.
+        The array is the one that training goes on to change."""
+        return (None, self.fill_slices()) if self.store is None else self.store.part(self)
 
     @property
     def data(self) -> Parameter:

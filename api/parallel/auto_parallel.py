@@ -78,6 +78,8 @@ class AutoParallel(Cell):
         """
         found = checked(shown, PARALLEL, values, shown)
         note_asked(self.asked, shown, PARALLEL, found, shown)
+        for key in found.keys() & {"strategy_ckpt_config"}:  # several methods set an entry of it each
+            found[key] = {**self.parallel_settings.get(key, {}), **found[key]}
         self.parallel_settings |= found
 
     def dataset_strategy(self, config: Any) -> None:
@@ -137,10 +139,12 @@ class AutoParallel(Cell):
         self._set("AutoParallel.disable_strategy_file_only_for_trainable_params()", **values)
 
     def save_operator_strategy_file(self, file_path: str) -> None:
-        self._set(f"AutoParallel.save_operator_strategy_file({file_path!r})", strategy_ckpt_save_file=file_path)
+        values = {"strategy_ckpt_config": {"operator_save_file": file_path}}
+        self._set(f"AutoParallel.save_operator_strategy_file({file_path!r})", **values)
 
     def load_operator_strategy_file(self, file_path: str) -> None:
-        self._set(f"AutoParallel.load_operator_strategy_file({file_path!r})", strategy_ckpt_load_file=file_path)
+        values = {"strategy_ckpt_config": {"operator_load_file": file_path}}
+        self._set(f"AutoParallel.load_operator_strategy_file({file_path!r})", **values)
 
     def set_group_ckpt_save_file(self, file_path: str) -> None:
         self._set(f"AutoParallel.set_group_ckpt_save_file({file_path!r})", group_ckpt_save_file=file_path)

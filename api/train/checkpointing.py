@@ -2,142 +2,148 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mspc.api import state
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.train.checkpoint_config import CheckpointConfig
+from mspc.api.train.checkpoint_places import FailedElsewhere, Moment, Ranks, Saver, latest
 from mspc.api.train.listening import Callback, CallbackParam, RunContext
-from mspc.api.train.serialization import save_checkpoint
+from mspc.api.train.run_state import state_of, state_of_rank
+from mspc.api.train.serialization import background
+from mspc.api.train.several_ranks import share_a_run
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.beside import remove
 from mspc.ir.files.whole import check_folder
 
 __all__ = ["CheckpointConfig", "ModelCheckpoint"]
 
 
-class CheckpointConfig:
-    """When ModelCheckpoint saves.
+class ModelCheckpoint(Callback):
+    """Saves parameters, and where the run stands, to `<directory>/<prefix>-<epoch>_<step>.safetensors`.
+
+    A sharded parameter is gathered first, so every rank writes full parameters. With `integrated_save=False` every rank
+    writes its slices: in one directory for all ranks to one set, the folder `<prefix>-<epoch>_<step>`, which is there
+    once all have written; in a directory for each rank to a file there. Either way all ranks must use this callback.
 
     Args:
-        save_checkpoint_steps: every so many steps. save_checkpoint_seconds: or so many seconds, when
-            steps is 0.
-        keep_checkpoint_max: older files are removed beyond that number, 0 keeps all.
-        integrated_save: full parameters; the only kind there is.
-        saved_network: its parameters are saved instead of the training network's.
-        append_info: further entries, "epoch_num", "step_num" or {name: number}.
+        prefix: of names, or a function of what callbacks are told that gives one. directory: where to write, or such
+            a function.
     """
 
-    def __init__(
-        self, save_checkpoint_steps: int = 1, save_checkpoint_seconds: int = 0, keep_checkpoint_max: int = 5,
-        keep_checkpoint_per_n_minutes: int = 0, integrated_save: bool = True, async_save: Any = False,
-        saved_network: Any = None, append_info: Any = None, enc_key: Any = None, enc_mode: str = "AES-GCM",
-        exception_save: bool = False, crc_check: bool = False, remove_redundancy: bool = False,
-        format: str = "ckpt",
-        **_: Any,
-    ) -> None:  # fmt: skip
-        numbers = {
-            "save_checkpoint_steps": save_checkpoint_steps,
-            "save_checkpoint_seconds": save_checkpoint_seconds,
-            "keep_checkpoint_max": keep_checkpoint_max,
-            "keep_checkpoint_per_n_minutes": keep_checkpoint_per_n_minutes,
-        }
-        for name, value in numbers.items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                raise ApiValueError(f"CheckpointConfig: {name} {value!r} must be an integer, 0 or more")
-        if not save_checkpoint_steps and not save_checkpoint_seconds:
-            raise ApiValueError(
-                "CheckpointConfig: save_checkpoint_steps or save_checkpoint_seconds must be given"
-            )
-        if enc_key is not None:
-            raise ApiValueError("CheckpointConfig: encryption is not supported")
-        self.save_checkpoint_steps = save_checkpoint_steps or 0
-        self.save_checkpoint_seconds = save_checkpoint_seconds or 0
-        self.keep_checkpoint_max = keep_checkpoint_max or 0
-        self.keep_checkpoint_per_n_minutes = keep_checkpoint_per_n_minutes or 0
-        self.integrated_save = integrated_save
-        self.saved_network = saved_network
-        self.append_info = append_info or []
-
-
-class ModelCheckpoint(Callback):
-    """Saves parameters to `<directory>/<prefix>-<epoch>_<step>.safetensors`.
-
-    A sharded parameter is gathered first, so every rank writes full parameters, and all ranks must use
-    this callback.
-    """
-
-    def __init__(
-        self, prefix: str | Callable[..., str] = "CKP", directory: Any = None, config: Any = None
-    ) -> None:
+    def __init__(self, prefix: str | Callable[..., str] = "CKP", directory: Any = None, config: Any = None) -> None:
         if not callable(prefix):
             _check_prefix(prefix)
         if config is not None and not isinstance(config, CheckpointConfig):
-            raise ApiTypeError(
-                f"ModelCheckpoint: config must be a CheckpointConfig, not {type(config).__name__}"
-            )
+            raise ApiTypeError(f"ModelCheckpoint: config must be a CheckpointConfig, not {type(config).__name__}")
         self._prefix = prefix
-        self._directory = Path(str(directory) if directory is not None else ".")
+        self._directory = directory
         self._config = config or CheckpointConfig()
+        self._savers: dict[tuple[Path, str], Saver] = {}
         self._saved: list[Path] = []
         self._last_step = 0
         self._last_time = time.monotonic()
 
     @property
     def latest_ckpt_file_name(self) -> str:
-        return str(self._saved[-1]) if self._saved else ""
+        """The newest checkpoint that is whole; "" before the first."""
+        return latest(self._saved)
 
     def begin(self, run_context: RunContext) -> None:
         """Find out before the first step whether files can be written. Raises MspcError where they cannot."""
         param = run_context.original_args()
-        prefix = "" if callable(self._prefix) else self._prefix
-        last = f"{prefix}-{param.get('epoch_num', 1)}_{param.get('batch_num', 1)}.safetensors"
+        self._last_step = max(self._last_step, param.get("cur_step_num", 0))
+        if callable(self._directory):
+            return
+        folder = Path(str(self._directory if self._directory is not None else "."))
         try:
-            check_folder(self._directory, last)
+            prefix = "" if callable(self._prefix) else self._prefix
+            last = f"{prefix}-{param.get('epoch_num', 1)}_{param.get('batch_num', 1)}.safetensors"
+            check_folder(folder, last)
+            if not callable(self._prefix):
+                self._saver(folder, self._prefix, param)
+        except ApiValueError:
+            raise
         except MspcError as error:
             raise MspcError(f"ModelCheckpoint: {error.message}") from None
 
     def step_end(self, run_context: RunContext) -> None:
         param = run_context.original_args()
-        if self._due(param.cur_step_num):
-            self._save(run_context)
+        self._go_on(wait=False)
+        if self._due(param.cur_step_num, self._ranks(param)):
+            self._save(param)
 
     def end(self, run_context: RunContext) -> None:
-        if run_context.original_args().cur_step_num != self._last_step:
-            self._save(run_context)
+        param = run_context.original_args()
+        if param.cur_step_num != self._last_step:
+            self._save(param)
+        self._go_on(wait=True)
 
     def on_eval_begin(self, run_context: RunContext) -> None:
         """An evaluation changes no parameter, so nothing is saved."""
 
     on_eval_step_end = on_eval_end = on_eval_begin
 
-    def _due(self, step: int) -> bool:
+    def _ranks(self, param: CallbackParam) -> Ranks:
+        session = state.current()
+        network = param.get("train_network")
+        together = network is not None and share_a_run(network)
+        return Ranks(session.rank, session.size) if together else Ranks(0, 1)
+
+    def _due(self, step: int, ranks: Ranks) -> bool:
         config = self._config
         if config.save_checkpoint_steps:
             return step >= self._last_step + config.save_checkpoint_steps
-        return time.monotonic() - self._last_time >= config.save_checkpoint_seconds
+        due = time.monotonic() - self._last_time >= config.save_checkpoint_seconds
+        return bool(ranks.all(float(due))[0])  # the clock of one rank decides for all
 
-    def _save(self, run_context: RunContext) -> None:
-        param = run_context.original_args()
-        step = (param.cur_step_num - 1) % param.batch_num + 1
+    def _saver(self, folder: Path, prefix: str, param: CallbackParam) -> Saver:
+        if (folder, prefix) not in self._savers:
+            self._savers[folder, prefix] = Saver(self._config, folder, prefix, self._ranks(param))
+        return self._savers[folder, prefix]
+
+    def _save(self, param: CallbackParam) -> None:
+        self._go_on(wait=True)
         prefix = _check_prefix(self._prefix(param)) if callable(self._prefix) else self._prefix
-        path = self._directory / f"{prefix}-{param.cur_epoch_num}_{step}.safetensors"
-        network = self._config.saved_network or param.train_network
-        save_checkpoint(network, str(path), append_dict=self._extra(param))
+        given = self._directory(param) if callable(self._directory) else self._directory
+        folder = Path(str(given if given is not None else "."))
         self._last_step = param.cur_step_num
         self._last_time = time.monotonic()
-        if path in self._saved:
-            self._saved.remove(path)
-        self._saved.append(path)
-        while self._config.keep_checkpoint_max and len(self._saved) > self._config.keep_checkpoint_max:
-            remove(self._saved.pop(0))
+        network = self._config.saved_network or param.train_network
+        entries = {parameter.name: parameter for parameter in network.get_parameters()}
+        common = state_of(param)
+        moment = Moment(entries, self._extra(param), common["epoch"], common["step"], common, state_of_rank())
+        self._guarded(lambda: self._saver(folder, prefix, param).save(moment, background()))
+
+    def _go_on(self, wait: bool) -> None:
+        for saver in self._savers.values():
+            if saver.pending is not None:
+                self._guarded(lambda saver=saver: saver.go_on(wait))
+
+    def _guarded(self, work: Callable[[], Path | None]) -> None:
+        """Do what may publish a checkpoint; a failure ends training or is said, as was asked."""
+        try:
+            path = work()
+        except ApiValueError:
+            raise
+        except MspcError as error:
+            if self._config.on_failure == "stop":
+                raise
+            if isinstance(error, FailedElsewhere):  # that rank says why
+                return
+            print(f"warning: {error.message}; training goes on", file=sys.stderr, flush=True)
+            return
+        if path is not None:
+            self._saved = [*(known for known in self._saved if known != path), path]
 
     def _extra(self, param: CallbackParam) -> dict[str, Any]:
         known = {"epoch_num": param.cur_epoch_num, "step_num": param.cur_step_num}
         found: dict[str, Any] = {}
         for entry in self._config.append_info:
-            found |= entry if isinstance(entry, dict) else {entry: known[entry]} if entry in known else {}
+            found |= entry if isinstance(entry, dict) else {entry: known[entry]}
         return found
 
 

@@ -1,105 +1,187 @@
-"""Checkpoints as safetensors files: parameters by name, read and written whole."""
+"""Checkpoints as files: parameters by name, written whole or in slices, and read where they are needed."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mspc.api import state
 from mspc.api.common.parameter import Parameter
+from mspc.api.common.stored_value import StoredValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
+from mspc.api.setting import say_once
+from mspc.api.train.background import Background
+from mspc.api.train.entries import Taken, entries_of, taken, without_texts
+from mspc.checkpoint.mindspore_file import Entry, write_file
+from mspc.checkpoint.opening import as_it_lies, open_checkpoint
+from mspc.checkpoint.reading import Checkpoint
+from mspc.checkpoint.writing import write_slices_to
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.tensors import StoredTensor, TensorFile, write_tensors
 from mspc.ir.files.whole import make_folder, write_whole
-from mspc.ir.types import TensorType, dtype_of
+from mspc.ir.types import dtype_of
 
-__all__ = ["load_checkpoint", "load_param_into_net", "save_checkpoint"]
+__all__ = [
+    "async_ckpt_thread_status", "load_checkpoint", "load_checkpoint_async", "load_param_into_net", "save_checkpoint",
+]  # fmt: skip
 
-SUFFIX = ".safetensors"
+SUFFIX, CKPT = ".safetensors", ".ckpt"
+FORMATS = ("ckpt", "safetensors")
+MOST_LISTED = 12
+"""Names that a message lists."""
 
 
 def save_checkpoint(
     save_obj: Any, ckpt_file_name: str, integrated_save: bool = True, async_save: Any = False,
     append_dict: Any = None,
     enc_key: Any = None, enc_mode: str = "AES-GCM", choice_func: Callable[[str], bool] | None = None,
-    **_: Any,
+    crc_check: bool = False, format: str = "ckpt", **kwargs: Any,
 ) -> None:  # fmt: skip
     """Write parameters to a file; its folder is made, its name gets `.safetensors` when it has no suffix.
 
+    The name decides on the format: `.ckpt` is MindSpore's, all else safetensors.
+
     Args:
         save_obj: a Cell, a dict of tensors by name, or a list of {"name": ..., "data": ...}.
-        append_dict: numbers and tensors to add. choice_func: which names to save.
+        integrated_save: whole parameters; all ranks must call this together. False: this rank's slices, for which every
+            rank needs a name of its own.
+        async_save: write while the script goes on; True, "thread" and "process" are a thread.
+        append_dict: numbers, tensors and texts to add. choice_func: which names to save.
+        crc_check: a checksum at the end of a `.ckpt` file. Safetensors have one for every tensor always.
+        format: "ckpt" or "safetensors"; a name with a suffix says it already.
 
     Raises:
-        TypeError: `save_obj` is nothing of these, or holds what is no tensor. MspcError: the file cannot be written.
+        TypeError: `save_obj` is nothing of these, or holds what is no tensor. ValueError: an argument is of no use.
+        MspcError: the file cannot be written.
     """
-    entries = _entries(save_obj)
-    for name, value in (append_dict or {}).items():
-        entries[name] = value
-    stored = [_stored(name, value) for name, value in entries.items() if choice_func is None or choice_func(name)]
+    check_format("save_checkpoint", format)
+    _check_options("save_checkpoint", enc_key, kwargs)
+    if async_save not in (True, False, "thread", "process"):
+        raise ApiValueError(f"save_checkpoint: async_save {async_save!r} is not True, False, 'thread' or 'process'")
+    entries, texts = without_texts(entries_of(save_obj), append_dict)
+    values = taken(entries, integrated_save, bool(async_save), choice_func)
     path = with_suffix(ckpt_file_name)
+    rank = state.current().rank
+
+    def write() -> None:
+        write_values(path, values, rank, texts, crc_check)
+
+    if async_save:
+        background().start(write)
+    else:
+        write()
+
+
+def write_values(
+    path: Path, values: Sequence[Taken], rank: int, texts: Mapping[str, str], crc_check: bool = False,
+    about: Mapping[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """Write a file of values as its name says. Raises MspcError."""
     try:
         make_folder(path.parent)
-        write_whole(path, lambda file: write_tensors(file, stored))
+        if path.suffix == CKPT:
+            entries = [value.entry() for value in values]
+            entries += [Entry(name, None, lambda text=text: text) for name, text in texts.items()]
+            write_whole(path, lambda file: write_file(file, entries, crc_check))
+            return
+        slices = [value.slice_of(rank) for value in values]
+        said = {**({"texts": dict(texts)} if texts else {}), **(about or {})}
+        write_whole(path, lambda file: write_slices_to(file, slices, said))
     except MspcError as error:
         raise MspcError(f"save_checkpoint: {error.message}") from None
 
 
-def _stored(name: Any, value: Any) -> StoredTensor:
-    """An entry as it is written. Its values are taken here: all ranks do that together, while one may fail later."""
-    if not isinstance(name, str):
-        raise ApiTypeError(f"save_checkpoint: the name of a parameter must be a string, not {name!r}")
-    array = np.array(value.fill_slices() if isinstance(value, Tensor) else value, order="C")
-    try:
-        type = TensorType(dtype_of(array.dtype), array.shape)
-    except MspcError:
-        raise ApiTypeError(f"save_checkpoint: {name!r} is {array.dtype}, which no tensor can be") from None
-    return StoredTensor(name, type, lambda: array)
+def background() -> Background:
+    """What writes this rank's files while its script goes on."""
+    session = state.current()
+    if session.background is None:
+        session.background = Background()
+    return session.background
+
+
+def async_ckpt_thread_status() -> bool:
+    """Whether a checkpoint is being written."""
+    found = state.current().background
+    return found is not None and found.is_busy
 
 
 def load_checkpoint(
     ckpt_file_name: str, net: Cell | None = None, strict_load: bool = False, filter_prefix: Any = None,
     dec_key: Any = None, dec_mode: str = "AES-GCM", specify_prefix: Any = None,
-    choice_func: Callable[[str], bool] | None = None, **_: Any,
-) -> dict[str, Parameter]:  # fmt: skip
-    """The parameters of a file by name; with `net` they are loaded into it too.
+    choice_func: Callable[[str], bool] | None = None, crc_check: bool = False, remove_redundancy: bool = False,
+    format: str = "ckpt", name_map: Mapping[str, str] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The parameters of a checkpoint by name; with `net` they are loaded into it too.
+
+    Values are read when they are needed: a parameter that a graph trains in slices reads its slice. A file with the
+    slices of one rank has tensors of their shapes.
+
+    Args:
+        ckpt_file_name: a file (safetensors, MindSpore's `.ckpt`), the folder or index of a set, a folder with
+            checkpoints of one prefix, of which the newest counts, or the index of sharded safetensors as Hugging Face
+            writes them.
+        strict_load: see `load_param_into_net`. filter_prefix, specify_prefix: of names to leave out, or to take.
+        crc_check: read everything now and compare checksums, which is done at reading otherwise.
+        remove_redundancy: changes nothing: a set knows where its slices are.
+        format: "ckpt" or "safetensors"; what the file is says the file.
+        name_map: names by names of the checkpoint; those that are not in it stay.
 
     Raises:
-        MspcError: there is no such file, or it is no checkpoint. ValueError: nothing in it is wanted.
+        MspcError: there is no such file, or it is no checkpoint. ValueError: nothing in it is wanted, or an argument is
+            of no use.
     """
-    path = Path(ckpt_file_name)
-    path = path if os.path.exists(path) or path.suffix else with_suffix(ckpt_file_name)
-    leave_out = _prefixes(filter_prefix)
-    take = _prefixes(specify_prefix)
-    found: dict[str, Parameter] = {}
-    for name, array in read_arrays(path).items():
+    check_format("load_checkpoint", format)
+    _check_options("load_checkpoint", dec_key, {})
+    if remove_redundancy:
+        say_once("load_checkpoint remove_redundancy", "load_checkpoint(remove_redundancy=True) changes nothing here: "
+                 "where slices were written once, give the set, which knows where they are")  # fmt: skip
+    source = open_checkpoint(_existing(ckpt_file_name), crc_check)
+    source = as_it_lies(source)
+    if crc_check:
+        _check_all(source)
+    leave_out, take = _prefixes(filter_prefix), _prefixes(specify_prefix)
+    found: dict[str, Any] = {}
+    for key in [*sorted(source.tensors), *source.texts]:
+        name = (name_map or {}).get(key, key)
         if (leave_out and name.startswith(leave_out)) or (take and not name.startswith(take)):
             continue
         if choice_func is None or choice_func(name):
-            found[name] = Parameter(Tensor.from_array(array), name)
+            found[name] = (
+                source.texts[key] if key in source.texts else Parameter(Tensor(StoredValue(source, key)), name)
+            )
     if not found:
-        raise ApiValueError(f"load_checkpoint: {str(path)!r} holds no parameter that is asked for")
+        raise ApiValueError(f"load_checkpoint: {str(ckpt_file_name)!r} holds no parameter that is asked for")
     if net is not None:
         load_param_into_net(net, found, strict_load)
     return found
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a safetensors file, in the order of their names. Raises MspcError for anything else."""
-    try:
-        file = TensorFile(path)
-        return {name: file.read(name) for name in file.names}
-    except FileNotFoundError:
-        raise MspcError(f"there is no checkpoint {str(path)!r}") from None
-    except OSError as error:
-        raise MspcError(f"cannot read the checkpoint {str(path)!r}: {error.strerror}") from None
-    except ValueError as error:
-        raise MspcError(f"{str(path)!r} is no safetensors file: {error}") from None
+def load_checkpoint_async(
+    ckpt_file_name: str, net: Cell | None = None, strict_load: bool = False, filter_prefix: Any = None,
+    dec_key: Any = None, dec_mode: str = "AES-GCM", specify_prefix: Any = None,
+    choice_func: Callable[[str], bool] | None = None,
+) -> Any:  # fmt: skip
+    """`load_checkpoint`, whose `result()` has the parameters: they are read when they are needed anyway."""
+    found = load_checkpoint(
+        ckpt_file_name, net, strict_load, filter_prefix, dec_key, dec_mode, specify_prefix, choice_func
+    )
+    return ParamDictFuture(found)
+
+
+class ParamDictFuture:
+    """What `load_checkpoint_async` returns."""
+
+    def __init__(self, found: dict[str, Any]) -> None:
+        self._found = found
+
+    def result(self) -> dict[str, Any]:
+        """The parameters by name."""
+        return self._found
 
 
 def load_param_into_net(
@@ -113,36 +195,58 @@ def load_param_into_net(
 
     Raises:
         TypeError: an argument is of the wrong kind. ValueError: a shape or element type does not fit; with
-            `strict_load` no conversion between floats either.
+            `strict_load` no conversion between floats either. All that do not fit are listed, and nothing is loaded.
     """
+    if remove_redundancy:
+        say_once(
+            "load_param_into_net remove_redundancy",
+            "load_param_into_net(remove_redundancy=True) changes nothing here: nothing is left out of a set",
+        )
     if not isinstance(net, Cell):
         raise ApiTypeError(f"load_param_into_net: net must be a Cell, not {type(net).__name__}")
     if not isinstance(parameter_dict, Mapping):
-        raise ApiTypeError(
-            f"load_param_into_net: parameter_dict must be a dict, not {type(parameter_dict).__name__}"
-        )
+        raise ApiTypeError(f"load_param_into_net: parameter_dict must be a dict, not {type(parameter_dict).__name__}")
     wanted = {parameter.name: parameter for parameter in net.get_parameters()}
-    given = dict(parameter_dict)
+    given = {name: value for name, value in parameter_dict.items() if not isinstance(value, str)}
     if wanted and given and not wanted.keys() & given.keys():
         given = _matched(given, wanted)
-    for name, parameter in wanted.items():
-        if name not in given:
+    fitting = {name: given[name] for name in wanted if name in given}
+    wrong = [text for name, value in fitting.items() if (text := _mismatch(wanted[name], value, strict_load))]
+    if wrong:
+        more = [f"and {len(wrong) - MOST_LISTED} more"] if len(wrong) > MOST_LISTED else []
+        raise ApiValueError(
+            f"load_param_into_net: {wrong[0]}", [*wrong[1:MOST_LISTED], *more, *_of_slices(wanted, fitting)]
+        )
+    for name, value in fitting.items():
+        parameter = wanted[name]
+        if isinstance(value, Tensor) and value.shape == parameter.shape:
+            parameter.set_data(value)
             continue
-        value = given[name]
         array = value.value if isinstance(value, Tensor) else np.asarray(value)
-        if array.shape != parameter.shape and not (array.size == parameter.size == 1):
-            raise ApiValueError(
-                f"load_param_into_net: parameter '{name}' has shape {parameter.shape}, "
-                f"the checkpoint {array.shape}"
-            )
-        kind = dtype_of(array.dtype)
-        if kind != parameter.dtype and (strict_load or kind.kind != parameter.dtype.kind):
-            raise ApiValueError(
-                f"load_param_into_net: parameter '{name}' is {parameter.dtype}, in the checkpoint {kind}"
-            )
         parameter.set_data(array.reshape(parameter.shape))
     missing = [name for name in wanted if name not in given]
     return missing, [name for name in given if name not in wanted]
+
+
+def _of_slices(wanted: Mapping[str, Parameter], given: Mapping[str, Any]) -> list[str]:
+    """What to do where all shapes that do not fit are those of slices."""
+    shapes = [(wanted[name].shape, v.shape if isinstance(v, Tensor) else np.shape(v)) for name, v in given.items()]
+    unlike = [(whole, part) for whole, part in shapes if whole != part]
+    for whole, part in unlike:
+        if len(whole) != len(part) or any(not n or w % n for w, n in zip(whole, part, strict=True)):
+            return []
+    return ["slices of one rank are loaded by load_distributed_checkpoint, with the files of all ranks"]
+
+
+def _mismatch(parameter: Parameter, value: Any, strict: bool) -> str:
+    """Why a parameter cannot have a value; "" where it can."""
+    tensor = value if isinstance(value, Tensor) else np.asarray(value)
+    if tuple(tensor.shape) != parameter.shape and not (tensor.size == parameter.size == 1):
+        return f"parameter '{parameter.name}' has shape {parameter.shape}, the checkpoint {tuple(tensor.shape)}"
+    kind = dtype_of(tensor.dtype)
+    if kind != parameter.dtype and (strict or kind.kind != parameter.dtype.kind):
+        return f"parameter '{parameter.name}' is {parameter.dtype}, in the checkpoint {kind}"
+    return ""
 
 
 def _matched(given: dict[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,29 +261,51 @@ def _matched(given: dict[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]
     return given
 
 
-def _entries(save_obj: Any) -> dict[str, Any]:
-    if isinstance(save_obj, Cell):
-        return {parameter.name: parameter for parameter in save_obj.get_parameters()}
-    if isinstance(save_obj, Mapping):
-        return dict(save_obj)
-    if isinstance(save_obj, (list, tuple)):
-        entries: dict[str, Any] = {}
-        for entry in save_obj:
-            if isinstance(entry, Parameter):
-                entries[entry.name] = entry
-            elif isinstance(entry, Mapping) and {"name", "data"} <= entry.keys():
-                entries[entry["name"]] = entry["data"]
-            else:
-                raise ApiTypeError(f'save_checkpoint: {entry!r} is no {{"name": ..., "data": ...}}')
-        return entries
-    raise ApiTypeError(f"save_checkpoint takes a Cell, a dict or a list, not {type(save_obj).__name__}")
+def _check_all(source: Checkpoint) -> None:
+    wrong = next((text for _, text in source.verified() if text), "")
+    if wrong:
+        raise MspcError(f"load_checkpoint: {wrong}")
+
+
+def _existing(name: Any) -> Path:
+    """The file or folder that a script's name of a checkpoint is for; one that is written `.ckpt` may have become
+    safetensors."""
+    if not isinstance(name, (str, os.PathLike)):
+        raise ApiTypeError(f"load_checkpoint: ckpt_file_name must be a string, not {type(name).__name__}")
+    path = Path(name)
+    try:
+        if os.path.exists(path):
+            return path
+    except ValueError:
+        return path
+    if path.suffix == CKPT and os.path.exists(path.with_suffix(SUFFIX)):
+        return path.with_suffix(SUFFIX)
+    if path.suffix in (CKPT, SUFFIX) and os.path.isdir(path.with_suffix("")):
+        return path.with_suffix("")
+    return path if path.suffix else with_suffix(str(name))
 
 
 def with_suffix(name: str) -> Path:
-    """The path with `.safetensors` at its end."""
-    if name.endswith((SUFFIX, ".ckpt")):
+    """The path with `.safetensors` at its end, where it has no suffix of a checkpoint."""
+    if str(name).endswith((SUFFIX, CKPT)):
         return Path(name)
-    return Path(name + SUFFIX)
+    return Path(f"{name}{SUFFIX}")
+
+
+def check_format(function: str, format: Any) -> None:
+    """Raises ValueError for a format that is none."""
+    if format not in FORMATS:
+        raise ApiValueError(f"{function}: format {format!r} is not one of 'ckpt', 'safetensors'")
+
+
+def _check_options(function: str, key: Any, others: Mapping[str, Any]) -> None:
+    if key is not None:
+        raise ApiValueError(f"{function}: encryption is not supported")
+    for name, value in others.items():
+        if name not in ("incremental", "global_step_num", "remove_redundancy"):
+            raise ApiTypeError(f"{function} has no argument {name!r}")
+        if value:
+            say_once(f"{function} {name}", f"{function}({name}={value!r}) changes nothing here")
 
 
 def _prefixes(prefix: Any) -> tuple[str, ...]:

@@ -35,13 +35,27 @@ class Training:
         self._length = length
         self._together = together
         self._columns = columns
+        self._reading: Any = None
+        self._done = 0
         self._endless = chain.from_iterable(self._pass() for _ in count()) if goes_on else None
+
+    def begun(self, done: int) -> None:
+        """The next epoch has `done` steps behind it: an earlier run has made them."""
+        self._done = done
+
+    @property
+    def position(self) -> int | None:
+        """How many rows of the data set were read since its beginning; None where nobody counts."""
+        if not isinstance(self._reading, DatasetIterator):
+            return None
+        return self._reading.epoch * self._dataset.get_dataset_size() + self._reading.row
 
     def _pass(self) -> Iterator[Any]:
         """The rows of one pass over the data set. Raises ValueError for one that does not fit the network."""
         rows = self._dataset.create_tuple_iterator(num_epochs=1)
         if launch.shows_types_only() and isinstance(rows, DatasetIterator):
             rows.glance()
+        self._reading = rows
         for row in rows:
             if self._columns and len(row) != self._columns:
                 raise ApiValueError(
@@ -57,8 +71,9 @@ class Training:
         self._network.set_train(True)
         bar.begin(f"epoch {number}/{param.epoch_num}", self._length)
         listeners.tell("on_train_epoch_begin")
-        rows = self._pass() if self._endless is None else islice(self._endless, self._length)
-        done = 0
+        done, self._done = self._done, 0
+        rows = self._pass() if self._endless is None else islice(self._endless, self._length - done)
+        param.dataset_position = self.position
         for row in rows:
             param.cur_step_num += self._together
             param.train_dataset_element = row
@@ -72,6 +87,7 @@ class Training:
                 bar.show(done + taken)
             param.cur_step_num -= self._together - taken
             param.net_outputs = outputs
+            param.dataset_position = self.position
             done += taken
             listeners.tell("on_train_step_end")
             bar.show(done)

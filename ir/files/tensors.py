@@ -7,10 +7,10 @@ Every element type that mspc knows is read as it was written, BFloat16 as the ty
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 import numpy as np
 
@@ -32,6 +32,12 @@ AT_ONCE = 1 << 24
 """Bytes that are handed to the file together."""
 
 
+class Writer(Protocol):
+    """What bytes can be written to."""
+
+    def write(self, data: Any, /) -> object: ...
+
+
 @dataclass(frozen=True)
 class StoredTensor:
     """A tensor to be written. make: gives its values, when its turn comes."""
@@ -47,13 +53,21 @@ def in_order(tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
     return sorted(tensors, key=lambda tensor: (order.index(tensor.type.dtype.name), tensor.name))
 
 
-def write_tensors(file: BinaryIO, tensors: Sequence[StoredTensor]) -> None:
-    """Write the tensors to a file that is open for writing. Raises OSError; MspcError for a name that the format cannot
-    hold."""
+def write_tensors(file: BinaryIO, tensors: Sequence[StoredTensor], about: Mapping[str, str] | None = None) -> None:
+    """Write the tensors to a file that is open for writing, and in its header what is to be said about it. Raises
+    OSError; MspcError for a name that the format cannot hold."""
     ordered = in_order(tensors)
+    file.write(header_of(ordered, about))
+    for tensor in ordered:
+        write_array(file, np.asarray(tensor.make(), tensor.type.dtype.numpy))
+
+
+def header_of(ordered: Sequence[StoredTensor], about: Mapping[str, str] | None = None) -> bytes:
+    """What stands in a file before its tensors, its own length included. Raises MspcError for a name that the format
+    cannot hold."""
     for tensor in ordered:
         _check_name(tensor.name)
-    header: dict[str, Any] = {}
+    header: dict[str, Any] = {ABOUT_FILE: dict(about)} if about else {}
     offset = 0
     for tensor in ordered:
         type = tensor.type
@@ -64,21 +78,19 @@ def write_tensors(file: BinaryIO, tensors: Sequence[StoredTensor]) -> None:
         offset = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % ALIGNMENT)
-    file.write(len(text).to_bytes(8, "little") + text)
-    for tensor in ordered:
-        _write_array(file, np.asarray(tensor.make(), tensor.type.dtype.numpy))
+    return len(text).to_bytes(8, "little") + text
 
 
-def _write_array(file: BinaryIO, array: Any) -> None:
+def write_array(file: Writer, array: Any, at_once: int = AT_ONCE) -> None:
     """The elements in C order; of an array that lies otherwise only a part is copied at a time."""
     if array.ndim and not array.flags.c_contiguous:
-        rows = max(1, AT_ONCE // max(1, array[:1].nbytes))
+        rows = max(1, at_once // max(1, array[:1].nbytes))
         for start in range(0, len(array), rows):
-            _write_array(file, np.ascontiguousarray(array[start : start + rows]))
+            write_array(file, np.ascontiguousarray(array[start : start + rows]), at_once)
         return
     flat = array.reshape(-1).view(np.uint8)
-    for start in range(0, flat.size, AT_ONCE):
-        file.write(flat[start : start + AT_ONCE].data)
+    for start in range(0, flat.size, at_once):
+        file.write(flat[start : start + at_once].data)
 
 
 def _check_name(name: str) -> None:
@@ -93,6 +105,8 @@ def _check_name(name: str) -> None:
 class TensorFile:
     """A safetensors file that is open for reading; its header is checked, its tensors are read when they are asked for.
 
+    about: what its header says about the file. size: its bytes.
+
     Raises:
         OSError: it cannot be read. ValueError: it is no such file, or damaged.
     """
@@ -105,8 +119,9 @@ class TensorFile:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(size - 8, LONGEST_HEADER):
                 raise ValueError("its header is longer than the file" if size >= 8 else "it is too short")
-            self._entries = _read_header(file.read(length), size - 8 - length)
+            self._entries, self.about = _read_header(file.read(length), size - 8 - length)
         self._start = 8 + length
+        self.size = size
 
     @property
     def names(self) -> list[str]:
@@ -117,6 +132,10 @@ class TensorFile:
         """The type of a tensor. Raises KeyError."""
         return self._entries[name][0]
 
+    def place(self, name: str) -> int:
+        """The byte of the file at which a tensor begins. Raises KeyError."""
+        return self._start + self._entries[name][1]
+
     def read(self, name: str, where: tuple[slice, ...] = ()) -> Any:
         """A tensor, or a part of one, as an array of its own. Raises OSError."""
         type, offset = self._entries[name]
@@ -126,8 +145,9 @@ class TensorFile:
         return np.array(np.asarray(whole).reshape(type.shape)[where], order="C")
 
 
-def _read_header(text: bytes, size: int) -> dict[str, tuple[TensorType, int]]:
-    """Type and place of every tensor; the tensors fill the `size` bytes behind the header, without gaps."""
+def _read_header(text: bytes, size: int) -> tuple[dict[str, tuple[TensorType, int]], dict[str, str]]:
+    """Type and place of every tensor, and what is said about the file; the tensors fill the `size` bytes behind the
+    header, without gaps."""
     try:
         header = json.loads(text.decode(), object_pairs_hook=_without_repeats)
     except RecursionError:
@@ -137,7 +157,7 @@ def _read_header(text: bytes, size: int) -> dict[str, tuple[TensorType, int]]:
     if not isinstance(header, dict):
         raise ValueError("its header is no object")
     entries = cast(dict[str, Any], header)
-    entries.pop(ABOUT_FILE, None)
+    about = entries.pop(ABOUT_FILE, None)
     found: dict[str, tuple[TensorType, int]] = {}
     places: list[tuple[int, int, str]] = []
     for name, entry in entries.items():
@@ -151,7 +171,8 @@ def _read_header(text: bytes, size: int) -> dict[str, tuple[TensorType, int]]:
         at = end
     if at != size:
         raise ValueError(f"its tensors take {at} bytes, and {size} are there")
-    return found
+    said = cast(dict[str, Any], about) if isinstance(about, dict) else {}
+    return found, {key: value for key, value in said.items() if isinstance(value, str)}
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from mspc.api.train.metrics.counted import Precision as Precision
 from mspc.api.train.metrics.curves import ROC as ROC
 from mspc.api.train.metrics.counted import Recall as Recall
 from mspc.api.train.monitored import ReduceLROnPlateau as ReduceLROnPlateau
+from mspc.api.train.resume import Resumed as Resumed
 from mspc.api.train.listening import RunContext as RunContext
 from mspc.api.amp import StaticLossScaler as StaticLossScaler
 from mspc.api.train.history import SummaryCollector as SummaryCollector
@@ -38,6 +39,7 @@ from mspc.api.train.metrics.accuracy import Top1CategoricalAccuracy as Top1Categ
 from mspc.api.train.metrics.accuracy import Top5CategoricalAccuracy as Top5CategoricalAccuracy
 from mspc.api.train.metrics.accuracy import TopKCategoricalAccuracy as TopKCategoricalAccuracy
 from mspc.api.amp import all_finite as all_finite
+from mspc.api.train.serialization import async_ckpt_thread_status as async_ckpt_thread_status
 from mspc.api.train.metrics.curves import auc as auc
 from mspc.api.amp import auto_mixed_precision as auto_mixed_precision
 from mspc.api.amp import build_train_network as build_train_network
@@ -48,9 +50,11 @@ from mspc.api.train.metrics.factory import get_metrics as get_metrics
 from mspc.api.amp import get_white_list as get_white_list
 from mspc.api.amp import init_status as init_status
 from mspc.api.train.serialization import load_checkpoint as load_checkpoint
+from mspc.api.train.serialization import load_checkpoint_async as load_checkpoint_async
 from mspc.api.train.serialization import load_param_into_net as load_param_into_net
 from mspc.api.train.metrics.factory import names as names
 from mspc.api.train.metrics.metric import rearrange_inputs as rearrange_inputs
+from mspc.api.train.resume import resume_training as resume_training
 from mspc.api.train.serialization import save_checkpoint as save_checkpoint
 from mspc.train import amp as amp
 from mspc.train import callback as callback

@@ -1,6 +1,6 @@
 # Made by `make goldens`.
 from mspc.api.train.listening import Callback as Callback
-from mspc.api.train.checkpointing import CheckpointConfig as CheckpointConfig
+from mspc.api.train.checkpoint_config import CheckpointConfig as CheckpointConfig
 from mspc.api.train.monitored import EarlyStopping as EarlyStopping
 from mspc.api.train.history import History as History
 from mspc.api.train.history import LambdaCallback as LambdaCallback

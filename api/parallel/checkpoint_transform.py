@@ -1,0 +1,359 @@
+"""Checkpoints of one strategy for another: whole folders, rank by rank, or straight into a network."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mspc.api.common.parameter import Parameter
+from mspc.api.common.stored_value import StoredValue
+from mspc.api.common.tensor import Tensor
+from mspc.api.context import freeze
+from mspc.api.errors import ApiKeyError, ApiTypeError, ApiValueError
+from mspc.api.nn.cell import Cell
+from mspc.api.parallel.auto_parallel import AutoParallel
+from mspc.api.setting import say_once
+from mspc.api.train.serialization import load_param_into_net
+from mspc.checkpoint.cuts import layout_of
+from mspc.checkpoint.opening import open_checkpoint
+from mspc.checkpoint.reading import Checkpoint
+from mspc.checkpoint.sliced import (
+    FORMATS,
+    check_divides,
+    in_threads,
+    layouts_in,
+    layouts_of,
+    needed_ranks,
+    open_slices,
+    rank_folders,
+    ranks_of,
+    write_part,
+)
+from mspc.checkpoint.strategy_file import ParameterCut, StrategyFile, read_restore_ranks, read_strategies
+from mspc.ir.diagnostics import MspcError
+
+__all__ = [
+    "build_searched_strategy", "load_distributed_checkpoint", "merge_sliced_parameter", "rank_list_for_transform",
+    "restore_group_info_list", "transform_checkpoint_by_rank", "transform_checkpoints",
+]  # fmt: skip
+
+
+class Row:
+    """A row of integers, as MindSpore's strategies have them: `dim`."""
+
+    def __init__(self, numbers: Any) -> None:
+        self.dim = list(numbers)
+
+
+class ParallelLayouts:
+    """How a parameter was cut, under the names of MindSpore's strategy files."""
+
+    def __init__(self, cut: ParameterCut) -> None:
+        self.cut = cut
+        single = all(len(axes) < 2 for axes in cut.tensor_map)
+        flat = [axes[0] if axes else -1 for axes in cut.tensor_map] if single else []
+        self.dev_matrix = [Row(cut.device_matrix)]
+        self.tensor_map = [Row(flat)] if single else [Row(list(axes) or [-1]) for axes in cut.tensor_map]
+        self.param_split_shape = [Row(cut.split_shape)]
+        self.indices_offset = [Row(cut.offsets)]
+        self.field = cut.field_size
+        self.opt_weight_shard_step = cut.optimizer_step
+        self.opt_weight_shard_size = cut.optimizer_size
+
+
+def build_searched_strategy(strategy_filename: str) -> dict[str, ParallelLayouts]:
+    """How every parameter was cut, from a strategy file. Raises TypeError, or ValueError for no strategy file."""
+    path = _path("build_searched_strategy", "strategy_filename", strategy_filename)
+    return {name: ParallelLayouts(cut) for name, cut in read_strategies(path).parameters.items()}
+
+
+def restore_group_info_list(group_info_file_name: str) -> list[int]:
+    """The ranks that hold the same as the one that wrote a file of groups. Raises TypeError, or ValueError for no such
+    file."""
+    return read_restore_ranks(_path("restore_group_info_list", "group_info_file_name", group_info_file_name))
+
+
+def merge_sliced_parameter(sliced_parameters: Any, strategy: Mapping[str, Any] | None = None) -> Parameter:
+    """The whole parameter of the slices of all ranks, in their order.
+
+    Args:
+        strategy: what `build_searched_strategy` returns; without it the slices stand one behind another in dimension 0.
+
+    Raises:
+        TypeError, ValueError: the slices do not fit each other or the strategy. KeyError: the strategy lacks the
+            parameter.
+    """
+    name = "merge_sliced_parameter"
+    if not isinstance(sliced_parameters, list) or not all(isinstance(p, Parameter) for p in sliced_parameters):
+        raise ApiTypeError(f"{name} takes a list of Parameters, not {type(sliced_parameters).__name__}")
+    if not sliced_parameters:
+        raise ApiValueError(f"{name}: there is no slice")
+    first = sliced_parameters[0]
+    for index, other in enumerate(sliced_parameters):
+        if other.name != first.name or other.shape[1:] != first.shape[1:] or other.ndim != first.ndim:
+            raise ApiValueError(
+                f"{name}: slice {index} is '{other.name}' of shape {other.shape}, slice 0 '{first.name}' of "
+                f"{first.shape}"
+            )
+    arrays = [parameter.asnumpy() for parameter in sliced_parameters]
+    whole = np.concatenate(arrays) if strategy is None else _merged(first.name, arrays, strategy)
+    return Parameter(Tensor.from_array(whole), first.name, first.requires_grad, first.layerwise_parallel)
+
+
+def _merged(name: str, arrays: list[np.ndarray], strategy: Mapping[str, Any]) -> np.ndarray:
+    if not isinstance(strategy, Mapping):
+        raise ApiTypeError(f"merge_sliced_parameter: strategy must be a dict, not {type(strategy).__name__}")
+    if name not in strategy:
+        raise ApiKeyError(f"merge_sliced_parameter: the strategy has no parameter '{name}'")
+    layout = layout_of(name, _cut(name, strategy[name]))
+    if layout.ranks != len(arrays):
+        raise ApiValueError(
+            f"merge_sliced_parameter: the strategy has {layout.ranks} ranks, there are {len(arrays)} slices"
+        )
+    if len({array.shape for array in arrays}) > 1 or len(layout.dims) != arrays[0].ndim:
+        raise ApiValueError(f"merge_sliced_parameter: slices of '{name}' do not have the shape that the strategy says")
+    shape = tuple(n * c for n, c in zip(arrays[0].shape, layout.strategy, strict=True))
+    whole = np.empty(shape, arrays[0].dtype)
+    for rank, array in enumerate(arrays):
+        whole[layout.slices_for(rank, shape)] = array
+    return whole
+
+
+def _cut(name: str, given: Any) -> ParameterCut:
+    """A parameter's cut out of what a script hands over."""
+    if isinstance(given, ParallelLayouts):
+        return given.cut
+    try:
+        matrix, maps = list(given.dev_matrix[0].dim), [list(row.dim) for row in given.tensor_map]
+        axes = [(a,) if a >= 0 else () for a in maps[0]] if len(maps) == 1 else [
+            tuple(a for a in row if a >= 0) for row in maps if row
+        ]  # fmt: skip
+        return ParameterCut(
+            tuple(matrix), tuple(axes), int(given.opt_weight_shard_step), int(given.opt_weight_shard_size)
+        )
+    except (AttributeError, IndexError, TypeError, ValueError):
+        raise ApiValueError(
+            f"the strategy of '{name}' is {given!r}, not what build_searched_strategy returns"
+        ) from None
+
+
+def rank_list_for_transform(rank_id: int, src_strategy_file: Any = None, dst_strategy_file: Any = None) -> list[int]:
+    """The ranks, descending, whose checkpoints hold what `rank_id` needs under another strategy.
+
+    Args:
+        src_strategy_file, dst_strategy_file: None for a network that is not cut.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong kind, or no strategy file.
+    """
+    name = "rank_list_for_transform"
+    _rank(name, rank_id)
+    if src_strategy_file is None:
+        return [0]
+    source = layouts_in(_path(name, "src_strategy_file", src_strategy_file))
+    target = layouts_in(_optional(name, "dst_strategy_file", dst_strategy_file))
+    if not source:
+        raise ApiValueError(f"{name}: {src_strategy_file} says nothing of any parameter")
+    return needed_ranks(rank_id % ranks_of(target), source, target)[::-1]
+
+
+def transform_checkpoint_by_rank(
+    rank_id: int, checkpoint_files_map: Mapping[int, str], save_checkpoint_file_name: str,
+    src_strategy_file: Any = None, dst_strategy_file: Any = None,
+) -> None:  # fmt: skip
+    """Write what one rank needs under another strategy.
+
+    Args:
+        checkpoint_files_map: files of the ranks that `rank_list_for_transform` lists. save_checkpoint_file_name: ends
+            in `.ckpt` or `.safetensors`.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong kind. MspcError: a file is missing or damaged, or does not
+            fit.
+    """
+    name = "transform_checkpoint_by_rank"
+    _rank(name, rank_id)
+    if not isinstance(checkpoint_files_map, Mapping) or not checkpoint_files_map:
+        raise ApiTypeError(f"{name}: checkpoint_files_map must be a dict of files by rank")
+    path = _path(name, "save_checkpoint_file_name", save_checkpoint_file_name)
+    format = path.suffix[1:]
+    if format not in FORMATS:
+        raise ApiValueError(
+            f"{name}: save_checkpoint_file_name {save_checkpoint_file_name!r} ends in neither .ckpt nor .safetensors"
+        )
+    source = layouts_in(_optional(name, "src_strategy_file", src_strategy_file))
+    target = layouts_in(_optional(name, "dst_strategy_file", dst_strategy_file))
+    files = {_rank(name, rank): _path(name, "file", file) for rank, file in checkpoint_files_map.items()}
+    opened = open_slices(files, source)
+    check_divides(opened, target)
+    write_part(opened, target, rank_id, path, format)
+
+
+def transform_checkpoints(
+    src_checkpoints_dir: str, dst_checkpoints_dir: str, ckpt_prefix: str, src_strategy_file: Any = None,
+    dst_strategy_file: Any = None, process_num: int = 1, output_format: str = "ckpt",
+    on_rank: Callable[[int, int], object] = lambda done, ranks: None,
+) -> None:  # fmt: skip
+    """Write a checkpoint again as another strategy cuts it: `DST/rank_R/PREFIX R.FORMAT`, for one rank without a
+    strategy file.
+
+    Args:
+        src_checkpoints_dir: a folder with `rank_0`, `rank_1`, ..., of each of which the last file counts; or the
+            folder of a set. process_num: ranks that are written at a time, by threads. on_rank: told of (ranks that
+            are written, ranks).
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong kind, or a strategy file does not fit. MspcError: a file is
+            missing or damaged, or cannot be written.
+    """
+    name = "transform_checkpoints"
+    folder, out = (_path(name, "folder", given) for given in (src_checkpoints_dir, dst_checkpoints_dir))
+    if not isinstance(ckpt_prefix, str) or not re.fullmatch(r"[^/\0]*", ckpt_prefix):
+        raise ApiValueError(f"{name}: ckpt_prefix {ckpt_prefix!r} must be a string without '/'")
+    if type(process_num) is not int or process_num < 1:
+        raise ApiValueError(f"{name}: process_num {process_num!r} must be a positive integer")
+    if output_format not in FORMATS:
+        raise ApiValueError(f"{name}: output_format {output_format!r} is not one of 'ckpt', 'safetensors'")
+    source = layouts_in(_optional(name, "src_strategy_file", src_strategy_file))
+    target = layouts_in(_optional(name, "dst_strategy_file", dst_strategy_file))
+    opened = open_folder(folder, source)
+    check_divides(opened, target)
+    ranks = ranks_of(target)
+
+    def writer(rank: int) -> Callable[[], None]:
+        path = out / f"rank_{rank}" / f"{ckpt_prefix}{rank}.{output_format}"
+        return lambda: write_part(opened, target, rank, path, output_format)
+
+    in_threads([writer(rank) for rank in range(ranks)], process_num, lambda done: on_rank(done, ranks))
+
+
+def open_folder(folder: Path, layouts: Mapping[str, Any]) -> Checkpoint:
+    """The checkpoint of a folder: a set, or files of all ranks in folders of their own. Raises MspcError."""
+    if not os.path.isdir(folder):
+        raise MspcError(f"there is no folder {str(folder)!r}")
+    if any(p.is_dir() and re.fullmatch(r"rank_\d+", p.name) for p in folder.iterdir()):
+        paths = dict(rank_folders(folder))
+        ranks = ranks_of(layouts)
+        missing = [rank for rank in range(ranks) if rank not in paths]
+        if missing:
+            raise MspcError(f"{folder} has no checkpoint of rank {missing[0]}; the strategy file has {ranks} ranks")
+        return open_slices({rank: path for rank, path in paths.items() if rank < max(ranks, 1)}
+                           if layouts else paths, layouts, str(folder))  # fmt: skip
+    return open_checkpoint(folder)
+
+
+def load_distributed_checkpoint(
+    network: Any, checkpoint_filenames: Any = None, predict_strategy: Any = None, train_strategy_filename: Any = None,
+    strict_load: bool = False, dec_key: Any = None, dec_mode: str = "AES-GCM", format: str = "ckpt",
+    unified_safetensors_dir: Any = None, dst_safetensors_dir: Any = None, rank_id: int | None = None,
+    output_format: str = "safetensors", name_map: Mapping[str, str] | None = None, max_process_num: int = 64,
+    return_param_dict: bool = False,
+) -> Any:  # fmt: skip
+    """Load a checkpoint that ranks have written in slices into a network; every rank reads what it needs, once its
+    network is compiled.
+
+    Args:
+        network: a Cell; None writes files for `predict_strategy` instead. checkpoint_filenames: one for every rank, in
+            order. predict_strategy: a strategy file, needed without a network; else layouts are those of the network.
+        train_strategy_filename: how the files are cut; where it is not given `strategy_ckpt_load_file` of the context,
+            or the file of an AutoParallel network. Safetensors of mspc need none.
+        format: "ckpt" takes `checkpoint_filenames`, "safetensors" `unified_safetensors_dir`: a set, or sharded
+            safetensors. name_map: names by names of the checkpoint.
+        dst_safetensors_dir, rank_id, output_format, max_process_num: where, for which rank, in which format, and for
+            how many ranks at a time files are written.
+
+    Returns:
+        True; with `return_param_dict` the parameters by name.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong kind, or does not fit. MspcError: a file is missing or
+            damaged.
+    """
+    name = "load_distributed_checkpoint"
+    if format not in FORMATS or output_format not in FORMATS:
+        raise ApiValueError(f"{name}: format {format!r} and output_format {output_format!r} must be 'ckpt' or "
+                            "'safetensors'")  # fmt: skip
+    if dec_key is not None:
+        raise ApiValueError(f"{name}: encryption is not supported")
+    source = _distributed(name, network, checkpoint_filenames, train_strategy_filename, format, unified_safetensors_dir)
+    renamed = {(name_map or {}).get(key, key): stored for key, stored in source.tensors.items()}
+    source = Checkpoint(source.name, source.files, renamed, source.state, source.texts)
+    if network is None:
+        return _write_all(name, source, predict_strategy, dst_safetensors_dir, rank_id, output_format, max_process_num)
+    if not isinstance(network, Cell):
+        raise ApiTypeError(f"{name}: network must be a Cell, not {type(network).__name__}")
+    if predict_strategy is not None:
+        say_once(
+            f"{name} predict_strategy",
+            f"{name}: predict_strategy changes nothing here: every rank reads the slices that the network has on it",
+        )
+    found = {key: Parameter(Tensor(StoredValue(source, key)), key) for key in source.tensors}
+    missing, _ = load_param_into_net(network, found, strict_load)
+    if missing:
+        say_once(f"{name} missing", f"{name}: the checkpoint has no {', '.join(missing[:5])}; these keep their values")
+    return found if return_param_dict else True
+
+
+def _strategy_of(network: Any) -> str | None:
+    """The strategy file that the context, or an AutoParallel network, names."""
+    found = freeze(network)
+    written = found.strategy_save_file or found.strategy_ckpt_save_file if isinstance(network, AutoParallel) else ""
+    return found.strategy_load_file or found.strategy_ckpt_load_file or (os.path.isfile(written) and written) or None
+
+
+def _distributed(name: str, network: Any, files: Any, strategy: Any, format: str, folder: Any) -> Checkpoint:
+    if format == "safetensors":
+        if folder is None:
+            raise ApiValueError(f"{name}: format 'safetensors' needs unified_safetensors_dir")
+        for key, value in (("checkpoint_filenames", files), ("train_strategy_filename", strategy)):
+            if value is not None:
+                raise ApiValueError(f"{name}: {key} goes with format 'ckpt', not with unified_safetensors_dir")
+        return open_checkpoint(_path(name, "unified_safetensors_dir", folder))
+    if not isinstance(files, (list, tuple)) or not files:
+        raise ApiTypeError(f"{name}: checkpoint_filenames must be a list of files, one for every rank")
+    paths = {rank: _path(name, "checkpoint_filenames", file) for rank, file in enumerate(files)}
+    layouts = layouts_in(_optional(name, "train_strategy_filename", strategy or _strategy_of(network)))
+    if layouts and ranks_of(layouts) != len(paths):
+        raise ApiValueError(f"{name}: the strategy file has {ranks_of(layouts)} ranks, there are {len(paths)} files")
+    return open_slices(paths, layouts)
+
+
+def _write_all(
+    name: str, source: Checkpoint, strategy: Any, out: Any, rank_id: int | None, format: str, at_once: int
+) -> bool:
+    if out is None:
+        raise ApiValueError(f"{name}: without a network dst_safetensors_dir must say where to write")
+    if isinstance(strategy, Mapping):
+        layouts = layouts_of(StrategyFile(parameters={key: _cut(key, value) for key, value in strategy.items()}))
+    else:
+        layouts = layouts_in(_optional(name, "predict_strategy", strategy))
+    check_divides(source, layouts)
+    folder = _path(name, "dst_safetensors_dir", out)
+
+    def writer(rank: int) -> Callable[[], None]:
+        return lambda: write_part(source, layouts, rank, folder / f"rank_{rank}" / f"net.{format}", format)
+
+    ranks = range(ranks_of(layouts)) if rank_id is None else [_rank(name, rank_id)]
+    in_threads([writer(rank) for rank in ranks], min(at_once, 4), lambda done: None)
+    return True
+
+
+def _rank(name: str, rank: Any) -> int:
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
+        raise ApiTypeError(f"{name}: a rank is an integer from 0 on, not {rank!r}")
+    return rank
+
+
+def _path(name: str, what: str, given: Any) -> Path:
+    if not isinstance(given, (str, os.PathLike)):
+        raise ApiTypeError(f"{name}: {what} must be a string, not {type(given).__name__}")
+    return Path(given)
+
+
+def _optional(name: str, what: str, given: Any) -> Path | None:
+    return None if given is None else _path(name, what, given)

@@ -1,0 +1,133 @@
+"""Going on from the newest checkpoint of a run, as if it had never ended."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mspc.api import launch, state
+from mspc.api.common.parameter import Parameter
+from mspc.api.common.stored_value import StoredValue
+from mspc.api.common.tensor import Tensor
+from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
+from mspc.api.nn.cell import Cell
+from mspc.api.train.model import Model
+from mspc.api.train.run_state import restore
+from mspc.api.train.serialization import MOST_LISTED, load_param_into_net
+from mspc.api.train.several_ranks import share_a_run
+from mspc.checkpoint.opening import open_checkpoint, own_state
+from mspc.checkpoint.reading import Checkpoint
+from mspc.checkpoint.sets import Found, find_sets
+from mspc.ir.diagnostics import MspcError
+
+__all__ = ["Resumed", "resume_training"]
+
+FINDS = "looks for the newest checkpoint"
+TOGETHER = "all ranks go on from one checkpoint: call resume_training on every rank"
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Where a run goes on.
+
+    epoch, step: the last step that was saved; 0 for a run that begins. initial_epoch: for Model.train: epochs that are
+    done. total_step: steps in all. file: the checkpoint, "" where there was none.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    initial_epoch: int = 0
+    total_step: int = 0
+    file: str = ""
+
+
+def resume_training(
+    network: Any, directory: Any = ".", prefix: str = "CKP", train_dataset: Any = None, checkpoint: Any = None
+) -> Resumed:
+    """Load the newest whole checkpoint that `ModelCheckpoint(prefix, directory)` has written, if there is one.
+
+    Parameters, states of the optimizer, counters and the loss scale, random numbers and the data set's position are
+    those of the moment at which it was saved. Every rank reads its slices, whatever ranks and strategies wrote them.
+    The run goes on with `model.train(epochs, data, ..., initial_epoch=resumed.initial_epoch)`.
+
+    Args:
+        network: the Model, or the training network. directory, prefix: where the checkpoints are.
+        train_dataset: is read on from where it was. checkpoint: this one, not the newest.
+
+    Returns:
+        where the run stands.
+
+    Raises:
+        ValueError: the checkpoint is of another network; all names and shapes that differ are listed.
+        MspcError: the checkpoint is damaged. TypeError: an argument is of the wrong kind.
+    """
+    target = network.train_network if isinstance(network, Model) else network
+    if not isinstance(target, Cell):
+        raise ApiTypeError(f"resume_training takes a Model or a Cell, not {type(network).__name__}")
+    if not isinstance(prefix, str):
+        raise ApiTypeError(f"resume_training: prefix must be a string, not {prefix!r}")
+    folder = Path(str(directory))
+    path = Path(str(checkpoint)) if checkpoint is not None else _newest(folder, prefix, share_a_run(target))
+    if path is None:
+        return Resumed()
+    source = open_checkpoint(path)
+    source.prefer = state.current().rank
+    _load(target, source)
+    done = _restored(source, train_dataset, str(path))
+    state.current().resumed.add((os.path.realpath(folder), prefix))
+    return done
+
+
+def _newest(folder: Path, prefix: str, together: bool) -> Path | None:
+    """The newest checkpoint that all ranks see."""
+    found: list[Found] = find_sets(folder, prefix)
+    last = found[-1].sequence if found else 0
+    if together:
+        last = int(min(launch.launcher().of_all_ranks(float(last), FINDS, TOGETHER)))
+    fitting = [entry.path for entry in found if entry.sequence == last]
+    if last and not fitting:
+        raise MspcError(
+            f"resume_training: rank {state.current().rank} finds no checkpoint number {last} in {folder}",
+            notes=["ranks with folders of their own must all have saved it; give `checkpoint`"],
+        )
+    return fitting[-1] if fitting else None
+
+
+def _load(network: Cell, source: Checkpoint) -> None:
+    """Raises ValueError where the checkpoint is of another network."""
+    values = {name: Parameter(Tensor(StoredValue(source, name)), name) for name in source.tensors}
+    wanted = {parameter.name: parameter for parameter in network.get_parameters()}
+    wrong = [f"it has no parameter '{name}'" for name in wanted if name not in values]
+    wrong += [
+        f"parameter '{name}' has shape {parameter.shape}, in the checkpoint {values[name].shape}"
+        for name, parameter in wanted.items()
+        if name in values and values[name].shape != parameter.shape
+    ]
+    if not wrong:
+        load_param_into_net(network, {name: values[name] for name in wanted})
+        return
+    unknown = [name for name in values if name not in wanted]
+    wrong += [f"the network has no parameter '{name}'" for name in unknown]
+    more = [f"and {len(wrong) - MOST_LISTED} more"] if len(wrong) > MOST_LISTED else []
+    raise ApiValueError(
+        f"resume_training: {source.name} is a checkpoint of another network", [*wrong[:MOST_LISTED], *more]
+    )
+
+
+def _restored(source: Checkpoint, dataset: Any, file: str) -> Resumed:
+    saved: Any = source.state
+    if not saved:
+        raise ApiRuntimeError(
+            f"resume_training: {file} does not say where its run stood", ["load it with load_checkpoint"]
+        )
+    try:
+        restore(saved, own_state(source, state.current().rank))
+        epoch, step, batches, total = (int(saved[key]) for key in ("epoch", "step", "batches", "total_step"))
+        position = saved["data"]
+        if dataset is not None and position is not None:
+            dataset.set_init_step(int(position))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise MspcError(f"resume_training: the state of the run in {file} is damaged: {error}") from None
+    return Resumed(epoch, step, epoch if step == batches else epoch - 1, total, file)

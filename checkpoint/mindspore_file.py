@@ -1,0 +1,205 @@
+"""MindSpore's `.ckpt` files, read and written: parameters by name as messages of Protocol Buffers.
+
+The format, as MindSpore 2.10 has it (`mindspore.train.checkpoint_pb2`): `Checkpoint` has `Value`s in field 1; a `Value`
+the name in field 1 and a tensor in field 2; a tensor its sizes in field 1, the name of its element type in field 2 and
+its bytes in field 3. A tensor of more than 512 MiB stands there in several values of one name, one behind another. A
+text is a "tensor" of type "str" in UTF-32. A file may end in `crc_num` and the CRC-32 of what stands before in ten
+bytes. Tensors are found by walking from length to length; their bytes are read when they are asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from mspc.checkpoint.checksum import AT_ONCE
+from mspc.checkpoint.files import Files
+from mspc.checkpoint.pieces import Piece, whole_box
+from mspc.checkpoint.reading import Checkpoint, Stored
+from mspc.checkpoint.wire import BYTES, Field, fields, integers, put_head, put_integer, put_text, text
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.regular import check_regular
+from mspc.ir.files.whole import reason_of, shown_path
+from mspc.ir.types import DTYPES, TensorType
+
+MARK = b"crc_num"
+TRAILER = len(MARK) + 10
+MOST_IN_A_VALUE = 512 << 20
+MOST_VALUES = 1 << 20
+TEXT = "str"
+VALUE, NAME, TENSOR, MAP = 1, 1, 2, 3
+SIZES, TYPE, CONTENT = 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is written: a tensor, whose values are made when its turn comes, or a text."""
+
+    name: str
+    type: TensorType | None
+    make: Callable[[], Any]
+
+
+@dataclass
+class _Value:
+    """A tensor while its file is walked through."""
+
+    type: str
+    sizes: tuple[int, ...]
+    segments: list[tuple[int, int]]
+
+
+def write_file(file: BinaryIO, entries: Sequence[Entry], crc_check: bool = False) -> None:
+    """Write tensors and texts to a file that is open for writing, in their order; with `crc_check` a checksum at its
+    end. Raises OSError, and MspcError for a name that is no text."""
+    crc = 0
+
+    def put(data: Any) -> None:
+        nonlocal crc
+        file.write(data)
+        if crc_check:
+            crc = zlib.crc32(data, crc)
+
+    for entry in entries:
+        try:
+            entry.name.encode()
+        except UnicodeEncodeError:
+            raise MspcError(f"a tensor called {entry.name!r} cannot be stored: its name is no text") from None
+        if entry.type is None:
+            content = str(entry.make()).encode("utf-32-le")
+            put(_head(entry.name, TEXT, (0,), len(content)) + content)
+            continue
+        array = np.ascontiguousarray(np.asarray(entry.make(), entry.type.dtype.numpy))
+        flat = array.reshape(-1).view(np.uint8)
+        most = MOST_IN_A_VALUE // array.itemsize * array.itemsize
+        for begin in range(0, max(1, flat.size), most):
+            part = flat[begin : begin + most]
+            put(_head(entry.name, entry.type.dtype.name, entry.type.shape, part.size))
+            for first in range(0, part.size, AT_ONCE):
+                put(part[first : first + AT_ONCE].data)
+        del array, flat
+    if crc_check:
+        file.write(MARK + crc.to_bytes(10, "big"))
+
+
+def _head(name: str, type: str, sizes: Sequence[int], length: int) -> bytes:
+    """Everything of a value that stands before its content."""
+    about = b"".join(put_integer(SIZES, n) for n in sizes) + put_text(TYPE, type) + put_head(CONTENT, length)
+    tensor = put_head(TENSOR, len(about) + length) + about
+    tag = put_text(NAME, name)
+    return put_head(VALUE, len(tag) + len(tensor) + length) + tag + tensor
+
+
+def open_file(path: Path, crc_check: bool = False) -> Checkpoint:
+    """Open a file.
+
+    Args:
+        crc_check: compare the checksum at its end; a file without one is refused.
+
+    Raises:
+        MspcError: there is no such file, it is none of MindSpore's, or damaged.
+    """
+    try:
+        check_regular(path)
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if not size:
+                raise ValueError("it is empty")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                end = _checked_end(data, size, crc_check)
+                values = _values(data, end)
+                texts = {n: _text(data, v) for n, v in values.items() if v.type == TEXT}
+    except FileNotFoundError:
+        raise MspcError(f"there is no checkpoint {str(path)!r}") from None
+    except OSError as error:
+        raise MspcError(f"cannot read the checkpoint {str(path)!r}: {reason_of(error)}") from None
+    except ValueError as error:
+        raise MspcError(f"{str(path)!r} is no checkpoint of MindSpore's format: {error}") from None
+    try:
+        tensors = {name: _stored(name, value) for name, value in values.items() if value.type != TEXT}
+    except ValueError as error:
+        raise MspcError(f"{str(path)!r} is damaged: {error}") from None
+    return Checkpoint(shown_path(path), Files([path], [size]), tensors, texts=texts)
+
+
+def _checked_end(data: Any, size: int, crc_check: bool) -> int:
+    """Where the messages end. Raises ValueError where the checksum behind them is wrong, or there should be one."""
+    if size < TRAILER or data[size - TRAILER : size - TRAILER + len(MARK)] != MARK:
+        if crc_check:
+            raise ValueError("crc_check is asked for, and it ends without a checksum")
+        return size
+    end = size - TRAILER
+    if crc_check:
+        crc = 0
+        for first in range(0, end, AT_ONCE):
+            crc = zlib.crc32(data[first : min(end, first + AT_ONCE)], crc)
+        wanted = int.from_bytes(data[end + len(MARK) : size], "big")
+        if crc != wanted:
+            raise ValueError(f"its CRC-32 is {crc:08x}, and {wanted:08x} was written")
+    return end
+
+
+def _values(data: Any, end: int) -> dict[str, _Value]:
+    found: dict[str, _Value] = {}
+    last = ""
+    for count, value in enumerate(fields(data, 0, end)):
+        if value.number != VALUE or value.kind != BYTES or count >= MOST_VALUES:
+            raise ValueError(f"field {value.number} before byte {value.begin} is no value")
+        name, part = _value(data, value)
+        known = found.get(name)
+        if known is None:
+            found[name] = part
+        elif last != name or (known.type, known.sizes) != (part.type, part.sizes):
+            raise ValueError(f"it has {name!r} twice")
+        else:
+            known.segments += part.segments
+        last = name
+    return found
+
+
+def _value(data: Any, value: Field) -> tuple[str, _Value]:
+    name, tensor = None, None
+    for field in fields(data, value.begin, value.end):
+        if field.number == NAME:
+            name = text(data, field)
+        elif field.number == TENSOR and field.kind == BYTES:
+            tensor = field
+        elif field.number == MAP:
+            raise ValueError("it holds a MapParameter, which mspc does not read")
+    if name is None or tensor is None:
+        raise ValueError(f"the value before byte {value.end} has no name or no tensor")
+    sizes: list[int] = []
+    type, content = "", None
+    for field in fields(data, tensor.begin, tensor.end):
+        if field.number == SIZES:
+            sizes += integers(data, field)
+        elif field.number == TYPE:
+            type = text(data, field)
+        elif field.number == CONTENT and field.kind == BYTES:
+            content = (field.begin, field.end - field.begin)
+    if content is None:
+        raise ValueError(f"{name!r} has no content")
+    return name, _Value(type, tuple(sizes), [content])
+
+
+def _stored(name: str, value: _Value) -> Stored:
+    dtype = DTYPES.get(value.type)
+    if dtype is None:
+        raise ValueError(f"mspc does not know the element type {value.type!r} of {name!r}")
+    held = sum(size for _, size in value.segments)
+    shape = () if value.sizes == (0,) and held else value.sizes
+    if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != held:
+        raise ValueError(f"{name!r} of shape {shape} and type {dtype} has {held} bytes")
+    return Stored(TensorType(dtype, shape), (Piece(whole_box(shape), 0, tuple(value.segments)),))
+
+
+def _text(data: Any, value: _Value) -> str:
+    return b"".join(data[begin : begin + size] for begin, size in value.segments).decode("utf-32-le")

@@ -1,0 +1,137 @@
+"""Opens a checkpoint by its name, whatever its format."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mspc.checkpoint.files import Files
+from mspc.checkpoint.hugging_face import HUGGING_FACE_INDEX, open_sharded
+from mspc.checkpoint.index import FORMAT, INDEX, read_index, read_rank_file
+from mspc.checkpoint.mindspore_file import open_file
+from mspc.checkpoint.pieces import extent, whole_box
+from mspc.checkpoint.reading import Checkpoint, Stored
+from mspc.checkpoint.sets import RANK_FILE, newest_of
+from mspc.checkpoint.writing import PLACES
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.regular import check_regular
+from mspc.ir.files.tensors import LONGEST_HEADER, TensorFile
+from mspc.ir.files.whole import reason_of, shown_path
+
+
+def open_tensors(path: Path) -> Checkpoint:
+    """A safetensors file; slices of a set among them know their places.
+
+    Raises:
+        MspcError: there is no such file, or it is no safetensors file.
+    """
+    try:
+        check_regular(path)
+        TensorFile(path)
+    except FileNotFoundError:
+        raise MspcError(f"there is no checkpoint {str(path)!r}") from None
+    except OSError as error:
+        raise MspcError(f"cannot read the checkpoint {str(path)!r}: {reason_of(error)}") from None
+    except ValueError as error:
+        raise MspcError(f"{str(path)!r} is no safetensors file: {error}") from None
+    file = read_rank_file(path)
+    about: Any = file.about
+    state = about.get("state", {})
+    return Checkpoint(
+        shown_path(path), Files([path], [file.size]), file.tensors, state if isinstance(state, dict) else {},
+        texts=about.get("texts", {}), sequence=about.get("sequence", 0) if type(about.get("sequence")) is int else 0,
+    )  # fmt: skip
+
+
+def as_it_lies(checkpoint: Checkpoint) -> Checkpoint:
+    """A file with the slices of one rank as tensors of their own, whatever they are slices of; other checkpoints as
+    they are."""
+    if len(checkpoint.files.paths) > 1 or all(_is_whole(stored) for stored in checkpoint.tensors.values()):
+        return checkpoint
+    tensors = {name: _alone(stored) for name, stored in checkpoint.tensors.items()}
+    return replace(checkpoint, tensors=tensors)
+
+
+def _is_whole(stored: Stored) -> bool:
+    return any(extent(piece.box) == stored.type.shape for piece in stored.pieces)
+
+
+def _alone(stored: Stored) -> Stored:
+    (piece,) = stored.pieces
+    shape = extent(piece.box)
+    return Stored(stored.type.with_shape(shape), (replace(piece, box=whole_box(shape)),))
+
+
+def open_checkpoint(path: Path, crc_check: bool = False) -> Checkpoint:
+    """A checkpoint, whatever its format: a set by its folder or index, the newest checkpoint of a folder, sharded
+    safetensors by their index, a file of MindSpore's, or safetensors.
+
+    Args:
+        crc_check: a file of MindSpore's must have a checksum, which is compared now.
+
+    Raises:
+        MspcError: there is none, or it is damaged.
+    """
+    try:
+        if path.is_dir():
+            return _open_folder(path)
+        if path.suffix == ".json":
+            return open_index(path)
+        if path.suffix == ".ckpt" and path.is_file() and not _is_tensors(path):
+            return open_file(path, crc_check)
+    except OSError as error:
+        raise MspcError(f"cannot read the checkpoint {str(path)!r}: {reason_of(error)}") from None
+    except ValueError:  # characters that no file name holds
+        raise MspcError(f"there is no checkpoint {str(path)!r}") from None
+    return open_tensors(path)
+
+
+def _open_folder(path: Path) -> Checkpoint:
+    for name in (INDEX, HUGGING_FACE_INDEX):
+        if os.path.isfile(path / name):
+            return open_index(path / name)
+    unfinished = [name for name in sorted(os.listdir(path)) if RANK_FILE.fullmatch(name)]
+    if unfinished:
+        raise MspcError(
+            f"{shown_path(path)} is no whole checkpoint: {INDEX} is missing",
+            notes=["the run that wrote it ended before all ranks had written; take the set before it"],
+        )
+    newest = newest_of(path)
+    if newest is not None:
+        return open_checkpoint(newest)
+    single = path / "model.safetensors"
+    if single.is_file():
+        return open_tensors(single)
+    raise MspcError(f"{shown_path(path)} is a folder without a checkpoint: it has no {INDEX}")
+
+
+def open_index(path: Path) -> Checkpoint:
+    """A set, or sharded safetensors as Hugging Face writes them. Raises MspcError."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            is_own = FORMAT in file.read(100)
+    except FileNotFoundError:
+        raise MspcError(f"there is no checkpoint {str(path)!r}") from None
+    return read_index(path) if is_own or path.name == INDEX else open_sharded(path)
+
+
+def _is_tensors(path: Path) -> bool:
+    """Whether a file begins as safetensors do."""
+    with open(path, "rb") as file:
+        begin = file.read(9)
+    return begin[8:] == b"{" and int.from_bytes(begin[:8], "little") <= LONGEST_HEADER
+
+
+def own_state(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:
+    """What the file of a rank says of this rank alone; of the first rank where there is none for it."""
+    paths = checkpoint.files.paths
+    path = paths[rank] if rank < len(paths) else paths[0]
+    try:
+        about = json.loads(TensorFile(path).about.get(PLACES, "{}"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    own = about.get("own") if isinstance(about, dict) else None
+    return own if isinstance(own, dict) else {}

@@ -1,0 +1,66 @@
+"""Files of a checkpoint come into being beside their place, are waited for on the disk, and then get their name."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.beside import new_file, remove, remove_left_over
+from mspc.ir.files.whole import cannot_write
+
+
+def write_synced(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file that is there as a whole or not at all, also after the power fails: its bytes are on the disk before
+    its name, and the name when this returns.
+
+    Raises:
+        MspcError: it cannot be written; what stood there before still does.
+    """
+    try:
+        remove_left_over(path.parent)
+        beside = new_file(path.parent, path.name)
+        with open(beside.descriptor, "wb") as file:
+            try:
+                write(file)
+                file.flush()
+                os.fsync(beside.descriptor)
+                os.replace(beside.path, path)
+            except BaseException:
+                remove(beside.path)
+                raise
+        sync_folder(path.parent)
+    except (OSError, ValueError) as error:
+        raise cannot_write(path, error) from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that has no such call
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def make_synced_folder(folder: Path) -> None:
+    """Make a folder, and those above it, and wait until their names are on the disk. Raises MspcError."""
+    missing: list[Path] = []
+    at = folder
+    while not at.exists() and at != at.parent:
+        missing.append(at)
+        at = at.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for made in missing:
+            sync_folder(made.parent)
+    except FileExistsError:
+        raise MspcError(f"cannot write to {folder}: it is a file") from None
+    except (OSError, ValueError) as error:
+        raise cannot_write(folder, error) from None

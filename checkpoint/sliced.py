@@ -1,0 +1,208 @@
+"""Files with one rank's slices each, put together by what a strategy file says, and written again for other cuts."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mspc.checkpoint.cuts import layout_of
+from mspc.checkpoint.files import Files
+from mspc.checkpoint.mindspore_file import Entry, write_file
+from mspc.checkpoint.opening import open_checkpoint
+from mspc.checkpoint.pieces import Piece, box_at, chosen, extent
+from mspc.checkpoint.publishing import make_synced_folder, write_synced
+from mspc.checkpoint.reading import Checkpoint, Stored
+from mspc.checkpoint.strategy_file import StrategyFile, read_strategies
+from mspc.checkpoint.writing import Slice, write_slices
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.layout import Layout
+from mspc.ir.types import TensorType
+from mspc.sharding.pieces import Box
+
+Layouts = Mapping[str, Layout]
+FORMATS = ("ckpt", "safetensors")
+
+
+def layouts_of(strategies: StrategyFile) -> dict[str, Layout]:
+    """The layouts of a strategy file's parameters. Raises MspcError for pipelines, and cuts that cannot be."""
+    found: dict[str, Layout] = {}
+    for name, cut in strategies.parameters.items():
+        stage, dash, rest = name.partition("-")
+        if dash and stage.isdigit():
+            if stage != "0":
+                raise MspcError(f"the strategy of {rest!r} is of pipeline stage {stage}; pipelines are not supported")
+            name = rest
+        found[name] = layout_of(name, cut)
+    return found
+
+
+def layouts_in(path: Path | None) -> dict[str, Layout]:
+    """The layouts that a strategy file gives, none without a file. Raises MspcError."""
+    return {} if path is None else layouts_of(read_strategies(path))
+
+
+def ranks_of(layouts: Layouts) -> int:
+    """How many ranks there are; 1 where nothing is cut. Raises MspcError where layouts do not agree."""
+    counts = {layout.ranks for layout in layouts.values()}
+    if len(counts) > 1:
+        raise MspcError(f"a strategy file has parameters on {sorted(counts)} ranks; it must be one number")
+    return counts.pop() if counts else 1
+
+
+def open_slices(paths: Mapping[int, Path], layouts: Layouts, name: str = "") -> Checkpoint:
+    """Open files by the ranks that wrote them as one checkpoint.
+
+    Args:
+        layouts: how tensors are cut; those that it does not name are whole in every file. Files that say themselves
+            where their slices belong need none.
+
+    Raises:
+        MspcError: a file is missing or damaged, or does not fit the layouts.
+    """
+    ranks = sorted(paths)
+    opened = [open_checkpoint(paths[rank]) for rank in ranks]
+    tensors: dict[str, Stored] = {}
+    texts: dict[str, str] = {}
+    for number, (rank, part) in enumerate(zip(ranks, opened, strict=True)):
+        texts.update(part.texts)
+        for key, stored in part.tensors.items():
+            found = _placed(key, stored, rank, layouts.get(key), number, paths[rank])
+            known = tensors.get(key)
+            if known is not None and known.type != found.type:
+                raise MspcError(f"{paths[rank]} has {key!r} of {found.type}, other files have {known.type}")
+            tensors[key] = found if known is None else replace(known, pieces=(*known.pieces, *found.pieces))
+    shown = name or f"the checkpoint of {paths[ranks[0]]} and {len(ranks) - 1} more"
+    return Checkpoint(shown, Files([paths[r] for r in ranks], [None] * len(ranks)), tensors, texts=texts,
+                      ranks=len(ranks))  # fmt: skip
+
+
+def _placed(key: str, stored: Stored, rank: int, layout: Layout | None, number: int, path: Path) -> Stored:
+    """A rank's tensor at its place in the whole one."""
+    (piece,) = stored.pieces
+    own = extent(piece.box)
+    if piece.checksum or layout is None:  # the file says where it belongs, or it is whole
+        return replace(stored, pieces=(replace(piece, file=number),))
+    if len(layout.dims) != len(own):
+        raise MspcError(f"{path} has {key!r} of shape {own}, the strategy file cuts {len(layout.dims)} dimensions")
+    if rank >= layout.ranks:
+        raise MspcError(f"{path} is of rank {rank}, the strategy file has {layout.ranks}")
+    whole = tuple(n * c for n, c in zip(own, layout.strategy, strict=True))
+    box = box_at(layout, rank, whole)
+    return Stored(TensorType(stored.type.dtype, whole), (Piece(box, number, piece.segments, piece.checksum),),
+                  str(layout))  # fmt: skip
+
+
+def needed_ranks(rank: int, source: Layouts, target: Layouts) -> list[int]:
+    """The ranks whose files hold what a rank of the target needs, ascending."""
+    found: set[int] = set()
+    for name, layout in source.items():
+        wanted = target.get(name)
+        shape = _least_shape(layout, wanted)
+        box = box_at(wanted, rank, shape)
+        pieces = [Piece(box_at(layout, r, shape), r, ()) for r in range(layout.ranks)]
+        found.update(piece.file for piece, _ in chosen(pieces, box, rank))
+    return sorted(found) or [0]
+
+
+def _least_shape(first: Layout, second: Layout | None) -> tuple[int, ...]:
+    """A shape that both layouts divide."""
+    others = first.strategy if second is None or len(second.dims) != len(first.dims) else second.strategy
+    return tuple(math.lcm(a, b) for a, b in zip(first.strategy, others, strict=True))
+
+
+def check_divides(checkpoint: Checkpoint, layouts: Layouts) -> None:
+    """Whether the layouts fit the tensors of a checkpoint. Raises MspcError."""
+    for name, layout in layouts.items():
+        stored = checkpoint.tensors.get(name)
+        if stored is None:
+            continue
+        shape = stored.type.shape
+        if len(layout.dims) != len(shape) or not layout.divides(shape):
+            raise MspcError(
+                f"the strategy file cuts {name!r} {layout.strategy}, in the checkpoint it has shape {shape}",
+                notes=["the strategy file is of another network"], kind=ValueError,
+            )  # fmt: skip
+    known = [name for name in layouts if name in checkpoint.tensors]
+    if layouts and not known:
+        raise MspcError(
+            f"no parameter of the strategy file is in {checkpoint.name}", kind=ValueError,
+            notes=[f"the file names {', '.join(sorted(layouts)[:5])}; the checkpoint {_few(checkpoint)}"],
+        )  # fmt: skip
+
+
+def _few(checkpoint: Checkpoint) -> str:
+    return ", ".join(sorted(checkpoint.tensors)[:5])
+
+
+def write_part(source: Checkpoint, layouts: Layouts, rank: int, path: Path, format: str) -> None:
+    """Write what a rank holds of a checkpoint under other layouts; no more than one slice is in memory at a time.
+
+    Raises:
+        MspcError: the source is damaged, or the file cannot be written.
+    """
+    make_synced_folder(path.parent)
+    boxes = {n: box_at(layouts.get(n), rank, s.type.shape) for n, s in source.tensors.items()}
+    if format == "ckpt":
+        entries = [
+            Entry(name, TensorType(stored.type.dtype, extent(boxes[name])), _maker(source, name, boxes[name]))
+            for name, stored in sorted(source.tensors.items())
+        ]
+        entries += [Entry(name, None, lambda text=text: text) for name, text in source.texts.items()]
+        write_synced(path, lambda file: write_file(file, entries))
+        return
+    write_slices(path, slices_of(source, layouts, boxes), {"texts": dict(source.texts)} if source.texts else {})
+
+
+def slices_of(
+    source: Checkpoint, layouts: Layouts, boxes: Mapping[str, Box], read: Callable[[str], Any] | None = None
+) -> list[Slice]:
+    """The slices in these boxes, to be written. read: gives whole tensors, where boxes are whole."""
+    return [
+        Slice(
+            name, stored.type, boxes[name].begin, extent(boxes[name]), str(layouts.get(name, "")),
+            _maker(source, name, boxes[name]) if read is None else partial(read, name),
+        )
+        for name, stored in sorted(source.tensors.items())
+    ]  # fmt: skip
+
+
+def _maker(source: Checkpoint, name: str, box: Box) -> Callable[[], Any]:
+    return lambda: source.read(name, tuple(map(slice, box.begin, box.end)))
+
+
+def in_threads(work: Sequence[Callable[[], object]], threads: int, done: Callable[[int], object]) -> None:
+    """Do some work, so many pieces of it at a time; `done` is told how many have ended. Raises what one of them
+    raises."""
+    lock, count = threading.Lock(), 0
+
+    def one(task: Callable[[], object]) -> None:
+        nonlocal count
+        task()
+        with lock:
+            count += 1
+            done(count)
+
+    if threads <= 1:
+        for task in work:
+            one(task)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for future in [pool.submit(one, task) for task in work]:
+            future.result()
+
+
+def rank_folders(folder: Path) -> Iterator[tuple[int, Path]]:
+    """(rank, newest file) of a folder with one folder for every rank, `rank_0` and so on. Raises MspcError."""
+    ranks = sorted((int(p.name[5:]), p) for p in folder.glob("rank_*") if p.name[5:].isdigit() and p.is_dir())
+    if not ranks:
+        raise MspcError(f"{folder} has no folders rank_0, rank_1, ...")
+    for rank, inner in ranks:
+        files = [p for format in FORMATS for p in sorted(inner.glob(f"*.{format}"))]
+        if files:
+            yield rank, files[-1]

@@ -1,0 +1,273 @@
+"""MindSpore's strategy files, read and written: how operators and parameters of a network were cut.
+
+The format, as MindSpore 2.10 has it (`mindspore.train.node_strategy_pb2`), is `ParallelStrategyMap` of Protocol
+Buffers, or JSON where the name ends in `.json`: the stage; for operators, called `MatMul_w` by a parameter that they
+read, the cuts of every operand; for parameters the device matrix, for every dimension the axis that cuts it (counted
+from the last, -1: none), and the further cut of dimension 0 by the parallel optimizer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from mspc.checkpoint.wire import BYTES, VARINT, Field, fields, integers, put_bytes, put_integer, put_text, signed, text
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.regular import check_regular
+from mspc.ir.files.whole import make_folder, reason_of, shown_path, write_whole
+
+LARGEST = 1 << 28
+"""Bytes of a file."""
+MOST_RANKS = 1 << 20
+
+Cuts = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class ParameterCut:
+    """How a parameter was cut.
+
+    device_matrix: of the mesh. tensor_map: for every dimension the axes that cut it, counted from the last, the first
+    the most significant; () for none. optimizer_step, optimizer_size: of the further cut of
+    dimension 0: how far apart the ranks are, and how many, -1 for all replicas; 0 for no such cut. split_shape,
+    offsets, field_size: of cuts into unequal parts, which mspc does not make."""
+
+    device_matrix: tuple[int, ...]
+    tensor_map: tuple[tuple[int, ...], ...]
+    optimizer_step: int = 0
+    optimizer_size: int = 0
+    split_shape: tuple[int, ...] = ()
+    offsets: tuple[int, ...] = ()
+    field_size: int = 0
+
+
+@dataclass(frozen=True)
+class StrategyFile:
+    """What a file says."""
+
+    operators: Mapping[str, Cuts] = field(default_factory=dict[str, Cuts])
+    parameters: Mapping[str, ParameterCut] = field(default_factory=dict[str, ParameterCut])
+    stage: int = 0
+
+
+def write_strategies(path: Path, strategies: StrategyFile) -> None:
+    """Write a file. Raises MspcError where that cannot be."""
+    is_json = path.suffix == ".json"
+    content = _as_json(strategies).encode() if is_json else _as_message(strategies)
+    make_folder(path.parent)
+    write_whole(path, lambda file: file.write(content))
+
+
+def read_strategies(path: Path) -> StrategyFile:
+    """Read a file.
+
+    Raises:
+        MspcError: there is none, or it is no strategy file.
+    """
+    shown = shown_path(path)
+    try:
+        check_regular(path, LARGEST)
+        data = path.read_bytes()
+        if not data:
+            raise ValueError("it is empty")
+        found = _from_json(data) if path.suffix == ".json" else _from_message(data)
+    except FileNotFoundError:
+        raise MspcError(f"there is no strategy file {shown!r}", kind=ValueError) from None
+    except OSError as error:
+        raise MspcError(f"cannot read the strategy file {shown}: {reason_of(error)}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise MspcError(f"{shown} is no strategy file: {error}", kind=ValueError) from None
+    for name, cut in found.parameters.items():
+        _check(shown, name, cut)
+    return found
+
+
+def read_restore_ranks(path: Path) -> list[int]:
+    """The ranks of a file of groups (`ParallelGroupMap`) that hold the same as the rank that wrote it. Raises
+    MspcError."""
+    shown = shown_path(path)
+    try:
+        check_regular(path, LARGEST)
+        data = path.read_bytes()
+        for outer in fields(data, 0, len(data)):
+            if outer.number == 2 and outer.kind == BYTES:
+                return [n for inner in fields(data, outer.begin, outer.end) for n in integers(data, inner)]
+        raise ValueError("it names no ranks")
+    except FileNotFoundError:
+        raise MspcError(f"there is no file of groups {shown!r}", kind=ValueError) from None
+    except OSError as error:
+        raise MspcError(f"cannot read the file of groups {shown}: {reason_of(error)}") from None
+    except ValueError as error:
+        raise MspcError(f"{shown} is no file of groups: {error}", kind=ValueError) from None
+
+
+def _check(shown: str, name: str, cut: ParameterCut) -> None:
+    """Whether a cut is one. Raises MspcError."""
+    ranks = 1
+    for size in cut.device_matrix:
+        ranks *= size
+    used = [axis for axes in cut.tensor_map for axis in axes]
+    fits = all(size > 0 for size in cut.device_matrix) and 0 < ranks <= MOST_RANKS
+    if not fits or any(not 0 <= axis < len(cut.device_matrix) for axis in used) or len(set(used)) < len(used):
+        raise MspcError(
+            f"{shown} is no strategy file: parameter {name!r} is cut {list(cut.tensor_map)} on a device matrix "
+            f"{list(cut.device_matrix)}", kind=ValueError,
+        )  # fmt: skip
+
+
+# As a message -------------------------------------------------------------------------------------
+
+
+def _as_message(strategies: StrategyFile) -> bytes:
+    found = [put_integer(1, strategies.stage)]
+    for name, cuts in sorted(strategies.operators.items()):
+        rows = b"".join(put_bytes(2, _row(cut)) for cut in cuts)
+        item = put_text(1, name) + put_bytes(2, put_integer(1, strategies.stage) + rows)
+        found.append(put_bytes(2, item))
+    for name, cut in sorted(strategies.parameters.items()):
+        found.append(put_bytes(3, put_text(1, name) + put_bytes(2, _layouts(cut))))
+    return b"".join(found)
+
+
+def _layouts(cut: ParameterCut) -> bytes:
+    parts = [put_bytes(1, _row(cut.device_matrix))]
+    parts += [put_bytes(2, _row(row)) for row in _map_rows(cut)]
+    parts += [put_bytes(3, _row(cut.split_shape)), put_bytes(4, _row(cut.offsets))]
+    sizes = (cut.field_size, cut.optimizer_step, cut.optimizer_size)
+    return b"".join(parts) + b"".join(put_integer(5 + i, n) for i, n in enumerate(sizes))
+
+
+def _map_rows(cut: ParameterCut) -> list[list[int]]:
+    """One row of axes where at most one cuts each dimension, else a row for every dimension."""
+    if all(len(axes) < 2 for axes in cut.tensor_map):
+        return [[axes[0] if axes else -1 for axes in cut.tensor_map]]
+    rows = [list(axes) or [-1] for axes in cut.tensor_map]
+    return rows if len(rows) > 1 else [*rows, []]
+
+
+def _row(numbers: Any) -> bytes:
+    return b"".join(put_integer(1, n) for n in numbers)
+
+
+def _from_message(data: bytes) -> StrategyFile:
+    stage = 0
+    operators: dict[str, Cuts] = {}
+    parameters: dict[str, ParameterCut] = {}
+    for item in fields(data, 0, len(data)):
+        if item.number == 1 and item.kind == VARINT:
+            stage = item.value
+        elif item.number == 2:
+            name, inner = _named(data, item)
+            rows = [f for f in fields(data, inner.begin, inner.end) if f.number == 2]
+            operators[name] = tuple(tuple(_numbers(data, row)) for row in rows)
+        elif item.number == 3:
+            name, inner = _named(data, item)
+            parameters[name] = _parameter(data, inner)
+        else:
+            raise ValueError(f"field {item.number} is not known")
+    return StrategyFile(operators, parameters, stage)
+
+
+def _named(data: bytes, item: Field) -> tuple[str, Field]:
+    parts = {f.number: f for f in _inside(data, item)}
+    if 1 not in parts or 2 not in parts:
+        raise ValueError(f"the entry before byte {item.end} has no name or no content")
+    return text(data, parts[1]), parts[2]
+
+
+def _inside(data: bytes, item: Field) -> list[Field]:
+    if item.kind != BYTES:
+        raise ValueError(f"field {item.number} before byte {item.end} is no message")
+    return list(fields(data, item.begin, item.end))
+
+
+def _numbers(data: bytes, item: Field) -> list[int]:
+    return [n for inner in _inside(data, item) for n in integers(data, inner)]
+
+
+def _parameter(data: bytes, item: Field) -> ParameterCut:
+    rows: dict[int, list[list[int]]] = {}
+    sizes: dict[int, int] = {}
+    for inner in _inside(data, item):
+        if inner.number <= 4:
+            rows.setdefault(inner.number, []).append(_numbers(data, inner))
+        elif inner.kind == VARINT:
+            sizes[inner.number] = signed(inner.value)
+    if 1 not in rows:
+        raise ValueError("a parameter has no device matrix")
+    return _cut(rows[1][0], rows.get(2, [[]]), sizes.get(6, 0), sizes.get(7, 0), rows.get(3, [[]])[0],
+                rows.get(4, [[]])[0], sizes.get(5, 0))  # fmt: skip
+
+
+def _cut(
+    matrix: list[int], maps: list[list[int]], step: int, size: int, split: list[int], offsets: list[int], fields: int
+) -> ParameterCut:
+    kept = [row for row in maps if row]
+    several = len(maps) > 1
+    axes = [tuple(a for a in row if a >= 0) for row in kept] if several else [
+        () if a < 0 else (a,) for row in kept for a in row
+    ]  # fmt: skip
+    return ParameterCut(tuple(matrix), tuple(axes), step, size, tuple(split), tuple(offsets), fields)
+
+
+# As JSON ------------------------------------------------------------------------------------------
+
+
+def _as_json(strategies: StrategyFile) -> str:
+    operators = {
+        name: {"stage": strategies.stage, "parallel_strategy": [list(cut) for cut in cuts]}
+        for name, cuts in sorted(strategies.operators.items())
+    }
+    parameters = {
+        name: {
+            "dev_matrix": list(cut.device_matrix),
+            "tensor_map": _json_map(cut),
+            "param_split_shape": list(cut.split_shape), "indices_offset": list(cut.offsets),
+            "field": cut.field_size, "opt_weight_shard_step": cut.optimizer_step,
+            "opt_weight_shard_size": cut.optimizer_size,
+        }
+        for name, cut in sorted(strategies.parameters.items())
+    }  # fmt: skip
+    content = {
+        "current_stage": strategies.stage, "parallel_strategy_item": operators, "parallel_layout_item": parameters
+    }  # fmt: skip
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _json_map(cut: ParameterCut) -> list[Any]:
+    if all(len(axes) < 2 for axes in cut.tensor_map):
+        return [axes[0] if axes else -1 for axes in cut.tensor_map]
+    return [list(axes) or [-1] for axes in cut.tensor_map]
+
+
+def _from_json(data: bytes) -> StrategyFile:
+    content = json.loads(data)
+    read: Callable[[str], dict[str, Any]] = lambda key: cast(dict[str, Any], content.get(key) or {})  # noqa: E731
+    operators = {
+        name: tuple(tuple(_integers(cut)) for cut in entry["parallel_strategy"])
+        for name, entry in read("parallel_strategy_item").items()
+    }
+    parameters: dict[str, ParameterCut] = {}
+    for name, entry in read("parallel_layout_item").items():
+        given: list[Any] = entry["tensor_map"]
+        several = any(isinstance(row, list) for row in given)
+        maps = [_integers(row if isinstance(row, list) else [row]) for row in given] if several else [_integers(given)]
+        numbers = _integers([entry.get("opt_weight_shard_step", 0), entry.get("opt_weight_shard_size", 0),
+                             entry.get("field", 0)])  # fmt: skip
+        split, offsets = (_integers(entry.get(key) or []) for key in ("param_split_shape", "indices_offset"))
+        if several and len(maps) == 1:
+            maps.append([])
+        parameters[name] = _cut(
+            _integers(entry["dev_matrix"]), maps, numbers[0], numbers[1], split, offsets, numbers[2]
+        )
+    stage = content.get("current_stage", 0)
+    return StrategyFile(operators, parameters, stage if type(stage) is int else 0)
+
+
+def _integers(row: Any) -> list[int]:
+    if not isinstance(row, list) or not all(type(n) is int for n in row):
+        raise ValueError(f"{row!r:.60} is no list of integers")
+    return cast(list[int], row)

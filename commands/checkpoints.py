@@ -1,0 +1,186 @@
+"""`mspc ckpt`: what checkpoints hold, how two differ, and checkpoints written again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mspc.api.parallel.checkpoint_transform import open_folder, transform_checkpoints
+from mspc.checkpoint.mindspore_file import Entry, write_file
+from mspc.checkpoint.opening import open_checkpoint
+from mspc.checkpoint.pieces import whole_box
+from mspc.checkpoint.reading import Checkpoint, Stored
+from mspc.checkpoint.sliced import layouts_in, ranks_of, slices_of
+from mspc.checkpoint.writing import write_slices_to
+from mspc.commands.report.fitting import Table
+from mspc.commands.report.progress import Progress
+from mspc.commands.report.table import check_json, print_line, print_table, write_json
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.whole import check_files, check_writable, write_whole
+
+STDOUT = Path("-")
+SHOWN = ("epoch", "step", "total_step", "data")
+"""What of the state of a run is shown."""
+
+
+def opened(path: Path, strategy: Path | None) -> Checkpoint:
+    """A checkpoint of any kind. Raises MspcError."""
+    layouts = layouts_in(strategy)
+    if not path.exists():
+        raise MspcError(f"there is no checkpoint {str(path)!r}")
+    if path.is_dir():
+        return open_folder(path, layouts)
+    if strategy is not None:
+        raise MspcError(f"{path} is one file; --strategy goes with a folder of files of all ranks")
+    return open_checkpoint(path)
+
+
+def show_checkpoint(path: Path, strategy: Path | None, json: Path | None) -> None:
+    """List tensors. Raises MspcError."""
+    check_json(json)
+    source = opened(path, strategy)
+    rows = [_described(name, source.tensors[name]) for name in sorted(source.tensors)]
+    total = sum(row["bytes"] for row in rows)
+    state = {key: source.state[key] for key in SHOWN if source.state.get(key) is not None}
+    if json is not None:
+        facts = {"checkpoint": str(path), "ranks": source.ranks, "sequence": source.sequence, "bytes": total}
+        write_json({**facts, "state": state, "texts": dict(source.texts), "tensors": rows}, json)
+    if json == STDOUT:
+        return
+    cells = [
+        (r["name"], r["dtype"], _shape(r["shape"]), r["layout"] or "-", str(r["slices"]), str(r["bytes"])) for r in rows
+    ]
+    title = f"{len(rows)} tensors, {total} bytes"
+    print_table(Table(title, ("tensor", "type", "shape", "layout", "slices", "bytes"), cells))
+    for key, value in {**state, **source.texts}.items():
+        print_line(f"{key}: {value}")
+
+
+def _described(name: str, stored: Stored) -> dict[str, Any]:
+    return {
+        "name": name, "dtype": stored.type.dtype.name, "shape": list(stored.type.shape), "layout": stored.layout,
+        "slices": len({piece.box for piece in stored.pieces}), "bytes": stored.type.nbytes,
+        "checksums": sorted({piece.checksum for piece in stored.pieces if piece.checksum}),
+    }  # fmt: skip
+
+
+def _shape(shape: Any) -> str:
+    return f"({', '.join(map(str, shape))})"
+
+
+def diff_checkpoints(paths: tuple[Path, Path], strategies: tuple[Path | None, Path | None], json: Path | None) -> int:
+    """Compare two checkpoints, tensor by tensor; the exit status. Raises MspcError."""
+    check_json(json)
+    first, second = (opened(path, strategy) for path, strategy in zip(paths, strategies, strict=True))
+    names = sorted({*first.tensors, *second.tensors})
+    found: list[dict[str, str]] = []
+    with Progress() as progress:
+        for done, name in enumerate(names, 1):
+            progress.show(f"comparing {name} ({done} of {len(names)})")
+            difference = _difference(first, second, name, paths)
+            if difference:
+                found.append({"name": name, "difference": difference})
+    if json is not None:
+        write_json({"equal": not found, "tensors": len(names), "differences": found}, json)
+    if json != STDOUT:
+        if found:
+            print_table(Table("", ("tensor", "difference"), [(row["name"], row["difference"]) for row in found]))
+        differ = f"differs: {len(found)} of {len(names)} tensors"
+        print_line(differ if found else f"equal: {len(names)} tensors, bit for bit")
+    return int(bool(found))
+
+
+def _difference(first: Checkpoint, second: Checkpoint, name: str, paths: tuple[Path, Path]) -> str:
+    if name not in first.tensors or name not in second.tensors:
+        return f"only in {paths[name in second.tensors]}"
+    one, other = first.tensors[name].type, second.tensors[name].type
+    if one != other:
+        return f"{one} and {other}"
+    left, right = first.read(name), second.read(name)
+    if left.tobytes() == right.tobytes():
+        return ""
+    unlike = left != right
+    count, size = int(np.count_nonzero(unlike)), left.size
+    if not count:
+        return "bits of zeros or NaNs"
+    with np.errstate(all="ignore"):
+        distance = np.abs(left.astype(np.float64) - right.astype(np.float64))
+    largest = float(np.max(distance[unlike]))
+    return f"{count} of {size} elements, by {largest:.6g} at most"
+
+
+def merge_checkpoint(path: Path, out: Path, strategy: Path | None, json: Path | None) -> None:
+    """Write whole tensors into one file. Raises MspcError."""
+    check_files({"FILE": out, "--json": None if json == STDOUT else json})
+    if out.suffix not in (".ckpt", ".safetensors"):
+        raise MspcError(f"{out} ends in neither .safetensors nor .ckpt, so its format is not known")
+    check_writable(out)
+    source = opened(path, strategy)
+    names, done = sorted(source.tensors), 0
+    with Progress() as progress:
+
+        def read(name: str) -> Any:
+            nonlocal done
+            done += 1
+            progress.show(f"merging {name} ({done} of {len(names)})")
+            return source.read(name)
+
+        if out.suffix == ".ckpt":
+            entries = [Entry(name, source.tensors[name].type, lambda name=name: read(name)) for name in names]
+            entries += [Entry(name, None, lambda text=text: text) for name, text in source.texts.items()]
+            write_whole(out, lambda file: write_file(file, entries))
+        else:
+            boxes = {name: whole_box(source.tensors[name].type.shape) for name in names}
+            slices = slices_of(source, {}, boxes, read)
+            about = {"state": dict(source.state), "texts": dict(source.texts), "sequence": source.sequence}
+            write_whole(out, lambda file: write_slices_to(file, slices, about))
+    total = sum(source.tensors[name].type.nbytes for name in names)
+    if json is not None:
+        write_json({"file": str(out), "tensors": len(names), "bytes": total}, json)
+    if json != STDOUT:
+        print_line(f"{out}: {len(names)} tensors, {total} bytes")
+
+
+def transform_checkpoint(
+    path: Path, out: Path, strategy: Path | None, to: Path | None, prefix: str, format: str, processes: int,
+    json: Path | None,
+) -> None:  # fmt: skip
+    """Write files for another strategy. Raises MspcError."""
+    check_json(json)
+    ranks = ranks_of(layouts_in(to))
+    with Progress() as progress:
+        progress.show(f"writing {ranks} rank{'s' if ranks > 1 else ''}")
+        transform_checkpoints(
+            str(path), str(out), prefix, strategy, to, processes, format,
+            lambda done, ranks: progress.show(f"written: {done} of {ranks} ranks"),
+        )  # fmt: skip
+    files = [str(out / f"rank_{rank}" / f"{prefix}{rank}.{format}") for rank in range(ranks)]
+    if json is not None:
+        write_json({"files": files}, json)
+    if json != STDOUT:
+        print_line(f"{out}: {ranks} rank{'s' if ranks > 1 else ''}, {files[0]}{' and so on' if ranks > 1 else ''}")
+
+
+def check_checkpoint(path: Path, strategy: Path | None, json: Path | None) -> int:
+    """Read everything; the exit status. Raises MspcError for what cannot even be opened."""
+    check_json(json)
+    source = opened(path, strategy)
+    damaged: list[dict[str, str]] = []
+    with Progress() as progress:
+        for done, (name, wrong) in enumerate(source.verified(), 1):
+            progress.show(f"checking {name} ({done} of {len(source.tensors)})")
+            if wrong:
+                damaged.append({"name": name, "damage": wrong})
+    unchecked = sum(not all(piece.checksum for piece in stored.pieces) for stored in source.tensors.values())
+    if json is not None:
+        facts = {"whole": not damaged, "tensors": len(source.tensors), "without_checksum": unchecked}
+        write_json({**facts, "damaged": damaged}, json)
+    if json != STDOUT:
+        for row in damaged:
+            print_line(f"damaged: {row['name']}: {row['damage']}")
+        if not damaged:
+            rest = f", {unchecked} of them without a checksum" if unchecked else ""
+            print_line(f"whole: {len(source.tensors)} tensors, {source.files.bytes_read} bytes{rest}")
+    return int(bool(damaged))

@@ -1,0 +1,242 @@
+"""A run that goes on from a checkpoint ends where one ends that nobody stopped, bit for bit on the same strategy."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mspc as ms
+from mspc.api import state
+from mspc.checkpoint.opening import open_checkpoint
+from mspc.checkpoint.reading import Checkpoint
+from mspc.checkpoint.sets import find_sets
+from mspc.commands.run import run_script
+from mspc.ir.diagnostics import MspcError
+from tests.checkpoint.trained import LOSS, Trained, trained  # noqa: F401  # a fixture
+
+WAYS = {
+    "slices": "dict(integrated_save=False)",
+    "whole": "dict()",
+    "async": "dict(integrated_save=False, async_save=True)",
+    "once": "dict(remove_redundancy=True)",
+    "async whole": "dict(async_save=True)",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_goes_on_bit_for_bit(way: str, trained: Trained) -> None:  # noqa: F811
+    """In the middle of an epoch: dropout, shuffling, learning rate, Adam's powers, NumPy's own generator."""
+    undisturbed = trained.run(2, 2, 0, config=WAYS[way], where='"one"')
+    numbers = trained.out.out.rpartition("numbers")[2]
+    begun = trained.run(2, 2, 0, last=3, config=WAYS[way])
+    rest = trained.run(2, 2, 0, config=WAYS[way])
+    assert len(undisturbed) == 8
+    assert begun + rest == undisturbed
+    assert trained.out.out.rpartition("numbers")[2] == numbers
+    newest = [find_sets(Path(folder), "CKP")[-1].path for folder in ("one", "sets")]
+    first, second = map(open_checkpoint, newest)
+    assert all(first.read(n).tobytes() == second.read(n).tobytes() for n in first.tensors)
+    assert first.state == second.state
+
+
+def test_a_run_goes_on_with_other_ranks_and_strategies(trained: Trained) -> None:  # noqa: F811
+    """Up and down; losses are those of one strategy up to the order of sums."""
+    undisturbed = trained.run(1, 1, where='"one"', config="dict()")
+    found = trained.run(4, 2, 1, last=2)
+    for data, tensor, further, last in ((3, 1, 1, 3), (1, 6, 0, 5), (2, 1, 1, 6), (1, 1, 0, 7), (2, 4, 1, 8)):
+        found += trained.run(data, tensor, further, last, "dict(remove_redundancy=True)")
+    assert [float(loss) for loss in found] == pytest.approx([float(loss) for loss in undisturbed], rel=2e-5)
+
+
+LOOP = """
+import sys
+import numpy as np
+import mindspore as ms
+import mindspore.dataset as ds
+from mindspore import nn, ops
+from mindspore.communication import init
+from mindspore.train import CheckpointConfig, ModelCheckpoint, RunContext
+from mindspore.train.callback import _InternalCallbackParam
+from mspc.train import resume_training
+
+last, folder = int(sys.argv[1]), sys.argv[2]
+init()
+ms.set_seed(1)
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
+net = nn.SequentialCell(nn.Dense(8, 16), nn.Dropout(p=0.2), nn.Dense(16, 4))
+net.set_train()
+optimizer = nn.Adam(net.trainable_params(), 0.01)
+gradient = ms.value_and_grad(lambda x, y: nn.MSELoss()(net(x), y), None, optimizer.parameters)
+
+
+@ms.jit
+def step(x, y):
+    loss, gradients = gradient(x, y)
+    return ops.depend(loss, optimizer(gradients))
+
+
+rows = np.random.standard_normal((12, 8)).astype(np.float32), np.random.standard_normal((12, 4)).astype(np.float32)
+data = ds.NumpySlicesDataset(rows, ["x", "y"], shuffle=True).batch(4)
+cells = nn.CellList([net, optimizer], auto_prefix=False)
+resumed = resume_training(cells, folder, train_dataset=data)
+param = _InternalCallbackParam()
+param.update(train_network=cells, batch_num=3, cur_step_num=resumed.total_step)
+run = RunContext(param)
+saver = ModelCheckpoint(directory=folder, config=CheckpointConfig(integrated_save=False))
+saver.begin(run)
+for epoch in range(resumed.initial_epoch, 2):
+    reading = data.create_tuple_iterator(num_epochs=1)
+    for row in reading:
+        print("loss is", step(*row))
+        param.cur_epoch_num, param.cur_step_num = epoch + 1, param.cur_step_num + 1
+        param.dataset_position = reading.epoch * 3 + reading.row
+        saver.step_end(run)
+        if param.cur_step_num == last:
+            sys.exit(0)
+saver.end(run)
+"""
+
+
+def test_a_loop_of_the_scripts_own_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(LOOP)
+    losses: list[list[str]] = []
+    for arguments in (("0", "one"), ("2", "sets"), ("0", "sets")):
+        run_script(Path("train.py"), 2, simulate=True, only_rank=0, script_arguments=arguments)
+        losses.append(LOSS.findall(capsys.readouterr().out))
+    assert len(losses[0]) == 6
+    assert losses[1] + losses[2] == losses[0]
+
+
+def test_a_rank_reads_its_slices_and_no_byte_more(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """Every parameter and state once, when the step is compiled; nobody makes a whole tensor."""
+    read, found = Checkpoint.read, []
+
+    def counted(source: Checkpoint, name: str, slices: Any = None) -> Any:
+        before = source.files.bytes_read
+        array = read(source, name, slices)
+        found.append((state.current().rank, name, source.files.bytes_read - before, array.nbytes))
+        return array
+
+    trained.run(2, 2, last=2)
+    monkeypatch.setattr(Checkpoint, "read", counted)
+    held = "{p.name: p.part()[1].nbytes for p in model.train_network.get_parameters()}"
+    trained.run(
+        1, 4, 0, last=3, more=f"print('held', {held}, sum(p.nbytes for p in model.train_network.get_parameters()))"
+    )
+    text, whole = trained.out.out.rpartition("held ")[2].rsplit(" ", 1)
+    sizes = ast.literal_eval(text)
+    own = [entry[1:] for entry in found if entry[0] == 0]
+    assert sorted(own) == sorted((name, size, size) for name, size in sizes.items())
+    assert sum(sizes.values()) < int(whole) / 3.5
+
+
+def test_a_loss_scale_goes_on(trained: Trained) -> None:  # noqa: F811
+    scaled = 'amp_level="O2", loss_scale_manager=DynamicLossScaleManager(2.0**30, 2, 2)'
+    undisturbed = trained.run(2, 1, where='"one"', model=scaled)
+    begun = trained.run(2, 1, last=3, model=scaled)
+    assert begun + trained.run(2, 1, model=scaled) == undisturbed
+    saved = open_checkpoint(find_sets(Path("sets"), "CKP")[-1].path)
+    assert float(saved.read("scale_sense")) < 2.0**30
+
+
+def test_a_folder_of_checkpoints_is_its_newest(trained: Trained) -> None:  # noqa: F811
+    trained.run(2, 1, last=3)
+    trained.run(1, 1, last=4)
+    found = ms.load_checkpoint("sets")
+    assert found["global_step"].item() == 4
+    trained.run(1, 1, last=1, where='"sets/inner"', config="dict()")
+    Path("sets/inner/CKP-1_1.safetensors").rename("sets/other-1_1.safetensors")
+    with pytest.raises(MspcError, match="sets is a folder without a checkpoint"):
+        ms.load_checkpoint("sets")
+
+
+def test_only_new_sets_stay(trained: Trained) -> None:  # noqa: F811
+    """And what a killed run has left is removed by the next, that goes on from the sets and counts them as its own."""
+    trained.run(2, 1, last=3, config="dict(integrated_save=False, keep_checkpoint_max=2)")
+    assert sorted(p.name for p in Path("sets").iterdir()) == ["CKP-1_2", "CKP-2_1"]
+    left = Path("sets/CKP-2_2")
+    left.mkdir()
+    (left / "rank_0-4.safetensors").write_bytes(b"")
+    (left / "of the user").write_text("")
+    other = Path("sets/CKP-9_9")
+    other.mkdir()
+    (other / "rank_0-4.safetensors").write_bytes(b"")
+    trained.run(2, 1, last=5, config="dict(integrated_save=False, keep_checkpoint_max=2)")
+    assert sorted(p.name for p in Path("sets").iterdir()) == ["CKP-2_2", "CKP-3_1"]
+    assert sorted(p.name for p in left.iterdir()) == [
+        "index.json",
+        "of the user",
+        *(f"rank_{r}-5.safetensors" for r in (0, 1)),
+    ]
+
+
+def test_a_checkpoint_of_another_network_is_refused(trained: Trained) -> None:  # noqa: F811
+    """Everything that differs is listed, and nothing is loaded."""
+    trained.run(2, 1, last=1)
+    with pytest.raises(MspcError) as raised:
+        trained.run(2, 1, width=64)
+    text = raised.value.render()
+    assert "resume_training: sets/CKP-1_1 is a checkpoint of another network" in text
+    for name, before, now in (("w", "(24, 48)", "(24, 64)"), ("moment2.v", "(48, 8)", "(64, 8)")):
+        assert f"parameter '{name}' has shape {now}, in the checkpoint {before}" in text
+    index = Path("sets/CKP-1_1/index.json")
+    index.write_text(index.read_text().replace('"moment1.v": {', '"moment3.v": {'))
+    with pytest.raises(MspcError) as raised:
+        trained.run(2, 1)
+    for note in ("it has no parameter 'moment1.v'", "the network has no parameter 'moment3.v'"):
+        assert note in raised.value.render()
+
+
+DIRECTORIES = {
+    "one for each rank": ('f"r{get_rank()}"', ["r0/CKP-1_1.safetensors", "r1/CKP-1_1.safetensors"]),
+    "one for all": (
+        '"all"',
+        ["all/CKP-1_1/index.json", "all/CKP-1_1/rank_0-1.safetensors", "all/CKP-1_1/rank_1-1.safetensors"],
+    ),
+}
+
+
+@pytest.mark.parametrize("where", DIRECTORIES)
+def test_where_slices_go(where: str, trained: Trained, tmp_path: Path) -> None:  # noqa: F811
+    folder, wanted = DIRECTORIES[where]
+    trained.run(1, 2, last=1, where=folder)
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("CKP*/*")) == [w for w in wanted if "1_1/" in w]
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*.safetensors")) == [
+        w for w in wanted if w.endswith("safetensors")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            'dict(integrated_save=False, format="ckpt")',
+            "ModelCheckpoint: slices in MindSpore's format need a directory for every rank",
+        ),
+        ("dict(on_failure='hope')", "CheckpointConfig: on_failure 'hope' is not one of 'stop', 'continue'"),
+        ("dict(format='zip')", "CheckpointConfig: format 'zip' is not one of 'ckpt', 'safetensors'"),
+        ("dict(async_save='later')", "CheckpointConfig: async_save 'later' is not True, False, 'thread' or 'process'"),
+        ("dict(save_it=1)", "CheckpointConfig has no argument 'save_it'"),
+        ("dict(append_info=['loss'])", "append_info takes 'epoch_num', 'step_num' and dicts, not 'loss'"),
+    ],
+)
+def test_what_cannot_be_saved_is_said_before_the_first_step(config: str, message: str, trained: Trained) -> None:  # noqa: F811
+    with pytest.raises(MspcError) as raised:
+        trained.run(2, 1, config=config)
+    assert message in raised.value.render()
+    assert "loss is" not in trained.capsys.readouterr().out
+
+
+def test_what_changes_nothing_is_said(trained: Trained) -> None:  # noqa: F811
+    trained.run(
+        1, 1, last=1, config="dict(exception_save=True, crc_check=True, keep_checkpoint_per_n_minutes=3)", where='"a"'
+    )
+    said = trained.out.err
+    for name in ("exception_save=True", "crc_check=True", "keep_checkpoint_per_n_minutes=3"):
+        assert said.count(f"CheckpointConfig({name}) changes nothing here: ") == 1

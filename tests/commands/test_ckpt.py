@@ -1,0 +1,99 @@
+"""`mspc ckpt`: what it prints, its JSON, its exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import mspc as ms
+from mspc import Tensor
+from mspc.checkpoint.strategy_file import ParameterCut, StrategyFile, write_strategies
+from mspc.cli import app
+from tests.checkpoint.test_damage import WHOLE, changed, flip, write_set
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def ckpt(*arguments: str, status: int = 0) -> str:
+    done = CliRunner().invoke(app, ["ckpt", *arguments])
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+def read(*arguments: str, status: int = 0) -> Any:
+    return json.loads(ckpt(*arguments, "--json", "-", status=status))
+
+
+def test_showing() -> None:
+    place = write_set(Path("sets"), 1)
+    assert ckpt("show", str(place)).splitlines() == [
+        "1 tensors, 256 bytes",
+        "tensor  type     shape   layout      slices  bytes",
+        "w       Float32  (8, 8)  (2) [0, -]  2       256",
+        "total_step: 1",
+    ]
+    found = read("show", str(place))
+    assert (found["ranks"], found["state"], found["bytes"]) == (2, {"total_step": 1}, 256)
+    assert found["tensors"][0]["layout"] == "(2) [0, -]"
+
+
+def test_comparing() -> None:
+    first, second = write_set(Path("one"), 1), write_set(Path("two"), 1, ranks=4)
+    assert ckpt("diff", str(first), str(second)) == "equal: 1 tensors, bit for bit\n"
+    third = write_set(Path("three"), 2)
+    assert "w       64 of 64 elements, by 1 at most" in ckpt("diff", str(first), str(third), status=1)
+    ms.save_checkpoint({"w": Tensor(WHOLE[:4]), "v": Tensor(1)}, "other.ckpt")
+    found = read("diff", str(first), "other.ckpt", status=1)
+    assert [row["name"] for row in found["differences"]] == ["v", "w"]
+    assert found["differences"][0]["difference"] == "only in other.ckpt"
+    assert "(8, 8)> and <Tensor[Float32], (4, 8)>" in found["differences"][1]["difference"]
+
+
+@pytest.mark.parametrize("suffix", ["ckpt", "safetensors"])
+def test_merging_and_transforming(suffix: str) -> None:
+    place = write_set(Path("sets"), 1)
+    assert ckpt("merge", str(place), f"whole.{suffix}") == f"whole.{suffix}: 1 tensors, 256 bytes\n"
+    assert np.array_equal(ms.load_checkpoint(f"whole.{suffix}")["w"].asnumpy(), WHOLE + 1)
+    write_strategies(Path("s.ckpt"), StrategyFile({}, {"w": ParameterCut((2, 2), ((1,), (0,)))}))
+    found = read("transform", str(place), "out", "--to", "s.ckpt", "--format", suffix)
+    assert found["files"] == [f"out/rank_{rank}/CKP{rank}.{suffix}" for rank in range(4)]
+    assert np.array_equal(ms.load_checkpoint(found["files"][1])["w"].asnumpy(), (WHOLE + 1)[:4, 4:])
+    strategy = ["--strategy", "s.ckpt"] if suffix == "ckpt" else []
+    assert ckpt("diff", "out", str(place), *strategy) == "equal: 1 tensors, bit for bit\n"
+    rest = ", 1 of them without a checksum" if suffix == "ckpt" else ""
+    assert ckpt("check", "out", *strategy) == f"whole: 1 tensors, 256 bytes{rest}\n"
+
+
+def test_checking() -> None:
+    place = write_set(Path("sets"), 1)
+    assert ckpt("check", str(place)) == "whole: 1 tensors, 256 bytes\n"
+    changed(place / "rank_1-1.safetensors", flip)
+    assert ckpt("check", str(place), status=1).startswith("damaged: w: sets/CKP-1_1/rank_1-1.safetensors is damaged: ")
+    assert read("check", str(place), status=1)["whole"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("show", "x"), "error: there is no checkpoint 'x'"),
+        (("merge", "x", "y.txt"), "error: y.txt ends in neither .safetensors nor .ckpt, so its format is not known"),
+        (("merge", "x", "no/y.ckpt"), "error: cannot write no/y.ckpt: there is no folder 'no'"),
+        (("transform", "x", "y", "--to", "z"), "error: there is no strategy file 'z'"),
+        (("show", "a.ckpt", "--strategy", "s.json"), "--strategy goes with a folder of files of all ranks"),
+        (("show", ".", "--json", "no/x"), "error: cannot write no/x: there is no folder 'no'"),
+    ],
+)
+def test_mistakes(arguments: tuple[str, ...], message: str) -> None:
+    ms.save_checkpoint({"w": Tensor(1)}, "a.ckpt")
+    write_strategies(Path("s.json"), StrategyFile())
+    done = CliRunner().invoke(app, ["ckpt", *arguments])
+    assert done.exit_code == 2
+    assert message in done.output

@@ -1,0 +1,23 @@
+"""The sample of checkpoints: a run that goes on with other ranks ends where one ends that nobody has ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import HANG
+
+
+def test_going_on_with_other_ranks(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / "samples/checkpoints", tmp_path / "sample", ignore=shutil.ignore_patterns("CKP*"))
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["sh", "run.sh", "--simulate"], cwd=tmp_path / "sample", env=environment, capture_output=True, text=True,
+        check=False, timeout=HANG,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "goes on behind epoch 2 step 3: checkpoints/CKP-2_3" in done.stdout
+    assert "10 tensors, apart by " in done.stdout
