@@ -103,18 +103,6 @@ class Net(nn.Cell):
         return self.add(x, self.scatter(self.w, self.ids, self.rows))
 Net()(tensor(32, 8))
 """,
-    "two changes of one parameter, cut differently": """
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.w = Parameter(tensor(32, 8), "w")
-        self.first = P.AssignAdd().shard(((4, 2), (4, 2)))
-        self.second = P.AssignAdd().shard(((2, 1), (2, 1)))
-    def construct(self, x):
-        self.first(self.w, x)
-        return self.second(self.w, x)
-Net()(tensor(32, 8))
-""",
     "a mask made and used by two operators": """
 class Net(nn.Cell):
     def __init__(self):
@@ -239,10 +227,35 @@ def test_a_parameter_is_stored_as_its_change_needs_it(tmp_path: Path) -> None:
     assert layout.strategy == (4, 2)
 
 
-def test_of_two_changes_the_second_follows_the_parameter(tmp_path: Path) -> None:
-    graph = compiled(tmp_path, NETWORKS["two changes of one parameter, cut differently"]).graph
-    layouts = [str(node.layout) for node in graph.nodes if node.op.name == "AssignAdd"]
-    assert [str(graph.parameter("w").layout), *layouts] == ["(4, 2) [0, 1]"] * 3
+READERS = """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(32, 8), "w")
+        self.first = P.%s().shard(((4, 2), (4, 2)))
+        self.second = P.%s().shard(%s)
+    def construct(self, x):
+        a = self.first(self.w, x)
+        return self.second(self.w, a)
+Net()(tensor(32, 8))
+"""
+
+
+@pytest.mark.parametrize("operators", [("AssignAdd", "AssignAdd"), ("Mul", "Mul"), ("Mul", "AssignAdd")])
+def test_strategies_of_one_parameter_must_agree(tmp_path: Path, operators: tuple[str, str]) -> None:
+    with pytest.raises(MspcError) as raised:
+        compiled(tmp_path, READERS % (*operators, "((2, 1), (2, 1))"))
+    assert raised.value.kind is RuntimeError
+    assert (
+        f"{operators[1]} 'second': its strategy lays the parameter w out (2, 4) [0, -], but that of "
+        f"{operators[0]} 'first' (4, 2) [0, 1]"
+    ) in str(raised.value)
+
+
+@pytest.mark.parametrize("strategy", ["((4, 2), (4, 2))", "None"])
+def test_readers_of_one_parameter_with_one_strategy_share_it(tmp_path: Path, strategy: str) -> None:
+    graph = compiled(tmp_path, READERS % ("Mul", "Mul", strategy)).graph
+    assert str(graph.parameter("w").layout) == "(4, 2) [0, 1]"
 
 
 def test_a_layout_of_tile_cannot_cut_a_repeated_dimension(tmp_path: Path) -> None:
