@@ -137,6 +137,7 @@ class Op:
         is_collective: ranks of a group run it together and wait for each other: a `Collective`.
         packs: so many elements of the result are one in MindSpore, and one each here: a Reshape to so many times fewer
             elements keeps them all, in its last dimension.
+        takes_complex: it computes with complex numbers, too.
         requests: names of attached attributes (`add_prim_attr`) that `decompose` carries out; see `asks`.
         constrains: the result is operand 0, and the strategy says how it is to be sharded; gone once that is decided.
         cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}` are
@@ -173,6 +174,7 @@ class Op:
     is_collective: ClassVar[bool] = False
     constrains: ClassVar[bool] = False
     packs: ClassVar[int] = 1
+    takes_complex: ClassVar[bool] = False
     requests: ClassVar[tuple[str, ...]] = ()
     cuda: ClassVar[str] = ""
     samples: ClassVar[Sequence[Sample]] = ()

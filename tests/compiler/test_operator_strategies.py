@@ -103,6 +103,22 @@ class Net(nn.Cell):
         return self.add(x, self.scatter(self.w, self.ids, self.rows))
 Net()(tensor(32, 8))
 """,
+    "complex numbers that move between layouts": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(16, 8), "w")
+        self.rows = ops.FFT().shard(((8, 1),))
+        self.columns = ops.IFFT().shard(((1, 8),))
+        self.product = P.Mul().shard(((2, 4), (2, 4)))
+    def construct(self, x):
+        y = self.product(self.columns(self.rows(x), None, 0), self.w)
+        return ops.ReduceSum()(ops.real(y) * 0.5 + ops.ComplexAbs()(y))
+def step(x):
+    return ms.value_and_grad(net, None, net.trainable_params())(x)
+net = Net()
+step(tensor(16, 8))
+""",
     "a mask made and used by two operators": """
 class Net(nn.Cell):
     def __init__(self):

@@ -255,6 +255,9 @@ class AlltoAll(Primitive):
 class AlltoAllV(Primitive):
     """Pieces of a tensor of one dimension go to the ranks of the group in order, and what arrives is joined in order."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Angle(Primitive):
+    """The angle atan2(im, re) in radians; its gradient at 0 is 0."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ApplyMomentum(Primitive):
     """accumulation = accumulation * momentum + gradient; variable -= learning_rate * accumulation."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -409,7 +412,7 @@ class BroadcastTo(Primitive):
     """x repeated to `shape`, aligned at the right; -1 keeps the size of x."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Cast(Primitive):
-    """x with the element type `dst_type`. Called as `Cast()(x, dtype)`."""
+    """x with the element type `dst_type`; of a complex number the real part becomes a real one. Called as"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Cdist(Primitive):
     """The p-norm of every x[..., i, :] - y[..., j, :]: [..., m, k], [..., n, k] -> [..., m, n]."""
@@ -432,8 +435,17 @@ class CheckValid(Primitive):
 class Col2Im(Primitive):
     """Images [n, c, *output_size] whose places are the sums of what columns [n, c, places of a window, positions] have"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Complex(Primitive):
+    """real + i * imag."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ComplexAbs(Primitive):
+    """The absolute value sqrt(re * re + im * im); its gradient at 0 is 0."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Concat(Primitive):
     """The tensors in a row along `axis`, which must stay whole. Called as `Concat(axis)((a, b))`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Conj(Primitive):
+    """The complex conjugate; a real number is its own."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Conv2D(Primitive):
     """A convolution over height and width: images [n, c, h, w], weights [out channels, c / group, *kernel_size]."""
@@ -486,6 +498,12 @@ class CumSum(Primitive):
 class CumsumExt(Primitive):
     """Running sums along a dimension. Called as `CumsumExt()(input, dim)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class DCT(Primitive):
+    """The cosine transform along one dimension, the last unless said otherwise. Called as `DCT()(x, type, n, axis,"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class DCTN(Primitive):
+    """The cosine transform along `dim` (() for all dimensions, or for the last ones where `s` says how many), each cut"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 def DType(*args: Any, **kwargs: Any) -> Any:
     """partial(func, *args, **keywords) - new function with partial application"""
 class Depend(Primitive):
@@ -499,6 +517,9 @@ class Div(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class DivNoNan(Primitive):
     """x / y, and 0 where y is 0."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class DoubledFrequencies(Primitive):
+    """x with twice those of its frequencies along `axis` that stand for a second one, of a transform of `points` real"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Dropout(Primitive):
     """x / keep_prob where a random mask keeps it, 0 elsewhere, and the mask: a tuple of two."""
@@ -554,8 +575,23 @@ class Expm1(Primitive):
 class Eye(Primitive):
     """Ones on the diagonal of an n x m matrix. Called as `Eye()(n, m, type)`. k moves the diagonal to the"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FFT(Primitive):
+    """The discrete Fourier transform, along one dimension."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FFT2(Primitive):
+    """The discrete Fourier transform, along two dimensions."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FFTN(Primitive):
+    """The discrete Fourier transform, along some dimensions or all."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FFTShift(Primitive):
+    """x rolled along the dimensions `dim` (() for all), so that the first element comes to their middle. Called as"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Fill(Primitive):
     """A tensor of one value. Called as `Fill()(type, shape, value)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FitSizes(Primitive):
+    """x with the dimensions `axes` as long as `sizes` says: cut at their ends, or filled up with zeros there."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class FlashAttentionScore(Primitive):
     """softmax(scale_value * query @ key^T + real_shift) @ value for every head: a tuple (softmax_max, softmax_sum,"""
@@ -647,6 +683,15 @@ class GridSampler3DGrad(Primitive):
 class GroupedUpdate(Primitive):
     """`count` times the operator `update`, written as a line without operands: `AssignAdd()`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class HFFT(Primitive):
+    """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class HFFT2(Primitive):
+    """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class HFFTN(Primitive):
+    """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class HShrink(Primitive):
     """x where its absolute value is above lambd, else 0."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -659,14 +704,53 @@ class HSwish(Primitive):
 class Hypot(Primitive):
     """The square root of x^2 + y^2."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IDCT(Primitive):
+    """The inverse of `DCT`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IDCTN(Primitive):
+    """The inverse of `DCTN`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IFFT(Primitive):
+    """The inverse of the discrete Fourier transform, along one dimension."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IFFT2(Primitive):
+    """The inverse of the discrete Fourier transform, along two dimensions."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IFFTN(Primitive):
+    """The inverse of the discrete Fourier transform, along some dimensions or all."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IFFTShift(Primitive):
+    """What `FFTShift` has rolled as it was before."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IHFFT(Primitive):
+    """The first half of the numbers that have these real frequencies, along one dimension."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IHFFT2(Primitive):
+    """The first half of the numbers that have these real frequencies, along two dimensions."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IHFFTN(Primitive):
+    """The first half of the numbers that have these real frequencies, along some dimensions or all."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class IOU(Primitive):
     """[m, n]: the area that boxes [n, 4] and true boxes [m, 4] share over that of both (mode 'iou'), or over that of"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IRFFT(Primitive):
+    """The real numbers that have these frequencies from 0 on, along one dimension."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IRFFT2(Primitive):
+    """The real numbers that have these frequencies from 0 on, along two dimensions."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IRFFTN(Primitive):
+    """The real numbers that have these frequencies from 0 on, along some dimensions or all."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Identity(Primitive):
     """x itself."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Im2Col(Primitive):
     """[n, c, places of a window, positions] of images [n, c, h, w]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Imag(Primitive):
+    """The imaginary part; 0 of a real number."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class IncreFlashAttention(Primitive):
     """Attention of one query for each sequence, over keys and values that are kept; see ServingAttention. The lengths"""
@@ -896,11 +980,23 @@ class PadV3(Primitive):
 class PasteSlices(Primitive):
     """A new tensor of `shape` made of the operands, operand i with its first element at `begins[i]`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Polar(Primitive):
+    """abs * (cos(angle) + i * sin(angle))."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Pow(Primitive):
     """x to the power y."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class PromptFlashAttention(Primitive):
     """Attention over whole prompts; see ServingAttention. Quantised operands are not built."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class RFFT(Primitive):
+    """The frequencies from 0 on of real numbers, along one dimension."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class RFFT2(Primitive):
+    """The frequencies from 0 on of real numbers, along two dimensions."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class RFFTN(Primitive):
+    """The frequencies from 0 on of real numbers, along some dimensions or all."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ROIAlign(Primitive):
     """The means of features [n, c, h, w] in the places of boxes [number, 5], which are the image's number, x1, y1, x2,"""
@@ -918,6 +1014,9 @@ class ReLU(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ReLU6(Primitive):
     """min(max(x, 0), 6)."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Real(Primitive):
+    """The real part."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class RealDiv(Primitive):
     """x / y."""
@@ -1334,6 +1433,8 @@ def addcmul_ext_op(*args: Any, **kwargs: Any) -> Any:
     """x + value * y * z. Called as `AddcmulExt()(x, y, z, value)`."""
 def addn(*args: Any, **kwargs: Any) -> Any:
     """The sum of several tensors of one shape. Called as `AddN()((a, b, c))`."""
+def angle(*args: Any, **kwargs: Any) -> Any:
+    """The angle atan2(im, re) in radians; its gradient at 0 is 0."""
 def apply_rotary_pos_emb_(*args: Any, **kwargs: Any) -> Any:
     """(query, key), each x * cos + rotated(x) * sin, where rotated(x) is its second half, negated, before its first."""
 def asin(*args: Any, **kwargs: Any) -> Any:
@@ -1377,7 +1478,9 @@ def bias_add(*args: Any, **kwargs: Any) -> Any:
 def bmm(*args: Any, **kwargs: Any) -> Any:
     """x[..., m, k] @ y[..., k, n] -> [..., m, n]; leading dimensions broadcast, flags as in MatMul."""
 def cast(*args: Any, **kwargs: Any) -> Any:
-    """x with the element type `dst_type`. Called as `Cast()(x, dtype)`."""
+    """x with the element type `dst_type`; of a complex number the real part becomes a real one. Called as"""
+def conj(*args: Any, **kwargs: Any) -> Any:
+    """The complex conjugate; a real number is its own."""
 def cos(*args: Any, **kwargs: Any) -> Any:
     """Cosine, x in radians."""
 def cosh(*args: Any, **kwargs: Any) -> Any:
@@ -1398,6 +1501,14 @@ def expand_dims(*args: Any, **kwargs: Any) -> Any:
     """x with a dimension of size 1 inserted at `axis`. Called as `ExpandDims()(x, axis)`."""
 def expm1(*args: Any, **kwargs: Any) -> Any:
     """e to the power x, minus 1, accurate for small x."""
+def fft(*args: Any, **kwargs: Any) -> Any:
+    """The discrete Fourier transform, along one dimension."""
+def fft2(*args: Any, **kwargs: Any) -> Any:
+    """The discrete Fourier transform, along two dimensions."""
+def fftn(*args: Any, **kwargs: Any) -> Any:
+    """The discrete Fourier transform, along some dimensions or all."""
+def fftshift(*args: Any, **kwargs: Any) -> Any:
+    """x rolled along the dimensions `dim` (() for all), so that the first element comes to their middle. Called as"""
 def fill(*args: Any, **kwargs: Any) -> Any:
     """A tensor of one value. Called as `Fill()(type, shape, value)`."""
 def floor_div(*args: Any, **kwargs: Any) -> Any:
@@ -1416,6 +1527,34 @@ def greater_equal(*args: Any, **kwargs: Any) -> Any:
     """x >= y."""
 def gt(*args: Any, **kwargs: Any) -> Any:
     """x > y."""
+def hfft(*args: Any, **kwargs: Any) -> Any:
+    """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along"""
+def hfft2(*args: Any, **kwargs: Any) -> Any:
+    """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along"""
+def hfftn(*args: Any, **kwargs: Any) -> Any:
+    """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along"""
+def ifft(*args: Any, **kwargs: Any) -> Any:
+    """The inverse of the discrete Fourier transform, along one dimension."""
+def ifft2(*args: Any, **kwargs: Any) -> Any:
+    """The inverse of the discrete Fourier transform, along two dimensions."""
+def ifftn(*args: Any, **kwargs: Any) -> Any:
+    """The inverse of the discrete Fourier transform, along some dimensions or all."""
+def ifftshift(*args: Any, **kwargs: Any) -> Any:
+    """What `FFTShift` has rolled as it was before."""
+def ihfft(*args: Any, **kwargs: Any) -> Any:
+    """The first half of the numbers that have these real frequencies, along one dimension."""
+def ihfft2(*args: Any, **kwargs: Any) -> Any:
+    """The first half of the numbers that have these real frequencies, along two dimensions."""
+def ihfftn(*args: Any, **kwargs: Any) -> Any:
+    """The first half of the numbers that have these real frequencies, along some dimensions or all."""
+def imag(*args: Any, **kwargs: Any) -> Any:
+    """The imaginary part; 0 of a real number."""
+def irfft(*args: Any, **kwargs: Any) -> Any:
+    """The real numbers that have these frequencies from 0 on, along one dimension."""
+def irfft2(*args: Any, **kwargs: Any) -> Any:
+    """The real numbers that have these frequencies from 0 on, along two dimensions."""
+def irfftn(*args: Any, **kwargs: Any) -> Any:
+    """The real numbers that have these frequencies from 0 on, along some dimensions or all."""
 def isfinite(*args: Any, **kwargs: Any) -> Any:
     """Where x is neither an infinity nor not a number."""
 def isinf(*args: Any, **kwargs: Any) -> Any:
@@ -1462,8 +1601,12 @@ def not_equal(*args: Any, **kwargs: Any) -> Any:
     """x != y."""
 def permute(*args: Any, **kwargs: Any) -> Any:
     """x with its dimensions in the order `perm`: dimension d of the result is dimension perm[d] of x."""
+def polar(*args: Any, **kwargs: Any) -> Any:
+    """abs * (cos(angle) + i * sin(angle))."""
 def pow(*args: Any, **kwargs: Any) -> Any:
     """x to the power y."""
+def real(*args: Any, **kwargs: Any) -> Any:
+    """The real part."""
 def reciprocal(*args: Any, **kwargs: Any) -> Any:
     """1 / x."""
 def relu(*args: Any, **kwargs: Any) -> Any:
@@ -1472,6 +1615,12 @@ def relu6(*args: Any, **kwargs: Any) -> Any:
     """min(max(x, 0), 6)."""
 def reshape(*args: Any, **kwargs: Any) -> Any:
     """x in another shape; one -1 stands for what is left. Called as `Reshape()(x, shape)`."""
+def rfft(*args: Any, **kwargs: Any) -> Any:
+    """The frequencies from 0 on of real numbers, along one dimension."""
+def rfft2(*args: Any, **kwargs: Any) -> Any:
+    """The frequencies from 0 on of real numbers, along two dimensions."""
+def rfftn(*args: Any, **kwargs: Any) -> Any:
+    """The frequencies from 0 on of real numbers, along some dimensions or all."""
 def rsqrt(*args: Any, **kwargs: Any) -> Any:
     """1 over the square root of x."""
 def select(*args: Any, **kwargs: Any) -> Any:
