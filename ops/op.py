@@ -120,8 +120,7 @@ class Op:
             operand's index; None stands for the parameter's own value. Empty where there are none.
         in_place: `kernel_into` may write to an operand of the result's type.
         any_types: `kernel_into` takes operands and results of any element types, which may differ.
-        widens: kernels get operands of Float16 and BFloat16 as Float32 (see `half`); False for operators that only move
-            data or say themselves how they compute.
+        widens: kernels get Float16 and BFloat16 as Float32; False where data are only moved, or it says how it computes.
         distributions: operands whose rows sum to 1, which get no gradient.
         seeds: names of the two fields that say what a random operator draws; both 0: nobody has chosen.
         is_several: stands for several operators in every mode; `decompose` gives them.
@@ -134,10 +133,9 @@ class Op:
             has to run. Of a tuple it is the memory of its elements.
         may_alias: `run` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
             All other results, but for those of updates, are arrays that share memory with no operand.
-        is_collective: ranks of a group run it together and wait for each other: a `Collective`.
+        is_collective: ranks run it together: a `Collective`. takes_complex: it computes with complex numbers, too.
         packs: so many elements of the result are one in MindSpore, and one each here: a Reshape to so many times fewer
             elements keeps them all, in its last dimension.
-        takes_complex: it computes with complex numbers, too.
         requests: names of attached attributes (`add_prim_attr`) that `decompose` carries out; see `asks`.
         constrains: the result is operand 0, and the strategy says how it is to be sharded; gone once that is decided.
         cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}` are

@@ -41,6 +41,7 @@ class Conj(Unary):
 
     takes_complex: ClassVar[bool] = True
     function: ClassVar[Names] = "conj"
+    method: ClassVar[Names] = "conj"
     array_function: ClassVar[str] = "conjugate"
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     cuda: ClassVar[str] = "{0}"

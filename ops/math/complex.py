@@ -42,6 +42,7 @@ class Real(_Part):
     """The real part."""
 
     function: ClassVar[Names] = "real"
+    method: ClassVar[Names] = "real"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (_as_operand(b, x, dout, b.emit(ZerosLike(), dout)),)
@@ -56,6 +57,7 @@ class Imag(_Part):
     """The imaginary part; 0 of a real number."""
 
     function: ClassVar[Names] = "imag"
+    method: ClassVar[Names] = "imag"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         none = b.emit(ZerosLike(), dout)
@@ -87,6 +89,7 @@ class Angle(_Part):
     """The angle atan2(im, re) in radians; its gradient at 0 is 0."""
 
     function: ClassVar[Names] = "angle"
+    method: ClassVar[Names] = "angle"
     linear_in: ClassVar[tuple[int, ...]] = ()
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:

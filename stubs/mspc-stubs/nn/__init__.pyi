@@ -59,6 +59,7 @@ from mspc.api.nn.activation import GLU as GLU
 from mspc.api.nn.recurrent import GRU as GRU
 from mspc.api.nn.recurrent import GRUCell as GRUCell
 from mspc.api.nn.loss import GaussianNLLLoss as GaussianNLLLoss
+from mspc.api.nn.normalization import GlobalBatchNorm as GlobalBatchNorm
 from mspc.api.nn.wrap import GradAccumulationCell as GradAccumulationCell
 from mspc.api.nn.normalization import GroupNorm as GroupNorm
 from mspc.api.nn.activation import HShrink as HShrink
@@ -120,6 +121,7 @@ from mspc.api.nn.basic import RMSNorm as RMSNorm
 from mspc.api.nn.optim.adaptive import RMSProp as RMSProp
 from mspc.api.nn.recurrent import RNN as RNN
 from mspc.api.nn.recurrent import RNNCell as RNNCell
+from mspc.api.nn.activation import RReLU as RReLU
 from mspc.api.nn.activation import ReLU as ReLU
 from mspc.api.nn.activation import ReLU6 as ReLU6
 from mspc.api.nn.padding import ReflectionPad1d as ReflectionPad1d

@@ -147,6 +147,7 @@ from mspc.api.parallel.reshard import reshard as reshard
 from mspc.api.ops.function.order_func import roll as roll
 from mspc.api.ops.function.order_func import rot90 as rot90
 from mspc.api.ops.function.math_func import round as round
+from mspc.api.ops.function.activation_func import rrelu as rrelu
 from mspc.api.ops.function.array_func import scalar_to_array as scalar_to_array
 from mspc.api.ops.function.array_func import scalar_to_tensor as scalar_to_tensor
 from mspc.api.ops.function.activation_func import selu as selu
@@ -523,6 +524,12 @@ class DoubledFrequencies(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Dropout(Primitive):
     """x / keep_prob where a random mask keeps it, 0 elsewhere, and the mask: a tuple of two."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Dropout2D(Primitive):
+    """x / keep_prob with whole channels of [n, c, h, w] set to 0 at random, and the mask of x's shape: a tuple of two."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Dropout3D(Primitive):
+    """The same of [n, c, d, h, w]."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class DropoutDoMask(Primitive):
     """x / keep_prob where the mask is true, 0 elsewhere. Called as `DropoutDoMask()(x, mask, keep_prob)`."""

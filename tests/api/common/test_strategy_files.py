@@ -16,8 +16,8 @@ from mspc.parallel import set_op_strategy_config
     [
         ("SAVE", "plan.json", "set_op_strategy_config: path 'plan.json' is not absolute"),
         ("SAVE", None, "set_op_strategy_config: path None is not absolute"),
-        ("LOAD", "/tmp/plan.txt", "set_op_strategy_config: path '/tmp/plan.txt' does not end in '.json'"),
-        ("KEEP", "/tmp/plan.json", "set_op_strategy_config: mode 'KEEP' is neither 'SAVE' nor 'LOAD'"),
+        ("LOAD", "/plans/plan.txt", "set_op_strategy_config: path '/plans/plan.txt' does not end in '.json'"),
+        ("KEEP", "/plans/plan.json", "set_op_strategy_config: mode 'KEEP' is neither 'SAVE' nor 'LOAD'"),
     ],
 )
 def test_a_file_of_strategies_is_named_rightly(mode: str, path: Any, message: str) -> None:
@@ -28,7 +28,7 @@ def test_a_file_of_strategies_is_named_rightly(mode: str, path: Any, message: st
 
 def test_a_file_of_strategies_changes_nothing_and_that_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     for mode in ("SAVE", "LOAD"):
-        set_op_strategy_config(mode, "/tmp/plan.json")
+        set_op_strategy_config(mode, "/plans/plan.json")
     assert capsys.readouterr().err.count("set_op_strategy_config changes nothing") == 1
 
 
