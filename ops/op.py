@@ -120,7 +120,7 @@ class Op:
             operand's index; None stands for the parameter's own value. Empty where there are none.
         in_place: `kernel_into` may write to an operand of the result's type.
         any_types: `kernel_into` takes operands and results of any element types, which may differ.
-        widens: kernels get Float16 and BFloat16 as Float32; False where data are only moved, or it says how it computes.
+        widens: kernels get Float16 and BFloat16 as Float32; False where data are moved, or it says how it computes.
         distributions: operands whose rows sum to 1, which get no gradient.
         seeds: names of the two fields that say what a random operator draws; both 0: nobody has chosen.
         is_several: stands for several operators in every mode; `decompose` gives them.

@@ -144,8 +144,9 @@ class Dropout(Op):
         drawn = self.drawn(x.ndim)
         words = random_words(xp, key, (self.shape or x.shape)[:drawn], self.starts(drawn), x.shape[:drawn])
         kept = words <= xp.uint64(min(_WORD - 1, int(self.keep_prob * _WORD)))
-        mask = kept if drawn == x.ndim else xp.broadcast_to(kept.reshape(*kept.shape, *(1,) * (x.ndim - drawn)), x.shape)
-        return x * mask * (1 / self.keep_prob), xp.array(mask) if drawn < x.ndim else mask
+        if drawn < x.ndim:
+            kept = xp.array(xp.broadcast_to(kept.reshape(*kept.shape, *(1,) * (x.ndim - drawn)), x.shape))
+        return x * kept * (1 / self.keep_prob), kept
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         (x,) = inputs
@@ -204,7 +205,7 @@ class _ChannelDropout(Dropout, abstract=True):
 
 
 class Dropout2D(_ChannelDropout):
-    """x / keep_prob with whole channels of [n, c, h, w] set to 0 at random, and the mask of x's shape: a tuple of two."""
+    """x / keep_prob with whole channels of [n, c, h, w] set to 0 at random, and the mask of its shape: a tuple of 2."""
 
     samples: ClassVar[Any] = (sample((4, 8, 2, 2), keep_prob=0.7, Seed0=1), sample((2, 4, 3, 1), Seed1=2))
 
