@@ -119,6 +119,25 @@ def step(x):
 net = Net()
 step(tensor(16, 8))
 """,
+    **{
+        f"packed sequences cut by {how}": f"""
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = (Parameter(tensor(16, 4, 2), name) for name in "qkv")
+        self.attention = ops.FlashAttentionScore(4, input_layout="TND", sparse_mode=3).shard({strategy})
+    def construct(self, x):
+        lists = (Tensor(np.array([3, 8, 12, 16])), Tensor(np.array([5, 8, 15, 16])))
+        return self.attention(self.q * x, self.k, self.v, None, None, None, None, None, *lists)[3]
+net = Net()
+ms.value_and_grad(net, None, net.trainable_params())(tensor(16, 4, 2))
+"""
+        for how, strategy in (
+            ("tuples", "((2, 4, 1), (2, 4, 1), (2, 4, 1), (2,), (2,))"),
+            ("Layouts", """(layout(("dp", "sp"), "mp", "None"), *[layout("dp", "mp", "None")] * 2, layout("dp"),
+                           layout("dp"))"""),
+        )
+    },
     "a mask made and used by two operators": """
 class Net(nn.Cell):
     def __init__(self):
