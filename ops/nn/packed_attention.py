@@ -220,7 +220,8 @@ class FlashAttentionVarlenGrad(_Packed):
     products: ClassVar[int] = 5
     samples: ClassVar[Any] = (
         sample((8, 4, 2), (8, 4, 2), (8, 4, 3), (8, 4, 3), (1,), (1,), (8, 4, 1), head_num=4, sparse_mode=3,
-               scale_value=0.01, gradient=False, dtypes=("Float64",) * 4 + ("Int64",) * 2 + ("Float64",), low=4, high=8),
+               scale_value=0.01, gradient=False, low=4, high=8,
+               dtypes=("Float64",) * 4 + ("Int64",) * 2 + ("Float64",)),
     )  # fmt: skip
 
     def ends_of(self, operands: Sequence[Any]) -> tuple[Any, Any]:

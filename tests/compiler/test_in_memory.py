@@ -207,3 +207,21 @@ def test_paddings_have_an_entry_in_a_strategy(paddings: Any) -> None:
     network = Padded()
     _cell_graph_executor.compile(network, Tensor(shape=(4, 16), dtype=ms.float32, init="ones"))
     assert _cell_graph_executor._get_shard_strategy(network)["Default/PadV3-op0"][0] == [4, 1]
+
+
+@pytest.mark.parametrize(("cuts", "found"), [((2, 4), [2, 4]), ((8,), [8, 1]), ((2, 2, 2), [8, 1])])
+def test_a_strategy_that_fits_no_cast_changes_nothing(cuts: tuple[int, ...], found: list[int]) -> None:
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cast = ops.Cast().shard((cuts,))
+
+        def construct(self, x: Any) -> Any:
+            return self.cast(x, ms.float16)
+
+    context.set_auto_parallel_context(
+        parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch"
+    )
+    net = Net()
+    _cell_graph_executor.compile(net, Tensor(shape=(8, 16), dtype=ms.float32, init="ones"))
+    assert _cell_graph_executor._get_shard_strategy(net)["Default/Cast-op0"] == [found]

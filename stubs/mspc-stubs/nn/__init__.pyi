@@ -54,6 +54,8 @@ from mspc.api.nn.loss_scale import FixedLossScaleUpdateCell as FixedLossScaleUpd
 from mspc.api.nn.basic import Flatten as Flatten
 from mspc.api.nn.segmentation_loss import FocalLoss as FocalLoss
 from mspc.api.nn.wrap import ForwardValueAndGrad as ForwardValueAndGrad
+from mspc.api.nn.pooling import FractionalMaxPool2d as FractionalMaxPool2d
+from mspc.api.nn.pooling import FractionalMaxPool3d as FractionalMaxPool3d
 from mspc.api.nn.activation import GELU as GELU
 from mspc.api.nn.activation import GLU as GLU
 from mspc.api.nn.recurrent import GRU as GRU

@@ -76,6 +76,8 @@ from mspc.api.ops.function.order_func import fliplr as fliplr
 from mspc.api.ops.function.order_func import flipud as flipud
 from mspc.api.ops.function.math_func import floor as floor
 from mspc.api.ops.function.image_func import fold as fold
+from mspc.api.ops.function.pool_func import fractional_max_pool2d as fractional_max_pool2d
+from mspc.api.ops.function.pool_func import fractional_max_pool3d as fractional_max_pool3d
 from mspc.api.ops.function.array_func import full as full
 from mspc.api.ops.function.array_func import full_like as full_like
 from mspc.api.ops.function.array_func import gather as gather
@@ -433,6 +435,12 @@ class ChannelWindowSum(Primitive):
 class CheckValid(Primitive):
     """Whether boxes[n, 4] (x0, y0, x1, y1) lie inside an image: metas[3] is its height, width and ratio."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Cholesky(Primitive):
+    """The lower triangular L with L @ L^T = x, of symmetric positive definite matrices; its transpose where `upper`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class CholeskyGrad(Primitive):
+    """The gradient of Cholesky, a symmetric matrix: of P = tril(L^T @ dL) with half its diagonal the symmetric part of"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Col2Im(Primitive):
     """Images [n, c, *output_size] whose places are the sums of what columns [n, c, places of a window, positions] have"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -496,6 +504,12 @@ class CumProdGrad(Primitive):
 class CumSum(Primitive):
     """Running sums along an axis. Called as `CumSum(exclusive, reverse)(x, axis)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Cummax(Primitive):
+    """The greatest element so far along `axis` and its place: a tuple of two. Called as `Cummax(axis)(x)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Cummin(Primitive):
+    """The smallest element so far along `axis` and its place: a tuple of two. Called as `Cummin(axis)(x)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class CumsumExt(Primitive):
     """Running sums along a dimension. Called as `CumsumExt()(input, dim)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -526,7 +540,7 @@ class Dropout(Primitive):
     """x / keep_prob where a random mask keeps it, 0 elsewhere, and the mask: a tuple of two."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Dropout2D(Primitive):
-    """x / keep_prob with whole channels of [n, c, h, w] set to 0 at random, and the mask of x's shape: a tuple of two."""
+    """x / keep_prob with whole channels of [n, c, h, w] set to 0 at random, and the mask of its shape: a tuple of 2."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Dropout3D(Primitive):
     """The same of [n, c, d, h, w]."""
@@ -609,6 +623,12 @@ class FlashAttentionScoreGrad(Primitive):
 class FlashAttentionScoreShiftGrad(Primitive):
     """Gradient of FlashAttentionScore in real_shift, of (query, key, value, dy, the optional operands, softmax_max)."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FlashAttentionVarlen(Primitive):
+    """What FlashAttentionScore is in the layout 'TND', of (query, key, value, ends of queries, ends of keys): a tuple"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FlashAttentionVarlenGrad(Primitive):
+    """Gradients of FlashAttentionVarlen in query, key and value, of these, dy, both lists and softmax_max."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Flatten(Primitive):
     """Dimension 0 stays, all others become one: (n, c, h, w) -> (n, c * h * w)."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -626,6 +646,15 @@ class FmodScalar(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class FmodTensor(Primitive):
     """The remainder with the sign of the dividend."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FractionalMaxPool3DWithFixedKsize(Primitive):
+    """The same of [n, c, d, h, w], with numbers [n or 1, c, 3]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FractionalMaxPoolGrad(Primitive):
+    """An image of `size` with the elements of dout added at the places that were the greatest, zeros elsewhere."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FractionalMaxPoolWithFixedKsize(Primitive):
+    """The greatest of windows of [n, c, h, w] and their places h * w: called with x and numbers [n or 1, c, 2]."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class FusedElementwise(Primitive):
     """The operators of `body`, one a line, each applied to operands x0, x1, ... and results t0, t1, ... of lines."""
@@ -768,6 +797,9 @@ class IndexSelect(Primitive):
 class InplaceAdd(Primitive):
     """x plus v in the rows `indices`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class InplaceCopy(Primitive):
+    """input = src, broadcast to its shape, for a parameter `input`; the result is its new value."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class InplaceSub(Primitive):
     """x minus v in the rows `indices`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -863,6 +895,9 @@ class LogicalOr(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class LogicalXor(Primitive):
     """x or y, not both."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LstsqV2(Primitive):
+    """Least squares of a @ x = b for matrices a [..., m, n] and b [..., m] or [..., m, k]: a tuple of x, the sums of"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class MakeTuple(Primitive):
     """Puts tensors side by side: `(a, b)`."""
@@ -990,8 +1025,14 @@ class PasteSlices(Primitive):
 class Polar(Primitive):
     """abs * (cos(angle) + i * sin(angle))."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class PopulationCount(Primitive):
+    """How many bits of a number are 1, UInt8; of a negative one those of its two's complement."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Pow(Primitive):
     """x to the power y."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Print(Primitive):
+    """Prints texts and tensors, a line each, at every step: of the first tensor this rank's slice, the others whole."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class PromptFlashAttention(Primitive):
     """Attention over whole prompts; see ServingAttention. Quantised operands are not built."""
@@ -1254,6 +1295,9 @@ class SoftplusExt(Primitive):
 class Softsign(Primitive):
     """x / (1 + |x|)."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SolveTriangular(Primitive):
+    """x of a @ x = b for triangular matrices a [..., n, n] and b [..., n] or [..., n, k]. Called as"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Sort(Primitive):
     """x in order along `axis`, and the places that the elements come from: a tuple of two. Equal ones keep their order,"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -1367,6 +1411,12 @@ class TopK(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class TopkExt(Primitive):
     """The k largest (or smallest) elements along `dim` in order, and their places: a tuple of two."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TraceV2(Primitive):
+    """The sum along the diagonal `offset` of the dimensions axis1 and axis2: called as `TraceV2()(x, offset, axis1,"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TraceV2Grad(Primitive):
+    """Zeros of `shape` with dout everywhere on the diagonal."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Transpose(Primitive):
     """x with its dimensions in the order `perm`: dimension d of the result is dimension perm[d] of x."""
