@@ -138,6 +138,20 @@ ms.value_and_grad(net, None, net.trainable_params())(tensor(16, 4, 2))
                            layout("dp"))"""),
         )
     },
+    **{
+        f"grouped products whose {what} are cut": f"""
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w, self.b = Parameter(tensor(4, 8, 8), "w"), Parameter(tensor(4, 8), "b")
+        self.product = ops.GroupedMatmul(3, 0).shard((((2, {k}),), ((1, {k}, {n}),), ((1, {n}),), *[((),)] * 4, (1,)))
+    def construct(self, x):
+        return self.product([x], [self.w], [self.b], None, None, None, None, Tensor(np.array([3, 4, 11, 15])))[0]
+net = Net()
+ms.value_and_grad(net, None, net.trainable_params())(tensor(16, 8))
+"""
+        for what, k, n in (("columns", 1, 4), ("rows", 4, 1))
+    },
     "a mask made and used by two operators": """
 class Net(nn.Cell):
     def __init__(self):
