@@ -22,7 +22,8 @@ _FROM: dict[str, tuple[str, ...]] = {
     "mspc.api.common.dtype": (
         "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
         "bfloat16",
-        "float32", "float64", "byte", "short", "half", "single", "double", "int_", "uint", "float_", "long",
+        "float32", "float64", "complex64", "complex128", "byte", "short", "half", "single", "double", "int_", "uint",
+        "float_", "long",
         "dtype_to_nptype", "dtype_to_pytype", "pytype_to_dtype",
     ),
     "mspc.ir.types": ("DType",),

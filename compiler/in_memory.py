@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mspc.api import context, state
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Stage, compile_launch
-from mspc.ir.graph import Constant, Graph, Node, Value
-from mspc.ir.layout import Layout
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.layout import Layout, common_mesh, group_of, on_mesh
+from mspc.sharding.groups import group_name
 
-STRATEGIES, SLICED = "step_parallel_begin", "slice_to_rank"
+LAID_OUT, STRATEGIES, SLICED = "propagate_sharding", "step_parallel_begin", "slice_to_rank"
 """The stages that the facts are read from."""
 
 
@@ -24,7 +25,9 @@ class Facts:
     strategies: for every operator with a strategy, named by its cells and its place among those of its kind
         (`Default/network-Net/MatMul-op0`), the number of cuts of every dimension of every tensor.
     parameter_layouts: for every parameter the mesh, the mesh axis that cuts each dimension (counted from the last axis,
-        -1: none; a list of them where several do), one rank's shape, 0, True and "", as MindSpore lists them.
+        -1: none; a list of them where several do), one rank's shape, 0, True and "", as MindSpore lists them. Of a
+        parameter that optimizer parallel cuts further these are what its readers need, and in the last place stands the
+        name of the group from which a rank gathers it.
     operators: one rank's operators before any are fused (`MatMul-0`): {"inputs": names and small constants, "attrs":
         the operator's fields}.
     compile_id: equal exactly for equal programs.
@@ -45,15 +48,21 @@ def compile_in_memory(target: Any, args: Sequence[Any]) -> Facts:
     session, frozen = state.current(), context.freeze(target)
     ranks = session.size if session.launched or session.size > 1 else frozen.device_num or session.size
     facts = Facts()
+    read: dict[str, Layout] = {}
 
     def look(stage: Stage) -> None:
         if stage.name == STRATEGIES:
             facts.strategies = _strategies(stage.graph)
+        elif stage.name == LAID_OUT:
+            read.update(_first_reads(stage.graph))
         elif stage.name == SLICED:
             facts.operators = _operators(stage.graph)
 
     compiled = compile_launch(target, args, Config.from_context(frozen, ranks), look)
-    facts.parameter_layouts, facts.compile_id = _parameter_layouts(compiled.graph), compiled.compile_id
+    facts.compile_id = compiled.compile_id
+    facts.parameter_layouts = _parameter_layouts(
+        compiled.graph, read if compiled.config.parallel_optimizer else {}, session.rank
+    )
     compiled.rank_graph(session.rank, look, wanted=(SLICED,))
     return facts
 
@@ -69,16 +78,40 @@ def _strategies(graph: Graph) -> dict[str, list[list[int]]]:
     return found
 
 
-def _parameter_layouts(graph: Graph) -> dict[str, tuple[Any, ...]]:
+def _first_reads(graph: Graph) -> dict[str, Layout]:
+    """By a parameter's name the layout that its first reader needs."""
+    found: dict[str, Layout] = {}
+    for node in graph.nodes:
+        for value, layout in zip(node.inputs, node.in_layouts or (), strict=False):
+            if isinstance(value, Parameter) and layout is not None:
+                found.setdefault(value.name, layout)
+    return found
+
+
+def _parameter_layouts(graph: Graph, read: Mapping[str, Layout], rank: int) -> dict[str, tuple[Any, ...]]:
     found: dict[str, tuple[Any, ...]] = {}
     for parameter in graph.parameters:
-        layout = parameter.layout
-        if parameter.kind == "parameter" and isinstance(layout, Layout):
+        stored = parameter.layout
+        if parameter.kind == "parameter" and isinstance(stored, Layout):
+            layout = read.get(parameter.name, stored)
+            group = _gathering_group(stored, layout, rank)
+            layout = layout if group else stored
             axes = [[len(layout.mesh) - 1 - axis for axis in dimension] for dimension in layout.dims]
             cuts = [-1 if not dimension else dimension[0] if len(dimension) == 1 else dimension for dimension in axes]
             shape = list(layout.local_shape(parameter.shape))
-            found[parameter.name] = (list(layout.mesh), cuts, shape, 0, True, "")
+            found[parameter.name] = (list(layout.mesh), cuts, shape, 0, True, group)
     return found
+
+
+def _gathering_group(stored: Layout, read: Layout, rank: int) -> str:
+    """The name of the group of ranks whose slices are together what is read; "" unless only dimension 0 was cut on."""
+    mesh = common_mesh(stored.mesh, read.mesh)
+    if stored == read or mesh is None or not stored.dims:
+        return ""
+    (first, *rest), (whole, *others) = on_mesh(stored, mesh)[0], on_mesh(read, mesh)[0]
+    if rest != others or first[: len(whole)] != whole or first == whole:
+        return ""
+    return group_name(group_of(mesh, first[len(whole) :], rank))
 
 
 def _operators(graph: Graph) -> dict[str, dict[str, Any]]:

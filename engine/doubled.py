@@ -10,7 +10,7 @@ import numpy as np
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
-from mspc.ir.types import FLOAT64, DType, TensorType, TupleType, Type
+from mspc.ir.types import COMPLEX128, FLOAT64, DType, TensorType, TupleType, Type
 from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
 from mspc.ops.op import NotDifferentiable, Op
 from mspc.runtime.backend import NumPyBackend
@@ -65,7 +65,7 @@ class Doubled:
         def copied(value: Value) -> Value:
             if value not in copies and isinstance(value, Constant):
                 type = value.tensor_type
-                copies[value] = Constant(value.value, FLOAT64) if type.dtype.is_float else value
+                copies[value] = Constant(value.value, _doubled(type.dtype)) if type.dtype.has_gradient else value
             return copies[value]
 
         for parameter in graph.parameters:
@@ -118,7 +118,7 @@ def needed(graph: Graph, values: Sequence[Value]) -> list[Node]:
 
 def passes_no_gradient(node: Node) -> bool:
     """Whether differentiation ends at a node: its result is no float, or its rule hands no gradient on."""
-    if not any(t.dtype.is_float for t in element_types(node.type)):
+    if not any(t.dtype.has_gradient for t in element_types(node.type)):
         return True
     op = node.op
     if not isinstance(op, Op) or isinstance(op.bprop, NotDifferentiable):
@@ -132,7 +132,7 @@ def passes_no_gradient(node: Node) -> bool:
 
 
 def _asked(type: Type) -> Parameter | None:
-    return Parameter("dout", type) if isinstance(type, TensorType) and type.dtype.is_float else None
+    return Parameter("dout", type) if isinstance(type, TensorType) and type.dtype.has_gradient else None
 
 
 def _is_float(value: Value) -> bool:
@@ -140,21 +140,25 @@ def _is_float(value: Value) -> bool:
 
 
 def widened(array: Array) -> Array:
-    """A copy of an array, floats as Float64."""
+    """A copy of an array, floats as Float64 and complex numbers as Complex128."""
     array = np.asarray(array)
-    return np.array(array, np.float64) if array.dtype.kind in "fV" else np.array(array)
+    return np.array(array, {"f": np.float64, "V": np.float64, "c": np.complex128}.get(array.dtype.kind))
+
+
+def _doubled(dtype: DType) -> DType:
+    return FLOAT64 if dtype.is_float else COMPLEX128 if dtype.is_complex else dtype
 
 
 def _wide(type: Type) -> Type:
     if isinstance(type, TupleType):
         return TupleType(tuple(t for t in map(_wide, type.elements) if isinstance(t, TensorType)))
-    return TensorType(FLOAT64, type.shape) if isinstance(type, TensorType) and type.dtype.is_float else type
+    return TensorType(_doubled(type.dtype), type.shape) if isinstance(type, TensorType) else type
 
 
 def _wide_op(op: Any) -> Any:
     changed = {
-        f.name: FLOAT64
+        f.name: _doubled(getattr(op, f.name))
         for f in fields(op)
-        if isinstance(getattr(op, f.name), DType) and getattr(op, f.name).is_float
+        if isinstance(getattr(op, f.name), DType) and getattr(op, f.name).has_gradient
     }
     return replace(op, **changed) if changed else op

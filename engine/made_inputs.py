@@ -69,6 +69,9 @@ def _made(
             array, said = array / array.sum(-1, keepdims=True), "rows that sum to 1"
         elif type.dtype.is_float:
             array, said = generator.uniform(low, high, type.shape), f"uniform in [{low:g}, {high:g})"
+        elif type.dtype.is_complex:
+            array = generator.uniform(low, high, type.shape) + 1j * generator.uniform(low, high, type.shape)
+            said = f"complex, both parts uniform in [{low:g}, {high:g})"
         elif not type.dtype.is_integer:
             array, said = generator.integers(0, 2, type.shape), "True or False"
         elif parameter in direct:

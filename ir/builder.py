@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, OpLike, Value
+from mspc.ir.graph import Constant, Graph, Node, OpLike, Value, element_types
 from mspc.ir.location import Frames
 from mspc.ir.types import DType, TensorType, Type
 
@@ -37,6 +37,7 @@ class Builder:
             MspcError: the operands' types do not fit, at the current source line.
         """
         try:
+            _refuse_complex(op, inputs)
             type = op.infer(*[value.type for value in inputs])  # type: ignore[misc]  # tuples reach structural operators only
         except MspcError as error:
             if error.location is not None:
@@ -59,3 +60,13 @@ class Builder:
         self.scope = node.scope
         self.frames = node.frames
         return self
+
+
+def _refuse_complex(op: TypedOp, inputs: tuple[Value, ...]) -> None:
+    """Raises MspcError where an operator that knows real numbers alone is given complex ones."""
+    if getattr(op, "takes_complex", False):
+        return
+    for index, value in enumerate(inputs):
+        if any(element.dtype.is_complex for element in element_types(value.type)):
+            raise MspcError(f"{op.name}: input {index} is {value.type}; the operator takes no complex numbers",
+                            notes=["take its parts with ops.real and ops.imag"], kind=TypeError)  # fmt: skip

@@ -27,6 +27,15 @@ class DType:
         return self.kind == "f"
 
     @property
+    def has_gradient(self) -> bool:
+        """Whether it is of numbers that a loss can be differentiated by: floats and complex ones."""
+        return self.kind in "fc"
+
+    @property
+    def is_complex(self) -> bool:
+        return self.kind == "c"
+
+    @property
     def is_integer(self) -> bool:
         return self.kind in "iu"
 
@@ -56,12 +65,14 @@ FLOAT16 = DType("Float16", 2, "f")
 BFLOAT16 = DType("BFloat16", 2, "f")
 FLOAT32 = DType("Float32", 4, "f")
 FLOAT64 = DType("Float64", 8, "f")
+COMPLEX64 = DType("Complex64", 8, "c")
+COMPLEX128 = DType("Complex128", 16, "c")
 
 DTYPES: dict[str, DType] = {
     dtype.name: dtype
     for dtype in (
         BOOL, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64,
-        FLOAT16, BFLOAT16, FLOAT32, FLOAT64,
+        FLOAT16, BFLOAT16, FLOAT32, FLOAT64, COMPLEX64, COMPLEX128,
     )
 }  # fmt: skip
 _BY_LOWER = {name.lower(): dtype for name, dtype in DTYPES.items()}
@@ -80,6 +91,16 @@ def dtype_of(value: Any) -> DType:
     if found is None:
         raise MspcError(f"unknown element type {name!r}; known are {', '.join(DTYPES)}")
     return found
+
+
+def real_of(dtype: DType) -> DType:
+    """The element type of the real part of a complex number; that of a float is its own."""
+    return {COMPLEX64: FLOAT32, COMPLEX128: FLOAT64}.get(dtype, dtype)
+
+
+def complex_of(dtype: DType) -> DType:
+    """The complex element type whose parts hold a number of this one: Complex128 for Float64, else Complex64."""
+    return dtype if dtype.is_complex else COMPLEX128 if dtype == FLOAT64 else COMPLEX64
 
 
 @dataclass(frozen=True, slots=True)

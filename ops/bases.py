@@ -21,9 +21,9 @@ from mspc.sharding.rules import broadcast_rule
 
 
 def require_float(name: str, *types: TensorType) -> None:
-    """Raises MspcError where an operand is no floating-point tensor."""
+    """Raises MspcError where an operand is no floating-point tensor; complex ones reach only those that take them."""
     for index, operand in enumerate(types):
-        if not operand.dtype.is_float:
+        if not (operand.dtype.is_float or operand.dtype.is_complex):
             raise MspcError(
                 f"{name}: input {index} is {operand.dtype}, not a floating-point tensor",
                 notes=["cast it first, for example with x.astype(mindspore.float32)"],

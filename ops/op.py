@@ -120,8 +120,7 @@ class Op:
             operand's index; None stands for the parameter's own value. Empty where there are none.
         in_place: `kernel_into` may write to an operand of the result's type.
         any_types: `kernel_into` takes operands and results of any element types, which may differ.
-        widens: kernels get operands of Float16 and BFloat16 as Float32 (see `half`); False for operators that only move
-            data or say themselves how they compute.
+        widens: kernels get Float16 and BFloat16 as Float32; False where data are moved, or it says how it computes.
         distributions: operands whose rows sum to 1, which get no gradient.
         seeds: names of the two fields that say what a random operator draws; both 0: nobody has chosen.
         is_several: stands for several operators in every mode; `decompose` gives them.
@@ -134,7 +133,7 @@ class Op:
             has to run. Of a tuple it is the memory of its elements.
         may_alias: `run` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
             All other results, but for those of updates, are arrays that share memory with no operand.
-        is_collective: ranks of a group run it together and wait for each other: a `Collective`.
+        is_collective: ranks run it together: a `Collective`. takes_complex: it computes with complex numbers, too.
         packs: so many elements of the result are one in MindSpore, and one each here: a Reshape to so many times fewer
             elements keeps them all, in its last dimension.
         requests: names of attached attributes (`add_prim_attr`) that `decompose` carries out; see `asks`.
@@ -173,6 +172,7 @@ class Op:
     is_collective: ClassVar[bool] = False
     constrains: ClassVar[bool] = False
     packs: ClassVar[int] = 1
+    takes_complex: ClassVar[bool] = False
     requests: ClassVar[tuple[str, ...]] = ()
     cuda: ClassVar[str] = ""
     samples: ClassVar[Sequence[Sample]] = ()

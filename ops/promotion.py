@@ -5,18 +5,31 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from mspc.ir.types import BFLOAT16, BOOL, DTYPES, FLOAT16, FLOAT32, DType
+from mspc.ir.types import (
+    BFLOAT16,
+    BOOL,
+    COMPLEX64,
+    COMPLEX128,
+    DTYPES,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    DType,
+    real_of,
+)
 from mspc.ops.op import Op
 
 
 def promoted(left: DType, right: DType) -> DType:
-    """The element type that both convert to: floats beat integers, integers beat Bool, and the wider one
-    wins.
+    """The element type that both convert to: complex numbers beat floats, floats beat integers, integers beat
+    Bool, and the wider one wins.
     """
     if left == right:
         return left
     if left.kind == "b" or right.kind == "b":
         return right if left.kind == "b" else left
+    if left.is_complex or right.is_complex:
+        return COMPLEX128 if FLOAT64 in (real_of(left), real_of(right)) else COMPLEX64
     if left.is_float != right.is_float:
         return left if left.is_float else right
     if {left, right} == {FLOAT16, BFLOAT16}:
@@ -40,7 +53,7 @@ def operand_dtypes(op: Op, dtypes: Sequence[DType]) -> Sequence[DType]:
     if not kind or len(dtypes) <= first:
         return dtypes
     target = functools.reduce(promoted, dtypes[first:])
-    if kind == "float" and not target.is_float:
+    if kind == "float" and not (target.is_float or target.is_complex):
         target = FLOAT32
     if kind == "bool":
         target = BOOL

@@ -117,11 +117,15 @@ class RandomNetwork:
         return self.emit(REGISTRY[name](**fields), *inputs)
 
     def emit(self, op: Op, *inputs: Value) -> Node:
-        """A node, perhaps with a strategy, perhaps computed again for the gradients."""
+        """A node, perhaps with a strategy, perhaps computed again for the gradients. Of the readers of a parameter one
+        has a strategy at most: others would have to cut it alike."""
         node = self.builder.emit(op, *inputs, instance=f"op{len(self.graph.nodes)}")
         rule = rule_of(node)
         if rule is not None and self.rng.random() < 0.6:
-            node.in_strategy = random_strategy(op, rule, self.ranks, self.rng)
+            strategy = random_strategy(op, rule, self.ranks, self.rng)
+            read = {value for value in inputs if isinstance(value, Parameter)}
+            if not any(read & set(other.inputs) for other in self.graph.nodes if other.in_strategy is not None):
+                node.in_strategy = strategy
         if self.rng.random() < 0.15:
             node.attrs["recompute"] = "net"
         return node

@@ -13,17 +13,20 @@ bool_ = types.BOOL
 int8, int16, int32, int64 = types.INT8, types.INT16, types.INT32, types.INT64
 uint8, uint16, uint32, uint64 = types.UINT8, types.UINT16, types.UINT32, types.UINT64
 float16, bfloat16, float32, float64 = types.FLOAT16, types.BFLOAT16, types.FLOAT32, types.FLOAT64
+complex64, complex128 = types.COMPLEX64, types.COMPLEX128
 byte, short, half, single, double = int8, int16, float16, float32, float64
 int_, uint, float_, long = int64, uint64, float64, int64
 
 int_type = (int8, int16, int32, int64)
 uint_type = (uint8, uint16, uint32, uint64)
 float_type = (float16, float32, float64, bfloat16)
-number_type = int_type + uint_type + float_type
+complex_type = (complex64, complex128)
+number_type = int_type + uint_type + float_type + complex_type
 
 NAMES = (
     "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
-    "float32", "float64", "byte", "short", "half", "single", "double", "int_", "uint", "float_", "long",
+    "float32", "float64", "complex64", "complex128", "byte", "short", "half", "single", "double", "int_", "uint",
+    "float_", "long",
 )  # fmt: skip
 
 
@@ -38,7 +41,9 @@ def pytype_to_dtype(obj: Any) -> DType:
 
 
 def dtype_to_pytype(type_: DType) -> type:
-    """bool, int or float."""
+    """bool, int, float or complex."""
+    if type_.is_complex:
+        return complex
     if type_.is_float:
         return float
     return int if type_.is_integer else bool
@@ -51,4 +56,6 @@ def promoted_scalar(dtype: DType, scalar: Any) -> DType:
         return dtype
     if isinstance(scalar, int):
         return int64 if dtype == bool_ else dtype
-    return dtype if dtype.is_float else float32
+    if isinstance(scalar, complex):
+        return types.complex_of(dtype)
+    return dtype if dtype.is_float or dtype.is_complex else float32

@@ -9,6 +9,7 @@ from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
+from mspc.api.ops.loss_arguments import check_number
 from mspc.ir.types import FLOAT32
 
 
@@ -99,6 +100,21 @@ class LeakyReLU(Cell):
 
     def construct(self, x: Any) -> Any:
         return ops.leaky_relu(x, self.alpha)
+
+
+class RReLU(Cell):
+    """x where it is not negative, elsewhere x times a slope drawn evenly from [lower, upper), in every step anew."""
+
+    def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3) -> None:
+        super().__init__()
+        check_number("RReLU", "lower", lower)
+        check_number("RReLU", "upper", upper)
+        if lower > upper:
+            raise ApiValueError(f"RReLU: lower {lower} is above upper {upper}")
+        self.lower, self.upper = lower, upper
+
+    def construct(self, x: Any) -> Any:
+        return ops.rrelu(x, self.lower, self.upper)
 
 
 class ELU(Cell):

@@ -12,6 +12,8 @@ from mspc.api.nn.cell import Cell
 from mspc.ir.types import FLOAT32
 
 Groups = tuple[tuple[int, ...], ...]
+SHARDED = ("semi_auto_parallel", "auto_parallel")
+"""Modes in which the compiler cuts the batch, so that statistics are always the whole batch's."""
 
 
 class _BatchNorm(Cell):
@@ -135,7 +137,7 @@ class SyncBatchNorm(_BatchNorm):
         dtype: Any = FLOAT32,
     ) -> None:  # fmt: skip
         groups = _groups(process_groups)
-        if get_auto_parallel_context("parallel_mode") in ("semi_auto_parallel", "auto_parallel"):
+        if get_auto_parallel_context("parallel_mode") in SHARDED:
             if process_groups is not None:
                 raise ApiValueError(
                     "SyncBatchNorm: process_groups has no meaning where the compiler cuts the batch: statistics are "
@@ -146,10 +148,39 @@ class SyncBatchNorm(_BatchNorm):
                          use_batch_statistics, dtype, groups)  # fmt: skip
 
 
+class GlobalBatchNorm(SyncBatchNorm):
+    """`SyncBatchNorm` under the name and with the arguments that it had in MindSpore 1.
+
+    Args:
+        device_num_each_group: so many neighbouring ranks share their statistics.
+    """
+
+    def __init__(
+        self, num_features: int, eps: float = 1e-5, momentum: float = 0.9, affine: bool = True,
+        gamma_init: Any = "ones", beta_init: Any = "zeros", moving_mean_init: Any = "zeros",
+        moving_var_init: Any = "ones", use_batch_statistics: bool | None = None, device_num_each_group: int = 2,
+    ) -> None:  # fmt: skip
+        size, count = _ranks(), positive("GlobalBatchNorm", "device_num_each_group", device_num_each_group)
+        groups = None
+        if size > 1 and get_auto_parallel_context("parallel_mode") not in SHARDED:
+            if size % count:
+                raise ApiValueError(
+                    f"GlobalBatchNorm: device_num_each_group {count} must divide the number of ranks, {size}"
+                )
+            groups = [list(range(first, first + count)) for first in range(0, size, count)]
+        super().__init__(num_features, eps, momentum, affine, gamma_init, beta_init, moving_mean_init, moving_var_init,
+                         use_batch_statistics, groups)  # fmt: skip
+
+
+def _ranks() -> int:
+    """How many ranks the script runs on, as far as it has said: by `init` or by `device_num`."""
+    session = state.current()
+    return get_auto_parallel_context("device_num") if session.initialized else session.parallel.get("device_num", 1)
+
+
 def _groups(given: Any) -> Groups:
     """Groups of ranks, checked: every rank once."""
-    session = state.current()
-    size = session.size if session.initialized else 1
+    size = _ranks()
     if given is None:
         return (tuple(range(size)),) if size > 1 else ()
     if not isinstance(given, list | tuple) or not all(isinstance(group, list | tuple) for group in given):

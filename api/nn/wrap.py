@@ -203,6 +203,18 @@ class MicroBatchInterleaved(GradAccumulationCell):
         self.interleave_num = interleave_num
 
 
+class _MicroBatch(Cell):
+    """Part number i of every input, of `micro_size` equal ones along the first dimension."""
+
+    def __init__(self, micro_size: int) -> None:
+        super().__init__(auto_prefix=False)
+        self.micro_size = micro_size
+
+    def construct(self, i: int, *inputs: Any) -> Any:
+        rows = [part.shape[0] // self.micro_size for part in inputs]
+        return tuple([part[i * n : (i + 1) * n] for part, n in zip(inputs, rows, strict=True)])
+
+
 def _wide(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple([_wide(item) for item in value])

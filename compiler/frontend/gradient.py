@@ -48,7 +48,7 @@ def call_gradient(
     places = _places(tracer, request, given)
     weights = [_weight(tracer, weight) for weight in request.weights or ()]
     for weight in weights:
-        if not weight.tensor_type.dtype.is_float:
+        if not weight.tensor_type.dtype.has_gradient:
             raise tracer.error(
                 f"parameter '{weight.name}' is {weight.tensor_type.dtype} and has no gradient", kind=TypeError
             )
@@ -85,7 +85,7 @@ def _weight(tracer: Tracer, weight: Any) -> Value:
 def _places(tracer: Tracer, request: GradientFunction, given: list[Any]) -> list[int]:
     """Indices of the arguments to differentiate by."""
     if request.all_positions:
-        return [i for i, arg in enumerate(given) if isinstance(arg, Value) and arg.tensor_type.dtype.is_float]
+        return [i for i, arg in enumerate(given) if isinstance(arg, Value) and arg.tensor_type.dtype.has_gradient]
     for place in request.positions:
         if place >= len(given):
             raise tracer.error(
@@ -94,7 +94,7 @@ def _places(tracer: Tracer, request: GradientFunction, given: list[Any]) -> list
         arg = given[place]
         if not isinstance(arg, Value):
             raise tracer.error(f"argument {place} is {describe(arg)} and cannot be differentiated", kind=TypeError)
-        if not arg.tensor_type.dtype.is_float:
+        if not arg.tensor_type.dtype.has_gradient:
             raise tracer.error(
                 f"argument {place} is a tensor of {arg.tensor_type.dtype}; only "
                 f"floating-point tensors have gradients",
@@ -239,7 +239,7 @@ def _outputs(tracer: Tracer, request: GradientFunction, result: Any) -> tuple[li
                 kind=TypeError,
             )
         primary, aux = result[0], tuple(result[1:])
-    found = [v for v in tensors_in(primary) if isinstance(v.type, TensorType) and v.type.dtype.is_float]
+    found = [v for v in tensors_in(primary) if isinstance(v.type, TensorType) and v.type.dtype.has_gradient]
     if isinstance(primary, Parameter):
         found = [primary]
     if not found:

@@ -16,10 +16,11 @@ from mspc.api.ops.primitive import Primitive
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame, tensors_in
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Node, Value
 from mspc.ir.named_layout import NamedLayout
 from mspc.ops.control.structural import Depend
 from mspc.ops.op import Asked, Op
+from mspc.ops.tensor.cast import Cast
 
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]
@@ -58,6 +59,9 @@ def call_primitive(
             mistake = op.strategy_mistake(Asked(ins, outs, primitive.attrs))
             if mistake:
                 raise tracer.error(f"{made.label}: {mistake}", ["take the strategy away"], RuntimeError)
+            if isinstance(op, Cast) and not _fits(ins, made):
+                tracer.warn(f"{made.label}: its strategy {ins} fits no tensor of shape {made.shape} and is ignored")
+                return result
             made.in_strategy, made.out_strategy = ins, outs
         else:
             tracer.keep(primitive)
@@ -65,6 +69,13 @@ def call_primitive(
     if primitive.attrs:
         made.attrs.update(primitive.attrs)
     return result
+
+
+def _fits(strategy: Any, node: Node) -> bool:
+    """Whether the one entry of a strategy has a number for every dimension of the result."""
+    entries = strategy or ((1,) * len(node.shape),)
+    cuts = [entry.strategy if isinstance(entry, NamedLayout) else entry for entry in entries]
+    return [len(cut) for cut in cuts] == [len(node.shape)]
 
 
 def _of_operands(op: Op, strategy: Any, given: Sequence[Any], operands: Sequence[Any]) -> Any:

@@ -353,7 +353,7 @@ def number_dtype(value: Any, like: DType | None) -> DType:
     if like is None:
         return FLOAT32 if is_float else BOOL if is_bool else INT64
     if is_float:
-        return like if like.is_float else FLOAT32
+        return like if like.has_gradient else FLOAT32
     if not is_bool and like == BOOL:
         return INT64
     return like

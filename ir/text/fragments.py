@@ -20,7 +20,7 @@ from mspc.ir.layout import REDUCTIONS, Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.opaque import Reference, Symbol
 from mspc.ir.text.limits import DEEPEST, LARGEST_CONSTANT, LARGEST_TENSOR, LONGEST_LIST, MOST_RANKS
-from mspc.ir.types import DTYPES, DType, OpaqueType, TensorType, TupleType, Type
+from mspc.ir.types import DTYPES, DType, OpaqueType, TensorType, TupleType, Type, real_of
 
 if TYPE_CHECKING:
     from lark import Lark, Token
@@ -40,7 +40,8 @@ _INTEGER = re.compile(r"-?\d{1,18}\Z", re.ASCII)
 _FLOAT = re.compile(r"-?\d{1,18}\.\d{1,18}(?:e[+-]?\d{1,3})?\Z", re.ASCII)
 _PLAIN_STRING = re.compile(r'"[\w .\-]*"\Z', re.ASCII)
 _INTEGERS = re.compile(r"\((?:-?\d{1,18}(?:, -?\d{1,18})*)?\)\Z", re.ASCII)
-_ELEMENT = re.compile(r"(?:nan:[0-9a-f]+|-?(?:inf|nan|\d+(?:\.\d*)?(?:e[+-]?\d+)?)|true|false)\Z")
+_NUMBER = r"(?:nan:[0-9a-f]+|-?(?:inf|nan|\d+(?:\.\d*)?(?:e[+-]?\d+)?))"
+_ELEMENT = re.compile(rf"(?:{_NUMBER}(?:&{_NUMBER})?|true|false)\Z")
 
 
 class Malformed(Exception):
@@ -377,6 +378,9 @@ def _array(elements: list[str], dtype: DType, shape: tuple[int, ...], fill: bool
 def _element(text: str, dtype: DType) -> Any:
     if dtype.kind == "b":
         return {"true": True, "1": True, "false": False, "0": False}[text] if text in _BOOLS else _bad(text)
+    if dtype.is_complex:
+        parts = [_element(part, real_of(dtype)) for part in text.split("&")]
+        return np.array(parts, real_of(dtype).numpy).view(dtype.numpy)[0] if len(parts) == 2 else _bad(text)
     if dtype.kind != "f":
         return int(text)
     if text.startswith("nan:"):

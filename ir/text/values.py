@@ -15,7 +15,7 @@ from mspc.ir.graph import Constant
 from mspc.ir.layout import Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.opaque import Reference, Symbol
-from mspc.ir.types import DType, OpaqueType, TensorType, TupleType
+from mspc.ir.types import DType, OpaqueType, TensorType, TupleType, real_of
 
 LONGEST_PLAIN_LIST = 64
 """A longer list of equally spaced integers is written start:stop:step."""
@@ -185,9 +185,13 @@ def _nested_text(elements: list[str], shape: tuple[int, ...]) -> str:
 
 
 def element_text(element: Any, dtype: DType) -> str:
-    """The shortest text of one element that reads back to the same bits; `nan:HEX` for an unusual NaN."""
+    """The shortest text of one element that reads back to the same bits; `nan:HEX` for an unusual NaN, and the parts
+    of a complex number as `1.0&-2.0`."""
     if dtype.kind == "b":
         return _bool_text(bool(element))
+    if dtype.is_complex:
+        part = real_of(dtype)
+        return f"{element_text(element.real, part)}&{element_text(element.imag, part)}"
     if dtype.kind != "f":
         return str(int(element))
     bits = element.tobytes()

@@ -55,6 +55,7 @@ class Collective(Op, abstract=True):
     A collective must run even if nobody on a rank reads the result: the other ranks wait for it.
     """
 
+    takes_complex: ClassVar[bool] = True
     has_side_effect: ClassVar[bool] = True
     is_collective: ClassVar[bool] = True
     widens: ClassVar[bool] = False

@@ -310,6 +310,7 @@ class NeighborExchange(Collective):
 class LayoutChange(Op, abstract=True):
     """The global tensor stays as it is; the ranks hold `source` before and `target` after."""
 
+    takes_complex: ClassVar[bool] = True
     source: Layout = Layout((1,), ())
     target: Layout = Layout((1,), ())
     may_alias: ClassVar[bool] = True

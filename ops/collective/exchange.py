@@ -92,6 +92,7 @@ class PasteSlices(Op):
     The operands must cover it and not overlap.
     """
 
+    takes_complex: ClassVar[bool] = True
     shape: tuple[int, ...] = ()
     begins: tuple[tuple[int, ...], ...] = ()
     bprop: ClassVar[Any] = NO_GRADIENT

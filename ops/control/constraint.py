@@ -19,6 +19,7 @@ class ShardingConstraint(Unary):
     Gradients follow their operands, not the constraint.
     """
 
+    takes_complex: ClassVar[bool] = True
     constrains: ClassVar[bool] = True
     follows_neighbours: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)

@@ -15,6 +15,7 @@ from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op
 class MakeTuple(Op):
     """Puts tensors side by side: `(a, b)`."""
 
+    takes_complex: ClassVar[bool] = True
     is_view: ClassVar[bool] = True
     widens: ClassVar[bool] = False
     bprop: ClassVar[Any] = NotDifferentiable("differentiation looks through tuples")
@@ -29,6 +30,7 @@ class MakeTuple(Op):
 class TupleGetItem(Op):
     """Element `index` of a tuple."""
 
+    takes_complex: ClassVar[bool] = True
     index: int = 0
     is_view: ClassVar[bool] = True
     bprop: ClassVar[Any] = NotDifferentiable("differentiation looks through tuples")
@@ -46,6 +48,7 @@ class TupleGetItem(Op):
 class Depend(Op):
     """The first operand, once all others have run."""
 
+    takes_complex: ClassVar[bool] = True
     function: ClassVar[Names] = "depend"
     is_view: ClassVar[bool] = True
 
@@ -73,6 +76,7 @@ def _first(x: Any, *_: Any) -> Any:
 class StopGradient(Op):
     """The operand; differentiation does not pass."""
 
+    takes_complex: ClassVar[bool] = True
     function: ClassVar[Names] = "stop_gradient"
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     is_view: ClassVar[bool] = True
@@ -94,6 +98,7 @@ class Gradient(Op):
     MindSpore. The result is a tuple with one gradient for every differentiated value (zeros where it has none).
     """
 
+    takes_complex: ClassVar[bool] = True
     outputs: int = 1
     has_sens: bool = False
     bprop: ClassVar[Any] = NotDifferentiable("it is expanded before any outer gradient is taken")

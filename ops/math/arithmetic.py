@@ -36,9 +36,32 @@ def gradients(b: Builder, x: Value, y: Value, dx: Value, dy: Value) -> Sequence[
     return sum_to_shape(b, dx, x.shape), sum_to_shape(b, dy, y.shape)
 
 
+class Conj(Unary):
+    """The complex conjugate; a real number is its own."""
+
+    takes_complex: ClassVar[bool] = True
+    function: ClassVar[Names] = "conj"
+    method: ClassVar[Names] = "conj"
+    array_function: ClassVar[str] = "conjugate"
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    cuda: ClassVar[str] = "{0}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return (b.emit(Conj(), dout),)
+
+    samples: ClassVar[Any] = (sample((8, 16)), sample((4,), dtypes=("Complex128",), gradient=False))
+
+
+def conjugate(b: Builder, x: Value) -> Value:
+    """The conjugate of a complex tensor, and a real one itself: gradients are those of the real and of the imaginary
+    part as one complex number, so that that of x * y in x is dout * conj(y)."""
+    return b.emit(Conj(), x) if x.tensor_type.dtype.is_complex else x
+
+
 class Add(Binary):
     """x + y."""
 
+    takes_complex: ClassVar[bool] = True
     function: ClassVar[Names] = "add"
     method: ClassVar[Names] = "add"
     array_function: ClassVar[str] = "add"
@@ -57,6 +80,7 @@ class Add(Binary):
 class Sub(Binary):
     """x - y."""
 
+    takes_complex: ClassVar[bool] = True
     function: ClassVar[Names] = ("sub", "subtract")
     method: ClassVar[Names] = ("sub", "subtract")
     array_function: ClassVar[str] = "subtract"
@@ -72,6 +96,7 @@ class Sub(Binary):
 class Mul(Binary):
     """x * y."""
 
+    takes_complex: ClassVar[bool] = True
     function: ClassVar[Names] = ("mul", "multiply")
     method: ClassVar[Names] = ("mul", "multiply")
     array_function: ClassVar[str] = "multiply"
@@ -79,7 +104,8 @@ class Mul(Binary):
     cuda: ClassVar[str] = "{0} * {1}"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
-        return gradients(b, x, y, b.emit(Mul(), dout, y), b.emit(Mul(), dout, x))
+        dx, dy = b.emit(Mul(), dout, conjugate(b, y)), b.emit(Mul(), dout, conjugate(b, x))
+        return gradients(b, x, y, dx, dy)
 
     samples: ClassVar[Any] = BINARY_SAMPLES
 
@@ -87,6 +113,7 @@ class Mul(Binary):
 class _Quotient(Binary, abstract=True):
     """True division; integers have to be cast to floating point first."""
 
+    takes_complex: ClassVar[bool] = True
     array_function: ClassVar[str] = "divide"
     promotes: ClassVar[str] = "float"
     float_only: ClassVar[bool] = True
@@ -94,8 +121,8 @@ class _Quotient(Binary, abstract=True):
     cuda: ClassVar[str] = "{0} / {1}"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
-        dx = b.emit(type(self)(), dout, y)
-        dy = sum_to_shape(b, b.emit(Mul(), dx, out), y.shape)
+        dx = b.emit(type(self)(), dout, conjugate(b, y))
+        dy = sum_to_shape(b, b.emit(Mul(), dx, conjugate(b, out)), y.shape)
         return sum_to_shape(b, dx, x.shape), b.emit(Neg(), dy)
 
     samples: ClassVar[Any] = POSITIVE_SAMPLES
@@ -116,6 +143,7 @@ class RealDiv(_Quotient):
 class Neg(Unary):
     """-x."""
 
+    takes_complex: ClassVar[bool] = True
     function: ClassVar[Names] = ("neg", "negative")
     method: ClassVar[Names] = ("neg", "negative")
     array_function: ClassVar[str] = "negative"
@@ -261,6 +289,7 @@ class DivNoNan(Binary):
 class AddN(Elementwise):
     """The sum of several tensors of one shape. Called as `AddN()((a, b, c))`."""
 
+    takes_complex: ClassVar[bool] = True
     may_alias: ClassVar[bool] = True
     function: ClassVar[Names] = "addn"
     additive: ClassVar[bool] = True

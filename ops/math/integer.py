@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import TensorType
-from mspc.ops.bases import Binary, require_same
+from mspc.ir.types import UINT8, DType, TensorType
+from mspc.ops.bases import Binary, Unary, require_same
 from mspc.ops.math.arithmetic import Mod
 from mspc.ops.op import ArrayBackend, NotDifferentiable, sample
 
@@ -57,6 +57,31 @@ class BitwiseXor(_Bitwise):
     cuda: ClassVar[str] = "{0} ^ {1}"
     bprop: ClassVar[Any] = _INTEGER
     samples: ClassVar[Any] = _SAMPLES
+
+
+class PopulationCount(Unary):
+    """How many bits of a number are 1, UInt8; of a negative one those of its two's complement."""
+
+    bprop: ClassVar[Any] = _INTEGER
+    samples: ClassVar[Any] = (
+        sample((8, 16), dtypes=("Int16",), low=-99, high=99, gradient=False),
+        sample((8,), dtypes=("Int64",), low=-9, high=9, gradient=False),
+    )
+
+    def check(self, *types: TensorType) -> None:
+        if not types[0].dtype.is_integer:
+            raise MspcError(f"{self.name}: input 0 is {types[0].dtype}, not an integer tensor", kind=TypeError)
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return UINT8
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        bits = x.view(f"u{x.dtype.itemsize}").astype(xp.uint64)
+        count = xp.zeros(x.shape, xp.uint8)
+        for place in range(8 * x.dtype.itemsize):
+            count += ((bits >> xp.uint64(place)) & xp.uint64(1)).astype(xp.uint8)
+        return count
 
 
 class TruncateDiv(Binary):

@@ -15,6 +15,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.nn.attention_base import COMPRESSED, OPTIONAL, AttentionOp
 from mspc.ops.nn.attention_kernel import backward, by_head, forward, four_dimensions, shift_gradient
 from mspc.ops.nn.attention_launch import launch_backward, launch_forward, launch_shift_gradient
+from mspc.ops.nn.packed_attention import packed
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Sample, sample
 
 Gradients = Sequence[Value | None]
@@ -38,7 +39,8 @@ class FlashAttentionScore(AttentionOp):
     softmax_out, attention_out).
 
     query has `head_num` heads; key and value may have fewer, if their number divides it. `input_layout` is one of
-    "BSH" (hidden = heads and their depth in one dimension), "SBH", "BNSD", "BSND". real_shift, drop_mask and attn_mask
+    "BSH" (hidden = heads and their depth in one dimension), "SBH", "BNSD", "BSND", "TND" (see packed_attention: with
+    `actual_seq_qlen` and `actual_seq_kvlen`, which are for it alone). real_shift, drop_mask and attn_mask
     are broadcast to [batch, heads, queries, keys]; where attn_mask (Bool or UInt8) is true a query does not look at a
     key. drop_mask (Bool or UInt8, a number for every weight; MindSpore packs bits) says which weights of the softmax
     are kept, and count 1 / keep_prob times.
@@ -63,16 +65,14 @@ class FlashAttentionScore(AttentionOp):
         self, query: Any, key: Any, value: Any, real_shift: Any = None, drop_mask: Any = None, padding_mask: Any = None,
         attn_mask: Any = None, prefix: Any = None, actual_seq_qlen: Any = None, actual_seq_kvlen: Any = None,
     ) -> tuple[Op, tuple[Any, ...]]:  # fmt: skip
+        refused = {"padding_mask": padding_mask, "prefix": prefix}
+        if self.input_layout == "TND":
+            self.require_none(refused | {"real_shift": real_shift, "drop_mask": drop_mask})
+            return packed(self, (query, key, value), (actual_seq_qlen, actual_seq_kvlen), attn_mask, COMPRESSED)
         self.check_settings()
         if self.packed:
             raise MspcError(f"{self.name}: packed is {self.packed}; it is for the compiler alone")
-        refused = {
-            "padding_mask": padding_mask, "prefix": prefix, "actual_seq_qlen": actual_seq_qlen,
-            "actual_seq_kvlen": actual_seq_kvlen,
-        }  # fmt: skip
-        for name, operand in refused.items():
-            if operand is not None:
-                raise MspcError(f"{self.name}: {name} must be None; it is not built")
+        self.require_none(refused | {"actual_seq_qlen": actual_seq_qlen, "actual_seq_kvlen": actual_seq_kvlen})
         if self.sparse_mode == 1 and attn_mask is None:
             raise MspcError(f"{self.name}: sparse_mode 1 needs attn_mask")
         if self.sparse_mode >= 2 and attn_mask is not None:
@@ -88,6 +88,12 @@ class FlashAttentionScore(AttentionOp):
         given = {"real_shift": real_shift, "drop_mask": drop_mask, "attn_mask": attn_mask}
         there = {name: operand for name, operand in given.items() if operand is not None}
         return replace(self, optional=tuple(there)), (query, key, value, *there.values())
+
+    def require_none(self, operands: dict[str, Any]) -> None:
+        """Raises MspcError for an operand that was given and is not built."""
+        for name, operand in operands.items():
+            if operand is not None:
+                raise MspcError(f"{self.name}: {name} must be None; it is not built")
 
     def rule(self, *types: TensorType) -> str:
         self.check_rule(types, 3)

@@ -138,11 +138,7 @@ class AttentionOp(Op, abstract=True):
     def check_settings(self) -> None:
         """Raises MspcError for attributes that mspc does not know."""
         if self.input_layout not in LAYOUTS:
-            note = "sequences of several lengths in one tensor are not built" if self.input_layout == "TND" else ""
-            raise MspcError(
-                f"{self.name}: input_layout is {self.input_layout!r}, not one of {', '.join(LAYOUTS)}",
-                notes=[note] if note else (),
-            )
+            raise MspcError(f"{self.name}: input_layout is {self.input_layout!r}, not one of {', '.join(LAYOUTS)}")
         if not 0 < self.keep_prob <= 1:
             raise MspcError(f"{self.name}: keep_prob is {self.keep_prob}, not above 0 and at most 1", kind=ValueError)
         if self.sparse_mode not in range(5):

@@ -36,7 +36,7 @@ from mspc.ops.nn.batch_norm_parts import (
     ChannelVariance,
 )
 from mspc.ops.nn.norm import Gradients, add_to, as_dtype, items, statistics_dtype
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Asked, NotDifferentiable, Op, Placement, sample
 from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names
 
@@ -162,6 +162,19 @@ class BatchNorm(_Shared):
         kind = statistics_dtype(x.dtype)
         found = element_types(inferred)
         return TupleType((found[0], *(TensorType(kind, t.shape) for t in found[1:])))
+
+    def strategy_mistake(self, asked: Asked) -> str:
+        """MindSpore's `group_size` has so many neighbours share their statistics, along a batch that alone is cut. Here
+        they are always those of the whole batch, of which a group is a part that no strategy could ask for."""
+        size = asked.attrs.get("group_size")
+        if size is None:
+            return ""
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1 or size & (size - 1):
+            return f"group_size is {size!r}, not a power of two"
+        cuts = [entry for entry in (asked.in_strategy or ())[:1] if isinstance(entry, tuple)]
+        if any(cut != 1 for entry in cuts for cut in entry[1:]):
+            return f"with a group_size the strategy may cut the batch alone, and is {cuts[0]} for input 0"
+        return ""
 
     def rule(self, x: TensorType, gamma: TensorType, beta: TensorType, mean: TensorType, variance: TensorType) -> str:
         full, c = _names(x)

@@ -18,7 +18,8 @@ from mspc.ops.cuda.update import launch_updates
 from mspc.ops.device import Array, Copy, Device, Launch
 from mspc.ops.math.arithmetic import Neg
 from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, sample
-from mspc.sharding.rules import factor_names
+from mspc.ops.tensor.broadcast import sum_to_shape
+from mspc.sharding.rules import broadcast_rule, factor_names
 
 _UPDATE = NotDifferentiable("it changes a parameter")
 
@@ -96,6 +97,38 @@ class Assign(Update):
 
     def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return None, dout
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        variable, value = inputs
+        variable[...] = value
+        return variable
+
+
+class InplaceCopy(Op):
+    """input = src, broadcast to its shape, for a parameter `input`; the result is its new value."""
+
+    has_side_effect: ClassVar[bool] = True
+    mutates: ClassVar[tuple[int, ...]] = (0,)
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8, 16), gradient=False),
+        sample((8, 16), (16,), gradient=False),
+        sample((4, 8), (4, 1), gradient=False),
+    )
+
+    def rule(self, input: TensorType, src: TensorType) -> str:
+        text = broadcast_rule((input.shape, src.shape))
+        if len(src.shape) > len(input.shape) or any(
+            n not in (1, m) for n, m in zip(reversed(src.shape), reversed(input.shape), strict=False)
+        ):
+            raise MspcError(f"{self.name}: src of shape {src.shape} does not fit input of shape {input.shape}")
+        return text
+
+    def infer(self, *types: Any) -> Type:
+        require_same(self.name, *types)
+        return super().infer(*types)
+
+    def bprop(self, b: Builder, input: Value, src: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return None, sum_to_shape(b, dout, src.shape)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         variable, value = inputs

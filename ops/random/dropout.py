@@ -7,6 +7,7 @@ computes its slice from where it begins, so that a sharded run equals the whole 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -114,7 +115,7 @@ class Dropout(Op):
 
     def rule(self, x: TensorType) -> str:
         if not 0 < self.keep_prob <= 1:
-            raise MspcError(f"Dropout: keep_prob is {self.keep_prob}, not above 0 and at most 1")
+            raise MspcError(f"{self.name}: keep_prob is {self.keep_prob}, not above 0 and at most 1")
         return same_rule(x.shape, 1, 2)
 
     def infer(self, *types: Any) -> Any:
@@ -129,13 +130,23 @@ class Dropout(Op):
         mask = b.emit(TupleGetItem(1), out)
         return (b.emit(DropoutGrad(self.keep_prob), dout[0], mask),)
 
+    def drawn(self, rank: int) -> int:
+        """How many leading dimensions have draws of their own; what lies behind them is kept or dropped as a whole."""
+        return rank
+
+    def starts(self, drawn: int) -> tuple[int, ...]:
+        """Where this rank's slice begins along the first `drawn` dimensions."""
+        return (self.begin or (0,) * drawn)[:drawn]
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
         key = key_of(self.Seed0, self.Seed1, getattr(be, "step", 0))
-        begin = self.begin or (0,) * x.ndim
-        words = random_words(xp, key, self.shape or x.shape, begin, x.shape)
-        mask = words <= xp.uint64(min(_WORD - 1, int(self.keep_prob * _WORD)))
-        return x * mask * (1 / self.keep_prob), mask
+        drawn = self.drawn(x.ndim)
+        words = random_words(xp, key, (self.shape or x.shape)[:drawn], self.starts(drawn), x.shape[:drawn])
+        kept = words <= xp.uint64(min(_WORD - 1, int(self.keep_prob * _WORD)))
+        if drawn < x.ndim:
+            kept = xp.array(xp.broadcast_to(kept.reshape(*kept.shape, *(1,) * (x.ndim - drawn)), x.shape))
+        return x * kept * (1 / self.keep_prob), kept
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         (x,) = inputs
@@ -146,7 +157,9 @@ class Dropout(Op):
         lanes = 16 // dtype.itemsize
         while lanes > 1 and (x.size % lanes or any(address(a) % (a.dtype.itemsize * lanes) for a in (x, y, mask))):
             lanes //= 2
-        word = device_word(self.shape or x.shape, self.begin or (0,) * x.ndim, x.shape)
+        drawn = self.drawn(x.ndim)
+        place = "at" if drawn == x.ndim else f"(at / {math.prod(x.shape[drawn:])})"
+        word = device_word((self.shape or x.shape)[:drawn], self.starts(drawn), x.shape[:drawn], place)
         source = RANDOM + f"typedef {c_type(dtype)} T;\ntypedef {computing_type(dtype)} A;\n"
         source += f"typedef {index_type(x.size + 256 * lanes)} Index;\n" + constants(SIZE=x.size, V=lanes) + f"""
 extern "C" __global__ void __launch_bounds__(256) dropout(const T* x, const long long* step, T* y, bool* mask) {{
@@ -175,6 +188,33 @@ extern "C" __global__ void __launch_bounds__(256) dropout(const T* x, const long
         shape = placement.in_types[0].shape
         here = placement.in_layouts[0].slices_for(placement.rank, shape)
         return replace(self, shape=shape, begin=tuple(s.start for s in here))
+
+
+class _ChannelDropout(Dropout, abstract=True):
+    """Dropout of whole channels. Class attribute: rank: how many dimensions x has, [n, c] and those of an image."""
+
+    rank: ClassVar[int] = 4
+
+    def drawn(self, rank: int) -> int:
+        return 2
+
+    def rule(self, x: TensorType) -> str:
+        if len(x.shape) != self.rank:
+            raise MspcError(f"{self.name}: the input of shape {x.shape} must have {self.rank} dimensions")
+        return super().rule(x)
+
+
+class Dropout2D(_ChannelDropout):
+    """x / keep_prob with whole channels of [n, c, h, w] set to 0 at random, and the mask of its shape: a tuple of 2."""
+
+    samples: ClassVar[Any] = (sample((4, 8, 2, 2), keep_prob=0.7, Seed0=1), sample((2, 4, 3, 1), Seed1=2))
+
+
+class Dropout3D(_ChannelDropout):
+    """The same of [n, c, d, h, w]."""
+
+    rank: ClassVar[int] = 5
+    samples: ClassVar[Any] = (sample((4, 2, 2, 2, 3), keep_prob=0.25, Seed0=1),)
 
 
 class DropoutGrad(Elementwise):

@@ -81,6 +81,7 @@ REDUCE_SAMPLES = (
 class ReduceSum(Reduce):
     """Sum along `axis`."""
 
+    takes_complex: ClassVar[bool] = True
     closes_chains: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)
 
@@ -108,6 +109,7 @@ class ReduceSum(Reduce):
 class BroadcastTo(Op):
     """x repeated to `shape`, aligned at the right; -1 keeps the size of x."""
 
+    takes_complex: ClassVar[bool] = True
     shape: tuple[int, ...] = ()
     may_alias: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
-from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, TensorType
+from mspc.ir.types import BFLOAT16, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64, DType, TensorType
 from mspc.ops.arguments import dtype_arg, split_call
 from mspc.ops.bases import Unary
 from mspc.ops.device import c_type
@@ -16,8 +16,10 @@ from mspc.ops.op import ArrayBackend, Names, Op, sample
 
 
 class Cast(Unary):
-    """x with the element type `dst_type`. Called as `Cast()(x, dtype)`."""
+    """x with the element type `dst_type`; of a complex number the real part becomes a real one. Called as
+    `Cast()(x, dtype)`."""
 
+    takes_complex: ClassVar[bool] = True
     function: ClassVar[Names] = "cast"
     dst_type: DType = FLOAT32
     follows_neighbours: ClassVar[bool] = True
@@ -26,7 +28,7 @@ class Cast(Unary):
     @property
     def linear_in(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on the target
         # Rounding to integers or halves is not linear.
-        return (0,) if self.dst_type in (FLOAT32, FLOAT64) else ()
+        return (0,) if self.dst_type in (FLOAT32, FLOAT64, COMPLEX64, COMPLEX128) else ()
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("dtype",))
@@ -37,7 +39,7 @@ class Cast(Unary):
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         source = x.tensor_type.dtype
-        if not (source.is_float and self.dst_type.is_float):
+        if not all(dtype.is_float or dtype.is_complex for dtype in (source, self.dst_type)):
             return (None,)
         return (b.emit(Cast(dst_type=source), dout),)
 
@@ -45,7 +47,7 @@ class Cast(Unary):
         dtype = self.dst_type.numpy
 
         def kernel(x: Any) -> Any:
-            return x.astype(dtype)
+            return (x.real if x.dtype.kind == "c" and dtype.kind != "c" else x).astype(dtype)
 
         return kernel
 
@@ -54,7 +56,7 @@ class Cast(Unary):
         return f"wide(narrow<{c_type(self.dst_type)}>({{0}}))" if self.dst_type in (FLOAT16, BFLOAT16) else "{0}"
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return inputs[0].astype(self.dst_type.numpy)
+        return self.kernel(be)(*inputs)
 
     samples: ClassVar[Any] = (
         sample((8, 16), dst_type=FLOAT32, gradient=False),

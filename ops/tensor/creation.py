@@ -144,6 +144,8 @@ class Ones(_Uniform):
 
 
 class _Like(Unary, abstract=True):
+    takes_complex: ClassVar[bool] = True
+
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (None,)
 

@@ -29,6 +29,7 @@ class Transpose(Op):
     Called as `Transpose()(x, perm)`.
     """
 
+    takes_complex: ClassVar[bool] = True
     function: ClassVar[Names] = ("permute", "transpose")
     perm: tuple[int, ...] = ()
     may_alias: ClassVar[bool] = True
@@ -81,6 +82,7 @@ class Transpose(Op):
 class _Joined(Op, abstract=True):
     """Tensors of one element type put together along `axis`; they may come as one tuple."""
 
+    takes_complex: ClassVar[bool] = True
     axis: int = 0
     additive: ClassVar[bool] = True
     promotes: ClassVar[str] = "common"
@@ -156,6 +158,7 @@ class Concat(_Joined):
 class Split(Op):
     """`output_num` equal parts along `axis`, which must stay whole; a tuple."""
 
+    takes_complex: ClassVar[bool] = True
     axis: int = 0
     output_num: int = 1
     may_alias: ClassVar[bool] = True
@@ -245,6 +248,7 @@ class Stack(_Joined):
 class Unstack(Op):
     """The slices of x along `axis` without that dimension, a tuple; `num` is their number when given."""
 
+    takes_complex: ClassVar[bool] = True
     axis: int = 0
     num: int | None = None
     may_alias: ClassVar[bool] = True

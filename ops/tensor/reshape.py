@@ -19,6 +19,7 @@ from mspc.sharding.rules import reshape_rule
 class Reshape(Op):
     """x in another shape; one -1 stands for what is left. Called as `Reshape()(x, shape)`."""
 
+    takes_complex: ClassVar[bool] = True
     function: ClassVar[Names] = "reshape"
     shape: tuple[int, ...] = ()
     linear_in: ClassVar[tuple[int, ...]] = (0,)
@@ -80,6 +81,7 @@ def _unpacked(x: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
 class Flatten(Op):
     """Dimension 0 stays, all others become one: (n, c, h, w) -> (n, c * h * w)."""
 
+    takes_complex: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     is_view: ClassVar[bool] = True
 
@@ -101,6 +103,7 @@ class Flatten(Op):
 class ExpandDims(Op):
     """x with a dimension of size 1 inserted at `axis`. Called as `ExpandDims()(x, axis)`."""
 
+    takes_complex: ClassVar[bool] = True
     function: ClassVar[Names] = ("expand_dims", "unsqueeze")
     method: ClassVar[Names] = "expand_dims"
     axis: int = 0
@@ -127,6 +130,7 @@ class ExpandDims(Op):
 class Squeeze(Op):
     """x without the dimensions `axis`, all of size 1; without all dimensions of size 1 when `axis` is ()."""
 
+    takes_complex: ClassVar[bool] = True
     axis: int | tuple[int, ...] = ()
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     is_view: ClassVar[bool] = True

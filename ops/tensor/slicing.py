@@ -43,6 +43,7 @@ class _Strided(Op, abstract=True):
     take the one element at `begin` and drop the dimension.
     """
 
+    takes_complex: ClassVar[bool] = True
     begin_mask: int = 0
     end_mask: int = 0
     ellipsis_mask: int = 0
@@ -253,6 +254,7 @@ class StridedSliceGrad(_Strided):
 class Slice(Op):
     """x[begin : begin + size] in every dimension; a size of -1 takes the rest. `Slice()(x, begin, size)`."""
 
+    takes_complex: ClassVar[bool] = True
     begin: tuple[int, ...] = ()
     size: tuple[int, ...] = ()
     may_alias: ClassVar[bool] = True

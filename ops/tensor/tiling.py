@@ -29,6 +29,7 @@ class Tile(Op):
     A repeated dimension is (repetitions, x's own), so that the repetitions can be cut.
     """
 
+    takes_complex: ClassVar[bool] = True
     function: ClassVar[Names] = "tile"
     multiples: tuple[int, ...] = ()
     linear_in: ClassVar[tuple[int, ...]] = (0,)
@@ -99,6 +100,7 @@ class Tile(Op):
 class Pad(Op):
     """x with zeros around it: paddings[d] = (before, after) in dimension d; those stay whole."""
 
+    takes_complex: ClassVar[bool] = True
     paddings: tuple[tuple[int, int], ...] = ()
     linear_in: ClassVar[tuple[int, ...]] = (0,)
 

@@ -151,7 +151,7 @@ def _depends_on(nodes: list[Node], wanted: list[Value]) -> set[Value]:
 
 def _differentiable(value: Value) -> bool:
     types = value.type.elements if isinstance(value.type, TupleType) else (value.type,)
-    return any(isinstance(t, TensorType) and t.dtype.is_float for t in types)
+    return any(isinstance(t, TensorType) and t.dtype.has_gradient for t in types)
 
 
 def _add(terms: dict[Value, list[Value]], value: Value, grad: Value) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from mspc.analysis.aliasing import Updates
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import Binary
 from mspc.ops.fused.body import Line, closes, fusible
@@ -178,7 +178,7 @@ def _fit(slots: Sequence[_Slot]) -> bool:
 
 def _member_shape(node: Node) -> tuple[int, ...] | None:
     """The shape of the groups in which the node may be; None: it may be in none."""
-    if not isinstance(node.type, TensorType):
+    if not isinstance(node.type, TensorType) or _is_complex(node):
         return None
     if fusible(node.op):
         return node.type.shape
@@ -188,6 +188,11 @@ def _member_shape(node: Node) -> tuple[int, ...] | None:
     axes = sorted(cast(Reduce, node.op).axes(len(shape))) or list(range(len(shape)))
     ends = axes == list(range(len(axes))) or axes == list(range(len(shape) - len(axes), len(shape)))
     return shape if ends else None
+
+
+def _is_complex(node: Node) -> bool:
+    """Whether it reads or makes complex numbers, for which fused kernels have no type."""
+    return any(t.dtype.is_complex for v in (node, *node.inputs) for t in element_types(v.type))
 
 
 def _emit(graph: Graph, groups: list[_Slot], updates: Updates) -> None:

@@ -27,6 +27,7 @@ from mspc.passes.base import Pass
 from mspc.passes.needs import WHOLE, Need
 from mspc.passes.sharding.choices import composite_conflict, make_choice, operand_types, rule_of
 from mspc.passes.sharding.decomposition import decompose_nodes
+from mspc.passes.sharding.shared_parameters import differing_readers
 from mspc.sharding.factors import Dim, Rule
 
 STRUCTURAL = (MakeTuple, TupleGetItem, Depend, StopGradient, Gradient, Redistribute)
@@ -74,7 +75,7 @@ def _attach_all(
                 raise node.error(f"{node.label}: an out_strategy needs an in_strategy beside it")
         except MspcError as error:
             errors.append(error)
-    return after, errors
+    return after, [*errors, *differing_readers(graph)]
 
 
 def _check_ruleless(node: Node) -> None:

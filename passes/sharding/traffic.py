@@ -136,7 +136,7 @@ def gradient_bytes(node: Node, option: Choice, rule: Rule | None) -> float:
     found = 0.0
     for value, layout in zip(node.inputs, option.inputs, strict=True):
         type = value.tensor_type
-        if isinstance(value, Constant) or not type.dtype.is_float:
+        if isinstance(value, Constant) or not type.dtype.has_gradient:
             continue
         parameter = stored(value)
         if parameter is not None and not parameter.trainable:

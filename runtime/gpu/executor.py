@@ -50,6 +50,14 @@ class _Slot:
     pending: list[weakref.ref[Pending]] = field(default_factory=list[Any])
 
 
+def _refuse_complex(graph: Graph) -> None:
+    """Raises MspcError for a graph with complex numbers: kernels and NCCL have no element type for them."""
+    for value in (*graph.parameters, *graph.nodes):
+        if any(t.dtype.is_complex for t in element_types(value.type)):
+            label = value.label if isinstance(value, Node) else value.name
+            raise MspcError(f"{label}: complex numbers are computed on the CPU alone", notes=["run with --device cpu"])
+
+
 class GpuExecutor:
     """A rank's flat graph on its GPU, prepared once and run many times.
 
@@ -73,6 +81,7 @@ class GpuExecutor:
         self.cursor: Any = [0] if cursor is None else cursor
         self.inputs = [p for p in graph.parameters if p.kind == "input"]
         self.mutated = updated_parameters(graph)
+        _refuse_complex(graph)
         self.plan = plan_memory(graph)
         kept: dict[Value, Array] = {}
         try:

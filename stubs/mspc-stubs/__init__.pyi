@@ -54,6 +54,8 @@ from mspc.api.common.dtype import bool_ as bool_
 from mspc.api.parallel.checkpoint_transform import build_searched_strategy as build_searched_strategy
 from mspc.api.amp import build_train_network as build_train_network
 from mspc.api.common.dtype import byte as byte
+from mspc.api.common.dtype import complex128 as complex128
+from mspc.api.common.dtype import complex64 as complex64
 from mspc.api.ops.compile_time import constexpr as constexpr
 from mspc.api.common.dtype import double as double
 from mspc.api.common.dtype import dtype_to_nptype as dtype_to_nptype

@@ -9,6 +9,7 @@ from mspc.api.parallel.checkpoint_transform import rank_list_for_transform as ra
 from mspc.api.parallel.algo_parameters import reset_algo_parameters as reset_algo_parameters
 from mspc.api.parallel.checkpoint_transform import restore_group_info_list as restore_group_info_list
 from mspc.api.parallel.algo_parameters import set_algo_parameters as set_algo_parameters
+from mspc.api.parallel.strategy_files import set_op_strategy_config as set_op_strategy_config
 from mspc.api.parallel.shard import shard as shard
 from mspc.api.parallel.checkpoint_transform import transform_checkpoint_by_rank as transform_checkpoint_by_rank
 from mspc.api.parallel.checkpoint_transform import transform_checkpoints as transform_checkpoints

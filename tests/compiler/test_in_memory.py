@@ -13,6 +13,7 @@ from mspc.api import context, state
 from mspc.api.common.api import CellGraphExecutor, _cell_graph_executor
 from mspc.api.state import Session
 from mspc.ir.diagnostics import MspcError
+from mspc.sharding.groups import group_name
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +55,23 @@ def test_what_is_known_of_a_network_that_was_compiled() -> None:
     operators = _cell_graph_executor._graph_executor.get_parallel_graph_info(phase)["@graph_0"]
     assert operators["MatMul-0"]["inputs"][1] == "w"
     assert any(name.startswith(("AllReduce", "ReduceScatter")) for name in operators)
+
+
+@pytest.mark.parametrize(("size", "group_of"), [(-1, (0, 2, 4, 6)), (2, (0, 2)), (None, ())])
+def test_a_parameter_that_replicas_share_names_the_group_that_gathers_it(
+    size: int | None, group_of: tuple[int, ...]
+) -> None:
+    config = {"parallel_optimizer_threshold": 0} | ({"optimizer_weight_shard_size": size} if size else {})
+    settings = {"parallel_mode": "semi_auto_parallel", "device_num": 8, "dataset_strategy": "full_batch"}
+    context.set_auto_parallel_context(
+        **settings, enable_parallel_optimizer=size is not None, parallel_optimizer_config=config
+    )
+    network = Network(((4, 1), (1, 2)))
+    step = nn.TrainOneStepCell(network, nn.SGD(network.trainable_params(), 0.1))
+    _cell_graph_executor.compile(step, Tensor(shape=(4, 16), dtype=ms.float32, init="ones"))
+    mesh, cuts, shape, _, _, group = step.parameter_layout_dict["w"]
+    assert (mesh, cuts, shape) == ([4, 2], [-1, 0], [16, 4])
+    assert group == (group_name(group_of) if group_of else "")
 
 
 def test_nothing_is_run_and_nothing_is_said_of_ranks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,3 +207,21 @@ def test_paddings_have_an_entry_in_a_strategy(paddings: Any) -> None:
     network = Padded()
     _cell_graph_executor.compile(network, Tensor(shape=(4, 16), dtype=ms.float32, init="ones"))
     assert _cell_graph_executor._get_shard_strategy(network)["Default/PadV3-op0"][0] == [4, 1]
+
+
+@pytest.mark.parametrize(("cuts", "found"), [((2, 4), [2, 4]), ((8,), [1, 1]), ((2, 2, 2), [1, 1])])
+def test_a_strategy_that_fits_no_cast_changes_nothing(cuts: tuple[int, ...], found: list[int]) -> None:
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cast = ops.Cast().shard((cuts,))
+
+        def construct(self, x: Any) -> Any:
+            return self.cast(x, ms.float16)
+
+    context.set_auto_parallel_context(
+        parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch"
+    )
+    net = Net()
+    _cell_graph_executor.compile(net, Tensor(shape=(8, 16), dtype=ms.float32, init="ones"))
+    assert _cell_graph_executor._get_shard_strategy(net)["Default/Cast-op0"] == [found]

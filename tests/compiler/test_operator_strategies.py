@@ -103,18 +103,55 @@ class Net(nn.Cell):
         return self.add(x, self.scatter(self.w, self.ids, self.rows))
 Net()(tensor(32, 8))
 """,
-    "two changes of one parameter, cut differently": """
+    "complex numbers that move between layouts": """
 class Net(nn.Cell):
     def __init__(self):
         super().__init__()
-        self.w = Parameter(tensor(32, 8), "w")
-        self.first = P.AssignAdd().shard(((4, 2), (4, 2)))
-        self.second = P.AssignAdd().shard(((2, 1), (2, 1)))
+        self.w = Parameter(tensor(16, 8), "w")
+        self.rows = ops.FFT().shard(((8, 1),))
+        self.columns = ops.IFFT().shard(((1, 8),))
+        self.product = P.Mul().shard(((2, 4), (2, 4)))
     def construct(self, x):
-        self.first(self.w, x)
-        return self.second(self.w, x)
-Net()(tensor(32, 8))
+        y = self.product(self.columns(self.rows(x), None, 0), self.w)
+        return ops.ReduceSum()(ops.real(y) * 0.5 + ops.ComplexAbs()(y))
+def step(x):
+    return ms.value_and_grad(net, None, net.trainable_params())(x)
+net = Net()
+step(tensor(16, 8))
 """,
+    **{
+        f"packed sequences cut by {how}": f"""
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = (Parameter(tensor(16, 4, 2), name) for name in "qkv")
+        self.attention = ops.FlashAttentionScore(4, input_layout="TND", sparse_mode=3).shard({strategy})
+    def construct(self, x):
+        lists = (Tensor(np.array([3, 8, 12, 16])), Tensor(np.array([5, 8, 15, 16])))
+        return self.attention(self.q * x, self.k, self.v, None, None, None, None, None, *lists)[3]
+net = Net()
+ms.value_and_grad(net, None, net.trainable_params())(tensor(16, 4, 2))
+"""
+        for how, strategy in (
+            ("tuples", "((2, 4, 1), (2, 4, 1), (2, 4, 1), (2,), (2,))"),
+            ("Layouts", """(layout(("dp", "sp"), "mp", "None"), *[layout("dp", "mp", "None")] * 2, layout("dp"),
+                           layout("dp"))"""),
+        )
+    },
+    **{
+        f"grouped products whose {what} are cut": f"""
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w, self.b = Parameter(tensor(4, 8, 8), "w"), Parameter(tensor(4, 8), "b")
+        self.product = ops.GroupedMatmul(3, 0).shard((((2, {k}),), ((1, {k}, {n}),), ((1, {n}),), *[((),)] * 4, (1,)))
+    def construct(self, x):
+        return self.product([x], [self.w], [self.b], None, None, None, None, Tensor(np.array([3, 4, 11, 15])))[0]
+net = Net()
+ms.value_and_grad(net, None, net.trainable_params())(tensor(16, 8))
+"""
+        for what, k, n in (("columns", 1, 4), ("rows", 4, 1))
+    },
     "a mask made and used by two operators": """
 class Net(nn.Cell):
     def __init__(self):
@@ -239,10 +276,35 @@ def test_a_parameter_is_stored_as_its_change_needs_it(tmp_path: Path) -> None:
     assert layout.strategy == (4, 2)
 
 
-def test_of_two_changes_the_second_follows_the_parameter(tmp_path: Path) -> None:
-    graph = compiled(tmp_path, NETWORKS["two changes of one parameter, cut differently"]).graph
-    layouts = [str(node.layout) for node in graph.nodes if node.op.name == "AssignAdd"]
-    assert [str(graph.parameter("w").layout), *layouts] == ["(4, 2) [0, 1]"] * 3
+READERS = """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(32, 8), "w")
+        self.first = P.%s().shard(((4, 2), (4, 2)))
+        self.second = P.%s().shard(%s)
+    def construct(self, x):
+        a = self.first(self.w, x)
+        return self.second(self.w, a)
+Net()(tensor(32, 8))
+"""
+
+
+@pytest.mark.parametrize("operators", [("AssignAdd", "AssignAdd"), ("Mul", "Mul"), ("Mul", "AssignAdd")])
+def test_strategies_of_one_parameter_must_agree(tmp_path: Path, operators: tuple[str, str]) -> None:
+    with pytest.raises(MspcError) as raised:
+        compiled(tmp_path, READERS % (*operators, "((2, 1), (2, 1))"))
+    assert raised.value.kind is RuntimeError
+    assert (
+        f"{operators[1]} 'second': its strategy lays the parameter w out (2, 4) [0, -], but that of "
+        f"{operators[0]} 'first' (4, 2) [0, 1]"
+    ) in str(raised.value)
+
+
+@pytest.mark.parametrize("strategy", ["((4, 2), (4, 2))", "None"])
+def test_readers_of_one_parameter_with_one_strategy_share_it(tmp_path: Path, strategy: str) -> None:
+    graph = compiled(tmp_path, READERS % ("Mul", "Mul", strategy)).graph
+    assert str(graph.parameter("w").layout) == "(4, 2) [0, 1]"
 
 
 def test_a_layout_of_tile_cannot_cut_a_repeated_dimension(tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ def arrays_of(name: str, sample: Sample, types: Sequence[TensorType]) -> list[np
             values = random.integers(int(sample.low), math.ceil(sample.high), t.shape)
         else:
             values = random.uniform(sample.low, sample.high, t.shape)
+            if t.dtype.is_complex:
+                values = values + 1j * random.uniform(sample.low, sample.high, t.shape)
         found.append(np.array(values, dtype=t.dtype.numpy))
     return found
 

@@ -33,6 +33,8 @@ class AdaFactor(Optimizer):
     `exp_avg_sq.NAME`.
     """
 
+    shares_updates = True
+
     def __init__(
         self, params: Any, learning_rate: Any = None, eps: Any = (1e-30, 1e-3), clip_threshold: float = 1.0,
         decay_rate: float = 0.8, beta1: float = 0.9, weight_decay: float = 0.0, scale_parameter: bool = True,

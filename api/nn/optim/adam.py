@@ -93,6 +93,8 @@ class AdamWeightDecay(Optimizer):
     The states are the parameters `adam_m.NAME` and `adam_v.NAME`.
     """
 
+    shares_updates = True
+
     def __init__(
         self, params: Any, learning_rate: Any = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
         eps: float = 1e-6,

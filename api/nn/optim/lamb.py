@@ -17,6 +17,8 @@ class Lamb(Optimizer):
     The states are the parameters `lamb_m.NAME`, `lamb_v.NAME`, `beta1_power` and `beta2_power`.
     """
 
+    shares_updates = True
+
     def __init__(
         self, params: Any, learning_rate: Any, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-6,
         weight_decay: float = 0.0,

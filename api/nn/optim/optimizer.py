@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api import ops
+from mspc.api import context, ops
 from mspc.api.common.parameter import Parameter, ParameterTuple
 from mspc.api.common.tensor import Tensor
-from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.arguments import number, scalar
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.learning_rate_schedule import LearningRateSchedule
@@ -35,8 +35,12 @@ class Optimizer(Cell, takes_data=False):
         loss_scale: gradients are divided by it first.
 
     Raises:
-        TypeError, ValueError: an argument is of the wrong kind or size.
+        TypeError, ValueError: an argument is of the wrong kind or size. RuntimeError: `enable_parallel_optimizer` is on
+            where MindSpore refuses it.
     """
+
+    shares_updates = False
+    """Whether data parallel ranks may share its updates, where MindSpore has them do so on Ascend."""
 
     def __init__(
         self, learning_rate: Any, parameters: Any, weight_decay: float = 0.0, loss_scale: float = 1.0
@@ -47,6 +51,7 @@ class Optimizer(Cell, takes_data=False):
         members = _in_order(name, [(p, group) for group in groups for p in group["params"]], order)
         self.parameters = ParameterTuple([p for p, _ in members])
         self.weight_decays = tuple([_decay(name, group, p, len(groups) > 1) for p, group in members])
+        _check_parallel_optimizer(name, self.shares_updates, len(members))
         self.loss_scale = number(name, "loss_scale", loss_scale, above=0.0)
         self.global_step = Parameter(Tensor(np.zeros(1, np.int32)), "global_step", requires_grad=False)
         self.global_step_increase_tensor = Tensor([1], INT32)
@@ -155,6 +160,30 @@ def _rate(name: str, rate: Any, parameter: str) -> Any:
             )
         return Parameter(Tensor(rate, FLOAT32), parameter, requires_grad=False)
     return scalar(number(name, "learning_rate", rate), parameter)
+
+
+def _check_parallel_optimizer(name: str, shares_updates: bool, count: int) -> None:
+    """Raises RuntimeError where replicas are asked to share updates in a mode that has no replicas, or in data parallel
+    mode on a device, of an optimizer or for a number of parameters with which MindSpore does not share them."""
+    if not context.get_auto_parallel_context("enable_parallel_optimizer"):
+        return
+    asked, mode = "enable_parallel_optimizer is on", context.get_auto_parallel_context("parallel_mode")
+    if mode in ("stand_alone", "hybrid_parallel"):
+        raise ApiRuntimeError(
+            f"{name}: {asked}, but there is nothing to share in the mode {mode}",
+            ["set parallel_mode to 'semi_auto_parallel' or 'auto_parallel'"],
+        )
+    if mode != "data_parallel":
+        return
+    device, ranks = context.get_context("device_target"), context.get_auto_parallel_context("device_num")
+    if device != "Ascend":
+        raise ApiRuntimeError(
+            f"{name}: {asked}, which data_parallel has on Ascend alone, and device_target is {device}"
+        )
+    if not shares_updates:
+        raise ApiRuntimeError(f"{name}: {asked}, which data_parallel has for AdaFactor, AdamWeightDecay and Lamb alone")
+    if ranks > count:
+        raise ApiRuntimeError(f"{name}: {asked}, but {ranks} ranks have only {count} parameters to share")
 
 
 def _groups(name: str, parameters: Any, rate: Any, decay: Any) -> tuple[list[dict[str, Any]], list[Any] | None]:

@@ -1,6 +1,7 @@
 # Made by `make goldens`.
 from mspc.api.common.dtype import NAMES as NAMES
 from mspc.api.common.dtype import bool_ as bool_
+from mspc.api.common.dtype import complex_type as complex_type
 from mspc.api.common.dtype import dtype_to_nptype as dtype_to_nptype
 from mspc.api.common.dtype import dtype_to_pytype as dtype_to_pytype
 from mspc.api.common.dtype import float_type as float_type

@@ -55,11 +55,14 @@ from mspc.api.nn.loss_scale import FixedLossScaleUpdateCell as FixedLossScaleUpd
 from mspc.api.nn.basic import Flatten as Flatten
 from mspc.api.nn.segmentation_loss import FocalLoss as FocalLoss
 from mspc.api.nn.wrap import ForwardValueAndGrad as ForwardValueAndGrad
+from mspc.api.nn.pooling import FractionalMaxPool2d as FractionalMaxPool2d
+from mspc.api.nn.pooling import FractionalMaxPool3d as FractionalMaxPool3d
 from mspc.api.nn.activation import GELU as GELU
 from mspc.api.nn.activation import GLU as GLU
 from mspc.api.nn.recurrent import GRU as GRU
 from mspc.api.nn.recurrent import GRUCell as GRUCell
 from mspc.api.nn.loss import GaussianNLLLoss as GaussianNLLLoss
+from mspc.api.nn.normalization import GlobalBatchNorm as GlobalBatchNorm
 from mspc.api.nn.wrap import GradAccumulationCell as GradAccumulationCell
 from mspc.api.nn.normalization import GroupNorm as GroupNorm
 from mspc.api.nn.activation import HShrink as HShrink
@@ -121,6 +124,7 @@ from mspc.api.nn.basic import RMSNorm as RMSNorm
 from mspc.api.nn.optim.adaptive import RMSProp as RMSProp
 from mspc.api.nn.recurrent import RNN as RNN
 from mspc.api.nn.recurrent import RNNCell as RNNCell
+from mspc.api.nn.activation import RReLU as RReLU
 from mspc.api.nn.activation import ReLU as ReLU
 from mspc.api.nn.activation import ReLU6 as ReLU6
 from mspc.api.nn.padding import ReflectionPad1d as ReflectionPad1d

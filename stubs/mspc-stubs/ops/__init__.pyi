@@ -76,6 +76,8 @@ from mspc.api.ops.function.order_func import fliplr as fliplr
 from mspc.api.ops.function.order_func import flipud as flipud
 from mspc.api.ops.function.math_func import floor as floor
 from mspc.api.ops.function.image_func import fold as fold
+from mspc.api.ops.function.pool_func import fractional_max_pool2d as fractional_max_pool2d
+from mspc.api.ops.function.pool_func import fractional_max_pool3d as fractional_max_pool3d
 from mspc.api.ops.function.array_func import full as full
 from mspc.api.ops.function.array_func import full_like as full_like
 from mspc.api.ops.function.array_func import gather as gather
@@ -147,6 +149,7 @@ from mspc.api.parallel.reshard import reshard as reshard
 from mspc.api.ops.function.order_func import roll as roll
 from mspc.api.ops.function.order_func import rot90 as rot90
 from mspc.api.ops.function.math_func import round as round
+from mspc.api.ops.function.activation_func import rrelu as rrelu
 from mspc.api.ops.function.array_func import scalar_to_array as scalar_to_array
 from mspc.api.ops.function.array_func import scalar_to_tensor as scalar_to_tensor
 from mspc.api.ops.function.activation_func import selu as selu
@@ -254,6 +257,9 @@ class AlltoAll(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class AlltoAllV(Primitive):
     """Pieces of a tensor of one dimension go to the ranks of the group in order, and what arrives is joined in order."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Angle(Primitive):
+    """The angle atan2(im, re) in radians; its gradient at 0 is 0."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ApplyMomentum(Primitive):
     """accumulation = accumulation * momentum + gradient; variable -= learning_rate * accumulation."""
@@ -409,7 +415,7 @@ class BroadcastTo(Primitive):
     """x repeated to `shape`, aligned at the right; -1 keeps the size of x."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Cast(Primitive):
-    """x with the element type `dst_type`. Called as `Cast()(x, dtype)`."""
+    """x with the element type `dst_type`; of a complex number the real part becomes a real one. Called as"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Cdist(Primitive):
     """The p-norm of every x[..., i, :] - y[..., j, :]: [..., m, k], [..., n, k] -> [..., m, n]."""
@@ -429,6 +435,12 @@ class ChannelWindowSum(Primitive):
 class CheckValid(Primitive):
     """Whether boxes[n, 4] (x0, y0, x1, y1) lie inside an image: metas[3] is its height, width and ratio."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Cholesky(Primitive):
+    """The lower triangular L with L @ L^T = x, of symmetric positive definite matrices; its transpose where `upper`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class CholeskyGrad(Primitive):
+    """The gradient of Cholesky, a symmetric matrix: of P = tril(L^T @ dL) with half its diagonal the symmetric part of"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Col2Im(Primitive):
     """Images [n, c, *output_size] whose places are the sums of what columns [n, c, places of a window, positions] have"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -437,9 +449,17 @@ class CollectiveGather(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class CollectiveScatter(Primitive):
     """Part i along dimension 0 of the tensor of rank `src_rank` on rank i of the group. On the others the tensor gives"""
+class Complex(Primitive):
+    """real + i * imag."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ComplexAbs(Primitive):
+    """The absolute value sqrt(re * re + im * im); its gradient at 0 is 0."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Concat(Primitive):
     """The tensors in a row along `axis`, which must stay whole. Called as `Concat(axis)((a, b))`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Conj(Primitive):
+    """The complex conjugate; a real number is its own."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Conv2D(Primitive):
     """A convolution over height and width: images [n, c, h, w], weights [out channels, c / group, *kernel_size]."""
@@ -489,8 +509,20 @@ class CumProdGrad(Primitive):
 class CumSum(Primitive):
     """Running sums along an axis. Called as `CumSum(exclusive, reverse)(x, axis)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Cummax(Primitive):
+    """The greatest element so far along `axis` and its place: a tuple of two. Called as `Cummax(axis)(x)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Cummin(Primitive):
+    """The smallest element so far along `axis` and its place: a tuple of two. Called as `Cummin(axis)(x)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class CumsumExt(Primitive):
     """Running sums along a dimension. Called as `CumsumExt()(input, dim)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class DCT(Primitive):
+    """The cosine transform along one dimension, the last unless said otherwise. Called as `DCT()(x, type, n, axis,"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class DCTN(Primitive):
+    """The cosine transform along `dim` (() for all dimensions, or for the last ones where `s` says how many), each cut"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 def DType(*args: Any, **kwargs: Any) -> Any:
     """partial(func, *args, **keywords) - new function with partial application"""
@@ -506,8 +538,17 @@ class Div(Primitive):
 class DivNoNan(Primitive):
     """x / y, and 0 where y is 0."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class DoubledFrequencies(Primitive):
+    """x with twice those of its frequencies along `axis` that stand for a second one, of a transform of `points` real"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Dropout(Primitive):
     """x / keep_prob where a random mask keeps it, 0 elsewhere, and the mask: a tuple of two."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Dropout2D(Primitive):
+    """x / keep_prob with whole channels of [n, c, h, w] set to 0 at random, and the mask of its shape: a tuple of 2."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Dropout3D(Primitive):
+    """The same of [n, c, d, h, w]."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class DropoutDoMask(Primitive):
     """x / keep_prob where the mask is true, 0 elsewhere. Called as `DropoutDoMask()(x, mask, keep_prob)`."""
@@ -560,8 +601,23 @@ class Expm1(Primitive):
 class Eye(Primitive):
     """Ones on the diagonal of an n x m matrix. Called as `Eye()(n, m, type)`. k moves the diagonal to the"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FFT(Primitive):
+    """The discrete Fourier transform, along one dimension."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FFT2(Primitive):
+    """The discrete Fourier transform, along two dimensions."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FFTN(Primitive):
+    """The discrete Fourier transform, along some dimensions or all."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FFTShift(Primitive):
+    """x rolled along the dimensions `dim` (() for all), so that the first element comes to their middle. Called as"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Fill(Primitive):
     """A tensor of one value. Called as `Fill()(type, shape, value)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FitSizes(Primitive):
+    """x with the dimensions `axes` as long as `sizes` says: cut at their ends, or filled up with zeros there."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class FlashAttentionScore(Primitive):
     """softmax(scale_value * query @ key^T + real_shift) @ value for every head: a tuple (softmax_max, softmax_sum,"""
@@ -571,6 +627,12 @@ class FlashAttentionScoreGrad(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class FlashAttentionScoreShiftGrad(Primitive):
     """Gradient of FlashAttentionScore in real_shift, of (query, key, value, dy, the optional operands, softmax_max)."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FlashAttentionVarlen(Primitive):
+    """What FlashAttentionScore is in the layout 'TND', of (query, key, value, ends of queries, ends of keys): a tuple"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FlashAttentionVarlenGrad(Primitive):
+    """Gradients of FlashAttentionVarlen in query, key and value, of these, dy, both lists and softmax_max."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Flatten(Primitive):
     """Dimension 0 stays, all others become one: (n, c, h, w) -> (n, c * h * w)."""
@@ -589,6 +651,15 @@ class FmodScalar(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class FmodTensor(Primitive):
     """The remainder with the sign of the dividend."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FractionalMaxPool3DWithFixedKsize(Primitive):
+    """The same of [n, c, d, h, w], with numbers [n or 1, c, 3]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FractionalMaxPoolGrad(Primitive):
+    """An image of `size` with the elements of dout added at the places that were the greatest, zeros elsewhere."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FractionalMaxPoolWithFixedKsize(Primitive):
+    """The greatest of windows of [n, c, h, w] and their places h * w: called with x and numbers [n or 1, c, 2]."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class FusedElementwise(Primitive):
     """The operators of `body`, one a line, each applied to operands x0, x1, ... and results t0, t1, ... of lines."""
@@ -650,8 +721,32 @@ class GridSampler3D(Primitive):
 class GridSampler3DGrad(Primitive):
     """The gradients of GridSampler3D's images and grid."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class GroupedMatmul(Primitive):
+    """Several products as one operator: a tuple of results. Called as `GroupedMatmul(split_item, group_type)(x, weight,"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class GroupedOuter(Primitive):
+    """For every group the product of the transposed rows of x [m, k] with those of y [m, n]: [groups, k, n]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class GroupedProduct(Primitive):
+    """x [m, k] with the rows of every group times its matrix of w [groups, k, n], or [groups, n, k] transposed; rows"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class GroupedRows(Primitive):
+    """Row by row that of its group of b [groups, n], as many rows as like [m, n] has; zeros behind the last group."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class GroupedSums(Primitive):
+    """The sums of the rows of every group of x [m, n]: [groups, n]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class GroupedUpdate(Primitive):
     """`count` times the operator `update`, written as a line without operands: `AssignAdd()`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class HFFT(Primitive):
+    """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class HFFT2(Primitive):
+    """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class HFFTN(Primitive):
+    """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class HShrink(Primitive):
     """x where its absolute value is above lambd, else 0."""
@@ -665,14 +760,53 @@ class HSwish(Primitive):
 class Hypot(Primitive):
     """The square root of x^2 + y^2."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IDCT(Primitive):
+    """The inverse of `DCT`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IDCTN(Primitive):
+    """The inverse of `DCTN`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IFFT(Primitive):
+    """The inverse of the discrete Fourier transform, along one dimension."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IFFT2(Primitive):
+    """The inverse of the discrete Fourier transform, along two dimensions."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IFFTN(Primitive):
+    """The inverse of the discrete Fourier transform, along some dimensions or all."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IFFTShift(Primitive):
+    """What `FFTShift` has rolled as it was before."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IHFFT(Primitive):
+    """The first half of the numbers that have these real frequencies, along one dimension."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IHFFT2(Primitive):
+    """The first half of the numbers that have these real frequencies, along two dimensions."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IHFFTN(Primitive):
+    """The first half of the numbers that have these real frequencies, along some dimensions or all."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class IOU(Primitive):
     """[m, n]: the area that boxes [n, 4] and true boxes [m, 4] share over that of both (mode 'iou'), or over that of"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IRFFT(Primitive):
+    """The real numbers that have these frequencies from 0 on, along one dimension."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IRFFT2(Primitive):
+    """The real numbers that have these frequencies from 0 on, along two dimensions."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IRFFTN(Primitive):
+    """The real numbers that have these frequencies from 0 on, along some dimensions or all."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Identity(Primitive):
     """x itself."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Im2Col(Primitive):
     """[n, c, places of a window, positions] of images [n, c, h, w]."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Imag(Primitive):
+    """The imaginary part; 0 of a real number."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class IncreFlashAttention(Primitive):
     """Attention of one query for each sequence, over keys and values that are kept; see ServingAttention. The lengths"""
@@ -682,6 +816,9 @@ class IndexSelect(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class InplaceAdd(Primitive):
     """x plus v in the rows `indices`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class InplaceCopy(Primitive):
+    """input = src, broadcast to its shape, for a parameter `input`; the result is its new value."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class InplaceSub(Primitive):
     """x minus v in the rows `indices`."""
@@ -778,6 +915,9 @@ class LogicalOr(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class LogicalXor(Primitive):
     """x or y, not both."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LstsqV2(Primitive):
+    """Least squares of a @ x = b for matrices a [..., m, n] and b [..., m] or [..., m, k]: a tuple of x, the sums of"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class MakeTuple(Primitive):
     """Puts tensors side by side: `(a, b)`."""
@@ -902,11 +1042,29 @@ class PadV3(Primitive):
 class PasteSlices(Primitive):
     """A new tensor of `shape` made of the operands, operand i with its first element at `begins[i]`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Polar(Primitive):
+    """abs * (cos(angle) + i * sin(angle))."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class PopulationCount(Primitive):
+    """How many bits of a number are 1, UInt8; of a negative one those of its two's complement."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Pow(Primitive):
     """x to the power y."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Print(Primitive):
+    """Prints texts and tensors, a line each, at every step: of the first tensor this rank's slice, the others whole."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class PromptFlashAttention(Primitive):
     """Attention over whole prompts; see ServingAttention. Quantised operands are not built."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class RFFT(Primitive):
+    """The frequencies from 0 on of real numbers, along one dimension."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class RFFT2(Primitive):
+    """The frequencies from 0 on of real numbers, along two dimensions."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class RFFTN(Primitive):
+    """The frequencies from 0 on of real numbers, along some dimensions or all."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ROIAlign(Primitive):
     """The means of features [n, c, h, w] in the places of boxes [number, 5], which are the image's number, x1, y1, x2,"""
@@ -924,6 +1082,9 @@ class ReLU(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ReLU6(Primitive):
     """min(max(x, 0), 6)."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Real(Primitive):
+    """The real part."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class RealDiv(Primitive):
     """x / y."""
@@ -1157,6 +1318,9 @@ class SoftplusExt(Primitive):
 class Softsign(Primitive):
     """x / (1 + |x|)."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SolveTriangular(Primitive):
+    """x of a @ x = b for triangular matrices a [..., n, n] and b [..., n] or [..., n, k]. Called as"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Sort(Primitive):
     """x in order along `axis`, and the places that the elements come from: a tuple of two. Equal ones keep their order,"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -1271,6 +1435,12 @@ class TopK(Primitive):
 class TopkExt(Primitive):
     """The k largest (or smallest) elements along `dim` in order, and their places: a tuple of two."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TraceV2(Primitive):
+    """The sum along the diagonal `offset` of the dimensions axis1 and axis2: called as `TraceV2()(x, offset, axis1,"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TraceV2Grad(Primitive):
+    """Zeros of `shape` with dout everywhere on the diagonal."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Transpose(Primitive):
     """x with its dimensions in the order `perm`: dimension d of the result is dimension perm[d] of x."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -1343,6 +1513,8 @@ def addcmul_ext_op(*args: Any, **kwargs: Any) -> Any:
     """x + value * y * z. Called as `AddcmulExt()(x, y, z, value)`."""
 def addn(*args: Any, **kwargs: Any) -> Any:
     """The sum of several tensors of one shape. Called as `AddN()((a, b, c))`."""
+def angle(*args: Any, **kwargs: Any) -> Any:
+    """The angle atan2(im, re) in radians; its gradient at 0 is 0."""
 def apply_rotary_pos_emb_(*args: Any, **kwargs: Any) -> Any:
     """(query, key), each x * cos + rotated(x) * sin, where rotated(x) is its second half, negated, before its first."""
 def asin(*args: Any, **kwargs: Any) -> Any:
@@ -1386,7 +1558,9 @@ def bias_add(*args: Any, **kwargs: Any) -> Any:
 def bmm(*args: Any, **kwargs: Any) -> Any:
     """x[..., m, k] @ y[..., k, n] -> [..., m, n]; leading dimensions broadcast, flags as in MatMul."""
 def cast(*args: Any, **kwargs: Any) -> Any:
-    """x with the element type `dst_type`. Called as `Cast()(x, dtype)`."""
+    """x with the element type `dst_type`; of a complex number the real part becomes a real one. Called as"""
+def conj(*args: Any, **kwargs: Any) -> Any:
+    """The complex conjugate; a real number is its own."""
 def cos(*args: Any, **kwargs: Any) -> Any:
     """Cosine, x in radians."""
 def cosh(*args: Any, **kwargs: Any) -> Any:
@@ -1407,6 +1581,14 @@ def expand_dims(*args: Any, **kwargs: Any) -> Any:
     """x with a dimension of size 1 inserted at `axis`. Called as `ExpandDims()(x, axis)`."""
 def expm1(*args: Any, **kwargs: Any) -> Any:
     """e to the power x, minus 1, accurate for small x."""
+def fft(*args: Any, **kwargs: Any) -> Any:
+    """The discrete Fourier transform, along one dimension."""
+def fft2(*args: Any, **kwargs: Any) -> Any:
+    """The discrete Fourier transform, along two dimensions."""
+def fftn(*args: Any, **kwargs: Any) -> Any:
+    """The discrete Fourier transform, along some dimensions or all."""
+def fftshift(*args: Any, **kwargs: Any) -> Any:
+    """x rolled along the dimensions `dim` (() for all), so that the first element comes to their middle. Called as"""
 def fill(*args: Any, **kwargs: Any) -> Any:
     """A tensor of one value. Called as `Fill()(type, shape, value)`."""
 def floor_div(*args: Any, **kwargs: Any) -> Any:
@@ -1425,6 +1607,34 @@ def greater_equal(*args: Any, **kwargs: Any) -> Any:
     """x >= y."""
 def gt(*args: Any, **kwargs: Any) -> Any:
     """x > y."""
+def hfft(*args: Any, **kwargs: Any) -> Any:
+    """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along"""
+def hfft2(*args: Any, **kwargs: Any) -> Any:
+    """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along"""
+def hfftn(*args: Any, **kwargs: Any) -> Any:
+    """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along"""
+def ifft(*args: Any, **kwargs: Any) -> Any:
+    """The inverse of the discrete Fourier transform, along one dimension."""
+def ifft2(*args: Any, **kwargs: Any) -> Any:
+    """The inverse of the discrete Fourier transform, along two dimensions."""
+def ifftn(*args: Any, **kwargs: Any) -> Any:
+    """The inverse of the discrete Fourier transform, along some dimensions or all."""
+def ifftshift(*args: Any, **kwargs: Any) -> Any:
+    """What `FFTShift` has rolled as it was before."""
+def ihfft(*args: Any, **kwargs: Any) -> Any:
+    """The first half of the numbers that have these real frequencies, along one dimension."""
+def ihfft2(*args: Any, **kwargs: Any) -> Any:
+    """The first half of the numbers that have these real frequencies, along two dimensions."""
+def ihfftn(*args: Any, **kwargs: Any) -> Any:
+    """The first half of the numbers that have these real frequencies, along some dimensions or all."""
+def imag(*args: Any, **kwargs: Any) -> Any:
+    """The imaginary part; 0 of a real number."""
+def irfft(*args: Any, **kwargs: Any) -> Any:
+    """The real numbers that have these frequencies from 0 on, along one dimension."""
+def irfft2(*args: Any, **kwargs: Any) -> Any:
+    """The real numbers that have these frequencies from 0 on, along two dimensions."""
+def irfftn(*args: Any, **kwargs: Any) -> Any:
+    """The real numbers that have these frequencies from 0 on, along some dimensions or all."""
 def isfinite(*args: Any, **kwargs: Any) -> Any:
     """Where x is neither an infinity nor not a number."""
 def isinf(*args: Any, **kwargs: Any) -> Any:
@@ -1471,8 +1681,12 @@ def not_equal(*args: Any, **kwargs: Any) -> Any:
     """x != y."""
 def permute(*args: Any, **kwargs: Any) -> Any:
     """x with its dimensions in the order `perm`: dimension d of the result is dimension perm[d] of x."""
+def polar(*args: Any, **kwargs: Any) -> Any:
+    """abs * (cos(angle) + i * sin(angle))."""
 def pow(*args: Any, **kwargs: Any) -> Any:
     """x to the power y."""
+def real(*args: Any, **kwargs: Any) -> Any:
+    """The real part."""
 def reciprocal(*args: Any, **kwargs: Any) -> Any:
     """1 / x."""
 def relu(*args: Any, **kwargs: Any) -> Any:
@@ -1481,6 +1695,12 @@ def relu6(*args: Any, **kwargs: Any) -> Any:
     """min(max(x, 0), 6)."""
 def reshape(*args: Any, **kwargs: Any) -> Any:
     """x in another shape; one -1 stands for what is left. Called as `Reshape()(x, shape)`."""
+def rfft(*args: Any, **kwargs: Any) -> Any:
+    """The frequencies from 0 on of real numbers, along one dimension."""
+def rfft2(*args: Any, **kwargs: Any) -> Any:
+    """The frequencies from 0 on of real numbers, along two dimensions."""
+def rfftn(*args: Any, **kwargs: Any) -> Any:
+    """The frequencies from 0 on of real numbers, along some dimensions or all."""
 def rsqrt(*args: Any, **kwargs: Any) -> Any:
     """1 over the square root of x."""
 def select(*args: Any, **kwargs: Any) -> Any:

@@ -96,6 +96,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "rot90": (X, 1, (0, 1)), "meshgrid": (X[0], Y[0]), "tuple_to_array": ((1, 2, 3),),
     "repeat_interleave": (X, 2, 1), "repeat_elements": (X, 2, 1),
     "apply_rotary_pos_emb_": (IMAGE, IMAGE, IMAGE, IMAGE, PLACES[:1]),
+    "fractional_max_pool2d": (IMAGE, 2, 2, None, False, THREE[:1, :2, :2] * 0.5), "polar": (X, Y),
+    "fractional_max_pool3d": (IMAGE[None], 1, None, 0.9, True, THREE[:1, :1, :3] * 0.5),
     "cosine_embedding_loss": (X, Y, SIGNS[0, :2]), "prelu": (X, Y[0, :1]), "threshold": (X, 0.3, 0.1),
 }  # fmt: skip
 """What a function is called with; a method's tensor stands first. Others take X, those of two tensors X and Y."""
@@ -129,6 +131,8 @@ ONLY_FUNCTIONS = {
         add_ext sub_ext addcdiv_ext_op addcmul_ext_op cast
         binary_cross_entropy binary_cross_entropy_with_logits kl_div smooth_l1_loss huber_loss soft_margin_loss
         hinge_embedding_loss margin_ranking_loss cosine_embedding_loss triplet_margin_loss gaussian_nll_loss
+        fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 hfft2 ihfft2 fftn ifftn rfftn irfftn hfftn ihfftn
+        fftshift ifftshift polar rrelu fractional_max_pool2d fractional_max_pool3d
         fast_gelu elu celu selu leaky_relu prelu mish softshrink tanhshrink hardswish hardsigmoid hardtanh threshold
         logsigmoid softsign glu softmin dropout_ext reduce_max reduce_min reduce_prod reduce_all reduce_any
         var_mean std_mean vector_norm pad diag_embed unstack gather_d

@@ -34,7 +34,7 @@ EXPECTED = [
         ": (<Tensor[Float32], (8, 32)>, ",
         ": (<Tensor[Float31], (8, 32)>, ",
         "net.ir:15:10: error: unknown element type Float31; known are Bool, Int8, Int16, Int32, Int64, "
-        "UInt8, UInt16, UInt32, UInt64, Float16, BFloat16, Float32, Float64",
+        "UInt8, UInt16, UInt32, UInt64, Float16, BFloat16, Float32, Float64, Complex64, Complex128",
     ),
     (
         "transpose_a: false, ",

@@ -1,216 +1,81 @@
-"""Attention whose query, key and value are one operand: the same numbers as apart, no copies, mistakes."""
+"""Attention of sequences of several lengths in one tensor: each is what it would be alone."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import mspc as ms
+from mspc import Tensor, ops
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Parameter
-from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
-from mspc.ir.types import FLOAT16, FLOAT32, TensorType, TupleType, dtype_of
-from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
-from mspc.ops.op import REGISTRY, Op
-from tests.ops.cuda.cuda_emulator import NEEDED
-from tests.ops.cuda.cuda_tensor_cores import TensorCores
-from tests.ops.nn.test_attention_launch import Fusing
-from tests.ops.simulate import BACKEND
 
-B, S, N, D = 2, 20, 4, 32
-LAYOUTS = ("BSND", "BSH", "SBH", "BNSD")
-FORMS: dict[str, tuple[dict[str, Any], int]] = {
-    "plain": ({}, N),
-    "causal": ({"sparse_mode": 2}, N),
-    "fewer heads of key": ({}, 2),
-    "one head of key, causal": ({"sparse_mode": 3}, 1),
-    "shift and mask": ({"optional": ("real_shift", "attn_mask")}, 2),
-}
+HEADS, DEPTH = 4, 3
+QUERIES, KEYS = (3, 4, 9), (2, 6, 8)
+"""Ends of the sequences; the last of the queries look at two keys."""
 
 
-def by_layout(x: np.ndarray, layout: str) -> np.ndarray:
-    """[batch, heads, sequence, depth] in a layout, contiguous."""
-    turned = {"BNSD": (0, 1, 2, 3), "BSND": (0, 2, 1, 3), "BSH": (0, 2, 1, 3), "SBH": (2, 0, 1, 3)}[layout]
-    x = np.ascontiguousarray(x.transpose(turned))
-    return x.reshape(*x.shape[:2], -1) if layout in ("BSH", "SBH") else x
+def drawn(tokens: int, heads: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(tokens, heads, DEPTH))
 
 
-def heads_axis(layout: str) -> int:
-    return 1 if layout == "BNSD" else 2
+def inputs(key_heads: int) -> tuple[np.ndarray, ...]:
+    return drawn(10, HEADS, 1), drawn(9, key_heads, 2), drawn(9, key_heads, 3)
 
 
-class Pair:
-    """An attention and its gradients on one operand and on three. apart, packed: the inputs of the forward operator."""
-
-    def __init__(self, form: str, layout: str, dtype: Any = np.float64) -> None:
-        attributes, m = FORMS[form]
-        draw = np.random.default_rng(len(form)).standard_normal
-        parts = [by_layout(draw((B, n, S, D)).astype(dtype), layout) for n in (N, m, m)]
-        self.dout = by_layout(draw((B, N, S, D)).astype(dtype), layout)
-        optional: list[np.ndarray] = []
-        if "optional" in attributes:
-            optional = [draw((1, N, S, S)).astype(dtype), np.eye(S, dtype=np.bool_)]
-        self.axis = heads_axis(layout)
-        self.apart = [*parts, *optional]
-        self.packed = [np.concatenate(parts, self.axis), *optional]
-        self.settings = {"head_num": N, "scale_value": 0.2, "input_layout": layout, **attributes}
-        self.m = m
-
-    def operator(self, of: type[Any], packed: bool) -> Any:
-        return of(**self.settings, packed=self.m if packed else 0)
-
-    def backward(self, packed: bool, result: Any) -> list[np.ndarray]:
-        """The operands of the gradient; those of the shift's are all but the last."""
-        inputs = self.packed if packed else self.apart
-        first = 1 if packed else 3
-        return [*inputs[:first], self.dout, *inputs[first:], result[0], result[3]]
+def attention(layout: str, mode: int, **settings: Any) -> Any:
+    return ops.FlashAttentionScore(HEADS, scale_value=0.5, input_layout=layout, sparse_mode=mode, **settings)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("form", FORMS)
-def test_numpy_gives_the_same_numbers(form: str, layout: str) -> None:
-    pair = Pair(form, layout)
-    wanted = pair.operator(FlashAttentionScore, False).run(BACKEND, *pair.apart)
-    found = pair.operator(FlashAttentionScore, True).run(BACKEND, *pair.packed)
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_array_equal(one, other)
-    grads = pair.operator(FlashAttentionScoreGrad, False).run(BACKEND, *pair.backward(False, wanted))
-    gradient = pair.operator(FlashAttentionScoreGrad, True).run(BACKEND, *pair.backward(True, wanted))
-    np.testing.assert_array_equal(gradient, np.concatenate(grads, pair.axis))
-    if "optional" in pair.settings:
-        shift = FlashAttentionScoreShiftGrad
-        total = pair.operator(shift, False).run(BACKEND, *pair.backward(False, wanted)[:-1])
-        np.testing.assert_array_equal(
-            pair.operator(shift, True).run(BACKEND, *pair.backward(True, wanted)[:-1]), total
-        )
+def alone(mode: int, arrays: tuple[Any, ...], **settings: Any) -> Any:
+    """The sequences one by one; tokens behind the last give zeros."""
+    q, k, v = arrays
+    op, found = attention("BSND", mode, **settings), []
+    for i, (qe, ke) in enumerate(zip(QUERIES, KEYS, strict=True)):
+        qs, ks = (0, 0) if i == 0 else (QUERIES[i - 1], KEYS[i - 1])
+        parts = [ops.expand_dims(x, 0) for x in (q[qs:qe], k[ks:ke], v[ks:ke])]
+        mask = Tensor(np.zeros((qe - qs, ke - ks), bool)) if mode == 0 else None
+        found.append(ops.squeeze(op(*parts, None, None, None, mask)[3], 0))
+    return ops.concat([*found, ops.zeros_like(q[QUERIES[-1] :])], 0)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_types_and_operations(form: str) -> None:
-    pair = Pair(form, "BSND")
+@pytest.mark.parametrize("lists", [tuple, list, Tensor])
+@pytest.mark.parametrize("key_heads", [4, 2, 1])
+@pytest.mark.parametrize(("mode", "settings"), [(0, {}), (2, {}), (3, {}), (4, {"pre_tokens": 2, "next_tokens": 1})])
+def test_sequences_do_not_see_each_other(mode: int, settings: Any, key_heads: int, lists: Any) -> None:
+    arrays = tuple(Tensor(x) for x in inputs(key_heads))
+    ends = (lists(QUERIES), lists(KEYS))
+    weights = Tensor(drawn(10, HEADS, 4))
 
-    def types(arrays: list[np.ndarray]) -> list[TensorType]:
-        return [TensorType(dtype_of(x.dtype), x.shape) for x in arrays]
+    def packed(q: Any, k: Any, v: Any) -> Any:
+        return (attention("TND", mode, **settings)(q, k, v, None, None, None, None, None, *ends)[3] * weights).sum()
 
-    apart, packed = (pair.operator(FlashAttentionScore, one) for one in (False, True))
-    assert packed.infer(*types(pair.packed)) == apart.infer(*types(pair.apart))
-    assert packed.operations(types(pair.packed)) == apart.operations(types(pair.apart)) == 4 * B * N * S * S * D
-    result = apart.run(BACKEND, *pair.apart)
-    gradient = pair.operator(FlashAttentionScoreGrad, True)
-    assert gradient.infer(*types(pair.backward(True, result))) == types(pair.packed)[0]
-    assert gradient.operations(types(pair.backward(True, result))) == 10 * B * N * S * S * D
+    def apart(q: Any, k: Any, v: Any) -> Any:
+        return (alone(mode, (q, k, v), **settings) * weights).sum()
 
-
-def test_text_reads_back_equal() -> None:
-    x = Parameter("x", TensorType(FLOAT16, (B, S, 3 * N, D)))
-    op = FlashAttentionScore(N, input_layout="BSND", packed=N)
-    node = Node(op, [x], op.infer(x.tensor_type))
-    graph = Graph("g")
-    graph.parameters, graph.nodes, graph.results = [x], [node], [node]
-    text = print_graph(graph)
-    assert "packed: 4" in text
-    read = parse(text, REGISTRY, file="g.ir").main
-    assert read.nodes[0].op == op
-    assert print_graph(read) == text
+    found = ms.value_and_grad(packed, (0, 1, 2))(*arrays)
+    expected = ms.value_and_grad(apart, (0, 1, 2))(*arrays)
+    np.testing.assert_allclose(found[0].asnumpy(), expected[0].asnumpy(), rtol=1e-12)
+    for left, right in zip(found[1], expected[1], strict=True):
+        np.testing.assert_allclose(left.asnumpy(), right.asnumpy(), rtol=1e-10, atol=1e-12)
 
 
-MISTAKES: dict[str, tuple[dict[str, Any], tuple[tuple[int, ...], ...], str]] = {
-    "too few heads": ({"input_layout": "BSND"}, ((2, 6, 11, 8),),
-                      "FlashAttentionScore: a packed operand of shape (2, 6, 11, 8) does not hold 4 heads of query and "
-                      "4 each of key and value"),
-    "hidden size": ({}, ((2, 6, 40),), "FlashAttentionScore: a packed operand of shape (2, 6, 40) does not hold 4 "
-                    "heads of query and 4 each of key and value"),
-    "dimensions": ({}, ((2, 6, 12, 8),), "FlashAttentionScore: a packed operand of shape (2, 6, 12, 8) does not hold "
-                   "4 heads of query and 4 each of key and value"),
-    "heads": ({"packed": 3}, ((2, 6, 40),), "FlashAttentionScore: the 3 heads of key do not divide the 4 heads of "
-              "query"),
-    "three operands": ({}, ((2, 6, 48),) * 3, "FlashAttentionScore takes 3 tensors, not 5"),
-    "none": ({}, (), "FlashAttentionScore needs a packed operand"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes(name: str) -> None:
-    attributes, shapes, message = MISTAKES[name]
-    op = FlashAttentionScore(**{"head_num": 4, "packed": 4, **attributes})
-    with pytest.raises(MspcError) as raised:
-        op.infer(*[TensorType(FLOAT32, shape) for shape in shapes])
-    assert raised.value.message == message
-
-
-def test_it_is_for_a_ranks_own_graph() -> None:
-    type = TensorType(FLOAT32, (2, 6, 48))
-    with pytest.raises(MspcError, match="a packed operand is of a rank's own graph: it has no sharding rule"):
-        FlashAttentionScore(4, packed=4).rule(type)
-    x = np.zeros((2, 6, 16), np.float32)
-    with pytest.raises(MspcError, match="FlashAttentionScore: packed is 4; it is for the compiler alone"):
-        FlashAttentionScore(4, packed=4).call(x, x, x)
-
-
-# On a GPU
-
-
-def empty(op: Op, inputs: list[np.ndarray]) -> Any:
-    inferred = op.infer(*[TensorType(dtype_of(x.dtype), x.shape) for x in inputs])
-    if isinstance(inferred, TensorType):
-        return np.full(inferred.shape, np.nan, inferred.dtype.numpy)
-    assert isinstance(inferred, TupleType)
-    return [np.full(t.shape, np.nan).astype(t.dtype.numpy) for t in inferred.elements]
-
-
-def run_both(device: Any, form: str, layout: str) -> None:
-    """Forward and backward launches beside NumPy in Float64."""
-    if NEEDED is None:
-        pytest.skip("needs g++")
-    wide, pair = Pair(form, layout), Pair(form, layout, np.float32)
-    wanted = wide.operator(FlashAttentionScore, True).run(BACKEND, *wide.packed)
-    grads = wide.operator(FlashAttentionScoreGrad, True).run(BACKEND, *wide.backward(True, wanted))
-    operators = [pair.operator(of, True) for of in (FlashAttentionScore, FlashAttentionScoreGrad)]
-    known = [np.asarray(x, np.float32) if np.ndim(x) > 1 else x for x in wanted]
-    operands = pair.backward(True, known)
-    out, gradient = empty(operators[0], pair.packed), empty(operators[1], operands)
-    launches = [operators[0].launch(device, pair.packed, out), operators[1].launch(device, operands, gradient)]
-    for launch in launches:
-        launch()
-    for found, value in ((out[0], wanted[0]), (out[3], wanted[3]), (gradient, grads)):
-        size = float(np.max(np.abs(value)))
-        np.testing.assert_allclose(found, value, rtol=0, atol=2e-5 * max(1.0, size))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_products_around_a_softmax(layout: str, tmp_path: Path) -> None:
-    run_both(Fusing(tmp_path), "fewer heads of key", layout)
-
-
-def test_products_around_a_softmax_with_addends(tmp_path: Path) -> None:
-    run_both(Fusing(tmp_path), "shift and mask", "BSND")
-
-
-@pytest.mark.parametrize(("form", "layout"), [("plain", "BSND"), ("causal", "BSH"), ("fewer heads of key", "SBH")])
-def test_kernels_of_tf32_read_and_write_in_place(form: str, layout: str, tmp_path: Path) -> None:
-    device = TensorCores(tmp_path)
-    run_both(device, form, layout)
-    assert device.launched == ["flash_forward", "flash_backward", "flash_backward"]
-
-
-def test_the_fused_kernel_gets_parts_of_one_array(tmp_path: Path) -> None:
-    if NEEDED is None:
-        pytest.skip("needs g++")
-    device = Fusing(tmp_path, fuses=True)
-    pair = Pair("fewer heads of key", "BSND", np.float16)
-    forward, backward = (pair.operator(of, True) for of in (FlashAttentionScore, FlashAttentionScoreGrad))
-    out = empty(forward, pair.packed)
-    known = [x.astype(np.float32) if i == 0 else x for i, x in enumerate(out)]
-    operands = pair.backward(True, known)
-    gradient = empty(backward, operands)
-    for op, inputs, target in ((forward, pair.packed, out), (backward, operands, gradient)):
-        assert op.launch(device, inputs, target) is not None
-    for asked, array in ((device.fused[0]["operands"][:3], pair.packed[0]),
-                         (device.fused[1]["gradients"][1:], gradient)):  # fmt: skip
-        begins = [part.ctypes.data - array.ctypes.data for part in asked]
-        assert begins == [0, 2 * N * D, 2 * (N + 2) * D]
-        assert [part.shape for part in asked] == [(B, n, S, D) for n in (N, 2, 2)]
-        assert {part.strides for part in asked} == {(2 * S * (N + 4) * D, 2 * D, 2 * (N + 4) * D, 2)}
+@pytest.mark.parametrize(
+    ("settings", "operands", "message"),
+    [
+        ({}, {}, "input_layout 'TND' needs actual_seq_qlen"),
+        ({}, {"actual_seq_qlen": (8,)}, "input_layout 'TND' needs actual_seq_kvlen"),
+        ({"keep_prob": 0.5}, {"actual_seq_qlen": (8,), "actual_seq_kvlen": (8,)}, "has keep_prob 1 and sparse_mode"),
+        ({}, {"actual_seq_qlen": (8,), "actual_seq_kvlen": (8,), "real_shift": 1}, "real_shift must be None"),
+        ({}, {"actual_seq_qlen": (8,), "actual_seq_kvlen": (8,), "attn_mask": Tensor([[1]])}, "takes no attn_mask but"),
+        ({}, {"actual_seq_qlen": (4, 3), "actual_seq_kvlen": (8, 8)}, "actual_seq_qlen [4, 3] must ascend"),
+        ({}, {"actual_seq_qlen": (8,), "actual_seq_kvlen": (80,)}, "actual_seq_kvlen [80] must ascend"),
+        ({}, {"actual_seq_qlen": (8.5,), "actual_seq_kvlen": (8,)}, "actual_seq_qlen"),
+    ],
+)
+def test_what_is_wrong_is_named(settings: Any, operands: Any, message: str) -> None:
+    names = ("real_shift", "drop_mask", "padding_mask", "attn_mask", "prefix", "actual_seq_qlen", "actual_seq_kvlen")
+    with pytest.raises((MspcError, ValueError, TypeError)) as refused:
+        attention("TND", 0, **settings)(*[Tensor(x) for x in inputs(4)], *[operands.get(name) for name in names])
+    assert message in str(refused.value)

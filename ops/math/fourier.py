@@ -1,0 +1,371 @@
+"""Discrete Fourier transforms along dimensions that stay whole, and the rotations that go with them.
+
+`norm` says who divides by the number of points n: "backward" (also None) the inverse transforms, "forward" the others,
+"ortho" both, by sqrt(n). The gradient of a transform is the one the other way with the norms exchanged, as its matrix
+is the conjugate transpose; that of a real result's transform weighs the frequencies which stand for two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.types import DType, TensorType, complex_of, dtype_of, real_of
+from mspc.ops.arguments import axis_in, describe, ints_of, plain, require_elements, split_call
+from mspc.ops.math.complex import Real
+from mspc.ops.math.frequencies import DoubledFrequencies, FitSizes
+from mspc.ops.op import ArrayBackend, Names, Op, sample
+from mspc.sharding.rules import factor_names, sized
+
+Gradients = Sequence[Value | None]
+NORMS = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
+"""By a norm that of the transform the other way."""
+AS_IT_IS = -1
+"""Stands for the size of the operand's own dimension."""
+
+
+class Transform(Op, abstract=True):
+    """A transform along the dimensions `dim`, each cut or filled up with zeros to the size in `s` first.
+
+    s: as many sizes as dimensions, -1 for the operand's own, () for all of these. dim: () for all dimensions, or, where
+    `s` says how many, for the last ones. Class attributes: given: names of the fields of a user's call. takes_real,
+    gives_real: the operand, or the result, is real; the last of `dim` then holds the first half of the frequencies on
+    the other side. inverse: which way. mirrored: the frequencies stand for the conjugate numbers (`hfft`).
+    """
+
+    s: tuple[int, ...] = ()
+    dim: tuple[int, ...] = ()
+    norm: str = "backward"
+    takes_complex: ClassVar[bool] = True
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    given: ClassVar[tuple[str, ...]] = ("s", "dim", "norm")
+    default_dim: ClassVar[tuple[int, ...]] = ()
+    takes_real: ClassVar[bool] = False
+    gives_real: ClassVar[bool] = False
+    inverse: ClassVar[bool] = False
+    mirrored: ClassVar[bool] = False
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, self.given, optional=3)
+        size, dim, norm = (plain(found.get(name)) for name in self.given)
+        op = replace(
+            self,
+            s=() if size is None else ints_of(self.name, self.given[0], size),
+            dim=self.default_dim if dim is None else ints_of(self.name, self.given[1], dim),
+            norm="backward" if norm is None else norm,
+        )
+        if op.norm not in NORMS:
+            known = "', '".join(NORMS)
+            raise MspcError(f"{self.name}: norm is {describe(op.norm)}, not one of '{known}'")
+        return op, tensors
+
+    def axes(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The dimensions of the transform, counted from 0, in their order.
+
+        Raises:
+            MspcError: one is named twice or not there, or `s` has another number of sizes.
+        """
+        rank = len(shape)
+        dims = self.dim or (range(rank - len(self.s), rank) if self.s else range(rank))
+        found = tuple(axis_in(self.name, d, rank) for d in dims)
+        if len(set(found)) != len(found) or not found:
+            raise MspcError(f"{self.name}: {self.given[1]} {tuple(dims)} must name dimensions, each once")
+        if self.s and len(self.s) != len(found):
+            raise MspcError(f"{self.name}: {self.given[0]} {self.s} must be a size for each of {len(found)} dimensions")
+        return found
+
+    def points(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """How many points the transform has along each of `axes`. Raises MspcError where there would be none."""
+        axes = self.axes(shape)
+        own = [shape[axis] for axis in axes]
+        if self.gives_real:
+            own[-1] = 2 * (own[-1] - 1)
+        sizes = tuple(n if wanted == AS_IT_IS else wanted for n, wanted in zip(own, self.s or own, strict=True))
+        require_elements(self.name, shape, axes, "frequencies")
+        for axis, size in zip(axes, sizes, strict=True):
+            if size < 1:
+                raise MspcError(f"{self.name}: dimension {axis} would have {size} points")
+        return sizes
+
+    def rule(self, input: TensorType) -> str:
+        names = factor_names(2 * len(input.shape))
+        axes, points = self.axes(input.shape), self.points(input.shape)
+        left, right = names[: len(input.shape)], names[: len(input.shape)]
+        for place, (axis, size) in enumerate(zip(axes, points, strict=True)):
+            half = self.takes_real and place == len(axes) - 1
+            result = size // 2 + 1 if half else size
+            left[axis] = sized(names[axis], input.shape[axis])
+            left[axis] += "!" * (left[axis] != "1")
+            right[axis] = sized(names[len(input.shape) + axis], result)
+            right[axis] += "!" * (right[axis] != "1")
+        return f"{' '.join(left)} -> {' '.join(right)}"
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        if self.takes_real and types[0].dtype.is_complex:
+            raise MspcError(f"{self.name}: input 0 is {types[0].dtype}, and must be real", kind=TypeError)
+        return inferred
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        kind = complex_of(types[0].dtype)
+        return real_of(kind) if self.gives_real else kind
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        axes, points = self.axes(x.shape), self.points(x.shape)
+        if self.takes_real:
+            dout = b.emit(FitSizes(axes[-1:], points[-1:]), dout)
+        back: type[Transform] = {
+            (False, False): FFTN if self.inverse else IFFTN,
+            (True, False): FFTN if self.mirrored else IFFTN,
+            (False, True): IHFFTN if self.mirrored else RFFTN,
+        }[self.takes_real, self.gives_real]
+        dx: Value = b.emit(back(s=points, dim=axes, norm=NORMS[self.norm]), dout)
+        if self.gives_real:
+            dx = b.emit(DoubledFrequencies(axes[-1], points[-1]), dx)
+        if not x.tensor_type.dtype.is_complex:
+            dx = b.emit(Real(), dx)
+        return (b.emit(FitSizes(axes, tuple(x.shape[axis] for axis in axes)), dx),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        axes, points = self.axes(x.shape), self.points(x.shape)
+        xp, norm = be.xp, NORMS[self.norm] if self.mirrored else self.norm
+        if x.dtype.kind != "c":
+            x = x.astype(real_of(complex_of(dtype_of(x.dtype))).numpy, copy=False)
+        if self.gives_real:
+            made = xp.fft.irfftn(x.conj() if self.mirrored else x, points, axes, norm)
+        elif self.takes_real:
+            made = xp.fft.rfftn(x, points, axes, norm)
+            made = made.conj() if self.mirrored else made
+        else:
+            made = (xp.fft.ifftn if self.inverse else xp.fft.fftn)(x, points, axes, norm)
+        return made
+
+
+class _Line(Transform, abstract=True):
+    """Along one dimension, the last unless said otherwise. Called as `FFT()(x, n, dim, norm)`."""
+
+    given: ClassVar[tuple[str, ...]] = ("n", "dim", "norm")
+    default_dim: ClassVar[tuple[int, ...]] = (-1,)
+
+
+class _Plane(Transform, abstract=True):
+    """Along two dimensions, the last two unless said otherwise. Called as `FFT2()(x, s, dim, norm)`."""
+
+    default_dim: ClassVar[tuple[int, ...]] = (-2, -1)
+
+class FFT(_Line):
+    """The discrete Fourier transform, along one dimension."""
+
+    function: ClassVar[Names] = "fft"
+    samples: ClassVar[Any] = (
+        sample((4, 6), dim=(-1,), dtypes=("Complex128",), gradient=False),
+        sample((4, 6), s=(5,), dim=(0,), norm="ortho", dtypes=("Complex128",), gradient=False),
+    )
+
+
+class FFT2(_Plane):
+    """The discrete Fourier transform, along two dimensions."""
+
+    function: ClassVar[Names] = "fft2"
+    samples: ClassVar[Any] = (
+        sample((2, 4, 4), dim=(-2, -1), dtypes=("Complex128",), gradient=False),
+        sample((4, 4, 2), s=(3, 5), dim=(0, 1), norm="forward", dtypes=("Complex128",), gradient=False),
+    )
+
+
+class FFTN(Transform):
+    """The discrete Fourier transform, along some dimensions or all."""
+
+    function: ClassVar[Names] = "fftn"
+    samples: ClassVar[Any] = (
+        sample((2, 4, 4), dtypes=("Complex128",), gradient=False),
+        sample((4, 2, 4), s=(4, 7), dim=(2, 0), norm="ortho", dtypes=("Complex128",), gradient=False),
+    )
+
+
+class IFFT(_Line):
+    """The inverse of the discrete Fourier transform, along one dimension."""
+
+    function: ClassVar[Names] = "ifft"
+    inverse: ClassVar[bool] = True
+    samples: ClassVar[Any] = (
+        sample((4, 6), dim=(-1,), dtypes=("Complex128",), gradient=False),
+        sample((4, 6), s=(5,), dim=(0,), norm="ortho", dtypes=("Complex128",), gradient=False),
+    )
+
+
+class IFFT2(_Plane):
+    """The inverse of the discrete Fourier transform, along two dimensions."""
+
+    function: ClassVar[Names] = "ifft2"
+    inverse: ClassVar[bool] = True
+    samples: ClassVar[Any] = (
+        sample((2, 4, 4), dim=(-2, -1), dtypes=("Complex128",), gradient=False),
+        sample((4, 4, 2), s=(3, 5), dim=(0, 1), norm="forward", dtypes=("Complex128",), gradient=False),
+    )
+
+
+class IFFTN(Transform):
+    """The inverse of the discrete Fourier transform, along some dimensions or all."""
+
+    function: ClassVar[Names] = "ifftn"
+    inverse: ClassVar[bool] = True
+    samples: ClassVar[Any] = (
+        sample((2, 4, 4), dtypes=("Complex128",), gradient=False),
+        sample((4, 2, 4), s=(4, 7), dim=(2, 0), norm="ortho", dtypes=("Complex128",), gradient=False),
+    )
+
+
+class RFFT(_Line):
+    """The frequencies from 0 on of real numbers, along one dimension."""
+
+    function: ClassVar[Names] = "rfft"
+    takes_real: ClassVar[bool] = True
+    samples: ClassVar[Any] = (
+        sample((4, 6), dim=(-1,), gradient=False),
+        sample((4, 6), s=(5,), dim=(0,), norm="ortho", gradient=False),
+    )
+
+
+class RFFT2(_Plane):
+    """The frequencies from 0 on of real numbers, along two dimensions."""
+
+    function: ClassVar[Names] = "rfft2"
+    takes_real: ClassVar[bool] = True
+    samples: ClassVar[Any] = (
+        sample((2, 4, 4), dim=(-2, -1), gradient=False),
+        sample((4, 4, 2), s=(3, 5), dim=(0, 1), norm="forward", gradient=False),
+    )
+
+
+class RFFTN(Transform):
+    """The frequencies from 0 on of real numbers, along some dimensions or all."""
+
+    function: ClassVar[Names] = "rfftn"
+    takes_real: ClassVar[bool] = True
+    samples: ClassVar[Any] = (
+        sample((2, 4, 4), gradient=False),
+        sample((4, 2, 4), s=(4, 7), dim=(2, 0), norm="ortho", gradient=False),
+    )
+
+
+class IRFFT(_Line):
+    """The real numbers that have these frequencies from 0 on, along one dimension."""
+
+    function: ClassVar[Names] = "irfft"
+    gives_real: ClassVar[bool] = True
+    inverse: ClassVar[bool] = True
+    samples: ClassVar[Any] = (
+        sample((4, 6), dim=(-1,), dtypes=("Complex128",), gradient=False),
+        sample((4, 6), s=(5,), dim=(0,), norm="ortho", dtypes=("Complex128",), gradient=False),
+    )
+
+
+class IRFFT2(_Plane):
+    """The real numbers that have these frequencies from 0 on, along two dimensions."""
+
+    function: ClassVar[Names] = "irfft2"
+    gives_real: ClassVar[bool] = True
+    inverse: ClassVar[bool] = True
+    samples: ClassVar[Any] = (
+        sample((2, 4, 4), dim=(-2, -1), dtypes=("Complex128",), gradient=False),
+        sample((4, 4, 2), s=(3, 5), dim=(0, 1), norm="forward", dtypes=("Complex128",), gradient=False),
+    )
+
+
+class IRFFTN(Transform):
+    """The real numbers that have these frequencies from 0 on, along some dimensions or all."""
+
+    function: ClassVar[Names] = "irfftn"
+    gives_real: ClassVar[bool] = True
+    inverse: ClassVar[bool] = True
+    samples: ClassVar[Any] = (
+        sample((2, 4, 4), dtypes=("Complex128",), gradient=False),
+        sample((4, 2, 4), s=(4, 7), dim=(2, 0), norm="ortho", dtypes=("Complex128",), gradient=False),
+    )
+
+
+class HFFT(_Line):
+    """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along
+    one dimension.
+    """
+
+    function: ClassVar[Names] = "hfft"
+    gives_real: ClassVar[bool] = True
+    mirrored: ClassVar[bool] = True
+    samples: ClassVar[Any] = (
+        sample((4, 6), dim=(-1,), dtypes=("Complex128",), gradient=False),
+        sample((4, 6), s=(5,), dim=(0,), norm="ortho", dtypes=("Complex128",), gradient=False),
+    )
+
+
+class HFFT2(_Plane):
+    """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along
+    two dimensions.
+    """
+
+    function: ClassVar[Names] = "hfft2"
+    gives_real: ClassVar[bool] = True
+    mirrored: ClassVar[bool] = True
+    samples: ClassVar[Any] = (
+        sample((2, 4, 4), dim=(-2, -1), dtypes=("Complex128",), gradient=False),
+        sample((4, 4, 2), s=(3, 5), dim=(0, 1), norm="forward", dtypes=("Complex128",), gradient=False),
+    )
+
+
+class HFFTN(Transform):
+    """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along
+    some dimensions or all.
+    """
+
+    function: ClassVar[Names] = "hfftn"
+    gives_real: ClassVar[bool] = True
+    mirrored: ClassVar[bool] = True
+    samples: ClassVar[Any] = (
+        sample((2, 4, 4), dtypes=("Complex128",), gradient=False),
+        sample((4, 2, 4), s=(4, 7), dim=(2, 0), norm="ortho", dtypes=("Complex128",), gradient=False),
+    )
+
+
+class IHFFT(_Line):
+    """The first half of the numbers that have these real frequencies, along one dimension."""
+
+    function: ClassVar[Names] = "ihfft"
+    takes_real: ClassVar[bool] = True
+    inverse: ClassVar[bool] = True
+    mirrored: ClassVar[bool] = True
+    samples: ClassVar[Any] = (
+        sample((4, 6), dim=(-1,), gradient=False),
+        sample((4, 6), s=(5,), dim=(0,), norm="ortho", gradient=False),
+    )
+
+
+class IHFFT2(_Plane):
+    """The first half of the numbers that have these real frequencies, along two dimensions."""
+
+    function: ClassVar[Names] = "ihfft2"
+    takes_real: ClassVar[bool] = True
+    inverse: ClassVar[bool] = True
+    mirrored: ClassVar[bool] = True
+    samples: ClassVar[Any] = (
+        sample((2, 4, 4), dim=(-2, -1), gradient=False),
+        sample((4, 4, 2), s=(3, 5), dim=(0, 1), norm="forward", gradient=False),
+    )
+
+
+class IHFFTN(Transform):
+    """The first half of the numbers that have these real frequencies, along some dimensions or all."""
+
+    function: ClassVar[Names] = "ihfftn"
+    takes_real: ClassVar[bool] = True
+    inverse: ClassVar[bool] = True
+    mirrored: ClassVar[bool] = True
+    samples: ClassVar[Any] = (
+        sample((2, 4, 4), gradient=False),
+        sample((4, 2, 4), s=(4, 7), dim=(2, 0), norm="ortho", gradient=False),
+    )

@@ -1,0 +1,228 @@
+"""Products of groups of rows, each with a matrix of its own, as mixtures of experts have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.named_layout import spread
+from mspc.ir.types import TensorType, TupleType
+from mspc.ops.arguments import ints_of
+from mspc.ops.bases import require_float, require_same
+from mspc.ops.math.arithmetic import Add
+from mspc.ops.math.matmul import MatMul
+from mspc.ops.op import ArrayBackend, Asked, NotDifferentiable, Op, Placement, sample
+
+Gradients = Sequence[Value | None]
+QUANTIZED = ("scale", "offset", "antiquant_scale", "antiquant_offset")
+ENDS = ("Float64", "Float64", "Int64")
+
+
+def groups_of(xp: Any, ends: Any, first: int, rows: int) -> Any:
+    """The group of each of `rows` rows from `first` on; that of rows behind the last end is the number of groups."""
+    return (ends[None, :] <= xp.arange(first, first + rows)[:, None]).sum(1)
+
+
+class _Rows(Op, abstract=True):
+    """first: rows of other ranks before this one's. The last operand says where the group of every matrix ends."""
+
+    first: int = 0
+    omitted: ClassVar[tuple[str, ...]] = ("first",)
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_float(self.name, *types[:-1])
+        require_same(self.name, *types[:-1])
+        if not types[-1].dtype.is_integer:
+            raise MspcError(f"{self.name}: the ends of groups are {types[-1].dtype}, not integers", kind=TypeError)
+        return inferred
+
+    def localize(self, placement: Placement) -> Op:
+        rows = placement.in_layouts[0].slices_for(placement.rank, placement.in_types[0].shape)[0]
+        return replace(self, first=rows.start)
+
+
+class GroupedProduct(_Rows):
+    """x [m, k] with the rows of every group times its matrix of w [groups, k, n], or [groups, n, k] transposed; rows
+    behind the last group give zeros."""
+
+    transpose_b: bool = False
+    linear_in: ClassVar[tuple[int, ...]] = (0, 1)
+    samples: ClassVar[Any] = (
+        sample((8, 4), (1, 4, 6), (1,), dtypes=ENDS, low=1, high=4),
+        sample((8, 6), (1, 4, 6), (1,), transpose_b=True, dtypes=ENDS, low=1, high=4),
+    )
+
+    def rule(self, x: TensorType, w: TensorType, ends: TensorType) -> str:
+        if len(x.shape) != 2 or len(w.shape) != 3:
+            raise MspcError(f"{self.name}: inputs of shapes {x.shape} and {w.shape} are no rows and matrices of groups")
+        return f"m k, e! {'n k' if self.transpose_b else 'k n'}, e! -> m n"
+
+    def bprop(self, b: Builder, x: Value, w: Value, ends: Value, out: Value, dout: Value) -> Gradients:
+        dx = b.emit(GroupedProduct(transpose_b=not self.transpose_b), dout, w, ends)
+        left, right = (dout, x) if self.transpose_b else (x, dout)
+        return dx, b.emit(GroupedOuter(), left, right, ends), None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x, w, ends) = be.xp, inputs
+        matrices = w.swapaxes(1, 2) if self.transpose_b else w
+        made = xp.zeros((x.shape[0], matrices.shape[2]), x.dtype)
+        group = groups_of(xp, ends, self.first, x.shape[0])
+        for i in range(w.shape[0]):
+            made += xp.matmul(xp.where((group == i)[:, None], x, xp.zeros((), x.dtype)), matrices[i])
+        return made
+
+
+class GroupedOuter(_Rows):
+    """For every group the product of the transposed rows of x [m, k] with those of y [m, n]: [groups, k, n]."""
+
+    linear_in: ClassVar[tuple[int, ...]] = (0, 1)
+    samples: ClassVar[Any] = (sample((8, 4), (8, 2), (2,), dtypes=ENDS, low=1, high=1.5),)
+
+    def rule(self, x: TensorType, y: TensorType, ends: TensorType) -> str:
+        return "m k, m n, e! -> e! k n"
+
+    def bprop(self, b: Builder, x: Value, y: Value, ends: Value, out: Value, dout: Value) -> Gradients:
+        dx = b.emit(GroupedProduct(transpose_b=True), y, dout, ends)
+        return dx, b.emit(GroupedProduct(), x, dout, ends), None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x, y, ends) = be.xp, inputs
+        group = groups_of(xp, ends, self.first, x.shape[0])
+        none = xp.zeros((), x.dtype)
+        return xp.stack([xp.matmul(xp.where((group == i)[:, None], x, none).T, y) for i in range(ends.shape[0])])
+
+
+class GroupedRows(_Rows):
+    """Row by row that of its group of b [groups, n], as many rows as like [m, n] has; zeros behind the last group."""
+
+    linear_in: ClassVar[tuple[int, ...]] = (1,)
+    samples: ClassVar[Any] = (sample((8, 4), (2, 4), (2,), dtypes=ENDS, low=1, high=1.5, gradient=False),)
+
+    def rule(self, like: TensorType, b: TensorType, ends: TensorType) -> str:
+        return "m n, e! n, e! -> m n"
+
+    def bprop(self, b: Builder, like: Value, rows: Value, ends: Value, out: Value, dout: Value) -> Gradients:
+        return None, b.emit(GroupedSums(), dout, ends), None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (like, b, ends) = be.xp, inputs
+        group = groups_of(xp, ends, self.first, like.shape[0])
+        return xp.concatenate([b, xp.zeros((1, b.shape[1]), b.dtype)])[group]
+
+
+class GroupedSums(_Rows):
+    """The sums of the rows of every group of x [m, n]: [groups, n]."""
+
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    samples: ClassVar[Any] = (sample((8, 4), (2,), dtypes=ENDS[1:], low=1, high=1.5, gradient=False),)
+
+    def rule(self, x: TensorType, ends: TensorType) -> str:
+        return "m n, e! -> e! n"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x, ends) = be.xp, inputs
+        group = groups_of(xp, ends, self.first, x.shape[0])
+        return xp.matmul((group[None, :] == xp.arange(ends.shape[0])[:, None]).astype(x.dtype), x)
+
+
+class GroupedMatmul(Op):
+    """Several products as one operator: a tuple of results. Called as `GroupedMatmul(split_item, group_type)(x, weight,
+    bias, scale, offset, antiquant_scale, antiquant_offset, group_list)`, where x, weight and bias are lists of tensors.
+
+    group_type -1: result i is x[i] @ weight[i] + bias[i]. group_type 0: of one x [m, k], one weight [groups, k, n] and
+    perhaps one bias [groups, n] the rows up to group_list[0] go with the first matrix, and so on. Quantised operands
+    are refused.
+    """
+
+    split_item: int = 0
+    group_type: int = -1
+    count: int = 1
+    biased: bool = False
+    omitted: ClassVar[tuple[str, ...]] = ("count", "biased")
+    is_several: ClassVar[bool] = True
+    bprop: ClassVar[Any] = NotDifferentiable("its products are differentiated")
+    samples: ClassVar[Any] = (
+        sample((8, 4), (2, 4, 6), (2,), group_type=0, dtypes=ENDS, low=1, high=1.5, gradient=False),
+    )
+
+    def call(
+        self, x: Any, weight: Any, bias: Any = None, scale: Any = None, offset: Any = None, antiquant_scale: Any = None,
+        antiquant_offset: Any = None, group_list: Any = None,
+    ) -> tuple[Op, tuple[Any, ...]]:  # fmt: skip
+        for name, given in zip(QUANTIZED, (scale, offset, antiquant_scale, antiquant_offset), strict=True):
+            if given is not None:
+                raise MspcError(f"{self.name}: {name} must be None; quantised products are not built")
+        if self.group_type not in (-1, 0):
+            raise MspcError(f"{self.name}: group_type is {self.group_type}, not -1 or 0")
+        lists = [tuple(given) if isinstance(given, tuple | list) else (given,) for given in (x, weight, bias or ())]
+        left, right, added = lists
+        if len(left) != len(right) or len(added) not in (0, len(left)) or not left:
+            sizes = f"{len(left)}, {len(right)} and {len(added)}"
+            raise MspcError(f"{self.name}: x, weight and bias are lists of {sizes} tensors")
+        if (group_list is None) == (self.group_type == 0) or (self.group_type == 0 and len(left) > 1):
+            raise MspcError(f"{self.name}: group_type 0 takes one x and a group_list, group_type -1 no group_list")
+        ends = () if group_list is None else (group_list,)
+        if ends and isinstance(group_list, tuple | list):
+            ends = (np.array(ints_of(self.name, "group_list", group_list), np.int64),)
+        return replace(self, count=len(left), biased=bool(added)), (*left, *right, *added, *ends)
+
+    def infer(self, *types: Any) -> Any:
+        made: list[TensorType] = []
+        for op, operands in self.products(types):
+            inferred = op.infer(*operands)
+            assert isinstance(inferred, TensorType)
+            made.append(inferred)
+        return TupleType(tuple(made))
+
+    def products(self, operands: Sequence[Any]) -> list[tuple[Op, tuple[Any, ...]]]:
+        """The products with their operands, without what is added."""
+        n = self.count
+        if self.group_type == 0:
+            return [(GroupedProduct(), (operands[0], operands[1], operands[-1]))]
+        return [(MatMul(), (operands[i], operands[n + i])) for i in range(n)]
+
+    def rule(self, *types: TensorType) -> str:
+        if self.group_type == 0 and not self.biased:
+            return "m! k!, e! k! n!, e! -> m! n!"  # of the whole: its parts carry out what a strategy asks for
+        raise MspcError(f"{self.name} is several operators: it has no sharding rule of its own")
+
+    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        entries = [entry for entry in spread(asked.in_strategy or ()) if entry != ()]
+        given = asked.in_strategy is not None
+        if given and len(entries) != len(inputs):
+            raise MspcError(f"{self.name}: the strategy has {len(entries)} entries for {len(inputs)} tensors")
+        places = {id(value): entry for value, entry in zip(inputs, entries, strict=False)}
+        made: list[Value] = []
+        for i, (op, operands) in enumerate(self.products(inputs)):
+            product = b.emit(op, *operands)
+            if given:
+                product.in_strategy = tuple(places[id(value)] for value in operands)
+            if not self.biased:
+                made.append(product)
+                continue
+            bias = inputs[2 * self.count + i]
+            added = (product, bias, inputs[-1])[: 3 if self.group_type == 0 else 2]
+            after = b.emit(GroupedRows() if self.group_type == 0 else Add(), *added)
+            if given:
+                cuts = (places[id(operands[0])][0], places[id(operands[1])][-1])
+                after.in_strategy = (cuts, *[places[id(value)] for value in added[1:]])
+            made.append(b.emit(Add(), product, after) if self.group_type == 0 else after)
+        return made
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        made: list[Any] = []
+        for i, (op, operands) in enumerate(self.products(inputs)):
+            product = op.run(be, *operands)
+            if self.biased:
+                bias = inputs[2 * self.count + i]
+                product = product + (GroupedRows().run(be, product, bias, inputs[-1]) if self.group_type == 0 else bias)
+            made.append(product)
+        return tuple(made)

@@ -1,0 +1,36 @@
+"""What several operators read must lie alike for all of them: a parameter is stored once.
+
+The rule is MindSpore's: it refuses a parameter whose readers were given different strategies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.layout import Layout
+from mspc.ops.control.constraint import is_constraint
+
+
+def differing_readers(graph: Graph) -> Iterator[MspcError]:
+    """A mistake for every operator whose strategy lays a parameter out unlike that of an operator before it.
+
+    Operators without a strategy follow the stored layout, and a ShardingConstraint asks for a change of layout, so
+    that neither counts.
+    """
+    first: dict[Parameter, tuple[Node, Layout]] = {}
+    for node in graph.nodes:
+        if node.in_layouts is None or is_constraint(node):
+            continue
+        for value, layout in zip(node.inputs, node.in_layouts, strict=True):
+            if not isinstance(value, Parameter) or value.kind != "parameter" or layout is None:
+                continue
+            before, known = first.setdefault(value, (node, layout))
+            if layout != known:
+                yield node.error(
+                    f"{node.label}: its strategy lays the parameter {value.name} out {layout}, but that of "
+                    f"{before.label} {known}",
+                    notes=["a parameter is stored once: give all its readers strategies that cut it alike, "
+                           "or read it through reshard"],
+                )  # fmt: skip
