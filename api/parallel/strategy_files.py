@@ -7,7 +7,6 @@ from typing import Any
 
 from mspc.api.errors import ApiKeyError
 from mspc.api.setting import say_once
-from mspc.api.settings import NO_FILE
 
 
 def set_op_strategy_config(mode: str = "SAVE", path: Any = "") -> None:
@@ -28,4 +27,5 @@ def set_op_strategy_config(mode: str = "SAVE", path: Any = "") -> None:
         raise ApiKeyError(f"set_op_strategy_config: path {path!r} does not end in '.json'")
     if mode not in ("SAVE", "LOAD"):
         raise ApiKeyError(f"set_op_strategy_config: mode {mode!r} is neither 'SAVE' nor 'LOAD'")
-    say_once("set_op_strategy_config", f"set_op_strategy_config changes nothing: {NO_FILE}")
+    reason = "strategies of operators are neither written to files nor read from them yet"
+    say_once("set_op_strategy_config", f"set_op_strategy_config changes nothing: {reason}")
