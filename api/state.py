@@ -17,6 +17,7 @@ class Session:
 
     rank, size: of the whole job. local_rank, local_size: on this host.
     launched: rank and size were set by a launcher and win over the environment.
+    claimed: ranks that the environment speaks of where no launcher has started this process, else 0.
     initialized: `init()` was called. backend: what it was given, "nccl", or "" for none.
     seed: of `set_seed`, None before. dataset_seed: of `dataset.config.set_seed`, which wins for data sets.
     initializers: how many initial values were asked for so far. shuffles, dropouts: how many random stages
@@ -36,6 +37,7 @@ class Session:
     local_rank: int = 0
     local_size: int = 1
     launched: bool = False
+    claimed: int = 0
     initialized: bool = False
     backend: str = ""
     seed: int | None = None

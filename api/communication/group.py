@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from mspc.api import state
 from mspc.api.communication.groups import listed, ranks_of, require_init
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.setting import say_once
 from mspc.sharding.groups import WORLD_GROUPS
 
 HCCL_WORLD_COMM_GROUP = "hccl_world_group"
@@ -60,6 +61,10 @@ def init(backend_name: str | None = None) -> None:
     session = state.current()
     session.initialized = True
     session.backend = backend_name or ""
+    if session.claimed and not session.launched:
+        claimed = f"RANK_SIZE is {session.claimed}, but " if session.claimed > 1 else ""
+        more = "mspc run --ranks N, mspc launch and mpirun start more"
+        say_once("init", f"init: {claimed}no launcher started this process: it runs as one rank; {more}")
 
 
 def release() -> None:

@@ -90,13 +90,10 @@ def session_folder() -> str:
 
 
 def place() -> dict[str, int]:
-    """Rank and size of this process, in the job and on its host, as its launcher (or RANK_ID, RANK_SIZE) says; one rank
-    without them."""
-    rank, size = (mpi_rank(), mpi_size()) if mpi_size() else (_number("RANK_ID", 0), _number("RANK_SIZE", 1))
-    local_rank, local_size = local_place() if mpi_size() else (rank, size)
-    return {"rank": rank, "size": size, "local_rank": local_rank, "local_size": local_size}
-
-
-def _number(name: str, default: int) -> int:
-    text = os.environ.get(name, "")
-    return int(text) if text.isdigit() else default
+    """Rank and size of this process, in the job and on its host, as its launcher says; one rank without one. claimed:
+    how many ranks RANK_SIZE speaks of where no launcher has started any."""
+    if not mpi_size():
+        text = os.environ.get("RANK_SIZE", "")
+        return {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "claimed": int(text) if text.isdigit() else 1}
+    local_rank, local_size = local_place()
+    return {"rank": mpi_rank(), "size": mpi_size(), "local_rank": local_rank, "local_size": local_size, "claimed": 0}
