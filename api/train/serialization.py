@@ -63,6 +63,8 @@ def save_checkpoint(
     _check_options("save_checkpoint", enc_key, kwargs)
     if async_save not in (True, False, "thread", "process"):
         raise ApiValueError(f"save_checkpoint: async_save {async_save!r} is not True, False, 'thread' or 'process'")
+    if format == "safetensors" and str(ckpt_file_name).endswith(CKPT):
+        raise ApiValueError(f"save_checkpoint: {ckpt_file_name!r} ends in .ckpt, and format is 'safetensors'")
     entries, texts = without_texts(entries_of(save_obj), append_dict)
     values = taken(entries, integrated_save, bool(async_save), choice_func)
     path = with_suffix(ckpt_file_name)
@@ -142,6 +144,7 @@ def load_checkpoint(
                  "where slices were written once, give the set, which knows where they are")  # fmt: skip
     source = open_checkpoint(_existing(ckpt_file_name), crc_check)
     source = as_it_lies(source)
+    source.prefer = state.current().rank
     if crc_check:
         _check_all(source)
     leave_out, take = _prefixes(filter_prefix), _prefixes(specify_prefix)
