@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 
 import mspc as ms
-from mspc.api import state
+from mspc.api import launch, state
+from mspc.api.train.resume import Resumed, resume_training
 from mspc.checkpoint.opening import open_checkpoint
 from mspc.checkpoint.reading import Checkpoint
 from mspc.checkpoint.sets import find_sets
 from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
+from mspc.train import CheckpointConfig, ModelCheckpoint
+from tests.api.nn.test_train import Losses, model
+from tests.api.nn.test_train import data as batches
 from tests.checkpoint.trained import LOSS, Trained, trained  # noqa: F401  # a fixture
 
 WAYS = {
@@ -191,6 +195,33 @@ def test_a_checkpoint_of_another_network_is_refused(trained: Trained) -> None:  
         trained.run(2, 1)
     for note in ("it has no parameter 'moment1.v'", "the network has no parameter 'moment3.v'"):
         assert note in raised.value.render()
+
+
+def test_a_damaged_state_of_a_run_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    launch.install(Losses())
+    net, trained_model = model()
+    trained_model.train(1, batches(3), [ModelCheckpoint("CKP", "sets", CheckpointConfig(keep_checkpoint_max=2))])
+    assert resume_training(trained_model, "sets").total_step == 3
+    earlier = resume_training(trained_model, checkpoint="sets/CKP-1_2.safetensors", train_dataset=(rows := batches(3)))
+    assert (earlier.epoch, earlier.step, earlier.initial_epoch, rows.get_init_step()) == (1, 2, 0, 2)
+    assert resume_training(trained_model, "nowhere") == Resumed()
+    for wanted, damaged in (('\\"total_step\\":3', '\\"total_step\\":[]'), ('\\"counters\\"', '\\"countess\\"')):
+        path = Path("sets/CKP-1_3.safetensors")
+        before = path.read_bytes()
+        text = before.replace(wanted.encode(), damaged.encode())
+        length = int.from_bytes(before[:8], "little") + len(text) - len(before)
+        path.write_bytes(length.to_bytes(8, "little") + text[8:])
+        with pytest.raises(MspcError, match=r"the state of the run in sets/CKP-1_3\.safetensors is damaged"):
+            resume_training(trained_model, "sets")
+        path.write_bytes(before)
+    ms.save_checkpoint(trained_model.train_network, "plain")
+    with pytest.raises(RuntimeError, match="does not say where its run stood"):
+        resume_training(trained_model, checkpoint="plain.safetensors")
+    with pytest.raises(TypeError, match="resume_training takes a Model or a Cell, not int"):
+        resume_training(3)
+    with pytest.raises(MspcError, match=r"there is no checkpoint 'x\.safetensors'"):
+        resume_training(net, checkpoint="x.safetensors")
 
 
 DIRECTORIES = {
