@@ -14,6 +14,7 @@ from mspc.api.train.resume import Resumed, resume_training
 from mspc.checkpoint.opening import open_checkpoint
 from mspc.checkpoint.reading import Checkpoint
 from mspc.checkpoint.sets import find_sets
+from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
 from mspc.train import CheckpointConfig, ModelCheckpoint
@@ -262,6 +263,16 @@ def test_what_cannot_be_saved_is_said_before_the_first_step(config: str, message
         trained.run(2, 1, config=config)
     assert message in raised.value.render()
     assert "loss is" not in trained.capsys.readouterr().out
+
+
+def test_a_compile_touches_no_checkpoint(trained: Trained) -> None:  # noqa: F811
+    trained.run(2, 1, last=1, config="dict(remove_redundancy=True)")
+    left = Path("sets/CKP-9_9/rank_0-7.safetensors")
+    left.parent.mkdir()
+    left.write_bytes(b"")
+    compile_target("train.py", CompileOptions(ranks=2, script_arguments=("2", "1", "0", "0")))
+    assert left.exists()
+    assert "changes nothing here" not in trained.capsys.readouterr().err
 
 
 def test_what_changes_nothing_is_said(trained: Trained) -> None:  # noqa: F811
