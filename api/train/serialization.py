@@ -145,6 +145,7 @@ def load_checkpoint(
     source = open_checkpoint(_existing(ckpt_file_name), crc_check)
     source = as_it_lies(source)
     source.prefer = state.current().rank
+    say_what_is_unchecked(source)
     if crc_check:
         _check_all(source)
     leave_out, take = _prefixes(filter_prefix), _prefixes(specify_prefix)
@@ -262,6 +263,14 @@ def _matched(given: dict[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]
             prefix = name[: -len(candidate)]
             return {key.removeprefix(prefix): value for key, value in given.items()}
     return given
+
+
+def say_what_is_unchecked(source: Checkpoint) -> None:
+    """Say once where checksums are of a kind that cannot be computed here."""
+    kinds = {p.checksum for stored in source.tensors.values() for p in stored.pieces if p.checksum}
+    if kinds and source.unchecked():
+        why = "the library xxhash is not installed"
+        say_once("checksums", f"{source.name} has checksums that cannot be compared here: {why}")
 
 
 def _check_all(source: Checkpoint) -> None:

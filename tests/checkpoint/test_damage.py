@@ -159,6 +159,23 @@ def test_any_altered_byte_is_noticed_or_does_no_harm(tmp_path: Path) -> None:
     assert refused > 250
 
 
+def test_checksums_of_a_kind_that_is_missing_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are written as CRC-32 without the library, and those of the other kind are said to be left out."""
+    pytest.importorskip("xxhash")
+    place = write_set(tmp_path, 1)
+    monkeypatch.setattr("mspc.checkpoint.checksum._fast", lambda: None)
+    assert np.array_equal(ms.load_checkpoint(str(place))["w"].asnumpy(), WHOLE + 1)
+    assert "has checksums that cannot be compared here: the library xxhash is not installed" in capsys.readouterr().err
+    other = write_set(tmp_path / "other", 1)
+    assert "crc32:" in (other / INDEX).read_text()
+    changed(other / "rank_1-1.safetensors", flip)
+    with pytest.raises(MspcError, match="the checksum of tensor 'w' is crc32:"):
+        ms.load_checkpoint(str(other))["w"].asnumpy()
+    assert capsys.readouterr().err == ""
+
+
 class Evil:
     """Leaves a trace where it is unpickled."""
 
