@@ -17,7 +17,7 @@ from mspc.checkpoint.sets import find_sets
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
-from mspc.train import CheckpointConfig, ModelCheckpoint
+from mspc.train import Callback, CheckpointConfig, ModelCheckpoint
 from tests.api.nn.test_train import Losses, model
 from tests.api.nn.test_train import data as batches
 from tests.checkpoint.trained import LOSS, Trained, trained  # noqa: F401  # a fixture
@@ -196,6 +196,29 @@ def test_a_checkpoint_of_another_network_is_refused(trained: Trained) -> None:  
         trained.run(2, 1)
     for note in ("it has no parameter 'moment1.v'", "the network has no parameter 'moment3.v'"):
         assert note in raised.value.render()
+
+
+@pytest.mark.parametrize("sink", [0, 2, 4])
+def test_steps_are_counted_on(sink: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where an epoch is some steps of a data set that goes on; a data set that was merely read counts from 1."""
+    found: list[list[int]] = []
+
+    class Steps(Callback):
+        def step_end(self, run_context: Any) -> None:
+            param = run_context.original_args()
+            found[-1].append(param.cur_step_num)
+
+    launch.install(Losses())
+    rows, (_, trained_model) = batches(3), model()
+    more = {"dataset_sink_mode": True, "sink_size": sink} if sink else {}
+    length = sink or 3
+    for position, first in ((0, 0), (None, 0), (length + 1, 1), (0, 1)):
+        if position is not None:
+            rows.set_init_step(position)
+        found.append([])
+        trained_model.train(3, rows, Steps(), initial_epoch=first, **more)
+    whole = list(range(1, 3 * length + 1))
+    assert found == [whole, whole, whole[length + 1 :], whole[length:]]
 
 
 def test_a_damaged_state_of_a_run_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
