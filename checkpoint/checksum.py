@@ -63,6 +63,11 @@ def started(kind: str) -> Running | None:
     return None if made is None else made()
 
 
+def can_compare(text: str) -> bool:
+    """Whether a checksum can be computed here, to compare it; False for none."""
+    return bool(text) and started(text.partition(":")[0]) is not None
+
+
 def shown(kind: str, running: Running) -> str:
     """A checksum as text."""
     return f"{kind}:{running.hexdigest()}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ class Files:
         self.paths = list(paths)
         self._sizes = list(sizes)
         self._open: dict[int, int] = {}
+        self._lock = threading.Lock()
         self.bytes_read = 0
         """Bytes of tensors that were asked for so far."""
         weakref.finalize(self, _close, self._open)
@@ -45,9 +47,10 @@ class Files:
         _close(self._open)
 
     def _descriptor(self, number: int) -> int:
-        found = self._open.get(number)
-        if found is not None:
-            return found
+        with self._lock:
+            return self._open[number] if number in self._open else self._opened(number)
+
+    def _opened(self, number: int) -> int:
         path = self.paths[number]
         try:
             check_regular(path)

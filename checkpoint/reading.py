@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.checkpoint.checksum import AT_ONCE, Running, shown, started
+from mspc.checkpoint.checksum import AT_ONCE, Running, can_compare, shown, started
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.pieces import Piece, box_of, chosen, extent, in_file, run_length, runs
 from mspc.ir.diagnostics import MspcError
@@ -51,6 +51,11 @@ class Checkpoint:
     ranks: int = 0
     sequence: int = 0
     verify: bool = True
+
+    def unchecked(self) -> list[str]:
+        """The names of tensors with slices whose checksums cannot be compared: there are none, or of a kind that cannot
+        be computed here."""
+        return [name for name, s in self.tensors.items() if not all(can_compare(p.checksum) for p in s.pieces)]
 
     def read(self, name: str, slices: Sequence[slice] | None = None) -> Any:
         """A tensor, or the part that slices without steps name, as an array of its own.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -192,6 +191,8 @@ def in_threads(work: Sequence[Callable[[], object]], threads: int, done: Callabl
         for task in work:
             one(task)
         return
+    from concurrent.futures import ThreadPoolExecutor  # slow to import, and hardly ever needed
+
     with ThreadPoolExecutor(threads) as pool:
         for future in [pool.submit(one, task) for task in work]:
             future.result()

@@ -41,6 +41,8 @@ class Dataset:
         self._stage = stage
         self._epoch = 0
         self._first_row = 0
+        self.asked_step = 0
+        """Where `set_init_step` has put it, until it is read from there."""
 
     # Looking at it --------------------------------------------------------------------------------
 
@@ -110,13 +112,14 @@ class Dataset:
     def _next_epoch(self) -> tuple[int, int]:
         """(number of the epoch that is read next, its first row). Both count on."""
         found = self._epoch, self._first_row
-        self._epoch, self._first_row = self._epoch + 1, 0
+        self._epoch, self._first_row, self.asked_step = self._epoch + 1, 0, 0
         return found
 
     def set_init_step(self, init_step: int) -> None:
         """Where reading goes on: behind so many rows of epochs, as a run that is taken up again asks for. What is
         random is drawn as if the rows before had been read."""
         steps = whole("set_init_step", "init_step", init_step, 0)
+        self.asked_step = steps
         self._epoch, self._first_row = divmod(steps, self.get_dataset_size()) if steps else (0, 0)
 
     def get_init_step(self) -> int:

@@ -30,6 +30,8 @@ class Background:
                 work()
             except MspcError as error:
                 self._error = error
+            except Exception as error:  # whatever it is: the script must hear of it
+                self._error = MspcError(f"a checkpoint could not be written: {type(error).__name__}: {error}")
 
         self._thread = threading.Thread(target=run, name="checkpoint")
         self._thread.start()

@@ -40,8 +40,8 @@ UNDER_WAY, DONE, FAILED = 0.0, 1.0, 2.0
 
 @dataclass(frozen=True)
 class Moment:
-    """What is saved at the end of a step. entries: tensors by name. texts: to be kept beside. common, own: the state of
-    the run, and what of it is this rank's."""
+    """What is saved at the end of a step. entries: tensors by name. append: numbers and texts beside them. common, own:
+    the state of the run, and what of it is this rank's."""
 
     entries: Mapping[str, Any]
     append: Mapping[str, Any]
@@ -53,7 +53,7 @@ class Moment:
 
 @dataclass
 class Ranks:
-    """The ranks that save together. alone: each rank's files are its own business."""
+    """The ranks that save together, and this one among them."""
 
     rank: int
     size: int
@@ -129,9 +129,10 @@ class Saver:
 
     def _check(self, folder: Path, prefix: str) -> None:
         config, several = self.config, self.ranks.size > 1
-        if config.remove_redundancy and not several:
-            say_once("CheckpointConfig remove_redundancy", "CheckpointConfig(remove_redundancy=True) changes nothing "
-                     "here: no other rank shares the run")  # fmt: skip
+        if config.remove_redundancy and not self.is_set:
+            why = "a file that is no part of a set has all of its rank" if several else "no other rank shares the run"
+            name = "CheckpointConfig remove_redundancy"
+            say_once(name, f"CheckpointConfig(remove_redundancy=True) changes nothing here: {why}")
         if config.sliced and several and not self.is_set and len(self.members) > 1:
             raise ApiValueError(
                 f"ModelCheckpoint: of {self.ranks.size} ranks {len(self.members)} write their slices to {folder}",

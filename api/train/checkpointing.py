@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mspc.api import state
+from mspc.api import launch, state
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.train.checkpoint_config import CheckpointConfig
 from mspc.api.train.checkpoint_places import FailedElsewhere, Moment, Ranks, Saver, latest
@@ -63,7 +63,7 @@ class ModelCheckpoint(Callback):
             prefix = "" if callable(self._prefix) else self._prefix
             last = f"{prefix}-{param.get('epoch_num', 1)}_{param.get('batch_num', 1)}.safetensors"
             check_folder(folder, last)
-            if not callable(self._prefix):
+            if not callable(self._prefix) and not launch.shows_types_only():
                 self._saver(folder, self._prefix, param)
         except ApiValueError:
             raise

@@ -169,7 +169,7 @@ class Model:
         run, bar = RunContext(param), ProgressBar()
         together, columns = length if param.dataset_sink_mode else 1, 2 if self._loss_fn is not None else 0
         training = Training(self._train_network, dataset, run, length, limited, together, columns)
-        done = getattr(dataset, "get_init_step", int)() % (length if limited else size)
+        done = getattr(dataset, "asked_step", 0) % (length if limited else size)
         if done:  # the data set was told to go on inside of an epoch
             training.begun(done)
             param.cur_step_num += done

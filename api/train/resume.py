@@ -15,7 +15,7 @@ from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.train.model import Model
 from mspc.api.train.run_state import restore
-from mspc.api.train.serialization import MOST_LISTED, load_param_into_net
+from mspc.api.train.serialization import MOST_LISTED, load_param_into_net, say_what_is_unchecked
 from mspc.api.train.several_ranks import share_a_run
 from mspc.checkpoint.opening import open_checkpoint, own_state
 from mspc.checkpoint.reading import Checkpoint
@@ -74,6 +74,7 @@ def resume_training(
         return Resumed()
     source = open_checkpoint(path)
     source.prefer = state.current().rank
+    say_what_is_unchecked(source)
     _load(target, source)
     done = _restored(source, train_dataset, str(path))
     state.current().resumed.add((os.path.realpath(folder), prefix))

@@ -63,6 +63,8 @@ def save_checkpoint(
     _check_options("save_checkpoint", enc_key, kwargs)
     if async_save not in (True, False, "thread", "process"):
         raise ApiValueError(f"save_checkpoint: async_save {async_save!r} is not True, False, 'thread' or 'process'")
+    if format == "safetensors" and str(ckpt_file_name).endswith(CKPT):
+        raise ApiValueError(f"save_checkpoint: {ckpt_file_name!r} ends in .ckpt, and format is 'safetensors'")
     entries, texts = without_texts(entries_of(save_obj), append_dict)
     values = taken(entries, integrated_save, bool(async_save), choice_func)
     path = with_suffix(ckpt_file_name)
@@ -142,6 +144,8 @@ def load_checkpoint(
                  "where slices were written once, give the set, which knows where they are")  # fmt: skip
     source = open_checkpoint(_existing(ckpt_file_name), crc_check)
     source = as_it_lies(source)
+    source.prefer = state.current().rank
+    say_what_is_unchecked(source)
     if crc_check:
         _check_all(source)
     leave_out, take = _prefixes(filter_prefix), _prefixes(specify_prefix)
@@ -259,6 +263,14 @@ def _matched(given: dict[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]
             prefix = name[: -len(candidate)]
             return {key.removeprefix(prefix): value for key, value in given.items()}
     return given
+
+
+def say_what_is_unchecked(source: Checkpoint) -> None:
+    """Say once where checksums are of a kind that cannot be computed here."""
+    kinds = {p.checksum for stored in source.tensors.values() for p in stored.pieces if p.checksum}
+    if kinds and source.unchecked():
+        why = "the library xxhash is not installed"
+        say_once("checksums", f"{source.name} has checksums that cannot be compared here: {why}")
 
 
 def _check_all(source: Checkpoint) -> None:

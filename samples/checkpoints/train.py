@@ -30,7 +30,7 @@ ms.set_auto_parallel_context(
 )  # fmt: skip
 tensor = asked.tensor
 data = get_group_size() // tensor
-FEATURES, HIDDEN, CLASSES, BATCH = 32, 64, 8, 24
+FEATURES, HIDDEN, CLASSES, BATCH, EPOCHS = 32, 64, 8, 24, 3
 
 
 class Net(nn.Cell):
@@ -63,14 +63,14 @@ labels = (features @ rng.standard_normal((FEATURES, CLASSES))).argmax(axis=1).as
 rows = ds.NumpySlicesDataset((features, labels), ["data", "label"], shuffle=True).batch(BATCH)
 
 net = Net()
-rates = nn.cosine_decay_lr(0.0, 0.02, 24, 8, 3)
+rates = nn.cosine_decay_lr(0.0, 0.02, 24, 8, EPOCHS)
 loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
 model = Model(net, loss, nn.Adam(net.trainable_params(), rates, weight_decay=0.01))
 
 resumed = resume_training(model, asked.directory, train_dataset=rows)
 if resumed.file:
     print(f"goes on behind epoch {resumed.epoch} step {resumed.step}: {resumed.file}")
-if resumed.total_step < asked.steps:
+if resumed.total_step < asked.steps and resumed.initial_epoch < EPOCHS:
     config = CheckpointConfig(1, keep_checkpoint_max=2, integrated_save=False, remove_redundancy=True)
     callbacks = [LossMonitor(), StopBehind(), ModelCheckpoint(directory=asked.directory, config=config)]
-    model.train(3, rows, callbacks, initial_epoch=resumed.initial_epoch)
+    model.train(EPOCHS, rows, callbacks, initial_epoch=resumed.initial_epoch)

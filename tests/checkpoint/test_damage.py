@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pickle
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -134,6 +135,45 @@ def test_the_checksum_is_compared_where_a_whole_slice_is_read(tmp_path: Path) ->
     with pytest.raises(MspcError, match=f"{kind_here()}:[0-9a-f]+, and {kind_here()}:[0-9a-f]+ was written"):
         found.fill_slices((slice(4, 8), slice(0, 8)))
     found.fill_slices((slice(4, 8), slice(0, 4)))  # part of a slice: nothing to compare with
+
+
+def test_any_altered_byte_is_noticed_or_does_no_harm(tmp_path: Path) -> None:
+    """Of the index and of the slices: what is read is what was written, or nothing is."""
+    place = write_set(tmp_path, 1)
+    chance = random.Random(0)
+    refused = 0
+    for name in (INDEX, "rank_0-1.safetensors"):
+        data = (place / name).read_bytes()
+        for _ in range(250):
+            altered = bytearray(data)
+            for _ in range(chance.choice([1, 1, 2, 5])):
+                altered[chance.randrange(len(altered))] = chance.choice([chance.randrange(256), *b'0159-"[]{},: '])
+            (place / name).write_bytes(altered)
+            try:
+                found = open_checkpoint(place)
+                read = found.read("w") if "w" in found.tensors else None
+                assert read is None or np.array_equal(read, WHOLE + 1)
+            except MspcError:
+                refused += 1
+        (place / name).write_bytes(data)
+    assert refused > 250
+
+
+def test_checksums_of_a_kind_that_is_missing_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are written as CRC-32 without the library, and those of the other kind are said to be left out."""
+    pytest.importorskip("xxhash")
+    place = write_set(tmp_path, 1)
+    monkeypatch.setattr("mspc.checkpoint.checksum._fast", lambda: None)
+    assert np.array_equal(ms.load_checkpoint(str(place))["w"].asnumpy(), WHOLE + 1)
+    assert "has checksums that cannot be compared here: the library xxhash is not installed" in capsys.readouterr().err
+    other = write_set(tmp_path / "other", 1)
+    assert "crc32:" in (other / INDEX).read_text()
+    changed(other / "rank_1-1.safetensors", flip)
+    with pytest.raises(MspcError, match="the checksum of tensor 'w' is crc32:"):
+        ms.load_checkpoint(str(other))["w"].asnumpy()
+    assert capsys.readouterr().err == ""
 
 
 class Evil:

@@ -224,5 +224,9 @@ def test_saving_in_the_background(tmp_path: Path) -> None:
         pass
     for style in (True, "thread", "process", "y"):
         assert np.array_equal(ms.load_checkpoint(str(tmp_path / f"{style}.ckpt"))["w"].asnumpy(), WHOLE["w"])
+    with pytest.raises(ValueError, match=r"ends in \.ckpt, and format is 'safetensors'"):
+        ms.save_checkpoint(net, "x.ckpt", format="safetensors")
+    with pytest.raises(TypeError, match="save_checkpoint has no argument 'later'"):
+        ms.save_checkpoint(net, "x.ckpt", later=True)
     with pytest.raises(ValueError, match="async_save 3 is not True, False, 'thread' or 'process'"):
         ms.save_checkpoint(net, "x", async_save=3)

@@ -9,12 +9,17 @@ from typing import Any
 import pytest
 
 import mspc as ms
-from mspc.api import state
+from mspc.api import launch, state
+from mspc.api.train.resume import Resumed, resume_training
 from mspc.checkpoint.opening import open_checkpoint
 from mspc.checkpoint.reading import Checkpoint
 from mspc.checkpoint.sets import find_sets
+from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
+from mspc.train import Callback, CheckpointConfig, ModelCheckpoint
+from tests.api.nn.test_train import Losses, model
+from tests.api.nn.test_train import data as batches
 from tests.checkpoint.trained import LOSS, Trained, trained  # noqa: F401  # a fixture
 
 WAYS = {
@@ -193,6 +198,56 @@ def test_a_checkpoint_of_another_network_is_refused(trained: Trained) -> None:  
         assert note in raised.value.render()
 
 
+@pytest.mark.parametrize("sink", [0, 2, 4])
+def test_steps_are_counted_on(sink: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where an epoch is some steps of a data set that goes on; a data set that was merely read counts from 1."""
+    found: list[list[int]] = []
+
+    class Steps(Callback):
+        def step_end(self, run_context: Any) -> None:
+            param = run_context.original_args()
+            found[-1].append(param.cur_step_num)
+
+    launch.install(Losses())
+    rows, (_, trained_model) = batches(3), model()
+    more = {"dataset_sink_mode": True, "sink_size": sink} if sink else {}
+    length = sink or 3
+    for position, first in ((0, 0), (None, 0), (length + 1, 1), (0, 1)):
+        if position is not None:
+            rows.set_init_step(position)
+        found.append([])
+        trained_model.train(3, rows, Steps(), initial_epoch=first, **more)
+    whole = list(range(1, 3 * length + 1))
+    assert found == [whole, whole, whole[length + 1 :], whole[length:]]
+
+
+def test_a_damaged_state_of_a_run_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    launch.install(Losses())
+    net, trained_model = model()
+    trained_model.train(1, batches(3), [ModelCheckpoint("CKP", "sets", CheckpointConfig(keep_checkpoint_max=2))])
+    assert resume_training(trained_model, "sets").total_step == 3
+    earlier = resume_training(trained_model, checkpoint="sets/CKP-1_2.safetensors", train_dataset=(rows := batches(3)))
+    assert (earlier.epoch, earlier.step, earlier.initial_epoch, rows.get_init_step()) == (1, 2, 0, 2)
+    assert resume_training(trained_model, "nowhere") == Resumed()
+    for wanted, damaged in (('\\"total_step\\":3', '\\"total_step\\":[]'), ('\\"counters\\"', '\\"countess\\"')):
+        path = Path("sets/CKP-1_3.safetensors")
+        before = path.read_bytes()
+        text = before.replace(wanted.encode(), damaged.encode())
+        length = int.from_bytes(before[:8], "little") + len(text) - len(before)
+        path.write_bytes(length.to_bytes(8, "little") + text[8:])
+        with pytest.raises(MspcError, match=r"the state of the run in sets/CKP-1_3\.safetensors is damaged"):
+            resume_training(trained_model, "sets")
+        path.write_bytes(before)
+    ms.save_checkpoint(trained_model.train_network, "plain")
+    with pytest.raises(RuntimeError, match="does not say where its run stood"):
+        resume_training(trained_model, checkpoint="plain.safetensors")
+    with pytest.raises(TypeError, match="resume_training takes a Model or a Cell, not int"):
+        resume_training(3)
+    with pytest.raises(MspcError, match=r"there is no checkpoint 'x\.safetensors'"):
+        resume_training(net, checkpoint="x.safetensors")
+
+
 DIRECTORIES = {
     "one for each rank": ('f"r{get_rank()}"', ["r0/CKP-1_1.safetensors", "r1/CKP-1_1.safetensors"]),
     "one for all": (
@@ -231,6 +286,16 @@ def test_what_cannot_be_saved_is_said_before_the_first_step(config: str, message
         trained.run(2, 1, config=config)
     assert message in raised.value.render()
     assert "loss is" not in trained.capsys.readouterr().out
+
+
+def test_a_compile_touches_no_checkpoint(trained: Trained) -> None:  # noqa: F811
+    trained.run(2, 1, last=1, config="dict(remove_redundancy=True)")
+    left = Path("sets/CKP-9_9/rank_0-7.safetensors")
+    left.parent.mkdir()
+    left.write_bytes(b"")
+    compile_target("train.py", CompileOptions(ranks=2, script_arguments=("2", "1", "0", "0")))
+    assert left.exists()
+    assert "changes nothing here" not in trained.capsys.readouterr().err
 
 
 def test_what_changes_nothing_is_said(trained: Trained) -> None:  # noqa: F811
