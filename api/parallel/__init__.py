@@ -11,20 +11,13 @@ from mspc.api.parallel.layout import Layout
 from mspc.api.parallel.shard import shard
 from mspc.api.parallel.strategy_files import set_op_strategy_config
 
-<<<<<<< HEAD
-__all__ = [
-    "AutoParallel", "Layout", "build_searched_strategy", "get_algo_parameters", "load_distributed_checkpoint",
-    "merge_sliced_parameter", "rank_list_for_transform", "reset_algo_parameters", "restore_group_info_list",
-    "set_algo_parameters", "set_op_strategy_config", "shard", "transform_checkpoint_by_rank", "transform_checkpoints",
-=======
 _CHECKPOINTS = [
     "build_searched_strategy", "load_distributed_checkpoint", "merge_sliced_parameter", "rank_list_for_transform",
     "restore_group_info_list", "transform_checkpoint_by_rank", "transform_checkpoints",
->>>>>>> 9ba8af5af9b8a48e870f4a68ebdf5eba8093ad8b
 ]  # fmt: skip
 __all__ = [
-    "AutoParallel", "Layout", "get_algo_parameters", "reset_algo_parameters", "set_algo_parameters", "shard",
-    *_CHECKPOINTS,
+    "AutoParallel", "Layout", "get_algo_parameters", "reset_algo_parameters", "set_algo_parameters",
+    "set_op_strategy_config", "shard", *_CHECKPOINTS,
 ]  # fmt: skip
 
 
