@@ -13,7 +13,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.named_layout import spread
 from mspc.ir.types import TensorType, TupleType
-from mspc.ops.arguments import ints_of
+from mspc.ops.arguments import ints_of, sequence_of
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import MatMul
@@ -83,7 +83,7 @@ class GroupedOuter(_Rows):
     """For every group the product of the transposed rows of x [m, k] with those of y [m, n]: [groups, k, n]."""
 
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
-    samples: ClassVar[Any] = (sample((8, 4), (8, 2), (2,), dtypes=ENDS, low=1, high=1.5),)
+    samples: ClassVar[Any] = (sample((8, 4), (8, 2), (2,), dtypes=ENDS, low=1, high=2),)
 
     def rule(self, x: TensorType, y: TensorType, ends: TensorType) -> str:
         return "m k, m n, e! -> e! k n"
@@ -103,7 +103,7 @@ class GroupedRows(_Rows):
     """Row by row that of its group of b [groups, n], as many rows as like [m, n] has; zeros behind the last group."""
 
     linear_in: ClassVar[tuple[int, ...]] = (1,)
-    samples: ClassVar[Any] = (sample((8, 4), (2, 4), (2,), dtypes=ENDS, low=1, high=1.5, gradient=False),)
+    samples: ClassVar[Any] = (sample((8, 4), (2, 4), (2,), dtypes=ENDS, low=1, high=2, gradient=False),)
 
     def rule(self, like: TensorType, b: TensorType, ends: TensorType) -> str:
         return "m n, e! n, e! -> m n"
@@ -122,7 +122,7 @@ class GroupedSums(_Rows):
 
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
-    samples: ClassVar[Any] = (sample((8, 4), (2,), dtypes=ENDS[1:], low=1, high=1.5, gradient=False),)
+    samples: ClassVar[Any] = (sample((8, 4), (2,), dtypes=ENDS[1:], low=1, high=2, gradient=False),)
 
     def rule(self, x: TensorType, ends: TensorType) -> str:
         return "m n, e! -> e! n"
@@ -150,7 +150,7 @@ class GroupedMatmul(Op):
     is_several: ClassVar[bool] = True
     bprop: ClassVar[Any] = NotDifferentiable("its products are differentiated")
     samples: ClassVar[Any] = (
-        sample((8, 4), (2, 4, 6), (2,), group_type=0, dtypes=ENDS, low=1, high=1.5, gradient=False),
+        sample((8, 4), (2, 4, 6), (2,), group_type=0, dtypes=ENDS, low=1, high=2, gradient=False),
     )
 
     def call(
@@ -162,8 +162,7 @@ class GroupedMatmul(Op):
                 raise MspcError(f"{self.name}: {name} must be None; quantised products are not built")
         if self.group_type not in (-1, 0):
             raise MspcError(f"{self.name}: group_type is {self.group_type}, not -1 or 0")
-        lists = [tuple(given) if isinstance(given, tuple | list) else (given,) for given in (x, weight, bias or ())]
-        left, right, added = lists
+        left, right, added = (sequence_of(self.name, (given,)) for given in (x, weight, bias or ()))
         if len(left) != len(right) or len(added) not in (0, len(left)) or not left:
             sizes = f"{len(left)}, {len(right)} and {len(added)}"
             raise MspcError(f"{self.name}: x, weight and bias are lists of {sizes} tensors")

@@ -254,6 +254,7 @@ class LstsqV2(Op):
         inferred = super().infer(*types)
         require_float(self.name, *types)
         require_same(self.name, *types)
+        assert isinstance(inferred, TupleType)
         solution, rest, rank, singular = inferred.elements
         return TupleType((solution, rest, TensorType(INT64, rank.shape), singular))
 

@@ -14,6 +14,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.layout import Layout
+from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import FLOAT32, TensorType, TupleType
 from mspc.ops.bases import require_float
 from mspc.ops.collective.collectives import AllReduce
@@ -171,9 +172,10 @@ class BatchNorm(_Shared):
             return ""
         if isinstance(size, bool) or not isinstance(size, int) or size < 1 or size & (size - 1):
             return f"group_size is {size!r}, not a power of two"
-        cuts = [entry for entry in (asked.in_strategy or ())[:1] if isinstance(entry, tuple)]
-        if any(cut != 1 for entry in cuts for cut in entry[1:]):
-            return f"with a group_size the strategy may cut the batch alone, and is {cuts[0]} for input 0"
+        entry: Any = (asked.in_strategy or ((),))[0]
+        cuts: tuple[int, ...] = entry.strategy if isinstance(entry, NamedLayout) else entry
+        if any(cut != 1 for cut in cuts[1:]):
+            return f"with a group_size the strategy may cut the batch alone, and is {cuts} for input 0"
         return ""
 
     def rule(self, x: TensorType, gamma: TensorType, beta: TensorType, mean: TensorType, variance: TensorType) -> str:

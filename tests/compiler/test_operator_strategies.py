@@ -341,3 +341,37 @@ net(tensor(8, 16))
     (product,) = [node for node in graph.nodes if node.label.startswith("MatMul") and "inner" in str(node.scope)]
     assert isinstance(product.layout, Layout)
     assert product.layout.strategy == cuts
+
+
+@pytest.mark.parametrize(
+    ("size", "cuts", "message"),
+    [
+        (4, (8, 1), ""),
+        (6, (8, 1), "group_size is 6, not a power of two"),
+        (0, (8, 1), "group_size is 0, not a power of two"),
+        (True, (8, 1), "group_size is True, not a power of two"),
+        (2, (2, 4), "with a group_size the strategy may cut the batch alone, and is (2, 4) for input 0"),
+    ],
+)
+def test_a_group_of_ranks_that_share_statistics(
+    tmp_path: Path, size: object, cuts: tuple[int, int], message: str
+) -> None:
+    text = f"""
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+        self.norm.bn_train.shard(({cuts}, *[({cuts[1]},)] * 4)).add_prim_attr("group_size", {size})
+    def construct(self, x):
+        return self.norm(x)
+net = Net()
+net.set_train()
+net(tensor(32, 8))
+"""
+    if not message:
+        assert compiled(tmp_path, text).graph.nodes
+        return
+    with pytest.raises(MspcError) as raised:
+        compiled(tmp_path, text)
+    assert raised.value.kind is RuntimeError
+    assert message in str(raised.value)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc import Parameter, Tensor, nn, ops
+from mspc import Layout, Parameter, Tensor, nn, ops, reshard
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_launch
 from mspc.ir.types import FLOAT32, TensorType
@@ -23,15 +23,14 @@ class Net(nn.Cell):
         super().__init__()
         self.w = Parameter(Tensor(START), "w")
         self.product = ops.MatMul().shard(((1, 2), (2, 1)))
-        self.before = ops.ReLU().shard(((1, 1),))
-        self.after = ops.ReLU().shard(((1, 1),))
+        self.whole = Layout((2,), ("all",))("None", "None")
         self.add = ops.AssignAdd()
 
     def construct(self, x: Any) -> Any:
         product = self.product(x, self.w)
-        before = self.before(self.w)
+        before = ops.relu(reshard(self.w, self.whole))
         self.add(self.w, ops.ones_like(self.w))
-        return product, before, self.after(self.w), self.w
+        return product, before, ops.relu(reshard(self.w, self.whole)), self.w
 
 
 @pytest.mark.parametrize("mode", ["semi_auto_parallel", "auto_parallel"])
