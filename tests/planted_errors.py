@@ -39,6 +39,7 @@ class Net(nn.Cell):
         self.w1 = Parameter(initializer("xavier_uniform", [128, 256]))
         self.w2 = Parameter(initializer("xavier_uniform", [256, 64]))
         self.gain = Parameter(initializer("ones", [64]))
+        self.turn = Parameter(initializer("ones", [64]))
         self.peak = ops.ReduceMax(keep_dims=True).shard(((2, 4),))
         self.less = ops.Sub().shard(((8, 1), (8, 1)))
         self.up = ops.MatMul().shard(((2, 1), (1, 4)))
@@ -51,7 +52,7 @@ class Net(nn.Cell):
     def construct(self, x):
         hidden = self.tanh(self.up(self.less(x, self.peak(x, 1)), self.w1))
         kept, _ = self.drop(hidden)
-        return self.turned(self.scale(self.down(kept, self.w2), self.gain), self.gain)
+        return self.turned(self.scale(self.down(kept, self.w2), self.gain), self.turn)
 
 
 class Loss(nn.Cell):
