@@ -18,7 +18,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import DTYPES, DType, TensorType
 
 CODES = {
-    "UInt64": "U64", "Int64": "I64", "Float64": "F64", "Float32": "F32", "UInt32": "U32", "Int32": "I32",
+    "UInt64": "U64", "Int64": "I64", "Float64": "F64", "Complex64": "C64", "Float32": "F32",
+    "UInt32": "U32", "Int32": "I32",
     "BFloat16": "BF16", "Float16": "F16", "UInt16": "U16", "Int16": "I16", "Int8": "I8", "UInt8": "U8", "Bool": "BOOL",
 }  # fmt: skip
 """The format's names of element types, in the order in which tensors stand in a file: wide ones first."""
@@ -48,8 +49,12 @@ class StoredTensor:
 
 
 def in_order(tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
-    """The tensors in the order in which they stand in a file, and are made."""
+    """The tensors in the order in which they stand in a file, and are made. Raises MspcError for an element type that
+    the format does not have."""
     order = list(CODES)
+    for tensor in tensors:
+        if tensor.type.dtype.name not in CODES:
+            raise MspcError(f"{tensor.name!r} is {tensor.type.dtype}, which no safetensors file can hold")
     return sorted(tensors, key=lambda tensor: (order.index(tensor.type.dtype.name), tensor.name))
 
 

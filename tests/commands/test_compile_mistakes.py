@@ -206,7 +206,7 @@ class Net(nn.Cell):
             "  note: did you mean 'float32', 'float64' or 'float16'?\n"
             "  note: known are bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, "
             "float16, bfloat16, "
-            "float32, float64\n",
+            "float32, float64, complex64, complex128\n",
         ),
         (
             ("net.py:Net(3)", "--input", "4x4"),
