@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mspc.engine.ranks.hosts import Host
-from mspc.engine.ranks.mpirun import end_with_parent, mpirun_command, mpirun_environment
+from mspc.engine.ranks.mpirun import end_with_parent, forwarding, mpirun_command, mpirun_environment
 from mspc.ir.diagnostics import MspcError
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -96,18 +95,8 @@ def _run(job: LaunchJob, number: int) -> tuple[int, int | None]:
             )  # fmt: skip
         except OSError as error:
             raise MspcError(f"cannot start mpirun: {error.strerror}") from None
-        ended_by: list[int] = []
-
-        def forward(which: int, _: object) -> None:
-            ended_by.append(which)
-            child.send_signal(which)
-
-        kept = {which: signal.signal(which, forward) for which in (signal.SIGINT, signal.SIGTERM)}
-        try:
+        with forwarding(child) as ended_by:
             status = _follow(job, child, again=number > 0)
-        finally:
-            for which, handler in kept.items():
-                signal.signal(which, handler)
     if ended_by:
         return 128 + ended_by[0], ended_by[0]
     if not status and _LOST.search(_said(job)):

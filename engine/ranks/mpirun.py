@@ -9,7 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from mspc.engine.ranks.hosts import Host
@@ -112,6 +113,23 @@ def _relay(child: subprocess.Popen[bytes]) -> OSError | None:
             return error
 
 
+@contextmanager
+def forwarding(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Inside, Ctrl-C and SIGTERM go to the child; gives the list of those that came."""
+    came: list[int] = []
+
+    def forward(number: int, _: object) -> None:
+        came.append(number)
+        child.send_signal(number)
+
+    kept = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
 def run_under_mpirun(ranks: int, arguments: Sequence[str]) -> int:
     """Run `mspc ARGUMENTS` on `ranks` ranks and return the exit status. Ctrl-C ends them all.
 
@@ -133,20 +151,10 @@ def run_under_mpirun(ranks: int, arguments: Sequence[str]) -> int:
     except OSError as error:
         raise MspcError(f"cannot start mpirun: {error.strerror}") from None
 
-    ended_by: list[int] = []
-
-    def forward(number: int, _: object) -> None:
-        ended_by.append(number)
-        child.send_signal(number)
-
-    kept = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     lost: OSError | None = None
-    try:
+    with forwarding(child) as ended_by:
         lost = _relay(child)
         status = child.wait()
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
     if lost is not None and lost.errno == errno.EPIPE:
         return PIPE_CLOSED
     if lost is not None:
