@@ -1,4 +1,4 @@
-"""The command line: `mspc compile | run | launch | verify | opt | ops | ckpt`. Every command imports its work when it is called.
+"""The command line: `mspc compile | run | launch | verify | opt | ops | ckpt`. A command imports its work when called.
 
 Nothing here may import NumPy or networkx: `mspc --help` answers at once.
 """
