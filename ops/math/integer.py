@@ -9,9 +9,10 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import UINT8, DType, TensorType
-from mspc.ops.bases import Binary, Unary, require_same
+from mspc.ops.bases import Binary, require_same
 from mspc.ops.math.arithmetic import Mod
-from mspc.ops.op import ArrayBackend, NotDifferentiable, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.sharding.rules import broadcast_rule
 
 Gradients = Sequence[Value | None]
 _INTEGER = NotDifferentiable("its result is an integer")
@@ -59,7 +60,7 @@ class BitwiseXor(_Bitwise):
     samples: ClassVar[Any] = _SAMPLES
 
 
-class PopulationCount(Unary):
+class PopulationCount(Op):
     """How many bits of a number are 1, UInt8; of a negative one those of its two's complement."""
 
     bprop: ClassVar[Any] = _INTEGER
@@ -68,9 +69,10 @@ class PopulationCount(Unary):
         sample((8,), dtypes=("Int64",), low=-9, high=9, gradient=False),
     )
 
-    def check(self, *types: TensorType) -> None:
-        if not types[0].dtype.is_integer:
-            raise MspcError(f"{self.name}: input 0 is {types[0].dtype}, not an integer tensor", kind=TypeError)
+    def rule(self, input: TensorType) -> str:
+        if not input.dtype.is_integer:
+            raise MspcError(f"{self.name}: input 0 is {input.dtype}, not an integer tensor", kind=TypeError)
+        return broadcast_rule((input.shape,))
 
     def result_dtype(self, *types: TensorType) -> DType:
         return UINT8
