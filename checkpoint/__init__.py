@@ -1,1 +1,1 @@
-"""Checkpoints: sets of files with an index, which bytes of which files make up a slice, other programs' formats."""
+"""Checkpoints: sets of files with an index, the bytes that make up a slice, other programs' formats."""
