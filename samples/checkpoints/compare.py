@@ -1,6 +1,6 @@
 """How far two checkpoints are apart, whatever ranks and strategies wrote them.
 
-    python compare.py undisturbed/CKP-3_8 checkpoints/CKP-3_8
+python compare.py undisturbed/CKP-3_8 checkpoints/CKP-3_8
 """
 
 import sys

@@ -1,6 +1,6 @@
 """A classifier that trains with any strategy, saves at every step, and goes on from the newest checkpoint it finds.
 
-    mspc run train.py --ranks 8 -- --tensor 4 --steps 10
+mspc run train.py --ranks 8 -- --tensor 4 --steps 10
 """
 
 import argparse
