@@ -103,8 +103,9 @@ ERRORS = (
     ),
     Planted(
         "mask-from-step-2", "ops/random/dropout.py",
-        "begin = self.begin or (0,) * x.ndim\n        words",
-        "begin = (self.begin if be.step < 2 else ()) or (0,) * x.ndim\n        words",
+        "(self.shape or x.shape)[:drawn], self.starts(drawn), x.shape[:drawn])\n        kept",
+        "(self.shape or x.shape)[:drawn], self.starts(drawn) if be.step < 2 else (0,) * drawn, x.shape[:drawn])\n"
+        "        kept",
     ),
     Planted(
         "maximum-never-negative", "runtime/comm/interface.py",

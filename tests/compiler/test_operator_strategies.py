@@ -296,8 +296,8 @@ def test_strategies_of_one_parameter_must_agree(tmp_path: Path, operators: tuple
         compiled(tmp_path, READERS % (*operators, "((2, 1), (2, 1))"))
     assert raised.value.kind is RuntimeError
     assert (
-        f"{operators[1]} 'second': its strategy lays the parameter w out (2, 4) [0, -], but that of "
-        f"{operators[0]} 'first' (4, 2) [0, 1]"
+        f"{operators[1]} 'second': its strategy cuts the parameter w (2, 1), but that of "
+        f"{operators[0]} 'first' (4, 2)"
     ) in str(raised.value)
 
 

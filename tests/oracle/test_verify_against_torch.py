@@ -71,7 +71,7 @@ def wrong_in(target: str, folder: Path) -> tuple[set[tuple[str, str]], str]:
 def test_operators_rules_and_gradients_are_compared(network: str, tmp_path: Path) -> None:
     rows = rows_of(network, tmp_path, ranks=8)
     assert {("operator", "Tanh"), ("rule", "Tanh"), ("rule", "Dropout"), ("operator", "ReduceMax")} <= set(rows)
-    assert {name for kind, name in rows if kind == "gradient"} == {"net.w1", "net.w2", "net.gain"}
+    assert {name for kind, name in rows if kind == "gradient"} == {"net.w1", "net.w2", "net.gain", "net.turn"}
     assert all(row["difference"] < 1e-12 for row in rows.values() if row["kind"] == "gradient")
 
 
@@ -92,7 +92,7 @@ def test_a_wrong_gradient_rule_is_found(network: str, tmp_path: Path, monkeypatc
 def test_a_rule_that_forgets_an_operand_is_found(network: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Mul, "bprop", lambda self, b, x, y, out, dout: (b.emit(Mul(), dout, y), None))
     wrong, _ = wrong_in(network, tmp_path)
-    assert wrong == {("rule", "Mul"), ("gradient", "net.gain")}
+    assert wrong == {("rule", "Mul"), ("gradient", "net.gain"), ("gradient", "net.turn")}
 
 
 def test_a_wrong_kernel_is_found_once(network: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
