@@ -8,7 +8,7 @@ channel are for the dimensions of an image from the last to the first, in three 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
@@ -83,8 +83,10 @@ class _Fractional(Op, abstract=True):
             shape = [*along.shape[:2], *[1] * (2 * count)]
             shape[2 + d], shape[2 + count + d] = self.output_shape[d], self.ksize[d]
             flat = flat * image[d] + along.reshape(shape)
-        flat = xp.broadcast_to(flat, (*x.shape[:2], *flat.shape[2:])).reshape(*x.shape[:2], *self.output_shape, -1)
-        values = xp.take_along_axis(x.reshape(*x.shape[:2], -1), flat.reshape(*x.shape[:2], -1), 2).reshape(flat.shape)
+        channels, window = x.shape[:2], math.prod(self.ksize)
+        flat = xp.broadcast_to(flat, (*channels, *flat.shape[2:])).reshape(*channels, *self.output_shape, window)
+        looked_up = flat.reshape(*channels, math.prod(self.output_shape) * window)
+        values = xp.take_along_axis(x.reshape(*channels, math.prod(image)), looked_up, 2).reshape(flat.shape)
         best = xp.argmax(values, -1)[..., None]
         made = (xp.take_along_axis(values, best, -1)[..., 0], xp.take_along_axis(flat, best, -1)[..., 0])
         return made
@@ -134,6 +136,9 @@ class FractionalMaxPoolGrad(Op):
         sample((2, 4, 2, 2), (2, 4, 2, 2), size=(3, 4), dtypes=("Float64", "Int64"), low=0, high=12, gradient=False),
     )
 
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {1: math.prod(self.size)}
+
     def rule(self, dout: TensorType, places: TensorType) -> str:
         drawn = " ".join(_whole(f"{name}1", n) for name, n in zip(NAMES, dout.shape[2:], strict=False))
         image = " ".join(_whole(name, n) for name, n in zip(NAMES, self.size, strict=False))
@@ -141,7 +146,7 @@ class FractionalMaxPoolGrad(Op):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (dout, places) = be.xp, inputs
-        rows = dout.shape[0] * dout.shape[1]
+        rows, count = dout.shape[0] * dout.shape[1], math.prod(dout.shape[2:])
         made = xp.zeros((rows, math.prod(self.size)), dout.dtype)
-        xp.add.at(made, (xp.arange(rows)[:, None], places.reshape(rows, -1)), dout.reshape(rows, -1))
+        xp.add.at(made, (xp.arange(rows)[:, None], places.reshape(rows, count)), dout.reshape(rows, count))
         return made.reshape(*dout.shape[:2], *self.size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -43,6 +43,10 @@ class _Rows(Op, abstract=True):
             raise MspcError(f"{self.name}: the ends of groups are {types[-1].dtype}, not integers", kind=TypeError)
         return inferred
 
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        """A group may end with the last row."""
+        return {len(types) - 1: types[0].shape[0] + 1}
+
     def localize(self, placement: Placement) -> Op:
         rows = placement.in_layouts[0].slices_for(placement.rank, placement.in_types[0].shape)[0]
         return replace(self, first=rows.start)
@@ -55,8 +59,8 @@ class GroupedProduct(_Rows):
     transpose_b: bool = False
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
     samples: ClassVar[Any] = (
-        sample((8, 4), (1, 4, 6), (1,), dtypes=ENDS, low=1, high=4),
-        sample((8, 6), (1, 4, 6), (1,), transpose_b=True, dtypes=ENDS, low=1, high=4),
+        sample((8, 4), (1, 4, 6), (1,), dtypes=ENDS, low=1, high=9),
+        sample((8, 6), (1, 4, 6), (1,), transpose_b=True, dtypes=ENDS, low=1, high=9),
     )
 
     def rule(self, x: TensorType, w: TensorType, ends: TensorType) -> str:
@@ -83,7 +87,7 @@ class GroupedOuter(_Rows):
     """For every group the product of the transposed rows of x [m, k] with those of y [m, n]: [groups, k, n]."""
 
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
-    samples: ClassVar[Any] = (sample((8, 4), (8, 2), (2,), dtypes=ENDS, low=1, high=2),)
+    samples: ClassVar[Any] = (sample((8, 4), (8, 2), (2,), dtypes=ENDS, low=1, high=9),)
 
     def rule(self, x: TensorType, y: TensorType, ends: TensorType) -> str:
         return "m k, m n, e! -> e! k n"
@@ -96,14 +100,17 @@ class GroupedOuter(_Rows):
         xp, (x, y, ends) = be.xp, inputs
         group = groups_of(xp, ends, self.first, x.shape[0])
         none = xp.zeros((), x.dtype)
-        return xp.stack([xp.matmul(xp.where((group == i)[:, None], x, none).T, y) for i in range(ends.shape[0])])
+        made = xp.zeros((ends.shape[0], x.shape[1], y.shape[1]), x.dtype)
+        for i in range(ends.shape[0]):
+            made[i] = xp.matmul(xp.where((group == i)[:, None], x, none).T, y)
+        return made
 
 
 class GroupedRows(_Rows):
     """Row by row that of its group of b [groups, n], as many rows as like [m, n] has; zeros behind the last group."""
 
     linear_in: ClassVar[tuple[int, ...]] = (1,)
-    samples: ClassVar[Any] = (sample((8, 4), (2, 4), (2,), dtypes=ENDS, low=1, high=2, gradient=False),)
+    samples: ClassVar[Any] = (sample((8, 4), (2, 4), (2,), dtypes=ENDS, low=1, high=9, gradient=False),)
 
     def rule(self, like: TensorType, b: TensorType, ends: TensorType) -> str:
         return "m n, e! n, e! -> m n"
@@ -122,7 +129,7 @@ class GroupedSums(_Rows):
 
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
-    samples: ClassVar[Any] = (sample((8, 4), (2,), dtypes=ENDS[1:], low=1, high=2, gradient=False),)
+    samples: ClassVar[Any] = (sample((8, 4), (2,), dtypes=ENDS[1:], low=1, high=9, gradient=False),)
 
     def rule(self, x: TensorType, ends: TensorType) -> str:
         return "m n, e! -> e! n"
@@ -150,7 +157,7 @@ class GroupedMatmul(Op):
     is_several: ClassVar[bool] = True
     bprop: ClassVar[Any] = NotDifferentiable("its products are differentiated")
     samples: ClassVar[Any] = (
-        sample((8, 4), (2, 4, 6), (2,), group_type=0, dtypes=ENDS, low=1, high=2, gradient=False),
+        sample((8, 4), (2, 4, 6), (2,), group_type=0, dtypes=ENDS, low=1, high=9, gradient=False),
     )
 
     def call(
@@ -180,6 +187,9 @@ class GroupedMatmul(Op):
             assert isinstance(inferred, TensorType)
             made.append(inferred)
         return TupleType(tuple(made))
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {len(types) - 1: types[0].shape[0] + 1} if self.group_type == 0 else {}
 
     def products(self, operands: Sequence[Any]) -> list[tuple[Op, tuple[Any, ...]]]:
         """The products with their operands, without what is added."""

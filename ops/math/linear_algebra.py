@@ -262,11 +262,12 @@ class LstsqV2(Op):
         xp, (a, given) = be.xp, inputs
         b = given[..., None] if given.ndim < a.ndim else given
         singular = xp.linalg.svd(a, compute_uv=False)
-        least = singular.max(-1, keepdims=True) * max(a.shape[-2:]) * xp.finfo(a.dtype).eps
+        least = singular[..., :1] * max(a.shape[-2:]) * xp.finfo(a.dtype).eps
         rank = (singular > least).sum(-1)
         x = xp.matmul(xp.linalg.pinv(a), b)
-        rest = ((b - xp.matmul(a, x)) ** 2).sum(-2) if a.shape[-2] > a.shape[-1] else xp.zeros((0,), a.dtype)
+        remains = a.shape[-2] > a.shape[-1]
+        rest = ((b - xp.matmul(a, x)) ** 2).sum(-2) if remains else xp.zeros((0,), a.dtype)
         if given.ndim < a.ndim:
             x = x[..., 0]
-            rest = rest[..., 0] if rest.ndim == a.ndim - 1 and rest.size else rest
+            rest = rest[..., 0] if remains else rest
         return x.astype(a.dtype), rest.astype(a.dtype), xp.asarray(rank).astype(xp.int64), singular

@@ -6,7 +6,7 @@ keys; what stands behind the last end looks at nothing and is looked at by nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -30,6 +30,7 @@ NAMES = ("query", "key", "value", "actual_seq_qlen", "actual_seq_kvlen")
 class _Packed(Op, abstract=True):
     """parts: the sequences stand in so many equal parts of the tokens and of the lists of ends, none across a border.
     first_query, first_key: tokens before this rank's; first_part: before the part of the tokens that it is in.
+    Class attributes: ends_at: the operand that lists the ends of queries; that of the ends of keys is the next.
     """
 
     head_num: int
@@ -45,6 +46,7 @@ class _Packed(Op, abstract=True):
         "scale_value", "sparse_mode", "pre_tokens", "next_tokens", "parts", "first_query", "first_key", "first_part",
     )  # fmt: skip
     products: ClassVar[int] = 2
+    ends_at: ClassVar[int] = 3
 
     def sizes(self, types: Sequence[TensorType]) -> Shape:
         """Sizes of the attention. Raises MspcError where attributes or shapes do not fit."""
@@ -69,7 +71,13 @@ class _Packed(Op, abstract=True):
 
     def ends_of(self, operands: Sequence[Any]) -> tuple[Any, Any]:
         """Both lists of ends."""
-        return operands[3], operands[4]
+        return operands[self.ends_at], operands[self.ends_at + 1]
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        """A sequence may end with the last token."""
+        shape = self.sizes(types)
+        first = self.ends_at
+        return {first: shape.queries + 1, first + 1: shape.keys + 1}
 
     def texts(self, types: Sequence[TensorType]) -> dict[str, str]:
         """The rule's text of every tensor: parts, queries and heads may be cut."""
@@ -90,7 +98,8 @@ class _Packed(Op, abstract=True):
         )
         mine = self.head_num // placement.in_layouts[0].strategy[1]
         cut = placement.in_layouts[1].strategy[0]
-        before = queries.start // (placement.in_types[0].shape[0] // cut) * (placement.in_types[0].shape[0] // cut)
+        tokens = placement.in_types[0].shape[0] // cut
+        before = queries.start - queries.start % max(1, tokens)
         return replace(
             self, head_num=mine, parts=self.parts // cut, first_query=queries.start, first_key=keys.start,
             first_part=before,
@@ -172,8 +181,8 @@ class FlashAttentionVarlen(_Packed):
 
     samples: ClassVar[Any] = (
         sample((8, 4, 2), (8, 4, 2), (8, 4, 3), (1,), (1,), head_num=4, sparse_mode=3, scale_value=0.5, gradient=False,
-               dtypes=("Float64",) * 3 + ("Int64",) * 2, low=4, high=8),
-        sample((6, 4, 2), (8, 2, 2), (8, 2, 2), (3,), (3,), head_num=4, gradient=False, low=2, high=3,
+               dtypes=("Float64",) * 3 + ("Int64",) * 2, low=4, high=9),
+        sample((6, 4, 2), (8, 2, 2), (8, 2, 2), (3,), (3,), head_num=4, gradient=False, low=8, high=9,
                dtypes=("Float64",) * 3 + ("Int64",) * 2),
     )  # fmt: skip
 
@@ -216,16 +225,14 @@ class FlashAttentionVarlenGrad(_Packed):
     """Gradients of FlashAttentionVarlen in query, key and value, of these, dy, both lists and softmax_max."""
 
     bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    ends_at: ClassVar[int] = 4
     linear_in: ClassVar[tuple[int, ...]] = (3,)
     products: ClassVar[int] = 5
     samples: ClassVar[Any] = (
         sample((8, 4, 2), (8, 4, 2), (8, 4, 3), (8, 4, 3), (1,), (1,), (8, 4, 1), head_num=4, sparse_mode=3,
-               scale_value=0.01, gradient=False, low=4, high=8,
+               scale_value=0.01, gradient=False, low=4, high=9,
                dtypes=("Float64",) * 4 + ("Int64",) * 2 + ("Float64",)),
     )  # fmt: skip
-
-    def ends_of(self, operands: Sequence[Any]) -> tuple[Any, Any]:
-        return operands[4], operands[5]
 
     def rule(
         self, query: TensorType, key: TensorType, value: TensorType, dy: TensorType, qends: TensorType,

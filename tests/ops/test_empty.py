@@ -48,8 +48,8 @@ def test_tensors_without_elements(name: str, index: int) -> None:
         with np.errstate(all="ignore"):
             try:
                 check_sharded(op, arrays, types, 2)
-            except IndexError:
-                assert any(t.dtype.is_integer for t in types)  # an index into nothing
+            except (IndexError, MspcError):
+                assert any(t.dtype.is_integer for t in types)  # an index into nothing, or an end of what is not there
                 continue
             floats = [i for i, t in enumerate(results) if t.dtype.is_float]
             if isinstance(op.bprop, NotDifferentiable) or not floats or not spec.gradient:

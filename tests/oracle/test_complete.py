@@ -12,7 +12,8 @@ REASONS = {
         """ops.AllGather ops.AllReduce ops.AlltoAll ops.Barrier ops.Broadcast ops.Exchange ops.NeighborExchange
         ops.NeighborExchangeV2 ops.GetNext ops.Receive ops.Redistribute ops.ReduceScatter ops.Regroup ops.Send
         ops.ShardingConstraint ops.LocalSlice
-        ops.PasteSlices ops.reshard ops._VirtualDataset ops.ReduceOp ops.AlltoAllV""",
+        ops.PasteSlices ops.reshard ops._VirtualDataset ops.ReduceOp ops.AlltoAllV ops.CollectiveGather
+        ops.CollectiveScatter ops.Reduce mint.distributed""",
     "a graph's statement, nothing to compute":
         """ops.Depend ops.depend ops.MakeTuple ops.TupleGetItem ops.Gradient ops.GradOperation ops.grad
         ops.value_and_grad ops.StopGradient ops.stop_gradient ops.HyperMap ops.Map ops.MultitypeFuncGraph ops.Primitive

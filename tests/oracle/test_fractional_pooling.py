@@ -25,7 +25,7 @@ def test_windows_lie_where_pytorchs_do(dims: int, shape: tuple[int, ...], window
     drawn = floats(3, images, shape[-dims - 1], dims, low=0.0, high=1.0)
     whole = np.broadcast_to(drawn, (shape[0] if len(shape) == dims + 2 else 1, *drawn.shape[1:])).copy()
     theirs = getattr(torch.nn.functional, f"fractional_max_pool{dims}d")
-    layer = getattr(nn, f"FractionalMaxPool{dims}d")
+    layer = {2: nn.FractionalMaxPool2d, 3: nn.FractionalMaxPool3d}[dims]
     x = floats(4, *shape)
     places = layer(window, return_indices=True, _random_samples=Tensor(drawn), **size)(Tensor(x))[1]
     expected = theirs(torch.tensor(x), window, return_indices=True, _random_samples=torch.tensor(whole), **size)[1]

@@ -22,10 +22,13 @@ ELSEWHERE = (
 )  # fmt: skip
 LIMITS = ("UnsortedSegmentMax", "UnsortedSegmentMin")
 """Show the limits of their own element type, which differ."""
+WIDE = ("Complex", "Polar")
+"""Make a complex number, whose parts are at least Float32, of parts of the same type; as MindSpore, they take no
+halves."""
 CASES = [
     (name, index)
     for name, index in samples_of(ELSEWHERE)
-    if any(kind == "Float64" for kind in REGISTRY[name].samples[index].dtypes or ("Float64",))
+    if name not in WIDE and any(kind == "Float64" for kind in REGISTRY[name].samples[index].dtypes or ("Float64",))
 ]
 ROUNDING = {"BFloat16": 2.0**-8, "Float16": 2.0**-11}
 LEAST = {"BFloat16": 2.0**-126, "Float16": 2.0**-24}
@@ -61,6 +64,15 @@ def test_halves_give_the_rounded_float32_result(name: str, index: int, half: DTy
             with np.errstate(over="ignore"):
                 rounded = other.astype(half.numpy).astype(np.float32) if is_half(one) else other
             np.testing.assert_allclose(one.astype(np.float32), rounded, rounding, least)
+
+
+@pytest.mark.parametrize("half", [FLOAT16, BFLOAT16], ids=str)
+@pytest.mark.parametrize("name", WIDE)
+def test_parts_of_complex_numbers_are_no_halves(name: str, half: DType) -> None:
+    op, spec = operator_of(name, 0)
+    with pytest.raises(TypeError) as refused:
+        op.infer(*types_of(spec, half.name))
+    assert f"{name}: inputs are {half} and {half}, not both Float32 or Float64" in str(refused.value)
 
 
 def test_results_of_a_mutated_operand_are_the_operand() -> None:
