@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from mspc import Tensor, ops
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
 LINES, PLANES, SPACES = (
     [(), (5,), (8,), (3, 0), (4, 1, "ortho"), (6, -2, "forward"), (None, 0, "backward")],

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from mspc import Tensor, nn, ops
-from tests.oracle.against import floats, near, same
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
+
+from tests.oracle.against import floats, near, same  # noqa: E402  # it imports PyTorch
 
 CASES = [
     (2, (2, 3, 9, 8), (2, 3), {"output_size": (4, 3)}, 2),

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from mspc import Tensor, ops
-from tests.oracle.against import floats, near, same
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
+
+from tests.oracle.against import floats, near, same  # noqa: E402  # it imports PyTorch
 
 
 @pytest.mark.parametrize("arguments", [(), (1, 0, 1), (-2, -1, 0), (0, 2, 1)])
