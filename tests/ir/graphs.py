@@ -14,6 +14,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.location import Location
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.opaque import OpaqueOp, Symbol
+from mspc.ir.text.facts import HEADER, NODE
 from mspc.ir.types import BOOL, DTYPES, FLOAT32, INT32, DType, TensorType, TupleType
 
 
@@ -183,7 +184,8 @@ def constants(draw: st.DrawFn) -> Constant:
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
     graph = Graph(draw(names))
-    graph.attrs = draw(st.dictionaries(names, attribute_values, max_size=3))
+    found = draw(st.dictionaries(names, attribute_values, max_size=3))
+    graph.attrs = {k: v for k, v in found.items() if k not in HEADER}  # those are of certain kinds
     for name in draw(st.lists(names, unique=True, max_size=3)):
         kind = draw(st.sampled_from(["input", "parameter", "constant"]))
         parameter = Parameter(name, draw(tensor_types), kind, draw(st.booleans()))
@@ -211,7 +213,7 @@ def nodes(draw: st.DrawFn, values: list[Value]) -> Node:
     node = Node(OpaqueOp(name, draw(attributes)), inputs, type, draw(names), draw(names), draw(names))
     node.frames = tuple(draw(st.lists(locations, max_size=2)))
     node.phase = draw(st.sampled_from(["forward", "backward", "update"]))
-    node.attrs = draw(attributes.map(lambda found: {k: v for k, v in found.items() if k != "phase"}))
+    node.attrs = draw(attributes.map(lambda found: {k: v for k, v in found.items() if k not in (*NODE, "phase")}))
     ints = st.lists(st.integers(1, 8), max_size=3).map(tuple)
     strategies = st.one_of(st.none(), st.lists(st.one_of(ints, named_layouts), max_size=2).map(tuple))
     node.in_strategy, node.out_strategy = draw(strategies), draw(strategies)
