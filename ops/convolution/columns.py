@@ -44,11 +44,14 @@ def is_point(along: Sequence[Window], lengths: Sequence[int]) -> bool:
     )
 
 
-def blocks(xp: Any, batch: int, along: Sequence[Window], counts: Sequence[int]) -> list[slice]:
-    """Which images are worked together: one alone where it has long rows and positions enough for a product."""
+def blocks(
+    xp: Any, batch: int, along: Sequence[Window], counts: Sequence[int], least: int = POSITIONS // 4
+) -> list[slice]:
+    """Which images are worked together: one alone where it has long rows and positions enough for a product, which are
+    `least` where it needs few copies."""
     positions = max(math.prod(counts), 1)
     if all(w.size == 1 for w in along):
-        step = 1 if 4 * positions >= POSITIONS else -(-POSITIONS // positions)  # alone it needs few copies
+        step = 1 if positions >= least else -(-4 * least // positions)
     elif along[-1].stride == 1 and counts[-1] >= LONG_ROW and positions >= POSITIONS:
         step = 1
     else:

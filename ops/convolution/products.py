@@ -30,6 +30,9 @@ from mspc.ops.cpu.products import share_out
 from mspc.ops.cpu.threads import thread_count
 from mspc.sharding.borders import Span
 
+LONG_SUM = 512
+"""Positions of an image from which its share of the weights' gradient is worth a product, and a pass over the sum."""
+
 
 def convolve(
     xp: Any, x: Any, weight: Any, along: Sequence[Window], counts: Sequence[int], groups: int, out: Any
@@ -136,7 +139,7 @@ def weight_gradient(xp: Any, dout: Any, x: Any, along: Sequence[Window], groups:
     counts, window = dout.shape[2:], math.prod(out.shape[2:])
     by_group = x.reshape(x.shape[0], groups, out.shape[1], *x.shape[2:])
     matrix = out.reshape(groups, out.shape[0] // groups, -1)
-    batches = blocks(xp, x.shape[0], along, counts)
+    batches = blocks(xp, x.shape[0], along, counts, least=LONG_SUM)
     pieces = chunks(xp, groups * matrix.shape[2], counts, batches[0].stop)
     reach = reach_of(along, counts)
     given = [gathered(xp, dout[batch], stays=True) for batch in batches]
