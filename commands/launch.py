@@ -76,14 +76,16 @@ def launch(
 ) -> None:
     """Start a script on many ranks: on this host, or on those of a host file or a rank table."""
     from mspc.engine.ranks.launcher import LaunchJob, exported
+    from mspc.engine.ranks.launcher import launch as run
     from mspc.engine.ranks.mpirun import find_mpirun
+    from mspc.ir.files.whole import make_folder
 
-    hosts = _hosts(worker_num, local_worker_num, hostfile, host, rank_table_file, master_addr, node_rank)
+    hosts = _hosts(worker_num, local_worker_num, hostfile, host, rank_table_file, node_rank)
     ranks = sum(h.slots for h in hosts) if rank_table_file is not None else worker_num
     job = LaunchJob(
         command=tuple(_command(command)),
         ranks=ranks,
-        folder=_folder(log_dir),
+        folder=Path(os.path.abspath(log_dir)),
         hosts=tuple(hosts),
         log_name=_log_name(worker_log_name, bool(hosts)),
         cores=_cores(bind_core),
@@ -96,20 +98,17 @@ def launch(
     if dry_run:
         print(shlex.join(job.mpirun()))
         return
-    _make(job.folder)
+    make_folder(job.folder)
     if not waits and os.environ.get("MSPC_LAUNCHED") is None:
         _leave(job)
         return
-    from mspc.engine.ranks.launcher import launch as run
-
     status = run(job, max_restarts)
     if status:
         raise typer.Exit(status)
 
 
 def _hosts(
-    worker_num: int, local: int | None, hostfile: Path | None, listed: str | None, table: Path | None,
-    master: str, node_rank: int,
+    worker_num: int, local: int | None, hostfile: Path | None, listed: str | None, table: Path | None, node_rank: int
 ) -> list[Host]:  # fmt: skip
     from mspc.engine.ranks.hosts import Host, check_slots, read_host_file, read_hosts
     from mspc.engine.ranks.rank_table import read_rank_table
@@ -127,17 +126,14 @@ def _hosts(
                        "starts all ranks"],
             )  # fmt: skip
         return []
-    hosts = read_hosts(listed) if listed else read_host_file(hostfile) if hostfile else read_rank_table(_path(table))
+    hosts = read_hosts(listed) if listed else read_host_file(hostfile) if hostfile else []
+    if table:
+        hosts = read_rank_table(table)
     if local is not None:
         hosts = [Host(host.name, min(host.slots, local), host.devices) for host in hosts]
     if not table:
         check_slots(hosts, worker_num)
     return hosts
-
-
-def _path(path: Path | None) -> Path:
-    assert path is not None
-    return path
 
 
 def _command(words: Sequence[str]) -> list[str]:
@@ -149,16 +145,6 @@ def _command(words: Sequence[str]) -> list[str]:
         raise MspcError(f"there is no script {first!r}")
     rest = ["--", *words[1:]] if len(words) > 1 else []
     return [sys.executable, "-m", "mspc", "run", first, *rest]
-
-
-def _folder(path: Path) -> Path:
-    return Path(os.path.abspath(path))
-
-
-def _make(folder: Path) -> None:
-    from mspc.ir.files.whole import make_folder
-
-    make_folder(folder)
 
 
 def _log_name(name: str, several: bool) -> str:

@@ -150,7 +150,7 @@ def _explain(job: LaunchJob, status: int) -> None:
     rank = failed_rank(said)
     if rank is None:
         _complain(f"error: the job ended with status {status}; {job.folder / SCHEDULER_LOG} says why")
-        _complain("".join(f"  {line}\n" for line in _last_lines(said)).rstrip("\n"))
+        _complain("\n".join(f"  {line}" for line in _last_lines(said)))
         return
     path = job.log(rank)
     _complain(f"error: rank {rank} ended the job with status {status}; the end of {path}:")

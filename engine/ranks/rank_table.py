@@ -29,14 +29,16 @@ def read_rank_table(path: Path) -> list[Host]:
     except ValueError as error:  # no text, or no JSON
         raise MspcError(f"the rank table {name!r} is no JSON: {error}") from None
     by_rank: dict[int, tuple[str, int]] = {}
+    taken: set[tuple[str, int]] = set()
     try:
         for server, device, rank in _entries(table):
             if rank in by_rank:
                 raise MspcError(f"the rank table {name!r} has rank {rank} twice: on server {by_rank[rank][0]!r} and on "
                                 f"{server!r}")  # fmt: skip
-            if (server, device) in by_rank.values():
+            if (server, device) in taken:
                 raise MspcError(f"the rank table {name!r} has device {device} of server {server!r} twice")
             by_rank[rank] = server, device
+            taken.add((server, device))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"has no {error}" if isinstance(error, KeyError) else f"is none: {error}"
         raise MspcError(
