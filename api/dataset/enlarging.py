@@ -41,18 +41,32 @@ _FILTERS: dict[str, tuple[Callable[[float], float], float]] = {
 
 
 @dataclass(frozen=True)
+class Runs:
+    """New pixels in runs of one length; the first and the last may lack some at the line's ends.
+
+    first: [runs] the first pixel that those of a run are made of. lead: how many the first run lacks. weights: Int32
+    [factors, runs, length, 1], those of the pixels behind the first, and what the sum is above 1 where it is.
+    """
+
+    first: np.ndarray
+    lead: int
+    weights: np.ndarray
+
+
+@dataclass(frozen=True)
 class Taps:
     """Which pixels of a line a line of another size is made of.
 
     first: [size] the first pixel of each new one. weights: [pixels, size, 1] Int32, of that pixel and those behind it.
     rest: [size, 1] what their sum is above 1, None where it is 1 everywhere. exceeds: whether results may lie outside
-    of bytes.
+    of bytes. runs: new pixels side by side that are made of the same ones, None where these are not equally many.
     """
 
     first: np.ndarray
     weights: np.ndarray
     rest: np.ndarray | None
     exceeds: bool
+    runs: Runs | None
 
 
 def can_enlarge(shape: tuple[int, ...], dtype: np.dtype, size: tuple[int, int], method: str) -> bool:
@@ -91,7 +105,18 @@ def taps(there: int, wanted: int, method: str) -> Taps:
         weights[before : before + len(row), place] = row
     rest = weights.sum(0, dtype=np.int32) - np.int32(1 << BITS)
     uneven = rest[:, None] if rest.any() else None
-    return Taps(first, weights[..., None], uneven, bool((weights < 0).any()))
+    factors = weights[:-1] if uneven is None else np.concatenate([weights[:-1], rest[None]])
+    return Taps(first, weights[..., None], uneven, bool((weights < 0).any()), _runs(first, wanted // there, factors))
+
+
+def _runs(first: np.ndarray, length: int, factors: np.ndarray) -> Runs | None:
+    for lead in range(length) if length > 1 else ():
+        count = -(-(lead + first.size) // length)
+        sides = lead, count * length - lead - first.size
+        firsts = np.pad(first, sides, "edge").reshape(count, length)
+        if (firsts == firsts[:, :1]).all():
+            return Runs(firsts[:, 0], lead, np.pad(factors, ((0, 0), sides)).reshape(-1, count, length, 1))
+    return None
 
 
 def _whole(weight: float) -> int:
@@ -126,6 +151,9 @@ def _resample(source: np.ndarray, taps: Taps, scratch: np.ndarray, result: np.nd
         result[...] = source
         return
     terms = _terms(source, taps)
+    if taps.runs is not None and inner > 1:
+        _in_runs(terms, taps.runs, taps.exceeds, scratch, result)
+        return
     count = len(terms)
     step = max(1, scratch.size // (count * outer * inner))
     for begin in range(0, size, step):
@@ -142,6 +170,28 @@ def _resample(source: np.ndarray, taps: Taps, scratch: np.ndarray, result: np.nd
         if taps.exceeds:
             np.clip(total, 0, 255, out=total)
         np.copyto(result[:, some], total, casting="unsafe")
+
+
+def _in_runs(terms: np.ndarray, runs: Runs, exceeds: bool, scratch: np.ndarray, result: np.ndarray) -> None:
+    """The same from [terms, outer, pixels, inner]: a run reads its pixels where they are instead of copies of them."""
+    outer, size, inner = result.shape
+    _, count, length, _ = runs.weights.shape
+    read = terms.take(runs.first, 2, mode="clip")[:, :, :, None]
+    together = max(1, scratch.size // (2 * count * length * inner))
+    for begin in range(0, outer, together):
+        some = read[:, begin : begin + together]
+        shape = (some.shape[1], count, length, inner)
+        total, product = scratch[: 2 * math.prod(shape)].reshape(2, *shape)
+        if len(some) == 1:
+            total[...] = some[0]
+        for i, weights in enumerate(runs.weights):
+            np.multiply(some[1 + i], weights, product if i else total)
+            total += product if i else some[0]
+        total >>= BITS
+        if exceeds:
+            np.clip(total, 0, 255, out=total)
+        lines = total.reshape(-1, count * length, inner)[:, runs.lead : runs.lead + size]
+        np.copyto(result[begin : begin + together], lines, casting="unsafe")
 
 
 def _terms(source: np.ndarray, taps: Taps) -> np.ndarray:

@@ -1,9 +1,10 @@
 """Collectives on real GPUs, one process each: `mpirun -n 4 python tests/gpu/nccl_program.py check`, or
-`bandwidth`, `hang 4`, `kill 4`.
+`every`, `bandwidth`, `hang 4`, `kill 4`.
 
 check compares every collective with NumPy, as a method, as a launch, and as a launch in a CUDA graph that is replayed
-with other values. bandwidth times AllReduce, replayed. hang and kill lose rank 1 in a replayed step, at an AllReduce of
-so many elements: the others must say so and end.
+with other values. every runs the cases of tests/ops/collective, gradients too, as steps of a graph. bandwidth times
+AllReduce, replayed. hang and kill lose rank 1 in a replayed step, at an AllReduce of so many elements: the others must
+say so and end.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ import numpy as np
 
 from mspc.engine.job import join_job
 from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.graph import Graph
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
 from mspc.ops.collective.exchange import PasteSlices
 from mspc.ops.collective.point_to_point import Barrier, Receive, Send
 from mspc.ops.op import Op
 from mspc.runtime.choose import Asked, Wishes
 from mspc.runtime.faults.stalled import END, packed
+from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gpu.peers import Between
+from tests.ops.collective.every import check_all
 from tests.runtime.graphs import GraphMaker
 
 DTYPES: list[Any] = [
@@ -262,6 +266,28 @@ def marks(bench: Bench) -> None:
     assert bench.job.watch.marks() == packed(3, 5, END)
 
 
+class Steps:
+    """A graph's steps on the GPU: node by node, captured, replayed; all give the same."""
+
+    def __init__(self, bench: Bench, graph: Graph) -> None:
+        bench.comm.prepare_for(graph, together=False)
+        alone = SimpleNamespace(rank=bench.job.rank, size=1)  # ranks outside a group have nothing to agree on
+        self.executor = GpuExecutor(graph, bench.device, {}, host=alone)
+
+    def run(self, fed: list[Any]) -> list[Any]:
+        found = [[pending.fetch() for pending in self.executor.run(fed)] for _ in range(3)]
+        for later in found[1:]:
+            for one, first in zip(later, found[0], strict=True):
+                np.testing.assert_array_equal(one, first, "a step gives other numbers than the one before")
+        return found[0]
+
+
+def every(bench: Bench) -> None:
+    compared = check_all(bench.job.comm, lambda graph: Steps(bench, graph))
+    bench.comm.check()
+    print(f"rank {bench.job.rank} checked {compared} results of steps", flush=True)
+
+
 def bandwidth(bench: Bench) -> None:
     """AllReduce through the peers' memory beside NCCL's, replayed."""
     device, job = bench.device, bench.job
@@ -331,6 +357,8 @@ def body() -> None:
     how = sys.argv[1]
     if how == "check":
         check(bench)
+    elif how == "every":
+        every(bench)
     elif how == "bandwidth":
         bandwidth(bench)
     else:

@@ -22,18 +22,27 @@ RANKS = 4 if COUNT >= 4 else 2
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def program(*arguments: str, timeout: float = HANG) -> tuple[int, str, str, float]:
-    """(status, output, errors, time of the end) of `nccl_program.py` on several GPUs."""
+PROGRAM = [sys.executable, str(ROOT / "tests" / "gpu" / "nccl_program.py")]
+APART = {
+    "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1",
+    "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,NET",
+}  # fmt: skip
+"""What makes NCCL treat the GPUs of one host as those of several."""
+
+
+def on_ranks(command: list[str], timeout: float = HANG, **variables: str) -> tuple[int, str, str, float]:
+    """(status, output, errors, time of the end) of a command on several GPUs."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])]
-    command = [
-        find_mpirun(), "-n", str(RANKS), "--oversubscribe", "--bind-to", "none",
-        sys.executable, str(ROOT / "tests" / "gpu" / "nccl_program.py"), *arguments,
-    ]  # fmt: skip
+    environment = {**mpirun_environment(), "PYTHONPATH": os.pathsep.join(paths), **variables}
     done = subprocess.run(
-        command, env={**mpirun_environment(), "PYTHONPATH": os.pathsep.join(paths)}, capture_output=True, text=True,
-        timeout=timeout, check=False,
+        [find_mpirun(), "-n", str(RANKS), "--oversubscribe", "--bind-to", "none", *command],
+        env=environment, capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr, time.time()
+
+
+def program(*arguments: str) -> tuple[int, str, str, float]:
+    return on_ranks([*PROGRAM, *arguments])
 
 
 def test_every_collective_equals_numpy() -> None:
@@ -41,6 +50,32 @@ def test_every_collective_equals_numpy() -> None:
     assert status == 0, err[-6000:]
     assert sum("checked" in line for line in out.splitlines()) == RANKS
     assert " 0 directly" not in out, "GPUs of this host do not reach each other's memory"
+
+
+def test_every_gradient_equals_numpy() -> None:
+    status, out, err, _ = program("every")
+    assert status == 0, err[-6000:]
+    assert sum("results of steps" in line for line in out.splitlines()) == RANKS
+
+
+@pytest.mark.parametrize("name", ["public", "mint"])
+def test_what_scripts_call(name: str) -> None:
+    script = ROOT / "tests" / "ops" / "collective" / f"{name}_program.py"
+    status, out, err, _ = on_ranks([sys.executable, "-m", "mspc", "run", "--device", "gpu", str(script)])
+    assert status == 0, err[-6000:]
+    assert sorted(out.splitlines()) == [f"rank {rank} is right" for rank in range(RANKS)]
+
+
+def test_between_hosts() -> None:
+    """Every rank under a host name of its own; nothing but sockets between them."""
+    if subprocess.run(["unshare", "-u", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine gives no host names to single processes")
+    named = ["unshare", "-u", "sh", "-c", 'hostname "host$OMPI_COMM_WORLD_RANK" && exec "$@"', "sh"]
+    status, out, err, _ = on_ranks([*named, *PROGRAM, "check"], **APART)
+    assert status == 0, err[-6000:]
+    lines = out.splitlines()
+    assert sum("checked" in line and " 0 directly" in line for line in lines) == RANKS, out[-6000:]
+    assert any("via NET/Socket" in line for line in lines), out[-6000:]
 
 
 @pytest.mark.parametrize("size", ["4", "1000000"], ids=["through a mailbox", "directly"])

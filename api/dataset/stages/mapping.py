@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from mspc.api.dataset.rows import Row, as_column, threads_of
 from mspc.api.dataset.stages.ahead import in_order
 from mspc.api.dataset.stages.base import ROWS, Stage, Step
 from mspc.api.dataset.stages.block import Block, Column, column_of, column_values
+from mspc.api.dataset.stages.crew import Arena, by_crew
 from mspc.api.dataset.stages.faults import RowFault, name_of
-from mspc.api.dataset.stages.pieces import Memory, Pace, Piece, pieces, united
-from mspc.api.dataset.stages.processes import Task, in_processes
+from mspc.api.dataset.stages.pieces import Pace, Piece, pieces, united
+from mspc.api.dataset.stages.processes import Task, can_fork, in_processes
 from mspc.api.dataset.stages.reading import each_row, grouped
 from mspc.api.errors import ApiValueError
 from mspc.ir.diagnostics import MspcError
@@ -136,6 +138,7 @@ class Mapped(Step):
         self.workers = workers
         self._pace = Pace()
         self.vectorised = all(isinstance(operation, Operation) for operation in change.operations)
+        self.is_known = all(type(operation).__module__.startswith("mspc.") for operation in change.operations)
         self.in_processes = change.seeds and workers > 1 and not self.vectorised
         self.is_own = self.vectorised or self.in_processes
 
@@ -155,13 +158,8 @@ class Mapped(Step):
             # Batches, or several of them, are made where they stay; nobody has to put them together.
             size = needed * max(1, ROWS // needed)
             size = min(size, self.source.count(size))
-        found = pieces(grouped(blocks) if own else grouped(blocks, needed), size, self._pace, Memory())
-
-        def work(piece: Piece) -> _Made:
-            return self._changed(piece, key)
-
         waiting: list[tuple[Piece, tuple[Column, ...]]] = []
-        for made in in_order(work, found, threads_of(self.workers) if own else 1):
+        for made in self._made(grouped(blocks) if own else grouped(blocks, needed), size, key, own):
             piece = made.piece
             if made.columns is not None:
                 waiting.append((piece, made.columns))
@@ -173,6 +171,30 @@ class Mapped(Step):
                 raise made.error
         if waiting:
             yield self._placed(*united(waiting))
+
+    def _made(self, blocks: Iterator[Block], size: int | None, key: int, own: bool) -> Iterator[_Made]:
+        """The pieces of blocks, changed by threads, in a long pass later by processes."""
+        workers = threads_of(self.workers) if own else 1
+        arena = Arena(workers if self.is_known and can_fork() else 1)
+        found = pieces(blocks, size, self._pace, arena)
+        for made in in_order(lambda piece: self._changed(piece, key), arena.before(found), workers):
+            arena.learn(made.columns)
+            yield made
+        first = next(found, None)
+        if first is None:
+            return
+        arena.open(first.whole.rows)
+
+        def taken() -> Iterator[tuple[Piece, tuple[Column, ...], np.ndarray]]:
+            for piece in chain([first], found):
+                block = piece.block
+                yield piece, tuple(block.columns[i] for i in self.taken), _positions(block, piece.number)
+
+        def change(piece: Piece, columns: tuple[Column, ...], positions: np.ndarray) -> object:
+            return self.change.block(piece, columns, positions, key)
+
+        for piece, columns in by_crew(change, taken(), arena, self.change.fault):
+            yield self._changed(piece, key) if columns is None else _Made(piece, columns)
 
     def _changed(self, piece: Piece, key: int) -> _Made:
         block = piece.block

@@ -29,19 +29,23 @@ class Memory:
 
     def __init__(self) -> None:
         self._free: deque[np.ndarray] = deque(maxlen=KEPT)
+        self.least = LEAST_BYTES
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An array with any contents."""
         size = math.prod(shape) * dtype.itemsize
-        if size < LEAST_BYTES or dtype.hasobject:
+        if size < self.least or dtype.hasobject:
             return np.empty(shape, dtype)
         raw = self._taken(size)
         # All views of this array hold it, not the bytes below: those come through a memoryview.
-        array = np.frombuffer(memoryview(raw), np.uint8).view(dtype).reshape(shape)
+        array = np.frombuffer(memoryview(raw), np.uint8, size).view(dtype).reshape(shape)
         holder = array.base
         assert isinstance(holder, np.ndarray)
-        weakref.finalize(holder, self._free.append, raw).atexit = False
+        weakref.finalize(holder, self._returned, raw).atexit = False
         return array
+
+    def _returned(self, raw: np.ndarray) -> None:
+        self._free.append(raw)
 
     def _taken(self, size: int) -> np.ndarray:
         for _ in range(len(self._free)):

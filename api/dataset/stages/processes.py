@@ -45,6 +45,11 @@ class _Worker:
     row: int = 0
 
 
+def can_fork() -> bool:
+    """Whether a process can be started that finds everything as it is here."""
+    return _PROCESSES is not None
+
+
 def in_processes(
     function: Callable[[Task], Row], tasks: Iterable[Task], workers: int, fault: RowFault
 ) -> Iterator[Row]:

@@ -37,6 +37,19 @@ def test_every_pixel_is_that_of_pillow(method: str, channels: tuple[int, ...], e
             assert np.array_equal(found, by_pillow(image, size, method)), (height, width, size)
 
 
+@pytest.mark.parametrize("method", KINDS)
+def test_whole_multiples(method: str) -> None:
+    random = np.random.default_rng(5)
+    for times in range(2, 9):
+        images = random.integers(0, 256, (3, *random.integers(1, 40, 2), 3)).astype(np.uint8)
+        size = (images.shape[1] * times, images.shape[2] * (9 - times))
+        down, across = (taps(*sides, method) for sides in zip(images.shape[1:3], size, strict=True))
+        assert method == "BICUBIC" or down.runs is not None, (times, images.shape)
+        made = enlarged(images, down, across)
+        for image, found in zip(images, made, strict=True):
+            assert np.array_equal(found, by_pillow(image, size, method)), (images.shape, size)
+
+
 @pytest.mark.parametrize("interpolation", list(Inter))
 @pytest.mark.parametrize("size", [(30, 41), (12, 10), (12, 30), (8, 30), 20, 5])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])

@@ -169,20 +169,25 @@ def groups(size: int) -> list[tuple[int, ...]]:
     return [everyone, everyone[::-1], (size - 1, 0), *([(2, 0, 1)] if size > 3 else []), (size - 1,)]
 
 
-def check_all(comm: Any) -> int:
-    """Run all on this rank and compare; all ranks call this together. Returns how many results were compared."""
+def check_all(comm: Any, executor: Callable[[Graph], Any] | None = None) -> int:
+    """Run all on this rank and compare; all ranks call this together. Returns how many results were compared.
+
+    Args:
+        executor: makes what runs a graph on this rank; on NumPy where it is None.
+    """
+    executor = executor or (lambda graph: Executor(graph, NumPyBackend(comm), {}))
     compared = 0
     for members in groups(comm.size):
         if comm.rank not in members:
             continue
         for name, (rows, columns) in itertools.product(TYPES, SHAPES if comm.size < 8 else SHAPES[2:]):
             for case in cases(members, rows, columns):
-                compared += _check(comm, case, members, dtype_of(name))
+                compared += _check(comm.rank, executor, case, members, dtype_of(name))
     return compared
 
 
-def _check(comm: Any, case: Case, members: tuple[int, ...], dtype: DType) -> int:
-    me = members.index(comm.rank)
+def _check(rank: int, executor: Callable[[Graph], Any], case: Case, members: tuple[int, ...], dtype: DType) -> int:
+    me = members.index(rank)
     places = range(len(members))
     ops = [case.op(i) for i in places]
     if isinstance(ops[0], NeighborExchange):
@@ -191,8 +196,8 @@ def _check(comm: Any, case: Case, members: tuple[int, ...], dtype: DType) -> int
     outs = [case.forward(xs, i) for i in places]
     backward = case.backward if dtype.is_float else None
     douts = [[numbers(100 + i, out.shape, dtype) for out in each] for i, each in enumerate(outs)]
-    found = run(comm, ops[me], xs[me], douts[me] if backward else None)
-    what = f"{case.name} of {dtype} {xs[me].shape} on rank {comm.rank} of {members}"
+    found = run(executor, ops[me], xs[me], douts[me] if backward else None)
+    what = f"{case.name} of {dtype} {xs[me].shape} on rank {rank} of {members}"
     expected = [*outs[me], *([backward(douts, xs, outs, me)] if backward else [])]
     for got, wanted in zip(found, expected, strict=True):
         assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype), what
@@ -200,7 +205,7 @@ def _check(comm: Any, case: Case, members: tuple[int, ...], dtype: DType) -> int
     return len(found)
 
 
-def run(comm: Any, op: Collective, x: Array, douts: list[Array] | None) -> list[Array]:
+def run(executor: Callable[[Graph], Any], op: Collective, x: Array, douts: list[Array] | None) -> list[Array]:
     """The results, and the operand's gradient where those of the results are given."""
     graph = Graph("one")
     kind = TensorType(dtype_of(x.dtype.name), x.shape)
@@ -221,4 +226,4 @@ def run(comm: Any, op: Collective, x: Array, douts: list[Array] | None) -> list[
         assert grad is not None
         results.append(grad)
     graph.results = results
-    return Executor(graph, NumPyBackend(comm), {}).run(fed)
+    return executor(graph).run(fed)
