@@ -79,6 +79,14 @@ class Device(Protocol):
         """The `extern "C" __global__` function `name` of `PRELUDE + source`, compiled by NVRTC, kept on disk."""
         ...
 
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """An array of its own, contents undefined."""
+        ...
+
+    def aside(self, name: str, launch: Launch) -> None:
+        """Begin a launch once the current stream has come here, on a stream of this name; the step ends behind it."""
+        ...
+
     def scratch(self, nbytes: int) -> Array:
         """Bytes for the running launch alone, aligned to 256: the next launch of any operator may overwrite them."""
         ...

@@ -49,8 +49,8 @@ class Send(Collective):
         return [message(rank, self.dest_rank, types[0], self.sr_tag)] if self.dest_rank != rank else []
 
     def channel(self, rank: int) -> tuple[Ranks, int]:
-        """Messages of one tag between two ranks: the order of tags is free."""
-        return (min(rank, self.dest_rank), max(rank, self.dest_rank)), self.sr_tag
+        """Messages of one tag from one rank to another: the order of tags is free."""
+        return (rank, self.dest_rank), self.sr_tag
 
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:
@@ -66,11 +66,15 @@ class Send(Collective):
         return send
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        copy, comm = launch_copies(device, inputs, (out,)), device.comm
+        """What is sent leaves from a copy, beside the step's work, which goes on: two ranks that both send before they
+        receive would wait for each other."""
+        rank, tag, comm = self.dest_rank, self.sr_tag, device.comm
+        held = device.empty(inputs[0].shape, inputs[0].dtype)
+        copy = launch_copies(device, (inputs[0], inputs[0]), (held, out))
 
         def send() -> None:
-            comm.send(inputs[0], self.dest_rank, self.sr_tag)
             copy()
+            device.aside(f"message to {rank} under {tag}", lambda: comm.send(held, rank, tag))
 
         return send
 
@@ -112,8 +116,8 @@ class Receive(Collective):
         return [message(self.src_rank, rank, self.infer(), self.sr_tag)] if self.src_rank != rank else []
 
     def channel(self, rank: int) -> tuple[Ranks, int]:
-        """Messages of one tag between two ranks: the order of tags is free."""
-        return (min(rank, self.src_rank), max(rank, self.src_rank)), self.sr_tag
+        """Messages of one tag from one rank to another: the order of tags is free."""
+        return (self.src_rank, rank), self.sr_tag
 
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:

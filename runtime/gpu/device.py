@@ -61,6 +61,7 @@ class GpuDevice:
         }  # fmt: skip
         self.pool = cupy.cuda.MemoryPool()
         self._captured: list[Any] = []
+        self._aside: list[Any] = []
         self.step = self.zeros((1,), "int64")
         self.stop = self.zeros((1,), "int32")
         self.progress: Any = None
@@ -157,6 +158,21 @@ class GpuDevice:
         """The name of the current stream; "" for one that is not of a step."""
         current = cupy.cuda.get_current_stream().ptr
         return next((name for name, stream in self._streams.items() if stream.ptr == current), "")
+
+    def aside(self, name: str, launch: Callable[[], None]) -> None:
+        """Begin a launch once the current stream has come here, on a stream of this name; see `rejoin`."""
+        begun = self.signal()
+        if name not in self._streams:
+            self._streams[name] = cupy.cuda.Stream(non_blocking=True)
+        with self._streams[name]:
+            self.wait(begun)
+            launch()
+            self._aside.append(self.signal())
+
+    def rejoin(self) -> None:
+        """The current stream goes on once all that was begun aside is over."""
+        while self._aside:
+            self.wait(self._aside.pop())
 
     def signal(self, timed: bool = False) -> Any:
         """An event at the end of what the current stream has been given."""

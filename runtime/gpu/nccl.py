@@ -129,7 +129,21 @@ class NcclComm:
             # order Python lets go of them at its end is not known. The end of the process frees them all.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(comm))
             found = self._groups[ranks, tag] = _Group(ranks, comm)
+            if tag >= 0:
+                self._introduce(found)
         return found
+
+    def _introduce(self, pair: _Group) -> None:
+        """One byte from the first rank to the second: at their first message both wait on the host for each other, and
+        two that send before they receive would wait for ever."""
+        first = self.rank == pair.ranks[0]
+        with self._calls(pair, 1):
+            (pair.comm.send if first else pair.comm.recv)(self._a_byte().data.ptr, 1, BYTE, int(first), self._stream())
+
+    def _a_byte(self) -> Array:
+        if self._byte is None:
+            self._byte = self.xp.zeros((1,), "uint8")
+        return self._byte
 
     def _library(self) -> Any:
         if self._nccl is None:
@@ -261,24 +275,24 @@ class NcclComm:
                 group.comm.broadcast(array.data.ptr, out.data.ptr, out.nbytes, BYTE, place, stream)
 
     def send(self, array: Array, rank: int, tag: int = 0) -> None:
-        """What two ranks send each other by hand has a communicator for every tag: the order of tags is free."""
+        """What a rank sends another one by hand has a communicator for every tag, so that the order of tags is free,
+        and another one for the way back: NCCL runs what a communicator does one after the other."""
         array = self.xp.ascontiguousarray(array)
-        group = self._pair(rank, tag)
+        group = self._pair(self.rank, rank, tag)
         with self._calls(group, 1):
             group.comm.send(array.data.ptr, array.nbytes, BYTE, group.of[rank], self._stream())
 
     def receive_into(self, out: Array, rank: int, tag: int = 0) -> None:
         """The array that `rank` sends with this tag."""
-        group = self._pair(rank, tag)
+        group = self._pair(rank, self.rank, tag)
         with self._calls(group, 1):
             group.comm.recv(out.data.ptr, out.nbytes, BYTE, group.of[rank], self._stream())
 
     def barrier(self, ranks: Ranks) -> None:
         """Work that is put on the stream after this begins once every member has come here."""
         if len(ranks) > 1:
-            if self._byte is None:
-                self._byte = self.xp.zeros((1,), "uint8")
-            self.all_reduce_into((self._byte,), (self._byte,), "max", ranks)
+            byte = self._a_byte()
+            self.all_reduce_into((byte,), (byte,), "max", ranks)
 
     # Into fresh arrays
 
@@ -338,10 +352,11 @@ class NcclComm:
         """A context for so many calls."""
         return Calls(self._library() if count > 1 else None, group.ranks)
 
-    def _pair(self, rank: int, tag: int) -> _Group:
-        if not 0 <= rank < self.size or rank == self.rank:
-            raise ExecutionError(f"rank {self.rank} has no rank {rank} to send to or receive from")
-        return self._group((min(rank, self.rank), max(rank, self.rank)), tag)
+    def _pair(self, source: int, target: int, tag: int) -> _Group:
+        other = target if source == self.rank else source
+        if not 0 <= other < self.size or source == target:
+            raise ExecutionError(f"rank {self.rank} has no rank {other} to send to or receive from")
+        return self._group((source, target), tag)
 
     def _stream(self) -> int:
         return self.xp.cuda.get_current_stream().ptr

@@ -363,6 +363,7 @@ class Step:
                 events[place] = last[work.stream]
         for event in last.values():
             device.wait(event)
+        device.rejoin()
         if self._end is not None:
             self._end()
         self.current = -1

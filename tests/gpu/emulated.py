@@ -86,6 +86,11 @@ class EmulatedGpu(Emulator):
     def current_stream(self) -> str:
         return "compute"
 
+    def aside(self, name: str, launch: Callable[[], None]) -> None:
+        launch()
+
+    def rejoin(self) -> None: ...
+
     def signal(self, timed: bool = False) -> Any:
         return Event()
 

@@ -21,7 +21,7 @@ from mspc.ops.collective.collectives import (
     NeighborExchange,
     ReduceScatter,
 )
-from mspc.ops.collective.point_to_point import Barrier
+from mspc.ops.collective.point_to_point import Barrier, Receive, Send
 from mspc.ops.collective.rooted import CollectiveGather, CollectiveScatter, Reduce
 from mspc.ops.collective.uneven import AlltoAllV
 from mspc.ops.control.structural import TupleGetItem
@@ -177,6 +177,8 @@ def check_all(comm: Any, executor: Callable[[Graph], Any] | None = None) -> int:
     """
     executor = executor or (lambda graph: Executor(graph, NumPyBackend(comm), {}))
     compared = 0
+    for name, shape in itertools.product(TYPES, SHAPES):
+        compared += _check_messages(comm.rank, comm.size, executor, dtype_of(name), shape)
     for members in groups(comm.size):
         if comm.rank not in members:
             continue
@@ -203,6 +205,31 @@ def _check(rank: int, executor: Callable[[Graph], Any], case: Case, members: tup
         assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype), what
         np.testing.assert_array_equal(got, wanted, what)
     return len(found)
+
+
+def _check_messages(
+    rank: int, size: int, executor: Callable[[Graph], Any], dtype: DType, shape: tuple[int, ...]
+) -> int:
+    """Every rank sends a tensor to the next one before it receives; the gradient comes back."""
+    after, before = (rank + 1) % size, (rank - 1) % size
+    graph = Graph("one")
+    kind = TensorType(dtype, shape)
+    x, dout = (Parameter(name, kind, "input") for name in ("x", "dout"))
+    graph.parameters = [x, dout]
+    b = Builder(graph)
+    send, receive = Send(3, after), Receive(3, before, shape, dtype)
+    sent = b.emit(send, x)
+    arrived = b.emit(receive)
+    receive.bprop(b, arrived, dout)
+    (grad,) = send.bprop(b, x, sent, dout)
+    assert grad is not None
+    graph.results = [sent, arrived, grad]
+    found = executor(graph).run([numbers(rank, shape, dtype), numbers(100 + rank, shape, dtype)])
+    wanted = numbers(rank, shape, dtype), numbers(before, shape, dtype), numbers(100 + after, shape, dtype)
+    for got, right in zip(found, wanted, strict=True):
+        assert (got.shape, got.dtype) == (right.shape, right.dtype)
+        np.testing.assert_array_equal(got, right, f"message of {dtype} {shape} on rank {rank}")
+    return len(wanted)
 
 
 def run(executor: Callable[[Graph], Any], op: Collective, x: Array, douts: list[Array] | None) -> list[Array]:

@@ -4,6 +4,7 @@ gradients, borders, slices of a network by hand. A rank that finds all as it sho
 With the argument `every` it also runs mint_program.py, and every.py on MPI.
 """
 
+import itertools
 import sys
 
 import numpy as np
@@ -162,6 +163,34 @@ class Borders(nn.Cell):
 
 for found in (borders(mine), Borders()(mine)):
     equal(found, strip[..., max(0, 4 * rank - 1) : 4 * rank + 5], "borders")
+
+# Borders of other lengths, types and sizes, and what their gradient brings back.
+unequal = ops.NeighborExchangeV2(ids, [0, 0, 1, 2], ids, [0, 0, 2, 1], "NCHW")
+
+
+def covered(r):
+    return slice(max(0, 4 * r - 2), min(4 * size, 4 * r + 4 + 1))
+
+
+def weighed(x, weights):
+    return (unequal(x) * weights).sum()
+
+
+types, sizes = (ms.float32, ms.float16, ms.bfloat16, ms.int32), ((1, 1, 1), (2, 3, 5), (0, 2, 3))
+for dtype, shape in itertools.product(types, sizes):
+    drawn = np.random.default_rng(7)
+    strip = drawn.integers(-4, 5, (*shape, 4 * size)).astype(np.float32)
+    widths = [len(range(4 * size)[covered(r)]) for r in range(size)]
+    weights = [drawn.integers(-2, 3, (*shape, width)).astype(np.float32) for width in widths]
+    mine = Tensor(strip[..., 4 * rank : 4 * rank + 4]).astype(dtype)
+    equal(unequal(mine).astype(ms.float32), strip[..., covered(rank)], f"borders of {dtype}")
+    if dtype != ms.int32:
+        whole = np.zeros_like(strip)
+        for r, weight in enumerate(weights):
+            whole[..., covered(r)] += weight
+        grad = ms.grad(weighed)(mine, Tensor(weights[rank]).astype(dtype))
+        assert grad.dtype == dtype
+        equal(grad.astype(ms.float32), whole[..., 4 * rank : 4 * rank + 4], f"gradient of borders of {dtype}")
 
 # A product whose weight is cut by hand, one slice a rank, beside the whole one: the loss and all gradients are equal.
 rng = np.random.default_rng(3)

@@ -129,7 +129,7 @@ def test_meetings_of_a_graph() -> None:
     found = meetings(make.returns(y), rank=1)
     assert [(m.index, m.ranks, m.kind) for m in found] == [
         (0, (1, 3), ((1, 3), -1)),
-        (2, (0, 1), ((0, 1), 2)),
+        (2, (0, 1), ((1, 0), 2)),
         (3, (0, 1), ((0, 1), 2)),
         (4, (1, 2, 5), ((0, 1, 2, 3, 4, 5), -1)),
     ]

@@ -175,6 +175,12 @@ class FakeDevice:
         self.sources: list[str] = []
         self.scratches: list[FakeArray] = []
 
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> FakeArray:
+        return fake(np.zeros(shape, dtype))
+
+    def aside(self, name: str, launch: Any) -> None:
+        launch()
+
     def scratch(self, nbytes: int) -> FakeArray:
         self.scratches.append(fake(np.full(nbytes, 77, np.uint8)))
         return self.scratches[-1]

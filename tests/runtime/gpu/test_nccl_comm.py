@@ -292,7 +292,7 @@ def test_groups_of_a_graph_are_found() -> None:
     y = make.node(AllGather(rank_list=(3, 1)), y)
     y = make.node(AllReduce(rank_list=(1,)), y)
     y = make.node(Send(sr_tag=2, dest_rank=0, rank_list=(0, 1)), y)
-    assert groups_of(make.returns(y), rank=1) == [((0, 1), 2), ((1, 3), -1), ((3, 1), -1)]
+    assert groups_of(make.returns(y), rank=1) == [((1, 0), 2), ((1, 3), -1), ((3, 1), -1)]
 
 
 def test_pieces_of_different_sizes_and_collectives_with_a_root(monkeypatch: pytest.MonkeyPatch) -> None:
