@@ -9,13 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mspc.api.setting import say_once
-
-_GPU = (
-    "the steps of networks are counted from 1 on a GPU, also where a run goes on from an earlier one: random masks are "
-    "those of a new run there"
-)
-
 
 class StepCounts:
     """The counts of one script. earlier: those of the run that it goes on from."""
@@ -29,16 +22,12 @@ class StepCounts:
         """Have a graph that runs for the first time go on where it was."""
         name = self._name(executor)
         steps = self._earlier.get(name, 0)
-        if not steps:
-            return
-        if not hasattr(executor, "go_on"):
-            say_once("steps on a GPU", _GPU)
-            return
-        executor.go_on(steps - executor.step)
+        if steps:
+            executor.go_on(steps - executor.step)
 
     def steps(self, executors: Sequence[Any]) -> dict[str, int]:
         """The steps of every graph, by name."""
-        return {self._name(e): e.step + getattr(e, "earlier_steps", 0) for e in executors}
+        return {self._name(e): e.step + e.earlier_steps for e in executors}
 
     def _name(self, executor: Any) -> str:
         if id(executor) not in self._names:

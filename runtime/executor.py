@@ -61,10 +61,9 @@ class Executor:
         """Whether a run changes parameters."""
         return bool(self.plan.mutated)
 
-    def go_on(self, steps: int) -> bool:
-        """Draw random numbers as if so many steps had been run before; whether that can be done."""
+    def go_on(self, steps: int) -> None:
+        """Draw random numbers as if so many steps had been run before."""
         self.earlier_steps = steps
-        return True
 
     @property
     def comm(self) -> Any:

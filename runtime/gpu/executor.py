@@ -78,6 +78,7 @@ class GpuExecutor:
         self.comm = device.comm if host is None else host
         self.rank = self.comm.rank
         self.step = 0
+        self.earlier_steps = 0
         self.cursor: Any = [0] if cursor is None else cursor
         self.inputs = [p for p in graph.parameters if p.kind == "input"]
         self.mutated = updated_parameters(graph)
@@ -100,6 +101,11 @@ class GpuExecutor:
             raise self._failure(error, getattr(error, "node", None), "cannot be prepared") from error
         self._by_name = {p.name: p for p in graph.parameters}
         self._origins: list[Any] = [None] * len(self.inputs)
+
+    def go_on(self, steps: int) -> None:
+        """Draw random numbers as if so many steps had been run before."""
+        self.earlier_steps = steps
+        self._step.go_on(self.step, steps)
 
     @property
     def trains(self) -> bool:

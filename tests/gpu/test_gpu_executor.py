@@ -56,6 +56,17 @@ def test_steps_equal_numpys(name: str, tmp_path: Path) -> None:
     assert gpu.captured
 
 
+def test_a_resumed_run_draws_the_masks_of_its_steps(tmp_path: Path) -> None:
+    cpu, gpu, feeds = both("classifier", tmp_path)
+    cpu.go_on(5)
+    gpu.go_on(5)
+    for _ in range(4):
+        wanted, got = cpu.run(feeds)[0], gpu.run(feeds)[0]
+        np.testing.assert_allclose(np.asarray(got), wanted, rtol=2e-5)
+    anew, _, _ = both("classifier", tmp_path)
+    assert float(anew.run(feeds)[0]) != pytest.approx(float(wanted), rel=1e-3)
+
+
 def test_loss_that_is_not_finite_changes_nothing(tmp_path: Path) -> None:
     cpu, gpu, feeds = both("feed_forward", tmp_path)
     gpu.run(feeds)
