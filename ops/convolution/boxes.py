@@ -6,13 +6,14 @@ times one for its columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
+from mspc.ir.layout import Layout
 from mspc.ir.types import DType, TensorType
 from mspc.ops.arguments import shape_of
 from mspc.ops.bases import require_float, require_same
@@ -38,11 +39,15 @@ def between(xp: Any, places: Any, length: int, dtype: Any) -> tuple[Any, Any]:
 
 
 class _Crop(Op, abstract=True):
-    """method: "bilinear" or "nearest". extrapolation_value: what lies outside of an image."""
+    """method: "bilinear" or "nearest". extrapolation_value: what lies outside of an image. first, images: which image is
+    this rank's first of how many, 0 of 0 where it has all; boxes of other ranks' images give zeros here."""
 
     method: str = "bilinear"
     extrapolation_value: float = 0.0
     crop_size: Any = (1, 1)
+    first: int = 0
+    images: int = 0
+    omitted: ClassVar[tuple[str, ...]] = ("first", "images")
 
     def sizes(self) -> tuple[int, int]:
         """Height and width of the parts. Raises MspcError for bad attributes."""
@@ -97,8 +102,21 @@ class _Crop(Op, abstract=True):
         rows = self.matrix(xp, box[0], box[2], lengths[0], height, dtype)
         return rows, self.matrix(xp, box[1], box[3], lengths[1], width, dtype)
 
+    def held(self, layout: Layout, shape: Shape, rank: int) -> Any:
+        """The operator on a rank that holds a slice of images of this shape."""
+        if not layout.dims[0]:
+            return self
+        return replace(self, first=layout.slices_for(rank, shape)[0].start, images=shape[0])
 
-def _chosen(be: ArrayBackend, operator: str, indices: Any, limit: int) -> list[int]:
+    def chosen(self, box_indices: Any, count: int) -> Iterator[tuple[int, int]]:
+        """(box, the image that it names) for all boxes of this rank's `count` images. Raises MspcError for an image that
+        there is not."""
+        for box, image in enumerate(_chosen(self.name, box_indices, self.images or count)):
+            if 0 <= image - self.first < count:
+                yield box, image - self.first
+
+
+def _chosen(operator: str, indices: Any, limit: int) -> list[int]:
     """Which image each box names. Raises MspcError for one that there is not."""
     found = [int(n) for n in indices.tolist()]
     for box, image in enumerate(found):
@@ -107,13 +125,15 @@ def _chosen(be: ArrayBackend, operator: str, indices: Any, limit: int) -> list[i
     return found
 
 
+
+
 class CropAndResize(_Crop):
     """Parts [boxes, *crop_size, c] of images [n, h, w, c]: boxes [number, 4] are y1, x1, y2, x2 from 0 to 1, and
     `box_indices` says of which image each is. Called as `CropAndResize(...)(x, boxes, box_indices, crop_size)`."""
 
     samples: ClassVar[Any] = (
-        sample((1, 5, 6, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Int32"), low=0, high=1, crop_size=(3, 2)),
-        sample((1, 5, 6, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Int32"), low=0, high=1, crop_size=(1, 4),
+        sample((2, 5, 6, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Int32"), low=0, high=2, crop_size=(3, 2)),
+        sample((2, 5, 6, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Int32"), low=0, high=2, crop_size=(1, 4),
                method="nearest", extrapolation_value=2.0),
     )  # fmt: skip
 
@@ -137,7 +157,10 @@ class CropAndResize(_Crop):
     def rule(self, x: TensorType, boxes: TensorType, box_indices: TensorType) -> str:
         height, width = self.sizes()
         self.check(x.shape, boxes, box_indices)
-        return f"n! h! w! c, b f!, b -> b q0={height}! q1={width}! c"
+        return f"n h! w! c, b f!, b -> b q0={height}! q1={width}! c"
+
+    def localize(self, placement: Placement) -> Op:
+        return self.held(placement.in_layouts[0], placement.in_types[0].shape, placement.rank)
 
     def bprop(self, b: Builder, x: Value, boxes: Value, box_indices: Value, out: Value, dout: Value) -> Gradients:
         given = self.attributes()
@@ -147,9 +170,9 @@ class CropAndResize(_Crop):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x, boxes, box_indices) = be.xp, inputs
         height, width = self.sizes()
-        out = xp.empty((boxes.shape[0], height, width, x.shape[3]), boxes.dtype)
+        out = xp.zeros((boxes.shape[0], height, width, x.shape[3]), boxes.dtype)
         outside = self.extrapolation_value
-        for number, image in enumerate(_chosen(be, self.name, box_indices, x.shape[0])):
+        for number, image in self.chosen(box_indices, x.shape[0]):
             (rows, _), (columns, _) = self.both(xp, boxes[number], x.shape[1:3], boxes.dtype)
             found = xp.matmul(columns, xp.tensordot(rows, x[image].astype(boxes.dtype), (1, 0)))
             if outside:
@@ -166,26 +189,28 @@ class CropAndResizeGradImage(_Crop):
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
     samples: ClassVar[Any] = (
-        sample((4, 3, 2, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Int32"), low=0, high=1, crop_size=(3, 2),
-               image_size=(1, 5, 6, 4)),
+        sample((4, 3, 2, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Int32"), low=0, high=2, crop_size=(3, 2),
+               image_size=(2, 5, 6, 4)),
     )  # fmt: skip
 
     def rule(self, dout: TensorType, boxes: TensorType, box_indices: TensorType) -> str:
         self.check(self.image_size, boxes, box_indices)
         self.check_parts(dout)
         n, h, w, _ = self.image_size
-        return f"b q0! q1! c, b f!, b -> n={n}! h={h}! w={w}! c"
+        return f"b q0! q1! c, b f!, b -> n={n} h={h}! w={w}! c"
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {2: self.image_size[0]}
 
     def localize(self, placement: Placement) -> Op:
-        return replace(self, image_size=placement.out_layouts[0].local_shape(self.image_size))
+        layout = placement.out_layouts[0]
+        mine = self.held(layout, placement.out_types[0].shape, placement.rank)
+        return replace(mine, image_size=layout.local_shape(self.image_size))
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (dout, boxes, box_indices) = be.xp, inputs
         out = xp.zeros(self.image_size, dout.dtype)
-        for number, image in enumerate(_chosen(be, self.name, box_indices, out.shape[0])):
+        for number, image in self.chosen(box_indices, out.shape[0]):
             (rows, _), (columns, _) = self.both(xp, boxes[number], out.shape[1:3], dout.dtype)
             out[image] += xp.matmul(columns.T, xp.tensordot(rows.T, dout[number], (1, 0)))
         return out
@@ -196,8 +221,8 @@ class CropAndResizeGradBoxes(_Crop):
 
     bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
     samples: ClassVar[Any] = (
-        sample((4, 3, 2, 4), (1, 5, 6, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Float64", "Int32"), low=0,
-               high=1, crop_size=(3, 2)),
+        sample((4, 3, 2, 4), (2, 5, 6, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Float64", "Int32"), low=0,
+               high=2, crop_size=(3, 2)),
     )  # fmt: skip
 
     def result_dtype(self, *types: TensorType) -> DType:
@@ -209,12 +234,15 @@ class CropAndResizeGradBoxes(_Crop):
     def rule(self, dout: TensorType, x: TensorType, boxes: TensorType, box_indices: TensorType) -> str:
         self.check(x.shape, boxes, box_indices)
         self.check_parts(dout)
-        return "b q0! q1! c, n! h! w! c, b f!, b -> b f!"
+        return "b q0! q1! c, n h! w! c, b f!, b -> b f!"
+
+    def localize(self, placement: Placement) -> Op:
+        return self.held(placement.in_layouts[1], placement.in_types[1].shape, placement.rank)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (dout, x, boxes, box_indices) = be.xp, inputs
         out = xp.zeros(boxes.shape, boxes.dtype)
-        for number, image in enumerate(_chosen(be, self.name, box_indices, x.shape[0])):
+        for number, image in self.chosen(box_indices, x.shape[0]):
             pixels, given = x[image].astype(boxes.dtype), dout[number]
             (rows, steep), (columns, steep_columns) = self.both(xp, boxes[number], x.shape[1:3], boxes.dtype)
             down = (xp.matmul(columns, xp.tensordot(steep, pixels, (1, 0))) * given).sum(axis=(1, 2))
@@ -301,7 +329,7 @@ class ROIAlign(_Aligned):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (features, rois) = be.xp, inputs
         out = xp.empty((rois.shape[0], features.shape[1], self.pooled_height, self.pooled_width), features.dtype)
-        for number, image in enumerate(_chosen(be, self.name, rois[:, 0], features.shape[0])):
+        for number, image in enumerate(_chosen(self.name, rois[:, 0], features.shape[0])):
             rows, columns = self.both(xp, rois[number], features.shape[2:], features.dtype)
             out[number] = xp.matmul(xp.matmul(rows, features[image]), columns.T)
         return out
@@ -332,7 +360,7 @@ class ROIAlignGrad(_Aligned):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (dout, rois) = be.xp, inputs
         out = xp.zeros(self.xdiff_shape, dout.dtype)
-        for number, image in enumerate(_chosen(be, self.name, rois[:, 0], out.shape[0])):
+        for number, image in enumerate(_chosen(self.name, rois[:, 0], out.shape[0])):
             rows, columns = self.both(xp, rois[number], out.shape[2:], dout.dtype)
             out[image] += xp.matmul(xp.matmul(rows.T, dout[number]), columns)
         return out
