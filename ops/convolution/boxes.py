@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -38,16 +38,41 @@ def between(xp: Any, places: Any, length: int, dtype: Any) -> tuple[Any, Any]:
     return weights, growth
 
 
-class _Crop(Op, abstract=True):
-    """method: "bilinear" or "nearest". extrapolation_value: what lies outside of an image. first, images: which image is
-    this rank's first of how many, 0 of 0 where it has all; boxes of other ranks' images give zeros here."""
+class _Parts(Op, abstract=True):
+    """first, images: which image is this rank's first of how many, 0 of 0 where it has all; boxes of other ranks'
+    images give zeros here."""
+
+    omitted: ClassVar[tuple[str, ...]] = ("first", "images")
+
+    if TYPE_CHECKING:  # behind the fields that users give
+        first: int
+        images: int
+
+    def held(self, layout: Layout, shape: Shape, rank: int) -> Any:
+        """The operator on a rank that holds a slice of images of this shape."""
+        if not layout.dims[0]:
+            return self
+        return replace(cast(Any, self), first=layout.slices_for(rank, shape)[0].start, images=shape[0])
+
+    def chosen(self, box_indices: Any, count: int) -> Iterator[tuple[int, int]]:
+        """(box, the image that it names) for all boxes of this rank's `count` images. Raises MspcError for an image
+        that there is not."""
+        limit = self.images or count
+        for box, image in enumerate(int(n) for n in box_indices.tolist()):
+            if not 0 <= image < limit:
+                raise MspcError(f"{self.name}: box {box} is of image {image}, but there are {limit}")
+            if 0 <= image - self.first < count:
+                yield box, image - self.first
+
+
+class _Crop(_Parts, abstract=True):
+    """method: "bilinear" or "nearest". extrapolation_value: what lies outside of an image."""
 
     method: str = "bilinear"
     extrapolation_value: float = 0.0
     crop_size: Any = (1, 1)
     first: int = 0
     images: int = 0
-    omitted: ClassVar[tuple[str, ...]] = ("first", "images")
 
     def sizes(self) -> tuple[int, int]:
         """Height and width of the parts. Raises MspcError for bad attributes."""
@@ -101,30 +126,6 @@ class _Crop(Op, abstract=True):
         height, width = self.sizes()
         rows = self.matrix(xp, box[0], box[2], lengths[0], height, dtype)
         return rows, self.matrix(xp, box[1], box[3], lengths[1], width, dtype)
-
-    def held(self, layout: Layout, shape: Shape, rank: int) -> Any:
-        """The operator on a rank that holds a slice of images of this shape."""
-        if not layout.dims[0]:
-            return self
-        return replace(self, first=layout.slices_for(rank, shape)[0].start, images=shape[0])
-
-    def chosen(self, box_indices: Any, count: int) -> Iterator[tuple[int, int]]:
-        """(box, the image that it names) for all boxes of this rank's `count` images. Raises MspcError for an image that
-        there is not."""
-        for box, image in enumerate(_chosen(self.name, box_indices, self.images or count)):
-            if 0 <= image - self.first < count:
-                yield box, image - self.first
-
-
-def _chosen(operator: str, indices: Any, limit: int) -> list[int]:
-    """Which image each box names. Raises MspcError for one that there is not."""
-    found = [int(n) for n in indices.tolist()]
-    for box, image in enumerate(found):
-        if not 0 <= image < limit:
-            raise MspcError(f"{operator}: box {box} is of image {image}, but there are {limit}")
-    return found
-
-
 
 
 class CropAndResize(_Crop):
@@ -255,7 +256,7 @@ class CropAndResizeGradBoxes(_Crop):
         return out
 
 
-class _Aligned(Op, abstract=True):
+class _Aligned(_Parts, abstract=True):
     """pooled_height, pooled_width: places of a part. spatial_scale: of the features over the images in which boxes are
     given. sample_num: reads per place along height and along width; 0: about one for every pixel of the place.
     roi_end_mode: 1 where a box's end is its last pixel, 0 where it is the edge behind."""
@@ -265,6 +266,8 @@ class _Aligned(Op, abstract=True):
     spatial_scale: float = 1.0
     sample_num: int = 2
     roi_end_mode: int = 1
+    first: int = 0
+    images: int = 0
 
     def check(self, features: Shape, rois: TensorType) -> None:
         """Raises MspcError where features and boxes do not fit each other or the attributes."""
@@ -307,9 +310,9 @@ class ROIAlign(_Aligned):
 
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     samples: ClassVar[Any] = (
-        sample((1, 4, 5, 6), (4, 5), low=0, high=0.99, pooled_height=2, pooled_width=3, spatial_scale=2.0,
+        sample((2, 4, 5, 6), (4, 5), low=0, high=1.99, pooled_height=2, pooled_width=3, spatial_scale=2.0,
                gradient=False),
-        sample((1, 4, 5, 6), (4, 5), low=0, high=0.99, pooled_height=2, pooled_width=1, sample_num=0, roi_end_mode=0,
+        sample((2, 4, 5, 6), (4, 5), low=0, high=1.99, pooled_height=2, pooled_width=1, sample_num=0, roi_end_mode=0,
                spatial_scale=3.0, gradient=False),
     )  # fmt: skip
 
@@ -321,15 +324,18 @@ class ROIAlign(_Aligned):
 
     def rule(self, features: TensorType, rois: TensorType) -> str:
         self.check(features.shape, rois)
-        return f"n! c h! w!, b f! -> b c q0={self.pooled_height}! q1={self.pooled_width}!"
+        return f"n c h! w!, b f! -> b c q0={self.pooled_height}! q1={self.pooled_width}!"
+
+    def localize(self, placement: Placement) -> Op:
+        return self.held(placement.in_layouts[0], placement.in_types[0].shape, placement.rank)
 
     def bprop(self, b: Builder, features: Value, rois: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(ROIAlignGrad(**self.attributes(), xdiff_shape=features.shape), dout, rois), None
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (features, rois) = be.xp, inputs
-        out = xp.empty((rois.shape[0], features.shape[1], self.pooled_height, self.pooled_width), features.dtype)
-        for number, image in enumerate(_chosen(self.name, rois[:, 0], features.shape[0])):
+        out = xp.zeros((rois.shape[0], features.shape[1], self.pooled_height, self.pooled_width), features.dtype)
+        for number, image in self.chosen(rois[:, 0], features.shape[0]):
             rows, columns = self.both(xp, rois[number], features.shape[2:], features.dtype)
             out[number] = xp.matmul(xp.matmul(rows, features[image]), columns.T)
         return out
@@ -342,8 +348,8 @@ class ROIAlignGrad(_Aligned):
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
     samples: ClassVar[Any] = (
-        sample((4, 4, 2, 3), (4, 5), low=0, high=0.99, pooled_height=2, pooled_width=3, spatial_scale=2.0,
-               xdiff_shape=(1, 4, 5, 6)),
+        sample((4, 4, 2, 3), (4, 5), low=0, high=1.99, pooled_height=2, pooled_width=3, spatial_scale=2.0,
+               xdiff_shape=(2, 4, 5, 6)),
     )  # fmt: skip
 
     def rule(self, dout: TensorType, rois: TensorType) -> str:
@@ -352,15 +358,17 @@ class ROIAlignGrad(_Aligned):
         if len(dout.shape) != 4 or dout.shape[1:] != parts:
             raise MspcError(f"{self.name}: the gradient of parts {parts} has no shape {dout.shape}")
         n, _, h, w = self.xdiff_shape
-        return f"b c q0! q1!, b f! -> n={n}! c h={h}! w={w}!"
+        return f"b c q0! q1!, b f! -> n={n} c h={h}! w={w}!"
 
     def localize(self, placement: Placement) -> Op:
-        return replace(self, xdiff_shape=placement.out_layouts[0].local_shape(self.xdiff_shape))
+        layout = placement.out_layouts[0]
+        mine = self.held(layout, placement.out_types[0].shape, placement.rank)
+        return replace(mine, xdiff_shape=layout.local_shape(self.xdiff_shape))
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (dout, rois) = be.xp, inputs
         out = xp.zeros(self.xdiff_shape, dout.dtype)
-        for number, image in enumerate(_chosen(self.name, rois[:, 0], out.shape[0])):
+        for number, image in self.chosen(rois[:, 0], out.shape[0]):
             rows, columns = self.both(xp, rois[number], out.shape[2:], dout.dtype)
             out[image] += xp.matmul(xp.matmul(rows.T, dout[number]), columns)
         return out
