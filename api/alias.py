@@ -76,6 +76,7 @@ OTHER_NAMES: dict[str, str] = {
     "ops.operations.nn_ops": "api.ops",
     "ops.operations.other_ops": "api.ops",
     "ops.operations.random_ops": "api.ops",
+    "ops.operations._infer_ops": "api.ops",
     "ops.operations._inner_ops": "api.ops",
     "parallel.algo_parameter_config": "api.parallel.algo_parameters",
     "parallel.nn": "api.nn.wrap",

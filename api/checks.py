@@ -108,6 +108,12 @@ def dataset_strategy(key: str, value: Any) -> str | tuple[Any, ...]:
 _FUSED = ("openstate", "allreduce", "allgather", "reducescatter")
 
 
+FUSED_BY_DEFAULT: dict[str, Any] = {"openstate": True} | {
+    name: {"mode": "auto", "config": None} for name in _FUSED[1:]
+}
+"""What of `comm_fusion` holds where nothing is said."""
+
+
 def comm_fusion(key: str, value: Any) -> dict[str, Any]:
     """{"openstate": bool, "allreduce": {"mode": "auto" | "size" | "index", "config": ...}, ...}."""
     example = [f'write {key}={{"allreduce": {{"mode": "size", "config": 32}}}}']

@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass, make_dataclass
 from typing import Any, ClassVar
 
-from mspc.api import state
+from mspc.api import checks, state
 from mspc.api.errors import ApiValueError
 from mspc.api.setting import Place, Table, checked, name_of, note_asked, unknown, with_entries
 from mspc.api.settings import CONTEXT, GENERAL_FIELDS, MODES, PARALLEL, frozen_settings
@@ -150,7 +150,7 @@ def get_auto_parallel_context(key: str) -> Any:
         return session.size if session.launched or not value else value
     if key == "global_rank":
         return session.rank
-    return value
+    return checks.FUSED_BY_DEFAULT | value if key == "comm_fusion" else value
 
 
 def reset_auto_parallel_context() -> None:

@@ -1,19 +1,21 @@
-"""A compile that writes nothing and runs nothing, and what there is to know of it: strategies, layouts, operators."""
+"""A compile that runs nothing, and what there is to know of it: strategies, layouts, operators."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mspc.api import context, state
+from mspc.api.context import FrozenContext
 from mspc.compiler.config import Config
-from mspc.compiler.driver import Stage, compile_launch
+from mspc.compiler.driver import Compiled, Stage, compile_launch
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout, common_mesh, group_of, on_mesh
 from mspc.sharding.groups import group_name
 
+OnCompiled = Callable[[Compiled, FrozenContext], None]
 LAID_OUT, STRATEGIES, SLICED = "propagate_sharding", "step_parallel_begin", "slice_to_rank"
 """The stages that the facts are read from."""
 
@@ -39,8 +41,10 @@ class Facts:
     compile_id: str = ""
 
 
-def compile_in_memory(target: Any, args: Sequence[Any]) -> Facts:
+def compile_in_memory(target: Any, args: Sequence[Any], on_compiled: OnCompiled | None = None) -> Facts:
     """Compile `target(*args)` for the ranks of the session, of `device_num` where no launcher said how many.
+
+    `on_compiled` is called with what was compiled and the settings that it was compiled in.
 
     Raises:
         MspcError: every mistake of the program, as for `compile_launch`.
@@ -64,6 +68,8 @@ def compile_in_memory(target: Any, args: Sequence[Any]) -> Facts:
         compiled.graph, read if compiled.config.parallel_optimizer else {}, session.rank
     )
     compiled.rank_graph(session.rank, look, wanted=(SLICED,))
+    if on_compiled is not None:
+        on_compiled(compiled, frozen)
     return facts
 
 

@@ -30,6 +30,11 @@ class StrategyFiles:
             write_strategies(Path(path), strategies_of(compiled, context.strategy_trainable_only, of_operators))
 
 
+def write_once(compiled: Compiled, context: FrozenContext) -> None:
+    """Write what the script asks for of one compile. Raises MspcError."""
+    StrategyFiles().write(compiled, context, trains=True)
+
+
 def strategies_of(compiled: Compiled, trainable_only: bool, of_operators: bool = False) -> StrategyFile:
     """What a strategy file says of a compiled network; with `of_operators` of all operators, and of no parameter."""
     if of_operators:

@@ -20,7 +20,8 @@ class Phase(str):
 
 
 class CellGraphExecutor:
-    """Compiles cells: a network is accepted or refused, and nothing is written or run.
+    """Compiles cells: a network is accepted or refused, nothing is run, and only the files are written in which the
+    script wants its strategies.
 
     Operators are named by their cells and their place among those of their kind: `Default/network-Net/MatMul-op0`.
     """
@@ -52,8 +53,9 @@ class CellGraphExecutor:
         unknown = sorted(options.keys() - {"do_convert", "jit_config_dict"})
         if unknown:
             raise ApiTypeError(f"compile has no argument {unknown[0]!r}")
-        # By name: the compiler stands above this layer.
-        facts = importlib.import_module("mspc.compiler.in_memory").compile_in_memory(obj, args)
+        # By name: both stand above this layer.
+        write = importlib.import_module("mspc.engine.strategy_files").write_once
+        facts = importlib.import_module("mspc.compiler.in_memory").compile_in_memory(obj, args, write)
         if hasattr(obj, "__dict__"):  # not through its class: what asks for gradients is frozen
             vars(obj).update(parameter_layout_dict=facts.parameter_layouts, strategies_by_operator=facts.strategies)
         return Phase(f"{phase}.{facts.compile_id}", facts), True

@@ -34,6 +34,7 @@ class Tensor(TensorMethods, TensorOperators):
         dtype: element type; None keeps the data's.
         shape, init: instead of data: a shape (with dtype) and an initializer that draws the values
             when asked for.
+        const_arg: accepted; every tensor that a network is called with may change from call to call.
 
     Raises:
         TypeError: the data are no tensor. ValueError: data and shape are both given, or rows have
@@ -51,7 +52,7 @@ class Tensor(TensorMethods, TensorOperators):
     alone, every rank has all of it; data where it is fed."""
 
     def __init__(
-        self, input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None
+        self, input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None, const_arg: bool = False
     ) -> None:
         self._array: np.ndarray | None = None
         self._lazy: InitialValue | None = None

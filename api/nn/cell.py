@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from mspc.api import launch
@@ -20,7 +21,6 @@ from mspc.api.setting import checked
 from mspc.api.settings import COMM_FUSION, RECOMPUTE, SET_GRAD, SET_INPUTS
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, dtype_of
-from mspc.ops.arguments import describe
 
 
 class Cell:
@@ -37,6 +37,9 @@ class Cell:
     takes_data: ClassVar[bool] = True
     """Whether the tensors that a script hands in are data, of which every rank may have its own rows. An optimizer's
     are gradients, which every rank has whole. Given with the class: `class Optimizer(Cell, takes_data=False)`."""
+
+    parameter_layout_dict: Mapping[str, Any] = MappingProxyType({})
+    """How the parameters lie on the ranks since the last compile by `_cell_graph_executor`; nothing before."""
 
     def __init_subclass__(cls, takes_data: bool | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -339,12 +342,7 @@ class Cell:
             raise ApiTypeError(f"set_jit_config takes a JitConfig, not {type(jit_config).__name__}")
 
     def set_inputs(self, *inputs: Any, **kwargs: Any) -> None:
-        """Says that it changes nothing: shapes and element types are those of each call.
-
-        Raises TypeError where an input is neither a tensor nor None."""
-        for value in (*inputs, *kwargs.values()):
-            if value is not None and not hasattr(value, "shape"):
-                raise ApiTypeError(f"Cell.set_inputs: an input must be a tensor or None, not {describe(value)}")
+        """Says that it changes nothing: shapes, element types and numbers are those of each call."""
         checked("Cell.set_inputs", SET_INPUTS, {"inputs": ("...",)}, "Cell.set_inputs()")
 
     def init_parameters_data(self, auto_parallel_mode: bool = False) -> dict[Parameter, Parameter]:

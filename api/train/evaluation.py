@@ -11,6 +11,7 @@ from mspc.api.train.listening import CallbackManager, RunContext
 from mspc.api.train.metrics.error import Loss
 from mspc.api.train.metrics.metric import Metric, OfPairs, plain
 from mspc.api.train.progress import ProgressBar
+from mspc.api.train.rows import as_row
 from mspc.api.train.several_ranks import share_a_run
 
 __all__: tuple[str, ...] = ()
@@ -48,7 +49,8 @@ class Evaluation:
         has_loss = False
         rows = iter(dataset.create_tuple_iterator(num_epochs=1))
         while True:
-            row = next(rows, None)
+            given = next(rows, None)
+            row = None if given is None else as_row(given)
             if row is None and not together:
                 break
             if row is not None:

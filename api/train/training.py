@@ -12,6 +12,7 @@ from mspc.api.errors import ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.train.listening import CallbackManager, RunContext
 from mspc.api.train.progress import ProgressBar
+from mspc.api.train.rows import as_row
 
 __all__: tuple[str, ...] = ()
 
@@ -56,7 +57,8 @@ class Training:
         if launch.shows_types_only() and isinstance(rows, DatasetIterator):
             rows.glance()
         self._reading = rows
-        for row in rows:
+        for given in rows:
+            row = as_row(given)
             if self._columns and len(row) != self._columns:
                 raise ApiValueError(
                     f"Model.train: a row of the data set has {len(row)} columns; with loss_fn it is (data, label)",

@@ -143,6 +143,7 @@ class Collective(Op, abstract=True):
     def rule(self, *types: TensorType) -> str:
         raise MspcError(
             f"{self.name} moves data between ranks by hand and cannot be sharded",
+            kind=RuntimeError,
             notes=["remove it in semi_auto_parallel mode: mspc inserts the collectives there"],
         )
 

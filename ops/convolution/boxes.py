@@ -6,13 +6,14 @@ times one for its columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
+from mspc.ir.layout import Layout
 from mspc.ir.types import DType, TensorType
 from mspc.ops.arguments import shape_of
 from mspc.ops.bases import require_float, require_same
@@ -37,12 +38,41 @@ def between(xp: Any, places: Any, length: int, dtype: Any) -> tuple[Any, Any]:
     return weights, growth
 
 
-class _Crop(Op, abstract=True):
+class _Parts(Op, abstract=True):
+    """first, images: which image is this rank's first of how many, 0 of 0 where it has all; boxes of other ranks'
+    images give zeros here."""
+
+    omitted: ClassVar[tuple[str, ...]] = ("first", "images")
+
+    if TYPE_CHECKING:  # behind the fields that users give
+        first: int
+        images: int
+
+    def held(self, layout: Layout, shape: Shape, rank: int) -> Any:
+        """The operator on a rank that holds a slice of images of this shape."""
+        if not layout.dims[0]:
+            return self
+        return replace(cast(Any, self), first=layout.slices_for(rank, shape)[0].start, images=shape[0])
+
+    def chosen(self, box_indices: Any, count: int) -> Iterator[tuple[int, int]]:
+        """(box, the image that it names) for all boxes of this rank's `count` images. Raises MspcError for an image
+        that there is not."""
+        limit = self.images or count
+        for box, image in enumerate(int(n) for n in box_indices.tolist()):
+            if not 0 <= image < limit:
+                raise MspcError(f"{self.name}: box {box} is of image {image}, but there are {limit}")
+            if 0 <= image - self.first < count:
+                yield box, image - self.first
+
+
+class _Crop(_Parts, abstract=True):
     """method: "bilinear" or "nearest". extrapolation_value: what lies outside of an image."""
 
     method: str = "bilinear"
     extrapolation_value: float = 0.0
     crop_size: Any = (1, 1)
+    first: int = 0
+    images: int = 0
 
     def sizes(self) -> tuple[int, int]:
         """Height and width of the parts. Raises MspcError for bad attributes."""
@@ -98,22 +128,13 @@ class _Crop(Op, abstract=True):
         return rows, self.matrix(xp, box[1], box[3], lengths[1], width, dtype)
 
 
-def _chosen(be: ArrayBackend, operator: str, indices: Any, limit: int) -> list[int]:
-    """Which image each box names. Raises MspcError for one that there is not."""
-    found = [int(n) for n in indices.tolist()]
-    for box, image in enumerate(found):
-        if not 0 <= image < limit:
-            raise MspcError(f"{operator}: box {box} is of image {image}, but there are {limit}")
-    return found
-
-
 class CropAndResize(_Crop):
     """Parts [boxes, *crop_size, c] of images [n, h, w, c]: boxes [number, 4] are y1, x1, y2, x2 from 0 to 1, and
     `box_indices` says of which image each is. Called as `CropAndResize(...)(x, boxes, box_indices, crop_size)`."""
 
     samples: ClassVar[Any] = (
-        sample((1, 5, 6, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Int32"), low=0, high=1, crop_size=(3, 2)),
-        sample((1, 5, 6, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Int32"), low=0, high=1, crop_size=(1, 4),
+        sample((2, 5, 6, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Int32"), low=0, high=2, crop_size=(3, 2)),
+        sample((2, 5, 6, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Int32"), low=0, high=2, crop_size=(1, 4),
                method="nearest", extrapolation_value=2.0),
     )  # fmt: skip
 
@@ -137,7 +158,10 @@ class CropAndResize(_Crop):
     def rule(self, x: TensorType, boxes: TensorType, box_indices: TensorType) -> str:
         height, width = self.sizes()
         self.check(x.shape, boxes, box_indices)
-        return f"n! h! w! c, b f!, b -> b q0={height}! q1={width}! c"
+        return f"n h! w! c, b f!, b -> b q0={height}! q1={width}! c"
+
+    def localize(self, placement: Placement) -> Op:
+        return self.held(placement.in_layouts[0], placement.in_types[0].shape, placement.rank)
 
     def bprop(self, b: Builder, x: Value, boxes: Value, box_indices: Value, out: Value, dout: Value) -> Gradients:
         given = self.attributes()
@@ -147,9 +171,9 @@ class CropAndResize(_Crop):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x, boxes, box_indices) = be.xp, inputs
         height, width = self.sizes()
-        out = xp.empty((boxes.shape[0], height, width, x.shape[3]), boxes.dtype)
+        out = xp.zeros((boxes.shape[0], height, width, x.shape[3]), boxes.dtype)
         outside = self.extrapolation_value
-        for number, image in enumerate(_chosen(be, self.name, box_indices, x.shape[0])):
+        for number, image in self.chosen(box_indices, x.shape[0]):
             (rows, _), (columns, _) = self.both(xp, boxes[number], x.shape[1:3], boxes.dtype)
             found = xp.matmul(columns, xp.tensordot(rows, x[image].astype(boxes.dtype), (1, 0)))
             if outside:
@@ -166,26 +190,28 @@ class CropAndResizeGradImage(_Crop):
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
     samples: ClassVar[Any] = (
-        sample((4, 3, 2, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Int32"), low=0, high=1, crop_size=(3, 2),
-               image_size=(1, 5, 6, 4)),
+        sample((4, 3, 2, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Int32"), low=0, high=2, crop_size=(3, 2),
+               image_size=(2, 5, 6, 4)),
     )  # fmt: skip
 
     def rule(self, dout: TensorType, boxes: TensorType, box_indices: TensorType) -> str:
         self.check(self.image_size, boxes, box_indices)
         self.check_parts(dout)
         n, h, w, _ = self.image_size
-        return f"b q0! q1! c, b f!, b -> n={n}! h={h}! w={w}! c"
+        return f"b q0! q1! c, b f!, b -> n={n} h={h}! w={w}! c"
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {2: self.image_size[0]}
 
     def localize(self, placement: Placement) -> Op:
-        return replace(self, image_size=placement.out_layouts[0].local_shape(self.image_size))
+        layout = placement.out_layouts[0]
+        mine = self.held(layout, placement.out_types[0].shape, placement.rank)
+        return replace(mine, image_size=layout.local_shape(self.image_size))
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (dout, boxes, box_indices) = be.xp, inputs
         out = xp.zeros(self.image_size, dout.dtype)
-        for number, image in enumerate(_chosen(be, self.name, box_indices, out.shape[0])):
+        for number, image in self.chosen(box_indices, out.shape[0]):
             (rows, _), (columns, _) = self.both(xp, boxes[number], out.shape[1:3], dout.dtype)
             out[image] += xp.matmul(columns.T, xp.tensordot(rows.T, dout[number], (1, 0)))
         return out
@@ -196,8 +222,8 @@ class CropAndResizeGradBoxes(_Crop):
 
     bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
     samples: ClassVar[Any] = (
-        sample((4, 3, 2, 4), (1, 5, 6, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Float64", "Int32"), low=0,
-               high=1, crop_size=(3, 2)),
+        sample((4, 3, 2, 4), (2, 5, 6, 4), (4, 4), (4,), dtypes=("Float64", "Float64", "Float64", "Int32"), low=0,
+               high=2, crop_size=(3, 2)),
     )  # fmt: skip
 
     def result_dtype(self, *types: TensorType) -> DType:
@@ -209,12 +235,15 @@ class CropAndResizeGradBoxes(_Crop):
     def rule(self, dout: TensorType, x: TensorType, boxes: TensorType, box_indices: TensorType) -> str:
         self.check(x.shape, boxes, box_indices)
         self.check_parts(dout)
-        return "b q0! q1! c, n! h! w! c, b f!, b -> b f!"
+        return "b q0! q1! c, n h! w! c, b f!, b -> b f!"
+
+    def localize(self, placement: Placement) -> Op:
+        return self.held(placement.in_layouts[1], placement.in_types[1].shape, placement.rank)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (dout, x, boxes, box_indices) = be.xp, inputs
         out = xp.zeros(boxes.shape, boxes.dtype)
-        for number, image in enumerate(_chosen(be, self.name, box_indices, x.shape[0])):
+        for number, image in self.chosen(box_indices, x.shape[0]):
             pixels, given = x[image].astype(boxes.dtype), dout[number]
             (rows, steep), (columns, steep_columns) = self.both(xp, boxes[number], x.shape[1:3], boxes.dtype)
             down = (xp.matmul(columns, xp.tensordot(steep, pixels, (1, 0))) * given).sum(axis=(1, 2))
@@ -227,7 +256,7 @@ class CropAndResizeGradBoxes(_Crop):
         return out
 
 
-class _Aligned(Op, abstract=True):
+class _Aligned(_Parts, abstract=True):
     """pooled_height, pooled_width: places of a part. spatial_scale: of the features over the images in which boxes are
     given. sample_num: reads per place along height and along width; 0: about one for every pixel of the place.
     roi_end_mode: 1 where a box's end is its last pixel, 0 where it is the edge behind."""
@@ -237,6 +266,8 @@ class _Aligned(Op, abstract=True):
     spatial_scale: float = 1.0
     sample_num: int = 2
     roi_end_mode: int = 1
+    first: int = 0
+    images: int = 0
 
     def check(self, features: Shape, rois: TensorType) -> None:
         """Raises MspcError where features and boxes do not fit each other or the attributes."""
@@ -279,9 +310,9 @@ class ROIAlign(_Aligned):
 
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     samples: ClassVar[Any] = (
-        sample((1, 4, 5, 6), (4, 5), low=0, high=0.99, pooled_height=2, pooled_width=3, spatial_scale=2.0,
+        sample((2, 4, 5, 6), (4, 5), low=0, high=1.99, pooled_height=2, pooled_width=3, spatial_scale=2.0,
                gradient=False),
-        sample((1, 4, 5, 6), (4, 5), low=0, high=0.99, pooled_height=2, pooled_width=1, sample_num=0, roi_end_mode=0,
+        sample((2, 4, 5, 6), (4, 5), low=0, high=1.99, pooled_height=2, pooled_width=1, sample_num=0, roi_end_mode=0,
                spatial_scale=3.0, gradient=False),
     )  # fmt: skip
 
@@ -293,15 +324,18 @@ class ROIAlign(_Aligned):
 
     def rule(self, features: TensorType, rois: TensorType) -> str:
         self.check(features.shape, rois)
-        return f"n! c h! w!, b f! -> b c q0={self.pooled_height}! q1={self.pooled_width}!"
+        return f"n c h! w!, b f! -> b c q0={self.pooled_height}! q1={self.pooled_width}!"
+
+    def localize(self, placement: Placement) -> Op:
+        return self.held(placement.in_layouts[0], placement.in_types[0].shape, placement.rank)
 
     def bprop(self, b: Builder, features: Value, rois: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(ROIAlignGrad(**self.attributes(), xdiff_shape=features.shape), dout, rois), None
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (features, rois) = be.xp, inputs
-        out = xp.empty((rois.shape[0], features.shape[1], self.pooled_height, self.pooled_width), features.dtype)
-        for number, image in enumerate(_chosen(be, self.name, rois[:, 0], features.shape[0])):
+        out = xp.zeros((rois.shape[0], features.shape[1], self.pooled_height, self.pooled_width), features.dtype)
+        for number, image in self.chosen(rois[:, 0], features.shape[0]):
             rows, columns = self.both(xp, rois[number], features.shape[2:], features.dtype)
             out[number] = xp.matmul(xp.matmul(rows, features[image]), columns.T)
         return out
@@ -314,8 +348,8 @@ class ROIAlignGrad(_Aligned):
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
     samples: ClassVar[Any] = (
-        sample((4, 4, 2, 3), (4, 5), low=0, high=0.99, pooled_height=2, pooled_width=3, spatial_scale=2.0,
-               xdiff_shape=(1, 4, 5, 6)),
+        sample((4, 4, 2, 3), (4, 5), low=0, high=1.99, pooled_height=2, pooled_width=3, spatial_scale=2.0,
+               xdiff_shape=(2, 4, 5, 6)),
     )  # fmt: skip
 
     def rule(self, dout: TensorType, rois: TensorType) -> str:
@@ -324,15 +358,17 @@ class ROIAlignGrad(_Aligned):
         if len(dout.shape) != 4 or dout.shape[1:] != parts:
             raise MspcError(f"{self.name}: the gradient of parts {parts} has no shape {dout.shape}")
         n, _, h, w = self.xdiff_shape
-        return f"b c q0! q1!, b f! -> n={n}! c h={h}! w={w}!"
+        return f"b c q0! q1!, b f! -> n={n} c h={h}! w={w}!"
 
     def localize(self, placement: Placement) -> Op:
-        return replace(self, xdiff_shape=placement.out_layouts[0].local_shape(self.xdiff_shape))
+        layout = placement.out_layouts[0]
+        mine = self.held(layout, placement.out_types[0].shape, placement.rank)
+        return replace(mine, xdiff_shape=layout.local_shape(self.xdiff_shape))
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (dout, rois) = be.xp, inputs
         out = xp.zeros(self.xdiff_shape, dout.dtype)
-        for number, image in enumerate(_chosen(be, self.name, rois[:, 0], out.shape[0])):
+        for number, image in self.chosen(rois[:, 0], out.shape[0]):
             rows, columns = self.both(xp, rois[number], out.shape[2:], dout.dtype)
             out[image] += xp.matmul(xp.matmul(rows.T, dout[number]), columns)
         return out

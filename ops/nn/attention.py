@@ -16,7 +16,8 @@ from mspc.ops.nn.attention_base import COMPRESSED, OPTIONAL, AttentionOp
 from mspc.ops.nn.attention_kernel import backward, by_head, forward, four_dimensions, shift_gradient
 from mspc.ops.nn.attention_launch import launch_backward, launch_forward, launch_shift_gradient
 from mspc.ops.nn.packed_attention import packed
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Sample, sample
+from mspc.ops.nn.ring_attention import REQUESTS, keys_gathered
+from mspc.ops.op import ArrayBackend, Asked, NotDifferentiable, Op, Sample, sample
 
 Gradients = Sequence[Value | None]
 
@@ -57,9 +58,13 @@ class FlashAttentionScore(AttentionOp):
     element. Only attention_out can be differentiated.
 
     Operands of Float16 and BFloat16 are summed in Float32.
+
+    With the attribute `enable_ring_attention` or `enable_flash_sp` a strategy may cut the sequence of key and value,
+    too; see ring_attention.
     """
 
     first_optional: ClassVar[int] = 3
+    requests: ClassVar[tuple[str, ...]] = REQUESTS
 
     def call(
         self, query: Any, key: Any, value: Any, real_shift: Any = None, drop_mask: Any = None, padding_mask: Any = None,
@@ -94,6 +99,12 @@ class FlashAttentionScore(AttentionOp):
         for name, operand in operands.items():
             if operand is not None:
                 raise MspcError(f"{self.name}: {name} must be None; it is not built")
+
+    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        if not any(asked.attrs.get(name) for name in REQUESTS):
+            return None
+        found = keys_gathered(b, self, self.input_layout, asked, inputs)
+        return None if found is None else [b.emit(TupleGetItem(i), found) for i in range(4)]
 
     def rule(self, *types: TensorType) -> str:
         self.check_rule(types, 3)

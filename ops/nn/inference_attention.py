@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
@@ -13,6 +14,7 @@ from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.nn.attention import statistics_dtype
 from mspc.ops.nn.attention_kernel import UNLIMITED
+from mspc.ops.nn.ring_attention import keys_gathered
 from mspc.ops.nn.serving_attention import KEYS, MASK, QUERIES, SHIFT, ServingAttention
 from mspc.ops.op import ArrayBackend, Asked, Sample, sample
 
@@ -156,7 +158,8 @@ class FusedInferAttentionScore(ServingAttention):
         return result, sums if self.softmax_lse_flag else be.xp.zeros((1,), sums.dtype)
 
     def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
-        """As in MindSpore, the operands behind value are cut as query is, whatever their own entries say."""
+        """As in MindSpore, the operands behind value are cut as query is, whatever their own entries say, and with one
+        query a sequence key and value may be stored in parts of theirs (see ring_attention)."""
         entries = spread(asked.in_strategy or ())
         if not entries or any(isinstance(entry, NamedLayout) for entry in entries):
             return None
@@ -165,10 +168,14 @@ class FusedInferAttentionScore(ServingAttention):
             return None  # said by the pass that checks strategies
         sides = (*(entries[0][axis] for axis in axes), 1)
         wanted = [_entry(name, x.shape, sides) for name, x in zip(self.given, inputs[3:], strict=True)]
-        if entries[3:] == wanted:
+        asked = replace(asked, in_strategy=(*entries[:3], *wanted))
+        one_query = inputs[0].shape[axes[2]] == 1
+        out = keys_gathered(b, self, self.input_layout, asked, inputs) if one_query else None
+        if out is None and entries[3:] == wanted:
             return None
-        out = b.emit(self, *inputs)
-        out.in_strategy = (*entries[:3], *wanted)
+        if out is None:
+            out = b.emit(self, *inputs)
+            out.in_strategy = asked.in_strategy
         return [b.emit(TupleGetItem(i), out) for i in range(2)]
 
     samples: ClassVar[Any] = (

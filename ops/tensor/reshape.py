@@ -12,6 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import TensorType
 from mspc.ops.arguments import axes_in, int_of, ints_of, split_call
+from mspc.ops.control.constraint import constrained
 from mspc.ops.op import ArrayBackend, Asked, Names, Op, Placement, sample
 from mspc.sharding.rules import reshape_rule
 
@@ -48,8 +49,15 @@ class Reshape(Op):
     def rule(self, x: TensorType) -> str:
         return reshape_rule(x.shape, self.resolved(x.shape))
 
-    def strategy_mistake(self, asked: Asked) -> str:
-        return "it takes no strategy: its layout follows from the operators around it"
+    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        """A strategy says how the operand is sharded; the result's layout follows from it and the operators around."""
+        if asked.in_strategy is None:
+            return None
+        if len(asked.in_strategy) != 1 or asked.out_strategy is not None:
+            raise MspcError(f"{self.name}: a strategy says how input 0 is cut, and nothing else")
+        entry, (x,) = asked.in_strategy[0], inputs
+        scalar = not x.shape and entry == (1,)
+        return (b.emit(self, constrained(b, x, () if scalar else entry)),)
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return (b.emit(Reshape(x.shape), dout),)

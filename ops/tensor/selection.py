@@ -18,12 +18,12 @@ from mspc.ops.cuda.index import add_along
 from mspc.ops.cuda.move import Move, move, put_values, strides_of
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.nn.norm import items
-from mspc.ops.op import ArrayBackend, Asked, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, Asked, NotDifferentiable, Op, Placement, sample
 from mspc.ops.tensor.broadcast import kept_shape
-from mspc.ops.tensor.embedding import require_integer
+from mspc.ops.tensor.embedding import cut_along, local_places, require_integer
 from mspc.ops.tensor.extremum_in_parts import best_of_parts, parts_of, reshaped
 from mspc.ops.tensor.reshape import Reshape
-from mspc.sharding.rules import factor_names
+from mspc.sharding.rules import factor_names, sized
 
 Gradients = Sequence[Value | None]
 _INTEGER = NotDifferentiable("its result is an integer")
@@ -212,9 +212,15 @@ class TopK(Op):
 
 
 class GatherD(Op):
-    """out[..., j, ...] = x[..., index[..., j, ...], ...] along `dim`. `GatherD()(x, dim, index)`."""
+    """out[..., j, ...] = x[..., index[..., j, ...], ...] along `dim`. `GatherD()(x, dim, index)`.
+
+    offset, total: where this rank's part of `dim` begins and the size of all of it, total 0 where it is whole.
+    """
 
     dim: int = 0
+    offset: int = 0
+    total: int = 0
+    omitted: ClassVar[tuple[str, ...]] = ("offset", "total")
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     samples: ClassVar[Any] = (
         sample((8, 16), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, dim=1),
@@ -235,7 +241,7 @@ class GatherD(Op):
         return {1: types[0].shape[axis_in(self.name, self.dim, len(types[0].shape))]}
 
     def rule(self, x: TensorType, index: TensorType) -> str:
-        names, axis = along(self.name, len(x.shape), self.dim)
+        names, axis = factor_names(len(x.shape)), axis_in(self.name, self.dim, len(x.shape))
         chosen = [*names[:axis], factor_names(1, len(names))[0] + "!", *names[axis + 1 :]]
         return f"{' '.join(names)}, {' '.join(chosen)} -> {' '.join(chosen)}"
 
@@ -243,12 +249,23 @@ class GatherD(Op):
         axis = axis_in(self.name, self.dim, len(x.shape))
         return b.emit(GatherDGrad(axis, x.shape[axis]), index, dout), None
 
+    def localize(self, placement: Placement) -> Op:
+        axis = axis_in(self.name, self.dim, len(placement.in_types[0].shape))
+        part = cut_along(placement, 0, axis)
+        return self if part is None else replace(self, offset=part, total=placement.in_types[0].shape[axis])
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.take_along_axis(inputs[0], inputs[1], axis=self.dim)
+        x, index = inputs
+        if not self.total:
+            return be.xp.take_along_axis(x, index, axis=self.dim)
+        places, inside = local_places(be.xp, index, self.offset, x.shape[self.dim], self.total)
+        return be.xp.take_along_axis(x, places, axis=self.dim) * inside
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         x, index = inputs
         axis = self.dim % x.ndim
+        if self.total:
+            return None
         size, count, inner = x.shape[axis], index.shape[axis], math.prod(x.shape[axis + 1 :])
         text = (
             f"[&] {{ long long id = (long long)ids[at]; if (id < 0) id += {size}; return id < 0 || id >= {size} ? "
@@ -260,10 +277,13 @@ class GatherD(Op):
 
 
 class GatherDGrad(Op):
-    """Zeros of size `size` along `dim` plus dout at index: the transpose of GatherD."""
+    """Zeros of size `size` along `dim` plus dout at index: the transpose of GatherD. offset, total: as there."""
 
     dim: int = 0
     size: int = 1
+    offset: int = 0
+    total: int = 0
+    omitted: ClassVar[tuple[str, ...]] = ("offset", "total")
     linear_in: ClassVar[tuple[int, ...]] = (1,)
     samples: ClassVar[Any] = (
         sample((8, 4), (8, 4), dtypes=("Int32", "Float64"), low=0, high=16, dim=1, size=16),
@@ -274,7 +294,7 @@ class GatherDGrad(Op):
 
     def rule(self, index: TensorType, dout: TensorType) -> str:
         names, axis = along(self.name, len(dout.shape), self.dim)
-        out = [*names[:axis], f"{factor_names(1, len(names))[0]}={self.size}!", *names[axis + 1 :]]
+        out = [*names[:axis], sized(factor_names(1, len(names))[0], self.size), *names[axis + 1 :]]
         return f"{' '.join(names)}, {' '.join(names)} -> {' '.join(out)}"
 
     def result_dtype(self, *types: TensorType) -> DType:
@@ -287,6 +307,9 @@ class GatherDGrad(Op):
         xp = be.xp
         index, dout = inputs
         axis = self.dim % dout.ndim
+        if self.total:
+            index, inside = local_places(xp, index, self.offset, self.size, self.total)
+            dout = dout * inside
         out = xp.zeros((*dout.shape[:axis], self.size, *dout.shape[axis + 1 :]), dout.dtype)
         grid = [
             xp.arange(n).reshape((-1,) + (1,) * (dout.ndim - d - 1)) if d != axis else index
@@ -298,8 +321,18 @@ class GatherDGrad(Op):
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         index, dout = inputs
         axis = self.dim % dout.ndim
+        if self.total:
+            return None
         outer, inner = math.prod(dout.shape[:axis]), math.prod(dout.shape[axis + 1 :])
         return add_along(device, "gather_along_gradient", outer, self.size, dout.shape[axis], inner, index, dout, out)
+
+    def localize(self, placement: Placement) -> Op:
+        axis = axis_in(self.name, self.dim, len(placement.in_types[1].shape))
+        layout, shape = placement.out_layouts[0], placement.out_types[0].shape
+        if not layout.dims[axis]:
+            return self
+        here = layout.slices_for(placement.rank, shape)[axis]
+        return replace(self, size=here.stop - here.start, offset=here.start, total=self.size)
 
 
 class ReverseV2(Op):

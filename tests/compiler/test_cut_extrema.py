@@ -36,14 +36,19 @@ NETWORKS = {
     "the mean of all integers": (
         "P.ReduceMean(True).shard(((8, 1),))", "self.op(ops.cast(x * self.w, ms.int64))", FORWARD,
     ),
+    "a reshape of what is cut": (
+        "P.Reshape().shard(((2, 4),))", "self.op(self.w, (32, 16)) * ops.reshape(x, (32, 16))", GRADIENT,
+    ),
     "a lookup by an offset": (
         "P.EmbeddingLookup().shard(((4, 1), (1, 1)))",
         "self.op(self.w * x, Tensor(np.array([[5, 17], [6, 30]]), ms.int32), 5)", GRADIENT,
     ),
 }  # fmt: skip
 REFUSED = {
-    "P.Reshape().shard(((2, 4),))|self.op(x, (16, 32))":
-        "Reshape 'op': it takes no strategy: its layout follows from the operators around it",
+    "P.Reshape().shard(((2, 4),), ((8, 1),))|self.op(x, (16, 32))":
+        "Reshape: a strategy says how input 0 is cut, and nothing else",
+    "P.Reshape().shard(((2, 3),))|self.op(x, (32, 16))":
+        "ShardingConstraint 'op': dimension 1 of input 0 is 32, which 3 does not divide",
     "P.StridedSlice(ellipsis_mask=1).shard(((2, 4),))|self.op(x, (0, 0), (16, 32), (1, 1))":
         "StridedSlice 'op': it takes no strategy with an ellipsis_mask: name every dimension",
     'P.ReLU().shard((layout("dp", "mp"),), (layout("dp", "mp"),))|self.op(x)':

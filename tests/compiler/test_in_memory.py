@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,6 +73,14 @@ def test_a_parameter_that_replicas_share_names_the_group_that_gathers_it(
     mesh, cuts, shape, _, _, group = step.parameter_layout_dict["w"]
     assert (mesh, cuts, shape) == ([4, 2], [-1, 0], [16, 4])
     assert group == (group_name(group_of) if group_of else "")
+
+
+def test_strategies_are_written_where_the_script_wants_them(tmp_path: Path) -> None:
+    file = tmp_path / "strategies.ckpt"
+    assert Network(None).parameter_layout_dict == {}
+    compiled(((2, 2), (2, 2)), strategy_ckpt_save_file=str(file))
+    assert list(ms.build_searched_strategy(str(file))) == ["w"]
+    assert [path.name for path in tmp_path.iterdir()] == ["strategies.ckpt"]
 
 
 def test_nothing_is_run_and_nothing_is_said_of_ranks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,6 +95,14 @@ REASONS = {
     "groups of rows or sequences: tests/ops hold each against its own operator":
         """ops.FlashAttentionVarlen ops.FlashAttentionVarlenGrad ops.GroupedMatmul ops.GroupedOuter
         ops.GroupedProduct ops.GroupedRows ops.GroupedSums""",
+    "numbers of few bits, and products with them: tests/ops/test_quantised.py":
+        """ops.AntiQuant ops.Dequant ops.FFN ops.FFNExt ops.FakeQuantPerChannel ops.FakeQuantPerChannelGrad
+        ops.FakeQuantPerLayer ops.FakeQuantPerLayerGrad ops.Quant ops.QuantBatchMatmul ops.QuantV2 ops.WeightAntiQuant
+        ops.WeightQuantBatchMatmul""",
+    "what serving networks keep of sequences, and the way to experts: tests/ops/test_serving.py":
+        """ops.KVCacheScatterUpdate ops.MoeComputeExpertTokens ops.MoeFinalizeRouting ops.MoeGatingTopKSoftmax
+        ops.MoeInitRouting ops.PagedAttention ops.PagedAttentionMask ops.ReshapeAndCache ops.RotaryPositionEmbedding""",
+    "x * sigmoid(1.702 x): tests/oracle/test_counterparts.py": "ops.FastGeLU",
     "a step of BatchNorm on a rank":
         "ops.BatchNormApply ops.BatchNormGradInput ops.BatchNormGradSums ops.ChannelMean ops.ChannelVariance",
     "a module of optimizers: tests/oracle/test_optimizer_steps.py": "mint.optim",

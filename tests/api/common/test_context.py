@@ -61,6 +61,15 @@ def test_full_batch_and_dataset_strategy_agree():
     assert freeze().dataset_strategy == (NamedLayout((2, 4), ("a", "b"), (1, -1)),) * 2
 
 
+def test_what_is_not_said_of_comm_fusion_is_read_as_its_default():
+    auto = {"mode": "auto", "config": None}
+    whole = {"openstate": True, "allreduce": auto, "allgather": auto, "reducescatter": auto}
+    assert ms.get_auto_parallel_context("comm_fusion") == whole
+    sized = {"mode": "size", "config": 3}
+    ms.set_auto_parallel_context(comm_fusion={"allreduce": sized})
+    assert ms.get_auto_parallel_context("comm_fusion") == whole | {"allreduce": sized}
+
+
 def test_older_names_of_the_search_mode():
     ms.set_auto_parallel_context(auto_parallel_search_mode="dynamic_programming")
     assert freeze().search_mode == "dynamic_programming"

@@ -69,6 +69,22 @@ def fed(losses: Any) -> list[float]:
     return [float(args[0].value[0, 0]) for _, args in losses.calls]
 
 
+class Tensors:
+    """A data set of one column that hands out its tensors alone."""
+
+    def get_dataset_size(self) -> int:
+        return 2
+
+    def create_tuple_iterator(self, num_epochs: int = -1) -> Iterator[Tensor]:
+        return iter([Tensor(np.ones((2, 2), np.float32))] * 2)
+
+
+def test_a_row_may_be_a_tensor_alone() -> None:
+    told, net = Told(), nn.TrainOneStepCell(Net(), nn.SGD(Net().trainable_params(), 0.1))
+    Model(net).train(1, Tensors(), told, dataset_sink_mode=False)
+    assert "train_step_end 1.2" in told.seen
+
+
 def test_callbacks_are_told_of_every_step() -> None:
     told = Told()
     model().train(2, data(2), told)

@@ -1,0 +1,55 @@
+"""Attention whose keys and values are cut along the sequence equals one device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mspc.commands.compile import CompileOptions
+from mspc.commands.verify import verify_target
+from mspc.ir.diagnostics import MspcError
+from tests.compiler.test_operator_strategies import HEAD, compiled
+
+NETWORK = """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor{shape}, "w")
+        self.op = {made}
+    def construct(self, x):
+        return self.op(x, x * self.w, self.w{more})[{result}]
+{call}(tensor{shape})
+"""
+FLASH = 'P.FlashAttentionScore(4, 1.0, 0.5, input_layout="{}", sparse_mode={}).add_prim_attr("{}", {}).shard({})'
+GRADIENT = "C.GradOperation(get_all=True)(Net())"
+BSH, BNSD = "((2, 2, 2),) * 3", "((1, 2, 4, 1),) * 3"
+NETWORKS = {
+    "a ring": (FLASH.format("BSH", 0, "enable_ring_attention", True, BSH), (4, 8, 16), "", 3, GRADIENT),
+    "causal": (FLASH.format("BNSD", 2, "enable_flash_sp", True, BNSD), (2, 4, 8, 2), "", 3, GRADIENT),
+    "by Layouts": (
+        FLASH.format("BSH", 2, "enable_flash_sp", True, '(layout("dp", "sp", "mp"),) * 3'), (4, 8, 16), "", 3, GRADIENT,
+    ),
+    "serving": (
+        'P.FusedInferAttentionScore(4, 0.5).shard(((2, 1, 2), (2, 2, 2), (2, 2, 2)))', (4, 8, 16), "", 0, "Net()",
+    ),
+}  # fmt: skip
+
+
+def text_of(name: str) -> str:
+    made, shape, more, result, call = NETWORKS[name]
+    text = NETWORK.format(made=made, shape=shape, more=more, result=result, call=call)
+    return text.replace("self.op(x, ", "self.op(x[:, :1], ") if name == "serving" else text
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_sequences_in_parts_equal_one_device(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "net.py"
+    script.write_text(HEAD + text_of(name))
+    verify_target(str(script), CompileOptions(), seed=1)
+
+
+def test_without_the_attribute_the_sequence_stays_whole(tmp_path: Path) -> None:
+    with pytest.raises(MspcError) as caught:
+        compiled(tmp_path, text_of("a ring").replace("enable_ring_attention\", True", "enable_ring_attention\", False"))
+    assert "dimension 1 of input 1 must stay whole, but the strategy cuts it 2 ways" in str(caught.value)
