@@ -10,6 +10,8 @@ from mspc.api.common.tensor import Tensor
 
 _cell_graph_executor = CellGraphExecutor()
 _CellGraphExecutor = CellGraphExecutor
+_executor, _Executor = _cell_graph_executor, CellGraphExecutor
+"""Their names in MindSpore 1."""
 from_numpy = Tensor.from_numpy
 ms_function = jit
 

@@ -1,5 +1,6 @@
 # Made by `make goldens`.
 from mspc import *
+from mindspore import _extends as _extends
 from mindspore import amp as amp
 from mindspore import common as common
 from mindspore import communication as communication

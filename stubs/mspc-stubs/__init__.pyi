@@ -113,6 +113,7 @@ from mspc.api.common.dtype import uint32 as uint32
 from mspc.api.common.dtype import uint64 as uint64
 from mspc.api.common.dtype import uint8 as uint8
 from mspc.api.common.gradient import value_and_grad as value_and_grad
+from mspc import _extends as _extends
 from mspc import amp as amp
 from mspc import common as common
 from mspc import communication as communication
