@@ -263,11 +263,14 @@ def check_type_name(arg_name: str, arg_type: Any, valid_types: Any, prim_name: A
 def check_subclass(arg_name: str, type_: Any, template_types: Any, prim_name: Any = None, *_: Any) -> Any:
     """A type, or an element type, that must be one of some or a kind of one."""
     kinds = template_types if isinstance(template_types, (tuple, list)) else [template_types]
-    if not any(type_ == kind or (isinstance(kind, type) and isinstance(type_, type) and issubclass(type_, kind))
-               for kind in kinds):  # fmt: skip
+    if not any(type_ == kind or (isinstance(kind, type) and _is_kind(type_, kind)) for kind in kinds):
         known = ", ".join(str(getattr(kind, "__name__", kind)) for kind in kinds)
         raise ApiTypeError(f"{_subject(arg_name, prim_name)} must be a kind of {known}, but got {type_}")
     return type_
+
+
+def _is_kind(type_: Any, kind: type) -> bool:
+    return issubclass(type_, kind) if isinstance(type_, type) else isinstance(type_, kind)
 
 
 def check_str_by_regular(target: Any, reg: Any = None, flag: Any = re.ASCII, prim_name: Any = None) -> bool:

@@ -48,6 +48,7 @@ OTHER_NAMES: dict[str, str] = {
     "nn.layer.conv": "api.nn",
     "nn.layer.embedding": "api.nn.basic",
     "nn.layer.image": "api.nn.image",
+    "nn.layer.math": "api.nn.array_layers",
     "nn.layer.normalization": "api.nn",
     "nn.layer.padding": "api.nn.padding",
     "nn.layer.pooling": "api.nn",

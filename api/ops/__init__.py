@@ -31,9 +31,11 @@ _ELSEWHERE = {
     "make_range": "mspc.api.ops.composed",
     "add_flags": "mspc.api.ops.composed",
     "identity": "mspc.api.ops.composed",
+    "barrier": "mspc.api.mint.distributed",
     **dict.fromkeys((
-        "ControlDepend", "DropoutExt", "FloatStatus", "NPUAllocFloatStatus", "NPUClearFloatStatus",
-        "NPUClearFloatStatusV2", "NPUGetFloatStatus", "NPUGetFloatStatusV2", "Partial",
+        "ControlDepend", "DropoutExt", "FloatStatus", "HistogramSummary", "ImageSummary", "InvertPermutation",
+        "NPUAllocFloatStatus", "NPUClearFloatStatus", "NPUClearFloatStatusV2", "NPUGetFloatStatus",
+        "NPUGetFloatStatusV2", "Partial", "ScalarSummary", "TensorSummary",
     ), "mspc.api.ops.composed"),
 }
 _FUNCTIONS = "mspc.api.ops.function"

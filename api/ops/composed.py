@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.errors import ApiTypeError
+from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.setting import place_of_caller, say_once
 from mspc.ir.types import FLOAT32
 from mspc.ops.arguments import describe
@@ -134,3 +134,46 @@ def add_flags(fn: Any = None, **flags: Any) -> Any:
         raise ApiTypeError(f"add_flags takes a Cell or a function, not {describe(fn)}")
     say_once("add_flags", f"{place_of_caller()}add_flags() changes nothing here: flags of functions are not read")
     return fn
+
+
+class _Summary:
+    """Notes a value for a summary of the training. Nothing is written, which is said. Called as `(name, value)`."""
+
+    def __init__(self) -> None:
+        say_once(
+            "summaries",
+            f"{place_of_caller()}{type(self).__name__} changes nothing here: no summary is written; callbacks see the "
+            "loss, and ops.TensorDump writes tensors",
+        )
+
+    def __call__(self, name: str, value: Any) -> None:
+        return None
+
+
+class ScalarSummary(_Summary):
+    """Notes a number."""
+
+
+class TensorSummary(_Summary):
+    """Notes a tensor."""
+
+
+class ImageSummary(_Summary):
+    """Notes images."""
+
+
+class HistogramSummary(_Summary):
+    """Notes how values are distributed."""
+
+
+class InvertPermutation:
+    """Where each number of a permutation stands in it, a tuple. Called with a tuple known when the network is compiled.
+
+    Raises:
+        ValueError: it is no permutation.
+    """
+
+    def __call__(self, order: Any) -> tuple[int, ...]:
+        if sorted(order) != list(range(len(order))):
+            raise ApiValueError(f"InvertPermutation: {tuple(order)} is no permutation of 0 to {len(order) - 1}")
+        return tuple([list(order).index(place) for place in range(len(order))])

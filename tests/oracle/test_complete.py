@@ -9,7 +9,8 @@ from tests.oracle.test_judges import CASES
 
 REASONS = {
     "ranks talk to each other, or say how a network is split: tests of collectives and of sharding hold them":
-        """ops.AllGather ops.AllReduce ops.AlltoAll ops.Barrier ops.Broadcast ops.Exchange ops.NeighborExchange
+        """ops.AllGather ops.AllReduce ops.AlltoAll ops.barrier ops.Barrier ops.Broadcast ops.Exchange
+        ops.NeighborExchange
         ops.NeighborExchangeV2 ops.GetNext ops.Receive ops.Redistribute ops.ReduceScatter ops.Regroup ops.Send
         ops.ShardingConstraint ops.LocalSlice
         ops.PasteSlices ops.reshard ops._VirtualDataset ops.ReduceOp ops.AlltoAllV ops.CollectiveGather
@@ -21,7 +22,8 @@ REASONS = {
         ops.Print ops.ControlDepend ops.Partial ops._constexpr ops.add_flags ops.identity ops.make_range""",
     "made of operators that are judged: tests/api/common/test_small_names.py":
         """ops.DropoutExt ops.FloatStatus ops.NPUAllocFloatStatus ops.NPUClearFloatStatus ops.NPUClearFloatStatusV2
-        ops.NPUGetFloatStatus ops.NPUGetFloatStatusV2 ops.clip_by_norm ops.tensor_dot""",
+        ops.NPUGetFloatStatus ops.NPUGetFloatStatusV2 ops.clip_by_norm ops.tensor_dot ops.InvertPermutation
+        ops.HistogramSummary ops.ImageSummary ops.ScalarSummary ops.TensorSummary""",
     "it serves trained networks: tests/oracle/test_counterparts.py judges it on its samples":
         "ops.FusedInferAttentionScore ops.IncreFlashAttention ops.PromptFlashAttention",
     "known at compile time":

@@ -5,7 +5,10 @@ from mspc.api.ops.composed import ControlDepend as ControlDepend
 from mspc.api.ops.composed import DropoutExt as DropoutExt
 from mspc.api.ops.composed import FloatStatus as FloatStatus
 from mspc.api.common.gradient import GradOperation as GradOperation
+from mspc.api.ops.composed import HistogramSummary as HistogramSummary
 from mspc.api.ops.hyper_map import HyperMap as HyperMap
+from mspc.api.ops.composed import ImageSummary as ImageSummary
+from mspc.api.ops.composed import InvertPermutation as InvertPermutation
 from mspc.api.ops.hyper_map import Map as Map
 from mspc.api.ops.morphing import Morph as Morph
 from mspc.api.ops.multitype import MultitypeFuncGraph as MultitypeFuncGraph
@@ -16,6 +19,8 @@ from mspc.api.ops.composed import NPUGetFloatStatus as NPUGetFloatStatus
 from mspc.api.ops.composed import NPUGetFloatStatusV2 as NPUGetFloatStatusV2
 from mspc.api.ops.composed import Partial as Partial
 from mspc.api.communication.group import ReduceOp as ReduceOp
+from mspc.api.ops.composed import ScalarSummary as ScalarSummary
+from mspc.api.ops.composed import TensorSummary as TensorSummary
 from mspc.api.nn.virtual_dataset import _VirtualDataset as _VirtualDataset
 from mspc.api.ops.compile_time import _constexpr as _constexpr
 from mspc.api.ops.compile_time import _primexpr as _primexpr
@@ -38,6 +43,7 @@ from mspc.api.ops.function.order_func import argsort as argsort
 from mspc.api.ops.function.pool_func import avg_pool1d as avg_pool1d
 from mspc.api.ops.function.pool_func import avg_pool2d as avg_pool2d
 from mspc.api.ops.function.pool_func import avg_pool3d as avg_pool3d
+from mspc.api.mint.distributed import barrier as barrier
 from mspc.api.ops.function.conv_func import batch_norm as batch_norm
 from mspc.api.ops.function.image_func import batch_to_space_nd as batch_to_space_nd
 from mspc.api.ops.function.random_func import bernoulli as bernoulli

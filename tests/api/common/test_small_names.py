@@ -93,3 +93,72 @@ def test_modules_of_training_steps() -> None:
     assert TrainOneStepWithLossScaleCell is nn.TrainOneStepWithLossScaleCell
     near(ops.HyperMap(ops.partial(_grad_scale, Tensor(2.0, ms.float32)))((X,))[0], X.asnumpy() / 2)
     near(ops.HyperMap(_grad_overflow)((X,))[0], [0.0])
+
+
+def test_kinds_of_element_types() -> None:
+    from mspc.common import dtype as mstype
+
+    assert isinstance(X.dtype, mstype.Float)
+    assert not isinstance(X.dtype, mstype.Int)
+    assert isinstance(ms.bool_, mstype.Bool)
+    assert isinstance(ms.uint8, (mstype.UInt, mstype.Complex))
+    assert isinstance(ms.complex64, mstype.number)
+    assert [mstype.get_py_obj_dtype(value) for value in (1, X, ms.int8, bool)] == [
+        ms.int64, ms.float32, ms.int8, ms.bool_,
+    ]  # fmt: skip
+    assert ms.is_tensor(X)
+    assert ms.mutable(X) is X
+
+
+def test_seeds_of_operators() -> None:
+    from mspc.common.seed import _get_graph_seed
+
+    assert _get_graph_seed(0, "Dropout") == (0, 0)
+    assert _get_graph_seed(3, "Dropout")[1] == 3
+
+
+def test_rows_of_a_tensor_have_a_kind() -> None:
+    scale = ops.MultitypeFuncGraph("scale")
+    scale.register("Tensor", "Tensor")(lambda s, grad: "tensor")
+    scale.register("Tensor", "RowTensor")(lambda s, grad: "rows")
+    assert scale(X, X) == "tensor"
+    assert scale(X, ms.RowTensor(X, X, (4, 2))) == "rows"
+
+
+def said(call: object, capsys: pytest.CaptureFixture[str]) -> str:
+    from mspc.api import state
+
+    before = state.swap(state.Session())
+    try:
+        call()  # type: ignore[operator]
+    finally:
+        state.swap(before)
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: ops.Reshape().add_prim_attr("skip_redistribution", True),
+            "skip_redistribution=True changes nothing here: tensors are redistributed where layouts differ",
+        ),
+        (lambda: ops.ReLU().add_pipeline_stage(1), "stage=1 changes nothing here: a network is one stage"),
+        (
+            lambda: setattr(nn.ReLU(), "pipeline_stage", 2),
+            "Cell.pipeline_stage = 2 changes nothing here: there is one pipeline stage",
+        ),
+        (lambda: ops.ScalarSummary()("loss", X), "ScalarSummary changes nothing here: no summary is written"),
+        (lambda: ops.ControlDepend(), "ControlDepend changes nothing here: updates happen in the order of the script"),
+        (lambda: ms.mutable((1, 2)), "mutable() changes nothing here: another number, or another length"),
+        (lambda: ops.add_flags(lambda x: x, core=True), "add_flags() changes nothing here: flags of functions"),
+    ],
+)
+def test_what_changes_nothing_says_so(call: object, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in said(call, capsys)
+
+
+def test_places_in_a_permutation() -> None:
+    assert ops.InvertPermutation()((2, 0, 1)) == (1, 2, 0)
+    with pytest.raises(MspcError, match=r"InvertPermutation: \(0, 2\) is no permutation of 0 to 1"):
+        ops.InvertPermutation()((0, 2))

@@ -165,7 +165,7 @@ def functions() -> list[str]:
     """Every lower-case name of ops that is a function over operators."""
     elsewhere = {
         "grad", "value_and_grad", "reshard", "partial", "functional", "constexpr", "make_range", "add_flags",
-        "identity",
+        "identity", "barrier",
     }  # fmt: skip
     return [name for name in dir(ops) if name[0].islower() and name not in elsewhere]
 
