@@ -127,6 +127,7 @@ from mspc import device as device
 from mspc import dtype as dtype
 from mspc import mint as mint
 from mspc import nn as nn
+from mspc import numpy as numpy
 from mspc import ops as ops
 from mspc import parallel as parallel
 from mspc import runtime as runtime
