@@ -100,9 +100,10 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) ->
 def linspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None, axis: int = 0
 ) -> Any:
-    """`num` numbers from start to stop, Float32; and how far they are apart, with retstep."""
+    """`num` numbers from start to stop, Float32; and how far they are apart, with retstep. start and stop are numbers,
+    so that axis has no choice."""
     count = spaced("linspace", (start, stop), num)
-    found = made_line("linspace", line(start, stop, count, endpoint), dtype)
+    found = made_line(line(start, stop, count, endpoint), dtype)
     if retstep:
         return found, made_of("linspace", (stop - start) / max(count - 1 if endpoint else count, 1))
     return found
@@ -111,16 +112,16 @@ def linspace(
 def logspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0
 ) -> Any:
-    """Powers of base with exponents from start to stop."""
-    return made_line("logspace", base ** line(start, stop, spaced("logspace", (start, stop), num), endpoint), dtype)
+    """Powers of base with exponents from start to stop, numbers, so that axis has no choice."""
+    return made_line(base ** line(start, stop, spaced("logspace", (start, stop), num), endpoint), dtype)
 
 
 def geomspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0
 ) -> Any:
-    """Numbers from start to stop, each the same factor of the one before."""
+    """Numbers from start to stop, each the same factor of the one before; axis has no choice."""
     exponents = line(0.0, 1.0, spaced("geomspace", (start, stop), num), endpoint)
-    return made_line("geomspace", start * (stop / start) ** exponents, dtype)
+    return made_line(start * (stop / start) ** exponents, dtype)
 
 
 def eye(N: int, M: Any = None, k: int = 0, dtype: Any = FLOAT32) -> Any:

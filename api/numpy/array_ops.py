@@ -269,7 +269,8 @@ def pad(
     arr: Any, pad_width: Any, mode: str = "constant", stat_length: Any = None, constant_values: Any = 0,
     end_values: Any = 0, reflect_type: str = "even",
 ) -> Any:  # fmt: skip
-    """More elements around: a number, or for mode "edge", "reflect", "symmetric" and "wrap" those that are there."""
+    """More elements around: a number, or for mode "edge", "reflect", "symmetric" and "wrap" those that are there. The
+    modes that stat_length, end_values and reflect_type belong to are refused."""
     widths = padded_widths("pad", pad_width, len(arr.shape))
     if mode == "constant":
         flat = []

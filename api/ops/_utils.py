@@ -32,7 +32,7 @@ def get_concat_offset(
     x_shp: Sequence[Sequence[int]], x_type: Any, axis: int, prim_name: str
 ) -> tuple[list[int], int, int]:
     """Where each of some tensors begins when they stand one after another along `axis`, how long that dimension is, and
-    its number.
+    its number, whatever x_type.
 
     Raises:
         ValueError: their shapes differ elsewhere.

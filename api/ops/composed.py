@@ -71,7 +71,7 @@ class NPUClearFloatStatusV2(_StatusWord):
 
 class ControlDepend:
     """MindSpore 1's order between two operators whose results are known by name; their order is that of the script
-    here, which is said. Called as `ControlDepend()(before, behind)`.
+    here, which is said. Called as `ControlDepend()(src, dst)`, src ahead of dst.
 
     Raises:
         TypeError: depend_mode is no integer.
@@ -101,7 +101,7 @@ class DropoutExt:
         self.in_strategy: Any = None
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> DropoutExt:
-        """Say how x is cut, and return the operator."""
+        """Say how x is cut, and return the operator; out_strategy follows from that."""
         self.in_strategy = in_strategy
         return self
 

@@ -98,7 +98,7 @@ def line(start: float, stop: float, num: int, endpoint: bool) -> np.ndarray:
     return np.linspace(start, stop, num, endpoint=endpoint)
 
 
-def made_line(name: str, values: np.ndarray, dtype: Any) -> Tensor:
+def made_line(values: np.ndarray, dtype: Any) -> Tensor:
     """They as a tensor, Float32 unless `dtype` is given."""
     return Tensor(values.astype((FLOAT32 if dtype is None else dtype_of(dtype)).numpy))
 

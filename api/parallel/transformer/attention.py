@@ -45,7 +45,8 @@ class MultiHeadAttention(Cell):
     [batch, src_seq_length, hidden_size], by several heads, and a linear layer behind it.
 
     Called with attention_mask [batch, tgt_seq_length, src_seq_length], 1 where one may look, or None. Returns the
-    output and the (key, value) of every head. batch_size is taken and not needed. use_past: only False.
+    output and the (key, value) of every head. batch_size is taken and not needed. use_past: only False, so that
+    key_past, value_past and batch_valid_length are not read.
     """
 
     def __init__(

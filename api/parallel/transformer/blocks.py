@@ -73,7 +73,8 @@ class TransformerEncoderLayer(_Layer):
     added to what the norm read, or with post_layernorm_residual to what it gave.
 
     Called with input_mask [batch, seq_length, seq_length], 1 where one may look. Returns the output and the keys and
-    values. compute_dtype, which MindSpore fixes at Float16, is the element type of products.
+    values. compute_dtype, which MindSpore fixes at Float16, is the element type of products. init_reset and
+    batch_valid_length belong to use_past, which is refused.
     """
 
     def __init__(
@@ -95,7 +96,8 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """A layer that also attends to what an encoder made; see `TransformerEncoderLayer`."""
+    """A layer that also attends to what an encoder made; see `TransformerEncoderLayer`, also of init_reset and
+    batch_valid_length."""
 
     def __init__(
         self, hidden_size: int, ffn_hidden_size: int, num_heads: int, batch_size: Any, src_seq_length: int,
@@ -145,8 +147,8 @@ class TransformerEncoder(_Stack):
     """`num_layers` layers; see `TransformerEncoderLayer`.
 
     lambda_func: called for every layer as `lambda_func(layer, layer_id=, layers=, offset=, parallel_config=)`, in the
-    place of what `parallel_config` says of recomputation. Returns the output and a tuple with each layer's keys and
-    values.
+    place of what `parallel_config` says of recomputation. init_reset and batch_valid_length are not read. Returns the
+    output and a tuple with each layer's keys and values.
     """
 
     def __init__(
@@ -180,7 +182,8 @@ class TransformerEncoder(_Stack):
 
 
 class TransformerDecoder(_Stack):
-    """`num_layers` layers; see `TransformerDecoderLayer` and `TransformerEncoder`."""
+    """`num_layers` layers; see `TransformerDecoderLayer` and `TransformerEncoder`, also of init_reset and
+    batch_valid_length."""
 
     def __init__(
         self, num_layers: int, batch_size: Any, hidden_size: int, ffn_hidden_size: int, src_seq_length: int,
@@ -216,7 +219,8 @@ class TransformerDecoder(_Stack):
 class Transformer(Cell):
     """An encoder of `encoder_layers` layers and a decoder of `decoder_layers`; either may have none.
 
-    Returns (output, the encoder's keys and values, the decoder's), None in the place of what is not there.
+    Returns (output, the encoder's keys and values, the decoder's), None in the place of what is not there. init_reset
+    and batch_valid_length are not read.
     """
 
     def __init__(

@@ -112,7 +112,8 @@ class VocabEmbedding(Cell):
 
 
 class FeedForward(Cell):
-    """Two linear layers with an activation between them, and dropout behind; only one expert."""
+    """Two linear layers with an activation between them, and dropout behind; only one expert, so that
+    expert_group_size is not read."""
 
     def __init__(
         self, hidden_size: int, ffn_hidden_size: int, dropout_rate: float, hidden_act: Any = "gelu",
