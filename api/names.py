@@ -10,6 +10,7 @@ from mspc.api.alias import home_of, public_modules
 _FROM: dict[str, tuple[str, ...]] = {
     "mspc.api.common.tensor": ("Tensor",),
     "mspc.api.common.parameter": ("Parameter", "ParameterTuple"),
+    "mspc.api.common.row_tensor": ("RowTensor",),
     "mspc.api.common.jit_config": ("JitConfig",),
     "mspc.api.common.symbol": ("Symbol",),
     "mspc.api.common.seed": ("set_seed", "get_seed"),
@@ -24,14 +25,16 @@ _FROM: dict[str, tuple[str, ...]] = {
         "bfloat16",
         "float32", "float64", "complex64", "complex128", "byte", "short", "half", "single", "double", "int_", "uint",
         "float_", "long",
-        "dtype_to_nptype", "dtype_to_pytype", "pytype_to_dtype",
+        "dtype_to_nptype", "dtype_to_pytype", "get_py_obj_dtype", "pytype_to_dtype",
     ),
     "mspc.ir.types": ("DType",),
     "mspc.ir.diagnostics": ("MspcError",),
     "mspc.api.nn.cell": ("Cell",),
     "mspc.api.ops.compile_time": ("constexpr",),
     "mspc.api.parallel.reshard": ("reshard",),
-    "mspc.api.common.api": ("from_numpy", "tensor", "ms_function", "ms_class", "jit_class", "lazy_inline"),
+    "mspc.api.common.api": (
+        "from_numpy", "is_tensor", "mutable", "tensor", "ms_function", "ms_class", "jit_class", "lazy_inline",
+    ),
     "mspc.api.train.model": ("Model",),
     "mspc.api.train.serialization": (
         "async_ckpt_thread_status", "load_checkpoint", "load_checkpoint_async", "load_param_into_net",

@@ -298,6 +298,11 @@ SET_GRAD = table(
 )
 """The argument of `Cell.set_grad`."""
 
+STAGE = table(
+    Setting("pipeline_stage", 0, integer(0), ignored=ONE_STAGE),
+)
+"""The stage that a cell is given."""
+
 SET_INPUTS = table(
     Setting("inputs", (), ignored="shapes and element types are those of each call"),
 )

@@ -113,6 +113,7 @@ def _activations(torch: Any) -> dict[str, Counterpart]:
         },
     )  # fmt: skip
     return plain | {
+        "FastGeLU": lambda op, x: x * torch.sigmoid(1.702 * x),
         "Elu": lambda op, x: functional.elu(x, op.alpha),
         "EluExt": lambda op, x: functional.elu(x, op.alpha),
         "FastGeLU": lambda op, x: x * torch.sigmoid(1.702 * x),
@@ -181,6 +182,7 @@ def _products(torch: Any) -> dict[str, Counterpart]:
         "BiasAdd": biased,
         "Cdist": lambda op, x, y: torch.cdist(x, y, op.p),
         "MatMul": product,
+        "MatMulExt": product,
     }
 
 

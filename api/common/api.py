@@ -7,9 +7,12 @@ from typing import Any
 from mspc.api.common.executor import CellGraphExecutor
 from mspc.api.common.gradient import jit
 from mspc.api.common.tensor import Tensor
+from mspc.api.setting import place_of_caller, say_once
 
 _cell_graph_executor = CellGraphExecutor()
 _CellGraphExecutor = CellGraphExecutor
+_executor, _Executor = _cell_graph_executor, CellGraphExecutor
+"""Their names in MindSpore 1."""
 from_numpy = Tensor.from_numpy
 ms_function = jit
 
@@ -17,6 +20,22 @@ ms_function = jit
 def tensor(input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None) -> Tensor:
     """A Tensor."""
     return Tensor(input_data, dtype, shape, init)
+
+
+def mutable(input_data: Any, dynamic_len: bool = False) -> Any:
+    """What it is given: numbers and tuples that a compiled function gets are known when it is compiled, which is said
+    where they hold numbers; tensors may change from call to call in any case."""
+    if dynamic_len or not isinstance(input_data, Tensor):
+        say_once(
+            "mutable",
+            f"{place_of_caller()}mutable() changes nothing here: another number, or another length, is another graph",
+        )
+    return input_data
+
+
+def is_tensor(obj: Any) -> bool:
+    """Whether it is a Tensor."""
+    return isinstance(obj, Tensor)
 
 
 def jit_class(cls: type) -> type:

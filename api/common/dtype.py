@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.api.common.dtype_kinds import Bool, Complex, Float, Int, Number, UInt  # noqa: F401  # for scripts
 from mspc.ir import types
 from mspc.ir.types import DType
 
@@ -22,6 +23,8 @@ uint_type = (uint8, uint16, uint32, uint64)
 float_type = (float16, float32, float64, bfloat16)
 complex_type = (complex64, complex128)
 number_type = int_type + uint_type + float_type + complex_type
+all_types = (bool_, *number_type)
+number, Type, type_none, string, type_type = Number, DType, type(None), str, type
 
 NAMES = (
     "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
@@ -47,6 +50,15 @@ def dtype_to_pytype(type_: DType) -> type:
     if type_.is_float:
         return float
     return int if type_.is_integer else bool
+
+
+def get_py_obj_dtype(obj: Any) -> Any:
+    """The element type of a tensor, of a Python number or type, or of a NumPy one; an element type is its own."""
+    if isinstance(obj, DType):
+        return obj
+    if hasattr(obj, "dtype") and not isinstance(obj, type):
+        return obj.dtype if isinstance(obj.dtype, DType) else types.dtype_of(obj.dtype)
+    return pytype_to_dtype(obj if isinstance(obj, type) else type(obj))
 
 
 def promoted_scalar(dtype: DType, scalar: Any) -> DType:

@@ -66,6 +66,15 @@ _WITHOUT_SEEDS = 1 << 32
 _BETWEEN_CALLS = 1 << 40
 
 
+def _get_graph_seed(op_seed: int, kernel_name: str) -> tuple[int, int]:
+    """(seed of the script, seed of an operator), for the two seeds of a random operator; two zeros, with which it draws
+    numbers of its own, where `op_seed` is 0."""
+    if not op_seed:
+        return 0, 0
+    seed = state.current().seed
+    return DEFAULT_SEED if seed is None else seed, op_seed
+
+
 def eager_seeds() -> tuple[int, int]:
     """The seeds of a call outside of a network that was given none."""
     session = state.current()

@@ -18,7 +18,7 @@ from mspc.api.context import PYNATIVE_MODE, get_context
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.ops.primitive import Primitive, check_strategy
 from mspc.api.setting import checked
-from mspc.api.settings import COMM_FUSION, RECOMPUTE, SET_GRAD, SET_INPUTS
+from mspc.api.settings import COMM_FUSION, RECOMPUTE, SET_GRAD, SET_INPUTS, STAGE
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, dtype_of
 
@@ -239,6 +239,17 @@ class Cell:
             cell.apply(fn)
         fn(self)
         return self
+
+    @property
+    def pipeline_stage(self) -> int | None:
+        """The stage of a pipeline that the script has given the cell, None before."""
+        return self.__dict__.get("_stage")
+
+    @pipeline_stage.setter
+    def pipeline_stage(self, stage: int) -> None:
+        """Says that it changes nothing but for 0. Raises TypeError for no integer, ValueError below 0."""
+        checked("Cell.pipeline_stage", STAGE, {"pipeline_stage": stage}, f"Cell.pipeline_stage = {stage}")
+        object.__setattr__(self, "_stage", stage)
 
     @property
     def cls_name(self) -> str:

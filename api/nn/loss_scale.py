@@ -12,7 +12,6 @@ from mspc.api import ops
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.nn.activation import Identity
 from mspc.api.nn.arguments import number, positive
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.wrap import TrainOneStepCell
@@ -20,7 +19,21 @@ from mspc.ir.types import FLOAT32, INT32
 
 __all__ = ["DynamicLossScaleUpdateCell", "FixedLossScaleUpdateCell", "TrainOneStepWithLossScaleCell"]
 
-__all__ = ["DynamicLossScaleUpdateCell", "FixedLossScaleUpdateCell", "TrainOneStepWithLossScaleCell"]
+
+_grad_scale = grad_scale = ops.MultitypeFuncGraph("grad_scale")
+"""Scripts map it over gradients: gradients divided by a scale."""
+_grad_overflow = grad_overflow = ops.MultitypeFuncGraph("grad_overflow")
+"""Scripts map it over gradients: 1 for a gradient that holds an infinity or a NaN, else 0."""
+
+
+@grad_scale.register("Tensor", "Tensor")
+def _scaled(scale: Any, grad: Any) -> Any:
+    return ops.cast(grad, FLOAT32) * ops.Reciprocal()(scale)
+
+
+@grad_overflow.register("Tensor")
+def _overflown(grad: Any) -> Any:
+    return ops.FloatStatus()(grad)
 
 
 def as_dtype(value: Any, dtype: Any) -> Any:
@@ -109,7 +122,7 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
             raise ApiTypeError(f"{name}: scale_sense must be a Cell or a Tensor, not {type(scale_sense).__name__}")
         self.scale_sense = Parameter(scale, "scale_sense", requires_grad=False)
         self.grad = ops.GradOperation(get_by_list=True, sens_param=True)
-        self.grad_reducer = Identity()
+        self.hyper_map = ops.HyperMap()
         self.all_finite = ops.AllFinite()
 
     def set_sense_scale(self, sens: Any) -> None:
@@ -125,7 +138,7 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
         status, scale = self.start_overflow_check(loss, self.scale_sense)
         inverse = 1.0 / scale
         sens = ops.ones_like(loss) * as_dtype(scale, loss.dtype)
-        grads = self.grad_reducer(self.grad(self.network, self.weights)(*inputs, sens))
+        grads = self.reduced(self.grad(self.network, self.weights)(*inputs, sens))
         overflow = self.process_loss_scale(self.get_overflow_status(status, grads))
         grads = [gradient * as_dtype(inverse, gradient.dtype) for gradient in grads]
         if not overflow:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-from mspc.api import ops
+from mspc.api import context, ops, state
 from mspc.api.common.parameter import ParameterTuple
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.nn.activation import Identity
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.grad_reducer import DistributedGradReducer as _Reducer
+from mspc.api.nn.virtual_dataset import VirtualDataset as _VirtualDataset  # noqa: F401  # for scripts
 from mspc.api.nn.virtual_dataset import VirtualDatasetCell as _VirtualDatasetCell  # noqa: F401  # for scripts
 from mspc.api.nn.virtual_dataset import VirtualDatasetCellTriple  # noqa: F401  # for scripts
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32
@@ -71,6 +75,10 @@ class TrainOneStepCell(Cell):
     Args:
         network: returns the loss. optimizer: its parameters are the weights that are trained.
         sens: the gradient of the loss, a number, or a Tensor of the shape of the loss.
+
+    Attributes for cells that are made of this one: `network`, `optimizer`, `weights`, `sens`, `grad`, `parallel_mode`,
+    `mean`, `degree`, and `reducer_flag`: whether ranks add up gradients, which `grad_reducer` then does. The step here
+    leaves that to the compiler, unless `grad_reducer` was replaced.
     """
 
     def __init__(self, network: Cell, optimizer: Any, sens: Any = None, return_grad: bool = False) -> None:
@@ -86,6 +94,13 @@ class TrainOneStepCell(Cell):
         self.sens = sens
         self.return_grad = return_grad
         self.grad = ops.GradOperation(get_by_list=True, sens_param=sens is not None)
+        self.parallel_mode = context.get_auto_parallel_context("parallel_mode")
+        self.mean = context.get_auto_parallel_context("gradients_mean")
+        self.degree = context.get_auto_parallel_context("device_num") or state.current().size
+        reduces = self.parallel_mode in ("data_parallel", "hybrid_parallel")
+        self.reducer_flag = reduces and state.current().initialized
+        self.grad_reducer = _Reducer(self.weights, self.mean) if self.reducer_flag else Identity()
+        self.reducer_id = id(self.grad_reducer)
 
     def construct(self, *inputs: Any) -> Any:
         loss = self.network(*inputs)
@@ -93,10 +108,20 @@ class TrainOneStepCell(Cell):
             grads = self.grad(self.network, self.weights)(*inputs)
         else:
             grads = self.grad(self.network, self.weights)(*inputs, ops.full_like(loss, self.sens))
+        grads = self.reduced(grads)
         loss = ops.depend(loss, self.optimizer(grads))
         if self.return_grad:
             return loss, grads
         return loss
+
+
+    def reduced(self, grads: Any) -> Any:
+        """The gradients, through `grad_reducer` where it was replaced."""
+        return self.grad_reducer(grads) if self.replaces_reducer else grads
+
+    @property
+    def replaces_reducer(self) -> bool:
+        return id(self.grad_reducer) != self.reducer_id
 
 
 class _TrainGradAccuStepCell(TrainOneStepCell):
@@ -225,3 +250,16 @@ def _wide(value: Any) -> Any:
 
 GradAccumulation = GradAccumulationCell
 """Its name in `mindspore.parallel.nn`."""
+
+
+def __getattr__(name: str) -> Any:
+    """MindSpore's `nn.wrap` has the cells of the files beside this one too."""
+    if name not in _BESIDE:
+        raise AttributeError(f"nn.wrap has no {name!r}")
+    return getattr(importlib.import_module("mspc.api.nn"), name)
+
+
+_BESIDE = frozenset((
+    "DistributedGradReducer", "DynamicLossScaleUpdateCell", "FixedLossScaleUpdateCell",
+    "TrainOneStepWithLossScaleCell",
+))  # fmt: skip

@@ -26,7 +26,17 @@ _ELSEWHERE = {
     "Morph": "mspc.api.ops.morphing",
     "constexpr": "mspc.api.ops.compile_time",
     "_primexpr": "mspc.api.ops.compile_time",
+    "_constexpr": "mspc.api.ops.compile_time",
     "partial": "functools",
+    "make_range": "mspc.api.ops.composed",
+    "add_flags": "mspc.api.ops.composed",
+    "identity": "mspc.api.ops.composed",
+    "barrier": "mspc.api.mint.distributed",
+    **dict.fromkeys((
+        "ControlDepend", "DropoutExt", "FloatStatus", "HistogramSummary", "ImageSummary", "InvertPermutation",
+        "NPUAllocFloatStatus", "NPUClearFloatStatus", "NPUClearFloatStatusV2", "NPUGetFloatStatus",
+        "NPUGetFloatStatusV2", "Partial", "ScalarSummary", "TensorSummary",
+    ), "mspc.api.ops.composed"),
 }
 _FUNCTIONS = "mspc.api.ops.function"
 _FUNCTION_CLASSES = {
@@ -110,5 +120,8 @@ def _python_functions() -> frozenset[str]:
     return frozenset(importlib.import_module(_FUNCTIONS).__all__)
 
 
-_SPELLINGS = {"Gelu": "GeLU", "TensorAdd": "Add", "GatherV2": "Gather", "Acos": "ACos", "ArgMax": "Argmax"}
+_SPELLINGS = {
+    "FastGelu": "FastGeLU", "Gelu": "GeLU", "TensorAdd": "Add", "GatherV2": "Gather", "Acos": "ACos",
+    "ArgMax": "Argmax",
+}  # fmt: skip
 """Older names of operators."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mspc.api.common.row_tensor import RowTensor
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError
 
@@ -19,12 +20,16 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "None": lambda value: value is None,
     "NoneType": lambda value: value is None,
     "Function": callable,
+    **dict.fromkeys(("RowTensor", "RowTensorInner"), lambda value: isinstance(value, RowTensor)),
+    **dict.fromkeys(("SparseTensor", "COOTensor", "CSRTensor", "MapTensor"), lambda _: False),
 }
+"""Those of sparse tensors fit nothing: gradients are whole tensors here."""
+
 
 
 class MultitypeFuncGraph:
     """Chooses by the kinds of its arguments among the functions registered: "Tensor", "Number", "Int", "Float", "Bool",
-    "String", "Tuple", "List", "None" or "Function" for each.
+    "String", "Tuple", "List", "None", "Function" or "RowTensor" for each.
 
     Raises:
         TypeError: a kind is none of these, or no function takes the arguments of a call.

@@ -17,6 +17,7 @@ import numpy as np
 from mspc.api.ops.compile_time import constexpr as constexpr
 from mspc.api.ops.compile_time import primexpr as _primexpr  # noqa: F401  # scripts import both from here
 from mspc.api.ops.eager import PrimitiveTypeError, PrimitiveValueError, caller, ranks_of_group, run_eagerly
+from mspc.api.setting import place_of_caller, say_once
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.text.attribute_types import fields_of
@@ -26,6 +27,12 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.op import Op
 
 Strategies = tuple[Any, ...] | None
+
+_WITHOUT_EFFECT = {
+    "skip_redistribution": "tensors are redistributed where layouts differ, and results are those of one device",
+    "stage": "a network is one stage of a pipeline",
+}
+"""Attributes that mean something to MindSpore, and why nothing here."""
 
 
 class Primitive:
@@ -103,7 +110,14 @@ class Primitive:
             message = f"{self.name}.add_prim_attr: {name} must be plain values, not {describe(value)}"
             raise PrimitiveTypeError(message, caller(), ["numbers, strings, and tuples and dicts of them"]) from None
         self.attrs[name] = kept
+        if name in _WITHOUT_EFFECT and value:
+            why = _WITHOUT_EFFECT[name]
+            say_once(f"attribute {name}", f"{place_of_caller()}{name}={value!r} changes nothing here: {why}")
         return self
+
+    def add_pipeline_stage(self, stage: int) -> Primitive:
+        """As `set_stage`."""
+        return self.set_stage(stage)
 
     def del_prim_attr(self, name: str) -> Primitive:
         self.attrs.pop(name, None)

@@ -43,6 +43,9 @@ def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: 
     if isinstance(base, Parameter) and find_method(name) is not None:
         tracer.at(frame, node)
         return TensorMethod(tracer.value(base), name)
+    if isinstance(base, Parameter) and name == "value":
+        tracer.at(frame, node)
+        return TensorMethod(tracer.value(base), "copy")
     if isinstance(base, Parameter) and name in ("T", "mT"):
         tracer.at(frame, node)
         return ATTRIBUTES[name](tracer, tracer.value(base))

@@ -14,7 +14,7 @@ from typing import Any
 from mspc.compiler.frontend.operators import reshape
 from mspc.compiler.frontend.source import assigned_names
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.values import MISSING, POISON, Frame, describe
+from mspc.compiler.frontend.values import MISSING, POISON, Frame, Undecided
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import BOOL, TensorType
 from mspc.ops.control.structural import Depend
@@ -42,7 +42,7 @@ def branch(tracer: Tracer, frame: Frame, node: ast.If, test: Value, negated: boo
     """Run both branches of an `if` with updates; False where there are none, and nothing was done.
 
     Raises:
-        MspcError: a branch returns or leaves a loop, or both leave a name with values that cannot be merged.
+        MspcError: a branch returns or leaves a loop.
     """
     nodes = tracer.builder.nodes
     start, runs = len(nodes), dict(tracer.runs)
@@ -77,7 +77,7 @@ def branch(tracer: Tracer, frame: Frame, node: ast.If, test: Value, negated: boo
     # A name whose tensor got new elements is not bound anew by the text.
     changed = {name for end in ends for name in end if end[name] is not before.get(name, MISSING)}
     for name in sorted(assigned_names(node) | changed):
-        merged = _merged(tracer, name, holds, *(end.get(name, MISSING) for end in ends))
+        merged = _merged(tracer, holds, *(end.get(name, MISSING) for end in ends))
         if merged is MISSING:
             frame.locals.pop(name, None)
         else:
@@ -85,7 +85,7 @@ def branch(tracer: Tracer, frame: Frame, node: ast.If, test: Value, negated: boo
     return True
 
 
-def _merged(tracer: Tracer, name: str, holds: Value, left: Any, right: Any) -> Any:
+def _merged(tracer: Tracer, holds: Value, left: Any, right: Any) -> Any:
     """What a name stands for behind the branches."""
     if left is MISSING or right is MISSING:
         return MISSING
@@ -94,7 +94,7 @@ def _merged(tracer: Tracer, name: str, holds: Value, left: Any, right: Any) -> A
     if left is right or _ordered(left) is _ordered(right):
         return left
     if isinstance(left, tuple | list) and isinstance(right, tuple | list) and len(left) == len(right):
-        return tuple(_merged(tracer, name, holds, a, b) for a, b in zip(left, right, strict=True))
+        return tuple(_merged(tracer, holds, a, b) for a, b in zip(left, right, strict=True))
     if not isinstance(left, Value) and not isinstance(right, Value):
         if type(left) is type(right) and left == right:
             return left
@@ -102,10 +102,7 @@ def _merged(tracer: Tracer, name: str, holds: Value, left: Any, right: Any) -> A
         one, other = tracer.value(left), tracer.value(right)
         if one.type == other.type:
             return tracer.emit(tracer.op("Select"), holds, one, other)
-    raise tracer.error(
-        f"after the 'if', '{name}' is {describe(left)} or {describe(right)}, depending on the contents of a tensor",
-        ["both branches must leave tensors of one type and shape"],
-    )
+    return Undecided(left, right)
 
 
 def _ordered(value: Any) -> Any:

@@ -261,6 +261,8 @@ def _sensitivities(tracer: Tracer, outputs: list[Value], sens: Any) -> list[Valu
     found: list[Value] = []
     for value, output in zip(given, outputs, strict=True):
         made = tracer.cast(tracer.value(value, output.tensor_type.dtype), output.tensor_type.dtype)
+        if made.shape != output.shape and made.tensor_type.size == output.tensor_type.size == 1:
+            made = tracer.emit(Reshape(shape=output.shape), made)
         if made.shape != output.shape:
             raise tracer.error(f"the sensitivity has shape {made.shape}, the result {output.shape}", kind=ValueError)
         found.append(made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import types
 from collections.abc import Mapping, Sequence
@@ -55,7 +56,8 @@ def call_class(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Any:
                 f"compiled function"
             )
         return made
-    if (issubclass(cls, tuple) and hasattr(cls, "_fields")) or dataclasses.is_dataclass(cls):
+    holds = issubclass(cls, functools.partial) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
+    if holds or dataclasses.is_dataclass(cls):
         return call_python(tracer, cls, args, kwargs, takes_tensors=True)
     return call_python(tracer, cls, args, kwargs)
 

@@ -23,7 +23,8 @@ _TRACED_OWN = tuple(
     os.path.join(_API, *place)
     for place in (
         ("nn", ""), ("mint", ""), ("ops", "function", ""), ("ops", "tensor_method"), ("ops", "hyper_map"),
-        ("parallel", "reshard"), ("communication", "comm_func"),
+        ("ops", "composed"), ("numpy", ""), ("parallel", "reshard"), ("parallel", "transformer", ""),
+        ("communication", "comm_func"),
     )
 )  # fmt: skip
 """Where functions that become part of a graph stand."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import difflib
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +67,18 @@ class TensorMethod:
 
     value: Value
     name: str
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """What a name stands for behind an `if` on the contents of a tensor whose branches left values that are no tensors
+    of one type and shape. Something may wait for it; nothing else can be done with it."""
+
+    left: Any
+    right: Any
+
+    def __str__(self) -> str:
+        return f"{describe(self.left)} or {describe(self.right)}, depending on the contents of a tensor"
 
 
 class Frame:
@@ -148,6 +161,8 @@ def describe(value: Any) -> str:
     """A short text of a value for messages, without addresses."""
     if isinstance(value, Value):
         return f"a tensor {value.type}"
+    if isinstance(value, Undecided):
+        return str(value)
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     if isinstance(value, Tensor | np.ndarray):
@@ -165,8 +180,10 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 
 def contains_tensor(value: Any) -> bool:
     """Whether a graph value stands anywhere in `value`."""
-    if isinstance(value, Value | TensorMethod):
+    if isinstance(value, Value | TensorMethod | Undecided):
         return True
+    if isinstance(value, functools.partial):
+        return contains_tensor(value.args) or contains_tensor(value.keywords)
     if isinstance(value, tuple | list):
         return any(map(contains_tensor, value))
     if isinstance(value, dict):
@@ -182,4 +199,6 @@ def tensors_in(value: Any) -> list[Value]:
         return [v for item in value for v in tensors_in(item)]
     if isinstance(value, dict):
         return [v for item in value.values() for v in tensors_in(item)]
+    if isinstance(value, Undecided):
+        return tensors_in((value.left, value.right))
     return []

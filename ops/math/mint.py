@@ -17,6 +17,7 @@ from mspc.ops.math.arithmetic import FloorMod, Mul
 from mspc.ops.math.comparison import Greater, Select
 from mspc.ops.math.elementwise import UNARY_SAMPLES, constant, scaled
 from mspc.ops.math.integer import TruncateMod
+from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.math.reduce import ReduceMax, ReduceMean, ReduceMin
 from mspc.ops.math.running import CumSum
 from mspc.ops.nn.activation import Activation, Sigmoid
@@ -133,9 +134,20 @@ class Embedding(Gather):
         return (rule.inputs[1], rule.inputs[0])
 
 
-class StackExt(Stack):
-    """The tensors side by side along a new dimension. Called as `StackExt()((a, b), dim)`."""
+class MatMulExt(MatMul):
+    """The matrix product of two matrices, or of batches of them."""
 
+    samples: ClassVar[Any] = (sample((8, 16), (16, 8)),)
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, _ = split_call(self.name, args, 2, ())
+        return (self if all(len(tensor.shape) == 2 for tensor in tensors) else BatchMatMul()), tensors
+
+
+class StackExt(Stack):
+    """The tensors side by side along a new dimension. Called as `StackExt(dim)((a, b))`, or `()((a, b), dim)`."""
+
+    arguments: ClassVar[tuple[str, ...]] = ("dim=axis",)
     samples: ClassVar[Any] = (sample((8, 16), (8, 16)), sample((8, 4), (8, 4), axis=-1))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:

@@ -302,6 +302,22 @@ class SiLUGrad(_Gradient):
         return dy * (s * (1 + x * (1 - s)))
 
 
+class FastGeLU(Activation):
+    """x * sigmoid(1.702 x)."""
+
+    function: ClassVar[Names] = "fast_gelu"
+    cuda: ClassVar[str] = "{0} * sigmoid(T(1.702) * {0})"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(SiLUGrad(), dout, b.emit(Mul(), x, b.constant(1.702, x.tensor_type.dtype))),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        return x * sigmoid(be.xp, x * 1.702)
+
+    samples: ClassVar[Any] = UNARY_SAMPLES
+
+
 class Softplus(Activation):
     """log(1 + exp(x)), without overflow."""
 

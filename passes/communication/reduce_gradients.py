@@ -1,7 +1,8 @@
 """Data parallel mode: adds every parameter's gradient over all ranks before it is used.
 
 Input:  the gradients of one rank's own batch. Output: the same with an AllReduce over all ranks behind each of them,
-and a multiplication by 1/ranks where `gradients_mean` is set. The loss stays each rank's own.
+and a multiplication by 1/ranks where `gradients_mean` is set. The loss stays each rank's own. Gradients that the script
+adds up itself, as by `nn.DistributedGradReducer`, are left to it.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from typing import ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.types import BOOL, TensorType
+from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.math.arithmetic import Mul
+from mspc.ops.op import Op
 from mspc.passes.base import Pass
 from mspc.passes.needs import WHOLE, Need
 
@@ -27,7 +31,8 @@ class ReduceGradients(Pass):
         ranks = int(graph.attrs.get("ranks", 1))
         if ranks == 1:
             return False
-        gradients = [node for node in graph.nodes if node.attrs.get("gradient_for")]
+        by_script = _reduced_by_script(graph)
+        gradients = [node for node in graph.nodes if node.attrs.get("gradient_for") and node not in by_script]
         reduced: dict[Value, Value] = {}
         nodes: list[Node] = []
         for node in graph.nodes:
@@ -38,6 +43,26 @@ class ReduceGradients(Pass):
             nodes.append(node)
         graph.nodes = nodes
         return bool(reduced)
+
+
+def _reduced_by_script(graph: Graph) -> set[Value]:
+    """What leads to updates through a collective of the script's alone. Whether an update happens at all, which may
+    depend on a gradient too, says nothing of how it is added up."""
+    into_updates: set[Value] = set()
+    into_collectives: set[Value] = set()
+    for node in reversed(graph.nodes):
+        if isinstance(node.op, Collective) and node.op.agrees:
+            into_collectives.update(node.inputs)
+            continue
+        if node in into_collectives:
+            into_collectives.update(node.inputs)
+        if (isinstance(node.op, Op) and node.op.mutates) or (node in into_updates and not _is_condition(node)):
+            into_updates.update(node.inputs)
+    return into_collectives - into_updates
+
+
+def _is_condition(node: Node) -> bool:
+    return isinstance(node.type, TensorType) and node.type.dtype == BOOL
 
 
 def _reduce(b: Builder, gradients: list[Node], ranks: int) -> dict[Value, Value]:

@@ -1,5 +1,6 @@
 # Made by `make goldens`.
 from mspc import *
+from mindspore import _extends as _extends
 from mindspore import amp as amp
 from mindspore import common as common
 from mindspore import communication as communication
@@ -9,6 +10,7 @@ from mindspore import device as device
 from mindspore import dtype as dtype
 from mindspore import mint as mint
 from mindspore import nn as nn
+from mindspore import numpy as numpy
 from mindspore import ops as ops
 from mindspore import parallel as parallel
 from mindspore import runtime as runtime

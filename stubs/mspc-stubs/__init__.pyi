@@ -39,6 +39,7 @@ from mspc.api.train.metrics.counted import Precision as Precision
 from mspc.api.train.metrics.curves import ROC as ROC
 from mspc.api.train.metrics.counted import Recall as Recall
 from mspc.api.train.callback import ReduceLROnPlateau as ReduceLROnPlateau
+from mspc.api.common.row_tensor import RowTensor as RowTensor
 from mspc.api.train.callback import RunContext as RunContext
 from mspc.api.train.callback import SummaryCollector as SummaryCollector
 from mspc.api.common.symbol import Symbol as Symbol
@@ -69,6 +70,7 @@ from mspc.api.parallel.algo_parameters import get_algo_parameters as get_algo_pa
 from mspc.api.context import get_auto_parallel_context as get_auto_parallel_context
 from mspc.api.context import get_context as get_context
 from mspc.api.train.metrics.factory import get_metric_fn as get_metric_fn
+from mspc.api.common.dtype import get_py_obj_dtype as get_py_obj_dtype
 from mspc.api.common.seed import get_seed as get_seed
 from mspc.api.common.gradient import grad as grad
 from mspc.api.common.dtype import half as half
@@ -77,6 +79,7 @@ from mspc.api.common.dtype import int32 as int32
 from mspc.api.common.dtype import int64 as int64
 from mspc.api.common.dtype import int8 as int8
 from mspc.api.common.dtype import int_ as int_
+from mspc.api.common.api import is_tensor as is_tensor
 from mspc.api.common.gradient import jit as jit
 from mspc.api.common.api import jit_class as jit_class
 from mspc.api.common.api import lazy_inline as lazy_inline
@@ -88,6 +91,7 @@ from mspc.api.common.dtype import long as long
 from mspc.api.parallel.checkpoint_transform import merge_sliced_parameter as merge_sliced_parameter
 from mspc.api.common.api import ms_class as ms_class
 from mspc.api.common.api import ms_function as ms_function
+from mspc.api.common.api import mutable as mutable
 from mspc.api.common.dtype import pytype_to_dtype as pytype_to_dtype
 from mspc.api.parallel.checkpoint_transform import rank_list_for_transform as rank_list_for_transform
 from mspc.api.train.metrics.metric import rearrange_inputs as rearrange_inputs
@@ -113,6 +117,7 @@ from mspc.api.common.dtype import uint32 as uint32
 from mspc.api.common.dtype import uint64 as uint64
 from mspc.api.common.dtype import uint8 as uint8
 from mspc.api.common.gradient import value_and_grad as value_and_grad
+from mspc import _extends as _extends
 from mspc import amp as amp
 from mspc import common as common
 from mspc import communication as communication
@@ -122,6 +127,7 @@ from mspc import device as device
 from mspc import dtype as dtype
 from mspc import mint as mint
 from mspc import nn as nn
+from mspc import numpy as numpy
 from mspc import ops as ops
 from mspc import parallel as parallel
 from mspc import runtime as runtime

@@ -18,7 +18,7 @@ _VECTORS = [
     [drawn(5, 1, 3, 4), drawn(2, 4, 2)],
 ]
 JUDGES = [
-    judged(everywhere("matmul mm", "MatMul"), torch.matmul, _RIGHT, loose=8),
+    judged(everywhere("matmul mm", "MatMul MatMulExt"), torch.matmul, _RIGHT, loose=8),
     judged(everywhere("matmul"), torch.matmul, [*_BATCHES, *_VECTORS], loose=8),
     judged(everywhere("bmm batch_matmul", "BatchMatMul BatchMatMulExt"), torch.matmul, _BATCHES, loose=8),
     judged(

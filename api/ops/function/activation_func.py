@@ -19,11 +19,6 @@ def gelu(input: Any, approximate: str = "none") -> Any:
     return ops.cast(_ * (ops.Erf()(_ * 0.7071067811865476) + 1.0) * 0.5, input.dtype)
 
 
-def fast_gelu(x: Any) -> Any:
-    """x * sigmoid(1.702 x)."""
-    return x * ops.Sigmoid()(x * 1.702)
-
-
 def elu(input_x: Any, alpha: float = 1.0) -> Any:
     """x where it is positive, alpha (exp(x) - 1) elsewhere."""
     check_number("elu", "alpha", alpha)

@@ -9,6 +9,7 @@ from mspc.api import ops
 from mspc.api.ops.arguments import element_type, kept, positive, reduced_axes, rounding, summed_type, unbounded
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.method_table import tensor_method
+from mspc.api.ops.product_arguments import contracted, refuse_check, size_over
 from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT64
 
 
@@ -226,3 +227,43 @@ def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0) -> Any:
     total = ops.AddN()([ops.ReduceSum()(ops.Square()(t)) for t in x])
     scale = clip_norm / ops.Maximum()(ops.Sqrt()(total), clip_norm)
     return tuple([t * scale for t in x])
+
+
+def clip_by_norm(
+    x: TensorLike | Sequence[Any], max_norm: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False
+) -> Any:
+    """Tensors made shorter so that the norm of all their elements is at most max_norm; one tensor or a list of them.
+
+    norm_type: the power of the norm, infinity for the greatest absolute value. error_if_nonfinite: only False, what a
+    tensor holds is not known when a network is compiled.
+
+    Raises:
+        ValueError: error_if_nonfinite.
+    """
+    tensors = x if isinstance(x, (tuple, list)) else (x,)
+    refuse_check("clip_by_norm", error_if_nonfinite)
+    if norm_type == float("inf"):
+        total = ops.reduce_max(ops.stack([ops.reduce_max(ops.abs(part)) for part in tensors]))
+    else:
+        powers = [ops.reduce_sum(ops.pow(ops.abs(ops.cast(part, FLOAT32)), norm_type)) for part in tensors]
+        total = ops.pow(ops.addn(powers), 1.0 / norm_type)
+    factor = ops.minimum(max_norm / (total + 1e-6), 1.0)
+    clipped = [part * ops.cast(factor, part.dtype) for part in tensors]
+    return clipped if isinstance(x, (tuple, list)) else clipped[0]
+
+
+def tensor_dot(x1: Any, x2: Any, axes: Any) -> Any:
+    """Sums of products over dimensions of x1 and x2: over the last `axes` of x1 and the first of x2, or over those that
+    a pair of lists names.
+
+    Raises:
+        ValueError: dimensions are missing, or sizes differ.
+    """
+    mine, theirs = contracted("tensor_dot", axes, x1.shape, x2.shape)
+    left = [d for d in range(len(x1.shape)) if d not in mine]
+    right = [d for d in range(len(x2.shape)) if d not in theirs]
+    size = size_over(x1.shape, mine)
+    rows = ops.reshape(ops.transpose(x1, tuple(left + list(mine))), (-1, size))
+    columns = ops.reshape(ops.transpose(x2, tuple(list(theirs) + right)), (size, -1))
+    shape = tuple([x1.shape[d] for d in left] + [x2.shape[d] for d in right])
+    return ops.reshape(ops.matmul(rows, columns), shape)

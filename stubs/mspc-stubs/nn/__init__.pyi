@@ -25,6 +25,7 @@ from mspc.api.nn.cell import Cell as Cell
 from mspc.api.nn.container import CellDict as CellDict
 from mspc.api.nn.container import CellList as CellList
 from mspc.api.nn.image import ChannelShuffle as ChannelShuffle
+from mspc.api.nn.array_layers import ClipByNorm as ClipByNorm
 from mspc.api.nn.padding import ConstantPad1d as ConstantPad1d
 from mspc.api.nn.padding import ConstantPad2d as ConstantPad2d
 from mspc.api.nn.padding import ConstantPad3d as ConstantPad3d
@@ -95,6 +96,7 @@ from mspc.api.nn.loss import LossBase as LossBase
 from mspc.api.nn.segmentation_loss import MAELoss as MAELoss
 from mspc.api.nn.loss import MSELoss as MSELoss
 from mspc.api.nn.loss import MarginRankingLoss as MarginRankingLoss
+from mspc.api.nn.array_layers import MatMul as MatMul
 from mspc.api.nn.pooling import MaxPool1d as MaxPool1d
 from mspc.api.nn.pooling import MaxPool2d as MaxPool2d
 from mspc.api.nn.pooling import MaxPool3d as MaxPool3d
@@ -103,6 +105,7 @@ from mspc.api.nn.pooling import MaxUnpool2d as MaxUnpool2d
 from mspc.api.nn.pooling import MaxUnpool3d as MaxUnpool3d
 from mspc.api.nn.wrap import MicroBatchInterleaved as MicroBatchInterleaved
 from mspc.api.nn.activation import Mish as Mish
+from mspc.api.nn.array_layers import Moments as Moments
 from mspc.api.nn.optim.momentum import Momentum as Momentum
 from mspc.api.nn.segmentation_loss import MultiClassDiceLoss as MultiClassDiceLoss
 from mspc.api.nn.embedding_lookup import MultiFieldEmbeddingLookup as MultiFieldEmbeddingLookup
@@ -110,6 +113,8 @@ from mspc.api.nn.segmentation_loss import MultiLabelSoftMarginLoss as MultiLabel
 from mspc.api.nn.attention import MultiheadAttention as MultiheadAttention
 from mspc.api.nn.loss import NLLLoss as NLLLoss
 from mspc.api.nn.learning_rate_schedule import NaturalExpDecayLR as NaturalExpDecayLR
+from mspc.api.nn.array_layers import Norm as Norm
+from mspc.api.nn.array_layers import OneHot as OneHot
 from mspc.api.nn.optim.optimizer import Optimizer as Optimizer
 from mspc.api.nn.activation import PReLU as PReLU
 from mspc.api.nn.padding import Pad as Pad
@@ -125,8 +130,10 @@ from mspc.api.nn.optim.adaptive import RMSProp as RMSProp
 from mspc.api.nn.recurrent import RNN as RNN
 from mspc.api.nn.recurrent import RNNCell as RNNCell
 from mspc.api.nn.activation import RReLU as RReLU
+from mspc.api.nn.array_layers import Range as Range
 from mspc.api.nn.activation import ReLU as ReLU
 from mspc.api.nn.activation import ReLU6 as ReLU6
+from mspc.api.nn.array_layers import ReduceLogSumExp as ReduceLogSumExp
 from mspc.api.nn.padding import ReflectionPad1d as ReflectionPad1d
 from mspc.api.nn.padding import ReflectionPad2d as ReflectionPad2d
 from mspc.api.nn.padding import ReflectionPad3d as ReflectionPad3d
@@ -134,6 +141,7 @@ from mspc.api.nn.padding import ReplicationPad1d as ReplicationPad1d
 from mspc.api.nn.padding import ReplicationPad2d as ReplicationPad2d
 from mspc.api.nn.padding import ReplicationPad3d as ReplicationPad3d
 from mspc.api.nn.image import ResizeBilinear as ResizeBilinear
+from mspc.api.nn.array_layers import Roll as Roll
 from mspc.api.nn.optim.rprop import Rprop as Rprop
 from mspc.api.nn.optim.sgd import SGD as SGD
 from mspc.api.nn.activation import SeLU as SeLU
@@ -159,7 +167,9 @@ from mspc.api.nn.transformer import TransformerDecoder as TransformerDecoder
 from mspc.api.nn.transformer import TransformerDecoderLayer as TransformerDecoderLayer
 from mspc.api.nn.transformer import TransformerEncoder as TransformerEncoder
 from mspc.api.nn.transformer import TransformerEncoderLayer as TransformerEncoderLayer
+from mspc.api.nn.array_layers import Tril as Tril
 from mspc.api.nn.loss import TripletMarginLoss as TripletMarginLoss
+from mspc.api.nn.array_layers import Triu as Triu
 from mspc.api.nn.image import Unflatten as Unflatten
 from mspc.api.nn.image import Unfold as Unfold
 from mspc.api.nn.image import Upsample as Upsample

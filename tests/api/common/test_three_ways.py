@@ -94,7 +94,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "batch_to_space_nd": (IMAGE.reshape(4, 2, 2, 2), (2, 2), ((0, 0), (0, 1))),
     "dropout1d": (IMAGE[0], 0.5, False), "dropout2d": (IMAGE, 0.5, False), "dropout3d": (IMAGE[None], 0.5, False),
     "rot90": (X, 1, (0, 1)), "meshgrid": (X[0], Y[0]), "tuple_to_array": ((1, 2, 3),),
-    "repeat_interleave": (X, 2, 1), "repeat_elements": (X, 2, 1),
+    "clip_by_norm": (X, 0.5), "tensor_dot": (X, W, 1), "repeat_interleave": (X, 2, 1), "repeat_elements": (X, 2, 1),
     "apply_rotary_pos_emb_": (IMAGE, IMAGE, IMAGE, IMAGE, PLACES[:1]),
     "fractional_max_pool2d": (IMAGE, 2, 2, None, False, THREE[:1, :2, :2] * 0.5), "polar": (X, Y),
     "fractional_max_pool3d": (IMAGE[None], 1, None, 0.9, True, THREE[:1, :1, :3] * 0.5),
@@ -122,6 +122,7 @@ ONLY_METHODS = {
 """Methods without a function of their name."""
 ONLY_FUNCTIONS = {
     "no tensor stands first": """full zeros ones arange eye fill scalar_to_array scalar_to_tensor concat cat stack addn
+        clip_by_norm tensor_dot
         clip_by_global_norm select where tensordump einsum linspace meshgrid tuple_to_array rand randn normal uniform
         standard_normal""",
     "methods of the name are to come": "bernoulli fliplr flipud rot90 fold unfold repeat_interleave",
@@ -162,7 +163,10 @@ def listed(reasons: dict[str, str]) -> set[str]:
 
 def functions() -> list[str]:
     """Every lower-case name of ops that is a function over operators."""
-    elsewhere = {"grad", "value_and_grad", "reshard", "partial", "functional", "constexpr"}
+    elsewhere = {
+        "grad", "value_and_grad", "reshard", "partial", "functional", "constexpr", "make_range", "add_flags",
+        "identity", "barrier",
+    }  # fmt: skip
     return [name for name in dir(ops) if name[0].islower() and name not in elsewhere]
 
 

@@ -13,3 +13,4 @@ from mspc.api.parallel.strategy_files import set_op_strategy_config as set_op_st
 from mspc.api.parallel.shard import shard as shard
 from mspc.api.parallel.checkpoint_transform import transform_checkpoint_by_rank as transform_checkpoint_by_rank
 from mspc.api.parallel.checkpoint_transform import transform_checkpoints as transform_checkpoints
+from mspc.parallel import transformer as transformer

@@ -1,0 +1,49 @@
+"""What scripts import from MindSpore's private `_c_expression`, its library in C++."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api.common.executor import CellGraphExecutor as GraphExecutor_
+from mspc.api.common.tensor import Tensor
+from mspc.api.context import get_context
+
+__all__ = ["GraphExecutor_", "MSContext", "Tensor", "security"]
+
+
+class MSContext:
+    """What this build can do and is told to do, as `MSContext.get_instance()`."""
+
+    _only: Any = None
+
+    @classmethod
+    def get_instance(cls) -> MSContext:
+        if cls._only is None:
+            cls._only = cls()
+        return cls._only
+
+    def get_ascend_soc_version(self) -> str:
+        """The kind of Ascend device: there is none."""
+        return ""
+
+    def is_pkg_support_device(self, device: str) -> bool:
+        """Whether graphs run on a device of this kind."""
+        return device in ("CPU", "GPU")
+
+    def is_ascend_plugin_loaded(self) -> bool:
+        return False
+
+    def get_param(self, key: Any) -> Any:
+        """The value of an option of `set_context`, by its name."""
+        return get_context(key)
+
+
+class _Security:
+    """Whether this build hides what is in its graphs."""
+
+    @staticmethod
+    def enable_security() -> bool:
+        return False
+
+
+security = _Security()

@@ -1,0 +1,13 @@
+"""What scripts import from MindSpore's private `_extends`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["cell_attr_register"]
+
+
+def cell_attr_register(fn: Any = None, attrs: Any = None) -> Callable[..., Any]:
+    """Accepted as a decorator of `__init__`, bare or with arguments: what a cell is made of is read, not registered."""
+    return fn if callable(fn) else lambda decorated: decorated

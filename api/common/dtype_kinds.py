@@ -1,0 +1,48 @@
+"""Kinds of element types: `isinstance(x.dtype, Float)`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.ir.types import DType
+
+
+class _Kind(type):
+    """A class whose instances are the element types of one kind."""
+
+    letters: str
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], names: dict[str, Any], letters: str = "") -> _Kind:
+        made = super().__new__(mcs, name, bases, names)
+        made.letters = letters
+        return made
+
+    def __init__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], letters: str = "") -> None:
+        super().__init__(name, bases, names)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, DType) and instance.kind in cls.letters
+
+
+class Float(metaclass=_Kind, letters="f"):
+    """Float16, BFloat16, Float32, Float64."""
+
+
+class Int(metaclass=_Kind, letters="i"):
+    """Int8 to Int64."""
+
+
+class UInt(metaclass=_Kind, letters="u"):
+    """UInt8 to UInt64."""
+
+
+class Complex(metaclass=_Kind, letters="c"):
+    """Complex64, Complex128."""
+
+
+class Bool(metaclass=_Kind, letters="b"):
+    """Bool."""
+
+
+class Number(metaclass=_Kind, letters="biufc"):
+    """Every element type."""

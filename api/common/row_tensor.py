@@ -1,0 +1,22 @@
+"""`RowTensor`: some rows of a tensor, as a script may keep them. Gradients of tables are whole tensors here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RowTensor:
+    """values[i] is row indices[i] of a tensor of shape dense_shape; all other rows are zeros."""
+
+    indices: Any
+    values: Any
+    dense_shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> Any:
+        return self.values.dtype
+
+
+RowTensorInner = RowTensor

@@ -1,0 +1,267 @@
+"""Sums, means, extrema and the like, along dimensions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api import ops
+from mspc.api.numpy.array_creations import array
+from mspc.api.numpy.promotion import as_float, as_type, pair
+from mspc.api.ops.arguments import axis_of, reduced_axes
+from mspc.api.ops.numpy_arguments import share
+from mspc.ir.types import BOOL, FLOAT32, INT32, INT64, UINT8, UINT32
+
+
+def _axes(name: str, x: Any, axis: Any) -> Any:
+    return reduced_axes(name, axis, len(x.shape))
+
+
+def _count(x: Any, axes: Any) -> Any:
+    found = 1
+    for d in axes if len(axes) > 0 else range(len(x.shape)):
+        found = found * x.shape[d]
+    return found
+
+
+def sum(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, initial: Any = None) -> Any:
+    """The sum along `axis`, None for all; integers and truths add up to Int64."""
+    x = as_type(a, dtype if dtype is not None else None if a.dtype.is_float else INT64)
+    found = ops.reduce_sum(x, _axes("sum", x, axis), keepdims)
+    return found if initial is None else found + initial
+
+
+def prod(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, initial: Any = None) -> Any:
+    """The product along `axis`, None for all."""
+    found = ops.reduce_prod(as_type(a, dtype), _axes("prod", a, axis), keepdims)
+    return found if initial is None else found * initial
+
+
+def mean(a: Any, axis: Any = None, keepdims: bool = False, dtype: Any = None) -> Any:
+    """The mean along `axis`, None for all, in the element type of a unless `dtype` is given."""
+    found = ops.reduce_mean(as_float(a), _axes("mean", a, axis), keepdims)
+    return as_type(found, a.dtype if dtype is None else dtype)
+
+
+def average(x: Any, axis: Any = None, weights: Any = None, returned: bool = False) -> Any:
+    """The mean along `axis`, None for all, of elements that count as often as weights say; and the sums of the
+    weights, with `returned`."""
+    if weights is None:
+        found = mean(x, axis)
+        return (found, ops.full_like(found, _count(x, _axes("average", x, axis)))) if returned else found
+    x, weights = pair(x, array(weights))
+    if weights.shape != x.shape:
+        place = axis_of("average", axis, len(x.shape))
+        weights = ops.reshape(weights, tuple([-1 if d == place else 1 for d in range(len(x.shape))]))
+        weights = ops.broadcast_to(weights, x.shape)
+    axes = _axes("average", x, axis)
+    total = ops.reduce_sum(as_float(weights), axes)
+    found = ops.reduce_sum(as_float(x) * as_float(weights), axes) / total
+    return (found, total) if returned else found
+
+
+def var(x: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
+    """The mean of squares of differences from the mean, over n - ddof."""
+    x = as_float(x)
+    axes = _axes("var", x, axis)
+    squares = ops.reduce_sum(ops.square(x - ops.reduce_mean(x, axes, True)), axes, keepdims)
+    return squares * share(_count(x, axes) - ddof)
+
+
+def std(x: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
+    """The root of the variance."""
+    return ops.sqrt(var(x, axis, ddof, keepdims))
+
+
+def _extreme(name: str, operator: Any, combine: Any, a: Any, axis: Any, initial: Any, where: Any) -> Any:
+    x = a
+    if where is not True:
+        x = ops.where(where, x, ops.full_like(x, initial))
+    found = operator(x, _axes(name, x, axis))
+    return found if initial is None else combine(found, ops.full_like(found, initial))
+
+
+def max(a: Any, axis: Any = None, keepdims: bool = False, initial: Any = None, where: Any = True) -> Any:
+    """The maximum along `axis`, None for all; not below `initial`, and only of elements where `where` holds."""
+    return _extreme("max", ops.ReduceMax(keepdims), ops.maximum, a, axis, initial, where)
+
+
+def min(a: Any, axis: Any = None, keepdims: bool = False, initial: Any = None, where: Any = True) -> Any:
+    """The minimum along `axis`, None for all; not above `initial`, and only of elements where `where` holds."""
+    return _extreme("min", ops.ReduceMin(keepdims), ops.minimum, a, axis, initial, where)
+
+
+amax, amin = max, min
+
+
+def ptp(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """The maximum less the minimum along `axis`."""
+    return max(x, axis, keepdims) - min(x, axis, keepdims)
+
+
+def argmax(a: Any, axis: Any = None) -> Any:
+    """The place of the maximum along `axis`, Int64; None: among all elements in their order."""
+    return ops.cast(ops.argmax(a, axis), INT64)
+
+
+def argmin(a: Any, axis: Any = None) -> Any:
+    """The place of the minimum along `axis`, Int32; None: among all elements in their order."""
+    return ops.cast(ops.argmin(a, axis), INT32)
+
+
+def count_nonzero(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """How many elements along `axis` are other than 0, Int32."""
+    found = ops.cast(x if x.dtype == BOOL else ops.not_equal(x, 0), INT32)
+    return ops.reduce_sum(found, _axes("count_nonzero", x, axis), keepdims)
+
+
+def _running(operator: Any, a: Any, axis: Any, dtype: Any, narrow: Any) -> Any:
+    x = as_type(a, dtype if dtype is not None else narrow if a.dtype in (BOOL, UINT8) else None)
+    return operator(ops.reshape(x, (-1,)), 0) if axis is None else operator(x, axis)
+
+
+def cumsum(a: Any, axis: Any = None, dtype: Any = None) -> Any:
+    """Running sums along `axis`, None: of all elements in their order."""
+    return _running(ops.cumsum, a, axis, dtype, INT32)
+
+
+def cumprod(a: Any, axis: Any = None, dtype: Any = None) -> Any:
+    """Running products along `axis`, None: of all elements in their order."""
+    return _running(ops.cumprod, a, axis, dtype, UINT32 if a.dtype == UINT8 else INT32)
+
+
+def diff(a: Any, n: int = 1, axis: int = -1) -> Any:
+    """Each element less the one ahead of it along `axis`, n times."""
+    axis = axis_of("diff", axis, len(a.shape))
+    for _ in range(n):
+        later = ops.strided_slice(a, _at(a, axis, 1), a.shape, (1,) * len(a.shape))
+        earlier = ops.strided_slice(a, (0,) * len(a.shape), _ends(a, axis), (1,) * len(a.shape))
+        a = ops.not_equal(later, earlier) if a.dtype == BOOL else later - earlier
+    return a
+
+
+def _at(a: Any, axis: int, place: int) -> Any:
+    return tuple([place if d == axis else 0 for d in range(len(a.shape))])
+
+
+def _ends(a: Any, axis: int) -> Any:
+    return tuple([a.shape[d] - 1 if d == axis else a.shape[d] for d in range(len(a.shape))])
+
+
+def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
+    """Differences of all elements in one dimension, with others ahead and behind."""
+    found = diff(ops.reshape(ary, (-1,)))
+    parts = [] if to_begin is None else [as_type(ops.reshape(array(to_begin), (-1,)), found.dtype)]
+    parts = [*parts, found]
+    parts = parts if to_end is None else [*parts, as_type(ops.reshape(array(to_end), (-1,)), found.dtype)]
+    return ops.concat(parts, 0) if len(parts) > 1 else found
+
+
+def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
+    """The sum of a diagonal."""
+    return as_type(sum(ops.diagonal(a, offset, axis1, axis2), -1), dtype)
+
+
+def _without_nan(a: Any, value: float) -> Any:
+    return ops.where(ops.isnan(a), ops.full_like(a, value), a) if a.dtype.is_float else a
+
+
+def nansum(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
+    """The sum of what is not NaN, in the element type of a; that of truths is Int32."""
+    kept = INT32 if a.dtype == BOOL else a.dtype
+    return sum(_without_nan(a, 0.0), axis, kept if dtype is None else dtype, keepdims)
+
+
+def nanmean(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
+    """The mean of what is not NaN."""
+    x = as_float(a)
+    shown = ops.cast(ops.logical_not(ops.isnan(x)), x.dtype)
+    axes = _axes("nanmean", a, axis)
+    found = ops.reduce_sum(_without_nan(x, 0.0), axes, keepdims) / ops.reduce_sum(shown, axes, keepdims)
+    return as_type(found, dtype)
+
+
+def nanmax(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
+    """The maximum of what is not NaN."""
+    return as_type(max(_without_nan(a, -float("inf")), axis, keepdims), dtype)
+
+
+def nanmin(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
+    """The minimum of what is not NaN."""
+    return as_type(min(_without_nan(a, float("inf")), axis, keepdims), dtype)
+
+
+def nanvar(a: Any, axis: Any = None, dtype: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
+    """The variance of what is not NaN, over n - ddof."""
+    x = as_float(a)
+    shown = ops.cast(ops.logical_not(ops.isnan(x)), x.dtype)
+    axes = _axes("nanvar", a, axis)
+    count = ops.reduce_sum(shown, axes, True)
+    middle = ops.reduce_sum(_without_nan(x, 0.0), axes, True) / count
+    squares = ops.reduce_sum(ops.square(_without_nan(x - middle, 0.0)), axes, keepdims)
+    return as_type(squares / (ops.reduce_sum(shown, axes, keepdims) - ddof), dtype)
+
+
+def nanstd(a: Any, axis: Any = None, dtype: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
+    """The root of the variance of what is not NaN."""
+    return ops.sqrt(nanvar(a, axis, dtype, ddof, keepdims))
+
+
+def nancumsum(a: Any, axis: Any = None, dtype: Any = None) -> Any:
+    """Running sums of what is not NaN."""
+    return cumsum(_without_nan(a, 0.0), axis, dtype)
+
+
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    """The norm of vectors along `axis`, None for all: of the power `ord`, 2 by default, infinity for the greatest."""
+    x = as_float(x)
+    axes = _axes("norm", x, axis)
+    if ord is None or ord == 2:
+        return ops.sqrt(ops.reduce_sum(ops.square(x), axes, keepdims))
+    if ord == float("inf"):
+        return ops.reduce_max(ops.abs(x), axes, keepdims)
+    if ord == -float("inf"):
+        return ops.reduce_min(ops.abs(x), axes, keepdims)
+    return ops.pow(ops.reduce_sum(ops.pow(ops.abs(x), ord), axes, keepdims), 1.0 / ord)
+
+
+def trapz(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1) -> Any:
+    """The area below a line through points, by trapezoids."""
+    y = as_float(y)
+    axis = axis_of("trapz", axis, len(y.shape))
+    later = ops.strided_slice(y, _at(y, axis, 1), y.shape, (1,) * len(y.shape))
+    earlier = ops.strided_slice(y, (0,) * len(y.shape), _ends(y, axis), (1,) * len(y.shape))
+    if x is None:
+        return ops.reduce_sum((later + earlier) * (dx * 0.5), axis)
+    width = diff(as_float(x), 1, axis if len(x.shape) == len(y.shape) else 0)
+    if len(x.shape) != len(y.shape):
+        width = ops.reshape(width, tuple([-1 if d == axis else 1 for d in range(len(y.shape))]))
+    return ops.reduce_sum((later + earlier) * 0.5 * width, axis)
+
+
+def cov(m: Any, rowvar: bool = True, bias: bool = False, ddof: Any = None) -> Any:
+    """Covariances of the rows of a matrix, of its columns without rowvar."""
+    m = as_type(array(m, ndmin=2), FLOAT32)
+    m = m if rowvar else ops.transpose(m, (1, 0))
+    m = m - ops.reduce_mean(m, 1, True)
+    less = (0 if bias else 1) if ddof is None else ddof
+    return ops.matmul(m, ops.transpose(m, (1, 0))) * share(m.shape[1] - less)
+
+
+def corrcoef(x: Any, rowvar: bool = True) -> Any:
+    """Correlations of the rows of a matrix, of its columns without rowvar."""
+    found = cov(x, rowvar)
+    root = ops.sqrt(ops.diagonal(found))
+    return found / ops.reshape(root, (-1, 1)) / ops.reshape(root, (1, -1))
+
+
+def searchsorted(a: Any, v: Any, side: str = "left") -> Any:
+    """Where v could stand in a vector in order, ahead of what equals it, or behind for side "right", Int32."""
+    a, v = pair(array(a), array(v))
+    behind = ops.expand_dims(v, -1)
+    ahead = ops.less_equal(a, behind) if side == "right" else ops.less(a, behind)
+    return ops.reduce_sum(ops.cast(ahead, INT32), -1)
+
+
+def digitize(x: Any, bins: Any, right: bool = False) -> Any:
+    """In which of the intervals between rising bins x lies, Int32."""
+    return searchsorted(bins, x, "left" if right else "right")

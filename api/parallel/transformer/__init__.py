@@ -1,0 +1,27 @@
+"""Transformers that are cut over rows of the batch and heads, as MindSpore's `parallel._transformer` has them."""
+
+from __future__ import annotations
+
+from mspc.api.parallel.transformer.attention import AttentionMask, MultiHeadAttention
+from mspc.api.parallel.transformer.blocks import (
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
+from mspc.api.parallel.transformer.config import (
+    EmbeddingOpParallelConfig,
+    MoEConfig,
+    OpParallelConfig,
+    TransformerOpParallelConfig,
+    TransformerRecomputeConfig,
+)
+from mspc.api.parallel.transformer.layers import FeedForward, VocabEmbedding
+from mspc.api.parallel.transformer.loss import CrossEntropyLoss
+
+__all__ = [
+    "AttentionMask", "CrossEntropyLoss", "EmbeddingOpParallelConfig", "FeedForward", "MoEConfig", "MultiHeadAttention",
+    "OpParallelConfig", "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder",
+    "TransformerEncoderLayer", "TransformerOpParallelConfig", "TransformerRecomputeConfig", "VocabEmbedding",
+]  # fmt: skip

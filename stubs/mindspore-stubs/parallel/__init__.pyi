@@ -1,0 +1,3 @@
+# Made by `make goldens`.
+from mspc.parallel import *
+from mindspore.parallel import transformer as transformer
