@@ -38,6 +38,7 @@ _ARGUMENTS: dict[str, Table] = {
     "dataset.Cifar10Dataset": _NO_CACHE,
     "dataset.Cifar100Dataset": _NO_CACHE,
     "dataset.ImageFolderDataset": _NO_CACHE,
+    "dataset.MindDataset": _NO_CACHE,
     "dataset.Dataset.map": _NO_CACHE,
     "dataset.Dataset.batch": _NO_CACHE,
 }

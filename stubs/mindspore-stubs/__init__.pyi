@@ -7,6 +7,7 @@ from mindspore import context as context
 from mindspore import dataset as dataset
 from mindspore import device as device
 from mindspore import dtype as dtype
+from mindspore import mindrecord as mindrecord
 from mindspore import mint as mint
 from mindspore import nn as nn
 from mindspore import ops as ops
