@@ -197,8 +197,8 @@ class Evaluation:
         if stored:
             return _one([self.value(base.cls.file, scope, node) for node, scope in stored])
         public = self.public_bases(base.cls)
-        if name in self.given or name.startswith("__") or public is None or not public:
-            return None
+        if name in self.given or name.startswith("_") or not public:
+            return None  # names with an underscore are those of classes below, elsewhere
         found = [_of_instance(each, name) for each in public]
         return next((value for value in found if value is not MISSING), MISSING)
 
@@ -209,8 +209,9 @@ class Evaluation:
             return None
         for base in cls.node.bases:
             value = self.value(cls.file, cls.scope, base)
-            if isinstance(value, Public) and inspect.isclass(value.found):
-                found.append(Instance(value.found, value.name))
+            made = _object_of(value)
+            if isinstance(made, Instance):
+                found.append(made)
                 continue
             inner = self.public_bases(value, (*below, cls.node)) if isinstance(value, OwnClass) else None
             if inner is None:
@@ -249,10 +250,16 @@ class Evaluation:
     def _super(self, file: SourceFile, scope: Scope) -> Value:
         while scope.outer is not None and not isinstance(scope.node, ast.ClassDef):
             scope = scope.outer
-        if not isinstance(scope.node, ast.ClassDef) or scope.outer is None:
+        if not isinstance(scope.node, ast.ClassDef) or scope.outer is None or len(scope.node.bases) != 1:
             return None
-        public = self.public_bases(OwnClass(file, scope.outer, scope.node))
-        return public[0] if public and len(public) == 1 and len(scope.node.bases) == 1 else None
+        return _object_of(self.value(file, scope.outer, scope.node.bases[0]))
+
+
+def _object_of(cls: Value) -> Value:
+    """An object of a class."""
+    if isinstance(cls, OwnClass):
+        return OwnInstance(cls)
+    return Instance(cls.found, cls.name) if isinstance(cls, Public) and inspect.isclass(cls.found) else None
 
 
 def _of_instance(base: Instance, name: str) -> Value:

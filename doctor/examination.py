@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from mspc.doctor.public import MISSING, Instance, Public, PublicModule, module_e
 from mspc.doctor.scopes import Inner, Scope
 from mspc.ir.diagnostics import MspcError
 
+DEPTH = 20000
+"""Calls that may nest while a file is read: scripts chain hundreds of methods."""
 _CATCHES = frozenset(("ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"))
 _ASKS = re.compile(r"version|^hasattr$|TYPE_CHECKING|find_spec", re.IGNORECASE)
 """Names in a condition by which a script finds out what there is."""
@@ -29,11 +32,15 @@ def examine(script: Path) -> list[Finding]:
         MspcError: a file is missing, cannot be read, or is not Python.
     """
     program = Program(script)
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, DEPTH))
     try:
         evaluation = Evaluation(program)
         return [finding for file in program.files for finding in _Examiner(evaluation, file).findings()]
     except RecursionError:
         raise MspcError(f"{script}: it is nested too deep to be read") from None
+    finally:
+        sys.setrecursionlimit(before)
 
 
 class _Examiner:

@@ -87,6 +87,7 @@ def test_mistakes_are_one_message(text: str | None, message: str) -> None:
 
 def test_nothing_is_run_and_deep_expressions_are_read() -> None:
     deep = "import mindspore as ms\nx = " + " + ".join(["ms.Tensor"] * 900) + " + ms.Tensr\n"
+    deep += "x = ms.Tensor" + ".abs" * 900 + "\ny = ms.nn" + "(1)" * 900 + "\n"
     assert "mindspore.Tensr" in doctor(deep + "open('made', 'w')\nraise SystemExit(7)\n", status=1)
     assert not Path("made").exists()
 
