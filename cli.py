@@ -1,4 +1,5 @@
-"""The command line: `mspc compile | run | launch | verify | opt | ops | ckpt`. A command imports its work when called.
+"""The command line: `mspc compile | run | launch | verify | opt | ops | doctor | ckpt`. A command imports its work when
+called.
 
 Nothing here may import NumPy or networkx: `mspc --help` answers at once.
 """
@@ -349,6 +350,18 @@ def ops(
     from mspc.commands.ops import list_operators
 
     list_operators(tuple(names or ()), json)
+
+
+@app.command(short_help="List what a script uses that mspc lacks or ignores.")
+def doctor(
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A script.", autocompletion=complete_script)],
+    json: JsonFile = None,
+) -> None:
+    """Read a script and the modules of its own that it imports, run nothing, and list every name, argument and setting
+    of MindSpore that mspc lacks or ignores. Status 1 where it lacks one."""
+    from mspc.commands.doctor import examine_script
+
+    raise typer.Exit(examine_script(script, json))
 
 
 app.add_typer(checkpoints, name="ckpt")

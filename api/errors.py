@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Location
+from mspc.ir.notebook import cell_name
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -86,7 +87,7 @@ def _location(file: str, code: object, instruction: int, line: int) -> Location:
     first, last, start, end = (
         spans[instruction // 2] if 0 <= instruction // 2 < len(spans) else (line, line, None, None)
     )
-    shown = os.path.relpath(file)
+    shown = cell_name(file) or os.path.relpath(file)
     shown = file if shown.startswith("..") else shown
     if first != line or start is None:
         return Location(shown, line, text=text)

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from mspc.api.errors import is_library
+from mspc.api.errors import is_library, raising_location
+from mspc.doctor.findings import lacking
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import check_regular
 from mspc.ir.location import Location
@@ -22,11 +23,11 @@ class ScriptError(MspcError):
     """An exception that the user's own code raised, shown with the user's own frames."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(_summary(error)[-1])
+        super().__init__(_summary(error)[-1], notes=_names_lacking(error))
         self.error = error
 
     def render(self) -> str:
-        return "\n".join(_summary(self.error))
+        return "\n".join([*_summary(self.error), *(f"  note: {note}" for note in self.notes)])
 
 
 def source_of(path: Path) -> bytes:
@@ -98,6 +99,20 @@ def run_script_as(name: str, path: Path, arguments: Sequence[str]) -> ModuleType
     except Exception as error:
         raise ScriptError(error) from None
     return module
+
+
+def _names_lacking(error: BaseException) -> list[str]:
+    """All names of MindSpore that mspc lacks in the file that failed for one of them, each with its line."""
+    place = raising_location(error) if isinstance(error, ImportError | AttributeError) else None
+    if place is None:
+        return []
+    from mspc.doctor.examination import examine  # only on the way to an error
+
+    try:
+        found = [finding for finding in lacking(examine(Path(place.file))) if finding.file == place.file]
+    except MspcError:
+        return []
+    return [finding.sentence for finding in found] if any(each.line == place.line for each in found) else []
 
 
 def _summary(error: BaseException) -> list[str]:

@@ -63,6 +63,10 @@ class MspcError(Exception):
     def __str__(self) -> str:
         return self.render()
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback, whose frames are mspc's own."""
+        return [f"{type(self).__name__}: {self}"]
+
     def render(self) -> str:
         """The whole text: `file:line:col: error: message`, the source line, carets, notes."""
         lines: list[str] = []

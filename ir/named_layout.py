@@ -9,9 +9,14 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from mspc.ir.layout import Layout
+from mspc.ir.notebook import html_table
 
 INTERLEAVED = "interleaved_parallel"
 """The name of an axis that is none of ranks: every rank takes its slice in so many parts, one after the other."""
+
+
+SHOWN_RANKS = 64
+"""The most rows of a table in a notebook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,17 @@ class NamedLayout:
 
     def to_layout(self) -> Layout:
         return Layout.of(self.device_matrix, self.axes)
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: the axes of every dimension, and which slice every rank has."""
+        layout = self.to_layout()
+        rows = [
+            (rank, *(f"{index} of {cuts}" for index, cuts in zip(layout.slice_index(rank), self.strategy, strict=True)))
+            for rank in range(min(self.ranks, SHOWN_RANKS))
+        ]
+        names = [", ".join(self.alias_name[a] for a in axes) or "whole" for axes in self.axes]
+        mesh = ", ".join(f"{name}={size}" for name, size in zip(self.alias_name, self.device_matrix, strict=True))
+        return html_table(f"slices over {mesh}", ["rank", *(f"dimension {i}: {n}" for i, n in enumerate(names))], rows)
 
     def __str__(self) -> str:
         matrix = ", ".join(map(str, self.device_matrix))

@@ -20,9 +20,10 @@ LAYERS: dict[str, str] = {
     "passes": "ir sharding ops analysis",
     "runtime": "ir sharding ops analysis",
     "api": "ir sharding checkpoint ops",
+    "doctor": "ir ops api",
     "compiler": "ir sharding checkpoint ops analysis passes api",
-    "engine": "ir sharding checkpoint ops analysis passes runtime api compiler",
-    "commands": "ir sharding checkpoint ops analysis passes runtime api compiler engine",
+    "engine": "ir sharding checkpoint ops analysis passes runtime api doctor compiler",
+    "commands": "ir sharding checkpoint ops analysis passes runtime api doctor compiler engine",
 }
 """Top folders of mspc and what each may import beside itself: the one list that a new top folder is entered in."""
 ONLY_IN = {"cupy": "runtime/", "mpi4py": "runtime/comm/mpi_library.py", "torch": "engine/torch_counterparts.py"}

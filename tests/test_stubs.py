@@ -48,6 +48,11 @@ def test_the_stubs_are_true(root: Path, update_goldens: bool) -> None:
             (folder / name).write_text(text, encoding="utf-8")
 
 
+SAMPLES = ("samples/quickstart/net.py", "samples/transformer/net.py", "tests/doctor/scripts/quickstart.py")
+"""Scripts of which a type checker must know every name of MindSpore."""
+UNKNOWN = ("reportAttributeAccessIssue", "reportCallIssue", "reportMissingImports", "reportMissingModuleSource")
+
+
 def test_a_type_checker_sees_what_is_right_and_wrong(root: Path, tmp_path: Path) -> None:
     """Laid out as an installation has it."""
     site = tmp_path / "site"
@@ -57,6 +62,8 @@ def test_a_type_checker_sees_what_is_right_and_wrong(root: Path, tmp_path: Path)
         (site / name).symlink_to(root / "stubs" / name)
     for first in ("mspc", "mindspore"):
         (tmp_path / f"with_{first}.py").write_text(SCRIPT.format(first=first))
+    for number, sample in enumerate(SAMPLES):
+        (tmp_path / f"with_sample_{number}.py").write_text((root / sample).read_text(encoding="utf-8"))
     settings = {"include": ["with_*.py"], "extraPaths": ["site"], "typeCheckingMode": "strict"}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
     command = [sys.executable, "-m", "pyright", "-p", str(tmp_path), "--pythonpath", sys.executable, "--outputjson"]
@@ -66,6 +73,7 @@ def test_a_type_checker_sees_what_is_right_and_wrong(root: Path, tmp_path: Path)
         pytest.skip("pyright does not start here: it needs node, or a network to fetch it")
     found = json.loads(done.stdout)["generalDiagnostics"]
     found = [d for d in found if d["severity"] == "error"]
+    assert [d for d in found if "with_sample" in d["file"] and d["rule"] in UNKNOWN] == []
     rules = {"nn.Dense(4)": "reportCallIssue", "ops.reluu(x)": "reportAttributeAccessIssue",
              "print(ms.Tensr)": "reportAttributeAccessIssue"}  # fmt: skip
     for first in ("mspc", "mindspore"):

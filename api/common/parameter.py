@@ -201,6 +201,9 @@ class Parameter(Tensor):
     def has_init(self) -> bool:
         return self.store is None and self._array is None and self._lazy is not None
 
+    def _repr_html_(self) -> None:
+        """No table in notebooks: values are drawn when they are needed."""
+
     def __repr__(self) -> str:
         facts = f"name={self.name}, shape={self.shape}, dtype={self.dtype}"
         return f"Parameter({facts}, requires_grad={self.requires_grad})"

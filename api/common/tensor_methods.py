@@ -9,10 +9,17 @@ import types
 from collections.abc import Callable
 from typing import Any, Self
 
+import numpy as np
+
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.ops.arguments import sizes_of
 from mspc.api.ops.method_table import find_method, method_names, misfit
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.notebook import html_table
+from mspc.ir.types import DType
+
+SHOWN_ROWS, SHOWN_COLUMNS = 30, 12
+"""The largest tensor that a notebook shows as a table."""
 
 
 class _OnClass(type):
@@ -29,6 +36,8 @@ class TensorMethods(metaclass=_OnClass):
     """Mixed into Tensor."""
 
     shape: tuple[int, ...]
+    dtype: DType
+    asnumpy: Callable[..., np.ndarray]
 
     def __getattr__(self, name: str) -> Any:
         found = _method(name)
@@ -44,6 +53,15 @@ class TensorMethods(metaclass=_OnClass):
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *method_names()})
+
+    def _repr_html_(self) -> str | None:
+        """A table for notebooks, of a tensor of one or two dimensions that fits on a page."""
+        if len(self.shape) not in (1, 2):
+            return None
+        rows, columns = (1, *self.shape)[-2:]
+        if not (0 < rows <= SHOWN_ROWS and 0 < columns <= SHOWN_COLUMNS):
+            return None
+        return html_table(f"Tensor {list(self.shape)} {self.dtype}", (), self.asnumpy().reshape(rows, columns))
 
     def reshape(self, *shape: Any) -> Self:
         """The elements in their order in another shape; one size may be -1. Raises ValueError where it does not fit."""

@@ -4,6 +4,7 @@ from mspc.api.dataset import config, transforms, vision
 from mspc.api.dataset.images import Cifar10Dataset, Cifar100Dataset, ImageFolderDataset, MnistDataset
 from mspc.api.dataset.pipeline import Dataset
 from mspc.api.dataset.pipeline import zip_datasets as zip
+from mspc.api.dataset.records import MindDataset
 from mspc.api.dataset.samplers import (
     DistributedSampler,
     IterSampler,
@@ -28,6 +29,7 @@ __all__ = [
     "GeneratorDataset",
     "ImageFolderDataset",
     "IterSampler",
+    "MindDataset",
     "MnistDataset",
     "NumpySlicesDataset",
     "PKSampler",

@@ -18,7 +18,7 @@ class OperatorFunction(Primitive):
     the inputs. An operator with a `call` of its own takes what that takes."""
 
     def applied(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Primitive, Sequence[Any]]:
-        inputs, attributes = _parameters(type(self.op))
+        inputs, attributes = parameters_of(type(self.op))
         if inputs is None:
             return super().applied(args, kwargs)
         given = dict(zip((*inputs, *attributes), args, strict=False))
@@ -46,7 +46,7 @@ def function_of(operator: type[Op]) -> Primitive:
 
 
 @functools.cache
-def _parameters(operator: type[Op]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+def parameters_of(operator: type[Op]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
     """(names of the inputs, names of the fields that may follow); (names, ()) or (None, ()) for an own `call`."""
     own = operator.call is not Op.call
     parameters = list(inspect.signature(operator.call if own else operator.rule).parameters.values())[1:]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.ir.named_layout import INTERLEAVED, NamedLayout
+from mspc.ir.named_layout import INTERLEAVED, SHOWN_RANKS, NamedLayout
+from mspc.ir.notebook import html_table
 
 WHOLE = "None"
 """The name for a dimension that is not cut."""
@@ -114,6 +116,13 @@ class Layout:
             "interleaved_parallel": self._interleaved > 1,
             "rank_list": self.rank_list,
         }
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: where every rank stands in the mesh."""
+        sizes, names = self.device_matrix[: self._axes], self.alias_name[: self._axes]
+        places = itertools.islice(itertools.product(*map(range, sizes)), SHOWN_RANKS)
+        mesh = ", ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
+        return html_table(f"mesh {mesh}", ["rank", *names], ((rank, *place) for rank, place in enumerate(places)))
 
     def __repr__(self) -> str:
         return f"Layout(device_matrix={self.device_matrix}, alias_name={self.alias_name})"

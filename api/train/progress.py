@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 from mspc.api import state
+from mspc.ir.notebook import is_notebook
 
 __all__: tuple[str, ...] = ()
 
@@ -21,12 +22,14 @@ WIDTH = 30
 class ProgressBar:
     """The last line of a terminal while a run goes on: `epoch 2/10 [=====>    ] 45/156  12.3 steps/s, 9 s left`.
 
-    Nothing is written where stderr is no terminal, or where several ranks write. It is gone before a callback writes.
+    Nothing is written where stderr is no terminal and no notebook shows it, or where several ranks write. It is gone
+    before a callback writes.
     """
 
     def __init__(self) -> None:
         terminal = getattr(sys.stderr, "isatty", None)
-        self._shown = state.current().size == 1 and terminal is not None and bool(terminal())
+        is_drawn = (terminal is not None and bool(terminal())) or is_notebook()
+        self._shown = state.current().size == 1 and is_drawn
         self._last = 0.0
         self._picture = ""
         self._start = 0.0

@@ -15,6 +15,7 @@ from typing import Any
 from mspc.api.errors import PACKAGE, is_own
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Location
+from mspc.ir.notebook import cell_name
 
 FunctionTree = ast.FunctionDef | ast.Lambda
 
@@ -60,7 +61,7 @@ class SourceFile:
             if full.startswith(_SHOWN_OWN):
                 self.name = "mspc/" + full[len(PACKAGE) :].replace(os.sep, "/")
         elif not is_library:
-            self.name = os.path.relpath(full, script_folder or os.getcwd()).replace(os.sep, "/")
+            self.name = cell_name(path) or os.path.relpath(full, script_folder or os.getcwd()).replace(os.sep, "/")
         self.lines: list[str] = []
         self._functions: list[FunctionTree] | None = None
 

@@ -8,6 +8,7 @@ from mindspore import context as context
 from mindspore import dataset as dataset
 from mindspore import device as device
 from mindspore import dtype as dtype
+from mindspore import mindrecord as mindrecord
 from mindspore import mint as mint
 from mindspore import nn as nn
 from mindspore import numpy as numpy

@@ -125,6 +125,7 @@ from mspc import context as context
 from mspc import dataset as dataset
 from mspc import device as device
 from mspc import dtype as dtype
+from mspc import mindrecord as mindrecord
 from mspc import mint as mint
 from mspc import nn as nn
 from mspc import numpy as numpy

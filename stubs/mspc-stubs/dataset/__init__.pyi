@@ -7,6 +7,7 @@ from mspc.api.dataset.samplers import DistributedSampler as DistributedSampler
 from mspc.api.dataset.sources import GeneratorDataset as GeneratorDataset
 from mspc.api.dataset.images import ImageFolderDataset as ImageFolderDataset
 from mspc.api.dataset.samplers import IterSampler as IterSampler
+from mspc.api.dataset.records import MindDataset as MindDataset
 from mspc.api.dataset.images import MnistDataset as MnistDataset
 from mspc.api.dataset.sources import NumpySlicesDataset as NumpySlicesDataset
 from mspc.api.dataset.samplers import PKSampler as PKSampler

@@ -1,0 +1,39 @@
+"""`mspc doctor`: what a script uses of MindSpore that mspc lacks or ignores."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from mspc.commands.report.fitting import Table
+from mspc.commands.report.table import check_json, print_line, print_table, write_json
+from mspc.doctor.examination import examine
+from mspc.doctor.findings import IGNORED, LACKS, Finding, lacking
+
+GAPS = 1
+"""Exit status where mspc lacks something."""
+
+
+def examine_script(script: Path, json: Path | None) -> int:
+    """Print what is found, write it as JSON on request, and give the exit status.
+
+    Raises:
+        MspcError: the script or a module of its own is missing, cannot be read, or is not Python.
+    """
+    check_json(json)
+    found = examine(script)
+    if json is not None:
+        write_json([dataclasses.asdict(finding) for finding in found], json)
+    if json != Path("-"):
+        _print(script, found)
+    return GAPS if lacking(found) else 0
+
+
+def _print(script: Path, found: list[Finding]) -> None:
+    if found:
+        rows = [(finding.kind, finding.name, finding.place, finding.instead or "-") for finding in found]
+        title = f"what {script} uses that mspc lacks or ignores"
+        print_table(Table(title, ("kind", "name", "line", "instead"), rows, below=(3,)))
+    counts = {kind: sum(finding.kind == kind for finding in found) for kind in (LACKS, IGNORED)}
+    ignored = f"; {counts[IGNORED]} that change{'s' if counts[IGNORED] == 1 else ''} nothing" if counts[IGNORED] else ""
+    print_line(f"{counts[LACKS] or 'no'} name{'' if counts[LACKS] == 1 else 's'} lacking{ignored}")

@@ -1,0 +1,156 @@
+"""Arguments of calls: which of them mspc does not take, and which change nothing here."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from mspc.api.ops.operator_function import OperatorFunction, parameters_of
+from mspc.api.ops.primitive import Primitive
+from mspc.api.setting import Reason, Setting, Table
+from mspc.doctor.findings import IGNORED, LACKS
+from mspc.doctor.public import Public
+from mspc.doctor.without_effect import settings_of, why_without_effect
+from mspc.ir.nearest import did_you_mean
+
+OPEN = object()
+"""Stands for a value that the text does not tell."""
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """An argument that is not taken, or changes nothing. kind: as of a Finding. what: the argument, "" for the call.
+    node: where it stands."""
+
+    kind: str
+    what: str
+    node: ast.AST
+    why: str
+
+
+def misfits(callee: Public, call: ast.Call, values: Mapping[ast.AST, Any]) -> Iterator[Misfit]:
+    """What is wrong with the arguments of a call, as far as its text says. values: of the expressions among them."""
+    is_routine = inspect.isclass(callee.found) or inspect.isroutine(callee.found)
+    why = why_without_effect(callee.found) if is_routine else ""
+    if why:
+        yield Misfit(IGNORED, "", call, why)
+    table, is_closed = settings_of(callee.found) if is_routine else ({}, False)
+    yield from _settings(table, is_closed, callee, call, values)
+    if any(isinstance(argument, ast.Starred) for argument in call.args):
+        return
+    if isinstance(callee.found, OperatorFunction):
+        inputs, attributes = parameters_of(type(callee.found.op))
+        if inputs is not None:
+            yield from _unknown(call, (*inputs, *attributes), len(inputs) + len(attributes))
+    elif inspect.isclass(callee.found) and issubclass(callee.found, Primitive):
+        yield from _of_operator(callee.found, call)
+    else:
+        yield from _by_signature(callee, call)
+
+
+def _of_operator(cls: type[Primitive], call: ast.Call) -> Iterator[Misfit]:
+    if cls.op_class is None or cls.__init__ is not Primitive.__init__:
+        return
+    own = [field.name for field in fields(cls.op_class)]  # type: ignore[arg-type]  # a dataclass
+    spelled = [each.partition("=")[0] for each in cls.op_class.arguments]
+    yield from _unknown(call, [*spelled, *(name for name in own if name not in spelled)], len(spelled or own))
+
+
+def _signature(callee: Public) -> list[inspect.Parameter] | None:
+    """The parameters that a call gives; None where they are not known."""
+    if not (inspect.isclass(callee.found) or inspect.isroutine(callee.found)):
+        return None
+    try:
+        found = list(inspect.signature(callee.found).parameters.values())
+    except (ValueError, TypeError):
+        return None
+    return found[1:] if callee.bound else found
+
+
+def _takes_any(callee: Public) -> bool:
+    return any(each.kind is each.VAR_KEYWORD for each in _signature(callee) or ())
+
+
+def _by_signature(callee: Public, call: ast.Call) -> Iterator[Misfit]:
+    parameters = _signature(callee)
+    if parameters is None:
+        return
+    by_place = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    by_name = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    takes_more = any(each.kind is each.VAR_POSITIONAL for each in parameters)
+    if _takes_any(callee):
+        by_name += [word.arg for word in call.keywords if word.arg]
+    yield from _unknown(call, by_name, len(call.args) if takes_more else len(by_place))
+
+
+def _unknown(call: ast.Call, names: list[str] | tuple[str, ...], most: int) -> Iterator[Misfit]:
+    for word in call.keywords:
+        if word.arg is not None and word.arg not in names:
+            near = did_you_mean(word.arg, names)
+            why = near[0] if near else f"it takes {', '.join(names)}" if names else "it takes no arguments by name"
+            yield Misfit(LACKS, word.arg, word, why)
+    if len(call.args) > most:
+        yield Misfit(LACKS, f"argument {most + 1}", call.args[most], f"it takes {most} by position: {', '.join(names)}")
+
+
+def _by_name(callee: Public, call: ast.Call) -> dict[str, tuple[ast.AST, ast.AST]]:
+    """(where it stands, its value) of each argument by its name."""
+    parameters = [each for each in _signature(callee) or () if each.kind is each.POSITIONAL_OR_KEYWORD]
+    by_place = {each.name: (node, node) for each, node in zip(parameters, call.args, strict=False)}
+    return by_place | {word.arg: (word, word.value) for word in call.keywords if word.arg is not None}
+
+
+def _settings(
+    table: Table, is_closed: bool, callee: Public, call: ast.Call, values: Mapping[ast.AST, Any]
+) -> Iterator[Misfit]:
+    own = [each.name for each in _signature(callee) or () if each.kind is not each.VAR_KEYWORD]
+    for name, (node, value) in _by_name(callee, call).items():
+        if name in table:
+            yield from _setting(table[name], name, node, value, values)
+        elif is_closed and name not in own:
+            near = did_you_mean(name, dict.fromkeys([*own, *table]))
+            yield Misfit(LACKS, name, node, near[0] if near else "there is no such key")
+
+
+def _setting(
+    setting: Setting, shown: str, node: ast.AST, value: ast.AST, values: Mapping[ast.AST, Any]
+) -> Iterator[Misfit]:
+    if setting.entries and isinstance(value, ast.Dict):
+        entries = {entry.name: entry for entry in setting.entries}
+        for key, item in zip(value.keys, value.values, strict=True):
+            if isinstance(key, ast.Constant) and key.value in entries:
+                yield from _setting(entries[key.value], f"{shown}[{key.value!r}]", key, item, values)
+        return
+    known = constant(value, values)
+    if known is not OPEN and known == setting.default:
+        return
+    for kind, reason in ((LACKS, setting.refused), (IGNORED, setting.ignored)):
+        why = _why(reason, known)
+        if why and (kind == IGNORED or known is not OPEN):
+            yield Misfit(kind, shown, node, why)
+            return
+
+
+def _why(reason: Reason, known: Any) -> str:
+    if isinstance(reason, str):
+        return reason
+    if known is OPEN:
+        return ""
+    try:
+        return reason(known)
+    except (TypeError, AttributeError, ValueError):  # a value that the setting refuses: the run says so
+        return ""
+
+
+def constant(node: ast.AST, values: Mapping[ast.AST, Any]) -> Any:
+    """The value of an expression where the text tells it, else OPEN."""
+    found = values.get(node)
+    if isinstance(found, Public):
+        return found.found if isinstance(found.found, str | int | float | bool) else OPEN
+    try:
+        return ast.literal_eval(node) if isinstance(node, ast.expr) else OPEN
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return OPEN

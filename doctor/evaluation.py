@@ -1,0 +1,301 @@
+"""What an expression of a script stands for, as far as its text says: nothing is run."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from mspc.api.ops.primitive import Primitive
+from mspc.doctor.program import PUBLIC, Program, SourceFile
+from mspc.doctor.public import (
+    MISSING,
+    Instance,
+    Public,
+    PublicModule,
+    annotated,
+    has_attribute,
+    is_own,
+    member,
+    module_exists,
+    names_in,
+    result_of,
+)
+from mspc.doctor.scopes import Binding, Scope, scopes_of
+
+
+@dataclass(frozen=True, eq=False)
+class OwnModule:
+    """A module of the script's own."""
+
+    file: SourceFile
+
+
+@dataclass(frozen=True)
+class OwnClass:
+    """A class of the script's own, and where it stands."""
+
+    file: SourceFile
+    scope: Scope
+    node: ast.ClassDef
+
+
+@dataclass(frozen=True)
+class OwnInstance:
+    """An object of a class of the script's own."""
+
+    cls: OwnClass
+
+
+Value = Any
+"""PublicModule, Public, Instance, OwnModule, OwnClass, OwnInstance; MISSING for what mspc lacks; None: not known."""
+
+
+class Evaluation:
+    """What the names and expressions of a program stand for."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.scopes = {file: scopes_of(file.tree) for file in program.files}
+        self._values: dict[tuple[ast.AST, Scope], Value] = {}
+        self._bound: dict[Binding, Value] = {}
+        self._stored: dict[ast.ClassDef, dict[str, list[tuple[ast.expr, Scope]]]] = {}
+        self.given = _given_names(program)
+
+    def value(self, file: SourceFile, scope: Scope, node: ast.AST | None) -> Value:
+        """What an expression stands for where it stands."""
+        if node is None:
+            return None
+        key = (node, scope)
+        if key not in self._values:
+            self._values[key] = None  # of what stands for itself nothing is known
+            self._values[key] = self._value(file, scope, node)
+        return self._values[key]
+
+    def _value(self, file: SourceFile, scope: Scope, node: ast.AST) -> Value:
+        if isinstance(node, ast.Name):
+            return self.name(file, scope, node.id)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):  # an annotation in quotes
+            return None
+        if isinstance(node, ast.Attribute):
+            return self.attribute(self.value(file, scope, node.value), node.attr)
+        if isinstance(node, ast.Call):
+            return self._result(file, scope, node)
+        return None
+
+    def name(self, file: SourceFile, scope: Scope, name: str) -> Value:
+        """What a name stands for in a scope."""
+        owner = scope.owner(name)
+        if owner is not None:
+            return _one([self.binding(file, owner, each) for each in owner.bindings[name]])
+        if hasattr(builtins, name):
+            return None
+        return self._starred(file, scope.top, name)
+
+    def _starred(self, file: SourceFile, top: Scope, name: str) -> Value:
+        """A name that only an `import *` can have brought; MISSING where all of these are mspc's and none has it."""
+        found: list[Value] = []
+        for module, level in top.stars:
+            source = self.module(file, module, level)
+            if isinstance(source, OwnModule):
+                inner = self.scopes[source.file]
+                if name in inner.bindings:
+                    return self.name(source.file, inner, name)
+                found.append(self._starred(source.file, inner, name) if inner.stars else MISSING)
+            elif isinstance(source, PublicModule):
+                known = name in names_in(source)
+                found.append(member(source, name) if known else MISSING)
+            else:
+                found.append(None)
+        here = [value for value in found if value is not MISSING]
+        return (here[-1] if here else MISSING) if found else None
+
+    def binding(self, file: SourceFile, scope: Scope, binding: Binding) -> Value:
+        """What one binding of a name gives it."""
+        if binding not in self._bound:
+            self._bound[binding] = None
+            self._bound[binding] = self._binding(file, scope, binding)
+        return self._bound[binding]
+
+    def _binding(self, file: SourceFile, scope: Scope, binding: Binding) -> Value:
+        match binding.kind:
+            case "import":
+                return self.module(file, binding.module, 0)
+            case "from":
+                return self.imported(file, binding.module, binding.level, binding.name)
+            case "value":
+                return self.value(file, scope, binding.node)
+            case "annotated":
+                return self._annotated(file, scope.outer or scope, binding.node)
+            case "class":
+                assert isinstance(binding.node, ast.ClassDef)
+                return OwnClass(file, scope, binding.node)
+            case "self":
+                assert isinstance(binding.node, ast.ClassDef)
+                around = scope.outer.outer if scope.outer is not None else None
+                return OwnInstance(OwnClass(file, around or scope.top, binding.node))
+            case _:
+                return None
+
+    def _annotated(self, file: SourceFile, scope: Scope, annotation: ast.AST | None) -> Value:
+        found = self.value(file, scope, annotation)
+        if isinstance(found, Public):
+            return annotated(found.found, found.name)
+        return OwnInstance(found) if isinstance(found, OwnClass) else None
+
+    def module(self, file: SourceFile, name: str, level: int) -> Value:
+        """The module of an import statement."""
+        first, _, path = name.partition(".")
+        if not level and first in PUBLIC:
+            if module_exists(path):
+                return PublicModule(first, path)
+            return None if is_own(first, path) else MISSING
+        own = self.program.module(file, name, level)
+        return None if own is None else OwnModule(own)
+
+    def imported(self, file: SourceFile, module: str, level: int, name: str) -> Value:
+        """What `from module import name` brings."""
+        source = self.module(file, module, level)
+        if isinstance(source, OwnModule):
+            found = self.attribute(source, name)
+            if found is not None:
+                return found
+            below = self.program.module(file, f"{module}.{name}".lstrip("."), level)
+            return None if below is None else OwnModule(below)
+        return member(source, name) if isinstance(source, PublicModule) else source
+
+    def attribute(self, base: Value, name: str) -> Value:
+        """An attribute of a value."""
+        match base:
+            case PublicModule():
+                return member(base, name)
+            case Public():
+                return self._of_public(base, name)
+            case Instance():
+                found = _of_instance(base, name)
+                return None if found is MISSING and name in self.given else found
+            case OwnModule():
+                scope = self.scopes[base.file]
+                return self.name(base.file, scope, name) if name in scope.bindings or scope.stars else None
+            case OwnInstance():
+                return self._of_own_instance(base, name)
+            case _:
+                return MISSING if base is MISSING else None
+
+    def _of_public(self, base: Public, name: str) -> Value:
+        if not inspect.isclass(base.found) or name.startswith("__"):
+            return None
+        if not has_attribute(base.found, name):
+            return None if name in self.given else MISSING
+        found = getattr(base.found, name, None)
+        return Public(found, f"{base.name}.{name}") if found is not None else None
+
+    def _of_own_instance(self, base: OwnInstance, name: str) -> Value:
+        stored = self.stored_in(base.cls).get(name)
+        if stored:
+            return _one([self.value(base.cls.file, scope, node) for node, scope in stored])
+        public = self.public_bases(base.cls)
+        if name in self.given or name.startswith("_") or not public:
+            return None  # names with an underscore are those of classes below, elsewhere
+        found = [_of_instance(each, name) for each in public]
+        return next((value for value in found if value is not MISSING), MISSING)
+
+    def public_bases(self, cls: OwnClass, below: tuple[ast.ClassDef, ...] = ()) -> list[Instance] | None:
+        """The classes of mspc that a class stands on; None where it stands on others that are not known."""
+        found: list[Instance] = []
+        if cls.node in below or any(word.arg == "metaclass" for word in cls.node.keywords):
+            return None
+        for base in cls.node.bases:
+            value = self.value(cls.file, cls.scope, base)
+            made = _object_of(value)
+            if isinstance(made, Instance):
+                found.append(made)
+                continue
+            inner = self.public_bases(value, (*below, cls.node)) if isinstance(value, OwnClass) else None
+            if inner is None:
+                return None
+            found += inner
+        return found
+
+    def stored_in(self, cls: OwnClass) -> dict[str, list[tuple[ast.expr, Scope]]]:
+        """What methods of a class assign to attributes of `self`."""
+        if cls.node not in self._stored:
+            found: dict[str, list[tuple[ast.expr, Scope]]] = {}
+            inside = cls.scope.inner.get(cls.node)
+            for method, scope in inside.inner.items() if inside else ():
+                for node in ast.walk(method):
+                    for target in node.targets if isinstance(node, ast.Assign) else ():
+                        if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+                            if isinstance(self.name(cls.file, scope, target.value.id), OwnInstance):
+                                assert isinstance(node, ast.Assign)
+                                found.setdefault(target.attr, []).append((node.value, scope))
+            self._stored[cls.node] = found
+        return self._stored[cls.node]
+
+    def _result(self, file: SourceFile, scope: Scope, call: ast.Call) -> Value:
+        if isinstance(call.func, ast.Name) and call.func.id == "super" and scope.owner("super") is None:
+            return self._super(file, scope)
+        callee = self.value(file, scope, call.func)
+        if isinstance(callee, OwnClass):
+            return OwnInstance(callee)
+        if not isinstance(callee, Public):
+            return MISSING if callee is MISSING else None
+        receiver = self.value(file, scope, call.func.value) if isinstance(call.func, ast.Attribute) else None
+        if isinstance(receiver, Instance) and issubclass(receiver.cls, Primitive):
+            return receiver  # `ops.MatMul().shard(...)`
+        return result_of(callee)
+
+    def _super(self, file: SourceFile, scope: Scope) -> Value:
+        while scope.outer is not None and not isinstance(scope.node, ast.ClassDef):
+            scope = scope.outer
+        if not isinstance(scope.node, ast.ClassDef) or scope.outer is None or len(scope.node.bases) != 1:
+            return None
+        return _object_of(self.value(file, scope.outer, scope.node.bases[0]))
+
+
+def _object_of(cls: Value) -> Value:
+    """An object of a class."""
+    if isinstance(cls, OwnClass):
+        return OwnInstance(cls)
+    return Instance(cls.found, cls.name) if isinstance(cls, Public) and inspect.isclass(cls.found) else None
+
+
+def _of_instance(base: Instance, name: str) -> Value:
+    if not base.has(name):
+        return MISSING
+    found = getattr(base.cls, name, None)
+    return Public(found, f"{base.name}.{name}", bound=True) if inspect.isfunction(found) else None
+
+
+def _one(values: list[Value]) -> Value:
+    """The one thing that several bindings of a name give; None where they give several."""
+    first = values[0]
+    if len(values) == 1 or all(value is MISSING for value in values):
+        return first
+    if all(isinstance(value, PublicModule) and value == first for value in values):
+        return first
+    if not isinstance(first, Public):
+        return None
+    return first if all(isinstance(value, Public) and value.found is first.found for value in values) else None
+
+
+def _given_names(program: Program) -> frozenset[str]:
+    """Names that the program itself gives to attributes of anything: assigned, defined in a class, or set by name."""
+    found: set[str] = set()
+    for file in program.files:
+        for node in ast.walk(file.tree):
+            match node:
+                case ast.Attribute(ctx=ast.Store() | ast.Del()):
+                    found.add(node.attr)
+                case ast.ClassDef():
+                    found |= {each.id for inner in node.body for each in ast.walk(inner)
+                              if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}  # fmt: skip
+                    found |= {each.name for each in node.body if hasattr(each, "name")}
+                case ast.Call(func=ast.Name(id="setattr") | ast.Attribute()):
+                    found |= {part.value for part in node.args
+                              if isinstance(part, ast.Constant) and isinstance(part.value, str)}  # fmt: skip
+                case _:
+                    pass
+    return frozenset(found)

@@ -1,0 +1,223 @@
+"""Goes through the files of a script and collects what mspc lacks or ignores."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from mspc.doctor.advice import instead_of
+from mspc.doctor.arguments import misfits
+from mspc.doctor.evaluation import Evaluation, OwnInstance
+from mspc.doctor.findings import LACKS, NOTE, Finding
+from mspc.doctor.program import Program, SourceFile
+from mspc.doctor.public import MISSING, Instance, Public, PublicModule, module_exists
+from mspc.doctor.scopes import Inner, Scope
+from mspc.ir.diagnostics import MspcError
+
+DEPTH = 20000
+"""Calls that may nest while a file is read: scripts chain hundreds of methods."""
+_CATCHES = frozenset(("ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"))
+_ASKS = re.compile(r"version|^hasattr$|TYPE_CHECKING|find_spec", re.IGNORECASE)
+"""Names in a condition by which a script finds out what there is."""
+
+
+def examine(script: Path) -> list[Finding]:
+    """What a script and its own modules use that mspc lacks or ignores, in the order of its files and their lines.
+
+    Raises:
+        MspcError: a file is missing, cannot be read, or is not Python.
+    """
+    program = Program(script)
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, DEPTH))
+    try:
+        evaluation = Evaluation(program)
+        return [finding for file in program.files for finding in _Examiner(evaluation, file).findings()]
+    except RecursionError:
+        raise MspcError(f"{script}: it is nested too deep to be read") from None
+    finally:
+        sys.setrecursionlimit(before)
+
+
+class _Examiner:
+    """Reads one file."""
+
+    def __init__(self, evaluation: Evaluation, file: SourceFile) -> None:
+        self.evaluation = evaluation
+        self.file = file
+        self.found: dict[tuple[int, int, str], Finding] = {}
+
+    def findings(self) -> list[Finding]:
+        self._block(self.file.tree.body, self.evaluation.scopes[self.file], False)
+        return [self.found[key] for key in sorted(self.found)]
+
+    def _block(self, statements: Iterable[ast.AST], scope: Scope, guarded: bool) -> None:
+        for statement in statements:
+            self._statement(statement, scope, guarded)
+
+    def _statement(self, node: ast.AST, scope: Scope, guarded: bool) -> None:
+        if isinstance(node, ast.Try | ast.TryStar):
+            self._try(node, scope, guarded)
+        elif isinstance(node, ast.Import):
+            self._import(node, guarded)
+        elif isinstance(node, ast.ImportFrom):
+            self._import_from(node, guarded)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            self._definition(node, scope, guarded)
+        else:
+            asks = isinstance(node, ast.If | ast.While) and _asks(node.test)
+            for field, value in ast.iter_fields(node):
+                parts = value if isinstance(value, list) else [value]
+                inside = guarded or (asks and field in ("body", "orelse"))
+                for part in parts:
+                    if isinstance(part, ast.stmt | ast.ExceptHandler | ast.match_case):
+                        self._statement(part, scope, inside)
+                    elif isinstance(part, ast.AST):
+                        self._expression(part, scope, inside)
+
+    def _try(self, node: ast.Try | ast.TryStar, scope: Scope, guarded: bool) -> None:
+        handles = any(_catches(handler) for handler in node.handlers)
+        before = set(self.found)
+        self._block(node.body, scope, guarded or handles)
+        body_is_fine = handles and before == set(self.found)
+        self._block(node.handlers, scope, guarded or body_is_fine)
+        self._block([*node.orelse, *node.finalbody], scope, guarded)
+
+    def _definition(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, scope: Scope, guarded: bool
+    ) -> None:
+        outside: list[ast.AST] = [*node.decorator_list]
+        if isinstance(node, ast.ClassDef):
+            outside += [*node.bases, *node.keywords]
+        else:
+            outside += [node.args] if not self._late_annotations else _defaults(node.args)
+            outside += [node.returns] if node.returns and not self._late_annotations else []
+        for part in outside:
+            self._expression(part, scope, guarded)
+        self._block(node.body, scope.inner[node], guarded)
+
+    @property
+    def _late_annotations(self) -> bool:
+        """Whether annotations are never evaluated."""
+        return any(
+            isinstance(node, ast.ImportFrom) and node.module == "__future__"
+            and any(alias.name == "annotations" for alias in node.names)
+            for node in self.file.tree.body
+        )  # fmt: skip
+
+    def _import(self, node: ast.Import, guarded: bool) -> None:
+        for alias in node.names:
+            if self.evaluation.module(self.file, alias.name, 0) is MISSING:
+                self._module(alias.name, alias, guarded)
+
+    def _import_from(self, node: ast.ImportFrom, guarded: bool) -> None:
+        source = self.evaluation.module(self.file, node.module or "", node.level)
+        if source is MISSING:
+            self._module(node.module or "", node, guarded)
+        for alias in node.names if isinstance(source, PublicModule) else ():
+            if alias.name != "*" and self.evaluation.imported(self.file, source.name, 0, alias.name) is MISSING:
+                full = f"{source.name}.{alias.name}"
+                self._add(LACKS, full, alias, instead_of(source, alias.name, full), guarded)
+
+    def _module(self, name: str, node: ast.AST, guarded: bool) -> None:
+        first, _, path = name.partition(".")
+        outer = path.rpartition(".")[0]
+        base = PublicModule(first, outer) if module_exists(outer) else None
+        self._add(LACKS, name, node, instead_of(base, path.rpartition(".")[2], name), guarded)
+
+    def _expression(self, node: ast.AST, scope: Scope, guarded: bool) -> None:
+        """An expression and all that is in it; no recursion, as sums of hundreds of terms nest."""
+        waiting = [(node, scope, guarded)]
+        while waiting:
+            node, scope, guarded = waiting.pop()
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                self._attribute(node, scope, guarded)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                self._name(node, scope, guarded)
+            elif isinstance(node, ast.Call):
+                self._call(node, scope, guarded)
+            elif isinstance(node, ast.IfExp):
+                guarded = guarded or _asks(node.test)
+            elif isinstance(node, ast.BoolOp):
+                guarded = guarded or any(_asks(value) for value in node.values[:-1])
+            if isinstance(node, ast.AnnAssign) and self._late_annotations:
+                continue
+            inner = scope.inner.get(node, scope) if isinstance(node, Inner) else scope
+            waiting += [(child, inner, guarded) for child in ast.iter_child_nodes(node)]
+
+    def _attribute(self, node: ast.Attribute, scope: Scope, guarded: bool) -> None:
+        self._member(node.value, node.attr, _end_of(node), scope, guarded)
+
+    def _member(self, owner: ast.expr, name: str, place: ast.AST, scope: Scope, guarded: bool) -> None:
+        """Says where `owner` has no `name`. What lacks itself, or holds what does, was named where it comes from."""
+        base = self.evaluation.value(self.file, scope, owner)
+        if base is MISSING or self.evaluation.attribute(base, name) is not MISSING:
+            return
+        if isinstance(base, OwnInstance):
+            public = self.evaluation.public_bases(base.cls)
+            if not public or name in self.evaluation.stored_in(base.cls):
+                return
+            base = public[0]
+        if isinstance(base, Public):
+            base = Instance(base.found, base.name)
+        if isinstance(base, PublicModule | Instance):
+            full = f"{base.name}.{name}"
+            self._add(LACKS, full, place, instead_of(base, name, full), guarded)
+
+    def _name(self, node: ast.Name, scope: Scope, guarded: bool) -> None:
+        if scope.owner(node.id) is None and self.evaluation.value(self.file, scope, node) is MISSING:
+            module = scope.top.stars[-1][0]
+            first, _, path = module.partition(".")
+            source = PublicModule(first, path)
+            self._add(LACKS, f"{module}.{node.id}", node, instead_of(source, node.id, f"{module}.{node.id}"), guarded)
+
+    def _call(self, node: ast.Call, scope: Scope, guarded: bool) -> None:
+        match node:
+            case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value=str() as name) as place]):
+                self._member(owner, name, place, scope, guarded)
+            case _:
+                self._arguments(node, scope, guarded)
+
+    def _arguments(self, node: ast.Call, scope: Scope, guarded: bool) -> None:
+        callee = self.evaluation.value(self.file, scope, node.func)
+        if not isinstance(callee, Public):
+            return
+        parts = [*node.args, *(word.value for word in node.keywords)]
+        parts += [each for part in parts if isinstance(part, ast.Dict) for each in part.values]
+        values: dict[ast.AST, Any] = {part: self.evaluation.value(self.file, scope, part) for part in parts}
+        for misfit in misfits(callee, node, values):
+            self._add(misfit.kind, f"{callee.name}({misfit.what})", misfit.node, misfit.why, guarded)
+
+    def _add(self, kind: str, name: str, node: ast.AST, instead: str, guarded: bool) -> None:
+        line, offset = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        column = self.file.column(line, offset)
+        kind = NOTE if guarded and kind == LACKS else kind
+        self.found.setdefault((line, column, name), Finding(kind, name, self.file.shown, line, column, instead))
+
+
+def _end_of(node: ast.Attribute) -> ast.AST:
+    """Where the attribute's own name stands."""
+    line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
+    return ast.Name(node.attr, ast.Load(), lineno=line, col_offset=end - len(node.attr.encode()))
+
+
+def _defaults(arguments: ast.arguments) -> list[ast.AST]:
+    return [*arguments.defaults, *(default for default in arguments.kw_defaults if default is not None)]
+
+
+def _catches(handler: ast.ExceptHandler) -> bool:
+    """Whether a handler takes a missing name and goes on."""
+    if any(isinstance(node, ast.Raise) for node in handler.body):
+        return False
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(kind is None or (isinstance(kind, ast.Name) and kind.id in _CATCHES) for kind in kinds)
+
+
+def _asks(test: ast.AST) -> bool:
+    """Whether a condition asks what there is: for a version, an attribute, or a module."""
+    names = [getattr(node, "id", "") or getattr(node, "attr", "") for node in ast.walk(test)]
+    return any(isinstance(name, str) and _ASKS.search(name) for name in names)

@@ -1,0 +1,142 @@
+"""The files of a script: its own, and the modules that it imports from beside it and from its packages."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.regular import check_regular
+from mspc.ir.location import Location
+
+PUBLIC = ("mindspore", "mspc")
+"""First names of the modules that scripts have from mspc."""
+
+
+@dataclass(frozen=True, eq=False)
+class SourceFile:
+    """A Python file that was read. path: of the file. shown: its name in messages. tree: what it says."""
+
+    path: Path
+    shown: str
+    tree: ast.Module
+    lines: tuple[str, ...]
+
+    def column(self, line: int, offset: int) -> int:
+        """Characters before an offset in bytes of UTF-8, counted from 1."""
+        text = self.lines[line - 1] if line <= len(self.lines) else ""
+        return len(text.encode()[:offset].decode(errors="ignore")) + 1
+
+
+def read_source(path: Path, shown: str | None = None) -> SourceFile:
+    """A file as a tree.
+
+    Raises:
+        MspcError: it is missing, cannot be read, or is not Python.
+    """
+    name = str(path) if shown is None else shown
+    try:
+        check_regular(path)
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise MspcError(f"there is no script {name!r}") from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise MspcError(f"cannot read the script {name!r}: {why}") from None
+    try:
+        tree = ast.parse(raw, filename=name)
+    except SyntaxError as error:
+        if not error.lineno:
+            raise MspcError(f"{name} is not Python: {error.msg}") from None
+        end = max(error.end_offset or 0, 0)
+        where = Location(name, error.lineno, error.offset or 0, end, (error.text or "").rstrip("\n"))
+        raise MspcError(f"not Python: {error.msg}", where) from None
+    except (ValueError, RecursionError, MemoryError) as error:  # a null byte; expressions nested too deep
+        raise MspcError(f"{name} is not Python: {error}") from None
+    text = raw.decode(errors="replace").removeprefix("\ufeff")
+    return SourceFile(path, name, tree, tuple(text.replace("\r\n", "\n").replace("\r", "\n").split("\n")))
+
+
+class Program:
+    """A script and the modules of its own: in the folders in which Python would look for them (the script's, the one
+    that holds its package, those of PYTHONPATH), installed libraries left out.
+
+    Raises:
+        MspcError: a file is missing, cannot be read, or is not Python.
+    """
+
+    def __init__(self, script: Path) -> None:
+        self.script = read_source(script)
+        self.roots = _roots(script)
+        self._read: dict[Path, SourceFile] = {_real(script): self.script}
+
+    @cached_property
+    def files(self) -> list[SourceFile]:
+        """The script and the modules that are imported from it, in the order of their imports."""
+        found = {self.script: None}
+        waiting = [self.script]
+        while waiting:
+            new = [other for other in dict.fromkeys(self._imported(waiting.pop(0))) if other not in found]
+            found |= dict.fromkeys(new)
+            waiting += new
+        return list(found)
+
+    def module(self, file: SourceFile, name: str, level: int) -> SourceFile | None:
+        """The file behind `import name` in a file, or behind `from ..name import` with as many dots as `level`; None
+        where it is none of the script's own."""
+        if level:
+            folder = file.path.parent
+            for _ in range(level - 1):
+                folder = folder.parent
+            return self._file(folder, name)
+        if name.partition(".")[0] in PUBLIC:
+            return None
+        return next((found for root in self.roots if (found := self._file(root, name))), None)
+
+    def _imported(self, file: SourceFile) -> Iterator[SourceFile]:
+        for node in ast.walk(file.tree):
+            names: list[tuple[str, int]] = []
+            if isinstance(node, ast.Import):
+                names = [(alias.name, 0) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                module = node.module or ""
+                names = [(f"{module}.{alias.name}".lstrip("."), node.level) for alias in node.names]
+            for name, level in names:
+                parts = name.removesuffix(".*").split(".")
+                for count in range(0 if level else 1, len(parts) + 1):
+                    found = self.module(file, ".".join(parts[:count]), level)
+                    if found is not None and found is not file:
+                        yield found
+
+    def _file(self, folder: Path, name: str) -> SourceFile | None:
+        place = folder.joinpath(*name.split(".")) if name else folder
+        for path in (place / "__init__.py", *([place.with_name(f"{place.name}.py")] if name else [])):
+            if path.is_file():
+                real = _real(path)
+                if real not in self._read:
+                    self._read[real] = read_source(path, _shown(path))
+                return self._read[real]
+        return None
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _shown(path: Path) -> str:
+    name = os.path.relpath(path)
+    return str(path) if name.startswith("..") else name
+
+
+def _roots(script: Path) -> list[Path]:
+    folder = _real(script).parent
+    package = folder
+    while (package / "__init__.py").is_file():
+        package = package.parent
+    more = [Path(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    own = [place for place in more if "site-packages" not in place.parts]
+    return list(dict.fromkeys([folder, package, *own]))

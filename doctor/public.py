@@ -1,0 +1,179 @@
+"""The names that scripts can have from mspc, asked of mspc itself: modules, members, attributes, arguments."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import inspect
+import textwrap
+from dataclasses import dataclass, fields
+from types import ModuleType
+from typing import Any
+
+from mspc.api import alias
+from mspc.api.common.tensor_methods import TensorMethods
+from mspc.api.nn.cell import Cell
+from mspc.api.ops.primitive import Primitive
+
+MISSING = object()
+"""What stands for a name that is not there."""
+OUTER = ("", "nn", "ops", "mint", "mint.nn", "mint.nn.functional", "train", "dataset", "dataset.vision",
+         "dataset.transforms", "parallel", "communication", "amp", "common.initializer", "runtime")  # fmt: skip
+"""Modules whose names are offered where a script looks for them in another one."""
+
+
+_SET_BY_COMPILES = frozenset(("parameter_layout_dict",))
+"""Attributes that cells have from a compile."""
+
+
+@dataclass(frozen=True)
+class PublicModule:
+    """A module that scripts import. first: "mindspore" or "mspc", as the script has it. path: the rest of its name."""
+
+    first: str
+    path: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.first}.{self.path}".rstrip(".")
+
+
+@dataclass(frozen=True, eq=False)
+class Public:
+    """A class, a function or a constant. found: it. name: what the script calls it, in full. bound: whether calls hand
+    in the object that it belongs to."""
+
+    found: Any
+    name: str
+    bound: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """An object of a class that a script made. name: of the class, as the script calls it. or_below: it may be of a
+    class that stands on this one."""
+
+    cls: type
+    name: str
+    or_below: bool = False
+
+    def has(self, name: str) -> bool:
+        """Whether it may have an attribute of that name."""
+        below = self.cls.__subclasses__() if self.or_below else ()
+        return has_attribute(self.cls, name) or any(Instance(cls, "", True).has(name) for cls in below)
+
+
+def module_exists(path: str) -> bool:
+    """Whether there is a public module `mindspore.<path>`."""
+    return alias.home_of(path) is not None
+
+
+def is_own(first: str, path: str) -> bool:
+    """Whether `mspc.<path>` is one of mspc's modules that are not for scripts: nothing is said of these."""
+    return first == "mspc" and not module_exists(path) and alias.PublicFinder().leaves(path)
+
+
+def member(module: PublicModule, name: str) -> Any:
+    """A PublicModule, a Public, None where nothing more can be known of the name, or MISSING."""
+    if name.startswith("__"):
+        return None
+    below = f"{module.path}.{name}".lstrip(".")
+    found = _attribute(module.path, name)
+    if found is MISSING:
+        if module_exists(below):
+            return PublicModule(module.first, below)
+        return None if is_own(module.first, below) else MISSING
+    if isinstance(found, ModuleType):
+        return PublicModule(module.first, below) if module_exists(below) else None
+    return Public(found, f"{module.name}.{name}")
+
+
+def _attribute(path: str, name: str) -> Any:
+    if not path:
+        from mspc.api.names import HOME
+
+        return getattr(importlib.import_module(HOME[name]), name) if name in HOME else MISSING
+    return getattr(importlib.import_module(alias.home_of(path) or path), name, MISSING)
+
+
+def names_in(module: PublicModule) -> list[str]:
+    """The public names of a module."""
+    if not module.path:
+        from mspc.api.names import names
+
+        return names()
+    home = importlib.import_module(alias.home_of(module.path) or module.path)
+    found = getattr(home, "__all__", None) or dir(home)
+    return [name for name in found if not name.startswith("_")]
+
+
+def places_of(name: str, first: str) -> list[str]:
+    """Full names under which a name can be had elsewhere."""
+    return [f"{module.name}.{name}" for path in OUTER if _has(module := PublicModule(first, path), name)]
+
+
+def _has(module: PublicModule, name: str) -> bool:
+    return not name.startswith("_") and isinstance(member(module, name), Public)
+
+
+def has_attribute(cls: type, name: str) -> bool:
+    """Whether objects of a class may have an attribute, by its definition and what its methods assign."""
+    if name.startswith("__") or hasattr(cls, name):
+        return True
+    if issubclass(cls, Primitive):
+        operator = cls.op_class
+        if operator is None or hasattr(operator, name) or name in {field.name for field in fields(operator)}:  # type: ignore[arg-type]
+            return True
+    assigned = [_assigned(base) for base in cls.__mro__[:-1] if base.__module__ != "mspc.ops"]
+    return any(names is None or name in names for names in assigned) or name in _SET_BY_COMPILES
+
+
+@functools.cache
+def _assigned(cls: type) -> frozenset[str] | None:
+    """Attributes that a class's own text assigns, declares or names; None where they cannot be told from it."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    answers = "__getattr__" in vars(cls) and not issubclass(cls, TensorMethods | Primitive)
+    found: set[str] = set()
+    for node in () if answers else ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+        elif isinstance(node, ast.Name) and node.id in ("setattr", "vars"):
+            return None
+    return None if answers else frozenset(found)
+
+
+def result_of(callee: Public) -> Instance | None:
+    """What a call gives: an object of the class that is called, or what the function says by its annotation."""
+    if inspect.isclass(callee.found):
+        return Instance(callee.found, callee.name)
+    function = inspect.unwrap(callee.found) if callable(callee.found) else None
+    said = getattr(function, "__annotations__", {}).get("return")
+    cls = getattr(function, "__globals__", {}).get(said) if isinstance(said, str) else said
+    return annotated(cls, _name_of(cls, callee.name.partition(".")[0]))
+
+
+def _name_of(cls: Any, first: str) -> str:
+    """The full name of a class of mspc by the outermost module that scripts have it from."""
+    parts = getattr(cls, "__module__", "").removeprefix("mspc.api.").split(".")
+    modules = [PublicModule(first, ".".join(parts[:count])) for count in range(len(parts) + 1)]
+    name = getattr(cls, "__name__", "")
+    for module in modules:
+        found = member(module, name) if module_exists(module.path) else None
+        if isinstance(found, Public) and found.found is cls:
+            return found.name
+    return f"{first}.{name}"
+
+
+def annotated(cls: Any, name: str) -> Instance | None:
+    """An object that is said to be of a class of mspc; None for a cell or an
+    operator, of which scripts have their own."""
+    is_known = inspect.isclass(cls) and cls.__module__.startswith("mspc.") and not issubclass(cls, Primitive | Cell)
+    return Instance(cls, name, or_below=True) if is_known else None

@@ -1,0 +1,183 @@
+"""Scopes of a file and what binds the names in them, as far as the text shows it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+Inner = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef | Comprehension
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, eq=False)
+class Binding:
+    """One place that gives a name its value.
+
+    kind: "import" (`module` as it is bound), "from" (`name` of `module`, `level` dots before it), "value" (of
+    `node`), "annotated" (an object of the class `node`), "class" (`node`), "self" (an object of the class `node`), or
+    UNKNOWN.
+    """
+
+    kind: str
+    node: ast.AST | None = None
+    module: str = ""
+    name: str = ""
+    level: int = 0
+
+
+@dataclass(eq=False)
+class Scope:
+    """A module, a class, a function or a comprehension. bindings: of each name. stars: modules, with their dots, of
+    which all names are imported."""
+
+    node: ast.AST
+    outer: Scope | None = None
+    bindings: dict[str, list[Binding]] = field(default_factory=dict)
+    stars: list[tuple[str, int]] = field(default_factory=list)
+    inner: dict[ast.AST, Scope] = field(default_factory=dict)
+
+    @property
+    def top(self) -> Scope:
+        return self if self.outer is None else self.outer.top
+
+    def owner(self, name: str) -> Scope | None:
+        """The scope whose name this is here; None where no scope of the file has it. Functions do not see the names of
+        the class around them."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.bindings and (scope is self or not isinstance(scope.node, ast.ClassDef)):
+                return scope
+            scope = scope.outer
+        return None
+
+    def bind(self, name: str, binding: Binding) -> None:
+        self.bindings.setdefault(name, []).append(binding)
+
+
+def scopes_of(tree: ast.Module) -> Scope:
+    """The scope of a file, with those inside."""
+    return _filled(Scope(tree), tree.body)
+
+
+def _filled(scope: Scope, nodes: list[ast.stmt] | list[ast.expr]) -> Scope:
+    elsewhere: dict[str, Scope] = {}
+    for node in _own_nodes(nodes):
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            outer = scope.top if isinstance(node, ast.Global) else scope.outer or scope.top
+            elsewhere |= dict.fromkeys(node.names, outer)
+    for node in _own_nodes(nodes):
+        for name, binding in _bound(node):
+            target = elsewhere.get(name) or (_function(scope) if isinstance(node, ast.NamedExpr) else scope)
+            target.bind(name, binding)
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            scope.stars.append((node.module or "", node.level))
+        if isinstance(node, Inner):
+            scope.inner[node] = _inner(scope, node)
+    return scope
+
+
+def _function(scope: Scope) -> Scope:
+    """Where `:=` binds: not in a comprehension."""
+    while isinstance(scope.node, Comprehension) and scope.outer is not None:
+        scope = scope.outer
+    return scope
+
+
+def _inner(outer: Scope, node: Inner) -> Scope:
+    scope = Scope(node, outer)
+    if isinstance(node, ast.ClassDef):
+        return _filled(scope, node.body)
+    if isinstance(node, Comprehension):
+        for part in node.generators:
+            for name in _targets(part.target):
+                scope.bind(name, Binding(UNKNOWN))
+        parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        parts += [part for each in node.generators for part in (each.iter, *each.ifs)]
+        return _filled(scope, parts)
+    arguments = node.args
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    for argument in named:
+        known = argument.annotation is not None
+        scope.bind(argument.arg, Binding("annotated" if known else UNKNOWN, argument.annotation))
+    for rest in (arguments.vararg, arguments.kwarg):
+        if rest is not None:
+            scope.bind(rest.arg, Binding(UNKNOWN))
+    if isinstance(outer.node, ast.ClassDef) and named and not isinstance(node, ast.Lambda):
+        if not any(isinstance(d, ast.Name) and d.id in ("staticmethod", "classmethod") for d in node.decorator_list):
+            scope.bindings[named[0].arg] = [Binding("self", outer.node)]
+    return _filled(scope, [node.body] if isinstance(node, ast.Lambda) else node.body)
+
+
+def _own_nodes(nodes: list[ast.stmt] | list[ast.expr]) -> Iterator[ast.AST]:
+    """The nodes of one scope: inner scopes count, what is inside them does not."""
+    waiting: list[ast.AST] = list(nodes)
+    while waiting:
+        node = waiting.pop(0)
+        yield node
+        if not isinstance(node, Inner):
+            waiting[:0] = ast.iter_child_nodes(node)
+        elif isinstance(node, Comprehension):
+            continue
+        else:
+            outside = [*getattr(node, "decorator_list", []), *getattr(node, "bases", [])]
+            outside += [word.value for word in getattr(node, "keywords", [])]
+            if isinstance(node, Function):
+                arguments = node.args
+                outside += [*arguments.defaults, *(d for d in arguments.kw_defaults if d is not None)]
+            waiting[:0] = outside
+
+
+def _bound(node: ast.AST) -> Iterator[tuple[str, Binding]]:
+    """(name, what it is) of everything that a node binds, without what is inside it."""
+    match node:
+        case ast.Import():
+            for alias in node.names:
+                module = alias.name if alias.asname else alias.name.partition(".")[0]
+                yield alias.asname or module, Binding("import", node, module)
+        case ast.ImportFrom():
+            for alias in node.names:
+                if alias.name != "*":
+                    yield alias.asname or alias.name, Binding("from", node, node.module or "", alias.name, node.level)
+        case ast.Assign():
+            for target in node.targets:
+                yield from _assigned(target, node.value)
+        case ast.NamedExpr():
+            yield from _assigned(node.target, node.value)
+        case ast.AnnAssign():
+            if isinstance(node.target, ast.Name):
+                binding = Binding("annotated", node.annotation) if node.value is None else Binding("value", node.value)
+                yield node.target.id, binding
+        case ast.AugAssign() | ast.For() | ast.AsyncFor():
+            yield from ((name, Binding(UNKNOWN)) for name in _targets(node.target))
+        case ast.withitem(optional_vars=ast.expr() as target):
+            yield from ((name, Binding(UNKNOWN)) for name in _targets(target))
+        case (
+            ast.ExceptHandler(name=str() as name) | ast.MatchAs(name=str() as name) | ast.MatchStar(name=str() as name)
+            | ast.MatchMapping(rest=str() as name)
+        ):  # fmt: skip
+            yield name, Binding(UNKNOWN)
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            yield node.name, Binding(UNKNOWN, node)
+        case ast.ClassDef():
+            yield node.name, Binding("class", node)
+        case ast.Delete():
+            yield from ((name, Binding(UNKNOWN)) for target in node.targets for name in _targets(target))
+        case _:
+            pass
+
+
+def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, Binding]]:
+    if isinstance(target, ast.Name):
+        yield target.id, Binding("value", value)
+        return
+    yield from ((name, Binding(UNKNOWN)) for name in _targets(target))
+
+
+def _targets(target: ast.expr) -> Iterator[str]:
+    """Names that an assignment to this binds."""
+    for node in ast.walk(target):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
+            yield node.id

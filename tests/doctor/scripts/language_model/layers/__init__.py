@@ -1,0 +1,3 @@
+"""Layers."""
+
+from .attention import Attention

@@ -1,0 +1,137 @@
+"""`mspc doctor`: what it prints, its JSON, its exit status; and the list where an import of a script fails."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mspc.api import alias
+from mspc.cli import app
+from mspc.doctor.public import Public, PublicModule, member
+from mspc.doctor.replacements import REASONS, REPLACEMENTS
+from mspc.doctor.without_effect import _ARGUMENTS, _CALLS, _KEYWORDS, function_named
+
+GAPS = """import mindspore as ms
+from mindspore import nn
+from mindspore.ops import NoOperator, relu, MatMull
+ms.set_context(mode=0, max_call_depth=7)
+net = nn.Dens(3, 4)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In a folder of its own; what running a script changes is undone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    yield
+    alias.uninstall()
+
+
+def doctor(text: str | None, *arguments: str, status: int) -> str:
+    if text is not None:
+        Path("train.py").write_text(text)
+    done = CliRunner().invoke(app, ["doctor", "train.py", *arguments])
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+def test_a_table_of_what_lacks_and_what_changes_nothing() -> None:
+    assert doctor(GAPS, status=1).splitlines() == [
+        "what train.py uses that mspc lacks or ignores",
+        "kind     name                                   line           instead",
+        "lacks    mindspore.ops.NoOperator               train.py:3:27  -",
+        "lacks    mindspore.ops.MatMull                  train.py:3:45  did you mean MatMul or matmul?",
+        "ignored  mindspore.set_context(max_call_depth)  train.py:4:24  how deep calls may nest is fixed",
+        "lacks    mindspore.nn.Dens                      train.py:5:10  did you mean Dense?",
+        "3 names lacking; 1 that changes nothing",
+    ]
+
+
+def test_json() -> None:
+    found = json.loads(doctor(GAPS, "--json", "-", status=1))
+    assert found[-1] == {
+        "kind": "lacks", "name": "mindspore.nn.Dens", "file": "train.py", "line": 5, "column": 10,
+        "instead": "did you mean Dense?",
+    }  # fmt: skip
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("import mindspore as ms\nms.Tensor([1])\n", "no names lacking\n"),
+    ("import mindspore as ms\nms.set_context(max_call_depth=7)\n", "no names lacking; 1 that changes nothing\n"),
+    ("try:\n    from mindspore import hall\nexcept ImportError:\n    hall = None\n", "no names lacking\n"),
+    ("", "no names lacking\n"),
+])  # fmt: skip
+def test_status_0_where_nothing_lacks(text: str, said: str) -> None:
+    assert doctor(text, status=0).endswith(said)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    (None, "error: there is no script 'train.py'\n"),
+    ("x = 1\ndef f(:\n", "train.py:2:7: error: not Python: invalid syntax\n    def f(:\n          ^\n"),
+    ("import other\n", "other.py:1:3: error: not Python: '(' was never closed\n    f((\n      ^\n"),
+    ("x = 1\0", "error: train.py is not Python: source code string cannot contain null bytes\n"),
+])  # fmt: skip
+def test_mistakes_are_one_message(text: str | None, message: str) -> None:
+    Path("other.py").write_text("f((\n")
+    assert doctor(text, status=2) == message
+
+
+def test_nothing_is_run_and_deep_expressions_are_read() -> None:
+    deep = "import mindspore as ms\nx = " + " + ".join(["ms.Tensor"] * 900) + " + ms.Tensr\n"
+    deep += "x = ms.Tensor" + ".abs" * 900 + "\ny = ms.nn" + "(1)" * 900 + "\n"
+    assert "mindspore.Tensr" in doctor(deep + "open('made', 'w')\nraise SystemExit(7)\n", status=1)
+    assert not Path("made").exists()
+
+
+def test_modules_beside_and_in_the_package_are_read_and_installed_ones_are_not() -> None:
+    Path("package/deep").mkdir(parents=True)
+    for name in ("package", "package/deep"):
+        Path(name, "__init__.py").write_text("")
+    Path("beside.py").write_text("from mindspore import nn as cells\nimport numpy\ncells.Denss\n")
+    Path("package/deep/train.py").write_text("from ..common import cells\nimport package.common\ncells.Dens\n")
+    Path("package/common.py").write_text("from beside import cells\ncells.Densse\n")
+    done = CliRunner().invoke(app, ["doctor", "package/deep/train.py", "--json", "-"])
+    assert [(f["file"], f["name"]) for f in json.loads(done.output)] == [
+        ("package/deep/train.py", "mindspore.nn.Dens"),
+        ("package/common.py", "mindspore.nn.Densse"),
+        ("beside.py", "mindspore.nn.Denss"),
+    ]
+
+
+@pytest.mark.parametrize("command", [["compile"], ["run", "--ranks", "2", "--simulate"]])
+def test_a_failed_import_names_all_that_the_file_lacks(command: list[str]) -> None:
+    Path("train.py").write_text(GAPS)
+    done = CliRunner().invoke(app, [*command, "train.py"])
+    assert done.exit_code == 2
+    assert done.stderr.endswith(
+        "  note: train.py:3:27: mindspore.ops.NoOperator is not in mspc\n"
+        "  note: train.py:3:45: mindspore.ops.MatMull is not in mspc: did you mean MatMul or matmul?\n"
+        "  note: train.py:5:10: mindspore.nn.Dens is not in mspc: did you mean Dense?\n"
+    )
+
+
+def test_other_errors_get_no_such_list() -> None:
+    Path("train.py").write_text("import mindspore as ms\nif ms.GRAPH_MODE:\n    ms.Tensr\nimport nothing_of_the_kind\n")
+    done = CliRunner().invoke(app, ["compile", "train.py"])
+    assert "Tensr" not in done.output
+
+
+def test_what_is_known_by_name_is_there() -> None:
+    """Functions without effect, and what stands for names that mspc lacks."""
+    for name in (*_ARGUMENTS, *_CALLS, *_KEYWORDS):
+        assert callable(function_named(name))
+    for name in map(str.split, REPLACEMENTS.values()):
+        path, _, last = name[0].rstrip(":,").rpartition(".")
+        assert isinstance(member(PublicModule("mindspore", path), last), Public)
+    assert not REASONS.keys() & REPLACEMENTS.keys()
+
+
