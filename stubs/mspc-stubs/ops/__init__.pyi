@@ -1,13 +1,28 @@
 # Made by `make goldens`.
 from typing import Any
 from mspc.api.ops.primitive import Primitive as Primitive
+from mspc.api.ops.composed import ControlDepend as ControlDepend
+from mspc.api.ops.composed import DropoutExt as DropoutExt
+from mspc.api.ops.composed import FloatStatus as FloatStatus
 from mspc.api.common.gradient import GradOperation as GradOperation
+from mspc.api.ops.composed import HistogramSummary as HistogramSummary
 from mspc.api.ops.hyper_map import HyperMap as HyperMap
+from mspc.api.ops.composed import ImageSummary as ImageSummary
+from mspc.api.ops.composed import InvertPermutation as InvertPermutation
 from mspc.api.ops.hyper_map import Map as Map
 from mspc.api.ops.morphing import Morph as Morph
 from mspc.api.ops.multitype import MultitypeFuncGraph as MultitypeFuncGraph
+from mspc.api.ops.composed import NPUAllocFloatStatus as NPUAllocFloatStatus
+from mspc.api.ops.composed import NPUClearFloatStatus as NPUClearFloatStatus
+from mspc.api.ops.composed import NPUClearFloatStatusV2 as NPUClearFloatStatusV2
+from mspc.api.ops.composed import NPUGetFloatStatus as NPUGetFloatStatus
+from mspc.api.ops.composed import NPUGetFloatStatusV2 as NPUGetFloatStatusV2
+from mspc.api.ops.composed import Partial as Partial
 from mspc.api.communication.group import ReduceOp as ReduceOp
+from mspc.api.ops.composed import ScalarSummary as ScalarSummary
+from mspc.api.ops.composed import TensorSummary as TensorSummary
 from mspc.api.nn.virtual_dataset import _VirtualDataset as _VirtualDataset
+from mspc.api.ops.compile_time import _constexpr as _constexpr
 from mspc.api.ops.compile_time import _primexpr as _primexpr
 from mspc.api.ops.function.pool_func import adaptive_avg_pool1d as adaptive_avg_pool1d
 from mspc.api.ops.function.pool_func import adaptive_avg_pool2d as adaptive_avg_pool2d
@@ -15,6 +30,7 @@ from mspc.api.ops.function.pool_func import adaptive_avg_pool3d as adaptive_avg_
 from mspc.api.ops.function.pool_func import adaptive_max_pool1d as adaptive_max_pool1d
 from mspc.api.ops.function.pool_func import adaptive_max_pool2d as adaptive_max_pool2d
 from mspc.api.ops.function.pool_func import adaptive_max_pool3d as adaptive_max_pool3d
+from mspc.api.ops.composed import add_flags as add_flags
 from mspc.api.ops.function.image_func import affine_grid as affine_grid
 from mspc.api.ops.function.math_func import all as all
 from mspc.api.ops.function.math_func import amax as amax
@@ -27,6 +43,7 @@ from mspc.api.ops.function.order_func import argsort as argsort
 from mspc.api.ops.function.pool_func import avg_pool1d as avg_pool1d
 from mspc.api.ops.function.pool_func import avg_pool2d as avg_pool2d
 from mspc.api.ops.function.pool_func import avg_pool3d as avg_pool3d
+from mspc.api.mint.distributed import barrier as barrier
 from mspc.api.ops.function.conv_func import batch_norm as batch_norm
 from mspc.api.ops.function.image_func import batch_to_space_nd as batch_to_space_nd
 from mspc.api.ops.function.random_func import bernoulli as bernoulli
@@ -41,6 +58,7 @@ from mspc.api.ops.function.array_func import chunk as chunk
 from mspc.api.ops.function.math_func import clamp as clamp
 from mspc.api.ops.function.math_func import clip as clip
 from mspc.api.ops.function.math_func import clip_by_global_norm as clip_by_global_norm
+from mspc.api.ops.function.math_func import clip_by_norm as clip_by_norm
 from mspc.api.ops.function.math_func import clip_by_value as clip_by_value
 from mspc.api.ops.function.array_func import concat as concat
 from mspc.api.ops.compile_time import constexpr as constexpr
@@ -68,7 +86,6 @@ from mspc.api.ops.function.array_func import dtype as dtype
 from mspc.api.ops.function.einsum_func import einsum as einsum
 from mspc.api.ops.function.activation_func import elu as elu
 from mspc.api.ops.function.array_func import eye as eye
-from mspc.api.ops.function.activation_func import fast_gelu as fast_gelu
 from mspc.api.ops.function.nn_func import flash_attention_score as flash_attention_score
 from mspc.api.ops.function.array_func import flatten as flatten
 from mspc.api.ops.function.array_func import flip as flip
@@ -95,6 +112,7 @@ from mspc.api.ops.function.activation_func import hardswish as hardswish
 from mspc.api.ops.function.activation_func import hardtanh as hardtanh
 from mspc.api.ops.function.loss_func import hinge_embedding_loss as hinge_embedding_loss
 from mspc.api.ops.function.loss_func import huber_loss as huber_loss
+from mspc.api.ops.composed import identity as identity
 from mspc.api.ops.function.image_func import interpolate as interpolate
 from mspc.api.ops.function.loss_func import kl_div as kl_div
 from mspc.api.ops.function.loss_func import l1_loss as l1_loss
@@ -107,6 +125,7 @@ from mspc.api.ops.function.math_func import logsumexp as logsumexp
 from mspc.api.ops.function.pool_func import lp_pool1d as lp_pool1d
 from mspc.api.ops.function.pool_func import lp_pool2d as lp_pool2d
 from mspc.api.ops.function.image_func import lrn as lrn
+from mspc.api.ops.composed import make_range as make_range
 from mspc.api.ops.function.loss_func import margin_ranking_loss as margin_ranking_loss
 from mspc.api.ops.function.array_func import masked_fill as masked_fill
 from mspc.api.ops.function.math_func import matmul as matmul
@@ -175,6 +194,7 @@ from mspc.api.ops.function.array_func import strided_slice as strided_slice
 from mspc.api.ops.function.math_func import sum as sum
 from mspc.api.ops.function.array_func import swapaxes as swapaxes
 from mspc.api.ops.function.activation_func import tanhshrink as tanhshrink
+from mspc.api.ops.function.math_func import tensor_dot as tensor_dot
 from mspc.api.ops.function.array_func import tensordump as tensordump
 from mspc.api.ops.function.activation_func import threshold as threshold
 from mspc.api.ops.function.array_func import topk as topk
@@ -959,6 +979,9 @@ class MaskedFill(Primitive):
 class MatMul(Primitive):
     """x[m, k] @ y[k, n] -> [m, n]; x is [k, m] when transpose_a, y is [n, k] when transpose_b."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MatMulExt(Primitive):
+    """The matrix product of two matrices, or of batches of them."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Max(Primitive):
     """Maximum of all elements; its gradient is shared equally among equal maxima."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -1069,6 +1092,9 @@ class Ones(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class OnesLike(Primitive):
     """Ones of the shape and element type of x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class OnesLikeExt(Primitive):
+    """Ones of the shape of x. Called as `OnesLikeExt()(x, dtype)`; None is the element type of x."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Outer(Primitive):
     """The products x[i] * y[j] of two vectors."""
@@ -1434,7 +1460,7 @@ class Stack(Primitive):
     """The tensors side by side along a new dimension `axis`. Called as `Stack(axis)((a, b))`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class StackExt(Primitive):
-    """The tensors side by side along a new dimension. Called as `StackExt()((a, b), dim)`."""
+    """The tensors side by side along a new dimension. Called as `StackExt(dim)((a, b))`, or `()((a, b), dim)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class StopGradient(Primitive):
     """The operand; differentiation does not pass."""
@@ -1567,6 +1593,9 @@ class Zeros(Primitive):
 class ZerosLike(Primitive):
     """Zeros of the shape and element type of x."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class ZerosLikeExt(Primitive):
+    """Zeros of the shape of x. Called as `ZerosLikeExt()(x, dtype)`; None is the element type of x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 def abs(*args: Any, **kwargs: Any) -> Any:
     """The absolute value; its derivative at 0 is 0."""
 def absolute(*args: Any, **kwargs: Any) -> Any:
@@ -1651,6 +1680,8 @@ def expand_dims(*args: Any, **kwargs: Any) -> Any:
     """x with a dimension of size 1 inserted at `axis`. Called as `ExpandDims()(x, axis)`."""
 def expm1(*args: Any, **kwargs: Any) -> Any:
     """e to the power x, minus 1, accurate for small x."""
+def fast_gelu(*args: Any, **kwargs: Any) -> Any:
+    """x * sigmoid(1.702 x)."""
 def fft(*args: Any, **kwargs: Any) -> Any:
     """The discrete Fourier transform, along one dimension."""
 def fft2(*args: Any, **kwargs: Any) -> Any:
