@@ -77,8 +77,7 @@ class GpuExecutor:
         self.device = device
         self.comm = device.comm if host is None else host
         self.rank = self.comm.rank
-        self.step = 0
-        self.earlier_steps = 0
+        self.step = self.earlier_steps = 0
         self.cursor: Any = [0] if cursor is None else cursor
         self.inputs = [p for p in graph.parameters if p.kind == "input"]
         self.mutated = updated_parameters(graph)
@@ -105,7 +104,8 @@ class GpuExecutor:
     def go_on(self, steps: int) -> None:
         """Draw random numbers as if so many steps had been run before."""
         self.earlier_steps = steps
-        self._step.go_on(self.step, steps)
+        with self.device.stream("compute"):
+            self.device.send(np.array([self.step + steps], np.int64), self._step.own_count)
 
     @property
     def trains(self) -> bool:
@@ -181,10 +181,10 @@ class GpuExecutor:
     def run_timed(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> tuple[list[Pending], list[Timed]]:
         """A step as `run` makes it, and when each of its nodes ran."""
         times: list[Timed] = []
-        slot = self._begin(inputs, origins, lambda number: times.extend(self._step.run_timed(number)))
+        slot = self._begin(inputs, origins, lambda _, counted: times.extend(self._step.run_timed(counted)))
         return self._collect(slot), times
 
-    def _begin(self, inputs: Sequence[Array], origins: Sequence[Any], run: Callable[[int], None]) -> _Slot:
+    def _begin(self, inputs: Sequence[Array], origins: Sequence[Any], run: Callable[[int, int], None]) -> _Slot:
         if len(inputs) != len(self.inputs):
             raise MspcError(f"the graph takes {len(self.inputs)} inputs, {len(inputs)} were given")
         arrays = [checked(p, np.asarray(a)) for p, a in zip(self.inputs, inputs, strict=True)]
@@ -194,7 +194,7 @@ class GpuExecutor:
         slot.step = self.step
         self._feed(slot, arrays, origins or [None] * len(arrays))
         try:
-            run(self.step)
+            run(self.step, self.step + self.earlier_steps)
         except Exception as error:
             index = self._step.current
             raise self._failure(error, self.graph.nodes[index] if index >= 0 else None, "failed") from error

@@ -101,7 +101,6 @@ class Step:
         shadows = plan.shadow_weights.copies.values()
         self._copied = [address(kept[piece.parameter]) for pieces in shadows for piece in pieces]
         self._fresh, self._token = False, object()
-        self._earlier = 0
         self.current = -1
         self._replay: Callable[[], None] | None = None
         self._eager = False
@@ -274,17 +273,10 @@ class Step:
 
     # Running
 
-    def go_on(self, run: int, earlier: int) -> None:
-        """Count steps as if so many had been run before the `run` that were."""
-        self._earlier = earlier
-        with self.device.stream("compute"):
-            self.device.send(np.array([run + earlier], np.int64), self.own_count)
-        self.device.synchronize()
-
-    def run(self, number: int) -> None:
+    def run(self, number: int, counted: int) -> None:
         """Put a step on the compute stream. The first one runs node by node, which loads and prepares everything; the
-        second is captured; the others replay it."""
-        self.backend.step = self._earlier + number
+        second is captured; the others replay it. counted: its number with those of earlier runs."""
+        self.backend.step = counted
         with self.device.stream("compute"):
             self._renew()
             if self._replay is None and number > 1 and not self._eager:
@@ -305,10 +297,10 @@ class Step:
             self._fresh = True
             self.current = -1
 
-    def run_timed(self, number: int) -> list[Timed]:
+    def run_timed(self, counted: int) -> list[Timed]:
         """The same step node by node, and when each ran."""
         device = self.device
-        self.backend.step = self._earlier + number
+        self.backend.step = counted
         found: list[tuple[Work, Any, Any]] = []
 
         def around(work: Work, launch: Launch) -> None:
