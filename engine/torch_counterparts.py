@@ -116,7 +116,6 @@ def _activations(torch: Any) -> dict[str, Counterpart]:
         "FastGeLU": lambda op, x: x * torch.sigmoid(1.702 * x),
         "Elu": lambda op, x: functional.elu(x, op.alpha),
         "EluExt": lambda op, x: functional.elu(x, op.alpha),
-        "FastGeLU": lambda op, x: x * torch.sigmoid(1.702 * x),
         "GeLU": lambda op, x: functional.gelu(x, approximate="tanh"),
         "HShrink": lambda op, x: functional.hardshrink(x, op.lambd),
         "LeakyReLUExt": lambda op, x: functional.leaky_relu(x, op.negative_slope),

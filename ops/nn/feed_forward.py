@@ -6,38 +6,18 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
 from mspc.ir.types import Type
 from mspc.ops.composed import Cuts, Emit, dtype_in
-from mspc.ops.math.arithmetic import Add, Mul, Sub
-from mspc.ops.math.elementwise import Gradients, constant, scaled
+from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.grouped_product import GroupedProduct, GroupedRows
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.math.quantisation import WeightAntiQuant
 from mspc.ops.math.quantised_product import Optional, read_weight, together
 from mspc.ops.math.running import CumSum
-from mspc.ops.nn.activation import Activation, GeLU, ReLU, Sigmoid, SiLU, sigmoid
-from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.nn.activation import FastGeLU, GeLU, ReLU, SiLU
+from mspc.ops.op import Op, sample
 from mspc.ops.tensor.reshape import Reshape
-
-
-class FastGeLU(Activation):
-    """x * sigmoid(1.702 x). Hendrycks and Gimpel, arXiv 1606.08415."""
-
-    cuda: ClassVar[str] = "{0} * sigmoid(T(1.702) * {0})"
-    samples: ClassVar[Any] = (sample((8, 16)), sample((2, 4, 8)))
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        share = b.emit(Sigmoid(), scaled(b, 1.702, x))
-        rest = scaled(b, 1.702, b.emit(Mul(), out, b.emit(Sub(), constant(b, 1, x), share)))
-        return (b.emit(Mul(), dout, b.emit(Add(), share, rest)),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
-        return x * sigmoid(be.xp, x * 1.702)
-
 
 ACTIVATIONS: dict[str, type[Op]] = {"fastgelu": FastGeLU, "gelu": GeLU, "relu": ReLU, "silu": SiLU}
 
