@@ -7,7 +7,9 @@ from typing import Any
 
 _FUNCTIONS = "mspc.api.mint.functions"
 _SAME = (
-    "abs", "acos", "asin", "atan", "broadcast_to", "ceil", "clamp", "cos", "cosh", "div", "divide", "eq",
+    "abs", "acos", "acosh", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "asin", "asinh",
+    "atan", "atan2", "atanh", "bitwise_and", "bitwise_or", "bitwise_xor", "erfc", "fmod", "isclose", "lerp",
+    "nan_to_num", "remainder", "xlogy", "broadcast_to", "ceil", "clamp", "cos", "cosh", "div", "divide", "eq",
     "erf", "erfinv", "exp", "expm1", "eye", "flip", "floor", "full", "full_like", "ge", "greater", "greater_equal",
     "gt", "isfinite", "isinf", "isnan", "le", "less", "less_equal", "log", "log1p", "logical_and", "logical_not",
     "logical_or", "logical_xor", "lt", "masked_fill", "maximum", "minimum", "mul", "ne", "neg", "negative",

@@ -188,7 +188,8 @@ class _Remainder(Binary, abstract=True):
 class FloorMod(_Remainder):
     """x - floor(x / y) * y; the sign is that of y."""
 
-    function: ClassVar[Names] = "floor_mod"
+    function: ClassVar[Names] = ("floor_mod", "remainder")
+    method: ClassVar[Names] = "remainder"
     array_function: ClassVar[str] = "remainder"
     cuda: ClassVar[str] = "floor_rest({0}, {1})"
     samples: ClassVar[Any] = _Remainder.samples
@@ -197,6 +198,8 @@ class FloorMod(_Remainder):
 class Mod(_Remainder):
     """The remainder of the division truncated towards 0; the sign is that of x."""
 
+    function: ClassVar[Names] = "fmod"
+    method: ClassVar[Names] = "fmod"
     array_function: ClassVar[str] = "fmod"
     cuda: ClassVar[str] = "rest({0}, {1})"
     samples: ClassVar[Any] = _Remainder.samples
@@ -343,6 +346,8 @@ class AddN(Elementwise):
 class Lerp(Elementwise):
     """start + weight * (end - start), all broadcast against each other."""
 
+    function: ClassVar[Names] = "lerp"
+    method: ClassVar[Names] = "lerp"
     float_only: ClassVar[bool] = True
     promotes: ClassVar[str] = "common"
     cuda: ClassVar[str] = "{0} + {2} * ({1} - {0})"

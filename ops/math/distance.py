@@ -15,7 +15,7 @@ from mspc.ops.cuda.math import number
 from mspc.ops.math.arithmetic import Div, Mul, Sub, gradients
 from mspc.ops.math.comparison import Equal, Select
 from mspc.ops.math.elementwise import Abs, Pow, Sign, constant, scaled
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, sample
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import ExpandDims
 from mspc.sharding.rules import factor_names, same_rule
@@ -134,6 +134,8 @@ class SquareSumAll(Op):
 class Hypot(Binary):
     """The square root of x^2 + y^2."""
 
+    function: ClassVar[Names] = "hypot"
+    method: ClassVar[Names] = "hypot"
     float_only: ClassVar[bool] = True
     array_function: ClassVar[str] = "hypot"
     cuda: ClassVar[str] = "hypot({0}, {1})"
@@ -147,6 +149,8 @@ class Hypot(Binary):
 class ApproximateEqual(Predicate):
     """Whether |x - y| is below the tolerance."""
 
+    function: ClassVar[Names] = "approximate_equal"
+    method: ClassVar[Names] = "approximate_equal"
     tolerance: float = 1e-05
     bprop: ClassVar[Any] = _BOOLEAN
     samples: ClassVar[Any] = (sample((8, 16), (8, 16), gradient=False, tolerance=0.5),)
@@ -162,6 +166,8 @@ class ApproximateEqual(Predicate):
 class Invert(Unary):
     """Every bit turned over."""
 
+    function: ClassVar[Names] = "invert"
+    method: ClassVar[Names] = "invert"
     array_function: ClassVar[str] = "invert"
     cuda: ClassVar[str] = "~{0}"
     bprop: ClassVar[Any] = NotDifferentiable("its result is an integer")

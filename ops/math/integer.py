@@ -11,7 +11,7 @@ from mspc.ir.graph import Value
 from mspc.ir.types import UINT8, DType, TensorType
 from mspc.ops.bases import Binary, require_same
 from mspc.ops.math.arithmetic import Mod
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, sample
 from mspc.sharding.rules import broadcast_rule
 
 Gradients = Sequence[Value | None]
@@ -36,6 +36,8 @@ class _Bitwise(Binary, abstract=True):
 class BitwiseAnd(_Bitwise):
     """The bits that both have."""
 
+    function: ClassVar[Names] = "bitwise_and"
+    method: ClassVar[Names] = "bitwise_and"
     array_function: ClassVar[str] = "bitwise_and"
     cuda: ClassVar[str] = "{0} & {1}"
     bprop: ClassVar[Any] = _INTEGER
@@ -45,6 +47,8 @@ class BitwiseAnd(_Bitwise):
 class BitwiseOr(_Bitwise):
     """The bits that one of both has."""
 
+    function: ClassVar[Names] = "bitwise_or"
+    method: ClassVar[Names] = "bitwise_or"
     array_function: ClassVar[str] = "bitwise_or"
     cuda: ClassVar[str] = "{0} | {1}"
     bprop: ClassVar[Any] = _INTEGER
@@ -54,6 +58,8 @@ class BitwiseOr(_Bitwise):
 class BitwiseXor(_Bitwise):
     """The bits that exactly one has."""
 
+    function: ClassVar[Names] = "bitwise_xor"
+    method: ClassVar[Names] = "bitwise_xor"
     array_function: ClassVar[str] = "bitwise_xor"
     cuda: ClassVar[str] = "{0} ^ {1}"
     bprop: ClassVar[Any] = _INTEGER

@@ -22,7 +22,7 @@ from mspc.ops.math.reduce import ReduceMax, ReduceMean, ReduceMin
 from mspc.ops.math.running import CumSum
 from mspc.ops.nn.activation import Activation, Sigmoid
 from mspc.ops.nn.piecewise import Elu
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, sample
 from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, ReduceSum
 from mspc.ops.tensor.creation import number_of
 from mspc.ops.tensor.embedding import Gather
@@ -290,6 +290,8 @@ class SoftplusExt(Activation):
 class IsClose(Binary):
     """Where |x - y| <= atol + rtol * |y|. Called as `IsClose()(input, other, rtol, atol, equal_nan)`."""
 
+    function: ClassVar[Names] = "isclose"
+    method: ClassVar[Names] = "isclose"
     rtol: float = 1e-05
     atol: float = 1e-08
     equal_nan: bool = False

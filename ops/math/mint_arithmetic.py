@@ -132,6 +132,8 @@ class NanToNum(Unary):
     None stands for 0 and for the greatest and least numbers of the element type.
     """
 
+    function: ClassVar[Names] = "nan_to_num"
+    method: ClassVar[Names] = "nan_to_num"
     nan: float | None = None
     posinf: float | None = None
     neginf: float | None = None

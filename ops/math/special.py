@@ -35,6 +35,8 @@ class Erf(Smooth):
 class Erfc(Smooth):
     """1 minus the error function; for large x relative accuracy is lost."""
 
+    function: ClassVar[Names] = "erfc"
+    method: ClassVar[Names] = "erfc"
     cuda: ClassVar[str] = "erfc({0})"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -68,6 +70,8 @@ class _WithZero(Binary, abstract=True):
 class Xlogy(_WithZero):
     """x * log(y), and 0 where x is 0."""
 
+    function: ClassVar[Names] = "xlogy"
+    method: ClassVar[Names] = "xlogy"
     cuda: ClassVar[str] = "{0} * log({0} == T(0) ? T(1) : {1})"
     samples: ClassVar[Any] = _WithZero.samples
 
@@ -85,6 +89,8 @@ class Xlogy(_WithZero):
 class Xdivy(_WithZero):
     """x / y, and 0 where x is 0."""
 
+    function: ClassVar[Names] = "xdivy"
+    method: ClassVar[Names] = "xdivy"
     cuda: ClassVar[str] = "{0} / ({0} == T(0) ? T(1) : {1})"
     samples: ClassVar[Any] = _WithZero.samples
 

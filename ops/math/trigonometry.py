@@ -63,8 +63,8 @@ def _root_of_one_minus_square(b: Builder, x: Value) -> Value:
 class Asin(Smooth):
     """Inverse sine, in radians."""
 
-    function: ClassVar[Names] = "asin"
-    method: ClassVar[Names] = "asin"
+    function: ClassVar[Names] = ("asin", "arcsin")
+    method: ClassVar[Names] = ("asin", "arcsin")
     array_function: ClassVar[str] = "arcsin"
     cuda: ClassVar[str] = "asin({0})"
 
@@ -77,8 +77,8 @@ class Asin(Smooth):
 class ACos(Smooth):
     """Inverse cosine, in radians."""
 
-    function: ClassVar[Names] = "acos"
-    method: ClassVar[Names] = "acos"
+    function: ClassVar[Names] = ("acos", "arccos")
+    method: ClassVar[Names] = ("acos", "arccos")
     array_function: ClassVar[str] = "arccos"
     cuda: ClassVar[str] = "acos({0})"
 
@@ -91,8 +91,8 @@ class ACos(Smooth):
 class Atan(Smooth):
     """Inverse tangent, in radians."""
 
-    function: ClassVar[Names] = "atan"
-    method: ClassVar[Names] = "atan"
+    function: ClassVar[Names] = ("atan", "arctan")
+    method: ClassVar[Names] = ("atan", "arctan")
     array_function: ClassVar[str] = "arctan"
     cuda: ClassVar[str] = "atan({0})"
 
@@ -133,6 +133,8 @@ class Cosh(Smooth):
 class Asinh(Smooth):
     """Inverse hyperbolic sine."""
 
+    function: ClassVar[Names] = ("asinh", "arcsinh")
+    method: ClassVar[Names] = ("asinh", "arcsinh")
     array_function: ClassVar[str] = "arcsinh"
     cuda: ClassVar[str] = "asinh({0})"
 
@@ -145,6 +147,8 @@ class Asinh(Smooth):
 class Acosh(Smooth):
     """Inverse hyperbolic cosine of x above 1."""
 
+    function: ClassVar[Names] = ("acosh", "arccosh")
+    method: ClassVar[Names] = ("acosh", "arccosh")
     array_function: ClassVar[str] = "arccosh"
     cuda: ClassVar[str] = "acosh({0})"
 
@@ -157,6 +161,8 @@ class Acosh(Smooth):
 class Atanh(Smooth):
     """Inverse hyperbolic tangent of x between -1 and 1."""
 
+    function: ClassVar[Names] = ("atanh", "arctanh")
+    method: ClassVar[Names] = ("atanh", "arctanh")
     array_function: ClassVar[str] = "arctanh"
     cuda: ClassVar[str] = "atanh({0})"
 
@@ -169,6 +175,8 @@ class Atanh(Smooth):
 class Atan2(Binary):
     """The angle of the point (y, x), of the first operand over the second."""
 
+    function: ClassVar[Names] = ("atan2", "arctan2")
+    method: ClassVar[Names] = ("atan2", "arctan2")
     array_function: ClassVar[str] = "arctan2"
     float_only: ClassVar[bool] = True
     promotes: ClassVar[str] = "float"

@@ -75,5 +75,5 @@ JUDGES = [
         [[drawn(3, 4), drawn(4), drawn(3, 1, low=1)]],
         (2.0,),
     ),
-    judged(("ops.Lerp",), torch.lerp, [[drawn(3, 4), drawn(4), drawn(3, 1)]]),
+    judged(everywhere("lerp", "Lerp"), torch.lerp, [[drawn(3, 4), drawn(4), drawn(3, 1)]]),
 ]

@@ -54,6 +54,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys("all any reduce_all reduce_any".split(), (MASK, 1)),
     **dict.fromkeys("gather_elements gather_d".split(), (X, 1, SIGNS)), "gather_nd": (X, WHOLE[:, 1:3] * 0),
     **dict.fromkeys("full_like".split(), (X, 2)),
+    "invert": (PLACES,), "bitwise_and": (PLACES, PLACES), "bitwise_or": (PLACES, PLACES),
+    "bitwise_xor": (PLACES, PLACES), "lerp": (X, Y, X),
     "logical_not": (MASK,), "squeeze": (ONE, 1), "expand_as": (X, THREE[:1, :2].broadcast_to((3, 2, 4))),
     "tile": (X, (2, 1)), "repeat": (X, 2, 1), "type_as": (X, WHOLE), "masked_fill": (X, MASK, -1.0),
     "roll": (X, 1, 1), "pad": (X, (1, 2)), "linspace": (1, 2, 5), "einsum": ("ij,kj->ik", X, Y),
@@ -102,7 +104,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """What a function is called with; a method's tensor stands first. Others take X, those of two tensors X and Y."""
 OF_TWO = """add sub subtract mul multiply div divide true_divide floor_div floor_divide floor_mod pow tensor_pow maximum
-minimum equal eq not_equal ne less lt less_equal le greater gt greater_equal ge mse_loss l1_loss
+minimum remainder fmod hypot atan2 arctan2 xlogy xdivy isclose approximate_equal
+equal eq not_equal ne less lt less_equal le greater gt greater_equal ge mse_loss l1_loss
 smooth_l1_loss huber_loss kl_div""".split()
 
 OWN_ARGUMENTS = {
