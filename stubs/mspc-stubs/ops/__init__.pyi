@@ -390,6 +390,9 @@ class BesselY0(Primitive):
 class BesselY1(Primitive):
     """The Bessel function of the second kind, of order 1: minus infinity at 0, not a number below."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Betainc(Primitive):
+    """The share of beta(a, b) that the integral up to x has, for tensors of one shape. By a and b it has no gradient,"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class BiasAdd(Primitive):
     """x plus a bias along dimension 1, or along the last one when `data_format` is 'NHWC'."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -539,6 +542,9 @@ class DepthToSpace(Primitive):
 class Dequant(Primitive):
     """x * deq_scale, twice with `sqrt_mode`, and 0 in the place of what is negative with `relu_flag`. A scale of 64"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Digamma(Primitive):
+    """The derivative of Lgamma."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Div(Primitive):
     """x / y."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -644,6 +650,9 @@ class FastGeLU(Primitive):
 class Fill(Primitive):
     """A tensor of one value. Called as `Fill()(type, shape, value)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FillV2(Primitive):
+    """A tensor of one value, a tensor of one element. Called as `FillV2()(shape, value)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class FitSizes(Primitive):
     """x with the dimensions `axes` as long as `sizes` says: cut at their ends, or filled up with zeros there."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -718,6 +727,9 @@ class GatherGrad(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class GatherNd(Primitive):
     """Slices of x at indices[..., k], which name its first k dimensions."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Gcd(Primitive):
+    """The greatest common divisor, which is not negative."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class GeLU(Primitive):
     """x * P(X <= x) for a normal X, by the tanh formula: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
@@ -830,6 +842,15 @@ class IRFFTN(Primitive):
 class Identity(Primitive):
     """x itself."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Igamma(Primitive):
+    """The share of gamma(a) that the integral up to x has."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IgammaGradA(Primitive):
+    """The derivative of Igamma by a."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Igammac(Primitive):
+    """The share of gamma(a) that the integral from x on has."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Im2Col(Primitive):
     """[n, c, places of a window, positions] of images [n, c, h, w]."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -902,6 +923,9 @@ class LayerNormGrad(Primitive):
 class LeakyReLUExt(Primitive):
     """x where it is positive, negative_slope * x elsewhere. Called as `LeakyReLUExt()(input, negative_slope)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LeftShift(Primitive):
+    """x with its bits `other` places higher."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Lerp(Primitive):
     """start + weight * (end - start), all broadcast against each other."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -910,6 +934,9 @@ class Less(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class LessEqual(Primitive):
     """x <= y."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Lgamma(Primitive):
+    """log |gamma(x)|."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class LinSpace(Primitive):
     """num numbers from start to stop, both included. Called as `LinSpace()(start, stop, num)`."""
@@ -946,6 +973,9 @@ class LogicalOr(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class LogicalXor(Primitive):
     """x or y, not both."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LpNorm(Primitive):
+    """The p-norm of x along `axis`, at least `epsilon`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class LstsqV2(Primitive):
     """Least squares of a @ x = b for matrices a [..., m, n] and b [..., m] or [..., m, k]: a tuple of x, the sums of"""
@@ -1055,6 +1085,9 @@ class NeighborExchange(Primitive):
 class NeighborExchangeV2(Primitive):
     """x [n, c, h, w] with the borders of its neighbours around it."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class NextAfter(Primitive):
+    """The number that follows x on the way to y, in Float32 or Float64."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class NotEqual(Primitive):
     """x != y."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -1129,6 +1162,9 @@ class ROIAlign(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ROIAlignGrad(Primitive):
     """The gradient of ROIAlign's features, of shape `xdiff_shape`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class RandomChoiceWithMask(Primitive):
+    """(places [count, dimensions] of elements of x that are true, drawn evenly and each at most once, Int32; which of"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Range(Primitive):
     """start, start + delta, ... below limit. Called as `Range()(start, limit, delta)`."""
@@ -1251,6 +1287,9 @@ class ResizeTrilinearGrad(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ReverseV2(Primitive):
     """x with the order of its elements turned round along `axis`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class RightShift(Primitive):
+    """x with its bits `other` places lower; a negative number keeps its sign."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Rint(Primitive):
     """The nearest whole number, halves to the even one."""
@@ -1567,6 +1606,9 @@ class Zeros(Primitive):
 class ZerosLike(Primitive):
     """Zeros of the shape and element type of x."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Zeta(Primitive):
+    """Hurwitz' zeta function: the sum of (q + n)^-x over n from 0 on. By x it has no gradient, as in MindSpore."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 def abs(*args: Any, **kwargs: Any) -> Any:
     """The absolute value; its derivative at 0 is 0."""
 def absolute(*args: Any, **kwargs: Any) -> Any:
@@ -1625,6 +1667,10 @@ def bessel_y1(*args: Any, **kwargs: Any) -> Any:
     """The Bessel function of the second kind, of order 1: minus infinity at 0, not a number below."""
 def bias_add(*args: Any, **kwargs: Any) -> Any:
     """x plus a bias along dimension 1, or along the last one when `data_format` is 'NHWC'."""
+def bitwise_left_shift(*args: Any, **kwargs: Any) -> Any:
+    """x with its bits `other` places higher."""
+def bitwise_right_shift(*args: Any, **kwargs: Any) -> Any:
+    """x with its bits `other` places lower; a negative number keeps its sign."""
 def bmm(*args: Any, **kwargs: Any) -> Any:
     """x[..., m, k] @ y[..., k, n] -> [..., m, n]; leading dimensions broadcast, flags as in MatMul."""
 def cast(*args: Any, **kwargs: Any) -> Any:
@@ -1637,6 +1683,8 @@ def cosh(*args: Any, **kwargs: Any) -> Any:
     """Hyperbolic cosine."""
 def depend(*args: Any, **kwargs: Any) -> Any:
     """The first operand, once all others have run."""
+def digamma(*args: Any, **kwargs: Any) -> Any:
+    """The derivative of Lgamma."""
 def eq(*args: Any, **kwargs: Any) -> Any:
     """x == y."""
 def equal(*args: Any, **kwargs: Any) -> Any:
@@ -1669,6 +1717,8 @@ def floor_mod(*args: Any, **kwargs: Any) -> Any:
     """x - floor(x / y) * y; the sign is that of y."""
 def gather_nd(*args: Any, **kwargs: Any) -> Any:
     """Slices of x at indices[..., k], which name its first k dimensions."""
+def gcd(*args: Any, **kwargs: Any) -> Any:
+    """The greatest common divisor, which is not negative."""
 def ge(*args: Any, **kwargs: Any) -> Any:
     """x >= y."""
 def greater(*args: Any, **kwargs: Any) -> Any:
@@ -1691,6 +1741,10 @@ def ifftn(*args: Any, **kwargs: Any) -> Any:
     """The inverse of the discrete Fourier transform, along some dimensions or all."""
 def ifftshift(*args: Any, **kwargs: Any) -> Any:
     """What `FFTShift` has rolled as it was before."""
+def igamma(*args: Any, **kwargs: Any) -> Any:
+    """The share of gamma(a) that the integral up to x has."""
+def igammac(*args: Any, **kwargs: Any) -> Any:
+    """The share of gamma(a) that the integral from x on has."""
 def ihfft(*args: Any, **kwargs: Any) -> Any:
     """The first half of the numbers that have these real frequencies, along one dimension."""
 def ihfft2(*args: Any, **kwargs: Any) -> Any:
@@ -1717,6 +1771,8 @@ def less(*args: Any, **kwargs: Any) -> Any:
     """x < y."""
 def less_equal(*args: Any, **kwargs: Any) -> Any:
     """x <= y."""
+def lgamma(*args: Any, **kwargs: Any) -> Any:
+    """log |gamma(x)|."""
 def log(*args: Any, **kwargs: Any) -> Any:
     """The natural logarithm of x."""
 def log1p(*args: Any, **kwargs: Any) -> Any:
@@ -1747,6 +1803,8 @@ def neg(*args: Any, **kwargs: Any) -> Any:
     """-x."""
 def negative(*args: Any, **kwargs: Any) -> Any:
     """-x."""
+def nextafter(*args: Any, **kwargs: Any) -> Any:
+    """The number that follows x on the way to y, in Float32 or Float64."""
 def not_equal(*args: Any, **kwargs: Any) -> Any:
     """x != y."""
 def permute(*args: Any, **kwargs: Any) -> Any:
@@ -1811,5 +1869,7 @@ def unsqueeze(*args: Any, **kwargs: Any) -> Any:
     """x with a dimension of size 1 inserted at `axis`. Called as `ExpandDims()(x, axis)`."""
 def where(*args: Any, **kwargs: Any) -> Any:
     """x where the condition holds, y elsewhere; all three are broadcast against each other."""
+def zeta(*args: Any, **kwargs: Any) -> Any:
+    """Hurwitz' zeta function: the sum of (q + n)^-x over n from 0 on. By x it has no gradient, as in MindSpore."""
 from mspc.ops import functional as functional
 from mspc.ops import operations as operations
