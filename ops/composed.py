@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.named_layout import NamedLayout, spread
-from mspc.ir.types import DType, TensorType, TupleType, Type, dtype_of
+from mspc.ir.types import DType, TensorType, Type, dtype_of
 from mspc.ops.op import ArrayBackend, Asked, NotDifferentiable, Op
 from mspc.sharding.rules import factor_names
 
@@ -29,7 +29,8 @@ def dtype_in(operand: Any) -> DType:
 
 
 class Composed(Op, abstract=True):
-    """Several operators as one; `compose` says which. A strategy is one tuple for each operand that is there."""
+    """Several operators as one, of one result; `compose` says which. A strategy is one tuple for each operand that is
+    there."""
 
     is_several: ClassVar[bool] = True
     bprop: ClassVar[Any] = NotDifferentiable("its parts are differentiated")
@@ -45,11 +46,10 @@ class Composed(Op, abstract=True):
     def rule(self, *types: TensorType) -> str:
         """The rule of the whole, which stays whole: its parts carry out what a strategy asks for."""
         made = self.infer(*types)
-        results = made.elements if isinstance(made, TupleType) else (made,)
-        names = iter(factor_names(sum(len(cast(TensorType, t).shape) for t in (*types, *results))))
+        assert isinstance(made, TensorType)
+        names = iter(factor_names(sum(len(t.shape) for t in (*types, made))))
         ins = [" ".join(f"{next(names)}!" for _ in t.shape) for t in types]
-        outs = [" ".join(f"{next(names)}={n}!" for n in cast(TensorType, t).shape) for t in results]
-        return f"{', '.join(ins)} -> {', '.join(outs)}"
+        return f"{', '.join(ins)} -> {' '.join(f'{next(names)}={n}!' for n in made.shape)}"
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.compose(lambda op, *operands, cuts=None: op.kernel(be)(*operands), None, inputs)

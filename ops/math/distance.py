@@ -10,6 +10,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, DType, TensorType
+from mspc.ops.arguments import axes_in, ints_of
 from mspc.ops.bases import Binary, Predicate, Unary, require_float, require_same
 from mspc.ops.cuda.math import number
 from mspc.ops.math.arithmetic import Div, Mul, Sub, gradients
@@ -17,7 +18,7 @@ from mspc.ops.math.comparison import Equal, Select
 from mspc.ops.math.elementwise import Abs, Pow, Sign, constant, scaled
 from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, sample
 from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.reshape import ExpandDims
+from mspc.ops.tensor.reshape import ExpandDims, Reshape
 from mspc.sharding.rules import factor_names, same_rule
 
 Gradients = Sequence[Value | None]
@@ -86,6 +87,48 @@ class Cdist(Op):
         if self.p == math.inf:
             return apart.max(-1, initial=0).astype(x.dtype)
         return (apart**self.p).sum(-1) ** (1 / self.p)
+
+
+class LpNorm(Op):
+    """The p-norm of x along `axis`, at least `epsilon`."""
+
+    axis: int | tuple[int, ...]
+    p: int = 2
+    keep_dims: bool = False
+    epsilon: float = 1e-12
+    samples: ClassVar[Any] = (
+        sample((8, 4), axis=-1),
+        sample((2, 4, 3), axis=(0, 2), p=3, keep_dims=True),
+        sample((2, 4), axis=0, p=1),
+    )
+
+    def axes(self, rank: int) -> tuple[int, ...]:
+        return axes_in(self.name, ints_of(self.name, "axis", self.axis), rank)
+
+    def infer(self, *types: Any) -> Any:
+        require_float(self.name, *types)
+        if self.p < 1:
+            raise MspcError(f"{self.name}: p is {self.p}, not an integer from 1 on")
+        return super().infer(*types)
+
+    def rule(self, x: TensorType) -> str:
+        rank = len(x.shape)
+        axes, names = self.axes(rank), factor_names(rank)
+        kept = ["1" if d in axes else name for d, name in enumerate(names) if d not in axes or self.keep_dims]
+        return f"{' '.join(n + '!' * (d in axes) for d, n in enumerate(names))} -> {' '.join(kept)}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        axes = self.axes(len(x.shape))
+        shape = tuple(1 if d in axes else n for d, n in enumerate(x.shape))
+        norm, share = (value if self.keep_dims else b.emit(Reshape(shape), value) for value in (out, dout))
+        power = constant(b, self.p - 1, x)
+        steep = b.emit(Pow(), b.emit(Div(), b.emit(Abs(), x), norm), power)
+        return (b.emit(Mul(), share, b.emit(Mul(), b.emit(Sign(), x), steep)),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        total = (xp.abs(x) ** self.p).sum(axis=self.axes(x.ndim), keepdims=self.keep_dims)
+        return xp.maximum(total ** (1 / self.p), self.epsilon).astype(x.dtype)
 
 
 class CheckValid(Op):

@@ -8,13 +8,17 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import UINT8, DType, TensorType
+from mspc.ir.types import BOOL, UINT8, DType, TensorType
 from mspc.ops.bases import Binary, require_same
 from mspc.ops.math.arithmetic import Mod
 from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, sample
 from mspc.sharding.rules import broadcast_rule
 
 Gradients = Sequence[Value | None]
+_SHIFTS = (
+    sample((8, 16), (8, 16), dtypes=("Int32", "Int32"), low=0, high=9, gradient=False),
+    sample((8, 16), (16,), dtypes=("UInt8", "UInt8"), low=0, high=7, gradient=False),
+)
 _INTEGER = NotDifferentiable("its result is an integer")
 _SAMPLES = (
     sample((8, 16), (8, 16), dtypes=("Int32", "Int32"), low=0, high=99, gradient=False),
@@ -62,6 +66,55 @@ class BitwiseXor(_Bitwise):
     method: ClassVar[Names] = "bitwise_xor"
     array_function: ClassVar[str] = "bitwise_xor"
     cuda: ClassVar[str] = "{0} ^ {1}"
+    bprop: ClassVar[Any] = _INTEGER
+    samples: ClassVar[Any] = _SAMPLES
+
+
+class _Shift(_Bitwise, abstract=True):
+    """Shifts by the number of bits or more leave no digit."""
+
+    left: ClassVar[bool] = False
+    bprop: ClassVar[Any] = _INTEGER
+
+    def check(self, *types: TensorType) -> None:
+        super().check(*types)
+        if types[0].dtype == BOOL:
+            raise MspcError(f"{self.name}: input 0 is Bool, not an integer tensor", kind=TypeError)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x, count) = be.xp, inputs
+        return (xp.left_shift if self.left else xp.right_shift)(x, count)
+
+
+class LeftShift(_Shift):
+    """x with its bits `other` places higher."""
+
+    left: ClassVar[bool] = True
+    function: ClassVar[Names] = "bitwise_left_shift"
+    method: ClassVar[Names] = "bitwise_left_shift"
+    cuda: ClassVar[str] = "(unsigned long long){1} < 8 * sizeof(T) ? {0} << {1} : T(0)"
+    samples: ClassVar[Any] = _SHIFTS
+
+
+class RightShift(_Shift):
+    """x with its bits `other` places lower; a negative number keeps its sign."""
+
+    function: ClassVar[Names] = "bitwise_right_shift"
+    method: ClassVar[Names] = "bitwise_right_shift"
+    cuda: ClassVar[str] = "(unsigned long long){1} < 8 * sizeof(T) ? {0} >> {1} : T({0} < T(0) ? -1 : 0)"
+    samples: ClassVar[Any] = _SHIFTS
+
+
+class Gcd(_Bitwise):
+    """The greatest common divisor, which is not negative."""
+
+    function: ClassVar[Names] = "gcd"
+    method: ClassVar[Names] = "gcd"
+    array_function: ClassVar[str] = "gcd"
+    cuda: ClassVar[str] = (
+        "[&] { auto a = {0} < T(0) ? T(0) - {0} : {0}, b = {1} < T(0) ? T(0) - {1} : {1}; "
+        "while (b != T(0)) { auto c = a % b; a = b; b = c; } return a; }()"
+    )
     bprop: ClassVar[Any] = _INTEGER
     samples: ClassVar[Any] = _SAMPLES
 

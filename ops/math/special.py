@@ -6,13 +6,17 @@ import math
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ops.bases import Binary
+from mspc.ir.types import FLOAT32, FLOAT64, TensorType
+from mspc.ops.bases import Binary, require_same
 from mspc.ops.cpu.erf import erf
 from mspc.ops.math.arithmetic import Div, Mul, Neg, gradients
 from mspc.ops.math.comparison import NotEqual, Select
 from mspc.ops.math.elementwise import UNARY_SAMPLES, Exp, Gradients, Log, Smooth, Square, constant, scaled
-from mspc.ops.op import ArrayBackend, Names, sample
+from mspc.ops.op import ArrayBackend, Names, Op, sample
+from mspc.ops.tensor.broadcast import sum_to_shape
+from mspc.sharding.rules import broadcast_rule
 
 
 class Erf(Smooth):
@@ -65,6 +69,29 @@ class _WithZero(Binary, abstract=True):
         """(where x is not 0, y with 1 where x is 0)."""
         some = b.emit(NotEqual(), x, constant(b, 0, x))
         return some, b.emit(Select(), some, y, constant(b, 1, y))
+
+
+class NextAfter(Op):
+    """The number that follows x on the way to y, in Float32 or Float64."""
+
+    function: ClassVar[Names] = "nextafter"
+    method: ClassVar[Names] = "nextafter"
+    samples: ClassVar[Any] = (
+        sample((8, 16), (8, 16)),
+        sample((8, 16), (16,), dtypes=("Float32", "Float32"), gradient=False),
+    )
+
+    def rule(self, x: TensorType, y: TensorType) -> str:
+        if x.dtype not in (FLOAT32, FLOAT64):
+            raise MspcError(f"{self.name}: input 0 is {x.dtype}, not Float32 or Float64", kind=TypeError)
+        require_same(self.name, x, y)
+        return broadcast_rule((x.shape, y.shape))
+
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
+        return sum_to_shape(b, dout, x.shape), None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.nextafter(*inputs)
 
 
 class Xlogy(_WithZero):

@@ -182,7 +182,7 @@ class MoeFinalizeRouting(Op):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         expanded, *added, bias, scales, rows, experts = inputs
-        total = sum(added[1:], added[0].copy())
+        total: Any = added[0] + added[1] if self.second else added[0]
         for choice in range(scales.shape[1]):
             mine = rows[choice * total.shape[0] : (choice + 1) * total.shape[0]]
             total = total + scales[:, choice : choice + 1] * (expanded[mine] + bias[experts[:, choice]])

@@ -116,12 +116,14 @@ class ReshapeAndCache(Op):
         slot_mapping: TensorType,
     ) -> str:  # fmt: skip
         rows = len(key.shape) - 1
-        if rows < 1 or key.shape != value.shape or key_cache.shape != value_cache.shape or len(key_cache.shape) != 4:
+        fits = rows >= 1 and key.shape == value.shape and key_cache.shape == value_cache.shape
+        if not fits or len(key_cache.shape) != 4 or key.shape[-1] != key_cache.shape[2] * key_cache.shape[3]:
             raise MspcError(
                 f"{self.name}: key {key.shape} and value {value.shape} must be [..., heads * size], and their caches "
                 f"{key_cache.shape} and {value_cache.shape} [blocks, places, heads, size]"
             )
-        side = " ".join([*(f"r{i}!" for i in range(rows)), f"(n d={key_cache.shape[3]}!)"])
+        heads, size = key_cache.shape[2:]
+        side = " ".join([*(f"r{i}!" for i in range(rows)), f"(n={heads} d={size}!)"])
         return f"{side}, {side}, p! q! n d!, p! q! n d!, t! -> {side}"
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -205,7 +207,7 @@ class _Paged(Op, abstract=True):
         side = f"{batch} s (m g={self.head_num // self.kv_head_num} d={key.shape[3]}!)"
         ins = [side, "p! q! m d!", "p! q! m d!", f"{batch} t!", length]
         for shape in [operand.shape for operand in mask]:
-            if len(shape) != 4 or shape[1] not in (1, self.head_num):
+            if len(shape) != 4 or shape[1] not in (1, self.head_num) or not shape[3]:
                 raise MspcError(f"{self.name}: alibi_mask {shape} is not [batch, heads, queries, keys]")
             heads = "1" if shape[1] == 1 else f"(m g={self.head_num // self.kv_head_num})"
             ins.append(f"{'1' if shape[0] == 1 else batch} {heads} {'1' if shape[2] == 1 else 's'} k!")
@@ -217,19 +219,21 @@ class _Paged(Op, abstract=True):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (query, keys, values, tables, lengths, *mask) = be.xp, inputs
-        batch, queries, hidden = query.shape
+        batch, queries, _ = query.shape
         _, places, kv, size = keys.shape
-        out = xp.zeros((batch, queries, kv, hidden // (kv * size), size), query.dtype)
+        groups = self.head_num // self.kv_head_num
+        out = xp.zeros((batch, queries, kv, groups, size), query.dtype)
         for row, length in enumerate(lengths[:batch].tolist()):
             if not length:
                 continue
             blocks = tables[row, : -(-length // places)]
             key, value = (cache[blocks].reshape(-1, kv, size)[:length] for cache in (keys, values))
-            heads = query[row].reshape(queries, kv, -1, size)
+            heads = query[row].reshape(queries, kv, groups, size)
             scores = xp.einsum("qmgd,kmd->mgqk", heads, key) * self.scale_value
             if mask:
                 shift = mask[0][row if mask[0].shape[0] > 1 else 0][..., :length]
-                scores += shift.reshape(kv if shift.shape[0] > 1 else 1, -1, *shift.shape[1:])
+                shape = (kv, groups) if shift.shape[0] > 1 else (1, 1)
+                scores += shift.reshape(*shape, *shift.shape[1:])
             weights = xp.exp(scores - scores.max(-1, keepdims=True))
             weights /= weights.sum(-1, keepdims=True)
             out[row] = xp.einsum("mgqk,kmd->qmgd", weights, value)

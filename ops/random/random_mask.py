@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import BOOL, FLOAT32, DType, TensorType
+from mspc.ir.types import BOOL, FLOAT32, INT32, DType, TensorType, TupleType
 from mspc.ops.arguments import shape_of, split_call
 from mspc.ops.bases import require_float
 from mspc.ops.cuda.elementwise import launch_elementwise
@@ -173,3 +173,40 @@ class UniformReal(_Drawn):
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         text = "(float)(word >> 40) * 5.9604644775390625e-08f"
         return self.drawn(device, text, (self.seed, self.seed2), out)
+
+
+class RandomChoiceWithMask(Op):
+    """(places [count, dimensions] of elements of x that are true, drawn evenly and each at most once, Int32; which of
+    them are there: where fewer than `count` are true the rest are zeros). Every rank needs all of x."""
+
+    count: int = 256
+    seed: int = 0
+    seed2: int = 0
+    seeds: ClassVar[tuple[str, ...]] = ("seed", "seed2")
+    bprop: ClassVar[Any] = _RANDOM
+    samples: ClassVar[Any] = (
+        sample((4, 8), dtypes=("Bool",), count=6, seed=3, gradient=False),
+        sample((4,), dtypes=("Bool",), count=9, gradient=False),
+    )
+
+    def rule(self, x: TensorType) -> str:
+        if x.dtype != BOOL or not x.shape:
+            raise MspcError(f"{self.name} takes a Bool tensor of at least one dimension, not {x}", kind=TypeError)
+        if self.count < 1:
+            raise MspcError(f"{self.name}: count is {self.count}, not a positive number")
+        held = " ".join(f"x{i}!" for i in range(len(x.shape)))
+        return f"{held} -> c={self.count}! r={len(x.shape)}!, c!"
+
+    def infer(self, *types: Any) -> Any:
+        places, there = self.parsed_rule(*types).output_shapes()
+        return TupleType((TensorType(INT32, places), TensorType(BOOL, there)))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        key = key_of(self.seed, self.seed2, getattr(be, "step", 0))
+        (true,) = xp.nonzero(x.reshape(-1))
+        words = random_words(xp, key, (x.size,), (0,), (x.size,))
+        chosen = true[xp.argsort(words[true], kind="stable")][: self.count]
+        places = xp.zeros((self.count, x.ndim), xp.int32)
+        places[: chosen.size] = xp.stack(xp.unravel_index(chosen, x.shape), axis=-1)
+        return places, xp.arange(self.count) < chosen.size

@@ -108,6 +108,12 @@ REASONS = {
     "what serving networks keep of sequences, and the way to experts: tests/ops/test_serving.py":
         """ops.KVCacheScatterUpdate ops.MoeComputeExpertTokens ops.MoeFinalizeRouting ops.MoeGatingTopKSoftmax
         ops.MoeInitRouting ops.PagedAttention ops.PagedAttentionMask ops.ReshapeAndCache ops.RotaryPositionEmbedding""",
+    "tests/ops/test_gamma.py, against SciPy":
+        """ops.Betainc ops.Digamma ops.FillV2 ops.Gcd ops.Igamma ops.IgammaGradA ops.Igammac ops.LeftShift ops.Lgamma
+        ops.LpNorm ops.NextAfter ops.RandomChoiceWithMask ops.RightShift ops.Zeta ops.bitwise_left_shift
+        ops.bitwise_right_shift ops.digamma ops.gcd ops.igamma ops.igammac ops.lgamma ops.nextafter ops.zeta
+        Tensor.bitwise_left_shift Tensor.bitwise_right_shift Tensor.digamma Tensor.gcd Tensor.igamma Tensor.igammac
+        Tensor.lgamma Tensor.nextafter""",
     "x * sigmoid(1.702 x): tests/oracle/test_counterparts.py": "ops.FastGeLU",
     "a step of BatchNorm on a rank":
         "ops.BatchNormApply ops.BatchNormGradInput ops.BatchNormGradSums ops.ChannelMean ops.ChannelVariance",
