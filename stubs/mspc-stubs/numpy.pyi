@@ -48,7 +48,7 @@ from mspc.api.numpy.math_ops import cos as cos
 from mspc.api.numpy.math_ops import cosh as cosh
 from mspc.api.numpy.math_reductions import count_nonzero as count_nonzero
 from mspc.api.numpy.math_reductions import cov as cov
-from mspc.api.numpy.math_ops import cross as cross
+from mspc.api.numpy.math_products import cross as cross
 from mspc.api.numpy.math_reductions import cumprod as cumprod
 from mspc.api.numpy.math_reductions import cumsum as cumsum
 from mspc.api.numpy.math_ops import deg2rad as deg2rad
@@ -60,7 +60,7 @@ from mspc.api.numpy.math_reductions import diff as diff
 from mspc.api.numpy.math_reductions import digitize as digitize
 from mspc.api.numpy.math_ops import divide as divide
 from mspc.api.numpy.math_ops import divmod as divmod
-from mspc.api.numpy.math_ops import dot as dot
+from mspc.api.numpy.math_products import dot as dot
 from mspc.api.numpy.array_ops import dsplit as dsplit
 from mspc.api.numpy.array_ops import dstack as dstack
 from mspc.api.numpy import e as e
@@ -101,13 +101,13 @@ from mspc.api.numpy.array_creations import identity as identity
 from mspc.api.numpy.logic_ops import in1d as in1d
 from mspc.api.numpy.array_creations import indices as indices
 from mspc.api.numpy import inf as inf
-from mspc.api.numpy.math_ops import inner as inner
+from mspc.api.numpy.math_products import inner as inner
 from mspc.api.numpy import int16 as int16
 from mspc.api.numpy import int32 as int32
 from mspc.api.numpy import int64 as int64
 from mspc.api.numpy import int8 as int8
 from mspc.api.numpy import int_ as int_
-from mspc.api.numpy.math_ops import interp as interp
+from mspc.api.numpy.math_products import interp as interp
 from mspc.api.numpy.math_ops import invert as invert
 from mspc.api.numpy.logic_ops import isclose as isclose
 from mspc.api.numpy.logic_ops import isfinite as isfinite
@@ -117,7 +117,7 @@ from mspc.api.numpy.logic_ops import isnan as isnan
 from mspc.api.numpy.logic_ops import isneginf as isneginf
 from mspc.api.numpy.logic_ops import isposinf as isposinf
 from mspc.api.numpy.logic_ops import isscalar as isscalar
-from mspc.api.numpy.math_ops import kron as kron
+from mspc.api.numpy.math_products import kron as kron
 from mspc.api.numpy.logic_ops import less as less
 from mspc.api.numpy.logic_ops import less_equal as less_equal
 from mspc.api.numpy.array_creations import linspace as linspace
@@ -132,7 +132,7 @@ from mspc.api.numpy.logic_ops import logical_not as logical_not
 from mspc.api.numpy.logic_ops import logical_or as logical_or
 from mspc.api.numpy.logic_ops import logical_xor as logical_xor
 from mspc.api.numpy.array_creations import logspace as logspace
-from mspc.api.numpy.math_ops import matmul as matmul
+from mspc.api.numpy.math_products import matmul as matmul
 from mspc.api.numpy.math_reductions import max as max
 from mspc.api.numpy.math_ops import maximum as maximum
 from mspc.api.numpy.math_reductions import mean as mean
@@ -141,7 +141,7 @@ from mspc.api.numpy.math_reductions import min as min
 from mspc.api.numpy.math_ops import minimum as minimum
 from mspc.api.numpy.math_ops import mod as mod
 from mspc.api.numpy.array_ops import moveaxis as moveaxis
-from mspc.api.numpy.math_ops import multi_dot as multi_dot
+from mspc.api.numpy.math_products import multi_dot as multi_dot
 from mspc.api.numpy.math_ops import multiply as multiply
 from mspc.api.numpy import nan as nan
 from mspc.api.numpy.math_reductions import nancumsum as nancumsum
@@ -158,14 +158,14 @@ from mspc.api.numpy.math_reductions import norm as norm
 from mspc.api.numpy.logic_ops import not_equal as not_equal
 from mspc.api.numpy.array_creations import ones as ones
 from mspc.api.numpy.array_creations import ones_like as ones_like
-from mspc.api.numpy.math_ops import outer as outer
+from mspc.api.numpy.math_products import outer as outer
 from mspc.api.numpy.array_ops import pad as pad
 from mspc.api.numpy import pi as pi
-from mspc.api.numpy.math_ops import polyval as polyval
+from mspc.api.numpy.math_products import polyval as polyval
 from mspc.api.numpy.math_ops import positive as positive
 from mspc.api.numpy.math_ops import power as power
 from mspc.api.numpy.math_reductions import prod as prod
-from mspc.api.numpy.math_ops import promote_types as promote_types
+from mspc.api.numpy.math_products import promote_types as promote_types
 from mspc.api.numpy.math_reductions import ptp as ptp
 from mspc.api.numpy.math_ops import rad2deg as rad2deg
 from mspc.api.numpy.math_ops import radians as radians
@@ -176,7 +176,7 @@ from mspc.api.numpy.math_ops import reciprocal as reciprocal
 from mspc.api.numpy.math_ops import remainder as remainder
 from mspc.api.numpy.array_ops import repeat as repeat
 from mspc.api.numpy.array_ops import reshape as reshape
-from mspc.api.numpy.math_ops import result_type as result_type
+from mspc.api.numpy.math_products import result_type as result_type
 from mspc.api.numpy.math_ops import rint as rint
 from mspc.api.numpy.array_ops import roll as roll
 from mspc.api.numpy.array_ops import rollaxis as rollaxis
@@ -204,7 +204,7 @@ from mspc.api.numpy.array_ops import take as take
 from mspc.api.numpy.array_ops import take_along_axis as take_along_axis
 from mspc.api.numpy.math_ops import tan as tan
 from mspc.api.numpy.math_ops import tanh as tanh
-from mspc.api.numpy.math_ops import tensordot as tensordot
+from mspc.api.numpy.math_products import tensordot as tensordot
 from mspc.api.numpy.array_ops import tile as tile
 from mspc.api.numpy.math_reductions import trace as trace
 from mspc.api.numpy.array_ops import transpose as transpose
