@@ -56,6 +56,12 @@ def require_decided(tracer: Tracer, what: str, *operands: Any) -> None:
             raise tracer.error(f"{what}: it is {value}", kind=TypeError)
 
 
+def is_same(tracer: Tracer, left: Any, right: Any) -> bool:
+    """`left is right`."""
+    require_decided(tracer, "operator is", left, right)
+    return left is right
+
+
 def is_graph_value(value: Any) -> bool:
     """Whether an operator on `value` belongs into the graph: tensors of the graph and Parameters."""
     return isinstance(value, Value | Parameter)
