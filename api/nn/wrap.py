@@ -100,7 +100,7 @@ class TrainOneStepCell(Cell):
         reduces = self.parallel_mode in ("data_parallel", "hybrid_parallel")
         self.reducer_flag = reduces and state.current().initialized
         self.grad_reducer = _Reducer(self.weights, self.mean) if self.reducer_flag else Identity()
-        self.reducer_id = id(self.grad_reducer)
+        object.__setattr__(self, "own_reducer", self.grad_reducer)  # no second child
 
     def construct(self, *inputs: Any) -> Any:
         loss = self.network(*inputs)
@@ -114,14 +114,9 @@ class TrainOneStepCell(Cell):
             return loss, grads
         return loss
 
-
     def reduced(self, grads: Any) -> Any:
         """The gradients, through `grad_reducer` where it was replaced."""
-        return self.grad_reducer(grads) if self.replaces_reducer else grads
-
-    @property
-    def replaces_reducer(self) -> bool:
-        return id(self.grad_reducer) != self.reducer_id
+        return grads if self.grad_reducer is self.own_reducer else self.grad_reducer(grads)
 
 
 class _TrainGradAccuStepCell(TrainOneStepCell):

@@ -13,7 +13,7 @@ from typing import Any
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.index import unpacked
-from mspc.compiler.frontend.operators import binary, fold, is_graph_value, truth
+from mspc.compiler.frontend.operators import binary, fold, is_graph_value, require_decided, truth
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, TensorMethod, contains_tensor, describe
 from mspc.ir.diagnostics import MspcError
@@ -141,6 +141,7 @@ def _number(kind: type) -> Handler:
 
 def _isinstance(t: Tracer, frame: Frame, node: ast.AST, value: Any, classes: Any) -> Any:
     kinds = classes if isinstance(classes, tuple) else (classes,)
+    require_decided(t, "isinstance()", value)
     if isinstance(value, Value):
         return any(isinstance(kind, type) and issubclass(Tensor, kind) for kind in kinds)
     if isinstance(value, Closure | TensorMethod):

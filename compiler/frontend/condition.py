@@ -91,6 +91,8 @@ def _merged(tracer: Tracer, holds: Value, left: Any, right: Any) -> Any:
         return MISSING
     if left is POISON or right is POISON:
         return POISON
+    if left is not right and (isinstance(left, Undecided) or isinstance(right, Undecided)):
+        return Undecided(left, right)
     if left is right or _ordered(left) is _ordered(right):
         return left
     if isinstance(left, tuple | list) and isinstance(right, tuple | list) and len(left) == len(right):

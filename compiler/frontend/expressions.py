@@ -14,7 +14,7 @@ from mspc.compiler.frontend.builtins import text_of
 from mspc.compiler.frontend.calls import call
 from mspc.compiler.frontend.index import subscript, unpacked
 from mspc.compiler.frontend.index_assign import with_elements
-from mspc.compiler.frontend.operators import COMPARE, binary, compare, is_graph_value, truth, unary
+from mspc.compiler.frontend.operators import COMPARE, binary, compare, is_graph_value, is_same, truth, unary
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, contains_tensor, describe
@@ -117,7 +117,7 @@ def _compared(tracer: Tracer, operator: ast.cmpop, left: Any, right: Any) -> Any
     if type(operator) in COMPARE:
         return compare(tracer, type(operator), left, right)
     if isinstance(operator, ast.Is | ast.IsNot):
-        return (left is right) is isinstance(operator, ast.Is)
+        return is_same(tracer, left, right) is isinstance(operator, ast.Is)
     if is_graph_value(right):
         raise tracer.error("'in' looks into a tensor, whose contents are not known at compile time")
     if isinstance(right, list | tuple) and (is_graph_value(left) or contains_tensor(right)):

@@ -12,7 +12,7 @@ import numpy as np
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.values import describe
+from mspc.compiler.frontend.values import Undecided, describe
 from mspc.ir.diagnostics import kind_of
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL
@@ -47,6 +47,19 @@ UNARY: dict[type[ast.unaryop], tuple[str, str, Python]] = {
     ast.UAdd: ("+", "", operator.pos),
     ast.Invert: ("~", "Invert", operator.invert),
 }
+
+
+def require_decided(tracer: Tracer, what: str, *operands: Any) -> None:
+    """Raises MspcError where it depends on the contents of a tensor what an operand is."""
+    for value in operands:
+        if isinstance(value, Undecided):
+            raise tracer.error(f"{what}: it is {value}", kind=TypeError)
+
+
+def is_same(tracer: Tracer, left: Any, right: Any) -> bool:
+    """`left is right`."""
+    require_decided(tracer, "operator is", left, right)
+    return left is right
 
 
 def is_graph_value(value: Any) -> bool:

@@ -12,7 +12,7 @@ import difflib
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -69,7 +69,7 @@ class TensorMethod:
     name: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Undecided:
     """What a name stands for behind an `if` on the contents of a tensor whose branches left values that are no tensors
     of one type and shape. Something may wait for it; nothing else can be done with it."""
@@ -79,6 +79,12 @@ class Undecided:
 
     def __str__(self) -> str:
         return f"{describe(self.left)} or {describe(self.right)}, depending on the contents of a tensor"
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise TypeError(f"it is {self}")
+
+    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __len__ = __iter__ = __getitem__ = _refuse
+    __hash__ = object.__hash__
 
 
 class Frame:

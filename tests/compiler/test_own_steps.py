@@ -245,7 +245,10 @@ def test_what_branches_leave_otherwise_can_only_be_waited_for(
     )
     (tmp_path / "net.py").write_text(text.format("ops.depend(x, done)"))
     run_script(tmp_path / "net.py", 1, simulate=True)
-    for use in ("x + done", "done"):
+    for use in (
+        "x + done", "done", "x if done else -x", "x if done is False else -x", "x if done == 1 else -x",
+        "x if isinstance(done, bool) else -x", "ops.stack((x, done))", "done[0]", "not done",
+    ):  # fmt: skip
         (tmp_path / "net.py").write_text(text.format(use))
         with pytest.raises(MspcError, match=r"False, depending on the contents of a tensor"):
             run_script(tmp_path / "net.py", 1, simulate=True)

@@ -70,8 +70,7 @@ def trained(network: Any, ranks: int, **config: Any) -> tuple[list[float], list[
     return [float(np.asarray(found)) for found in training.run(batches)], training.states
 
 
-@pytest.mark.parametrize("network", [LanguageModel, Translation])
-@pytest.mark.parametrize("vocab_emb_dp", [True, False])
+@pytest.mark.parametrize(("network", "vocab_emb_dp"), [(LanguageModel, False), (Translation, True)])
 def test_heads_and_rows_are_cut(network: Any, vocab_emb_dp: bool) -> None:
     expected, whole = trained(network, 1)
     losses, states = trained(
@@ -123,10 +122,12 @@ def test_they_are_where_public_code_looks_for_them() -> None:
     from mspc.nn.transformer import VocabEmbedding
     from mspc.nn.transformer.layers import _LayerNorm, _Linear
     from mspc.parallel._transformer import TransformerEncoderLayer
+    from mspc.parallel._transformer.transformer import _get_lambda_func, default_transformer_config
     from mspc.parallel.nn import FeedForward, MicroBatchInterleaved
 
     assert VocabEmbedding is t.VocabEmbedding
     assert TransformerEncoderLayer is t.TransformerEncoderLayer is not nn.TransformerEncoderLayer
     assert FeedForward is t.FeedForward
+    _get_lambda_func()(nn.ReLU(), 0, 1, 0, default_transformer_config)
     assert MicroBatchInterleaved is nn.MicroBatchInterleaved
     assert _LayerNorm((4,)).gamma.shape == _Linear(3, 4).bias.shape == (4,)

@@ -9,6 +9,7 @@ from mspc.api.parallel.transformer.blocks import (
     TransformerDecoderLayer,
     TransformerEncoder,
     TransformerEncoderLayer,
+    _get_lambda_func,  # noqa: F401  # for scripts
 )
 from mspc.api.parallel.transformer.config import (
     EmbeddingOpParallelConfig,
@@ -16,6 +17,10 @@ from mspc.api.parallel.transformer.config import (
     OpParallelConfig,
     TransformerOpParallelConfig,
     TransformerRecomputeConfig,
+    default_dpmp_config,  # noqa: F401  # for scripts
+    default_embedding_parallel_config,  # noqa: F401  # for scripts
+    default_moe_config,  # noqa: F401  # for scripts
+    default_transformer_config,  # noqa: F401  # for scripts
 )
 from mspc.api.parallel.transformer.layers import FeedForward, VocabEmbedding
 from mspc.api.parallel.transformer.loss import CrossEntropyLoss

@@ -13,7 +13,7 @@ from mspc.api.errors import ApiValueError
 from mspc.api.nn.arguments import number, positive
 from mspc.api.nn.basic import Dropout
 from mspc.api.nn.cell import Cell
-from mspc.api.parallel.transformer.config import DEFAULT, OpParallelConfig, checked_config, divides
+from mspc.api.parallel.transformer.config import OpParallelConfig, checked_config, default_dpmp_config, divides
 from mspc.api.parallel.transformer.layers import _Linear
 from mspc.ir.types import FLOAT16, FLOAT32
 
@@ -25,7 +25,7 @@ class AttentionMask(Cell):
     """Who may look at whom, [batch, seq_length, seq_length]: 1 where both places are words, as input_mask
     [batch, seq_length] says, and the second stands not behind the first; 0 elsewhere."""
 
-    def __init__(self, seq_length: int, parallel_config: Any = DEFAULT) -> None:
+    def __init__(self, seq_length: int, parallel_config: Any = default_dpmp_config) -> None:
         super().__init__()
         config = checked_config("AttentionMask", parallel_config, OpParallelConfig)
         self.seq_length = positive("AttentionMask", "seq_length", seq_length)
@@ -53,7 +53,7 @@ class MultiHeadAttention(Cell):
         self, batch_size: Any, src_seq_length: int, tgt_seq_length: int, hidden_size: int, num_heads: int,
         hidden_dropout_rate: float = 0.1, attention_dropout_rate: float = 0.1, compute_dtype: Any = FLOAT16,
         softmax_compute_type: Any = FLOAT32, param_init_type: Any = FLOAT32, use_past: bool = False,
-        parallel_config: Any = DEFAULT,
+        parallel_config: Any = default_dpmp_config,
     ) -> None:  # fmt: skip
         super().__init__()
         name = "MultiHeadAttention"

@@ -11,17 +11,27 @@ from mspc.api.nn.cell import Cell
 from mspc.api.nn.container import CellList
 from mspc.api.parallel.transformer.attention import MultiHeadAttention, refuse_past
 from mspc.api.parallel.transformer.config import (
-    DEFAULT,
     MoEConfig,
     OpParallelConfig,
     TransformerOpParallelConfig,
     checked_config,
+    default_dpmp_config,
+    default_moe_config,
+    default_transformer_config,
 )
 from mspc.api.parallel.transformer.layers import FeedForward, _LayerNorm
 from mspc.ir.types import FLOAT16, FLOAT32
 
-_ONE_EXPERT = MoEConfig()
-_WHOLE = TransformerOpParallelConfig()
+
+def _get_lambda_func(total_layer: int | None = None) -> Any:
+    """What a stack does with every layer where it is told nothing else: it is computed again for its gradients where
+    `parallel_config` says so. total_layer, by which MindSpore shares layers out to stages, is not read."""
+
+    def place(layer: Any, layer_id: int, layers: int, offset: int, parallel_config: Any) -> None:
+        if parallel_config.recompute.recompute:
+            layer.recompute()
+
+    return place
 
 
 class _Layer(Cell):
@@ -81,8 +91,8 @@ class TransformerEncoderLayer(_Layer):
         self, batch_size: Any, hidden_size: int, ffn_hidden_size: int, num_heads: int, seq_length: int,
         attention_dropout_rate: float = 0.1, hidden_dropout_rate: float = 0.1, post_layernorm_residual: bool = False,
         layernorm_compute_type: Any = FLOAT32, softmax_compute_type: Any = FLOAT32, param_init_type: Any = FLOAT32,
-        hidden_act: Any = "gelu", use_past: bool = False, moe_config: Any = _ONE_EXPERT, parallel_config: Any = DEFAULT,
-        compute_dtype: Any = FLOAT16,
+        hidden_act: Any = "gelu", use_past: bool = False, moe_config: Any = default_moe_config,
+        parallel_config: Any = default_dpmp_config, compute_dtype: Any = FLOAT16,
     ) -> None:  # fmt: skip
         super().__init__(
             batch_size, seq_length, hidden_size, ffn_hidden_size, num_heads, attention_dropout_rate,
@@ -104,7 +114,7 @@ class TransformerDecoderLayer(_Layer):
         tgt_seq_length: int, attention_dropout_rate: float = 0.1, hidden_dropout_rate: float = 0.1,
         post_layernorm_residual: bool = False, use_past: bool = False, layernorm_compute_type: Any = FLOAT32,
         softmax_compute_type: Any = FLOAT32, param_init_type: Any = FLOAT32, hidden_act: Any = "gelu",
-        moe_config: Any = _ONE_EXPERT, parallel_config: Any = DEFAULT, compute_dtype: Any = FLOAT16,
+        moe_config: Any = default_moe_config, parallel_config: Any = default_dpmp_config, compute_dtype: Any = FLOAT16,
     ) -> None:  # fmt: skip
         super().__init__(
             batch_size, tgt_seq_length, hidden_size, ffn_hidden_size, num_heads, attention_dropout_rate,
@@ -135,11 +145,9 @@ class _Stack(Cell):
     """Layers one behind another."""
 
     def stack(self, layers: list[Cell], lambda_func: Any, offset: int, config: Any) -> None:
+        place = _get_lambda_func() if lambda_func is None else lambda_func
         for i, layer in enumerate(layers):
-            if lambda_func is not None:
-                lambda_func(layer, layer_id=i, layers=len(layers), offset=offset, parallel_config=config)
-            elif config.recompute.recompute:
-                layer.recompute()
+            place(layer, layer_id=i, layers=len(layers), offset=offset, parallel_config=config)
         self.blocks = CellList(layers)
 
 
@@ -156,8 +164,8 @@ class TransformerEncoder(_Stack):
         attention_dropout_rate: float = 0.1, hidden_dropout_rate: float = 0.1, hidden_act: Any = "gelu",
         post_layernorm_residual: bool = False, layernorm_compute_type: Any = FLOAT32,
         softmax_compute_type: Any = FLOAT32, param_init_type: Any = FLOAT32, lambda_func: Any = None, offset: int = 0,
-        use_past: bool = False, moe_config: Any = _ONE_EXPERT, parallel_config: Any = _WHOLE,
-        compute_dtype: Any = FLOAT16,
+        use_past: bool = False, moe_config: Any = default_moe_config,
+        parallel_config: Any = default_transformer_config, compute_dtype: Any = FLOAT16,
     ) -> None:  # fmt: skip
         super().__init__()
         config = checked_config("TransformerEncoder", parallel_config, TransformerOpParallelConfig)
@@ -190,8 +198,8 @@ class TransformerDecoder(_Stack):
         tgt_seq_length: int, num_heads: int, attention_dropout_rate: float = 0.1, hidden_dropout_rate: float = 0.1,
         post_layernorm_residual: bool = False, layernorm_compute_type: Any = FLOAT32,
         softmax_compute_type: Any = FLOAT32, param_init_type: Any = FLOAT32, hidden_act: Any = "gelu",
-        lambda_func: Any = None, use_past: bool = False, offset: int = 0, moe_config: Any = _ONE_EXPERT,
-        parallel_config: Any = _WHOLE, compute_dtype: Any = FLOAT16,
+        lambda_func: Any = None, use_past: bool = False, offset: int = 0, moe_config: Any = default_moe_config,
+        parallel_config: Any = default_transformer_config, compute_dtype: Any = FLOAT16,
     ) -> None:  # fmt: skip
         super().__init__()
         config = checked_config("TransformerDecoder", parallel_config, TransformerOpParallelConfig)
@@ -228,8 +236,8 @@ class Transformer(Cell):
         encoder_layers: int = 3, decoder_layers: int = 3, num_heads: int = 2, attention_dropout_rate: float = 0.1,
         hidden_dropout_rate: float = 0.1, hidden_act: Any = "gelu", post_layernorm_residual: bool = False,
         layernorm_compute_type: Any = FLOAT32, softmax_compute_type: Any = FLOAT32, param_init_type: Any = FLOAT32,
-        lambda_func: Any = None, use_past: bool = False, moe_config: Any = _ONE_EXPERT, parallel_config: Any = _WHOLE,
-        compute_dtype: Any = FLOAT16,
+        lambda_func: Any = None, use_past: bool = False, moe_config: Any = default_moe_config,
+        parallel_config: Any = default_transformer_config, compute_dtype: Any = FLOAT16,
     ) -> None:  # fmt: skip
         super().__init__()
         given = {

@@ -161,5 +161,7 @@ def divides(name: str, what: str, number: int, parts: int) -> None:
         raise ApiValueError(f"{name}: {what} {number} must be a multiple of model_parallel {parts}")
 
 
-DEFAULT = OpParallelConfig()
-DEFAULT_EMBEDDING = EmbeddingOpParallelConfig()
+default_dpmp_config = OpParallelConfig()
+default_embedding_parallel_config = EmbeddingOpParallelConfig()
+default_moe_config = MoEConfig()
+default_transformer_config = TransformerOpParallelConfig()

@@ -12,11 +12,11 @@ from mspc.api.nn.arguments import flag, number, parameter, positive
 from mspc.api.nn.basic import Dropout
 from mspc.api.nn.cell import Cell
 from mspc.api.parallel.transformer.config import (
-    DEFAULT,
-    DEFAULT_EMBEDDING,
     EmbeddingOpParallelConfig,
     OpParallelConfig,
     checked_config,
+    default_dpmp_config,
+    default_embedding_parallel_config,
     divides,
 )
 from mspc.ir.types import FLOAT16, FLOAT32
@@ -95,8 +95,9 @@ class VocabEmbedding(Cell):
     """Rows of a table [vocab_size, embedding_size] at the indices, and the table: a tuple of two."""
 
     def __init__(
-        self, vocab_size: int, embedding_size: int, parallel_config: Any = DEFAULT_EMBEDDING, param_init: Any = "normal"
-    ) -> None:
+        self, vocab_size: int, embedding_size: int, parallel_config: Any = default_embedding_parallel_config,
+        param_init: Any = "normal",
+    ) -> None:  # fmt: skip
         super().__init__()
         name = "VocabEmbedding"
         config = checked_config(name, parallel_config, EmbeddingOpParallelConfig)
@@ -118,7 +119,7 @@ class FeedForward(Cell):
     def __init__(
         self, hidden_size: int, ffn_hidden_size: int, dropout_rate: float, hidden_act: Any = "gelu",
         expert_num: int = 1, expert_group_size: Any = None, param_init_type: Any = FLOAT32,
-        parallel_config: Any = DEFAULT, compute_dtype: Any = FLOAT16,
+        parallel_config: Any = default_dpmp_config, compute_dtype: Any = FLOAT16,
     ) -> None:  # fmt: skip
         super().__init__()
         name = "FeedForward"

@@ -6,7 +6,7 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.nn.cell import Cell
-from mspc.api.parallel.transformer.config import DEFAULT, OpParallelConfig, checked_config
+from mspc.api.parallel.transformer.config import OpParallelConfig, checked_config, default_dpmp_config
 from mspc.ir.types import FLOAT32
 
 
@@ -16,7 +16,7 @@ class CrossEntropyLoss(Cell):
     Called with logits [n, classes], which may be cut along both, label [n] and input_mask [n].
     """
 
-    def __init__(self, parallel_config: Any = DEFAULT) -> None:
+    def __init__(self, parallel_config: Any = default_dpmp_config) -> None:
         super().__init__()
         config = checked_config("CrossEntropyLoss", parallel_config, OpParallelConfig)
         dp, mp = config.data_parallel, config.model_parallel
