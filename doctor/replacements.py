@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 REPLACEMENTS: dict[str, str] = {
-    "nn.GraphCell": "nn.Cell: write the network in Python",
     "nn.Tril": "ops.tril",
     "nn.Triu": "ops.triu",
     "nn.Range": "ops.arange",
@@ -64,7 +63,6 @@ REASONS: dict[str, str] = {
     "RowTensor": "tensors are dense",
     "SparseTensor": "tensors are dense",
     "export": "networks are written as text (`mspc compile`) and weights as checkpoints",
-    "load": "networks are read from Python, weights by load_checkpoint",
     "set_ps_context": "there is no parameter server; gradients are summed by collectives",
     "context.set_ps_context": "there is no parameter server; gradients are summed by collectives",
     "run_check": "`mspc verify` checks a script on this machine",

@@ -129,12 +129,13 @@ def unpack_integers(raw: bytes, dtype: np.dtype) -> np.ndarray:
     packed = np.frombuffer(raw, np.uint8, begin - 4, 4)
     codes = ((packed[:, None] >> np.array([6, 4, 2, 0], np.uint8)) & 3).ravel()[:count]
     widths = np.array(_WIDTHS)[codes]
-    if len(raw) != begin + int(widths.sum()):
+    ends = np.cumsum(widths)
+    if len(raw) != begin + (int(ends[-1]) if count else 0):
         raise ValueError("an array of integers is not as long as it says")
-    found = np.zeros((count, 8), np.uint8)
-    kept = np.arange(8) < widths[:, None]
-    found[kept] = np.frombuffer(raw, np.uint8, offset=begin)
-    if count:
-        last = found[np.arange(count), widths - 1]
-        found[~kept] = np.repeat(np.where(last >= 128, 255, 0).astype(np.uint8), 8 - widths)
-    return found.view("<i8").ravel().astype(dtype)
+    every = np.frombuffer(raw, np.uint8, offset=begin)
+    found = np.empty(count, dtype)
+    for width in sorted(set(widths.tolist())):
+        chosen = widths == width
+        places = (ends[chosen] - width)[:, None] + np.arange(width)
+        found[chosen] = every[places].view(f"<i{width}")[:, 0]
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,19 +37,18 @@ class Shard:
         self.blobs = [field for field in self.header.fields if field.is_blob]
         self.places = self._read_index(function)
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._closing = weakref.finalize(self, os.close, self._descriptor)
         self._check_places()
 
     def __len__(self) -> int:
         return len(self.places)
 
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):
-            os.close(self._descriptor)
-
     def close(self) -> None:
         """Let go of the file."""
-        os.close(self._descriptor)
-        del self._descriptor
+        self._closing()
+
+    def __deepcopy__(self, _: Any) -> Shard:
+        return self  # nothing of it changes, and it holds an open file
 
     def _read_index(self, function: str) -> np.ndarray:
         """For every record, by its number: page, begin and end of its values, then of its bytes."""

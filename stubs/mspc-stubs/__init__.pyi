@@ -83,6 +83,7 @@ from mspc.api.common.api import is_tensor as is_tensor
 from mspc.api.common.gradient import jit as jit
 from mspc.api.common.api import jit_class as jit_class
 from mspc.api.common.api import lazy_inline as lazy_inline
+from mspc.api.train.mindir import load as load
 from mspc.api.train.serialization import load_checkpoint as load_checkpoint
 from mspc.api.train.serialization import load_checkpoint_async as load_checkpoint_async
 from mspc.api.parallel.checkpoint_transform import load_distributed_checkpoint as load_distributed_checkpoint

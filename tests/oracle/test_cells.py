@@ -135,6 +135,7 @@ REASONS = {
     "it adds up gradients of ranks: tests/compiler/test_own_gradients.py holds it": "nn.DistributedGradReducer",
     "SyncBatchNorm by another name: tests/api/nn hold its groups": "nn.GlobalBatchNorm",
     "tests/api/common/test_small_names.py": "nn.ClipByNorm nn.Moments nn.OneHot nn.Range",
+    "MindSpore's graphs from files: tests/checkpoint/test_mindir.py holds it against MindSpore": "nn.GraphCell",
     "Reshape by another name: tests/api/nn hold it": "nn.Unflatten",
 }  # fmt: skip
 """Cells without a judge, by the reason."""

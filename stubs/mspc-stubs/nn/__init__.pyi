@@ -65,6 +65,7 @@ from mspc.api.nn.recurrent import GRUCell as GRUCell
 from mspc.api.nn.loss import GaussianNLLLoss as GaussianNLLLoss
 from mspc.api.nn.normalization import GlobalBatchNorm as GlobalBatchNorm
 from mspc.api.nn.wrap import GradAccumulationCell as GradAccumulationCell
+from mspc.api.nn.graph_cell import GraphCell as GraphCell
 from mspc.api.nn.normalization import GroupNorm as GroupNorm
 from mspc.api.nn.activation import HShrink as HShrink
 from mspc.api.nn.activation import HSigmoid as HSigmoid

@@ -49,6 +49,7 @@ from mspc.api.train.metrics.factory import get_metric_fn as get_metric_fn
 from mspc.api.train.metrics.factory import get_metrics as get_metrics
 from mspc.api.amp import get_white_list as get_white_list
 from mspc.api.amp import init_status as init_status
+from mspc.api.train.mindir import load as load
 from mspc.api.train.serialization import load_checkpoint as load_checkpoint
 from mspc.api.train.serialization import load_checkpoint_async as load_checkpoint_async
 from mspc.api.train.serialization import load_param_into_net as load_param_into_net

@@ -1,0 +1,175 @@
+"""A cell that computes a graph from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mspc.api import ops
+from mspc.api.common.parameter import Parameter, ParameterTuple
+from mspc.api.common.tensor import Tensor
+from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
+from mspc.api.nn.cell import Cell
+from mspc.api.nn.mindir_operators import (
+    ATTRIBUTES,
+    FIELDS,
+    ORDER,
+    OTHER_NAMES,
+    SAME,
+    dtype_of_code,
+    field_value,
+    fields_of_attributes,
+)
+from mspc.api.train.mindir import LoadedGraph
+from mspc.checkpoint.mindir_file import MindirNode
+from mspc.ir.nearest import did_you_mean
+
+__all__ = ["GraphCell"]
+
+CALL, TUPLE, ITEM = "call", "tuple", "item"
+_TYPE = " type"
+"""What the name of a cast's element type ends with."""
+
+
+class GraphCell(Cell):
+    """A cell that computes a graph that `load` has read. Its parameters are those of the file, under their names.
+
+    Args: graph: what `load` gives. params_init: other first values of parameters, tensors by name.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong kind. RuntimeError: the graph has operators that mspc lacks,
+            all of which are named.
+    """
+
+    def __init__(self, graph: Any, params_init: dict[str, Any] | None = None, obf_random_seed: Any = None) -> None:
+        super().__init__()
+        if not isinstance(graph, LoadedGraph):
+            raise ApiTypeError(f"GraphCell takes what load gives, not {type(graph).__name__}")
+        if obf_random_seed is not None:
+            raise ApiValueError("GraphCell: obf_random_seed is not supported")
+        given = dict(params_init or {})
+        known = [name for _, name, _ in graph.graph.parameters]
+        for name, value in given.items():
+            if name not in known:
+                raise ApiValueError(f"GraphCell: the graph has no parameter {name!r}", did_you_mean(name, known))
+            if not isinstance(value, Tensor):
+                raise ApiTypeError(f"GraphCell: params_init[{name!r}] must be a Tensor, not {type(value).__name__}")
+        self.weights = ParameterTuple(
+            Parameter(given.get(name, Tensor(value)), name=name) for _, name, value in graph.graph.parameters
+        )
+        plan = _Plan(graph)
+        self.constants = plan.constants
+        self.steps = plan.steps
+        self.result = plan.result
+        self.inputs = len(graph.graph.inputs)
+
+    def construct(self, *inputs: Any) -> Any:
+        if len(inputs) != self.inputs:
+            raise ApiValueError(f"GraphCell: the graph has {self.inputs} inputs, not {len(inputs)}")
+        values = [*inputs, *self.weights, *self.constants]
+        for kind, function, sources in self.steps:
+            operands = []
+            for source in sources:
+                operands.append(values[source])
+            if kind == TUPLE:
+                values.append(tuple(operands))
+            elif kind == ITEM:
+                values.append(operands[0][operands[1]])
+            else:
+                values.append(function(*operands))
+        return values[self.result]
+
+
+class _Plan:
+    """The nodes of a graph as steps over one list of values: inputs, parameters, constants, then a value for each
+    step."""
+
+    def __init__(self, loaded: LoadedGraph) -> None:
+        graph = loaded.graph
+        self.places: dict[str, int] = {}
+        for name in (*graph.inputs, *(name for name, _, _ in graph.parameters)):
+            self.places[name] = len(self.places)
+        self.values = dict(graph.constants)
+        self._check(loaded)
+        self.values |= self._element_types(loaded)
+        self.constants = tuple(_plain(value) for value in self.values.values())
+        for name in self.values:
+            self.places[name] = len(self.places)
+        self.count = len(self.places)
+        steps: list[tuple[str, Any, tuple[Any, ...]]] = []
+        for node in graph.nodes:
+            step = self._step(node, loaded.file)
+            if step is not None:
+                steps.append(step)
+                self.places[node.name] = self.count
+                self.count += 1
+        self.steps = tuple(steps)
+        self.result = self.places[graph.outputs[0]]
+
+    def _check(self, loaded: LoadedGraph) -> None:
+        names = {node.operator for node in loaded.graph.nodes}
+        known = SAME | FIELDS.keys() | ATTRIBUTES.keys() | OTHER_NAMES.keys() | set(ORDER)
+        lacking = sorted(names - known - {"MakeTuple", "TupleGetItem", "UpdateState", "MatMulExt", "SumExt", "MeanExt"})
+        if lacking:
+            raise ApiRuntimeError(f"GraphCell: {loaded.file!r} has operators that are not read: {', '.join(lacking)}")
+        if len(loaded.graph.outputs) != 1:
+            raise ApiRuntimeError(f"GraphCell: {loaded.file!r} has {len(loaded.graph.outputs)} outputs, not 1")
+
+    def _element_types(self, loaded: LoadedGraph) -> dict[str, Any]:
+        """The element types that casts take, by the names under which they are constants."""
+        found: dict[str, Any] = {}
+        for node in loaded.graph.nodes:
+            if node.operator == "Cast":
+                try:
+                    found[f"{node.name}{_TYPE}"] = dtype_of_code(self.values[node.inputs[1]])
+                except (KeyError, IndexError, TypeError):
+                    raise _unreadable(loaded.file, node, "the element type") from None
+        return found
+
+    def _step(self, node: MindirNode, file: str) -> tuple[str, Any, tuple[Any, ...]] | None:
+        if node.operator == "UpdateState":
+            return None
+        inputs = node.inputs[:1] if node.operator in ORDER else node.inputs
+        if node.operator == "Cast":
+            inputs = (node.inputs[0], f"{node.name}{_TYPE}")
+        try:
+            places = tuple(self.places[name] for name in inputs)
+        except KeyError as error:
+            raise _unreadable(file, node, f"there is no {error}") from None
+        if node.operator in ORDER:
+            self.places[node.name] = places[0]
+            return None
+        if node.operator in ("MakeTuple", "TupleGetItem"):
+            return TUPLE if node.operator == "MakeTuple" else ITEM, None, places
+        try:
+            function, count = self._function(node)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise _unreadable(file, node, str(error)) from None
+        return CALL, function, places[:count]
+
+    def _function(self, node: MindirNode) -> tuple[Callable[..., Any], int]:
+        """(what computes a node, how many of its inputs it takes)"""
+        values = [self.values.get(name) for name in node.inputs]
+        if node.operator in ("SumExt", "MeanExt"):
+            axis, keep, dtype = values[1:4]
+            if dtype is not None:
+                raise ValueError("an element type of the result")
+            operator = ops.ReduceSum if node.operator == "SumExt" else ops.ReduceMean
+            return operator(keep_dims=bool(keep), axis=() if axis is None else axis), 1
+        if node.operator == "MatMulExt":
+            return ops.matmul, 2
+        inputs, names = FIELDS.get(node.operator, (len(node.inputs), ()))
+        fields = {
+            name: field_value(name, value) for name, value in zip(names, values[inputs:], strict=False) if name
+        } | fields_of_attributes(node.operator, node.attributes)
+        return getattr(ops, OTHER_NAMES.get(node.operator, node.operator))(**fields), inputs
+
+
+def _unreadable(file: str, node: MindirNode, why: str) -> ApiRuntimeError:
+    return ApiRuntimeError(f"GraphCell: {file!r}: {node.name}: cannot read {node.operator}: {why}")
+
+
+def _plain(value: Any) -> Any:
+    return Tensor(value) if isinstance(value, np.ndarray) else value

@@ -1,0 +1,186 @@
+"""MindSpore's `.mindir` files, read: one graph as messages of Protocol Buffers.
+
+The format, as MindSpore 2.10 has it (`mindspore.train.mind_ir_pb2`): a model has its graph in field 7, further graphs
+in 8, its primitives in 12. A graph has nodes (1), parameters (3), inputs (5) and outputs (6); a node its inputs (1),
+its outputs (2), its operator (4), `REF::` before the name of a primitive, and attributes (5). A constant is a
+node, too.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mspc.checkpoint.wire import BYTES, EIGHT, FOUR, Field, fields, integers, signed, text
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.regular import check_regular
+from mspc.ir.files.whole import reason_of, shown_path
+from mspc.ir.types import DTYPES, DType
+
+REFERENCE = "REF::"
+_DTYPES = {
+    1: "Float32", 2: "UInt8", 3: "Int8", 4: "UInt16", 5: "Int16", 6: "Int32", 7: "Int64", 9: "Bool", 10: "Float16",
+    11: "Float64", 12: "UInt32", 13: "UInt64", 16: "BFloat16", 17: "Float64",
+}  # fmt: skip
+_INTEGERS, _BOOL, _STRING, _FLOAT, _DOUBLE, _TENSORS = (2, 3, 4, 5, 6, 7, 12, 13), 9, 8, 1, 11, (17, 19)
+_SEQUENCES, _MONADS, _NONE = (20, 21), (23, 24), 25
+
+
+@dataclass(frozen=True)
+class MindirNode:
+    """A node: its name, its operator, the names of its inputs, and the operator's attributes."""
+
+    name: str
+    operator: str
+    inputs: tuple[str, ...]
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class MindirGraph:
+    """A graph. inputs, outputs: names. parameters: (the name that nodes know, the script's name, the value).
+    constants: values by name; what has no value is a mark of MindSpore's for the order of effects."""
+
+    inputs: tuple[str, ...]
+    parameters: tuple[tuple[str, str, np.ndarray], ...]
+    constants: dict[str, Any]
+    nodes: tuple[MindirNode, ...]
+    outputs: tuple[str, ...]
+
+
+def read_mindir(path: Path) -> MindirGraph:
+    """The graph of a file.
+
+    Raises:
+        MspcError: the file is missing, cannot be read, is damaged, or has what is not read: several graphs, values in
+            other files.
+    """
+    try:
+        check_regular(path)
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise MspcError(f"there is no file {shown_path(path)!r}") from None
+    except OSError as error:
+        raise MspcError(f"cannot read {shown_path(path)}: {reason_of(error)}") from None
+    try:
+        return _model(data)
+    except (ValueError, IndexError, KeyError, struct.error) as error:
+        raise MspcError(f"{shown_path(path)!r} is no whole MindIR file: {error}") from None
+
+
+def _model(data: bytes) -> MindirGraph:
+    parts = list(fields(data, 0, len(data)))
+    if any(part.number == 8 for part in parts):
+        raise ValueError("it has several graphs, as of branches and loops, which are not read")
+    primitives = dict(_primitive(data, part) for part in parts if part.number == 12 and part.kind == BYTES)
+    graphs = [part for part in parts if part.number == 7 and part.kind == BYTES]
+    if len(graphs) != 1:
+        raise ValueError(f"it has {len(graphs)} graphs")
+    inside = list(fields(data, graphs[0].begin, graphs[0].end))
+    nodes = [_node(data, part, primitives) for part in inside if part.number == 1]
+    return MindirGraph(
+        tuple(_named(data, part) for part in inside if part.number == 5),
+        tuple(_parameter(data, part) for part in inside if part.number == 3),
+        {node.name: node.attributes.get("value") for node in nodes if node.operator == "Constant"},
+        tuple(node for node in nodes if node.operator != "Constant"),
+        tuple(_named(data, part) for part in inside if part.number == 6),
+    )
+
+
+def _inside(data: bytes, part: Field) -> list[Field]:
+    if part.kind != BYTES:
+        raise ValueError(f"field {part.number} at byte {part.begin} is no message")
+    return list(fields(data, part.begin, part.end))
+
+
+def _named(data: bytes, part: Field) -> str:
+    return _text(data, _inside(data, part), 1)
+
+
+def _text(data: bytes, inside: list[Field], number: int) -> str:
+    """The text of the first field of a number. Raises ValueError where there is none."""
+    found = next((field for field in inside if field.number == number), None)
+    if found is None:
+        raise ValueError(f"a message lacks its field {number}")
+    return text(data, found)
+
+
+def _primitive(data: bytes, part: Field) -> tuple[str, tuple[str, dict[str, Any]]]:
+    inside = _inside(data, part)
+    attributes = dict(_attribute(data, field) for field in inside if field.number == 3)
+    return _text(data, inside, 1), (_text(data, inside, 2), attributes)
+
+
+def _node(data: bytes, part: Field, primitives: dict[str, tuple[str, dict[str, Any]]]) -> MindirNode:
+    inside = _inside(data, part)
+    operator = next((text(data, field) for field in inside if field.number == 4), "")
+    found = {} if operator.startswith(REFERENCE) else dict(_attribute(data, f) for f in inside if f.number == 5)
+    if operator.startswith(REFERENCE):
+        operator, found = primitives[operator.removeprefix(REFERENCE)]
+    inputs = tuple(text(data, field) for field in inside if field.number == 1)
+    return MindirNode(_text(data, inside, 2), operator, inputs, found)
+
+
+def _attribute(data: bytes, part: Field) -> tuple[str, Any]:
+    """(name, value) of an attribute; of an element of a tuple the name is "". What is of no known kind is None."""
+    inside = _inside(data, part)
+    kind = next((field.value for field in inside if field.number == 16), 0)
+    name = next((text(data, field) for field in inside if field.number == 1), "")
+
+    def first(read: Callable[[Field], Any], *numbers: int) -> Any:
+        return next((read(field) for field in inside if field.number in numbers), None)
+
+    if kind in _INTEGERS or kind == _BOOL:
+        value = first(lambda field: integers(data, field)[0], 3, 10)
+        return name, bool(value) if kind == _BOOL else value
+    if kind == _STRING:
+        return name, first(lambda field: text(data, field), 5, 11)
+    if kind in (_FLOAT, _DOUBLE):
+        return name, first(lambda field: _number(data, field), 2, 4, 8, 9)
+    if kind in _TENSORS:
+        return name, first(lambda field: _tensor(data, field)[2], 6, 12)
+    if kind in _SEQUENCES:
+        return name, tuple(_attribute(data, field)[1] for field in inside if field.number == 17)
+    return name, None
+
+
+def _number(data: bytes, field: Field) -> float:
+    raw = data[field.begin : field.end]
+    sized = {4: "<f", 8: "<d"}.get(len(raw))
+    if field.kind not in (FOUR, EIGHT, BYTES) or sized is None:
+        raise ValueError(f"field {field.number} at byte {field.begin} is no number")
+    return float(struct.unpack(sized, raw)[0])
+
+
+def _parameter(data: bytes, part: Field) -> tuple[str, str, np.ndarray]:
+    name, key, value = _tensor(data, part)
+    return name, key or name.rpartition(":")[2], value
+
+
+def _tensor(data: bytes, part: Field) -> tuple[str, str, np.ndarray]:
+    """(name, name of the parameter, values) of a tensor."""
+    sizes: list[int] = []
+    dtype, raw, names = "", b"", {7: "", 13: ""}
+    for field in _inside(data, part):
+        if field.number == 1:
+            sizes += integers(data, field)
+        elif field.number == 2:
+            dtype = _DTYPES.get(signed(field.value), "")
+        elif field.number in names:
+            names[field.number] = text(data, field)
+        elif field.number == 9:
+            raw = data[field.begin : field.end]
+        elif field.number == 12:
+            raise ValueError("its values stand in other files, which are not read")
+    if dtype not in DTYPES:
+        raise ValueError(f"tensor {names[7]!r} is of an element type that is not read")
+    kind: DType = DTYPES[dtype]
+    if min(sizes, default=0) < 0 or len(raw) != math.prod(sizes) * kind.itemsize:
+        raise ValueError(f"tensor {names[7]!r} has {len(raw)} bytes, which are no {dtype} of shape {sizes}")
+    return names[7], names[13], np.frombuffer(raw, kind.numpy).reshape(sizes).copy()

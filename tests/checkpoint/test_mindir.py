@@ -1,0 +1,188 @@
+"""Graphs in MindSpore's `.mindir` files: read from a file made here, refused where it is damaged, and held against
+MindSpore's own results where `MSPC_MINDSPORE` names its Python."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Tensor, nn
+from mspc.checkpoint.wire import put_bytes, put_integer, put_text
+from mspc.ir.diagnostics import MspcError
+from tests.conftest import HANG
+
+PYTHON = os.environ.get("MSPC_MINDSPORE", "")
+FLOAT, BOOL, INT, TENSORS, MONAD = 1, 9, 7, 19, 23
+WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4) / 10
+BIAS = np.array([-3, 0, 2], np.float32)
+
+
+def tensor(name: str, value: np.ndarray, key: str = "") -> bytes:
+    sizes = b"".join(put_integer(1, size) for size in value.shape)
+    return sizes + put_integer(2, FLOAT) + put_text(7, name) + put_bytes(9, value.tobytes()) + put_text(13, key)
+
+
+def node(output: str, operator: str, *inputs: str, attributes: bytes = b"") -> bytes:
+    given = b"".join(put_text(1, each) for each in inputs)
+    return put_bytes(1, given + put_text(2, output) + put_text(4, operator) + attributes)
+
+
+def constant(name: str, kind: int, value: bytes) -> bytes:
+    return node(name, "Constant", attributes=put_bytes(5, put_text(1, "value") + value + put_integer(16, kind)))
+
+
+def model(operator: str = "ReLU", extra: bytes = b"") -> bytes:
+    """relu(x @ weight.T + bias), as MindSpore writes it."""
+    primitives = {"Load:1": "Load", "MatMul:2": "MatMul", "BiasAdd:3": "BiasAdd", "Last:4": operator,
+                  "U:5": "UpdateState", "Depend:6": "Depend"}  # fmt: skip
+    graph = b"".join([
+        constant("u", MONAD, b""),
+        constant("no", BOOL, put_integer(3, 0)), constant("yes", BOOL, put_integer(3, 1)),
+        constant("format", INT, put_integer(3, 0)),
+        node("w", "REF::Load:1", "g:weight", "u"), node("b", "REF::Load:1", "g:bias", "u"),
+        node("y", "REF::MatMul:2", "x", "w", "no", "yes"),
+        node("z", "REF::BiasAdd:3", "y", "b", "format"),
+        node("r", "REF::Last:4", "z"),
+        node("s", "REF::U:5", "u", "r"), node("out", "REF::Depend:6", "r", "s"),
+        put_bytes(3, tensor("g:weight", WEIGHT, "net.weight")), put_bytes(3, tensor("g:bias", BIAS, "net.bias")),
+        put_bytes(5, put_text(1, "x")), put_bytes(6, put_text(1, "out")),
+    ])  # fmt: skip
+    named = [put_bytes(12, put_text(1, name) + put_text(2, kind)) for name, kind in primitives.items()]
+    return put_text(1, "1.1") + put_bytes(7, graph) + b"".join(named) + extra
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def written(raw: bytes) -> str:
+    Path("m.mindir").write_bytes(raw)
+    return "m.mindir"
+
+
+X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+
+
+def test_a_graph_is_a_cell() -> None:
+    net = nn.GraphCell(ms.load(written(model())))
+    assert [parameter.name for parameter in net.get_parameters()] == ["net.weight", "net.bias"]
+    assert np.allclose(net(Tensor(X)).asnumpy(), np.maximum(X @ WEIGHT.T + BIAS, 0), atol=1e-6)
+    other = nn.GraphCell(ms.load("m.mindir"), params_init={"net.bias": Tensor(np.full(3, 9, np.float32))})
+    assert np.allclose(other(Tensor(X)).asnumpy(), X @ WEIGHT.T + 9, atol=1e-6)
+
+
+def test_it_can_be_trained() -> None:
+    net = nn.GraphCell(ms.load(written(model("Tanh"))))
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+    step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), optimizer)
+    losses = [float(step(Tensor(X), Tensor(np.zeros((2, 3), np.float32))).asnumpy()) for _ in range(5)]
+    assert losses[-1] < losses[0]
+
+
+MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: ms.load("missing.mindir"), MspcError, "there is no file 'missing.mindir'"),
+    (lambda: ms.load("m.ckpt"), ValueError, "load: 'm.ckpt' does not end in .mindir"),
+    (lambda: ms.load(3), TypeError, "load: file_name must be the name of a file, not 3"),  # type: ignore[arg-type]
+    (lambda: ms.load(written(model()), dec_key=b"1"), ValueError, "load: dec_key is not supported"),
+    (lambda: ms.load(written(b"")), MspcError, "'m.mindir' is no whole MindIR file: it has 0 graphs"),
+    (lambda: ms.load(written(model()[:100])), MspcError,
+     "'m.mindir' is no whole MindIR file: a field at byte 8 has 452 bytes, and 92 are left"),
+    (lambda: ms.load(written(model(extra=put_bytes(8, b"")))), MspcError,
+     "'m.mindir' is no whole MindIR file: it has several graphs, as of branches and loops, which are not read"),
+    (lambda: nn.GraphCell(ms.load(written(model("Lstm")))), RuntimeError,
+     "GraphCell: 'm.mindir' has operators that are not read: Lstm"),
+    (lambda: nn.GraphCell("m.mindir"), TypeError, "GraphCell takes what load gives, not str"),
+    (lambda: nn.GraphCell(ms.load(written(model())), {"net.b": Tensor(1.0)}), ValueError,
+     "GraphCell: the graph has no parameter 'net.b'"),
+    (lambda: nn.GraphCell(ms.load(written(model())))(Tensor(X), Tensor(X)), ValueError,
+     "GraphCell: the graph has 1 inputs, not 2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), MISTAKES)
+def test_mistakes(call: Callable[[], Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind) as caught:
+        call()
+    assert isinstance(caught.value, MspcError)
+    assert message in caught.value.message
+
+
+def test_no_byte_is_trusted() -> None:
+    """A file that is cut off or changed is told as such, or is another graph."""
+    whole = model()
+    for place in range(0, len(whole), 3):
+        for raw in (whole[:place], whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :]):
+            try:
+                nn.GraphCell(ms.load(written(raw)))
+            except MspcError:
+                continue
+
+
+NETWORKS = """
+import numpy as np, mindspore as ms
+from mindspore import nn, ops, Tensor
+
+class Images(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, stride=2, pad_mode="pad", padding=1, has_bias=True)
+        self.norm, self.pool, self.average = nn.BatchNorm2d(4), nn.MaxPool2d(2, 2), nn.AvgPool2d(2, 1)
+        self.flatten, self.dense, self.layer = nn.Flatten(), nn.Dense(4, 5), nn.LayerNorm((5,))
+        self.mean = ops.ReduceMean(keep_dims=True)
+
+    def construct(self, x):
+        y = self.average(self.pool(ops.relu(self.norm(self.conv(x)))))
+        y = self.layer(self.dense(self.flatten(y)))
+        y = ops.gelu(y) + ops.tanh(y) * ops.sigmoid(y) - self.mean(y, 1)
+        a, b = ops.split(ops.concat((y, y), 1), 5, 1)
+        return ops.transpose(a, (1, 0)), ops.reshape(b, (-1,)), ops.sum(b), b[:, 1:3], ops.exp(a).mean(axis=1)
+
+class Words(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.table, self.query = nn.Embedding(10, 4), nn.Dense(4, 4)
+
+    def construct(self, ids, mask):
+        h = self.table(ids)
+        s = ops.matmul(self.query(h), ops.swapaxes(h, -1, -2)) / 2.0
+        s = ops.softmax(s + (1 - mask) * -1e4)
+        kept = ops.where(mask > 0, s, mask)
+        return ops.bmm(s, h), ops.argmax(s, -1), ops.cast(s, ms.float16), ops.stack((h, h)), kept
+
+ms.set_seed(1)
+for name, network, inputs in (
+    ("images", Images().set_train(False), [Tensor(np.random.RandomState(0).rand(2, 3, 8, 8), ms.float32)]),
+    ("words", Words(), [Tensor([[1, 2, 3]], ms.int32), Tensor(np.ones((1, 3, 3)), ms.float32)]),
+):
+    ms.export(network, *inputs, file_name=name, file_format="MINDIR")
+    results = network(*inputs)
+    np.savez(name, *[each.asnumpy() for each in (*inputs, *results)], inputs=len(inputs))
+"""
+
+
+@pytest.mark.skipif(not PYTHON or shutil.which(PYTHON) is None, reason="MSPC_MINDSPORE names no Python with MindSpore")
+def test_what_mindspore_exports_gives_its_results(tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    (tmp_path / "networks.py").write_text(NETWORKS)
+    done = subprocess.run([PYTHON, "networks.py"], env=environment, capture_output=True, text=True, check=False,
+                          timeout=HANG)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    for name in ("images", "words"):
+        kept = np.load(f"{name}.npz")
+        arrays = [kept[f"arr_{i}"] for i in range(len(kept.files) - 1)]
+        count = int(kept["inputs"])
+        found = nn.GraphCell(ms.load(f"{name}.mindir"))(*map(Tensor, arrays[:count]))
+        for result, expected in zip(found, arrays[count:], strict=True):
+            assert result.shape == expected.shape
+            assert result.asnumpy().dtype == expected.dtype
+            rough = 1e-3 if expected.dtype == np.float16 else 1e-5
+            assert np.allclose(result.asnumpy(), expected, rtol=rough, atol=1e-6)
