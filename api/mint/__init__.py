@@ -7,15 +7,17 @@ from typing import Any
 
 _FUNCTIONS = "mspc.api.mint.functions"
 _SAME = (
-    "abs", "acos", "acosh", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "asin", "asinh",
-    "atan", "atan2", "atanh", "bitwise_and", "bitwise_or", "bitwise_xor", "erfc", "fmod", "isclose", "lerp",
-    "nan_to_num", "remainder", "xlogy", "broadcast_to", "ceil", "clamp", "cos", "cosh", "div", "divide", "eq",
-    "erf", "erfinv", "exp", "expm1", "eye", "flip", "floor", "full", "full_like", "ge", "greater", "greater_equal",
-    "gt", "isfinite", "isinf", "isnan", "le", "less", "less_equal", "log", "log1p", "logical_and", "logical_not",
-    "logical_or", "logical_xor", "lt", "masked_fill", "maximum", "minimum", "mul", "ne", "neg", "negative",
-    "not_equal", "ones", "ones_like", "permute", "pow", "reciprocal", "reshape", "round", "rsqrt", "sigmoid", "sign",
-    "sin", "sinh", "sqrt", "square", "swapaxes", "tan", "tanh", "tile", "tril", "triu", "trunc", "where", "zeros",
-    "zeros_like", "bmm", "arange", "equal", "einsum", "logsumexp", "nonzero", "roll", "unbind",
+    "abs", "acos", "acosh", "addcdiv", "addcmul", "addmv", "arange", "arccos", "arccosh", "arcsin", "arcsinh",
+    "arctan", "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_or",
+    "bitwise_xor", "bmm", "broadcast_to", "ceil", "clamp", "cos", "cosh", "div", "divide", "dot", "einsum", "eq",
+    "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "eye", "flip", "float_power", "floor", "fmod", "frac",
+    "full", "full_like", "ge", "greater", "greater_equal", "gt", "hstack", "isclose", "isfinite", "isinf", "isnan",
+    "isneginf", "le", "lerp", "less", "less_equal", "log", "log10", "log1p", "log2", "logaddexp", "logaddexp2",
+    "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "lt", "masked_fill", "maximum", "minimum",
+    "mul", "nan_to_num", "ne", "neg", "negative", "nonzero", "not_equal", "ones", "ones_like", "permute", "pow",
+    "reciprocal", "remainder", "reshape", "roll", "round", "rsqrt", "sigmoid", "sign", "sin", "sinc", "sinh", "sqrt",
+    "square", "swapaxes", "tan", "tanh", "tile", "trace", "tril", "triu", "trunc", "unbind", "where", "xlogy", "zeros",
+    "zeros_like",
 )  # fmt: skip
 """Functions of `ops` that `mint` has with the same arguments."""
 

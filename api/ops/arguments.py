@@ -142,6 +142,35 @@ def permutation(axes: Sequence[Any], rank: int) -> tuple[int, ...]:
     return ints("Transpose", "perm", found) if found and found != (None,) else tuple(reversed(range(rank)))
 
 
+def moved(name: str, rank: int, source: Any, destination: Any) -> Shape:
+    """The order of dimensions after those at the places `source` were moved to `destination`."""
+    sources, targets = ints(name, "source", source), ints(name, "destination", destination)
+    sources, targets = (tuple(axis_of(name, place, rank) for place in places) for places in (sources, targets))
+    if len(sources) != len(targets) or len({*sources}) < len(sources) or len({*targets}) < len(targets):
+        said = f"source {source!r} and destination {destination!r}"
+        raise ApiValueError(f"{name}: {said} must name different dimensions, and as many")
+    order = [place for place in range(rank) if place not in sources]
+    for target, place in sorted(zip(targets, sources, strict=True)):
+        order.insert(target, place)
+    return tuple(order)
+
+
+def times(name: str, n: Any, shape: Shape, axis: int) -> int:
+    """`n`, how often differences along an axis are taken. Raises ValueError where nothing would be left of it."""
+    size = shape[axis_of(name, axis, len(shape))]
+    if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n < max(1, size):
+        raise ApiValueError(f"{name}: n must be an integer from 0 to {max(0, size - 1)}, not {n!r}")
+    return n
+
+
+def neighbours(shape: Shape, axis: int) -> tuple[Shape, Shape, Shape]:
+    """(begin of all but the last along an axis, begin of all but the first, their sizes)."""
+    place = axis % len(shape)
+    second, size = ([0] * len(shape), list(shape))
+    second[place], size[place] = 1, shape[place] - 1
+    return (0,) * len(shape), tuple(second), tuple(size)
+
+
 def exchanged(name: str, rank: int, axis0: int, axis1: int) -> tuple[int, ...]:
     """The order of dimensions with two of them exchanged. Raises ValueError for an axis outside."""
     first, second = axis_of(name, axis0, rank), axis_of(name, axis1, rank)

@@ -55,7 +55,10 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys("gather_elements gather_d".split(), (X, 1, SIGNS)), "gather_nd": (X, WHOLE[:, 1:3] * 0),
     **dict.fromkeys("full_like".split(), (X, 2)),
     "invert": (PLACES,), "bitwise_and": (PLACES, PLACES), "bitwise_or": (PLACES, PLACES),
-    "bitwise_xor": (PLACES, PLACES), "lerp": (X, Y, X),
+    "bitwise_xor": (PLACES, PLACES), "lerp": (X, Y, X), "addcdiv": (X, X, Y), "addcmul": (X, X, Y), "moveaxis": (X, 0, 1),
+    "movedim": (X, 0, 1), "dot": (X, W), "addmv": (X[:, 0], X, X[0]), "addr": (X, X[:, 0], X[0]),
+    "gcd": (PLACES, PLACES), "bitwise_left_shift": (PLACES, PLACES), "bitwise_right_shift": (PLACES, PLACES),
+    "hstack": ((X, Y),), "vstack": ((X, Y),), "column_stack": ((X, Y),),
     "logical_not": (MASK,), "squeeze": (ONE, 1), "expand_as": (X, THREE[:1, :2].broadcast_to((3, 2, 4))),
     "tile": (X, (2, 1)), "repeat": (X, 2, 1), "type_as": (X, WHOLE), "masked_fill": (X, MASK, -1.0),
     "roll": (X, 1, 1), "pad": (X, (1, 2)), "linspace": (1, 2, 5), "einsum": ("ij,kj->ik", X, Y),
@@ -104,7 +107,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """What a function is called with; a method's tensor stands first. Others take X, those of two tensors X and Y."""
 OF_TWO = """add sub subtract mul multiply div divide true_divide floor_div floor_divide floor_mod pow tensor_pow maximum
-minimum remainder fmod hypot atan2 arctan2 xlogy xdivy isclose approximate_equal
+minimum logaddexp logaddexp2 float_power inner remainder fmod hypot atan2 arctan2 xlogy xdivy isclose approximate_equal
+igamma igammac nextafter zeta
 equal eq not_equal ne less lt less_equal le greater gt greater_equal ge mse_loss l1_loss
 smooth_l1_loss huber_loss kl_div""".split()
 
@@ -125,14 +129,14 @@ ONLY_METHODS = {
 """Methods without a function of their name."""
 ONLY_FUNCTIONS = {
     "no tensor stands first": """full zeros ones arange eye fill scalar_to_array scalar_to_tensor concat cat stack addn
-        clip_by_norm tensor_dot
+        clip_by_norm tensor_dot hstack vstack column_stack
         clip_by_global_norm select where tensordump einsum linspace meshgrid tuple_to_array rand randn normal uniform
         standard_normal""",
-    "methods of the name are to come": "bernoulli fliplr flipud rot90 fold unfold repeat_interleave",
+    "methods of the name are to come": "trace bernoulli fliplr flipud rot90 fold unfold repeat_interleave",
     "MindSpore has no method of the name": """zeros_like ones_like full_like one_hot strided_slice slice dense
         log_softmax flash_attention_score layer_norm mse_loss l1_loss nll_loss cross_entropy dropout reduce_sum
         reduce_mean clip_by_value batch_matmul bias_add floor_mod gelu relu6 silu softplus stop_gradient tensor_pow
-        add_ext sub_ext addcdiv_ext_op addcmul_ext_op cast
+        exp2 zeta add_ext sub_ext addcdiv_ext_op addcmul_ext_op cast
         binary_cross_entropy binary_cross_entropy_with_logits kl_div smooth_l1_loss huber_loss soft_margin_loss
         hinge_embedding_loss margin_ranking_loss cosine_embedding_loss triplet_margin_loss gaussian_nll_loss
         fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 hfft2 ihfft2 fftn ifftn rfftn irfftn hfftn ihfftn
