@@ -303,11 +303,6 @@ STAGE = table(
 )
 """The stage that a cell is given."""
 
-SET_INPUTS = table(
-    Setting("inputs", (), ignored="shapes and element types are those of each call"),
-)
-"""The arguments of `Cell.set_inputs`."""
-
 GENERAL_FIELDS = ("save_graphs", "save_graphs_path", "device_target", "mode", "deterministic")
 """What of `set_context` the compiler is handed, beside the entries of gpu_config."""
 

@@ -8,7 +8,7 @@ from mspc.api.errors import ApiTypeError, ApiValueError
 class Symbol:
     """A dimension of unknown size: `divisor * n + remainder` for some n from 1.
 
-    No tensor of mspc has such a dimension: every call of a network has its own shapes.
+    It stands in the shape of a tensor that declares an input, see `Cell.set_inputs`. Every call has shapes of its own.
 
     Args:
         max: the largest size; it counts where it is above `min`. min: the smallest size.
@@ -37,3 +37,8 @@ class Symbol:
 
     def __repr__(self) -> str:
         return f"Symbol(max={self.max}, min={self.min}, divisor={self.divisor}, remainder={self.remainder})"
+
+
+def is_unknown(shape: Any) -> bool:
+    """Whether a shape has sizes that are known at a call only: None, -1 or a Symbol. Raises nothing."""
+    return isinstance(shape, list | tuple) and any(n is None or isinstance(n, Symbol) or n == -1 for n in shape)

@@ -11,6 +11,7 @@ import numpy as np
 
 from mspc.api.common.initial_values import InitialValue, as_initializer, checked_shape
 from mspc.api.common.seed import eager_seeds
+from mspc.api.common.symbol import is_unknown
 from mspc.api.common.tensor_methods import TensorMethods
 from mspc.api.common.tensor_operators import TensorOperators
 from mspc.api.communication.groups import ranks_of
@@ -51,6 +52,9 @@ class Tensor(TensorMethods, TensorOperators):
     such as a gradient that a graph handed out. A Layout: a graph handed out this slice. STORED: made of Parameters
     alone, every rank has all of it; data where it is fed."""
 
+    declared: tuple[Any, ...] | None = None
+    """Sizes of which some are known at a call only: the tensor has no values, and stands in `Cell.set_inputs`."""
+
     def __init__(
         self, input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None, const_arg: bool = False
     ) -> None:
@@ -58,6 +62,8 @@ class Tensor(TensorMethods, TensorOperators):
         self._lazy: InitialValue | None = None
         if input_data is None and shape is not None:
             kind = FLOAT32 if dtype is None else dtype_of(dtype)
+            if init is None and is_unknown(shape):
+                self.declared, shape = tuple(shape), [n if isinstance(n, int) and n >= 0 else 0 for n in shape]
             self._lazy = InitialValue(
                 as_initializer("zeros" if init is None else init), checked_shape(shape), kind
             )
@@ -111,6 +117,8 @@ class Tensor(TensorMethods, TensorOperators):
     def value(self) -> np.ndarray:
         """The values; drawn now when the tensor came from an initializer."""
         if self._array is None:
+            if self.declared is not None:
+                raise ApiValueError(f"a tensor of shape {self.shape} has no values: it declares inputs in set_inputs")
             if self._pending is not None:
                 self._array = np.asarray(self._pending.fetch())
                 self._pending = None
@@ -160,6 +168,8 @@ class Tensor(TensorMethods, TensorOperators):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        if self.declared is not None:
+            return tuple(size if isinstance(size, int) else -1 for size in self.declared)
         if self._array is None and self._lazy is not None:
             return self._lazy.shape
         if self._pending is not None:
@@ -208,6 +218,8 @@ class Tensor(TensorMethods, TensorOperators):
         return np.array(self.value, dtype=dtype)
 
     def __repr__(self) -> str:
+        if self.declared is not None:
+            return f"Tensor(shape={list(self.shape)}, dtype={self.dtype}, value=)"
         values = np.array2string(self.value, separator=", ", prefix="Tensor(value=")
         return f"Tensor(shape={list(self.shape)}, dtype={self.dtype}, value={values})"
 

@@ -16,9 +16,10 @@ from mspc.api.common.parameter import UNNAMED, Parameter
 from mspc.api.common.parameter_plan import checked_plan
 from mspc.api.context import PYNATIVE_MODE, get_context
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
+from mspc.api.nn.declared_inputs import check, declared
 from mspc.api.ops.primitive import Primitive, check_strategy
 from mspc.api.setting import checked
-from mspc.api.settings import COMM_FUSION, RECOMPUTE, SET_GRAD, SET_INPUTS, STAGE
+from mspc.api.settings import COMM_FUSION, RECOMPUTE, SET_GRAD, STAGE
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, dtype_of
 
@@ -59,6 +60,7 @@ class Cell:
         put(self, "in_strategy", None)
         put(self, "out_strategy", None)
         put(self, "parameter_plan", ())
+        put(self, "_declared_inputs", dict[str, Any]())
 
     def construct(self, *args: Any, **kwargs: Any) -> Any:
         """What the cell computes; written by subclasses in the part of Python that mspc compiles."""
@@ -68,6 +70,8 @@ class Cell:
         """Compile (once) and run `construct` on tensors."""
         if kwargs:
             args = _positional(self.construct, args, kwargs)
+        if self._declared_inputs:
+            check(type(self).__name__, self.construct, self._declared_inputs, args)
         return launch.launcher().launch(self, args)
 
     # Attributes -----------------------------------------------------------------------------------
@@ -353,8 +357,16 @@ class Cell:
             raise ApiTypeError(f"set_jit_config takes a JitConfig, not {type(jit_config).__name__}")
 
     def set_inputs(self, *inputs: Any, **kwargs: Any) -> None:
-        """Says that it changes nothing: shapes, element types and numbers are those of each call."""
-        checked("Cell.set_inputs", SET_INPUTS, {"inputs": ("...",)}, "Cell.set_inputs()")
+        """Declares inputs by place or name: calls whose tensors have another element type or shape are refused. A tensor
+        of unknown sizes, `Tensor(shape=[None, 16], dtype=...)`, declares those that are known. Every shape met is
+        compiled for itself; numbers and None declare nothing.
+
+        Raises TypeError where `construct` has no such input."""
+        object.__setattr__(self, "_declared_inputs", declared(self.construct, inputs, kwargs))
+
+    def get_inputs(self) -> tuple[Any, ...]:
+        """What `set_inputs` has declared, in the order of `construct`."""
+        return tuple(self._declared_inputs.values())
 
     def init_parameters_data(self, auto_parallel_mode: bool = False) -> dict[Parameter, Parameter]:
         """Accepted; initial values are drawn when they are needed. Returns every parameter mapped
