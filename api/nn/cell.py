@@ -357,9 +357,10 @@ class Cell:
             raise ApiTypeError(f"set_jit_config takes a JitConfig, not {type(jit_config).__name__}")
 
     def set_inputs(self, *inputs: Any, **kwargs: Any) -> None:
-        """Declares inputs by place or name: calls whose tensors have another element type or shape are refused. A tensor
-        of unknown sizes, `Tensor(shape=[None, 16], dtype=...)`, declares those that are known. Every shape met is
-        compiled for itself; numbers and None declare nothing.
+        """Declares inputs by place or name: calls whose tensors have another element type or shape are refused.
+
+        A tensor of unknown sizes, `Tensor(shape=[None, 16], dtype=...)`, declares those that are known. Every shape met
+        is compiled for itself; numbers and None declare nothing.
 
         Raises TypeError where `construct` has no such input."""
         object.__setattr__(self, "_declared_inputs", declared(self.construct, inputs, kwargs))
