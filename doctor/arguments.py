@@ -96,11 +96,13 @@ def _unknown(call: ast.Call, names: list[str] | tuple[str, ...], most: int) -> I
         yield Misfit(LACKS, f"argument {most + 1}", call.args[most], f"it takes {most} by position: {', '.join(names)}")
 
 
-def _by_name(callee: Public, call: ast.Call) -> dict[str, tuple[ast.AST, ast.AST]]:
+def _by_name(callee: Public, call: ast.Call) -> Mapping[str, tuple[ast.AST, ast.AST]]:
     """(where it stands, its value) of each argument by its name."""
     parameters = [each for each in _signature(callee) or () if each.kind is each.POSITIONAL_OR_KEYWORD]
-    by_place = {each.name: (node, node) for each, node in zip(parameters, call.args, strict=False)}
-    return by_place | {word.arg: (word, word.value) for word in call.keywords if word.arg is not None}
+    found: dict[str, tuple[ast.AST, ast.AST]] = {
+        each.name: (node, node) for each, node in zip(parameters, call.args, strict=False)
+    }
+    return found | {word.arg: (word, word.value) for word in call.keywords if word.arg is not None}
 
 
 def _settings(

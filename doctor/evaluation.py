@@ -292,7 +292,7 @@ def _given_names(program: Program) -> frozenset[str]:
                 case ast.ClassDef():
                     found |= {each.id for inner in node.body for each in ast.walk(inner)
                               if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}  # fmt: skip
-                    found |= {each.name for each in node.body if hasattr(each, "name")}
+                    found |= {getattr(each, "name", "") for each in node.body}
                 case ast.Call(func=ast.Name(id="setattr") | ast.Attribute()):
                     found |= {part.value for part in node.args
                               if isinstance(part, ast.Constant) and isinstance(part.value, str)}  # fmt: skip

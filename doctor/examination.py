@@ -15,7 +15,7 @@ from mspc.doctor.evaluation import Evaluation, OwnInstance
 from mspc.doctor.findings import LACKS, NOTE, Finding
 from mspc.doctor.program import Program, SourceFile
 from mspc.doctor.public import MISSING, Instance, Public, PublicModule, module_exists
-from mspc.doctor.scopes import Inner, Scope
+from mspc.doctor.scopes import Function, Inner, Scope
 from mspc.ir.diagnostics import MspcError
 
 DEPTH = 20000
@@ -50,6 +50,11 @@ class _Examiner:
         self.evaluation = evaluation
         self.file = file
         self.found: dict[tuple[int, int, str], Finding] = {}
+        self.has_late_annotations = any(
+            isinstance(node, ast.ImportFrom) and node.module == "__future__"
+            and any(alias.name == "annotations" for alias in node.names)
+            for node in file.tree.body
+        )  # fmt: skip
 
     def findings(self) -> list[Finding]:
         self._block(self.file.tree.body, self.evaluation.scopes[self.file], False)
@@ -73,6 +78,8 @@ class _Examiner:
             for field, value in ast.iter_fields(node):
                 parts = value if isinstance(value, list) else [value]
                 inside = guarded or (asks and field in ("body", "orelse"))
+                if field == "annotation" and (self.has_late_annotations or isinstance(scope.node, Function)):
+                    continue  # it is never evaluated
                 for part in parts:
                     if isinstance(part, ast.stmt | ast.ExceptHandler | ast.match_case):
                         self._statement(part, scope, inside)
@@ -81,11 +88,14 @@ class _Examiner:
 
     def _try(self, node: ast.Try | ast.TryStar, scope: Scope, guarded: bool) -> None:
         handles = any(_catches(handler) for handler in node.handlers)
-        before = set(self.found)
+        before = self._notes()
         self._block(node.body, scope, guarded or handles)
-        body_is_fine = handles and before == set(self.found)
-        self._block(node.handlers, scope, guarded or body_is_fine)
+        is_fine = handles and before == self._notes()
+        self._block(node.handlers, scope, guarded or is_fine)
         self._block([*node.orelse, *node.finalbody], scope, guarded)
+
+    def _notes(self) -> int:
+        return sum(finding.kind == NOTE for finding in self.found.values())
 
     def _definition(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, scope: Scope, guarded: bool
@@ -94,20 +104,11 @@ class _Examiner:
         if isinstance(node, ast.ClassDef):
             outside += [*node.bases, *node.keywords]
         else:
-            outside += [node.args] if not self._late_annotations else _defaults(node.args)
-            outside += [node.returns] if node.returns and not self._late_annotations else []
+            outside += _defaults(node.args) if self.has_late_annotations else [node.args]
+            outside += [node.returns] if node.returns and not self.has_late_annotations else []
         for part in outside:
             self._expression(part, scope, guarded)
         self._block(node.body, scope.inner[node], guarded)
-
-    @property
-    def _late_annotations(self) -> bool:
-        """Whether annotations are never evaluated."""
-        return any(
-            isinstance(node, ast.ImportFrom) and node.module == "__future__"
-            and any(alias.name == "annotations" for alias in node.names)
-            for node in self.file.tree.body
-        )  # fmt: skip
 
     def _import(self, node: ast.Import, guarded: bool) -> None:
         for alias in node.names:
@@ -144,8 +145,6 @@ class _Examiner:
                 guarded = guarded or _asks(node.test)
             elif isinstance(node, ast.BoolOp):
                 guarded = guarded or any(_asks(value) for value in node.values[:-1])
-            if isinstance(node, ast.AnnAssign) and self._late_annotations:
-                continue
             inner = scope.inner.get(node, scope) if isinstance(node, Inner) else scope
             waiting += [(child, inner, guarded) for child in ast.iter_child_nodes(node)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -28,11 +27,11 @@ def is_notebook() -> bool:
 
 def html_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A table in HTML."""
-    head = "".join(f"<th>{_escaped(each)}</th>" for each in headings)
-    body = "".join("<tr>" + "".join(f"<td>{_escaped(each)}</td>" for each in row) + "</tr>" for row in rows)
-    top = f"<thead><tr>{head}</tr></thead>" if headings else ""
-    return f"<table><caption>{_escaped(title)}</caption>{top}<tbody>{body}</tbody></table>"
+    from html import escape  # only where a notebook asks
 
+    def row_of(kind: str, values: Iterable[Any]) -> str:
+        return "<tr>" + "".join(f"<{kind}>{escape(str(value))}</{kind}>" for value in values) + "</tr>"
 
-def _escaped(value: Any) -> str:
-    return html.escape(str(value))
+    top = f"<thead>{row_of('th', headings)}</thead>" if headings else ""
+    body = "".join(row_of("td", row) for row in rows)
+    return f"<table><caption>{escape(title)}</caption>{top}<tbody>{body}</tbody></table>"

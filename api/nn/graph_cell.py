@@ -24,6 +24,7 @@ from mspc.api.nn.mindir_operators import (
 )
 from mspc.api.train.mindir import LoadedGraph
 from mspc.checkpoint.mindir_file import MindirNode
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.nearest import did_you_mean
 
 __all__ = ["GraphCell"]
@@ -167,7 +168,7 @@ class _Plan:
         return getattr(ops, OTHER_NAMES.get(node.operator, node.operator))(**fields), inputs
 
 
-def _unreadable(file: str, node: MindirNode, why: str) -> ApiRuntimeError:
+def _unreadable(file: str, node: MindirNode, why: str) -> MspcError:
     return ApiRuntimeError(f"GraphCell: {file!r}: {node.name}: cannot read {node.operator}: {why}")
 
 

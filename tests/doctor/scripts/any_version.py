@@ -43,3 +43,14 @@ except ValueError:
 
 def moved(x: "Kind"):
     return validator.check(hal.something(attention(relu(x))))
+
+
+def annotated(x: ms.KindOfThen):  # lacks mindspore.KindOfThen
+    y: ms.KindOfThen = x
+    return y
+
+
+try:
+    ms.set_context(max_call_depth=7)  # ignored mindspore.set_context(max_call_depth)
+except AttributeError:
+    ms.no_such_name_of_then()  # note mindspore.no_such_name_of_then
