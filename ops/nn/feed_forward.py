@@ -10,13 +10,13 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import Type
-from mspc.ops.composed import Cuts, Emit, dtype_in
+from mspc.ops.composed import Cuts, Emit, WithOptionalOperands, dtype_in, together
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.elementwise import Gradients, constant, scaled
 from mspc.ops.math.grouped_product import GroupedProduct, GroupedRows
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.math.quantisation import WeightAntiQuant
-from mspc.ops.math.quantised_product import Optional, read_weight, together
+from mspc.ops.math.quantised_product import read_weight
 from mspc.ops.math.running import CumSum
 from mspc.ops.nn.activation import Activation, GeLU, ReLU, Sigmoid, SiLU, sigmoid
 from mspc.ops.op import ArrayBackend, Op, sample
@@ -42,7 +42,7 @@ class FastGeLU(Activation):
 ACTIVATIONS: dict[str, type[Op]] = {"fastgelu": FastGeLU, "gelu": GeLU, "relu": ReLU, "silu": SiLU}
 
 
-class FFN(Optional):
+class FFN(WithOptionalOperands):
     """act(x @ weight1 + bias1) @ weight2 + bias2 for x [..., k].
 
     Called as `FFN(activation, inner_precise)(x, weight1, weight2, expert_tokens, bias1, bias2, scale, offset,
