@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -73,3 +74,43 @@ class Composed(Op, abstract=True):
             return node
 
         return (self.compose(emit, entries, inputs),)
+
+
+class WithOptionalOperands(Composed, abstract=True):
+    """An operator whose last operands may be None. given: those that are there.
+
+    Class attributes:
+        order: names of the operands, as a call gives them. needed: how many of them must be there.
+    """
+
+    order: ClassVar[tuple[str, ...]]
+    needed: ClassVar[int]
+    omitted: ClassVar[tuple[str, ...]] = ("given",)
+
+    if TYPE_CHECKING:  # behind the fields of the operator
+        given: tuple[str, ...]
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        if not self.needed <= len(args) <= len(self.order):
+            count = f"{self.needed} to {len(self.order)}"
+            raise MspcError(f"{self.name} takes {count} tensors, not {len(args)}", kind=TypeError)
+        there = {name: x for name, x in zip(self.order, args, strict=False) if x is not None}
+        missing = [name for name in self.order[: self.needed] if name not in there]
+        if missing:
+            raise MspcError(f"{self.name}: {missing[0]} must be a tensor, not None", kind=TypeError)
+        return replace(cast(Any, self), given=tuple(there)), tuple(there.values())
+
+    def named(self, values: Sequence[Any] | None) -> dict[str, Any]:
+        """Operands, or their cuts, by name; None for what is not there."""
+        found: dict[str, Any] = dict.fromkeys(self.order)
+        if values is None:
+            return found
+        if len(values) != len(self.given):
+            raise MspcError(f"{self.name} takes {len(self.given)} tensors, not {len(values)}", kind=TypeError)
+        return found | dict(zip(self.given, values, strict=True))
+
+
+def together(*cuts: Cuts | None) -> Sequence[Cuts] | None:
+    """The strategy of an operator of operands that are cut so, None where that is not said of all."""
+    known = [entry for entry in cuts if entry is not None]
+    return known if len(known) == len(cuts) else None

@@ -18,6 +18,7 @@ from mspc.api.nn.cell import Cell
 from mspc.api.setting import say_once
 from mspc.api.train.background import Background
 from mspc.api.train.entries import Taken, entries_of, taken, without_texts
+from mspc.api.train.moved import MOVED, find_moved
 from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.opening import as_it_lies, open_checkpoint
 from mspc.checkpoint.reading import Checkpoint
@@ -29,6 +30,12 @@ from mspc.ir.types import dtype_of
 __all__ = [
     "async_ckpt_thread_status", "load_checkpoint", "load_checkpoint_async", "load_param_into_net", "save_checkpoint",
 ]  # fmt: skip
+
+def __getattr__(name: str) -> Any:
+    if name in MOVED:
+        return find_moved(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 SUFFIX, CKPT = ".safetensors", ".ckpt"
 FORMATS = ("ckpt", "safetensors")

@@ -242,11 +242,13 @@ class _IncompleteGamma(_Numbers, abstract=True):
         one = constant(b, 1, x)
         power = b.emit(Sub(), b.emit(Mul(), b.emit(Sub(), a, one), b.emit(Log(), x)), x)
         density = b.emit(Exp(), b.emit(Sub(), power, b.emit(Lgamma(), a)))
-        by_a, by_x = b.emit(IgammaGradA(), a, x), density
-        return gradients(b, a, x, b.emit(Mul(), dout, by_a), b.emit(Mul(), dout, by_x))
+        by_a = b.emit(IgammaGradA(), a, x)
+        return gradients(b, a, x, b.emit(Mul(), dout, by_a), b.emit(Mul(), dout, density))
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return incomplete_gamma(be.xp, *self.wide(be, inputs), self.upper).astype(inputs[0].dtype)
+        a, x = self.wide(be, inputs)
+        found: Any = incomplete_gamma(be.xp, a, x, self.upper)
+        return found.astype(inputs[0].dtype)
 
 
 class Igamma(_IncompleteGamma):

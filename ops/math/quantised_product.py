@@ -3,59 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT16, FLOAT32, INT8, INT32, DType, Type
 from mspc.ops.arguments import dtype_arg
-from mspc.ops.composed import Composed, Cuts, Emit, dtype_in
+from mspc.ops.composed import Cuts, Emit, WithOptionalOperands, dtype_in, together
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.math.quantisation import Dequant, Quant, QuantV2, WeightAntiQuant
-from mspc.ops.op import Op, sample
+from mspc.ops.op import sample
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.creation import ZerosLike
-
-
-class Optional(Composed, abstract=True):
-    """An operator whose last operands may be None. given: those that are there.
-
-    Class attributes:
-        order: names of the operands, as a call gives them. needed: how many of them must be there.
-    """
-
-    order: ClassVar[tuple[str, ...]]
-    needed: ClassVar[int]
-    omitted: ClassVar[tuple[str, ...]] = ("given",)
-
-    if TYPE_CHECKING:  # behind the fields of the operator
-        given: tuple[str, ...]
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        if not self.needed <= len(args) <= len(self.order):
-            count = f"{self.needed} to {len(self.order)}"
-            raise MspcError(f"{self.name} takes {count} tensors, not {len(args)}", kind=TypeError)
-        there = {name: x for name, x in zip(self.order, args, strict=False) if x is not None}
-        missing = [name for name in self.order[: self.needed] if name not in there]
-        if missing:
-            raise MspcError(f"{self.name}: {missing[0]} must be a tensor, not None", kind=TypeError)
-        return replace(cast(Any, self), given=tuple(there)), tuple(there.values())
-
-    def named(self, values: Sequence[Any] | None) -> dict[str, Any]:
-        """Operands, or their cuts, by name; None for what is not there."""
-        found: dict[str, Any] = dict.fromkeys(self.order)
-        if values is None:
-            return found
-        if len(values) != len(self.given):
-            raise MspcError(f"{self.name} takes {len(self.given)} tensors, not {len(values)}", kind=TypeError)
-        return found | dict(zip(self.given, values, strict=True))
-
-
-def together(*cuts: Cuts | None) -> Sequence[Cuts] | None:
-    """The strategy of an operator of operands that are cut so, None where that is not said of all."""
-    known = [entry for entry in cuts if entry is not None]
-    return known if len(known) == len(cuts) else None
 
 
 def product(
@@ -71,7 +30,7 @@ def product(
     return found, (*batch, x[-1] if transposed[0] else x[-2], y[-2] if transposed[1] else y[-1])
 
 
-class QuantBatchMatmul(Optional):
+class QuantBatchMatmul(WithOptionalOperands):
     """(x1 @ x2 + bias) * scale + offset of Int8 matrices, summed in Int32. Called as `QuantBatchMatmul(...)(x1, x2,
     scale, offset, bias, pertokenScaleOptional)`: scale is [n] or one number (of 64 bits: those of a Float32), offset
     and bias are [n] or None, and pertokenScaleOptional must be None. With dtype Int8 the result is rounded."""
@@ -112,7 +71,7 @@ class QuantBatchMatmul(Optional):
         return emit(last, y, cuts=together(at))
 
 
-class WeightQuantBatchMatmul(Optional):
+class WeightQuantBatchMatmul(WithOptionalOperands):
     """x @ (antiquant_scale * (weight + antiquant_offset)) + bias for an Int8 weight; see WeightAntiQuant for shapes.
 
     Called as `WeightQuantBatchMatmul(...)(x, weight, antiquant_scale, antiquant_offset, quant_scale, quant_offset,

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import Type
-from mspc.ops.composed import Cuts, Emit, dtype_in
+from mspc.ops.composed import Cuts, Emit, WithOptionalOperands, dtype_in, together
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.grouped_product import GroupedProduct, GroupedRows
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.math.quantisation import WeightAntiQuant
-from mspc.ops.math.quantised_product import Optional, read_weight, together
+from mspc.ops.math.quantised_product import read_weight
 from mspc.ops.math.running import CumSum
 from mspc.ops.nn.activation import FastGeLU, GeLU, ReLU, SiLU
 from mspc.ops.op import Op, sample
@@ -22,7 +22,7 @@ from mspc.ops.tensor.reshape import Reshape
 ACTIVATIONS: dict[str, type[Op]] = {"fastgelu": FastGeLU, "gelu": GeLU, "relu": ReLU, "silu": SiLU}
 
 
-class FFN(Optional):
+class FFN(WithOptionalOperands):
     """act(x @ weight1 + bias1) @ weight2 + bias2 for x [..., k].
 
     Called as `FFN(activation, inner_precise)(x, weight1, weight2, expert_tokens, bias1, bias2, scale, offset,

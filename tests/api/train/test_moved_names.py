@@ -1,0 +1,19 @@
+"""Names that older scripts import from `train`."""
+
+from __future__ import annotations
+
+import pytest
+
+import mspc as ms
+from mspc.api.train.moved import MOVED
+from mspc.train import serialization
+
+
+@pytest.mark.parametrize("name", sorted(MOVED))
+def test_a_name_is_found_in_its_older_places(name: str) -> None:
+    assert getattr(ms.train, name) is getattr(serialization, name) is getattr(ms.parallel, name)
+
+
+def test_no_other_name_is() -> None:
+    with pytest.raises(AttributeError):
+        serialization.transform_checkpoints  # noqa: B018  # the access is what is tested
