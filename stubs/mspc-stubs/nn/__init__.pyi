@@ -179,7 +179,9 @@ from mspc.api.nn.wrap import WithEvalCell as WithEvalCell
 from mspc.api.nn.wrap import WithLossCell as WithLossCell
 from mspc.api.nn.wrap import WithWideLossCell as WithWideLossCell
 from mspc.api.nn.padding import ZeroPad2d as ZeroPad2d
+from mspc.api.nn.declared_inputs import check as check
 from mspc.api.nn.dynamic_lr import cosine_decay_lr as cosine_decay_lr
+from mspc.api.nn.declared_inputs import declared as declared
 from mspc.api.nn.dynamic_lr import exponential_decay_lr as exponential_decay_lr
 from mspc.api.nn.activation import get_activation as get_activation
 from mspc.api.nn.dynamic_lr import inverse_decay_lr as inverse_decay_lr

@@ -31,6 +31,10 @@ from mspc.api.ops.function.pool_func import adaptive_max_pool1d as adaptive_max_
 from mspc.api.ops.function.pool_func import adaptive_max_pool2d as adaptive_max_pool2d
 from mspc.api.ops.function.pool_func import adaptive_max_pool3d as adaptive_max_pool3d
 from mspc.api.ops.composed import add_flags as add_flags
+from mspc.api.ops.function.derived_func import addcdiv as addcdiv
+from mspc.api.ops.function.derived_func import addcmul as addcmul
+from mspc.api.ops.function.derived_func import addmv as addmv
+from mspc.api.ops.function.derived_func import addr as addr
 from mspc.api.ops.function.image_func import affine_grid as affine_grid
 from mspc.api.ops.function.math_func import all as all
 from mspc.api.ops.function.math_func import amax as amax
@@ -60,6 +64,7 @@ from mspc.api.ops.function.math_func import clip as clip
 from mspc.api.ops.function.math_func import clip_by_global_norm as clip_by_global_norm
 from mspc.api.ops.function.math_func import clip_by_norm as clip_by_norm
 from mspc.api.ops.function.math_func import clip_by_value as clip_by_value
+from mspc.api.ops.function.derived_func import column_stack as column_stack
 from mspc.api.ops.function.array_func import concat as concat
 from mspc.api.ops.compile_time import constexpr as constexpr
 from mspc.api.ops.function.conv_func import conv1d as conv1d
@@ -67,16 +72,20 @@ from mspc.api.ops.function.conv_func import conv2d as conv2d
 from mspc.api.ops.function.conv_func import conv3d as conv3d
 from mspc.api.ops.function.conv_func import conv_transpose2d as conv_transpose2d
 from mspc.api.ops.function.loss_func import cosine_embedding_loss as cosine_embedding_loss
+from mspc.api.ops.function.derived_func import count_nonzero as count_nonzero
 from mspc.api.ops.function.image_func import crop_and_resize as crop_and_resize
 from mspc.api.ops.function.loss_func import cross_entropy as cross_entropy
 from mspc.api.ops.function.math_func import cumprod as cumprod
 from mspc.api.ops.function.math_func import cumsum as cumsum
+from mspc.api.ops.function.derived_func import deg2rad as deg2rad
 from mspc.api.ops.function.nn_func import dense as dense
 from mspc.api.ops.function.order_func import diag as diag
 from mspc.api.ops.function.order_func import diag_embed as diag_embed
 from mspc.api.ops.function.order_func import diagonal as diagonal
+from mspc.api.ops.function.derived_func import diff as diff
 from mspc.api.ops.function.math_func import div as div
 from mspc.api.ops.function.math_func import divide as divide
+from mspc.api.ops.function.derived_func import dot as dot
 from mspc.api.ops.function.nn_func import dropout as dropout
 from mspc.api.ops.function.image_func import dropout1d as dropout1d
 from mspc.api.ops.function.image_func import dropout2d as dropout2d
@@ -85,14 +94,17 @@ from mspc.api.ops.function.nn_func import dropout_ext as dropout_ext
 from mspc.api.ops.function.array_func import dtype as dtype
 from mspc.api.ops.function.einsum_func import einsum as einsum
 from mspc.api.ops.function.activation_func import elu as elu
+from mspc.api.ops.function.derived_func import exp2 as exp2
 from mspc.api.ops.function.array_func import eye as eye
 from mspc.api.ops.function.nn_func import flash_attention_score as flash_attention_score
 from mspc.api.ops.function.array_func import flatten as flatten
 from mspc.api.ops.function.array_func import flip as flip
 from mspc.api.ops.function.order_func import fliplr as fliplr
 from mspc.api.ops.function.order_func import flipud as flipud
+from mspc.api.ops.function.derived_func import float_power as float_power
 from mspc.api.ops.function.math_func import floor as floor
 from mspc.api.ops.function.image_func import fold as fold
+from mspc.api.ops.function.derived_func import frac as frac
 from mspc.api.ops.function.pool_func import fractional_max_pool2d as fractional_max_pool2d
 from mspc.api.ops.function.pool_func import fractional_max_pool3d as fractional_max_pool3d
 from mspc.api.ops.function.array_func import full as full
@@ -111,15 +123,23 @@ from mspc.api.ops.function.activation_func import hardsigmoid as hardsigmoid
 from mspc.api.ops.function.activation_func import hardswish as hardswish
 from mspc.api.ops.function.activation_func import hardtanh as hardtanh
 from mspc.api.ops.function.loss_func import hinge_embedding_loss as hinge_embedding_loss
+from mspc.api.ops.function.derived_func import hstack as hstack
 from mspc.api.ops.function.loss_func import huber_loss as huber_loss
 from mspc.api.ops.composed import identity as identity
+from mspc.api.ops.function.derived_func import inner as inner
 from mspc.api.ops.function.image_func import interpolate as interpolate
+from mspc.api.ops.function.derived_func import isneginf as isneginf
+from mspc.api.ops.function.derived_func import isposinf as isposinf
 from mspc.api.ops.function.loss_func import kl_div as kl_div
 from mspc.api.ops.function.loss_func import l1_loss as l1_loss
 from mspc.api.ops.function.nn_func import layer_norm as layer_norm
 from mspc.api.ops.function.activation_func import leaky_relu as leaky_relu
 from mspc.api.ops.function.array_func import linspace as linspace
+from mspc.api.ops.function.derived_func import log10 as log10
+from mspc.api.ops.function.derived_func import log2 as log2
 from mspc.api.ops.function.activation_func import log_softmax as log_softmax
+from mspc.api.ops.function.derived_func import logaddexp as logaddexp
+from mspc.api.ops.function.derived_func import logaddexp2 as logaddexp2
 from mspc.api.ops.function.activation_func import logsigmoid as logsigmoid
 from mspc.api.ops.function.math_func import logsumexp as logsumexp
 from mspc.api.ops.function.pool_func import lp_pool1d as lp_pool1d
@@ -139,7 +159,11 @@ from mspc.api.ops.function.math_func import mean as mean
 from mspc.api.ops.function.order_func import meshgrid as meshgrid
 from mspc.api.ops.function.order_func import min as min
 from mspc.api.ops.function.activation_func import mish as mish
+from mspc.api.ops.function.derived_func import moveaxis as moveaxis
+from mspc.api.ops.function.derived_func import movedim as movedim
 from mspc.api.ops.function.loss_func import mse_loss as mse_loss
+from mspc.api.ops.function.derived_func import nanmean as nanmean
+from mspc.api.ops.function.derived_func import nansum as nansum
 from mspc.api.ops.function.loss_func import nll_loss as nll_loss
 from mspc.api.ops.function.order_func import nonzero as nonzero
 from mspc.api.ops.function.norm_func import norm as norm
@@ -152,6 +176,7 @@ from mspc.api.ops.function.image_func import pixel_shuffle as pixel_shuffle
 from mspc.api.ops.function.image_func import pixel_unshuffle as pixel_unshuffle
 from mspc.api.ops.function.activation_func import prelu as prelu
 from mspc.api.ops.function.math_func import prod as prod
+from mspc.api.ops.function.derived_func import rad2deg as rad2deg
 from mspc.api.ops.function.random_func import rand as rand
 from mspc.api.ops.function.random_func import randn as randn
 from mspc.api.ops.function.array_func import rank as rank
@@ -173,6 +198,7 @@ from mspc.api.ops.function.array_func import scalar_to_array as scalar_to_array
 from mspc.api.ops.function.array_func import scalar_to_tensor as scalar_to_tensor
 from mspc.api.ops.function.activation_func import selu as selu
 from mspc.api.ops.function.array_func import shape as shape
+from mspc.api.ops.function.derived_func import sinc as sinc
 from mspc.api.ops.function.array_func import size as size
 from mspc.api.ops.function.array_func import slice as slice
 from mspc.api.ops.function.loss_func import smooth_l1_loss as smooth_l1_loss
@@ -198,6 +224,7 @@ from mspc.api.ops.function.math_func import tensor_dot as tensor_dot
 from mspc.api.ops.function.array_func import tensordump as tensordump
 from mspc.api.ops.function.activation_func import threshold as threshold
 from mspc.api.ops.function.array_func import topk as topk
+from mspc.api.ops.function.derived_func import trace as trace
 from mspc.api.ops.function.array_func import tril as tril
 from mspc.api.ops.function.loss_func import triplet_margin_loss as triplet_margin_loss
 from mspc.api.ops.function.array_func import triu as triu
@@ -213,6 +240,7 @@ from mspc.api.common.gradient import value_and_grad as value_and_grad
 from mspc.api.ops.function.norm_func import var as var
 from mspc.api.ops.function.norm_func import var_mean as var_mean
 from mspc.api.ops.function.norm_func import vector_norm as vector_norm
+from mspc.api.ops.function.derived_func import vstack as vstack
 from mspc.api.ops.function.array_func import zeros as zeros
 from mspc.api.ops.function.array_func import zeros_like as zeros_like
 class ACos(Primitive):
@@ -410,6 +438,9 @@ class BesselY0(Primitive):
 class BesselY1(Primitive):
     """The Bessel function of the second kind, of order 1: minus infinity at 0, not a number below."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Betainc(Primitive):
+    """The share of beta(a, b) that the integral up to x has, for tensors of one shape. By a and b it has no gradient,"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class BiasAdd(Primitive):
     """x plus a bias along dimension 1, or along the last one when `data_format` is 'NHWC'."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -559,6 +590,9 @@ class DepthToSpace(Primitive):
 class Dequant(Primitive):
     """x * deq_scale, twice with `sqrt_mode`, and 0 in the place of what is negative with `relu_flag`. A scale of 64"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Digamma(Primitive):
+    """The derivative of Lgamma."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Div(Primitive):
     """x / y."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -659,10 +693,13 @@ class FakeQuantPerLayerGrad(Primitive):
     """dout where x lies between the numbers that can be written, else 0."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class FastGeLU(Primitive):
-    """x * sigmoid(1.702 x). Hendrycks and Gimpel, arXiv 1606.08415."""
+    """x * sigmoid(1.702 x)."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Fill(Primitive):
     """A tensor of one value. Called as `Fill()(type, shape, value)`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class FillV2(Primitive):
+    """A tensor of one value, a tensor of one element. Called as `FillV2()(shape, value)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class FitSizes(Primitive):
     """x with the dimensions `axes` as long as `sizes` says: cut at their ends, or filled up with zeros there."""
@@ -738,6 +775,9 @@ class GatherGrad(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class GatherNd(Primitive):
     """Slices of x at indices[..., k], which name its first k dimensions."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Gcd(Primitive):
+    """The greatest common divisor, which is not negative."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class GeLU(Primitive):
     """x * P(X <= x) for a normal X, by the tanh formula: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
@@ -850,6 +890,15 @@ class IRFFTN(Primitive):
 class Identity(Primitive):
     """x itself."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Igamma(Primitive):
+    """The share of gamma(a) that the integral up to x has."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class IgammaGradA(Primitive):
+    """The derivative of Igamma by a."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Igammac(Primitive):
+    """The share of gamma(a) that the integral from x on has."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Im2Col(Primitive):
     """[n, c, places of a window, positions] of images [n, c, h, w]."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -922,6 +971,9 @@ class LayerNormGrad(Primitive):
 class LeakyReLUExt(Primitive):
     """x where it is positive, negative_slope * x elsewhere. Called as `LeakyReLUExt()(input, negative_slope)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LeftShift(Primitive):
+    """x with its bits `other` places higher."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Lerp(Primitive):
     """start + weight * (end - start), all broadcast against each other."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -930,6 +982,9 @@ class Less(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class LessEqual(Primitive):
     """x <= y."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Lgamma(Primitive):
+    """log |gamma(x)|."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class LinSpace(Primitive):
     """num numbers from start to stop, both included. Called as `LinSpace()(start, stop, num)`."""
@@ -966,6 +1021,9 @@ class LogicalOr(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class LogicalXor(Primitive):
     """x or y, not both."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LpNorm(Primitive):
+    """The p-norm of x along `axis`, at least `epsilon`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class LstsqV2(Primitive):
     """Least squares of a @ x = b for matrices a [..., m, n] and b [..., m] or [..., m, k]: a tuple of x, the sums of"""
@@ -1078,6 +1136,9 @@ class NeighborExchange(Primitive):
 class NeighborExchangeV2(Primitive):
     """x [n, c, h, w] with the borders of its neighbours around it."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class NextAfter(Primitive):
+    """The number that follows x on the way to y, in Float32 or Float64."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class NotEqual(Primitive):
     """x != y."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -1155,6 +1216,9 @@ class ROIAlign(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ROIAlignGrad(Primitive):
     """The gradient of ROIAlign's features, of shape `xdiff_shape`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class RandomChoiceWithMask(Primitive):
+    """(places [count, dimensions] of elements of x that are true, drawn evenly and each at most once, Int32; which of"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Range(Primitive):
     """start, start + delta, ... below limit. Called as `Range()(start, limit, delta)`."""
@@ -1277,6 +1341,9 @@ class ResizeTrilinearGrad(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class ReverseV2(Primitive):
     """x with the order of its elements turned round along `axis`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class RightShift(Primitive):
+    """x with its bits `other` places lower; a negative number keeps its sign."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Rint(Primitive):
     """The nearest whole number, halves to the even one."""
@@ -1596,12 +1663,17 @@ class ZerosLike(Primitive):
 class ZerosLikeExt(Primitive):
     """Zeros of the shape of x. Called as `ZerosLikeExt()(x, dtype)`; None is the element type of x."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Zeta(Primitive):
+    """Hurwitz' zeta function: the sum of (q + n)^-x over n from 0 on. By x it has no gradient, as in MindSpore."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 def abs(*args: Any, **kwargs: Any) -> Any:
     """The absolute value; its derivative at 0 is 0."""
 def absolute(*args: Any, **kwargs: Any) -> Any:
     """The absolute value; its derivative at 0 is 0."""
 def acos(*args: Any, **kwargs: Any) -> Any:
     """Inverse cosine, in radians."""
+def acosh(*args: Any, **kwargs: Any) -> Any:
+    """Inverse hyperbolic cosine of x above 1."""
 def add(*args: Any, **kwargs: Any) -> Any:
     """x + y."""
 def add_ext(*args: Any, **kwargs: Any) -> Any:
@@ -1616,8 +1688,26 @@ def angle(*args: Any, **kwargs: Any) -> Any:
     """The angle atan2(im, re) in radians; its gradient at 0 is 0."""
 def apply_rotary_pos_emb_(*args: Any, **kwargs: Any) -> Any:
     """(query, key), each x * cos + rotated(x) * sin, where rotated(x) is its second half, negated, before its first."""
+def approximate_equal(*args: Any, **kwargs: Any) -> Any:
+    """Whether |x - y| is below the tolerance."""
+def arccos(*args: Any, **kwargs: Any) -> Any:
+    """Inverse cosine, in radians."""
+def arccosh(*args: Any, **kwargs: Any) -> Any:
+    """Inverse hyperbolic cosine of x above 1."""
+def arcsin(*args: Any, **kwargs: Any) -> Any:
+    """Inverse sine, in radians."""
+def arcsinh(*args: Any, **kwargs: Any) -> Any:
+    """Inverse hyperbolic sine."""
+def arctan(*args: Any, **kwargs: Any) -> Any:
+    """Inverse tangent, in radians."""
+def arctan2(*args: Any, **kwargs: Any) -> Any:
+    """The angle of the point (y, x), of the first operand over the second."""
+def arctanh(*args: Any, **kwargs: Any) -> Any:
+    """Inverse hyperbolic tangent of x between -1 and 1."""
 def asin(*args: Any, **kwargs: Any) -> Any:
     """Inverse sine, in radians."""
+def asinh(*args: Any, **kwargs: Any) -> Any:
+    """Inverse hyperbolic sine."""
 def assign(*args: Any, **kwargs: Any) -> Any:
     """variable = value."""
 def assign_add(*args: Any, **kwargs: Any) -> Any:
@@ -1626,6 +1716,10 @@ def assign_sub(*args: Any, **kwargs: Any) -> Any:
     """variable -= value."""
 def atan(*args: Any, **kwargs: Any) -> Any:
     """Inverse tangent, in radians."""
+def atan2(*args: Any, **kwargs: Any) -> Any:
+    """The angle of the point (y, x), of the first operand over the second."""
+def atanh(*args: Any, **kwargs: Any) -> Any:
+    """Inverse hyperbolic tangent of x between -1 and 1."""
 def batch_matmul(*args: Any, **kwargs: Any) -> Any:
     """x[..., m, k] @ y[..., k, n] -> [..., m, n]; leading dimensions broadcast, flags as in MatMul."""
 def bessel_i0(*args: Any, **kwargs: Any) -> Any:
@@ -1654,6 +1748,16 @@ def bessel_y1(*args: Any, **kwargs: Any) -> Any:
     """The Bessel function of the second kind, of order 1: minus infinity at 0, not a number below."""
 def bias_add(*args: Any, **kwargs: Any) -> Any:
     """x plus a bias along dimension 1, or along the last one when `data_format` is 'NHWC'."""
+def bitwise_and(*args: Any, **kwargs: Any) -> Any:
+    """The bits that both have."""
+def bitwise_left_shift(*args: Any, **kwargs: Any) -> Any:
+    """x with its bits `other` places higher."""
+def bitwise_or(*args: Any, **kwargs: Any) -> Any:
+    """The bits that one of both has."""
+def bitwise_right_shift(*args: Any, **kwargs: Any) -> Any:
+    """x with its bits `other` places lower; a negative number keeps its sign."""
+def bitwise_xor(*args: Any, **kwargs: Any) -> Any:
+    """The bits that exactly one has."""
 def bmm(*args: Any, **kwargs: Any) -> Any:
     """x[..., m, k] @ y[..., k, n] -> [..., m, n]; leading dimensions broadcast, flags as in MatMul."""
 def cast(*args: Any, **kwargs: Any) -> Any:
@@ -1666,12 +1770,16 @@ def cosh(*args: Any, **kwargs: Any) -> Any:
     """Hyperbolic cosine."""
 def depend(*args: Any, **kwargs: Any) -> Any:
     """The first operand, once all others have run."""
+def digamma(*args: Any, **kwargs: Any) -> Any:
+    """The derivative of Lgamma."""
 def eq(*args: Any, **kwargs: Any) -> Any:
     """x == y."""
 def equal(*args: Any, **kwargs: Any) -> Any:
     """x == y."""
 def erf(*args: Any, **kwargs: Any) -> Any:
     """The error function."""
+def erfc(*args: Any, **kwargs: Any) -> Any:
+    """1 minus the error function; for large x relative accuracy is lost."""
 def erfinv(*args: Any, **kwargs: Any) -> Any:
     """The y with erf(y) = x: infinite at -1 and 1, NaN beyond."""
 def exp(*args: Any, **kwargs: Any) -> Any:
@@ -1698,8 +1806,12 @@ def floor_divide(*args: Any, **kwargs: Any) -> Any:
     """The quotient rounded down; its derivative is 0."""
 def floor_mod(*args: Any, **kwargs: Any) -> Any:
     """x - floor(x / y) * y; the sign is that of y."""
+def fmod(*args: Any, **kwargs: Any) -> Any:
+    """The remainder of the division truncated towards 0; the sign is that of x."""
 def gather_nd(*args: Any, **kwargs: Any) -> Any:
     """Slices of x at indices[..., k], which name its first k dimensions."""
+def gcd(*args: Any, **kwargs: Any) -> Any:
+    """The greatest common divisor, which is not negative."""
 def ge(*args: Any, **kwargs: Any) -> Any:
     """x >= y."""
 def greater(*args: Any, **kwargs: Any) -> Any:
@@ -1714,6 +1826,8 @@ def hfft2(*args: Any, **kwargs: Any) -> Any:
     """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along"""
 def hfftn(*args: Any, **kwargs: Any) -> Any:
     """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along"""
+def hypot(*args: Any, **kwargs: Any) -> Any:
+    """The square root of x^2 + y^2."""
 def ifft(*args: Any, **kwargs: Any) -> Any:
     """The inverse of the discrete Fourier transform, along one dimension."""
 def ifft2(*args: Any, **kwargs: Any) -> Any:
@@ -1722,6 +1836,10 @@ def ifftn(*args: Any, **kwargs: Any) -> Any:
     """The inverse of the discrete Fourier transform, along some dimensions or all."""
 def ifftshift(*args: Any, **kwargs: Any) -> Any:
     """What `FFTShift` has rolled as it was before."""
+def igamma(*args: Any, **kwargs: Any) -> Any:
+    """The share of gamma(a) that the integral up to x has."""
+def igammac(*args: Any, **kwargs: Any) -> Any:
+    """The share of gamma(a) that the integral from x on has."""
 def ihfft(*args: Any, **kwargs: Any) -> Any:
     """The first half of the numbers that have these real frequencies, along one dimension."""
 def ihfft2(*args: Any, **kwargs: Any) -> Any:
@@ -1730,12 +1848,16 @@ def ihfftn(*args: Any, **kwargs: Any) -> Any:
     """The first half of the numbers that have these real frequencies, along some dimensions or all."""
 def imag(*args: Any, **kwargs: Any) -> Any:
     """The imaginary part; 0 of a real number."""
+def invert(*args: Any, **kwargs: Any) -> Any:
+    """Every bit turned over."""
 def irfft(*args: Any, **kwargs: Any) -> Any:
     """The real numbers that have these frequencies from 0 on, along one dimension."""
 def irfft2(*args: Any, **kwargs: Any) -> Any:
     """The real numbers that have these frequencies from 0 on, along two dimensions."""
 def irfftn(*args: Any, **kwargs: Any) -> Any:
     """The real numbers that have these frequencies from 0 on, along some dimensions or all."""
+def isclose(*args: Any, **kwargs: Any) -> Any:
+    """Where |x - y| <= atol + rtol * |y|. Called as `IsClose()(input, other, rtol, atol, equal_nan)`."""
 def isfinite(*args: Any, **kwargs: Any) -> Any:
     """Where x is neither an infinity nor not a number."""
 def isinf(*args: Any, **kwargs: Any) -> Any:
@@ -1744,10 +1866,14 @@ def isnan(*args: Any, **kwargs: Any) -> Any:
     """Where x is not a number."""
 def le(*args: Any, **kwargs: Any) -> Any:
     """x <= y."""
+def lerp(*args: Any, **kwargs: Any) -> Any:
+    """start + weight * (end - start), all broadcast against each other."""
 def less(*args: Any, **kwargs: Any) -> Any:
     """x < y."""
 def less_equal(*args: Any, **kwargs: Any) -> Any:
     """x <= y."""
+def lgamma(*args: Any, **kwargs: Any) -> Any:
+    """log |gamma(x)|."""
 def log(*args: Any, **kwargs: Any) -> Any:
     """The natural logarithm of x."""
 def log1p(*args: Any, **kwargs: Any) -> Any:
@@ -1772,12 +1898,16 @@ def mul(*args: Any, **kwargs: Any) -> Any:
     """x * y."""
 def multiply(*args: Any, **kwargs: Any) -> Any:
     """x * y."""
+def nan_to_num(*args: Any, **kwargs: Any) -> Any:
+    """x with other numbers in place of NaN and the infinities. Called as `NanToNum()(x, nan, posinf, neginf)`."""
 def ne(*args: Any, **kwargs: Any) -> Any:
     """x != y."""
 def neg(*args: Any, **kwargs: Any) -> Any:
     """-x."""
 def negative(*args: Any, **kwargs: Any) -> Any:
     """-x."""
+def nextafter(*args: Any, **kwargs: Any) -> Any:
+    """The number that follows x on the way to y, in Float32 or Float64."""
 def not_equal(*args: Any, **kwargs: Any) -> Any:
     """x != y."""
 def permute(*args: Any, **kwargs: Any) -> Any:
@@ -1794,6 +1924,8 @@ def relu(*args: Any, **kwargs: Any) -> Any:
     """max(x, 0); its derivative at 0 is 0."""
 def relu6(*args: Any, **kwargs: Any) -> Any:
     """min(max(x, 0), 6)."""
+def remainder(*args: Any, **kwargs: Any) -> Any:
+    """x - floor(x / y) * y; the sign is that of y."""
 def reshape(*args: Any, **kwargs: Any) -> Any:
     """x in another shape; one -1 stands for what is left. Called as `Reshape()(x, shape)`."""
 def rfft(*args: Any, **kwargs: Any) -> Any:
@@ -1842,5 +1974,11 @@ def unsqueeze(*args: Any, **kwargs: Any) -> Any:
     """x with a dimension of size 1 inserted at `axis`. Called as `ExpandDims()(x, axis)`."""
 def where(*args: Any, **kwargs: Any) -> Any:
     """x where the condition holds, y elsewhere; all three are broadcast against each other."""
+def xdivy(*args: Any, **kwargs: Any) -> Any:
+    """x / y, and 0 where x is 0."""
+def xlogy(*args: Any, **kwargs: Any) -> Any:
+    """x * log(y), and 0 where x is 0."""
+def zeta(*args: Any, **kwargs: Any) -> Any:
+    """Hurwitz' zeta function: the sum of (q + n)^-x over n from 0 on. By x it has no gradient, as in MindSpore."""
 from mspc.ops import functional as functional
 from mspc.ops import operations as operations
