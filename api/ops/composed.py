@@ -112,6 +112,11 @@ class DropoutExt:
 
 def make_range(start: int, limit: int | None = None, delta: int = 1) -> Any:
     """Integers from start, or from 0 to it where it stands alone, below limit, a tuple."""
+    for name, value in (("start", start), ("limit", limit), ("delta", delta)):
+        if isinstance(value, bool) or not (isinstance(value, int) or (value is None and name == "limit")):
+            raise ApiTypeError(f"make_range: {name} must be an integer, not {describe(value)}")
+    if delta == 0:
+        raise ApiValueError("make_range: delta must not be 0")
     return tuple(range(start) if limit is None else range(start, limit, delta))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import moved, neighbours, of_rank, times
+from mspc.api.ops.arguments import moved, neighbours, no_tensor, of_rank, times
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import FLOAT32, FLOAT64, INT32
@@ -190,16 +190,25 @@ def diff(x: TensorLike, n: int = 1, axis: int = -1, prepend: Any = None, append:
 
 def hstack(tensors: Sequence[Any]) -> Any:
     """Tensors side by side: along dimension 1, vectors along their only one."""
-    return ops.concat(list(tensors), 0 if len(tensors[0].shape) < 2 else 1)
+    for x in tensors:
+        if not hasattr(x, "shape"):
+            no_tensor("ops.hstack", x)
+    return ops.concat(tensors, 1 if tensors and len(tensors[0].shape) > 1 else 0)
 
 
 def vstack(inputs: Sequence[Any]) -> Any:
     """Tensors one below another: along dimension 0, vectors as rows."""
+    for x in inputs:
+        if not hasattr(x, "shape"):
+            no_tensor("ops.vstack", x)
     return ops.concat([ops.ExpandDims()(x, 0) if len(x.shape) == 1 else x for x in inputs], 0)
 
 
 def column_stack(tensors: Sequence[Any]) -> Any:
     """Tensors along dimension 1, vectors as columns."""
+    for x in tensors:
+        if not hasattr(x, "shape"):
+            no_tensor("ops.column_stack", x)
     return ops.concat([ops.ExpandDims()(x, 1) if len(x.shape) == 1 else x for x in tensors], 1)
 
 

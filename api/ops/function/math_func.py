@@ -230,7 +230,7 @@ def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0) -> Any:
 
 
 def clip_by_norm(
-    x: TensorLike | Sequence[Any], max_norm: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    x: TensorLike | Sequence[Any], max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> Any:
     """Tensors made shorter so that the norm of all their elements is at most max_norm; one tensor or a list of them.
 

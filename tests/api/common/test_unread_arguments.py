@@ -41,6 +41,7 @@ REASONS = {
     "of an interface that others heed": """
         alias.py:PublicFinder.find_spec.path alias.py:PublicFinder.find_spec.target checks.py:anything.key
         common/dtype_kinds.py:_Kind.__init__.letters common/initializers.py:Constant.draw.generator
+        dataset/stages/crew.py:_Lent.part.first
         dataset/arithmetic.py:Arithmetic.many.draws dataset/draws.py:EagerDraws.at.index
         dataset/draws.py:EagerDraws.inside.place dataset/transforms.py:OneHot.many.draws
         dataset/transforms.py:Fill.many.draws dataset/vision/color.py:Grayscale.single.draws
