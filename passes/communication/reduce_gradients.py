@@ -2,7 +2,8 @@
 
 Input:  the gradients of one rank's own batch. Output: the same with an AllReduce over all ranks behind each of them,
 and a multiplication by 1/ranks where `gradients_mean` is set. The loss stays each rank's own. Gradients that the script
-adds up itself, as by `nn.DistributedGradReducer`, are left to it.
+adds up itself, as by `nn.DistributedGradReducer`, are left to it, and those of parameters with `layerwise_parallel`, of
+which every rank has its own.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class ReduceGradients(Pass):
         if ranks == 1:
             return False
         by_script = _reduced_by_script(graph)
-        gradients = [node for node in graph.nodes if node.attrs.get("gradient_for") and node not in by_script]
+        own = {p.name for p in graph.parameters if p.attrs.get("layerwise_parallel")}
+        gradients = [node for node in graph.nodes if _names(node) - own and node not in by_script]
         reduced: dict[Value, Value] = {}
         nodes: list[Node] = []
         for node in graph.nodes:
@@ -43,6 +45,11 @@ class ReduceGradients(Pass):
             nodes.append(node)
         graph.nodes = nodes
         return bool(reduced)
+
+
+def _names(gradient: Node) -> set[str]:
+    """Of the parameters whose gradient this is."""
+    return {name for name in str(gradient.attrs.get("gradient_for", "")).split(",") if name}
 
 
 def _reduced_by_script(graph: Graph) -> set[Value]:

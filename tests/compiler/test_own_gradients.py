@@ -187,3 +187,20 @@ def test_there_is_nothing_to_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     script.write_text(NETWORK.format(mode="hybrid_parallel", flag="") + MODEL)
     with pytest.raises(MspcError, match="in hybrid_parallel mode the script's own collectives decide"):
         verify_target(str(script), CompileOptions(ranks=2), 0)
+
+
+def test_data_parallel_mode_leaves_a_rank_its_own_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = "\nprint(float(net.w.asnumpy().sum()), float(net.b.asnumpy().sum()))\n"
+    sums: dict[str, list[set[str]]] = {}
+    for flag in ("", ", layerwise_parallel=True"):
+        (tmp_path / "net.py").write_text(NETWORK.format(mode="data_parallel", flag=flag) + MODEL + shown)
+        run_script(tmp_path / "net.py", 2, simulate=True)
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+        sums[flag] = [set(column) for column in zip(*lines, strict=True)]
+    everyone, own = sums.values()
+    assert [len(found) for found in everyone] == [1, 1]
+    assert [len(found) for found in own] == [1, 2]
+    assert own[0] == everyone[0]
