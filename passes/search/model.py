@@ -234,8 +234,8 @@ class Model:
                              lambda r=reader: np.where(outputs[:, None] == r.needs[None, :], 0.0, NEVER))  # fmt: skip
 
     def _held(self, outputs: Numbers, type: TensorType) -> Table:
-        layouts = self._places[len(type.shape)].layouts
-        return np.array([type.nbytes / math.prod(layouts[n].strategy) for n in outputs]) * OF_MEMORY
+        layouts: Sequence[Layout] = self._places[len(type.shape)].layouts
+        return np.array([type.nbytes / math.prod(layouts[int(n)].strategy) for n in outputs]) * OF_MEMORY
 
     def _direct(self, own: int, at: Numbers, way: str, type: TensorType, reader: _Reader) -> None:
         there = reader.needs if way == "there" else reader.gradients
