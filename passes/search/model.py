@@ -17,8 +17,8 @@ import numpy as np
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_layouts, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
-from mspc.ops.control.structural import MakeTuple, TupleGetItem
-from mspc.ops.op import Op
+from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
+from mspc.ops.op import NotDifferentiable, Op
 from mspc.passes.search.distances import Places
 from mspc.passes.search.domains import domain_of, gradients_of
 from mspc.passes.search.elimination import Factor, Table
@@ -86,6 +86,7 @@ class Model:
         self._domains: dict[Any, Variable] = {}
         self._tables: dict[Any, Table] = {}
         self.nodes = [node for node in search.graph.nodes if node.phase == "forward" and self._decides(node)]
+        self.graded = _graded(search) if search.trains else set[Value]()
         tied: dict[Any, int] = {}
         for node in self.nodes:
             variable = self._operator(node)
@@ -215,9 +216,7 @@ class Model:
         outputs, returned = variable.outputs[index], variable.returned[index]
         if isinstance(value, Parameter) and not isinstance(value.layout, Layout):
             self._factor((own,), ("held", outputs.tobytes(), type), lambda: self._held(outputs, type))
-        graded = self.search.trains and type.dtype.has_gradient
-        if isinstance(value, Parameter):
-            graded = graded and is_master(value) and value.trainable
+        graded = value in self.graded and type.dtype.has_gradient
         largest = max(len(reader.needs) for reader in readers)
         if 1 < len(readers) and len(outputs) * largest**2 <= SHARED:
             self._copied(own, outputs, "there", type, readers)
@@ -254,6 +253,7 @@ class Model:
 
             def cheaper(need: Numbers = need) -> Table:
                 direct, shared = self._sent(way, at, need, type), self._sent(way, numbers, need, type)
+                shared = shared + COLLECTIVE * (numbers[:, None] != need[None, :])  # of equal ways the straight one
                 return np.minimum(direct[:, None, :], shared[None, :, :])
 
             key = (way, at.tobytes(), numbers.tobytes(), need.tobytes(), *size)
@@ -277,6 +277,16 @@ class Model:
                     table = np.moveaxis(np.diagonal(table, axis1=i - 1, axis2=i), -1, i - 1)
             self._tables[key] = table = np.ascontiguousarray(table)
         self.factors.append(Factor(tuple(dict.fromkeys(variables[i] for i in order)), table))
+
+
+def _graded(search: Search) -> set[Value]:
+    """The values that have a gradient: parameters that are trained, and what is computed from them."""
+    found: set[Value] = {p for p in search.graph.parameters if is_master(p) and p.trainable}
+    for node in search.graph.nodes:
+        stopped = isinstance(node.op, StopGradient) or isinstance(cast(Any, node.op).bprop, NotDifferentiable)
+        if node.phase == "forward" and not stopped and any(value in found for value in node.inputs):
+            found.add(node)
+    return found
 
 
 def _is_state(value: Value) -> bool:
