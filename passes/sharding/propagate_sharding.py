@@ -13,6 +13,7 @@ Input:  nodes with `in_layouts` where the user gave strategies. Output: all node
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -90,6 +91,8 @@ def _best_of_two(search: Search, forward: list[Node]) -> None:
     found = place_forward(search)
     first = _finish(search, forward)
     foreseen = found.assignment.cost
+    graph.attrs |= {"search_cost": math.ceil(foreseen), "search_bound": int(found.assignment.bound)}
+    latency = int(graph.attrs.get("search_latency", 0))
     if alone or abs(first.nbytes - foreseen) <= (AS_FORESEEN - 1) * foreseen + LEAST:
         return
     states, found_sources = [state_of(value) for value in values], [_source_of(value) for value in values]
@@ -97,8 +100,11 @@ def _best_of_two(search: Search, forward: list[Node]) -> None:
     search.wanted, search.whole = {}, {}
     spread(search, forward)
     second = _finish(search, forward)
-    if second.work > first.work * AS_FORESEEN or second.nbytes >= first.nbytes:
+    dearer = second.nbytes + latency * second.moves >= first.nbytes + latency * first.moves
+    if second.work > first.work * AS_FORESEEN or dearer:
         _put_back(values, states, found_sources)
+    else:
+        del graph.attrs["search_cost"], graph.attrs["search_bound"]
 
 
 def _source_of(value: Value) -> Any:
