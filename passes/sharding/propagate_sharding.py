@@ -13,7 +13,6 @@ Input:  nodes with `in_layouts` where the user gave strategies. Output: all node
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -91,7 +90,7 @@ def _best_of_two(search: Search, forward: list[Node]) -> None:
     found = place_forward(search)
     first = _finish(search, forward)
     foreseen = found.assignment.cost
-    graph.attrs |= {"search_cost": math.ceil(foreseen), "search_bound": int(found.assignment.bound)}
+    graph.attrs |= {"search_cost": round(foreseen), "search_bound": round(found.assignment.proven)}
     latency = int(graph.attrs.get("search_latency", 0))
     if alone or abs(first.nbytes - foreseen) <= (AS_FORESEEN - 1) * foreseen + LEAST:
         return
