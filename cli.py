@@ -171,6 +171,9 @@ def search(
     machine: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Rates of the machine (TOML); else those of H200s.")
     ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of a rank that a plan may take: '80GB'.")
+    ] = None,
     free: Annotated[bool, typer.Option("--free", help="Leave out the strategies that the script gives.")] = False,
     top: Annotated[int, typer.Option(min=1, metavar="K", help="Plans in the table for each number of ranks.")] = 5,
     out: Annotated[
@@ -183,13 +186,13 @@ def search(
     """Look for the layouts of all operators at once, and set the plan beside the usual ones."""
     from mspc.commands.compile import CompileOptions
     from mspc.commands.report.loudness import Loudness
-    from mspc.commands.search import SearchOptions, ranks_of, search_target
+    from mspc.commands.search import SearchOptions, memory_of, ranks_of, search_target
 
     common = CompileOptions(
         inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()),
         loudness=Loudness(False, quiet),
     )  # fmt: skip
-    search_target(target, SearchOptions(common, ranks_of(ranks), top, free, machine, out))
+    search_target(target, SearchOptions(common, ranks_of(ranks), top, free, machine, memory_of(memory), out))
 
 
 @app.command(short_help="Train a script, or run a compile, on all ranks.")

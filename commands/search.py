@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -17,17 +18,23 @@ from mspc.engine.plans import Plan, Plans, plans_for
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_writable
 
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30,
+         "TI": 1 << 40}  # fmt: skip
+"""Bytes in a unit of sizes."""
+
 
 @dataclass(frozen=True)
 class SearchOptions:
     """The flags of `mspc search`. ranks: several numbers are tried one after the other. top: rows for each. free: leave
-    out the script's strategies. machine: a file, None for the one that is built in. out: where the plan goes."""
+    out the script's strategies. machine: a file, None for the one that is built in. memory: bytes that a rank
+    has, 0 for any. out: where the plan goes."""
 
     compile: CompileOptions
     ranks: tuple[int, ...] = ()
     top: int = 5
     free: bool = False
     machine: Path | None = None
+    memory: int = 0
     out: Path | None = None
 
 
@@ -39,6 +46,17 @@ def ranks_of(text: str | None) -> tuple[int, ...]:
     if not all(part.isascii() and part.isdigit() and 0 < int(part) < 1 << 20 for part in parts):
         raise MspcError(f"--ranks is {text!r}, not numbers of ranks as in 8 or 8,16,64")
     return tuple(dict.fromkeys(map(int, parts)))
+
+
+def memory_of(text: str | None) -> int:
+    """The bytes in `80GB`, `512MiB` or `1000`; 0 for nothing. Raises MspcError."""
+    if text is None:
+        return 0
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?", text.strip(), re.ASCII)
+    nbytes = float(found[1]) * UNITS[(found[2] or "").upper()] if found else 0.0
+    if not 1 <= nbytes < 1 << 60:
+        raise MspcError(f"--memory is {text!r}, not a size as in 80GB or 512MiB")
+    return int(nbytes)
 
 
 def search_target(target: str, options: SearchOptions) -> None:
@@ -64,7 +82,7 @@ def search_target(target: str, options: SearchOptions) -> None:
             def tell(way: str, ranks: int = launched.ranks) -> None:
                 progress.show(f"{way} on {ranks} ranks")
 
-            found.append(plans_for(launched.launch, launched.ranks, machine, options.free, tell))
+            found.append(plans_for(launched.launch, launched.ranks, machine, options.free, options.memory, tell))
     if options.out is not None:
         names = found[0].searched.strategies.layouts
         write_plan(options.out, found[0].searched.config.ranks, names)

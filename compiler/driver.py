@@ -207,6 +207,8 @@ def _prepared(call: TracedCall) -> Graph:
     graph.attrs |= {"mode": config.mode, "ranks": config.ranks} | config.attributes()
     if config.search_mode and config.search_latency:
         graph.attrs |= {"search_latency": config.search_latency, "search_touch": config.search_touch}
+    if config.search_mode and config.search_memory:
+        graph.attrs["search_memory"] = config.search_memory
     if config.keeps_strategies:
         graph.attrs["strategies_for"] = config.keeps_strategies
     if config.sharded:

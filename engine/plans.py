@@ -16,9 +16,11 @@ from mspc.compiler.driver import Compiled, compile_traced, trace_call
 from mspc.engine.capture import Launch
 from mspc.engine.programs import config_of
 from mspc.ir.diagnostics import MspcError
-from mspc.runtime.memory_plan import plan_memory
+from mspc.runtime.memory_plan import MemoryPlan, plan_memory
 
 SEARCH = "search"
+ATTEMPTS = 6
+"""How often a plan that takes too much memory is looked for anew."""
 AUTOMATIC, SEMI = {"mode": "auto_parallel"}, {"mode": "semi_auto_parallel"}
 
 
@@ -68,16 +70,18 @@ class Plans:
 
 
 def plans_for(
-    launch: Launch, ranks: int, machine: Machine, free: bool = False, on_way: Callable[[str], None] | None = None
-) -> Plans:
+    launch: Launch, ranks: int, machine: Machine, free: bool = False, memory: int = 0,
+    on_way: Callable[[str], None] | None = None,
+) -> Plans:  # fmt: skip
     """Compile a launch in every way.
 
     Args:
         launch: what is cut. ranks: how many there are. machine: times are estimated for it. free: leave out the
-        strategies of the script. on_way: told the name of every way before it is tried.
+        strategies of the script. memory: bytes that a rank has, 0 for any. on_way: told the name of every way before
+        it is tried.
 
     Raises:
-        MspcError: the search's plan does not compile.
+        MspcError: the search's plan does not compile, or no plan fits the memory.
     """
     own = config_of(launch, ranks)
     base = own if own.mode != "stand_alone" else replace(own, dataset_strategy="full_batch")
@@ -93,8 +97,13 @@ def plans_for(
         if on_way is not None:
             on_way(way.name)
         try:
-            compiled = compiled_way(launch, replace(base, **rates), way, free)
-            plans.append(_plan(way.name, compiled, machine))
+            config = replace(base, **rates)
+            compiled = _within(launch, config, way, free, memory) if way.name == SEARCH and memory else (
+                compiled_way(launch, config, way, free))  # fmt: skip
+            plan = _plan(way.name, compiled, machine)
+            if memory and plan.memory > memory:
+                raise MspcError(f"it needs {plan.memory} bytes of memory on a rank, and there are {memory}")
+            plans.append(plan)
         except MspcError as error:
             if way.name == SEARCH:
                 raise
@@ -123,6 +132,38 @@ def compiled_way(launch: Launch, config: Config, way: Way, free: bool = False) -
         for node in call.traced.graph.nodes:
             node.in_strategy = node.out_strategy = None
     return compile_traced(call)
+
+
+def _within(launch: Launch, config: Config, way: Way, free: bool, memory: int) -> Compiled:
+    """The search's plan within a limit of memory. What the search reckons with, parameters and what is kept for
+    gradients, is not all that a step takes: where the planned memory is over, it gets so much less to work with. Raises
+    MspcError where nothing fits."""
+    limit = memory
+    smallest: MemoryPlan | None = None
+    for _ in range(ATTEMPTS):
+        try:
+            compiled = compiled_way(launch, replace(config, search_memory=limit), way, free)
+        except MspcError:
+            if smallest is None:
+                raise
+            break
+        taken = plan_memory(compiled.rank_graph(0))
+        if taken.peak <= memory:
+            return compiled
+        if smallest is None or taken.peak < smallest.peak:
+            smallest = taken
+        limit -= max(taken.peak - memory, limit // 50)
+        if limit <= 0:
+            break
+    assert smallest is not None
+    raise MspcError(
+        f"no plan that was found fits {memory} bytes of memory on a rank: the smallest takes {smallest.peak}",
+        notes=[
+            f"weights {smallest.weights}, states {smallest.states}, inputs {smallest.inputs}, gradients at most "
+            f"{smallest.gradients}, activations at most {smallest.activations}",
+            "take more ranks, recompute cells, or allow more memory",
+        ],
+    )
 
 
 def _plan(name: str, compiled: Compiled, machine: Machine) -> Plan:

@@ -47,6 +47,7 @@ HEADER: Mapping[str, Fact] = {
     "search_cost": _integer(0),
     "search_latency": _integer(0),
     "search_touch": _integer(0),
+    "search_memory": _integer(0),
 }
 """Of the lines `key : value` above the parameters."""
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_layouts, element_types
-from mspc.ir.layout import Layout
+from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import NotDifferentiable, Op
@@ -77,7 +77,8 @@ Source = tuple[Value, int]
 
 class Model:
     """The problem of one graph on one mesh. variables and factors are what `Elimination` takes; of: the variable of an
-    operator or a parameter."""
+    operator or a parameter. memory: bytes that a rank holds, as factors: parameters with their states and gradients,
+    and what operators make that gradients read."""
 
     def __init__(self, search: Search, mesh: tuple[int, ...]) -> None:
         self.search, self.mesh = search, mesh
@@ -86,6 +87,9 @@ class Model:
         self.touch = float(attrs.get("search_touch", 0)) / 1000 * (BOTH_WAYS if search.trains else 1)
         self.variables: list[Variable] = []
         self.factors: list[Factor] = []
+        self.memory: list[Factor] = []
+        self.limited = bool(attrs.get("search_memory"))
+        self._copies = _copies(search)
         self.of: dict[Value, int] = {}
         self._places: dict[int, Places] = {}
         self._domains: dict[Any, Variable] = {}
@@ -156,8 +160,24 @@ class Model:
         if isinstance(value.layout, Layout):
             numbers = self._numbers([value.layout])
         else:
-            numbers = np.array(list(dict.fromkeys(int(n) for reader in readers for n in reader.needs)))
+            wanted = dict.fromkeys(int(n) for reader in readers for n in reader.needs)
+            if self.limited and value in self.graded:
+                wanted |= dict.fromkeys(self._further(value, int(n)) for n in list(wanted))
+            numbers = np.array(list(wanted))
         self.of[value] = self._add(Variable((numbers,), (numbers,)))
+
+    def _further(self, value: Value, number: int) -> int:
+        """A parameter's layout with its first dimension cut by the axes that hold replicas, as many as divide it."""
+        layout, type = self.layout(value, number), value.tensor_type
+        mesh = common_mesh(self.mesh, layout.mesh) or layout.mesh
+        dims, _ = on_mesh(layout, mesh)
+        if not dims:
+            return number
+        first = list(dims[0])
+        for axis in (a for a in range(len(mesh)) if all(a not in axes for axes in dims)):
+            if type.shape[0] % math.prod(mesh[a] for a in (*first, axis)) == 0:
+                first.append(axis)
+        return int(self._numbers([Layout.of(mesh, [first, *dims[1:]])])[0])
 
     # Who reads what
 
@@ -215,6 +235,18 @@ class Model:
             return found
 
         self._factor((self.of[node],), ("alone", op if inside else None, types, node.type, id(variable)), made)
+        if self.limited and self._kept(node):
+            made_types = element_types(node.type)
+            sizes = [
+                sum(t.nbytes / math.prod(at.strategy) for t, at in zip(made_types, choice.outputs, strict=True))
+                for choice in variable.choices
+            ]
+            self.memory.append(Factor((self.of[node],), np.array(sizes)))
+
+    def _kept(self, node: Node) -> bool:
+        """Whether what an operator makes is kept for gradients."""
+        users = self.search.traffic.users.get(node, ())
+        return not node.op.is_view and any(user.phase != "forward" for user, _ in users)
 
     def _edges(self, source: Source, readers: Sequence[_Reader]) -> None:
         """The factors of one tensor and all that read it."""
@@ -222,7 +254,9 @@ class Model:
         own, variable, type = self.of[value], self.variables[self.of[value]], element_types(value.type)[index]
         outputs, returned = variable.outputs[index], variable.returned[index]
         if isinstance(value, Parameter) and not isinstance(value.layout, Layout):
-            self._factor((own,), ("held", outputs.tobytes(), type), lambda: self._held(outputs, type))
+            self._factor((own,), ("held", outputs.tobytes(), type), lambda: self._held(outputs, type) * OF_MEMORY)
+            if self.limited:
+                self.memory.append(Factor((own,), self._held(outputs, type) * self._copies.get(value, 1)))
         graded = value in self.graded and type.dtype.has_gradient
         back = COLLECTIVE if isinstance(value, Parameter) else self.latency  # gradients of parameters travel together
         largest = max(len(reader.needs) for reader in readers)
@@ -242,7 +276,7 @@ class Model:
 
     def _held(self, outputs: Numbers, type: TensorType) -> Table:
         layouts: Sequence[Layout] = self._places[len(type.shape)].layouts
-        return np.array([type.nbytes / math.prod(layouts[int(n)].strategy) for n in outputs]) * OF_MEMORY
+        return np.array([type.nbytes / math.prod(layouts[int(n)].strategy) for n in outputs])
 
     def _direct(self, own: int, at: Numbers, way: str, type: TensorType, reader: _Reader, latency: float) -> None:
         there = reader.needs if way == "there" else reader.gradients
@@ -296,6 +330,16 @@ def _touched(node: Node, choice: Choice) -> float:
     types = (*operand_types(node), *element_types(node.type))
     layouts = (*choice.inputs, *choice.outputs)
     return sum(type.nbytes / math.prod(layout.strategy) for type, layout in zip(types, layouts, strict=True))
+
+
+def _copies(search: Search) -> dict[Value, int]:
+    """How many tensors of its size a trained parameter brings: itself, its gradient, and states of the optimizer."""
+    found: dict[Value, int] = {}
+    for node in search.graph.nodes:
+        changed = [node.inputs[i] for i in node.op.mutates] if node.phase == "update" else []
+        for value in changed[:1]:
+            found[value] = 1 + sum(other.type == value.type for other in changed)
+    return found
 
 
 def _graded(search: Search) -> set[Value]:

@@ -39,8 +39,8 @@ class BackwardLayouts:
         }
 
     def place(self, nodes: list[Node], enough: float = 0.0) -> None:
-        """Let backward operators follow their operands in three ways, and keep the best, or the first that sends no more
-        bytes than are `enough`.
+        """Let backward operators follow their operands in three ways, and keep the best, or the first that sends no
+        more bytes than are `enough`.
 
         One looks for the fewest bytes at each operator, which may scatter sums, work on the pieces and change layouts
         many times. The others go back to the layouts of the forward graph wherever they can, one with sums complete.

@@ -87,7 +87,7 @@ def _best_of_two(search: Search, forward: list[Node]) -> None:
     graph = search.graph
     values = (*graph.nodes, *graph.parameters)
     begin, sources = [state_of(value) for value in values], [_source_of(value) for value in values]
-    alone = any(is_constraint(node) for node in graph.nodes)
+    alone = bool(graph.attrs.get("search_memory")) or any(is_constraint(node) for node in graph.nodes)
     found = place_forward(search)
     foreseen = found.assignment.cost
     first = _finish(search, forward, foreseen * AS_FORESEEN + LEAST)
