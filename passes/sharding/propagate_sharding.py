@@ -32,6 +32,8 @@ from mspc.passes.sharding.parameter_layouts import store_parameters
 from mspc.passes.sharding.traffic import work_of
 from mspc.passes.sharding.update_layouts import wanted_by_updates
 
+SEARCHES = ("dynamic_programming", "recursive_programming")
+"""What `search_mode` says where all operators are decided on together."""
 AS_FORESEEN = 1.001
 """Up to this many times the bytes that a search has reckoned with, or work, counts as the same."""
 LEAST = 1.0
@@ -56,7 +58,7 @@ class PropagateSharding(Pass):
             _finish(search, forward)
             return True
         cut_asked(search, forward)
-        if graph.attrs.get("search_mode"):
+        if graph.attrs.get("search_mode") in SEARCHES:
             _best_of_two(search, forward)
         else:
             spread(search, forward)
