@@ -3,7 +3,8 @@
 Input:  `%3 = ReLU(%2) {in_layouts: (2, 4) [0, 1]}` with `%2` at `(2, 4) [0, -] sum[1]`
 Output: `%3 = Redistribute(%2) {layout: (2, 4) [0, 1]}`, `%4 = ReLU(%3)`; every node then gets exactly what it needs.
 
-One value is brought to one layout once, from the cheapest copy at hand. Terms of a sum that share a layout are added
+One value is brought to one layout once, from the cheapest copy at hand, also for readers behind a Reshape to the shape
+that it has. Terms of a sum that share a layout are added
 before they move, so that partial gradients are reduced once. Every inserted node carries a reason and the user's line.
 """
 
@@ -19,6 +20,7 @@ from mspc.ir.layout import Layout
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
 from mspc.passes.needs import WHOLE, Need
 from mspc.passes.sharding.constraints import is_released
@@ -96,6 +98,7 @@ class _Inserter:
         node.in_layouts = node.in_layouts[: len(node.inputs)]
 
     def bring(self, value: Value, target: Layout, reader: Node | None, index: int) -> Value:
+        value = _reshaped_from(value)
         unused = reader is not None and "unused" in reader.attrs
         copies = self.copies.setdefault(value, {}) if not unused else dict(self.copies.get(value, {}))
         if target in copies:
@@ -127,6 +130,16 @@ class _Inserter:
             target = self.wanted.get(value)
             if target is not None and not isinstance(value, Constant) and value.layout != target:
                 self.graph.results[i] = self.bring(value, target, None, i)
+
+
+def _reshaped_from(value: Value) -> Value:
+    """The node whose result a Reshape hands on as it is, else the value; a parameter may change in between."""
+    while isinstance(value, Node) and isinstance(value.op, Reshape) and isinstance(value.inputs[0], Node):
+        source = value.inputs[0]
+        if (source.type, source.layout) != (value.type, value.layout):
+            break
+        value = source
+    return value
 
 
 def reason(value: Value, source: Layout, target: Layout, reader: Node | None, index: int) -> str:

@@ -60,7 +60,7 @@ class TransformerOpParallelConfig:
 
     data_parallel, model_parallel, vocab_emb_dp: as in `EmbeddingOpParallelConfig`. recompute: whether layers are
     computed again for their gradients, or a `TransformerRecomputeConfig`. The other arguments must stay at their
-    defaults, or change nothing, which is said.
+    defaults, or change nothing in the cells here, which is said; a script's own cells may read `use_seq_parallel`.
 
     Raises:
         TypeError, ValueError: an argument is something else, or asks for a pipeline or for several experts.
@@ -90,6 +90,7 @@ class TransformerOpParallelConfig:
         self.optimizer_shard = optimizer_shard
         self.gradient_aggregation_group = gradient_aggregation_group
         given = {"optimizer_shard": optimizer_shard, "gradient_aggregation_group": gradient_aggregation_group}
+        self.use_seq_parallel = more.get("use_seq_parallel", False)
         unused(name, given | more, {
             "optimizer_shard": False, "gradient_aggregation_group": 4, "use_seq_parallel": False,
             "select_recompute": False, "context_parallel": 1,
