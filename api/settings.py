@@ -166,8 +166,8 @@ def _names(entries: tuple[Setting, ...]) -> checks.Check:
 PARALLEL = table(
     Setting("device_num", 0, integer(1, 65536), "the number of ranks, where no launcher says it"),
     Setting("global_rank", 0, integer(0, 65535), ignored=_other_rank),
-    Setting("gradients_mean", False, boolean, "gradients are means over ranks, not sums", modes=DATA_PARALLEL,
-            attribute="gradients_mean"),
+    Setting("gradients_mean", False, boolean, "gradients are means over ranks, not sums",
+            modes=(*DATA_PARALLEL, "hybrid_parallel"), attribute="gradients_mean"),
     Setting("gradient_fp32_sync", True, boolean, "gradients are summed in Float32", modes=SHARDED,
             attribute="gradient_fp32_sync"),
     Setting("loss_repeated_mean", True, boolean, ignored="a loss that ranks repeat always counts once"),

@@ -229,7 +229,7 @@ def test_auto_parallel_says_what_its_search_and_its_mode_make_of_settings(capsys
     net = AutoParallel(nn.ReLU())
     net.enable_gradients_mean()
     ((_, said),) = freeze(net).changing_nothing("run", "CPU")
-    assert "AutoParallel.enable_gradients_mean() changes nothing here: it counts in data_parallel mode" in said
+    assert "AutoParallel.enable_gradients_mean() changes nothing here: it counts in data_parallel and hybrid_parallel" in said
 
 
 def test_a_setting_is_said_with_the_users_line_by_one_rank(capsys: pytest.CaptureFixture[str]) -> None:
