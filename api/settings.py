@@ -181,7 +181,7 @@ PARALLEL = table(
     Setting("strategy_ckpt_load_file", "", text, CUTS_LOADED, refused=_missing, modes=SHARDED),
     Setting("strategy_ckpt_save_file", "", text, CUTS_SAVED, modes=SHARDED),
     Setting("strategy_ckpt_config", {}, _names(_STRATEGY_FILES), "see its entries", entries=_STRATEGY_FILES),
-    Setting("group_ckpt_save_file", "", text, ignored="groups are not written to files"),
+    Setting("group_ckpt_save_file", "", text, "which ranks hold the same is written to the file", modes=SHARDED),
     Setting("full_batch", False, boolean, "every rank feeds the whole batch", modes=SHARDED),
     Setting("full_batch_is_set", False, boolean, ignored="it says whether full_batch was given"),
     Setting("dataset_strategy", "data_parallel", checks.dataset_strategy, "how data are cut", modes=SHARDED),

@@ -78,7 +78,7 @@ class TrainOneStepCell(Cell):
 
     Attributes for cells that are made of this one: `network`, `optimizer`, `weights`, `sens`, `grad`, `parallel_mode`,
     `mean`, `degree`, and `reducer_flag`: whether ranks add up gradients, which `grad_reducer` then does: in data
-    parallel and in hybrid mode, as in MindSpore. In data parallel mode the step here leaves that to the compiler, unless
+    parallel and in hybrid mode, as in MindSpore. In data parallel mode the step leaves that to the compiler, unless
     `grad_reducer` was replaced.
     """
 

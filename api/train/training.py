@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, count, islice
 from typing import Any
 
@@ -58,13 +58,7 @@ class Training:
             rows.glance()
         self._reading = rows
         for given in rows:
-            row = as_row(given)
-            if self._columns and len(row) != self._columns:
-                raise ApiValueError(
-                    f"Model.train: a row of the data set has {len(row)} columns; with loss_fn it is (data, label)",
-                    ["choose columns of the data set, or let the network compute its loss and leave loss_fn out"],
-                )
-            yield row
+            yield _checked_row(given, self._columns)
 
     def epoch(self, number: int, listeners: CallbackManager, bar: ProgressBar) -> None:
         """Train for one epoch."""
@@ -95,3 +89,21 @@ class Training:
             bar.show(done)
             if self._run.get_stop_requested():
                 return
+
+
+def first_row(dataset: Any, columns: int) -> Sequence[Any]:
+    """The first row, which must have so many columns, 0 for any number. Raises ValueError for no row."""
+    for given in dataset.create_tuple_iterator(num_epochs=1):
+        return _checked_row(given, columns)
+    raise ApiValueError("Model.infer_train_layout: the data set has no batch", ["check batch size and drop_remainder"])
+
+
+def _checked_row(given: Any, columns: int) -> Sequence[Any]:
+    """A row as the network is called with it. Raises ValueError for another number of columns."""
+    row = as_row(given)
+    if columns and len(row) != columns:
+        raise ApiValueError(
+            f"Model.train: a row of the data set has {len(row)} columns; with loss_fn it is (data, label)",
+            ["choose columns of the data set, or let the network compute its loss and leave loss_fn out"],
+        )
+    return row

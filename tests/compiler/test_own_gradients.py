@@ -64,8 +64,7 @@ CASES = {
     "a training step, which reduces": (MODEL, "", ""),
     "a training step, which leaves what differs by intent": (MODEL, ", layerwise_parallel=True", ""),
     "a training step whose reducer was taken out": (
-        MODEL.replace("nn.Train", "step = nn.Train").replace("(x, y)", "\nstep.grad_reducer = nn.Identity()\nstep(x, y)"),
-        "", "w, b",
+        f"step = {MODEL.replace('(x, y)', '')}\nstep.grad_reducer = nn.Identity()\nstep(x, y)", "", "w, b",
     ),
     "a step written out": (function(), "", "w, b"),
     "all gradients reduced": (function("grads = (all_reduce(grads[0]), all_reduce(grads[1]))"), "", ""),
