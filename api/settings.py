@@ -287,12 +287,6 @@ RECOMPUTE = table(
 )  # fmt: skip
 """Options of `Cell.recompute`."""
 
-COMM_FUSION = table(
-    Setting("fusion_type", 1, integer(0), ignored="gradients are merged by size; see comm_fusion of "
-            "set_auto_parallel_context"),
-)  # fmt: skip
-"""The argument of `Cell.set_comm_fusion`."""
-
 SET_GRAD = table(
     Setting("requires_grad", False, boolean, ignored="what is differentiated follows from the cell that trains"),
 )

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from mspc.api import launch
+from mspc.api.checks import integer
 from mspc.api.common.jit_config import JitConfig
 from mspc.api.common.parameter import UNNAMED, Parameter
 from mspc.api.common.parameter_plan import checked_plan
@@ -19,7 +20,7 @@ from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.declared_inputs import check, declared
 from mspc.api.ops.primitive import Primitive, check_strategy
 from mspc.api.setting import checked
-from mspc.api.settings import COMM_FUSION, RECOMPUTE, SET_GRAD, STAGE
+from mspc.api.settings import RECOMPUTE, SET_GRAD, STAGE
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, dtype_of
 
@@ -343,10 +344,11 @@ class Cell:
         return self._flags
 
     def set_comm_fusion(self, fusion_type: int, recurse: bool = True) -> Cell:
-        """Says that it changes nothing: gradients are merged by size.
+        """Let gradients of what is inside travel together with those of the same number, one by one with 0; a bucket
+        of them is not larger than `comm_fusion` of `set_auto_parallel_context` says.
 
         Raises TypeError or ValueError where `fusion_type` is no integer from 0."""
-        checked("Cell.set_comm_fusion", COMM_FUSION, {"fusion_type": fusion_type})
+        integer(0)("Cell.set_comm_fusion: fusion_type", fusion_type)
         for parameter in self.trainable_params(recurse):
             parameter.comm_fusion = fusion_type
         return self

@@ -169,7 +169,8 @@ def call_cell(
         asked["strategy_gen_mode"] = flags["strategy_gen_mode"]
     for made in tracer.builder.nodes[first:] if asked else ():
         if made.phase == "forward":
-            made.attrs |= asked
+            kept = {"recompute": False} if made.attrs.get("recompute") is False else {}
+            made.attrs |= asked | kept
     return result
 
 

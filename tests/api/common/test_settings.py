@@ -20,7 +20,6 @@ from mspc.api.setting import Place, Setting, with_entries
 from mspc.api.settings import (
     ALGORITHM,
     AUTO_PARALLEL,
-    COMM_FUSION,
     CONTEXT,
     DATASET,
     DEVICE_MEMORY,
@@ -49,7 +48,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Setting]]] = {
     "dataset.config": (_dataset, DATASET),
     "jit": (lambda **options: ms.jit(abs, **options), JIT),
     "Cell.recompute": (lambda **options: nn.ReLU().recompute(**options), RECOMPUTE),
-    "Cell.set_comm_fusion": (lambda **options: nn.ReLU().set_comm_fusion(**options), COMM_FUSION),
 }
 OTHER: dict[str, Any] = {
     "device_target": "GPU", "memory_optimize_level": "O1", "memory_offload": "ON", "deterministic": "ON",
