@@ -344,10 +344,8 @@ class Cell:
         return self._flags
 
     def set_comm_fusion(self, fusion_type: int, recurse: bool = True) -> Cell:
-        """Let gradients of what is inside travel together with those of the same number, one by one with 0; a bucket
-        of them is not larger than `comm_fusion` of `set_auto_parallel_context` says.
-
-        Raises TypeError or ValueError where `fusion_type` is no integer from 0."""
+        """Let gradients of what is inside travel with those of the same number, each alone with 0. Raises TypeError or
+        ValueError where `fusion_type` is no integer from 0."""
         integer(0)("Cell.set_comm_fusion: fusion_type", fusion_type)
         for parameter in self.trainable_params(recurse):
             parameter.comm_fusion = fusion_type
