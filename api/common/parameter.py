@@ -85,6 +85,8 @@ class Parameter(Tensor):
         self.layerwise_parallel = layerwise_parallel
         self.parallel_optimizer = parallel_optimizer
         self.comm_fusion = 1
+        self.laid_out: Layout | None = None
+        """How a compile that ran nothing has cut it: slices of a rank's own checkpoint are known by that."""
         self.owned = False
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 
 from mspc.api import launch
 from mspc.api.dataset.iterators import DatasetIterator
+from mspc.api.dataset.pipeline import Dataset
 from mspc.api.errors import ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.train.listening import CallbackManager, RunContext
@@ -93,9 +94,12 @@ class Training:
 
 def first_row(dataset: Any, columns: int) -> Sequence[Any]:
     """The first row, which must have so many columns, 0 for any number. Raises ValueError for no row."""
-    for given in dataset.create_tuple_iterator(num_epochs=1):
-        return _checked_row(given, columns)
-    raise ApiValueError("Model.infer_train_layout: the data set has no batch", ["check batch size and drop_remainder"])
+    given = dataset.peek() if isinstance(dataset, Dataset) else next(iter(dataset.create_tuple_iterator()), None)
+    if given is None:
+        raise ApiValueError(
+            "Model.infer_train_layout: the data set has no batch", ["check batch size and drop_remainder"]
+        )
+    return _checked_row(given, columns)
 
 
 def _checked_row(given: Any, columns: int) -> Sequence[Any]:

@@ -160,6 +160,12 @@ def test_the_layouts_that_a_model_trains_with() -> None:
     found = model.infer_train_layout(data)
     cut = ([2, 2, 2], [1, 0], [8, 4], 0, True, "")
     assert (found["w"], found["moments.w"]) == (cut, cut)
+    part = np.ones((8, 4), np.float16)
+    ms.load_param_into_net(network, {"w": part})
+    with pytest.raises(MspcError, match="parameter 'w': only this rank's own slice was loaded"):
+        network.weight.asnumpy()
+    with pytest.raises(ValueError, match=r"parameter 'w' has shape \(16, 8\), the checkpoint \(4, 8\)"):
+        ms.load_param_into_net(network, {"w": part.reshape(4, 8)})
     for arguments, kind, message in (
         ((data, False), ValueError, r"Model.infer_train_layout: dataset_sink_mode must be True"),
         ((data, 1), TypeError, r"Model.infer_train_layout: dataset_sink_mode must be True or False, not 1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +11,14 @@ import pytest
 
 from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
+from mspc.commands.run import run_script
 from mspc.commands.verify import verify_target
 from mspc.compiler.driver import Stage, compile_launch
 from mspc.engine.capture import capture
 from mspc.engine.programs import config_of
 from mspc.ir.graph import Graph, Node
 from mspc.ops.collective.base import Collective
+from mspc.parallel import restore_group_info_list
 
 RANKS = 8
 SLICED, SCHEDULED = "slice_to_rank", "execute"
@@ -130,3 +133,26 @@ def test_a_feature(
     compiled.rank_graph(0, stages.append, (SCHEDULED if feature == "multiple_copies" else SLICED,))
     FOUND[feature](stages[0].graph, capsys.readouterr().err)
     verify_target(str(script), CompileOptions(ranks=RANKS), seed=1)
+
+
+def test_a_rank_that_lost_its_checkpoint_goes_on_with_another_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = FEATURES / "disaster_recovery.py"
+
+    def losses(*arguments: str) -> list[str]:
+        run_script(script, RANKS, simulate=True, script_arguments=arguments)
+        lines = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
+        assert all(len(set(lines[i : i + RANKS])) == 1 for i in range(0, len(lines), RANKS))
+        return lines[::RANKS]
+
+    first, second, *rest = losses("4")
+    assert losses("2") == [first, second]
+    alike = restore_group_info_list("ckpt_dir/rank_5/group_info.pb")
+    assert alike == [1, 5]
+    shutil.rmtree("ckpt_dir/rank_1")
+    shutil.copytree("ckpt_dir/rank_5", "ckpt_dir/rank_1")
+    assert losses("2", "ckpt-2_1.ckpt") == rest
+    shutil.copy("ckpt_dir/rank_0/ckpt-2_1.ckpt", "ckpt_dir/rank_1/ckpt-2_1.ckpt")
+    assert losses("1", "ckpt-2_1.ckpt") != rest[:1]  # ranks 0 and 1 hold other slices
