@@ -19,6 +19,7 @@ from mspc.api.context import PYNATIVE_MODE, get_context
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.declared_inputs import check, declared
 from mspc.api.ops.primitive import Primitive, check_strategy
+from mspc.api.placement import note_shard_options
 from mspc.api.setting import checked
 from mspc.api.settings import RECOMPUTE, SET_GRAD, STAGE
 from mspc.ir.diagnostics import MspcError
@@ -283,12 +284,7 @@ class Cell:
         return self
 
     def shard(
-        self,
-        in_strategy: Any,
-        out_strategy: Any = None,
-        parameter_plan: Any = None,
-        device: str = "",
-        level: int = 0,
+        self, in_strategy: Any, out_strategy: Any = None, parameter_plan: Any = None, device: str = "", level: int = 0
     ) -> Cell:
         """Say how the inputs of this cell are cut and return the cell; `parameter_plan` maps names of
         parameters (or paths to them, as "self.dense.weight") to cuts.
@@ -298,6 +294,7 @@ class Cell:
         self.in_strategy = check_strategy(in_strategy, f"{label}: in_strategy")
         self.out_strategy = check_strategy(out_strategy, f"{label}: out_strategy")
         self.parameter_plan = checked_plan(self, parameter_plan, label)
+        note_shard_options(label, device, level)
         return self
 
     def set_data_parallel(self) -> None:

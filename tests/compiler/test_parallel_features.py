@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from mspc import Parameter, load_checkpoint
 from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
 from mspc.commands.run import run_script
@@ -18,7 +21,7 @@ from mspc.engine.capture import capture
 from mspc.engine.programs import config_of
 from mspc.ir.graph import Graph, Node
 from mspc.ops.collective.base import Collective
-from mspc.parallel import restore_group_info_list
+from mspc.parallel import build_searched_strategy, merge_sliced_parameter, restore_group_info_list
 
 RANKS = 8
 SLICED, SCHEDULED = "slice_to_rank", "execute"
@@ -106,6 +109,7 @@ def functions_are_cut(graph: Graph, said: str) -> None:
     assert shapes(graph)["block1.dense2.weight"] == (4, 32)
     (exp,) = ops(graph, "Exp", "forward")
     assert exp.shape == (8, 8)
+    assert said.count("shard(device='Ascend') changes nothing here") == 1
 
 
 FOUND: dict[str, Callable[[Graph, str], None]] = {
@@ -156,3 +160,36 @@ def test_a_rank_that_lost_its_checkpoint_goes_on_with_another_s(
     assert losses("2", "ckpt-2_1.ckpt") == rest
     shutil.copy("ckpt_dir/rank_0/ckpt-2_1.ckpt", "ckpt_dir/rank_1/ckpt-2_1.ckpt")
     assert losses("1", "ckpt-2_1.ckpt") != rest[:1]  # ranks 0 and 1 hold other slices
+
+
+def test_other_ranks_predict_with_what_was_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def printed(verb: str, ranks: int) -> list[str]:
+        run_script(FEATURES / "distributed_inference.py", ranks, simulate=True, script_arguments=(verb,))
+        return capsys.readouterr().out.splitlines()
+
+    trained = printed("train", RANKS)
+    assert len(trained) == RANKS
+    assert len(set(trained)) == 1
+    cuts = build_searched_strategy("train.ckpt")
+    files = [f"checkpoints/rank_{rank}/net-1_1.ckpt" for rank in range(RANKS)]
+    whole = {
+        name: merge_sliced_parameter([Parameter(load_checkpoint(file)[name], name) for file in files], cuts)
+        for name in ("w1", "w2")
+    }
+    assert trained[0].split() == [str(whole[name].asnumpy().sum()) for name in whole]
+    rows = np.random.default_rng(1).random((8, 16)).astype(np.float32)
+    expected = (np.maximum(rows @ whole["w1"].asnumpy(), 0) @ whole["w2"].asnumpy()).sum()
+    for ranks in (1, 4):
+        lines = printed("predict", ranks)
+        assert len(set(lines)) == 1
+        total, shape = lines[0].split(maxsplit=1)
+        assert float(total) == pytest.approx(float(expected), rel=1e-5)
+        assert shape == str((16 // ranks, 32))
+    for line in printed("transform", 4):
+        needed, shape = re.fullmatch(r"\[(.*)\] (.*)", line).groups()  # type: ignore[union-attr]
+        assert sorted(needed.split(", ")) == ["0", "1", "2", "3"]  # all columns, of one of the two replicas
+        assert shape == "(4, 32)"

@@ -27,7 +27,7 @@ class Network(nn.Cell):
         super().__init__()
         self.block1, self.block2, self.head = BasicBlock(), BasicBlock(), nn.Dense(32, 16)
         self.block1_graph = ms.shard(self.block1, in_strategy=((8, 1),), parameter_plan={"self.dense2.weight": (8, 1)})
-        self.scaled = ms.shard(lambda x, y: ms.ops.exp(x) * y, in_strategy=((2, 4), (2, 4)))
+        self.scaled = ms.ops.shard(lambda x, y: ms.ops.exp(x) * y, ((2, 4), (2, 4)), device="Ascend", level=0)
 
     def construct(self, x):
         x = self.block1_graph(x)
