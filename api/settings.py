@@ -279,9 +279,8 @@ JIT = table(
 """Options of `jit`."""
 
 RECOMPUTE = table(
-    Setting("mp_comm_recompute", True, boolean, ignored="communication between operators that are computed again is "
-            "done again"),
-    Setting("parallel_optimizer_comm_recompute", False, boolean, ignored="gathered parameters are kept"),
+    Setting("mp_comm_recompute", True, boolean, "communication between what is computed again is done again"),
+    Setting("parallel_optimizer_comm_recompute", False, boolean, "parameters are gathered again for gradients"),
     Setting("recompute_slice_activation", False, boolean, ignored="what is kept stays in its layout"),
     Setting("output_recompute", False, boolean, ignored=GRAPHS_ALWAYS),
     Setting("use_reentrant", True, boolean, ignored=GRAPHS_ALWAYS),

@@ -306,12 +306,13 @@ class Cell:
         self.add_flags_recursive(strategy_gen_mode="data_parallel")
 
     def recompute(self, **options: Any) -> Cell:
-        """Compute what is inside again in the backward part instead of keeping it. Options that are not at their
-        defaults are said to change nothing.
+        """Compute what is inside again in the backward part instead of keeping it. mp_comm_recompute=False keeps what
+        was communicated there; with parallel_optimizer_comm_recompute=True parameters whose updates are shared are
+        gathered again. Other options are said to change nothing.
 
         Raises ValueError or TypeError where there is no such option or value."""
-        checked("Cell.recompute", RECOMPUTE, options)
-        return self.add_flags_recursive(recompute=True)
+        found = checked("Cell.recompute", RECOMPUTE, options)
+        return self.add_flags_recursive(recompute=True, recompute_options=found)
 
     def to_float(self, dst_type: DType) -> Cell:
         """Compute in another element type: floating-point inputs of this cell and of all below, their parameters and

@@ -29,7 +29,7 @@ def _get_lambda_func(total_layer: int | None = None) -> Any:
 
     def place(layer: Any, layer_id: int, layers: int, offset: int, parallel_config: Any) -> None:
         if parallel_config.recompute.recompute:
-            layer.recompute()
+            layer.recompute(**parallel_config.recompute.options)
 
     return place
 

@@ -65,6 +65,7 @@ DONE_ANYWAY = {
     "sharding_propagation": "the search there is", "auto_parallel_search_mode": "sets search_mode",
     "gpu_config": "its entries", "parallel_optimizer_config": "its entries",
     "strategy_ckpt_config": "its entries", "pipeline_config": "its entries",
+    "mp_comm_recompute": "the cell keeps it", "parallel_optimizer_comm_recompute": "the cell keeps it",
     "num_parallel_workers": "data pipelines read it, which no graph knows of",
     "prefetch_size": "data pipelines read it, which no graph knows of",
 }  # fmt: skip
