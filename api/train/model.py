@@ -209,7 +209,11 @@ class Model:
         )  # fmt: skip
 
     def build(self, train_dataset: Any = None, valid_dataset: Any = None, **_: Any) -> None:
-        """Accepted; a graph is compiled at its first step."""
+        """A graph is compiled at its first step. Where ranks are to hold slices, the parameters know from here on which
+        ones they will have when the model trains with this data, as by `infer_train_layout`."""
+        cuts = self._parallel is not None or get_auto_parallel_context("parallel_mode") in SHARDED
+        if train_dataset is not None and cuts and get_context("mode") != PYNATIVE_MODE:
+            self.infer_train_layout(train_dataset)
 
     def eval(
         self, valid_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False

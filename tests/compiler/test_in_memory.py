@@ -160,6 +160,7 @@ def test_the_layouts_that_a_model_trains_with() -> None:
     found = model.infer_train_layout(data)
     cut = ([2, 2, 2], [1, 0], [8, 4], 0, True, "")
     assert (found["w"], found["moments.w"]) == (cut, cut)
+    model.build(data, epoch=2)
     part = np.ones((8, 4), np.float16)
     ms.load_param_into_net(network, {"w": part})
     with pytest.raises(MspcError, match="parameter 'w': only this rank's own slice was loaded"):

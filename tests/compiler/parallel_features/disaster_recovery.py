@@ -47,7 +47,7 @@ rows = generator.random((8, 16)).astype(np.float32), generator.random((8, 16)).a
 data = ds.NumpySlicesDataset(rows, ["x", "y"], shuffle=False).batch(8)
 if len(sys.argv) > 2:
     parameters = ms.load_checkpoint(os.path.join(folder, sys.argv[2]))
-    model.infer_train_layout(data)
+    model.build(train_dataset=data, epoch=1)
     ms.load_param_into_net(net, parameters)
     ms.load_param_into_net(optimizer, parameters)
 config = CheckpointConfig(save_checkpoint_steps=1, integrated_save=False, format="ckpt")
