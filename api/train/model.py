@@ -210,7 +210,8 @@ class Model:
 
     def build(self, train_dataset: Any = None, valid_dataset: Any = None, **_: Any) -> None:
         """A graph is compiled at its first step. Where ranks are to hold slices, the parameters know from here on which
-        ones they will have when the model trains with this data, as by `infer_train_layout`."""
+        ones they will have when the model trains with this data, as by `infer_train_layout`. valid_dataset and what
+        MindSpore takes beside are not read."""
         cuts = self._parallel is not None or get_auto_parallel_context("parallel_mode") in SHARDED
         if train_dataset is not None and cuts and get_context("mode") != PYNATIVE_MODE:
             self.infer_train_layout(train_dataset)
