@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from itertools import permutations
 from typing import cast
 
-from mspc.ir.graph import Parameter
+from mspc.ir.graph import Node, Parameter, element_layouts
+from mspc.ir.layout import common_mesh
 from mspc.ops.op import Op
 from mspc.passes.search.elimination import LARGEST, Assignment, Elimination
 from mspc.passes.search.model import Model
@@ -27,23 +30,31 @@ class Found:
     assignment: Assignment
 
 
-def mesh_of(ranks: int) -> tuple[int, ...]:
-    """The prime factors of the number of ranks, largest first, multiplied together until there are `AXES` at most."""
+def mesh_of(search: Search) -> tuple[int, ...]:
+    """The mesh that layouts are looked for on: the prime factors of the number of ranks, the smallest multiplied
+    together until there are `AXES` at most, in the order that most layouts of configured operators and inputs fit."""
     found: list[int] = []
-    divisor = 2
+    ranks, divisor = search.ranks, 2
     while ranks > 1:
         while ranks % divisor == 0:
             found.append(divisor)
             ranks //= divisor
         divisor += 1
     while len(found) > AXES:
-        found.sort()
-        found[:2] = [found[0] * found[1]]
-    return tuple(sorted(found, reverse=True)) or (1,)
+        found = sorted([found[0] * found[1], *found[2:]])
+    given = Counter(
+        layout.mesh
+        for value in (*search.graph.parameters, *search.graph.nodes)
+        for layout in (*element_layouts(value.layout), *((isinstance(value, Node) and value.in_layouts) or ()))
+        if layout is not None
+    )
+    orders = sorted(set(permutations(found)), reverse=True)
+    return max(orders, key=lambda mesh: sum(n for own, n in given.items() if common_mesh(mesh, own) == mesh)) or (1,)
 
 
-def place_forward(search: Search, mesh: tuple[int, ...]) -> Found:
+def place_forward(search: Search) -> Found:
     """Give every forward operator without a layout, and every parameter that it reads, what the search finds."""
+    mesh = mesh_of(search)
     model = Model(search, mesh)
     largest = FAST if search.graph.attrs.get("search_mode") == "recursive_programming" else LARGEST
     assignment = Elimination([variable.size for variable in model.variables], model.factors, largest).solve()
