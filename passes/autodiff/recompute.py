@@ -48,17 +48,13 @@ def _inside(graph: Graph) -> set[Value]:
     leaving = set(graph.results)
     for node in graph.nodes:
         if node.phase == "forward":
-            leaving.update(v for v in node.inputs if _in_cell(v) and _mark(v) != _mark(node))
+            leaving.update(v for v in node.inputs if isinstance(v, Node) and _mark(v) not in (True, _mark(node)))
     return {node for node in marked if node not in leaving}
 
 
 def _mark(node: Node) -> object:
     """Which call of a marked cell the operator is in, True where it is marked itself; None outside."""
     return (node.attrs.get("recompute") or None) if node.phase == "forward" else None
-
-
-def _in_cell(value: Value) -> bool:
-    return isinstance(value, Node) and _mark(value) is not True
 
 
 def _again(value: Value, repeats: Callable[[Node], bool], copies: dict[Value, Value], nodes: list[Node]) -> Value:
