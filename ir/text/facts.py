@@ -60,6 +60,8 @@ NODE: Mapping[str, Fact] = {
     "stream": _TEXT,
     "unused": _SWITCH,
     "kept": _SWITCH,
+    "keeps_communication": _SWITCH,
+    "gathers_again": _SWITCH,
 }
 """Of `cnode_attrs` behind a node."""
 

@@ -17,6 +17,8 @@ from mspc.api.dataset.vision.crops import RandomResizedCrop as RandomResizedCrop
 from mspc.api.dataset.vision.flips import RandomVerticalFlip as RandomVerticalFlip
 from mspc.api.dataset.vision.pixels import Rescale as Rescale
 from mspc.api.dataset.vision.resize import Resize as Resize
+from mspc.api.dataset.vision.enums import SliceMode as SliceMode
+from mspc.api.dataset.vision.patches import SlicePatches as SlicePatches
 from mspc.api.dataset.vision.convert import ToNumpy as ToNumpy
 from mspc.api.dataset.vision.convert import ToPIL as ToPIL
 from mspc.api.dataset.vision.pixels import ToTensor as ToTensor

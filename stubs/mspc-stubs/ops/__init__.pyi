@@ -198,6 +198,7 @@ from mspc.api.ops.function.array_func import scalar_to_array as scalar_to_array
 from mspc.api.ops.function.array_func import scalar_to_tensor as scalar_to_tensor
 from mspc.api.ops.function.activation_func import selu as selu
 from mspc.api.ops.function.array_func import shape as shape
+from mspc.api.parallel.shard import shard as shard
 from mspc.api.ops.function.derived_func import sinc as sinc
 from mspc.api.ops.function.array_func import size as size
 from mspc.api.ops.function.array_func import slice as slice
