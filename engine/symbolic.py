@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mspc.api.nn.declared_inputs import Dimension
+from mspc.api.nn.declared_inputs import Dimension, open_dimensions
 from mspc.compiler.driver import Compiled
 from mspc.engine.capture import Launch
 from mspc.engine.dumps import NO_FILES
@@ -65,9 +65,8 @@ def symbolic_graph(launch: Launch, compiled: Compiled, rank: int) -> str:
 def _symbols(launch: Launch) -> list[_Symbol]:
     """The open sizes of a call. Dimensions of one Symbol are one, and so are those without where the call has one size
     for them."""
-    dimensions = getattr(launch.target, "open_dimensions", lambda _: ())(launch.args)
     found: dict[Any, list[Dimension]] = {}
-    for dimension in dimensions:
+    for dimension in open_dimensions(launch.target, launch.args):
         found.setdefault((id(dimension.rule), dimension.size), []).append(dimension)
     return [_Symbol(f"s{number}", tuple(same)) for number, same in enumerate(found.values(), 1)]
 

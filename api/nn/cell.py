@@ -16,7 +16,7 @@ from mspc.api.common.parameter import UNNAMED, Parameter
 from mspc.api.common.parameter_plan import checked_plan
 from mspc.api.context import PYNATIVE_MODE, get_context
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
-from mspc.api.nn.declared_inputs import check, declared, open_dimensions
+from mspc.api.nn.declared_inputs import check, declared
 from mspc.api.ops.primitive import Primitive, check_strategy
 from mspc.api.setting import checked
 from mspc.api.settings import COMM_FUSION, RECOMPUTE, SET_GRAD, STAGE
@@ -364,10 +364,6 @@ class Cell:
 
         Raises TypeError where `construct` has no such input."""
         object.__setattr__(self, "_declared_inputs", declared(self.construct, inputs, kwargs))
-
-    def open_dimensions(self, args: Any) -> list[Any]:
-        """The dimensions of the tensors in `args` that `set_inputs` has declared without a size."""
-        return open_dimensions(self.construct, self._declared_inputs, args)
 
     def get_inputs(self) -> tuple[Any, ...]:
         """What `set_inputs` has declared, in the order of `construct`."""

@@ -62,11 +62,12 @@ def check(name: str, construct: Callable[..., Any], said: Mapping[str, Any], arg
         _check_one(f"{name}: input {label!r}", wanted, found, sizes)
 
 
-def open_dimensions(construct: Callable[..., Any], said: Mapping[str, Any], args: Sequence[Any]) -> list[Dimension]:
-    """The dimensions of a call's tensors that were declared without a size."""
+def open_dimensions(cell: Any, args: Sequence[Any]) -> list[Dimension]:
+    """The dimensions of a call's tensors that were declared to a cell without a size; none of what is no cell."""
+    said = getattr(cell, "_declared_inputs", {})
     return [
         Dimension(place, label, index, rule if isinstance(rule, Symbol) else None, found.shape[index])
-        for label, place, wanted, found in _pairs(construct, said, args)
+        for label, place, wanted, found in (_pairs(cell.construct, said, args) if said else ())
         for index, rule in enumerate(wanted.declared or ())
         if isinstance(rule, Symbol) or rule in (None, -1)
     ]
