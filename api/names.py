@@ -40,7 +40,7 @@ _FROM: dict[str, tuple[str, ...]] = {
         "async_ckpt_thread_status", "load_checkpoint", "load_checkpoint_async", "load_param_into_net",
         "save_checkpoint",
     ),
-    "mspc.api.train.mindir": ("load",),
+    "mspc.api.train.mindir": ("export", "load"),
     "mspc.api.train.resume": ("resume_training",),
     "mspc.api.train.callback": (
         "Callback", "CheckpointConfig", "EarlyStopping", "History", "LambdaCallback", "LearningRateScheduler",

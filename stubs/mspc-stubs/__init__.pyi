@@ -61,6 +61,7 @@ from mspc.api.ops.compile_time import constexpr as constexpr
 from mspc.api.common.dtype import double as double
 from mspc.api.common.dtype import dtype_to_nptype as dtype_to_nptype
 from mspc.api.common.dtype import dtype_to_pytype as dtype_to_pytype
+from mspc.api.train.mindir import export as export
 from mspc.api.common.dtype import float16 as float16
 from mspc.api.common.dtype import float32 as float32
 from mspc.api.common.dtype import float64 as float64
