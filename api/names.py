@@ -11,6 +11,7 @@ _FROM: dict[str, tuple[str, ...]] = {
     "mspc.api.common.tensor": ("Tensor",),
     "mspc.api.common.parameter": ("Parameter", "ParameterTuple"),
     "mspc.api.common.row_tensor": ("RowTensor",),
+    "mspc.api.ops.sparse_tensor": ("COOTensor", "CSRTensor"),
     "mspc.api.common.jit_config": ("JitConfig",),
     "mspc.api.common.symbol": ("Symbol",),
     "mspc.api.common.seed": ("set_seed", "get_seed"),

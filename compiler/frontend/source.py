@@ -24,6 +24,7 @@ _TRACED_OWN = tuple(
     os.path.join(_API, *place)
     for place in (
         ("nn", ""), ("mint", ""), ("ops", "function", ""), ("ops", "tensor_method"), ("ops", "hyper_map"),
+        ("ops", "sparse_tensor"),
         ("ops", "composed"), ("numpy", ""), ("parallel", "reshard"), ("parallel", "transformer", ""),
         ("communication", "comm_func"),
     )
