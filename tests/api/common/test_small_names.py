@@ -162,3 +162,25 @@ def test_places_in_a_permutation() -> None:
     assert ops.InvertPermutation()((2, 0, 1)) == (1, 2, 0)
     with pytest.raises(MspcError, match=r"InvertPermutation: \(0, 2\) is no permutation of 0 to 1"):
         ops.InvertPermutation()((0, 2))
+
+
+def test_operators_of_a_script_are_defined_and_never_made() -> None:
+    class Own(ops.PrimitiveWithInfer):
+        @ops.prim_attr_register
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+        def infer_shape(self, x: Any) -> Any:
+            return x
+
+        def infer_dtype(self, x: Any) -> Any:
+            return x
+
+    class Checked(ops.PrimitiveWithCheck):
+        pass
+
+    with pytest.raises(TypeError, match="Own is an operator of the script's own: infer_shape and infer_dtype say what "
+                                        "comes out, not how it is computed"):  # fmt: skip
+        Own(3)
+    with pytest.raises(TypeError, match="Checked is an operator of the script's own"):
+        Checked()
