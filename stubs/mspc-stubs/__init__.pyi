@@ -1,6 +1,8 @@
 # Made by `make goldens`.
 from mspc.api.train.metrics.accuracy import Accuracy as Accuracy
 from mspc.api.parallel.auto_parallel import AutoParallel as AutoParallel
+from mspc.api.ops.sparse_tensor import COOTensor as COOTensor
+from mspc.api.ops.sparse_tensor import CSRTensor as CSRTensor
 from mspc.api.train.callback import Callback as Callback
 from mspc.api.nn.cell import Cell as Cell
 from mspc.api.train.callback import CheckpointConfig as CheckpointConfig

@@ -158,6 +158,8 @@ from mspc.api.nn.activation import Softmax2d as Softmax2d
 from mspc.api.nn.loss import SoftmaxCrossEntropyWithLogits as SoftmaxCrossEntropyWithLogits
 from mspc.api.nn.activation import Softmin as Softmin
 from mspc.api.nn.activation import Softsign as Softsign
+from mspc.api.nn.sparse import SparseTensorDenseMatmul as SparseTensorDenseMatmul
+from mspc.api.nn.sparse import SparseToDense as SparseToDense
 from mspc.api.nn.normalization import SyncBatchNorm as SyncBatchNorm
 from mspc.api.nn.activation import Tanh as Tanh
 from mspc.api.nn.activation import Tanhshrink as Tanhshrink
