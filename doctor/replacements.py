@@ -36,9 +36,6 @@ REPLACEMENTS: dict[str, str] = {
 
 REASONS: dict[str, str] = {
     "hal": "there are no streams or events to hold: steps run as their graph says; see mindspore.runtime",
-    "mindrecord.CsvToMR": "read the file, and hand its rows to mindrecord.FileWriter",
-    "mindrecord.TFRecordToMR": "read the file, and hand its rows to mindrecord.FileWriter",
-    "mindrecord.set_enc_key": "files of records are not encrypted",
     "multiprocessing": "Python's own multiprocessing serves",
     "nn.probability": "there are no distributions; draw with ops.normal, ops.uniform and their like",
     "nn.thor": "second-order optimizers are not there; nn.Lamb and nn.AdamWeightDecay are",
