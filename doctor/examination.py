@@ -11,7 +11,7 @@ from typing import Any
 
 from mspc.doctor.advice import instead_of
 from mspc.doctor.arguments import misfits
-from mspc.doctor.evaluation import Evaluation, OwnInstance
+from mspc.doctor.evaluation import Evaluation, OwnInstance, imported_by
 from mspc.doctor.findings import LACKS, NOTE, Finding
 from mspc.doctor.program import Program, SourceFile
 from mspc.doctor.public import MISSING, Instance, Public, PublicModule, module_exists
@@ -178,6 +178,11 @@ class _Examiner:
         match node:
             case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value=str() as name) as place]):
                 self._member(owner, name, place, scope, guarded)
+            case _ if (named := imported_by(node)) is not None:
+                if self.evaluation.value(self.file, scope, node) is MISSING:
+                    first, _, path = str(named.value).partition(".")
+                    instead = instead_of(PublicModule(first, ""), path, str(named.value))
+                    self._add(LACKS, str(named.value), named, instead, guarded)
             case _:
                 self._arguments(node, scope, guarded)
 
