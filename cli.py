@@ -1,5 +1,5 @@
-"""The command line: `mspc compile | run | launch | verify | opt | ops | doctor | ckpt`. A command imports its work when
-called.
+"""The command line: `mspc compile | search | run | launch | verify | opt | ops | doctor | ckpt`. A command imports its
+work when called.
 
 Nothing here may import NumPy or networkx: `mspc --help` answers at once.
 """
@@ -161,6 +161,10 @@ def compile_(
     ] = None,
     input_: Inputs = None,
     json: JsonFile = None,
+    strategies: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A plan (of `mspc search --out`) or a strategy file; goes before shard()."),
+    ] = None,
     weights: Annotated[
         bool, typer.Option("--weights", help="Write all initial values, not only arrays that the script brought.")
     ] = False,
@@ -182,9 +186,47 @@ def compile_(
             json=json,
             script_arguments=tuple(script_arguments or ()),
             weights=weights,
+            strategies=strategies,
             loudness=Loudness(verbose, quiet),
         ),
     )
+
+
+@app.command(short_help="Find the best way to cut a network; run nothing.")
+def search(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="A script, or a network in a file: 'net.py:Net(32, 16)'.",
+            autocompletion=complete_script,
+        ),
+    ],
+    script_arguments: ScriptArguments = None,
+    ranks: Annotated[
+        str | None, typer.Option("--ranks", "-n", metavar="N[,N...]", help="Number of ranks, or several to compare.")
+    ] = None,
+    machine: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Rates of the machine (TOML); else those of H200s.")
+    ] = None,
+    free: Annotated[bool, typer.Option("--free", help="Leave out the strategies that the script gives.")] = False,
+    top: Annotated[int, typer.Option(min=1, metavar="K", help="Plans in the table for each number of ranks.")] = 5,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the plan that was found (TOML), to edit and to compile.")
+    ] = None,
+    input_: Inputs = None,
+    json: JsonFile = None,
+    quiet: Quiet = False,
+) -> None:
+    """Look for the layouts of all operators at once, and set the plan beside the usual ones."""
+    from mspc.commands.compile import CompileOptions
+    from mspc.commands.report.loudness import Loudness
+    from mspc.commands.search import SearchOptions, ranks_of, search_target
+
+    common = CompileOptions(
+        inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()),
+        loudness=Loudness(False, quiet),
+    )  # fmt: skip
+    search_target(target, SearchOptions(common, ranks_of(ranks), top, free, machine, out))
 
 
 @app.command(short_help="Train a script, or run a compile, on all ranks.")

@@ -28,6 +28,8 @@ class Config(_Attributes):
     parallel_optimizer, parallel_optimizer_threshold (KiB), optimizer_weight_shard_size: replicas of a parameter
     share its update (`enable_parallel_optimizer`).
     gradient_bucket: bytes of gradients whose reductions are one collective; 0: each its own (`comm_fusion`).
+    search_mode: automatic mode looks for the layouts of all operators at once: "dynamic_programming" for the best,
+    "recursive_programming" fast; "": they spread from the configured operators.
     gradient_fp32_sync: gradients of Float32 parameters are summed over ranks in Float32, not in the half precision that
     they were computed in.
 
@@ -38,6 +40,8 @@ class Config(_Attributes):
     device: "CPU" or "GPU" (`device_target`); for GPUs attention that is written out becomes one operator.
     keeps_strategies: strategies for so many ranks stay on the operators though the mode shards nothing, so that the
         operators are those of a sharded compile, for comparing the two; 0: none do.
+    search_latency, search_touch: what a search reckons beside the bytes sent, as so many of them: for every collective,
+        and for a thousand bytes that operators read or write.
     strategies_from: a file that says how operators are cut, "" for none.
     """
 
@@ -47,6 +51,8 @@ class Config(_Attributes):
     script_folder: str = ""
     device: str = "CPU"
     keeps_strategies: int = 0
+    search_latency: int = 0
+    search_touch: int = 0
     strategies_from: str = ""
 
     @property

@@ -42,6 +42,11 @@ HEADER: Mapping[str, Fact] = {
     "parallel_optimizer": _SWITCH,
     "parallel_optimizer_threshold": _integer(0),
     "optimizer_weight_shard_size": _integer(-1),
+    "search_mode": _TEXT,
+    "search_bound": _integer(0),
+    "search_cost": _integer(0),
+    "search_latency": _integer(0),
+    "search_touch": _integer(0),
 }
 """Of the lines `key : value` above the parameters."""
 

@@ -1,0 +1,75 @@
+"""Layouts of all forward operators at once: the cheapest plan of a step, or one whose distance to it is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import permutations
+from typing import cast
+
+from mspc.ir.graph import Node, Parameter, element_layouts
+from mspc.ir.layout import common_mesh
+from mspc.ops.op import Op
+from mspc.passes.search.elimination import LARGEST, Assignment, Elimination
+from mspc.passes.search.model import Model
+from mspc.passes.sharding.layout_search import Search
+
+SOURCE = "search"
+"""Where a layout came from, in words."""
+FAST = 1 << 16
+"""Elements of a table in recursive programming, which may miss the best."""
+AXES = 3
+"""Axes of a mesh at most: every one multiplies the ways to cut an operator."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found on one mesh: bytes that a rank sends in a step, and the least that any plan there sends."""
+
+    mesh: tuple[int, ...]
+    assignment: Assignment
+
+
+def mesh_of(search: Search) -> tuple[int, ...]:
+    """The mesh that layouts are looked for on: the prime factors of the number of ranks, the smallest multiplied
+    together until there are `AXES` at most, in the order that most layouts of configured operators and inputs fit."""
+    found: list[int] = []
+    ranks, divisor = search.ranks, 2
+    while ranks > 1:
+        while ranks % divisor == 0:
+            found.append(divisor)
+            ranks //= divisor
+        divisor += 1
+    while len(found) > AXES:
+        found = sorted([found[0] * found[1], *found[2:]])
+    given = Counter(
+        layout.mesh
+        for value in (*search.graph.parameters, *search.graph.nodes)
+        for layout in (*element_layouts(value.layout), *((isinstance(value, Node) and value.in_layouts) or ()))
+        if layout is not None
+    )
+    orders = sorted(set(permutations(found)), reverse=True)
+    return max(orders, key=lambda mesh: sum(n for own, n in given.items() if common_mesh(mesh, own) == mesh)) or (1,)
+
+
+def place_forward(search: Search) -> Found:
+    """Give every forward operator without a layout, and every parameter that it reads, what the search finds."""
+    mesh = mesh_of(search)
+    model = Model(search, mesh)
+    largest = FAST if search.graph.attrs.get("search_mode") == "recursive_programming" else LARGEST
+    assignment = Elimination([variable.size for variable in model.variables], model.factors, largest).solve()
+    chosen = {value: model.variables[v] for value, v in model.of.items()}
+    for value, variable in chosen.items():
+        if isinstance(value, Parameter) and value.layout is None:
+            number = variable.outputs[0][assignment.values[model.of[value]]]
+            value.layout = model.layout(value, int(number))
+    for node in search.graph.nodes:
+        if node.phase != "forward":
+            continue
+        if search.rules[node] is None:
+            search.structure([node])
+        elif node.in_layouts is None and cast(Op, node.op).operandwise:
+            search.take_operandwise(node, SOURCE)
+        elif node.in_layouts is None:
+            search.take(node, chosen[node].choices[assignment.values[model.of[node]]], SOURCE)
+    return Found(mesh, assignment)
