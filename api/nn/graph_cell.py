@@ -108,6 +108,8 @@ class _Plan:
                 self.places[node.name] = self.count
                 self.count += 1
         self.steps = tuple(steps)
+        if graph.outputs[0] not in self.places:
+            raise ApiRuntimeError(f"GraphCell: {loaded.file!r} gives {graph.outputs[0]!r}, which no node computes")
         self.result = self.places[graph.outputs[0]]
 
     def _check(self, loaded: LoadedGraph) -> None:
@@ -148,7 +150,7 @@ class _Plan:
             return TUPLE if node.operator == "MakeTuple" else ITEM, None, places
         try:
             function, count = self._function(node)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
             raise _unreadable(file, node, str(error)) from None
         return CALL, function, places[:count]
 

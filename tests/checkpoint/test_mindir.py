@@ -142,6 +142,8 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
      "'m.mindir' is no whole MindIR file: graph 'b' takes 2 inputs, not 3"),
     (lambda: nn.GraphCell(ms.load(written(model("Lstm")))), RuntimeError,
      "GraphCell: 'm.mindir' has operators that are not read: Lstm"),
+    (lambda: nn.GraphCell(ms.load(written(model().replace(b"out", b"our", 1)))), RuntimeError,
+     "GraphCell: 'm.mindir' gives 'out', which no node computes"),
     (lambda: nn.GraphCell("m.mindir"), TypeError, "GraphCell takes what load gives, not str"),
     (lambda: nn.GraphCell(ms.load(written(model())), {"net.b": Tensor(1.0)}), ValueError,
      "GraphCell: the graph has no parameter 'net.b'"),
