@@ -124,7 +124,9 @@ def test_rows_of_a_tensor_have_a_kind() -> None:
     scale.register("Tensor", "Tensor")(lambda s, grad: "tensor")
     scale.register("Tensor", "RowTensor")(lambda s, grad: "rows")
     assert scale(X, X) == "tensor"
-    assert scale(X, ms.RowTensor(X, X, (4, 2))) == "rows"
+    rows = ms.RowTensor(indices=X, values=X, shape=(4, 2))
+    assert scale(X, rows) == "rows"
+    assert (rows.dense_shape, rows.dtype) == ((4, 2), X.dtype)
 
 
 def said(call: object, capsys: pytest.CaptureFixture[str]) -> str:
