@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -49,8 +50,28 @@ def symbolic(folder: Path, construct: str, sizes: str = "size, 16", called: str 
     return found.read_text() if found.exists() else ""
 
 
+CONSTRUCT = "return ops.square(ops.concat((self.dense(x), x))[2:].reshape((-1, 8))).mean()"
+
+
+def graph_of(text: str, **sizes: int) -> list[str]:
+    """The lines of a symbolic graph with numbers in the place of expressions."""
+    parts = re.split(r"([(),:{}<>]+)", text.partition(":\n# operators")[2])
+    for place, part in enumerate(parts):
+        if re.search(r"\bs\d\b", part):
+            whole = re.sub(r"\d+", r"Fraction(\g<0>)", re.sub(r"\bs(\d)\b", lambda m: str(sizes[m[0]]), part))
+            parts[place] = re.match(" *", part)[0] + str(eval(whole))  # type: ignore[index]
+    return [line for line in "".join(parts).splitlines()[1:] if not line.startswith("#")]
+
+
+def executed(folder: Path) -> list[str]:
+    """The lines of what the rank executes."""
+    (execute,) = (folder / "out" / "rank_1").glob("*_execute_*.ir")
+    lines = execute.read_text().splitlines()
+    return [line for line in lines if not line.startswith(("#", "compile_id"))]
+
+
 def test_sizes_stand_as_expressions(tmp_path: Path, capsys: Any) -> None:
-    text = symbolic(tmp_path, "return ops.square(ops.concat((self.dense(x), x))[2:].reshape((-1, 8))).mean()")
+    text = symbolic(tmp_path, CONSTRUCT)
     assert text.startswith(
         "# What rank 1 executes, with the sizes that set_inputs leaves open as s1: for people to read, no file of "
         "mspc's.\n# s1: dimension 0 of input 'x', dimension 0 of input 'y'; declared: at least 1, a multiple of 4\n"
@@ -59,12 +80,9 @@ def test_sizes_stand_as_expressions(tmp_path: Path, capsys: Any) -> None:
     assert "%para1_x: <Tensor[Float32], (s1, 16)>" in text
     assert "(2*s1 - 2, 8)" in text
     assert " -> (<Tensor[Float32], (s1/2, 8)>)" in text
-    (execute,) = (tmp_path / "out" / "rank_1").glob("*_execute_*.ir")
-    lines = [line for line in execute.read_text().splitlines() if " = " in line]
-    for line in lines:  # the text of this call's size is what the expressions give
-        name = line.partition(" = ")[2].partition("(")[0]
-        assert f" = {name}(" in text
-    symbolic(tmp_path, "return self.dense(x)")  # the folder is still known for mspc's own
+    assert graph_of(text, s1=8) == executed(tmp_path)
+    symbolic(tmp_path, CONSTRUCT, called="(44, 16)")  # a size that was not looked at
+    assert graph_of(text, s1=44) == executed(tmp_path)
 
 
 def test_sizes_that_multiply(tmp_path: Path, capsys: Any) -> None:
