@@ -65,3 +65,11 @@ layer(3, 4, of_then=1)  # lacks mindspore.nn.Dense(of_then)
 perhaps = getattr(ms.ops, "operator_of_then", None)
 if perhaps is not None:
     perhaps(1)
+config = {
+    "mode": 0,
+    "max_device_memory": "58GB",  # ignored mindspore.set_context(max_device_memory)
+    "key_of_then": 1,  # lacks mindspore.set_context(key_of_then)
+}
+ms.set_context(**config)
+either = {"key_of_then": 1} if perhaps else {}
+ms.set_context(**either)
