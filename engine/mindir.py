@@ -118,7 +118,8 @@ class _Writer:
             return self._node(operator, operands, {}, node.type)
         if operator in ("MaxPool", "AvgPool") and fields["pad_mode"].lower() == "pad":
             operands = [self._padded(node, operands[0], fields)]
-            fields |= {"pad_mode": "valid", "pad": 0, "count_include_pad": False}
+            fields = {name: value for name, value in fields.items() if name not in ("pad", "count_include_pad")}
+            fields["pad_mode"] = "valid"
         words = [word for part in words_of(operator) for word in part] if operator in SIGNATURES else []
         self._check(node, fields, {*words, *ATTRIBUTES.get(operator, ())})
         if operator in AS_TUPLE:
@@ -140,8 +141,9 @@ class _Writer:
     def _check(self, node: Node, fields: dict[str, Any], written: set[str]) -> None:
         """Raise MspcError where a field that is not written has not the value that it then has."""
         for name, value in fields.items():
+            value = value or _SAID.get(name)  # no data_format is NCHW
             default = _SAID.get(name, getattr(type(node.op), name, None))
-            if name not in written and value != default and value:
+            if name not in written and value != default and (value or default):
                 raise node.error(f"export: {node.label} with {name}={value!r} cannot be written")
 
     def _input(self, operator: str, word: str, operands: Sequence[str], fields: dict[str, Any]) -> str:

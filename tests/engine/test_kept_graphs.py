@@ -65,6 +65,14 @@ def test_what_was_not_called_for_longest_goes_and_frees_its_memory(monkeypatch: 
     assert len(launcher().launched) == 4
 
 
+def test_graphs_that_look_alike_are_counted_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MSPC_KEPT_GRAPHS", "1")
+    kept = ms.jit(lambda x, unused: x + 1)
+    for unused in (1, 2, 3, 1, 2, 2):
+        kept(Tensor(np.ones(2, np.float32)), unused)
+    assert sum(launcher().steps().values()) == 6
+
+
 @pytest.mark.parametrize("given", ["0", "many", "-1", ""])
 def test_a_number_that_is_none(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MSPC_KEPT_GRAPHS", given)
