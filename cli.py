@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +18,8 @@ from typer.core import TyperGroup
 from mspc import __version__
 from mspc.commands import launch as launching
 from mspc.commands.ckpt import app as checkpoints
-from mspc.commands.completion import complete_graph, complete_input, complete_operator, complete_passes, complete_script
+from mspc.commands.completion import complete_graph, complete_operator, complete_passes, complete_script
+from mspc.commands.options import Device, Inputs, JsonFile, Judge, Quiet, Ranks, ScriptArguments, Verbose
 from mspc.commands.report.streams import complain, run_guarded
 from mspc.ir.diagnostics import MspcError
 
@@ -79,43 +79,6 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Ranks = Annotated[int | None, typer.Option("--ranks", "-n", min=1, metavar="N", help="Number of ranks.")]
-ScriptArguments = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="-- ARGS", show_default=False, help="The script's own arguments."),
-]
-Inputs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input", metavar="SPEC", help="An input of a named network: 'float32[16,32]', global shape.",
-        autocompletion=complete_input,
-    ),
-]
-
-
-class Device(StrEnum):
-    """Values of `--device`."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    GPU = "gpu"
-
-
-class Judge(StrEnum):
-    """Values of `--against`."""
-
-    TORCH = "torch"
-
-
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Say on stderr what each pass did, and how long it took.")
-]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Say nothing but errors and results: no table, warnings, progress.")
-]
-JsonFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as JSON; - is stdout.")]
-
 
 def _show_version(wanted: bool) -> None:
     if wanted:

@@ -93,7 +93,7 @@ def plans_for(
         if on_way is not None:
             on_way(way.name)
         try:
-            compiled = _compiled(launch, replace(base, **way.settings, **rates), free or way.free)
+            compiled = compiled_way(launch, replace(base, **rates), way, free)
             plans.append(_plan(way.name, compiled, machine))
         except MspcError as error:
             if way.name == SEARCH:
@@ -115,9 +115,11 @@ def cut_by_file(launch: Launch, file: Path) -> Launch:
     return replace(launch, context=context)
 
 
-def _compiled(launch: Launch, config: Config, free: bool) -> Compiled:
+def compiled_way(launch: Launch, config: Config, way: Way, free: bool = False) -> Compiled:
+    """A launch, cut in one way. free: without the strategies of the script, whatever the way. Raises MspcError."""
+    config = replace(config, **way.settings)
     call = trace_call(launch.target, describe_call(launch.args, []), config, launch.whole)
-    if free:
+    if free or way.free:
         for node in call.traced.graph.nodes:
             node.in_strategy = node.out_strategy = None
     return compile_traced(call)

@@ -13,7 +13,6 @@ Input:  nodes with `in_layouts` where the user gave strategies. Output: all node
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -65,8 +64,9 @@ class PropagateSharding(Pass):
         return True
 
 
-def _finish(search: Search, forward: list[Node]) -> Total:
-    """Place all that follows from the layouts of the forward graph, and say what the whole costs."""
+def _finish(search: Search, forward: list[Node], enough: float = 0.0) -> Total:
+    """Place all that follows from the layouts of the forward graph, and say what the whole costs. enough: bytes with
+    which no better way is looked for."""
     graph = search.graph
     store_parameters(search, forward)
     if release_constraints(graph):
@@ -74,7 +74,7 @@ def _finish(search: Search, forward: list[Node]) -> Total:
     search.wanted = wanted_by_updates(graph, search.rules, search.ranks)
     backward = BackwardLayouts(search)
     nodes = [node for node in graph.nodes if node.phase != "forward"]
-    backward.place(nodes)
+    backward.place(nodes, enough)
     total = backward.total(nodes)
     products = [node for node in forward if (rule := search.rules.get(node)) is not None and multiplies(rule, node)]
     work = sum(work_of(node, search.rules[node]) for node in products)
@@ -89,9 +89,9 @@ def _best_of_two(search: Search, forward: list[Node]) -> None:
     begin, sources = [state_of(value) for value in values], [_source_of(value) for value in values]
     alone = any(is_constraint(node) for node in graph.nodes)
     found = place_forward(search)
-    first = _finish(search, forward)
     foreseen = found.assignment.cost
-    graph.attrs |= {"search_cost": math.ceil(foreseen), "search_bound": int(found.assignment.bound)}
+    first = _finish(search, forward, foreseen * AS_FORESEEN + LEAST)
+    graph.attrs |= {"search_cost": round(foreseen), "search_bound": round(found.assignment.proven)}
     latency = int(graph.attrs.get("search_latency", 0))
     if alone or abs(first.nbytes - foreseen) <= (AS_FORESEEN - 1) * foreseen + LEAST:
         return
