@@ -11,6 +11,7 @@ _FROM: dict[str, tuple[str, ...]] = {
     "mspc.api.common.tensor": ("Tensor",),
     "mspc.api.common.parameter": ("Parameter", "ParameterTuple"),
     "mspc.api.common.row_tensor": ("RowTensor",),
+    "mspc.api.ops.sparse_tensor": ("COOTensor", "CSRTensor"),
     "mspc.api.common.jit_config": ("JitConfig",),
     "mspc.api.common.symbol": ("Symbol",),
     "mspc.api.common.seed": ("set_seed", "get_seed"),
@@ -40,7 +41,7 @@ _FROM: dict[str, tuple[str, ...]] = {
         "async_ckpt_thread_status", "load_checkpoint", "load_checkpoint_async", "load_param_into_net",
         "save_checkpoint",
     ),
-    "mspc.api.train.mindir": ("load",),
+    "mspc.api.train.mindir": ("export", "load"),
     "mspc.api.train.resume": ("resume_training",),
     "mspc.api.train.callback": (
         "Callback", "CheckpointConfig", "EarlyStopping", "History", "LambdaCallback", "LearningRateScheduler",

@@ -1,4 +1,4 @@
-"""MindSpore's `.mindir` files, read: one graph as messages of Protocol Buffers.
+"""MindSpore's `.mindir` files, read: graphs as messages of Protocol Buffers.
 
 The format, as MindSpore 2.10 has it (`mindspore.train.mind_ir_pb2`): a model has its graph in field 7, further graphs
 in 8, its primitives in 12. A graph has nodes (1), parameters (3), inputs (5) and outputs (6); a node its inputs (1),
@@ -11,19 +11,19 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mspc.checkpoint.mindir_graph import CALL, REFERENCE, MindirGraph, MindirNode
+from mspc.checkpoint.mindir_inlining import HasLoop, inlined
 from mspc.checkpoint.wire import BYTES, EIGHT, FOUR, Field, fields, integers, signed, text
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.whole import reason_of, shown_path
 from mspc.ir.types import DTYPES, DType
 
-REFERENCE = "REF::"
 _DTYPES = {
     1: "Float32", 2: "UInt8", 3: "Int8", 4: "UInt16", 5: "Int16", 6: "Int32", 7: "Int64", 9: "Bool", 10: "Float16",
     11: "Float64", 12: "UInt32", 13: "UInt64", 16: "BFloat16", 17: "Float64",
@@ -32,34 +32,11 @@ _INTEGERS, _BOOL, _STRING, _FLOAT, _DOUBLE, _TENSORS = (2, 3, 4, 5, 6, 7, 12, 13
 _SEQUENCES, _MONADS, _NONE = (20, 21), (23, 24), 25
 
 
-@dataclass(frozen=True)
-class MindirNode:
-    """A node: its name, its operator, the names of its inputs, and the operator's attributes."""
-
-    name: str
-    operator: str
-    inputs: tuple[str, ...]
-    attributes: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class MindirGraph:
-    """A graph. inputs, outputs: names. parameters: (the name that nodes know, the script's name, the value).
-    constants: values by name; what has no value is a mark of MindSpore's for the order of effects."""
-
-    inputs: tuple[str, ...]
-    parameters: tuple[tuple[str, str, np.ndarray], ...]
-    constants: dict[str, Any]
-    nodes: tuple[MindirNode, ...]
-    outputs: tuple[str, ...]
-
-
 def read_mindir(path: Path) -> MindirGraph:
     """The graph of a file.
 
     Raises:
-        MspcError: the file is missing, cannot be read, is damaged, or has what is not read: several graphs, values in
-            other files.
+        MspcError: the file is missing, cannot be read, is damaged, or has what is not read: loops, values in others.
     """
     try:
         check_regular(path)
@@ -72,24 +49,32 @@ def read_mindir(path: Path) -> MindirGraph:
         return _model(data)
     except (ValueError, IndexError, KeyError, struct.error) as error:
         raise MspcError(f"{shown_path(path)!r} is no whole MindIR file: {error}") from None
+    except HasLoop as error:
+        raise MspcError(
+            f"{shown_path(path)!r} has a loop over contents of tensors, which cannot be compiled: {error} calls itself",
+            ["export the network with a number of steps that is known, as of `for i in range(8)`"],
+        ) from None
 
 
 def _model(data: bytes) -> MindirGraph:
     parts = list(fields(data, 0, len(data)))
-    if any(part.number == 8 for part in parts):
-        raise ValueError("it has several graphs, as of branches and loops, which are not read")
     primitives = dict(_primitive(data, part) for part in parts if part.number == 12 and part.kind == BYTES)
-    graphs = [part for part in parts if part.number == 7 and part.kind == BYTES]
+    graphs = [_graph(data, part, primitives)[1] for part in parts if part.number == 7]
     if len(graphs) != 1:
         raise ValueError(f"it has {len(graphs)} graphs")
-    inside = list(fields(data, graphs[0].begin, graphs[0].end))
-    nodes = [_node(data, part, primitives) for part in inside if part.number == 1]
-    return MindirGraph(
-        tuple(_named(data, part) for part in inside if part.number == 5),
-        tuple(_parameter(data, part) for part in inside if part.number == 3),
+    return inlined(graphs[0], dict(_graph(data, part, primitives) for part in parts if part.number == 8))
+
+
+def _graph(data: bytes, part: Field, primitives: dict[str, Any]) -> tuple[str, MindirGraph]:
+    """(name, graph)"""
+    inside = _inside(data, part)
+    nodes = [_node(data, each, primitives) for each in inside if each.number == 1]
+    return next((text(data, each) for each in inside if each.number == 2), ""), MindirGraph(
+        tuple(_named(data, each) for each in inside if each.number == 5),
+        tuple(_parameter(data, each) for each in inside if each.number == 3),
         {node.name: node.attributes.get("value") for node in nodes if node.operator == "Constant"},
         tuple(node for node in nodes if node.operator != "Constant"),
-        tuple(_named(data, part) for part in inside if part.number == 6),
+        tuple(_named(data, each) for each in inside if each.number == 6),
     )
 
 
@@ -121,9 +106,11 @@ def _node(data: bytes, part: Field, primitives: dict[str, tuple[str, dict[str, A
     inside = _inside(data, part)
     operator = next((text(data, field) for field in inside if field.number == 4), "")
     found = {} if operator.startswith(REFERENCE) else dict(_attribute(data, f) for f in inside if f.number == 5)
-    if operator.startswith(REFERENCE):
-        operator, found = primitives[operator.removeprefix(REFERENCE)]
     inputs = tuple(text(data, field) for field in inside if field.number == 1)
+    if operator.startswith(REFERENCE):
+        named = operator.removeprefix(REFERENCE)
+        operator, found = primitives.get(named, (CALL, {}))
+        inputs = (named, *inputs) if named not in primitives else inputs
     return MindirNode(_text(data, inside, 2), operator, inputs, found)
 
 

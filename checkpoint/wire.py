@@ -6,6 +6,7 @@ variable-length integer: 0 an integer of that sort, 1 eight bytes, 2 a length an
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -122,3 +123,8 @@ def put_bytes(number: int, data: bytes) -> bytes:
 def put_text(number: int, value: str) -> bytes:
     """A field with text."""
     return put_bytes(number, value.encode())
+
+
+def put_float(number: int, value: float) -> bytes:
+    """A field with a number of four bytes."""
+    return put_varint(number << 3 | FOUR) + struct.pack("<f", value)

@@ -21,10 +21,11 @@ from mspc.compiler.driver import Compiled
 from mspc.engine.capture import Launch, NamedTarget, build, capture, parse_target
 from mspc.engine.dumps import StageFiles, is_execute, numbered, program
 from mspc.engine.first_values import FirstValue, first_values
-from mspc.engine.output import OutputFolder
+from mspc.engine.output import SYMBOLIC, OutputFolder
 from mspc.engine.plans import cut_by_file
 from mspc.engine.programs import ObservedSession, Programs, compile_for
 from mspc.engine.strategy_files import StrategyFiles
+from mspc.engine.symbolic import symbolic_graph
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.tensors import StoredTensor, write_tensors
 from mspc.runtime.program import PROGRAM, WEIGHTS, Settings
@@ -83,6 +84,11 @@ def compile_target(target: str, options: CompileOptions) -> None:
         stored = [v for v in values if options.weights or v.description is None]
         tensors = [StoredTensor(value.name, value.type, value.make) for value in stored]
         output.write_by(WEIGHTS, lambda file: write_tensors(file, tensors))
+        if level > 0:
+            progress.show("looking for one graph of all sizes")
+            symbolic = symbolic_graph(launch, first.compiled, wanted[0])
+            if symbolic:
+                output.write(SYMBOLIC, symbolic)
         output.commit()
         StrategyFiles().write(first.compiled, launch.context, trains=True)
     if not loudness.quiet:

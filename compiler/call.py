@@ -57,8 +57,13 @@ def _argument(arg: Any, tensors: list[Tensor]) -> Any:
     if isinstance(arg, np.ndarray | np.generic):
         return _argument(Tensor(arg), tensors)
     if isinstance(arg, tuple | list):
-        return tuple(_argument(item, tensors) for item in arg)
+        return like(arg, [_argument(item, tensors) for item in arg])
     return Fixed(arg)
+
+
+def like(tensors: Any, items: list[Any]) -> tuple[Any, ...]:
+    """A tuple of these items; a sparse tensor of them where `tensors` is one."""
+    return type(tensors)(*items) if getattr(tensors, "is_sparse", False) else tuple(items)
 
 
 def call_tensors(call: Any) -> Iterator[TensorType | Placed]:
@@ -127,5 +132,5 @@ def _in_graph(arg: Any, fed: Iterator[Fed]) -> Any:
     if isinstance(arg, TensorType | Placed):
         return next(fed).graph_type
     if isinstance(arg, tuple):
-        return tuple(_in_graph(item, fed) for item in arg)
+        return like(arg, [_in_graph(item, fed) for item in arg])
     return arg.value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from functools import cache
 
 from mspc.doctor.public import Instance, PublicModule, names_in, places_of
 from mspc.doctor.replacements import REASONS, REPLACEMENTS
@@ -13,6 +14,7 @@ ALIKE = 0.8
 _OF_OPERATORS = {name.partition(".")[2]: value for name, value in REPLACEMENTS.items() if name.startswith("ops.")}
 
 
+@cache
 def instead_of(base: PublicModule | Instance | None, name: str, full: str) -> str:
     """A known replacement or reason, else where the name stands, else names that are like it; "" without any.
 

@@ -237,6 +237,13 @@ class Evaluation:
     def _result(self, file: SourceFile, scope: Scope, call: ast.Call) -> Value:
         if isinstance(call.func, ast.Name) and call.func.id == "super" and scope.owner("super") is None:
             return self._super(file, scope)
+        imported = imported_by(call)
+        if imported is not None:
+            return self.module(file, imported.value, 0)
+        match call:
+            case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value=str() as name), *default]):
+                found = self.attribute(self.value(file, scope, owner), name)
+                return None if found is MISSING and default else found
         callee = self.value(file, scope, call.func)
         if isinstance(callee, OwnClass):
             return OwnInstance(callee)
@@ -253,6 +260,17 @@ class Evaluation:
         if not isinstance(scope.node, ast.ClassDef) or scope.outer is None or len(scope.node.bases) != 1:
             return None
         return _object_of(self.value(file, scope.outer, scope.node.bases[0]))
+
+
+def imported_by(call: ast.Call) -> ast.Constant | None:
+    """The name of the module that a call of `importlib.import_module` brings, where the text says it."""
+    match call:
+        case ast.Call(
+            func=ast.Name(id="import_module") | ast.Attribute(value=ast.Name(id="importlib"), attr="import_module"),
+            args=[ast.Constant(value=str(name)) as named],
+        ) if not name.startswith("."):
+            return named
+    return None
 
 
 def _object_of(cls: Value) -> Value:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mspc.doctor.advice import instead_of
 from mspc.doctor.arguments import misfits
-from mspc.doctor.evaluation import Evaluation, OwnInstance
+from mspc.doctor.evaluation import Evaluation, OwnInstance, imported_by
 from mspc.doctor.findings import LACKS, NOTE, Finding
 from mspc.doctor.program import Program, SourceFile
 from mspc.doctor.public import MISSING, Instance, Public, PublicModule, module_exists
@@ -178,6 +178,11 @@ class _Examiner:
         match node:
             case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value=str() as name) as place]):
                 self._member(owner, name, place, scope, guarded)
+            case _ if (named := imported_by(node)) is not None:
+                if self.evaluation.value(self.file, scope, node) is MISSING:
+                    first, _, path = str(named.value).partition(".")
+                    instead = instead_of(PublicModule(first, ""), path, str(named.value))
+                    self._add(LACKS, str(named.value), named, instead, guarded)
             case _:
                 self._arguments(node, scope, guarded)
 
@@ -185,6 +190,7 @@ class _Examiner:
         callee = self.evaluation.value(self.file, scope, node.func)
         if not isinstance(callee, Public):
             return
+        node = _with_spread(node, scope)
         parts = [*node.args, *(word.value for word in node.keywords)]
         parts += [each for part in parts if isinstance(part, ast.Dict) for each in part.values]
         values: dict[ast.AST, Any] = {part: self.evaluation.value(self.file, scope, part) for part in parts}
@@ -202,6 +208,24 @@ def _end_of(node: ast.Attribute) -> ast.AST:
     """Where the attribute's own name stands."""
     line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
     return ast.Name(node.attr, ast.Load(), lineno=line, col_offset=end - len(node.attr.encode()))
+
+
+def _with_spread(call: ast.Call, scope: Scope) -> ast.Call:
+    """The call with the entries of a dict in the place of `**name`, where the text of the file has it."""
+    keywords: list[ast.keyword] = []
+    for word in call.keywords:
+        value: ast.AST | None = word.value
+        if word.arg is None and isinstance(value, ast.Name):
+            owner = scope.owner(value.id)
+            bindings = owner.bindings[value.id] if owner is not None else []
+            value = bindings[0].node if len(bindings) == 1 and bindings[0].kind == "value" else None
+        if word.arg is not None or not isinstance(value, ast.Dict):
+            keywords.append(word)
+            continue
+        for key, entry in zip(value.keys, value.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                keywords.append(ast.copy_location(ast.keyword(key.value, entry), key))
+    return ast.copy_location(ast.Call(call.func, call.args, keywords), call)
 
 
 def _defaults(arguments: ast.arguments) -> list[ast.AST]:

@@ -36,9 +36,6 @@ REPLACEMENTS: dict[str, str] = {
 
 REASONS: dict[str, str] = {
     "hal": "there are no streams or events to hold: steps run as their graph says; see mindspore.runtime",
-    "mindrecord.CsvToMR": "read the file, and hand its rows to mindrecord.FileWriter",
-    "mindrecord.TFRecordToMR": "read the file, and hand its rows to mindrecord.FileWriter",
-    "mindrecord.set_enc_key": "files of records are not encrypted",
     "multiprocessing": "Python's own multiprocessing serves",
     "nn.probability": "there are no distributions; draw with ops.normal, ops.uniform and their like",
     "nn.thor": "second-order optimizers are not there; nn.Lamb and nn.AdamWeightDecay are",
@@ -58,11 +55,7 @@ REASONS: dict[str, str] = {
     "offline_debug": "`mspc compile --save-graphs` writes every graph as text, and `mspc verify` compares values",
     "train.OnRequestExit": "a run that is interrupted ends; ModelCheckpoint and resume_training go on with it",
     "train.TrainFaultTolerance": "faults end all ranks at once; `mspc launch` starts them again",
-    "COOTensor": "tensors are dense",
-    "CSRTensor": "tensors are dense",
-    "RowTensor": "tensors are dense",
-    "SparseTensor": "tensors are dense",
-    "export": "networks are written as text (`mspc compile`) and weights as checkpoints",
+    "SparseTensor": "COOTensor is its name today",
     "set_ps_context": "there is no parameter server; gradients are summed by collectives",
     "context.set_ps_context": "there is no parameter server; gradients are summed by collectives",
     "run_check": "`mspc verify` checks a script on this machine",

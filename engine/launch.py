@@ -9,14 +9,13 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 from types import TracebackType
 from typing import Any, ClassVar
 
 import numpy as np
 
-from mspc.analysis.aliasing import updated_parameters
 from mspc.api import context
-from mspc.api.common.initial_values import InitialValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.context import FrozenContext
 from mspc.api.runtime import asked_device
@@ -26,23 +25,22 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
 from mspc.compiler.frontend.trace import Traced
 from mspc.engine.job import Job, explain, join_job
+from mspc.engine.launched import Launched
 from mspc.engine.occasions import ALIKE, EVERYONE, described, different_calls, name_of, occasion
 from mspc.engine.own_collectives import run_collective
 from mspc.engine.parameter_store import ParameterStore
 from mspc.engine.ranks.environment import mpi_size
 from mspc.engine.step_counts import StepCounts
 from mspc.engine.strategy_files import StrategyFiles
-from mspc.engine.variants import Variants
+from mspc.engine.variants import VARIABLE, Variants, graphs_to_keep
 from mspc.engine.whole_outputs import check_all_have, ranks_that, whole_outputs
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph
-from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.types import Type
 from mspc.ops.collective.base import Collective
 from mspc.runtime.choose import EACH_ITS_OWN, Asked, Wishes
 from mspc.runtime.comm.agreement import agree, agree_on_collectives, stop_together
 from mspc.runtime.faults.stalled import GRAPHS
-from mspc.runtime.slices import cut_parameter, slices_of
 
 Array = Any
 OWN_GRAPHS = GRAPHS * 2**20 - 1
@@ -56,37 +54,6 @@ class RanksWanted(BaseException):
     def __init__(self, ranks: int) -> None:
         super().__init__(ranks)
         self.ranks = ranks
-
-
-class Launched:
-    """One compiled target on this rank: its executor and how its arguments arrive."""
-
-    def __init__(
-        self, number: int, compiled: Compiled, job: Job, parameters: dict[str, Any], store: ParameterStore,
-        tf32: bool = False,
-    ) -> None:  # fmt: skip
-        self.number = number
-        self.compiled = compiled
-        self.job = job
-        graph = compiled.rank_graph(job.rank)
-        values: dict[str, Array] = {}
-        self.borrowed: list[Any] = []
-        for parameter in graph.parameters:
-            if parameter.kind == "constant":
-                values[parameter.name] = _constant(compiled.traced.constants[parameter.name], parameter, job.rank)
-            elif parameter.kind == "parameter":
-                values[parameter.name] = store.attach(parameters[parameter.name], parameter, self)
-        self.executor = job.hardware.executor(graph, job.comm, values, job.cursor, number, tf32)
-        self.mutated = {p.name for ps in updated_parameters(graph).values() for p in ps}
-
-    def run(self, arrays: Sequence[Array], origins: Sequence[Any]) -> list[Array]:
-        """One step on this rank's arrays; an array whose origin is the last step's has not changed since."""
-        executor = self.executor
-        fed = [_fit(p, a, self.job.rank) for p, a in zip(executor.inputs, arrays, strict=True)]
-        self.job.step(self.number, executor.step + 1)
-        results = self.job.run(executor, fed, origins)
-        self.job.step_done()
-        return results
 
 
 class Launcher:
@@ -107,10 +74,11 @@ class Launcher:
         self.store = ParameterStore(job)
         self.launched: dict[int, Launched] = {}
         self.on_first_compile: Callable[[], None] = _nothing
-        self._known = Variants()
+        self._known = Variants(graphs_to_keep(), by_use=job.size == 1)
         self._last: dict[int, Launched] = {}
         """What `launch_whole` has run last of a target, by its id."""
-        self._kept: list[Any] = []
+        self._graphs = {False: count(), True: count()}
+        """Numbers of further graphs, of those too that meet no other rank."""
         self._said: set[str] = set()
         self._counts = StepCounts({})
         self._strategy_files = StrategyFiles(job.rank, self.has_own_process)
@@ -190,8 +158,9 @@ class Launcher:
         if found is None:
             found, cells = self._compile(target, call, frozen)
             # As in MindSpore, a step that was set to train goes on so after its network has been evaluated.
-            self._known.add(key, found, () if getattr(target, "training", False) else cells)
-            self._kept.append((target, args))  # an id must not be used again while it is part of a key
+            cells = () if getattr(target, "training", False) else cells
+            self._known.add(key, found, cells, (target, args), self._stays(found))
+            self._drop_surplus(target)
         arrays = [tensor.value for tensor in tensors]
         with self.job.outside_user_code():
             self.store.prepare(found)
@@ -241,7 +210,7 @@ class Launcher:
         self.store.from_rank_0 = frozen.parameter_broadcast and compiled.config.mode not in EACH_ITS_OWN
         number = self._number(alone)
         launched = self.launched[number] = Launched(number, compiled, self.job, traced.parameters, self.store, tf32)
-        self._counts.begin(launched.executor)
+        self._counts.begin(launched.executor, (id(target), compiled.compile_id))
         self._strategy_files.write(compiled, frozen, bool(launched.mutated))
         if self.job.watch is not None:
             self.job.watch.describe = self.describe
@@ -256,8 +225,33 @@ class Launcher:
 
     def _number(self, alone: bool) -> int:
         """The next graph's number, which all that meet in it share; of one that meets no other it is this rank's."""
-        count = sum((number >= OWN_GRAPHS) == alone for number in self.launched)
-        return count if not alone else OWN_GRAPHS + GRAPHS * count
+        place = next(self._graphs[alone])
+        return place if not alone else OWN_GRAPHS + GRAPHS * place
+
+    def _drop_surplus(self, target: Any) -> None:
+        """Give up a graph of the target where there are more than are kept."""
+        found = self._known.surplus(id(target))
+        if found is None:
+            return
+        key, launched = found
+        name = name_of(target)
+        say_once(
+            f"graphs of {name}",
+            f"{name} was called with more than {self._known.most} kinds of arguments ({VARIABLE}): its graph for "
+            f"{described(key[1])} is given up, as others will be, and compiled again for the next such call",
+        )
+        with self.job.outside_user_code():
+            self.job.hardware.release(launched.executor)
+        self._counts.end(launched.executor, (key[0], launched.compiled.compile_id))
+        self.store.detach(launched)
+        del self.launched[launched.number]
+
+    def _stays(self, launched: Launched) -> bool:
+        """Whether a graph is kept in any case: where ranks meet in it, and each may have called others before or its
+        GPU knows the memory of theirs."""
+        if self.job.size == 1 or launched.number >= OWN_GRAPHS:
+            return False
+        return launched.compiled.config.mode in EACH_ITS_OWN or self.job.hardware.device is not None
 
     def _settled(
         self, target: Any, call: Call, error: MspcError | None, built: tuple[Compiled, Traced] | None
@@ -382,18 +376,3 @@ def default_launcher() -> Launcher:
 
 
 def _nothing() -> None: ...
-
-
-def _constant(full: Any, parameter: GraphParameter, rank: int) -> Array:
-    """This rank's slice of a constant of the script; of one that an initializer makes nothing else is made."""
-    if isinstance(full, InitialValue):
-        return full.fill(slices_of(parameter, rank))
-    return cut_parameter(parameter, np.asarray(full), rank, "constant")
-
-
-def _fit(parameter: GraphParameter, array: Array, rank: int) -> Array:
-    """What the graph takes of what the script feeds: the array itself, or this rank's slice of a whole
-    one."""
-    if array.shape == parameter.shape:
-        return array
-    return cut_parameter(parameter, array, rank, "argument")

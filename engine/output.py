@@ -22,7 +22,9 @@ from mspc.ir.files.whole import reason_of, shown_path
 from mspc.ir.types import DTYPES
 from mspc.runtime.program import PROGRAM, WEIGHTS
 
-OWN = re.compile(rf"rank_\d+|{re.escape(PROGRAM)}|{re.escape(WEIGHTS)}")
+SYMBOLIC = "symbolic_graph.txt"
+"""The file of `engine.symbolic`."""
+OWN = re.compile(rf"rank_\d+|{re.escape(PROGRAM)}|{re.escape(WEIGHTS)}|{re.escape(SYMBOLIC)}")
 OWN_IN_RANK = re.compile(r".*_\d{4,}\.(ir|dot)")
 DUMP = re.compile(rf".*_({'|'.join(DTYPES)})_\d+_rank\d+\.npy", re.IGNORECASE)
 """What the operator TensorDump of a compiled program leaves in its folder, in folders of any name."""

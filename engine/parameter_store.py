@@ -23,7 +23,6 @@ class _Slice:
 
     graph_parameter: GraphParameter
     array: Array
-    owner: Any
     version: int = 0
 
 
@@ -57,7 +56,7 @@ class ParameterStore:
         kept = self._kept.get(id(parameter))
         if kept is None:
             array = self._job.hardware.memory.place(self._first(parameter, graph_parameter))
-            kept = _Kept(parameter, [_Slice(graph_parameter, array, owner)])
+            kept = _Kept(parameter, [_Slice(graph_parameter, array)])
             self._kept[id(parameter)] = kept
             self._uses(owner, kept, 0)
             parameter.released(self)
@@ -68,7 +67,7 @@ class ParameterStore:
                 return known.array
         full = self.read(parameter)
         array = self._place(graph_parameter, full)
-        kept.slices.append(_Slice(graph_parameter, array, owner, kept.version))
+        kept.slices.append(_Slice(graph_parameter, array, kept.version))
         self._several.clear()
         self._uses(owner, kept, len(kept.slices) - 1)
         return array
@@ -101,6 +100,11 @@ class ParameterStore:
 
     def _uses(self, owner: Any, kept: _Kept, index: int) -> None:
         self._borrowed.setdefault(owner.number, []).append((kept, index))
+
+    def detach(self, launched: Any) -> None:
+        """The launched graph is no longer kept; the values of its parameters are."""
+        self._borrowed.pop(launched.number, None)
+        self._several.pop(launched.number, None)
 
     def prepare(self, launched: Any) -> None:
         """Bring the launched graph's slices up to date; they are, unless another graph places a

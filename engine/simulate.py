@@ -68,9 +68,11 @@ class SimulatedLauncher(Launcher):
     def __init__(self, job: Job, ranks_given: bool, script_folder: str, shared: SharedCompiles) -> None:
         super().__init__(job, ranks_given, script_folder)
         self._shared = shared
+        self._compiles = 0
 
     def compiled(self, call: TracedCall) -> Compiled:
-        key = (len(self.launched), call.config, call.text)
+        self._compiles += 1
+        key = (self._compiles, call.config, call.text)
         known = self._shared.compiled.get(key)
         if known is None:
             known = self._shared.compiled[key] = super().compiled(call)

@@ -17,22 +17,41 @@ class StepCounts:
         self._earlier = dict(earlier)
         self._names: dict[int, str] = {}
         self._known: list[Any] = []
+        self._ended: dict[Any, list[str]] = {}
+        """Names of graphs that are no longer kept, by what tells such graphs apart from others."""
 
-    def begin(self, executor: Any) -> None:
-        """Have a graph that runs for the first time go on where it was."""
+    def begin(self, executor: Any, identity: Any = None) -> None:
+        """Have a graph that runs for the first time go on where it was, or where that of the same `identity` ended."""
+        if self._ended.get(identity):
+            self._note(executor, self._ended[identity].pop(0))
         name = self._name(executor)
         steps = self._earlier.get(name, 0)
         if steps:
             executor.go_on(steps - executor.step)
 
+    def end(self, executor: Any, identity: Any) -> None:
+        """A graph is no longer kept."""
+        name = self._name(executor)
+        self._earlier[name] = executor.step + executor.earlier_steps
+        self._ended.setdefault(identity, []).append(name)
+        del self._names[id(executor)]
+        self._known.remove(executor)
+
     def steps(self, executors: Sequence[Any]) -> dict[str, int]:
         """The steps of every graph, by name."""
-        return {self._name(e): e.step + e.earlier_steps for e in executors}
+        ended = {name: self._earlier[name] for name in self._ended_names()}
+        return ended | {self._name(e): e.step + e.earlier_steps for e in executors}
 
     def _name(self, executor: Any) -> str:
         if id(executor) not in self._names:
             kind = "train" if executor.trains else "evaluate"
-            number = sum(name.startswith(kind) for name in self._names.values())
-            self._names[id(executor)] = f"{kind}.{number}"
-            self._known.append(executor)  # an id must not be used again
+            taken = [*self._names.values(), *self._ended_names()]
+            self._note(executor, f"{kind}.{sum(name.startswith(kind) for name in taken)}")
         return self._names[id(executor)]
+
+    def _note(self, executor: Any, name: str) -> None:
+        self._names[id(executor)] = name
+        self._known.append(executor)  # an id must not be used again
+
+    def _ended_names(self) -> list[str]:
+        return [name for names in self._ended.values() for name in names]

@@ -1,18 +1,40 @@
-"""Graphs of one call: what cells compute depends on whether they train, so each setting has a graph of its own."""
+"""The compiled graphs of a call, one for each setting of its cells, of which so many are kept of a target."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 from mspc.api.nn.cell import Cell
+from mspc.ir.diagnostics import MspcError
+
+VARIABLE = "MSPC_KEPT_GRAPHS"
+"""The environment's name of how many graphs are kept of a cell or a function."""
+KEPT = 64
+
+
+def graphs_to_keep() -> int:
+    """How many graphs are kept of a target. Raises MspcError where the environment says no number from 1."""
+    given = os.environ.get(VARIABLE, str(KEPT))
+    if not given.isdecimal() or not int(given):
+        raise MspcError(f"{VARIABLE} must be an integer from 1, not {given!r}")
+    return int(given)
 
 
 class _Variant:
-    """A graph that holds while its cells train or do not, as they did when it was read."""
+    """A graph that holds while its cells train or do not, as they did when it was read.
 
-    def __init__(self, launched: Any, cells: Sequence[Cell]) -> None:
+    called: what its key names by id, which must not be used again. stays: whether it is kept in any case. used: when it
+    was called last.
+    """
+
+    def __init__(self, launched: Any, cells: Sequence[Cell], called: Any, stays: bool, used: int) -> None:
         self.launched = launched
+        self.called = called
+        self.stays = stays
+        self.used = used
         self._cells = cells
         self._training = [cell.training for cell in cells]
 
@@ -22,18 +44,44 @@ class _Variant:
 
 
 class Variants:
-    """The compiled graphs of a script's calls, by what is called and how."""
+    """The compiled graphs of a script's calls, by what is called and how: keys are tuples that begin with the id of the
+    target, and its arguments.
 
-    def __init__(self) -> None:
+    most: how many graphs are kept of a target, see `surplus`. by_use: the graph goes first that was not called for
+    longest. It is the oldest else: that is the same one on all ranks, which compile together but need not call alike.
+    """
+
+    def __init__(self, most: int, by_use: bool) -> None:
+        self.most = most
+        self.by_use = by_use
         self._known: dict[Any, list[_Variant]] = {}
+        self._clock = count()
 
     def find(self, key: Any) -> Any:
         """The graph of a call as its cells stand now, None where it is still to be compiled."""
-        return next((variant.launched for variant in self._known.get(key, ()) if variant.holds()), None)
+        for variant in self._known.get(key, ()):
+            if variant.holds():
+                if self.by_use:
+                    variant.used = next(self._clock)
+                return variant.launched
+        return None
 
-    def add(self, key: Any, launched: Any, cells: Sequence[Cell]) -> None:
+    def add(self, key: Any, launched: Any, cells: Sequence[Cell], called: Any, stays: bool) -> None:
         """Keep a graph; `cells` are those whose `construct` stands in it."""
-        self._known.setdefault(key, []).append(_Variant(launched, cells))
+        self._known.setdefault(key, []).append(_Variant(launched, cells, called, stays, next(self._clock)))
+
+    def surplus(self, target: int) -> tuple[Any, Any] | None:
+        """(key, graph) of the graph of a target, given by its id, that goes as there are more than are kept; it is no
+        longer known. None where there are not."""
+        own = [(key, variant) for key in self._known if key[0] == target for variant in self._known[key]]
+        found = [(key, variant) for key, variant in own if not variant.stays]
+        if len(found) <= self.most:
+            return None
+        key, oldest = min(found, key=lambda entry: entry[1].used)
+        self._known[key].remove(oldest)
+        if not self._known[key]:
+            del self._known[key]
+        return key, oldest.launched
 
     def keys(self) -> list[Any]:
         """The calls that there are graphs of."""

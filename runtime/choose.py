@@ -335,3 +335,9 @@ class Hardware:
             # A rank that still compiles kernels is not to be taken for one that is missing from the first step.
             host.barrier(tuple(range(host.size)))
         return executor
+
+    def release(self, executor: Any) -> None:
+        """Wait for the steps of an executor that is used no more, and forget it."""
+        self.memory.finish()
+        if isinstance(self.memory, GpuMemory):
+            self.memory.executors.remove(executor)

@@ -8,11 +8,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RowTensor:
-    """values[i] is row indices[i] of a tensor of shape dense_shape; all other rows are zeros."""
+    """values[i] is row indices[i] of a tensor of this shape; all other rows are zeros."""
 
     indices: Any
     values: Any
-    dense_shape: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def dense_shape(self) -> tuple[int, ...]:
+        return self.shape
 
     @property
     def dtype(self) -> Any:

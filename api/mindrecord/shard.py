@@ -60,6 +60,8 @@ class Shard:
                 rows = index.execute(f"SELECT ROW_ID, {_PLACES} FROM INDEXES ORDER BY ROW_ID").fetchall()
         except sqlite3.Error as error:
             raise MspcError(f"{str(path)!r} is no whole index of records: {error}") from None
+        except UnicodeDecodeError:  # of a message of SQLite's that shows what stands in the file
+            raise MspcError(f"{str(path)!r} is no whole index of records: its tables have no names") from None
         try:
             found = np.array(rows, np.int64).reshape(-1, 7)
         except (ValueError, TypeError, OverflowError):

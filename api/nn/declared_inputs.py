@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mspc.api.common.symbol import Symbol
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.ir.types import TensorType
 
 
 def declared(construct: Callable[..., Any], inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
@@ -19,21 +21,80 @@ def declared(construct: Callable[..., Any], inputs: Sequence[Any], named: Mappin
         raise ApiTypeError(f"Cell.set_inputs: construct(): {error}") from None
 
 
+@dataclass(frozen=True)
+class Dimension:
+    """A dimension of which a call may have any size that `rule`, a Symbol or None, allows.
+
+    place: where the tensor stands among the arguments of the call, an index for every tuple around it. name: of the
+    input. index: of the dimension. size: that of the call at hand.
+    """
+
+    place: tuple[int, ...]
+    name: str
+    index: int
+    rule: Symbol | None
+    size: int
+
+    @property
+    def label(self) -> str:
+        return f"dimension {self.index} of input {self.name!r}"
+
+    @property
+    def said(self) -> str:
+        """The sizes that it may have, in words."""
+        rule = self.rule
+        if rule is None:
+            return "any size"
+        words = [f"at least {rule.min}"] if rule.max <= rule.min else [f"from {rule.min} to {rule.max}"]
+        words += [_multiple(rule)] if rule.divisor > 1 else []
+        return ", ".join(words) if words != ["at least 1"] else "any size"
+
+    def allows(self, size: int) -> bool:
+        """Whether the dimension may have a size, whatever others have."""
+        return not _reason(self.rule, size, {})
+
+
 def check(name: str, construct: Callable[..., Any], said: Mapping[str, Any], args: Sequence[Any]) -> None:
     """Nothing where the tensors of a call to the cell `name` are as declared. Raises TypeError for an element type,
     ValueError for a shape that is not."""
-    given = inspect.signature(construct).bind_partial(*args).arguments
     sizes: dict[int, int] = {}
-    for input_name, wanted in said.items():
-        found = given.get(input_name)
-        several = isinstance(wanted, tuple) and isinstance(found, tuple)
-        for place, (one, other) in enumerate(zip(wanted, found, strict=False) if several else [(wanted, found)]):
-            if isinstance(one, Tensor) and isinstance(other, Tensor):
-                label = f"{input_name}[{place}]" if several else input_name
-                _check_one(f"{name}: input {label!r}", one, other, sizes)
+    for label, _, wanted, found in _pairs(construct, said, args):
+        _check_one(f"{name}: input {label!r}", wanted, found, sizes)
 
 
-def _check_one(what: str, wanted: Tensor, found: Tensor, sizes: dict[int, int]) -> None:
+def open_dimensions(cell: Any, args: Sequence[Any]) -> list[Dimension]:
+    """The dimensions of a call's tensors that were declared to a cell without a size; none of what is no cell."""
+    said = getattr(cell, "_declared_inputs", {})
+    return [
+        Dimension(place, label, index, rule if isinstance(rule, Symbol) else None, found.shape[index])
+        for label, place, wanted, found in (_pairs(cell.construct, said, args) if said else ())
+        for index, rule in enumerate(wanted.declared or ())
+        if isinstance(rule, Symbol) or rule in (None, -1)
+    ]
+
+
+def _pairs(
+    construct: Callable[..., Any], said: Mapping[str, Any], args: Sequence[Any]
+) -> Iterator[tuple[str, tuple[int, ...], Tensor, Any]]:
+    """(name, place among the arguments, the tensor that declares it, the tensor) of those that are both."""
+    signature = inspect.signature(construct)
+    given = signature.bind_partial(*args).arguments
+    for index, (input_name, parameter) in enumerate(signature.parameters.items()):
+        wanted, found = said.get(input_name), given.get(input_name)
+        if isinstance(wanted, Tensor) and _is_tensor(found):
+            yield input_name, (index,), wanted, found
+        elif isinstance(wanted, tuple) and isinstance(found, tuple):
+            own_arguments = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+            for i, (one, other) in enumerate(zip(wanted, found, strict=False)):
+                if isinstance(one, Tensor) and _is_tensor(other):
+                    yield f"{input_name}[{i}]", (index + i,) if own_arguments else (index, i), one, other
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor | TensorType)
+
+
+def _check_one(what: str, wanted: Tensor, found: Any, sizes: dict[int, int]) -> None:
     if wanted.dtype != found.dtype:
         raise ApiTypeError(f"{what} has element type {found.dtype}, but set_inputs declared {wanted.dtype}")
     allowed = wanted.shape if wanted.declared is None else wanted.declared
@@ -58,10 +119,14 @@ def _reason(rule: Any, size: int, sizes: dict[int, int]) -> str:
     if size < least or (most is not None and size > most):
         return f"from {least} to {most}" if most is not None else f"at least {least}"
     if size % rule.divisor != rule.remainder:
-        return f"a multiple of {rule.divisor}" + f" and {rule.remainder} more" * bool(rule.remainder)
+        return _multiple(rule)
     if rule.unique and sizes.setdefault(id(rule), size) != size:
         return f"{sizes[id(rule)]}, as where the same symbol stands elsewhere"
     return ""
+
+
+def _multiple(rule: Symbol) -> str:
+    return f"a multiple of {rule.divisor}" + f" and {rule.remainder} more" * bool(rule.remainder)
 
 
 def _shown(allowed: Sequence[Any]) -> str:

@@ -12,18 +12,19 @@ from mspc.api.common.parameter import Parameter, ParameterTuple
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
-from mspc.api.nn.mindir_operators import (
+from mspc.api.train.mindir import LoadedGraph
+from mspc.checkpoint.mindir_graph import SELECT, MindirNode
+from mspc.checkpoint.mindir_operators import (
     ATTRIBUTES,
-    FIELDS,
     ORDER,
     OTHER_NAMES,
     SAME,
+    SIGNATURES,
     dtype_of_code,
     field_value,
     fields_of_attributes,
+    words_of,
 )
-from mspc.api.train.mindir import LoadedGraph
-from mspc.checkpoint.mindir_file import MindirNode
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.nearest import did_you_mean
 
@@ -107,12 +108,15 @@ class _Plan:
                 self.places[node.name] = self.count
                 self.count += 1
         self.steps = tuple(steps)
+        if graph.outputs[0] not in self.places:
+            raise ApiRuntimeError(f"GraphCell: {loaded.file!r} gives {graph.outputs[0]!r}, which no node computes")
         self.result = self.places[graph.outputs[0]]
 
     def _check(self, loaded: LoadedGraph) -> None:
         names = {node.operator for node in loaded.graph.nodes}
-        known = SAME | FIELDS.keys() | ATTRIBUTES.keys() | OTHER_NAMES.keys() | set(ORDER)
-        lacking = sorted(names - known - {"MakeTuple", "TupleGetItem", "UpdateState", "MatMulExt", "SumExt", "MeanExt"})
+        known = SAME | SIGNATURES.keys() | ATTRIBUTES.keys() | OTHER_NAMES.keys() | set(ORDER)
+        others = {"MakeTuple", "TupleGetItem", "UpdateState", "SumExt", "MeanExt", *_FUNCTIONS}
+        lacking = sorted(names - known - others)
         if lacking:
             raise ApiRuntimeError(f"GraphCell: {loaded.file!r} has operators that are not read: {', '.join(lacking)}")
         if len(loaded.graph.outputs) != 1:
@@ -146,7 +150,7 @@ class _Plan:
             return TUPLE if node.operator == "MakeTuple" else ITEM, None, places
         try:
             function, count = self._function(node)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
             raise _unreadable(file, node, str(error)) from None
         return CALL, function, places[:count]
 
@@ -159,13 +163,26 @@ class _Plan:
                 raise ValueError("an element type of the result")
             operator = ops.ReduceSum if node.operator == "SumExt" else ops.ReduceMean
             return operator(keep_dims=bool(keep), axis=() if axis is None else axis), 1
-        if node.operator == "MatMulExt":
-            return ops.matmul, 2
-        inputs, names = FIELDS.get(node.operator, (len(node.inputs), ()))
+        if node.operator in _FUNCTIONS:
+            return _FUNCTIONS[node.operator]
+        before, behind = words_of(node.operator) if node.operator in SIGNATURES else (node.inputs, ())
         fields = {
-            name: field_value(name, value) for name, value in zip(names, values[inputs:], strict=False) if name
+            name: field_value(name, value)
+            for name, value in zip(behind, values[len(before) :], strict=False)
+            if not name.startswith("=")
         } | fields_of_attributes(node.operator, node.attributes)
-        return getattr(ops, OTHER_NAMES.get(node.operator, node.operator))(**fields), inputs
+        count = sum(not word.startswith("=") for word in before)
+        return getattr(ops, OTHER_NAMES.get(node.operator, node.operator))(**fields), count
+
+
+def _either(condition: Any, one: Any, other: Any) -> Any:
+    """What one of two graphs gives; both are computed."""
+    if isinstance(one, tuple):
+        found = []
+        for i in range(len(one)):
+            found.append(_either(condition, one[i], other[i]))
+        return tuple(found)
+    return ops.select(condition, one, other)
 
 
 def _unreadable(file: str, node: MindirNode, why: str) -> MspcError:
@@ -174,3 +191,9 @@ def _unreadable(file: str, node: MindirNode, why: str) -> MspcError:
 
 def _plain(value: Any) -> Any:
     return Tensor(value) if isinstance(value, np.ndarray) else value
+
+
+_FUNCTIONS: dict[str, tuple[Callable[..., Any], int]] = {
+    "MatMulExt": (ops.matmul, 2), "ClampScalar": (ops.clamp, 3), "ClampTensor": (ops.clamp, 3), SELECT: (_either, 3),
+}  # fmt: skip
+"""Operators that are functions here, and how many inputs these take."""

@@ -308,3 +308,29 @@ def _shown(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"({', '.join(map(_shown, cast('tuple[Any, ...]', value)))})"
     return str(value)
+
+
+class PrimitiveWithInfer(Primitive):
+    """What a script's own operator is in MindSpore: shapes and element types of its results, and a kernel of another
+    program. A script may define such a class; making an object of it is refused, as mspc has no kernel for it.
+
+    Raises:
+        TypeError: an object is made.
+    """
+
+    def __new__(cls, *_: Any, **__: Any) -> PrimitiveWithInfer:
+        own = [name for name in ("infer_shape", "infer_dtype", "check_shape", "check_dtype") if hasattr(cls, name)]
+        said = f": {' and '.join(own)} say what comes out, not how it is computed" if own else ""
+        raise PrimitiveTypeError(
+            f"{cls.__name__} is an operator of the script's own{said}", caller(),
+            ["write it as a function or a Cell over ops"],
+        )  # fmt: skip
+
+
+class PrimitiveWithCheck(PrimitiveWithInfer):
+    """The same of operators whose arguments the script checks."""
+
+
+def prim_attr_register(fn: Any) -> Any:
+    """Gives the `__init__` of an operator's class back: attributes are the fields of operators here."""
+    return fn

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.checkpoint.mindir_file import MindirGraph, read_mindir
+from mspc.checkpoint.mindir_file import read_mindir
+from mspc.checkpoint.mindir_graph import MindirGraph
 
-__all__ = ["load"]
-SUFFIX = ".mindir"
+__all__ = ["export", "load"]
+SUFFIX, FORMAT = ".mindir", "MINDIR"
+_FORMATS = "MindSpore's own export writes AIR and ONNX: export here as MINDIR, and load that there"
 
 
 @dataclass(frozen=True)
@@ -35,3 +39,38 @@ def load(file_name: str, **kwargs: Any) -> LoadedGraph:
     if not file_name.endswith(SUFFIX):
         raise ApiValueError(f"load: {file_name!r} does not end in {SUFFIX}")
     return LoadedGraph(read_mindir(Path(file_name)), file_name)
+
+
+def export(net: Any, *inputs: Any, file_name: str, file_format: str, **kwargs: Any) -> None:
+    """Write what `net(*inputs)` computes, on one device, to `file_name` with the suffix .mindir, for `load` here and in
+    MindSpore. Shapes are those of the inputs, and parameters have their values of now.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong kind or not supported. RuntimeError: the network changes
+            parameters, or has operators that such a file cannot say. MspcError: the file cannot be written.
+    """
+    if not callable(net):
+        raise ApiTypeError(f"export: net must be a Cell or a function, not {type(net).__name__}")
+    if not isinstance(file_name, str) or not file_name:
+        raise ApiTypeError(f"export: file_name must be the name of a file, not {file_name!r}")
+    if file_format != FORMAT:
+        raise ApiValueError(f"export: file_format must be {FORMAT!r}, not {file_format!r}", [_FORMATS])
+    for name, value in kwargs.items():
+        if value is not None:
+            raise ApiValueError(f"export: {name} is not supported")
+    for place, value in enumerate(inputs):
+        _check_input(f"export: input {place}", value)
+    path = Path(file_name if file_name.endswith(SUFFIX) else file_name + SUFFIX)
+    # By name: what compiles stands above this layer.
+    importlib.import_module("mspc.engine.mindir").write_network(net, inputs, path)
+
+
+def _check_input(what: str, value: Any) -> None:
+    if isinstance(value, tuple | list):
+        for place, each in enumerate(value):
+            _check_input(f"{what}[{place}]", each)
+    elif isinstance(value, Tensor):
+        if value.declared is not None:
+            raise ApiValueError(f"{what} has shape {value.shape}, and a file has the shapes of one call")
+    elif not isinstance(value, bool | int | float | str | None):
+        raise ApiTypeError(f"{what} must be a Tensor, a number or a tuple of them, not {type(value).__name__}")

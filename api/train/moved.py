@@ -1,4 +1,4 @@
-"""Functions that stand in `mindspore.parallel` and are found in `mindspore.train` and its `serialization` as well."""
+"""Functions that are found in `mindspore.train` and its `serialization`, and are defined in other modules."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from typing import Any
 
 __all__: tuple[str, ...] = ()
 
-MOVED = frozenset(
-    ("build_searched_strategy", "load_distributed_checkpoint", "merge_sliced_parameter", "restore_group_info_list")
-)
+MOVED = {
+    **dict.fromkeys(
+        ("build_searched_strategy", "load_distributed_checkpoint", "merge_sliced_parameter", "restore_group_info_list"),
+        "mspc.api.parallel.checkpoint_transform",
+    ),
+    **dict.fromkeys(("export", "load"), "mspc.api.train.mindir"),
+}
+"""The modules, by the names of the functions."""
 
 
 def find_moved(name: str) -> Any:
     """The function, by name: what defines it imports this package."""
-    return getattr(importlib.import_module("mspc.api.parallel.checkpoint_transform"), name)
+    return getattr(importlib.import_module(MOVED[name]), name)

@@ -24,6 +24,7 @@ _TRACED_OWN = tuple(
     os.path.join(_API, *place)
     for place in (
         ("nn", ""), ("mint", ""), ("ops", "function", ""), ("ops", "tensor_method"), ("ops", "hyper_map"),
+        ("ops", "sparse_tensor"),
         ("ops", "composed"), ("numpy", ""), ("parallel", "reshard"), ("parallel", "transformer", ""),
         ("communication", "comm_func"),
     )
@@ -151,11 +152,15 @@ class Sources:
         return found
 
 
+_IN_A_FILE = "a network is compiled from its source text: define it in a file"
+_TIMED = "a network is compiled from its source text, which IPython drops below %%time: define it in another cell"
+
+
 def _find(file: SourceFile, code: types.CodeType, name: str) -> FunctionSource:
     if not file.lines:
         raise MspcError(
             f"the source of '{name}' is not available",
-            notes=["a network is compiled from its source text: define it in a file"],
+            notes=[_TIMED if code.co_filename == "<timed exec>" else _IN_A_FILE],
         )
     if code.co_name != "<lambda>":
         found = _parse_lines(file, code)

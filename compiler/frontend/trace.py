@@ -179,7 +179,8 @@ def _input(tracer: Tracer, name: str, arg: Any) -> Any:
         tracer.graph.parameters.append(made)
         return made
     if isinstance(arg, tuple | list) and any(_has_tensor(item) for item in arg):
-        return tuple(_input(tracer, f"{name}{i}", item) for i, item in enumerate(arg))
+        items = [_input(tracer, f"{name}{i}", item) for i, item in enumerate(arg)]
+        return arg.__class__(*items) if hasattr(arg, "_fields") else tuple(items)
     return arg
 
 

@@ -1,6 +1,8 @@
 # Made by `make goldens`.
 from mspc.api.train.metrics.accuracy import Accuracy as Accuracy
 from mspc.api.parallel.auto_parallel import AutoParallel as AutoParallel
+from mspc.api.ops.sparse_tensor import COOTensor as COOTensor
+from mspc.api.ops.sparse_tensor import CSRTensor as CSRTensor
 from mspc.api.train.callback import Callback as Callback
 from mspc.api.nn.cell import Cell as Cell
 from mspc.api.train.callback import CheckpointConfig as CheckpointConfig
@@ -61,6 +63,7 @@ from mspc.api.ops.compile_time import constexpr as constexpr
 from mspc.api.common.dtype import double as double
 from mspc.api.common.dtype import dtype_to_nptype as dtype_to_nptype
 from mspc.api.common.dtype import dtype_to_pytype as dtype_to_pytype
+from mspc.api.train.mindir import export as export
 from mspc.api.common.dtype import float16 as float16
 from mspc.api.common.dtype import float32 as float32
 from mspc.api.common.dtype import float64 as float64

@@ -51,6 +51,11 @@ model.train(2, data.batch(1), callbacks=[ms.train.LossMonitor(16)])
     "layout": "ms.Layout((2, 2), ('dp', 'mp'))('dp', ('mp',))",
     "mesh": "ms.Layout((2, 2), ('dp', 'mp'))",
     "parameter": "net.dense.weight",
+    "base": "class Base(nn.Cell):\n    def construct(self, x):\n        return self.act(x) * 2",
+    "child": "class Child(Base):\n    def act(self, x):\n        return x + 1\nchild = Child()\nchild(x)",
+    "broken child": "class Worse(Base):\n    def act(self, x):\n        return x + nothing\nWorse()(x)",
+    "base again": "class Base(nn.Cell):\n    pass\nchild(x)",
+    "timed": "%%time\nclass Timed(nn.Cell):\n    def construct(self, x):\n        return x\nTimed()(x)",
     "large": "Tensor(np.ones((40, 40), np.float32))",
 }  # fmt: skip
 
@@ -97,6 +102,23 @@ def test_an_error_is_the_users_own_and_needs_no_restart(outputs: dict[str, list[
 def test_a_class_that_is_written_anew_is_another_one(outputs: dict[str, list[Any]]) -> None:
     assert "41." in result(outputs["redefined"])
     assert "48.0" in result(outputs["still there"])
+
+
+def test_a_base_may_stand_in_another_cell(outputs: dict[str, list[Any]]) -> None:
+    assert "value=[[4., 4., 4., 4.]" in result(outputs["child"])
+    assert result(outputs["base again"]) == result(outputs["child"])
+    assert "\n".join(error(outputs["broken child"]).traceback).splitlines() == [
+        "MspcNameError: In[16]:3:20: error: name 'nothing' is not defined",
+        "            return x + nothing",
+        "                       ^^^^^^^",
+        "  called from In[14]:3:16: return self.act(x) * 2",
+    ]
+
+
+def test_what_has_no_source_is_told(outputs: dict[str, list[Any]]) -> None:
+    found = error(outputs["timed"])
+    assert found.evalue.startswith("error: the source of 'Timed.construct' is not available")
+    assert "which IPython drops below %%time: define it in another cell" in found.evalue
 
 
 def test_training_shows_a_bar_and_the_callbacks_lines(outputs: dict[str, list[Any]]) -> None:

@@ -59,6 +59,34 @@ def model(operator: str = "ReLU", extra: bytes = b"") -> bytes:
     return put_text(1, "1.1") + put_bytes(7, graph) + b"".join(named) + extra
 
 
+def named_graph(name: str, inputs: str, output: str, *nodes: bytes) -> bytes:
+    ends = b"".join(put_bytes(5, put_text(1, each)) for each in inputs.split()) + put_bytes(6, put_text(1, output))
+    return put_text(2, name) + b"".join(nodes) + ends
+
+
+def branches(called: str = "a", extra: str = "") -> bytes:
+    """tanh(x + x) where x is greater than limit, else (x * limit, which graph a gives, + x); then relu of that.
+    `called`: what graph b calls in the place of a, "loop" itself. extra: another input of b."""
+    primitives = ["Greater", "Partial", "Switch", "Add", "Tanh", "ReLU", "Mul"]
+    more = [extra] if extra else []
+    main = named_graph(
+        "main", "x limit", "r",
+        node("c", "REF::Greater", "x", "limit"), node("p", "REF::Partial", "then", "x"),
+        node("q", "REF::Partial", "b", "x", *more, "limit"), node("s", "REF::Switch", "c", "p", "q"),
+        node("y", "REF::s"), node("r", "REF::ReLU", "y"),
+    )  # fmt: skip
+    functions = [
+        named_graph("then", "t:x", "t:z", node("t:y", "REF::Add", "t:x", "t:x"), node("t:z", "REF::Tanh", "t:y")),
+        named_graph("a", "a:x a:y", "a:z", node("a:z", "REF::Mul", "a:x", "a:y")),
+        named_graph("b", "b:x b:y", "b:w", node("b:z", "REF::" + called.replace("loop", "b"), "b:x", "b:y"),
+                    node("b:w", "REF::Add", "b:z", "b:x")),
+    ]  # fmt: skip
+    return b"".join([
+        put_bytes(7, main), *(put_bytes(8, each) for each in functions),
+        *(put_bytes(12, put_text(1, name) + put_text(2, name)) for name in primitives),
+    ])  # fmt: skip
+
+
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -88,6 +116,16 @@ def test_it_can_be_trained() -> None:
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize("value", [1.0, -2.0])
+def test_branches_and_calls_are_in_one_graph(value: float) -> None:
+    net = nn.GraphCell(ms.load(written(branches())))
+    expected = np.tanh(2 * value) if value > -1 else -value + value
+    assert float(net(Tensor(value), Tensor(-1.0)).asnumpy()) == pytest.approx(max(expected, 0))
+    function = ms.grad(net)
+    slope = 2 * (1 - np.tanh(2 * value) ** 2) if value > -1 else 0
+    assert float(function(Tensor(value), Tensor(-1.0)).asnumpy()) == pytest.approx(slope, rel=1e-4)
+
+
 MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: ms.load("missing.mindir"), MspcError, "there is no file 'missing.mindir'"),
     (lambda: ms.load("m.ckpt"), ValueError, "load: 'm.ckpt' does not end in .mindir"),
@@ -96,10 +134,16 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: ms.load(written(b"")), MspcError, "'m.mindir' is no whole MindIR file: it has 0 graphs"),
     (lambda: ms.load(written(model()[:100])), MspcError,
      "'m.mindir' is no whole MindIR file: a field at byte 8 has 452 bytes, and 92 are left"),
-    (lambda: ms.load(written(model(extra=put_bytes(8, b"")))), MspcError,
-     "'m.mindir' is no whole MindIR file: it has several graphs, as of branches and loops, which are not read"),
+    (lambda: ms.load(written(branches("loop"))), MspcError,
+     "'m.mindir' has a loop over contents of tensors, which cannot be compiled: b calls itself"),
+    (lambda: ms.load(written(branches("missing"))), MspcError,
+     "'m.mindir' is no whole MindIR file: there is no graph 'missing'"),
+    (lambda: ms.load(written(branches(extra="x"))), MspcError,
+     "'m.mindir' is no whole MindIR file: graph 'b' takes 2 inputs, not 3"),
     (lambda: nn.GraphCell(ms.load(written(model("Lstm")))), RuntimeError,
      "GraphCell: 'm.mindir' has operators that are not read: Lstm"),
+    (lambda: nn.GraphCell(ms.load(written(model().replace(b"out", b"our", 1)))), RuntimeError,
+     "GraphCell: 'm.mindir' gives 'out', which no node computes"),
     (lambda: nn.GraphCell("m.mindir"), TypeError, "GraphCell takes what load gives, not str"),
     (lambda: nn.GraphCell(ms.load(written(model())), {"net.b": Tensor(1.0)}), ValueError,
      "GraphCell: the graph has no parameter 'net.b'"),
@@ -118,13 +162,13 @@ def test_mistakes(call: Callable[[], Any], kind: type[Exception], message: str) 
 
 def test_no_byte_is_trusted() -> None:
     """A file that is cut off or changed is told as such, or is another graph."""
-    whole = model()
-    for place in range(0, len(whole), 3):
-        for raw in (whole[:place], whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :]):
-            try:
-                nn.GraphCell(ms.load(written(raw)))
-            except MspcError:
-                continue
+    for whole in (model(), branches()):
+        for place in range(0, len(whole), 3):
+            for raw in (whole[:place], whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :]):
+                try:
+                    nn.GraphCell(ms.load(written(raw)))
+                except MspcError:
+                    continue
 
 
 NETWORKS = """
@@ -138,13 +182,16 @@ class Images(nn.Cell):
         self.norm, self.pool, self.average = nn.BatchNorm2d(4), nn.MaxPool2d(2, 2), nn.AvgPool2d(2, 1)
         self.flatten, self.dense, self.layer = nn.Flatten(), nn.Dense(4, 5), nn.LayerNorm((5,))
         self.mean = ops.ReduceMean(keep_dims=True)
+        self.padded = nn.MaxPool2d(2, pad_mode="pad", padding=1)
+        self.averaged = nn.AvgPool2d(3, 2, pad_mode="pad", padding=(1, 0))
 
     def construct(self, x):
         y = self.average(self.pool(ops.relu(self.norm(self.conv(x)))))
         y = self.layer(self.dense(self.flatten(y)))
         y = ops.gelu(y) + ops.tanh(y) * ops.sigmoid(y) - self.mean(y, 1)
         a, b = ops.split(ops.concat((y, y), 1), 5, 1)
-        return ops.transpose(a, (1, 0)), ops.reshape(b, (-1,)), ops.sum(b), b[:, 1:3], ops.exp(a).mean(axis=1)
+        borders = self.padded(-ops.abs(x)), self.averaged(ops.pad(x, (1, 2, 3, 1), value=2.0))
+        return *borders, ops.transpose(a, (1, 0)), ops.reshape(b, (-1,)), ops.sum(b), b[:, 1:3], ops.exp(a).mean(axis=1)
 
 class Words(nn.Cell):
     def __init__(self):
@@ -158,10 +205,31 @@ class Words(nn.Cell):
         kept = ops.where(mask > 0, s, mask)
         return ops.bmm(s, h), ops.argmax(s, -1), ops.cast(s, ms.float16), ops.stack((h, h)), kept
 
+class Chooses(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Dense(4, 4), nn.Dense(4, 4)
+
+    def construct(self, x, limit):
+        y = self.one(x)
+        if x.sum() > limit:
+            y = self.other(y) + 1
+            z = ops.tanh(y)
+        elif x.max() > limit:
+            y = y * 2
+            z = y
+        else:
+            z = ops.exp(y)
+        return ops.relu(y), z
+
 ms.set_seed(1)
+ms.set_context(mode=ms.GRAPH_MODE)
+CHOOSES = Chooses()
+NUMBERS = Tensor(np.linspace(-1, 2, 8).reshape(2, 4), ms.float32)
 for name, network, inputs in (
     ("images", Images().set_train(False), [Tensor(np.random.RandomState(0).rand(2, 3, 8, 8), ms.float32)]),
     ("words", Words(), [Tensor([[1, 2, 3]], ms.int32), Tensor(np.ones((1, 3, 3)), ms.float32)]),
+    *((f"chooses{limit}", CHOOSES, [NUMBERS, Tensor(limit, ms.float32)]) for limit in (1, 3, 5)),
 ):
     ms.export(network, *inputs, file_name=name, file_format="MINDIR")
     results = network(*inputs)
@@ -176,7 +244,7 @@ def test_what_mindspore_exports_gives_its_results(tmp_path: Path) -> None:
     done = subprocess.run([PYTHON, "networks.py"], env=environment, capture_output=True, text=True, check=False,
                           timeout=HANG)  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    for name in ("images", "words"):
+    for name in ("images", "words", "chooses1", "chooses3", "chooses5"):
         kept = np.load(f"{name}.npz")
         arrays = [kept[f"arr_{i}"] for i in range(len(kept.files) - 1)]
         count = int(kept["inputs"])

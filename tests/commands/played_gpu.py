@@ -80,6 +80,7 @@ class PlayedExecutor:
         taken = {name: v.memory if isinstance(v, DeviceArray) else v for name, v in values.items()}
         self.inner = Executor(graph, NumPyBackend(host), taken, cursor)
         self.graph, self.inputs, self.trains, self.step = graph, self.inner.inputs, self.inner.trains, 0
+        self.earlier_steps = 0
         kinds = {p.kind for p in graph.parameters if isinstance(values.get(p.name), DeviceArray)}
         device.log.append(("executor", device.progress.graph, device.tf32, sorted(kinds)))
 
@@ -95,6 +96,9 @@ class PlayedExecutor:
 
         types = [value.tensor_type for value in self.graph.results]
         return [Pending(t.shape, t.dtype.numpy, lambda i=i: arrive(i)) for i, t in enumerate(types)]
+
+    def go_on(self, steps: int) -> None:
+        self.earlier_steps = steps
 
     def parameter(self, name: str) -> Any:
         self.finish()

@@ -71,6 +71,34 @@ def test_two_graphs_share_the_parameters_on_the_device(cuda: PlayedCuda, capsys:
     ]
 
 
+SHAPES = (
+    NETWORK
+    + """
+import gc
+import weakref
+from mspc.api import launch
+x, y = rows(0)
+graphs = []
+for size in (1, 2, 3, 1):
+    print(net(x[:size]).asnumpy()[0])
+    graphs.append(weakref.ref(list(launch.launcher().launched.values())[-1].executor))
+gc.collect()
+print([graph() is not None for graph in graphs], len(launch.launcher().job.hardware.memory.executors))
+"""
+)
+
+
+def test_graphs_that_are_given_up_leave_the_device(
+    cuda: PlayedCuda, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(SHAPES, WISHES)
+    kept = capsys.readouterr().out.splitlines()
+    assert kept[-1] == "[True, True, True, True] 3"
+    monkeypatch.setenv("MSPC_KEPT_GRAPHS", "1")
+    run(SHAPES, WISHES)
+    assert capsys.readouterr().out.splitlines() == [*kept[:-1], "[False, False, False, True] 1"]
+
+
 @pytest.mark.parametrize(
     ("line", "wishes", "on_gpu"),
     [

@@ -19,7 +19,8 @@ REASONS = {
         """ops.Depend ops.depend ops.MakeTuple ops.TupleGetItem ops.Gradient ops.GradOperation ops.grad
         ops.value_and_grad ops.StopGradient ops.stop_gradient ops.HyperMap ops.Map ops.MultitypeFuncGraph ops.Primitive
         ops.partial ops.Morph ops.constexpr ops._primexpr ops.DumpGradient ops.TensorDump ops.tensordump
-        ops.Print ops.ControlDepend ops.Partial ops._constexpr ops.add_flags ops.identity ops.make_range""",
+        ops.Print ops.ControlDepend ops.Partial ops._constexpr ops.add_flags ops.identity ops.make_range
+        ops.PrimitiveWithCheck ops.PrimitiveWithInfer ops.prim_attr_register""",
     "made of operators that are judged: tests/api/common/test_small_names.py":
         """ops.DropoutExt ops.FloatStatus ops.NPUAllocFloatStatus ops.NPUClearFloatStatus ops.NPUClearFloatStatusV2
         ops.NPUGetFloatStatus ops.NPUGetFloatStatusV2 ops.clip_by_norm ops.tensor_dot ops.InvertPermutation
@@ -114,6 +115,8 @@ REASONS = {
         ops.bitwise_right_shift ops.digamma ops.gcd ops.igamma ops.igammac ops.lgamma ops.nextafter ops.zeta
         Tensor.bitwise_left_shift Tensor.bitwise_right_shift Tensor.digamma Tensor.gcd Tensor.igamma Tensor.igammac
         Tensor.lgamma Tensor.nextafter""",
+    "of sparse tensors: tests/api/common/test_sparse_tensors.py":
+        "ops.coo2csr ops.csr2coo ops.csr_mm ops.csr_mv ops.csr_to_coo ops.csr_to_dense",
     "x * sigmoid(1.702 x): tests/oracle/test_counterparts.py": "ops.FastGeLU",
     "a step of BatchNorm on a rank":
         "ops.BatchNormApply ops.BatchNormGradInput ops.BatchNormGradSums ops.ChannelMean ops.ChannelVariance",

@@ -40,6 +40,7 @@ from mspc.api.nn.loss import CosineEmbeddingLoss as CosineEmbeddingLoss
 from mspc.api.nn.loss import CrossEntropyLoss as CrossEntropyLoss
 from mspc.api.nn.basic import Dense as Dense
 from mspc.api.nn.segmentation_loss import DiceLoss as DiceLoss
+from mspc.api.nn.declared_inputs import Dimension as Dimension
 from mspc.api.nn.grad_reducer import DistributedGradReducer as DistributedGradReducer
 from mspc.api.nn.basic import Dropout as Dropout
 from mspc.api.nn.basic import Dropout1d as Dropout1d
@@ -157,6 +158,8 @@ from mspc.api.nn.activation import Softmax2d as Softmax2d
 from mspc.api.nn.loss import SoftmaxCrossEntropyWithLogits as SoftmaxCrossEntropyWithLogits
 from mspc.api.nn.activation import Softmin as Softmin
 from mspc.api.nn.activation import Softsign as Softsign
+from mspc.api.nn.sparse import SparseTensorDenseMatmul as SparseTensorDenseMatmul
+from mspc.api.nn.sparse import SparseToDense as SparseToDense
 from mspc.api.nn.normalization import SyncBatchNorm as SyncBatchNorm
 from mspc.api.nn.activation import Tanh as Tanh
 from mspc.api.nn.activation import Tanhshrink as Tanhshrink
@@ -186,6 +189,7 @@ from mspc.api.nn.dynamic_lr import exponential_decay_lr as exponential_decay_lr
 from mspc.api.nn.activation import get_activation as get_activation
 from mspc.api.nn.dynamic_lr import inverse_decay_lr as inverse_decay_lr
 from mspc.api.nn.dynamic_lr import natural_exp_decay_lr as natural_exp_decay_lr
+from mspc.api.nn.declared_inputs import open_dimensions as open_dimensions
 from mspc.api.nn.dynamic_lr import piecewise_constant_lr as piecewise_constant_lr
 from mspc.api.nn.dynamic_lr import polynomial_decay_lr as polynomial_decay_lr
 from mspc.api.nn.dynamic_lr import warmup_lr as warmup_lr

@@ -18,6 +18,8 @@ from mspc.api.ops.composed import NPUClearFloatStatusV2 as NPUClearFloatStatusV2
 from mspc.api.ops.composed import NPUGetFloatStatus as NPUGetFloatStatus
 from mspc.api.ops.composed import NPUGetFloatStatusV2 as NPUGetFloatStatusV2
 from mspc.api.ops.composed import Partial as Partial
+from mspc.api.ops.primitive import PrimitiveWithCheck as PrimitiveWithCheck
+from mspc.api.ops.primitive import PrimitiveWithInfer as PrimitiveWithInfer
 from mspc.api.communication.group import ReduceOp as ReduceOp
 from mspc.api.ops.composed import ScalarSummary as ScalarSummary
 from mspc.api.ops.composed import TensorSummary as TensorSummary
@@ -71,10 +73,16 @@ from mspc.api.ops.function.conv_func import conv1d as conv1d
 from mspc.api.ops.function.conv_func import conv2d as conv2d
 from mspc.api.ops.function.conv_func import conv3d as conv3d
 from mspc.api.ops.function.conv_func import conv_transpose2d as conv_transpose2d
+from mspc.api.ops.function.sparse_func import coo2csr as coo2csr
 from mspc.api.ops.function.loss_func import cosine_embedding_loss as cosine_embedding_loss
 from mspc.api.ops.function.derived_func import count_nonzero as count_nonzero
 from mspc.api.ops.function.image_func import crop_and_resize as crop_and_resize
 from mspc.api.ops.function.loss_func import cross_entropy as cross_entropy
+from mspc.api.ops.function.sparse_func import csr2coo as csr2coo
+from mspc.api.ops.function.sparse_func import csr_mm as csr_mm
+from mspc.api.ops.function.sparse_func import csr_mv as csr_mv
+from mspc.api.ops.function.sparse_func import csr_to_coo as csr_to_coo
+from mspc.api.ops.function.sparse_func import csr_to_dense as csr_to_dense
 from mspc.api.ops.function.math_func import cumprod as cumprod
 from mspc.api.ops.function.math_func import cumsum as cumsum
 from mspc.api.ops.function.derived_func import deg2rad as deg2rad
@@ -175,6 +183,7 @@ from mspc.api.ops.function.order_func import pad as pad
 from mspc.api.ops.function.image_func import pixel_shuffle as pixel_shuffle
 from mspc.api.ops.function.image_func import pixel_unshuffle as pixel_unshuffle
 from mspc.api.ops.function.activation_func import prelu as prelu
+from mspc.api.ops.primitive import prim_attr_register as prim_attr_register
 from mspc.api.ops.function.math_func import prod as prod
 from mspc.api.ops.function.derived_func import rad2deg as rad2deg
 from mspc.api.ops.function.random_func import rand as rand

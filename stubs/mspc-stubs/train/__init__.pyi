@@ -44,6 +44,7 @@ from mspc.api.train.metrics.curves import auc as auc
 from mspc.api.amp import auto_mixed_precision as auto_mixed_precision
 from mspc.api.amp import build_train_network as build_train_network
 from mspc.api.amp import custom_mixed_precision as custom_mixed_precision
+from mspc.api.train.mindir import export as export
 from mspc.api.amp import get_black_list as get_black_list
 from mspc.api.train.metrics.factory import get_metric_fn as get_metric_fn
 from mspc.api.train.metrics.factory import get_metrics as get_metrics

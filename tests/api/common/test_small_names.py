@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -122,7 +124,9 @@ def test_rows_of_a_tensor_have_a_kind() -> None:
     scale.register("Tensor", "Tensor")(lambda s, grad: "tensor")
     scale.register("Tensor", "RowTensor")(lambda s, grad: "rows")
     assert scale(X, X) == "tensor"
-    assert scale(X, ms.RowTensor(X, X, (4, 2))) == "rows"
+    rows = ms.RowTensor(indices=X, values=X, shape=(4, 2))
+    assert scale(X, rows) == "rows"
+    assert (rows.dense_shape, rows.dtype) == ((4, 2), X.dtype)
 
 
 def said(call: object, capsys: pytest.CaptureFixture[str]) -> str:
@@ -162,3 +166,25 @@ def test_places_in_a_permutation() -> None:
     assert ops.InvertPermutation()((2, 0, 1)) == (1, 2, 0)
     with pytest.raises(MspcError, match=r"InvertPermutation: \(0, 2\) is no permutation of 0 to 1"):
         ops.InvertPermutation()((0, 2))
+
+
+def test_operators_of_a_script_are_defined_and_never_made() -> None:
+    class Own(ops.PrimitiveWithInfer):
+        @ops.prim_attr_register
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+        def infer_shape(self, x: Any) -> Any:
+            return x
+
+        def infer_dtype(self, x: Any) -> Any:
+            return x
+
+    class Checked(ops.PrimitiveWithCheck):
+        pass
+
+    with pytest.raises(TypeError, match="Own is an operator of the script's own: infer_shape and infer_dtype say what "
+                                        "comes out, not how it is computed"):  # fmt: skip
+        Own(3)
+    with pytest.raises(TypeError, match="Checked is an operator of the script's own"):
+        Checked()

@@ -53,6 +53,10 @@ def sql(statement: str) -> Callable[[Path], None]:
     return damage
 
 
+def index_of(path: Path) -> Path:
+    return Path(f"{path}.db")
+
+
 BLOB, RAW = 1 << 14, (1 << 14) + (1 << 15)
 """Where the pages of bytes and of values begin."""
 DAMAGES: list[tuple[Callable[[Path], object], str]] = [
@@ -89,6 +93,8 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
      "FileReader: there is no index 'a.mindrecord.db' beside the file of records"),
     (lambda path: Path(f"{path}.db").write_bytes(b"nothing of the kind"),
      "'a.mindrecord.db' is no whole index of records: file is not a database"),
+    (lambda path: index_of(path).write_bytes(index_of(path).read_bytes().replace(b"PAGE_ID_RAW", b"PAGE),\xff,RAW", 1)),
+     "'a.mindrecord.db' is no whole index of records: its tables have no names"),
     (sql("DROP TABLE INDEXES"), "'a.mindrecord.db' is no whole index of records: no such table: INDEXES"),
     (sql("UPDATE INDEXES SET PAGE_ID_RAW='one'"),
      "'a.mindrecord.db' is no whole index of records: a place is no number"),

@@ -1,5 +1,6 @@
 """A script for many versions: what it is ready for is no gap."""
 
+import importlib
 from typing import TYPE_CHECKING
 
 import mindspore as ms
@@ -54,3 +55,21 @@ try:
     ms.set_context(max_call_depth=7)  # ignored mindspore.set_context(max_call_depth)
 except AttributeError:
     ms.no_such_name_of_then()  # note mindspore.no_such_name_of_then
+
+by_name = importlib.import_module("mindspore.nn")
+by_name.Dense(3, 4, slope_of_then=1)  # lacks mindspore.nn.Dense(slope_of_then)
+by_name.LayerOfThen()  # lacks mindspore.nn.LayerOfThen
+gone = importlib.import_module("mindspore.module_of_then")  # lacks mindspore.module_of_then
+layer = getattr(ms.nn, "Dense")
+layer(3, 4, of_then=1)  # lacks mindspore.nn.Dense(of_then)
+perhaps = getattr(ms.ops, "operator_of_then", None)
+if perhaps is not None:
+    perhaps(1)
+config = {
+    "mode": 0,
+    "max_device_memory": "58GB",  # ignored mindspore.set_context(max_device_memory)
+    "key_of_then": 1,  # lacks mindspore.set_context(key_of_then)
+}
+ms.set_context(**config)
+either = {"key_of_then": 1} if perhaps else {}
+ms.set_context(**either)

@@ -1,0 +1,110 @@
+"""How many graphs of a cell are kept, and what becomes of the others."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Tensor, nn
+from mspc.api import launch
+from mspc.commands.run import run_script
+from mspc.engine.variants import graphs_to_keep
+from mspc.ir.diagnostics import MspcError
+
+SIZES = (1, 2, 3, 1, 2, 3, 3, 1)
+
+
+def launcher() -> Any:
+    return launch.launcher()
+
+
+def outputs(sizes: tuple[int, ...]) -> list[float]:
+    """A network whose outputs depend on its parameters, which a step trains, and on how often each graph has run."""
+    ms.set_seed(1)
+    net = nn.SequentialCell(nn.Dense(16, 16), nn.Dropout(p=0.5))
+    step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1)).set_train()
+    rows = [Tensor(np.ones((size, 16), np.float32)) for size in sizes]
+    return [float(step(x, x).asnumpy()) for x in rows]
+
+
+def test_values_are_those_of_a_run_that_keeps_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = outputs(SIZES)
+    counts = launcher().steps()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("MSPC_KEPT_GRAPHS", "2")
+    launch.install(None)
+    assert outputs(SIZES) == expected
+    assert launcher().steps() == counts == {"train.0": 3, "train.1": 2, "train.2": 3}
+    assert len(launcher().launched) == 2
+    assert capsys.readouterr().err == (
+        "warning: TrainOneStepCell was called with more than 2 kinds of arguments (MSPC_KEPT_GRAPHS): its graph for "
+        "Float32 (1, 16), Float32 (1, 16) is given up, as others will be, and compiled again for the next such call\n"
+    )
+
+
+def test_what_was_not_called_for_longest_goes_and_frees_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MSPC_KEPT_GRAPHS", "2")
+    net = nn.ReLU()
+    alive: dict[int, Any] = {}
+    for size in (1, 2, 1, 3):
+        net(Tensor(np.ones(size, np.float32)))
+        alive.setdefault(size, weakref.ref(list(launcher().launched.values())[-1].executor))
+    gc.collect()
+    assert [size for size, executor in alive.items() if executor() is not None] == [1, 3]
+    other = nn.ReLU()  # has graphs of its own
+    for size in (1, 2):
+        other(Tensor(np.ones(size, np.float32)))
+    assert len(launcher().launched) == 4
+
+
+def test_graphs_that_look_alike_are_counted_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MSPC_KEPT_GRAPHS", "1")
+    kept = ms.jit(lambda x, unused: x + 1)
+    for unused in (1, 2, 3, 1, 2, 2):
+        kept(Tensor(np.ones(2, np.float32)), unused)
+    assert sum(launcher().steps().values()) == 6
+
+
+@pytest.mark.parametrize("given", ["0", "many", "-1", ""])
+def test_a_number_that_is_none(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MSPC_KEPT_GRAPHS", given)
+    with pytest.raises(MspcError, match=f"MSPC_KEPT_GRAPHS must be an integer from 1, not '{given}'"):
+        graphs_to_keep()
+
+
+SCRIPT = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, Tensor
+from mindspore.communication import init, get_rank
+
+init()
+ms.set_auto_parallel_context(parallel_mode="MODE")
+net = nn.Dense(4, 1, weight_init="ones", has_bias=False)
+for size in (2, 4, 6, 2, 4) if get_rank() or not APART else (2, 2, 4, 2, 6):
+    out = net(Tensor(np.ones((size, 4), np.float32)))
+from mspc.api import launch
+print(len(launch.launcher().launched), float(out.asnumpy().sum()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "apart", "expected"),
+    [("semi_auto_parallel", False, ["2 16.0"] * 2), ("stand_alone", True, ["2 24.0", "2 16.0"])],
+)
+def test_on_ranks(
+    mode: str, apart: bool, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("MSPC_KEPT_GRAPHS", "2")
+    script = tmp_path / "shapes.py"
+    script.write_text(SCRIPT.replace("MODE", mode).replace("APART", str(apart)))
+    run_script(script, 2, simulate=True)
+    assert sorted(capsys.readouterr().out.splitlines()) == sorted(expected)
