@@ -14,6 +14,9 @@ _FROM: dict[str, tuple[str, ...]] = {
     "mspc.api.common.jit_config": ("JitConfig",),
     "mspc.api.common.symbol": ("Symbol",),
     "mspc.api.common.seed": ("set_seed", "get_seed"),
+    "mspc.api.common.generator": (
+        "Generator", "default_generator", "get_rng_state", "initial_seed", "manual_seed", "seed", "set_rng_state",
+    ),
     "mspc.api.common.gradient": ("value_and_grad", "grad", "jit", "GradOperation"),
     "mspc.api.context": (
         "GRAPH_MODE", "PYNATIVE_MODE", "ParallelMode", "set_context", "get_context",

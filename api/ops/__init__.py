@@ -33,6 +33,10 @@ _ELSEWHERE = {
     "identity": "mspc.api.ops.composed",
     "barrier": "mspc.api.mint.distributed",
     **dict.fromkeys((
+        "bernoulli_", "clamp_", "erfinv_", "exponential_", "normal_", "put_", "random_", "sigmoid_", "tanh_",
+        "uniform_", "zero_",
+    ), "mspc.api.ops.tensor_method_changes"),
+    **dict.fromkeys((
         "ControlDepend", "DropoutExt", "FloatStatus", "HistogramSummary", "ImageSummary", "InvertPermutation",
         "NPUAllocFloatStatus", "NPUClearFloatStatus", "NPUClearFloatStatusV2", "NPUGetFloatStatus",
         "NPUGetFloatStatusV2", "Partial", "ScalarSummary", "TensorSummary",

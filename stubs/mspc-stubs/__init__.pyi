@@ -15,6 +15,7 @@ from mspc.api.train.metrics.counted import F1 as F1
 from mspc.api.train.metrics.counted import Fbeta as Fbeta
 from mspc.api.train.loss_scale_manager import FixedLossScaleManager as FixedLossScaleManager
 from mspc.api.context import GRAPH_MODE as GRAPH_MODE
+from mspc.api.common.generator import Generator as Generator
 from mspc.api.common.gradient import GradOperation as GradOperation
 from mspc.api.train.callback import History as History
 from mspc.api.common.jit_config import JitConfig as JitConfig
@@ -58,6 +59,7 @@ from mspc.api.common.dtype import byte as byte
 from mspc.api.common.dtype import complex128 as complex128
 from mspc.api.common.dtype import complex64 as complex64
 from mspc.api.ops.compile_time import constexpr as constexpr
+from mspc.api.common.generator import default_generator as default_generator
 from mspc.api.common.dtype import double as double
 from mspc.api.common.dtype import dtype_to_nptype as dtype_to_nptype
 from mspc.api.common.dtype import dtype_to_pytype as dtype_to_pytype
@@ -71,9 +73,11 @@ from mspc.api.context import get_auto_parallel_context as get_auto_parallel_cont
 from mspc.api.context import get_context as get_context
 from mspc.api.train.metrics.factory import get_metric_fn as get_metric_fn
 from mspc.api.common.dtype import get_py_obj_dtype as get_py_obj_dtype
+from mspc.api.common.generator import get_rng_state as get_rng_state
 from mspc.api.common.seed import get_seed as get_seed
 from mspc.api.common.gradient import grad as grad
 from mspc.api.common.dtype import half as half
+from mspc.api.common.generator import initial_seed as initial_seed
 from mspc.api.common.dtype import int16 as int16
 from mspc.api.common.dtype import int32 as int32
 from mspc.api.common.dtype import int64 as int64
@@ -89,6 +93,7 @@ from mspc.api.train.serialization import load_checkpoint_async as load_checkpoin
 from mspc.api.parallel.checkpoint_transform import load_distributed_checkpoint as load_distributed_checkpoint
 from mspc.api.train.serialization import load_param_into_net as load_param_into_net
 from mspc.api.common.dtype import long as long
+from mspc.api.common.generator import manual_seed as manual_seed
 from mspc.api.parallel.checkpoint_transform import merge_sliced_parameter as merge_sliced_parameter
 from mspc.api.common.api import ms_class as ms_class
 from mspc.api.common.api import ms_function as ms_function
@@ -102,9 +107,11 @@ from mspc.api.parallel.reshard import reshard as reshard
 from mspc.api.parallel.checkpoint_transform import restore_group_info_list as restore_group_info_list
 from mspc.api.train.resume import resume_training as resume_training
 from mspc.api.train.serialization import save_checkpoint as save_checkpoint
+from mspc.api.common.generator import seed as seed
 from mspc.api.parallel.algo_parameters import set_algo_parameters as set_algo_parameters
 from mspc.api.context import set_auto_parallel_context as set_auto_parallel_context
 from mspc.api.context import set_context as set_context
+from mspc.api.common.generator import set_rng_state as set_rng_state
 from mspc.api.common.seed import set_seed as set_seed
 from mspc.api.parallel.shard import shard as shard
 from mspc.api.common.dtype import short as short
