@@ -83,9 +83,11 @@ def find(name: str) -> Any:
         return names()
     if name in HOME:
         return getattr(importlib.import_module(HOME[name]), name)
-    if home_of(name) is not None:
+    if name and home_of(name) is not None:
         return importlib.import_module(f"mspc.{name}")
-    raise AttributeError(f"module 'mspc' has no attribute {name!r}")
+    from mspc.api.absent import why_absent  # only on the way to an error
+
+    raise AttributeError(f"module 'mspc' has no attribute {name!r}{why_absent(name, names())}")
 
 
 def names() -> list[str]:
