@@ -39,3 +39,12 @@ def drawn_shape(name: str, mean: Any, std: Any, size: Any) -> Shape:
     if not shapes:
         raise ApiValueError(f"{name}(): size must be given where mean and std are numbers")
     return np.broadcast_shapes(*shapes)
+
+
+def not_in_place(name: str, inplace: Any) -> None:
+    """Says once that a function leaves its input as it is."""
+    if inplace:
+        say_once(
+            f"mint {name} inplace",
+            f"{place_of_caller()}{name}(inplace=True) leaves its input as it is: what counts is its result",
+        )

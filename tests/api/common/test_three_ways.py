@@ -154,7 +154,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "choose": (PLACES, (X[0, :3], Y[0, :3])), "index_put": (X, (PLACES[:2], CLASSES), Y[0, 0]), "allclose": (X, X),
     "masked_scatter": (X, MASK, Y), "trace": (X,), "ptp": (X, 1), "view_as_real": (COMPLEX,),
     "einsum_ext": ("ij,kj->ik", X, Y), "view_as": (X, Tensor(np.zeros((4, 2), np.float32))),
-    "mse_loss_ext": (X, Y),
+    "mse_loss_ext": (X, Y), "add_rms_norm": (X, Y, Y[0]), "add_layer_norm": (X, Y, Y[0], X[0]),
+    "rotary_position_embedding": (IMAGE, IMAGE[:, :1], IMAGE[:, :1]),
     "cosine_embedding_loss": (X, Y, SIGNS[0, :2]), "prelu": (X, Y[0, :1]), "threshold": (X, 0.3, 0.1),
 }  # fmt: skip
 """What a function is called with; a method's tensor stands first. Others take X, those of two tensors X and Y."""
@@ -204,7 +205,8 @@ ONLY_FUNCTIONS = {
         clip_by_norm tensor_dot hstack vstack column_stack
         clip_by_global_norm tensordump einsum linspace meshgrid tuple_to_array rand randn normal
         standard_normal""",
-    "MindSpore has no method of the name": """baddbmm_ext batch_dot bernoulli_ext bounding_box_decode
+    "MindSpore has no method of the name": """add_layer_norm add_rms_norm deepcopy rotary_position_embedding swiglu
+        baddbmm_ext batch_dot bernoulli_ext bounding_box_decode
         bounding_box_encode bucketize cdist check_valid choice_with_mask combinations cond cosine_similarity dist
         dyn_shape eig float_power_ext floordiv floormod gumbel_softmax inplace_add inplace_sub intopk iou isnan_ext kron
         matrix_band_part matrix_exp matrix_norm matrix_solve mirror_pad mse_loss_ext multinomial_with_replacement mv
