@@ -25,7 +25,7 @@ _TRACED_OWN = tuple(
     for place in (
         ("nn", ""), ("mint", ""), ("ops", "function", ""), ("ops", "tensor_method"), ("ops", "hyper_map"),
         ("ops", "composed"), ("numpy", ""), ("parallel", "reshard"), ("parallel", "transformer", ""),
-        ("communication", "comm_func"), ("common", "recompute"),
+        ("communication", "comm_func"), ("common", "recompute"), ("common", "derivatives"),
     )
 )  # fmt: skip
 """Where functions that become part of a graph stand."""

@@ -28,6 +28,8 @@ REASONS = {
     "it serves trained networks: tests/oracle/test_counterparts.py judges it on its samples":
         "ops.FusedInferAttentionScore ops.IncreFlashAttention ops.PromptFlashAttention",
     "modules": "mint.linalg mint.special",
+    "tests/api/common/test_derivatives.py": """ops.jacfwd ops.jacrev ops.jvp ops.linearize ops.vjp ops.vmap
+        ops.is_tensor""",
     "known at compile time":
         "ops.DType ops.Rank ops.Shape ops.Size ops.TupleToArray ops.dtype ops.tuple_to_array Tensor.type",
     "passes make it of other operators, and hold it against these":

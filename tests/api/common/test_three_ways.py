@@ -262,7 +262,7 @@ def functions() -> list[str]:
     """Every lower-case name of ops that is a function over operators."""
     elsewhere = {
         "grad", "value_and_grad", "reshard", "partial", "functional", "constexpr", "make_range", "add_flags",
-        "identity", "barrier",
+        "identity", "barrier", "jacfwd", "jacrev", "jvp", "linearize", "vjp", "vmap", "is_tensor",
     }  # fmt: skip
     changes = {name for name in method_names() if name.endswith("_")}
     return [name for name in dir(ops) if name[0].islower() and name not in elsewhere | changes]
