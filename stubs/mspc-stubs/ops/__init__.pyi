@@ -31,6 +31,8 @@ from mspc.api.ops.function.pool_func import adaptive_max_pool1d as adaptive_max_
 from mspc.api.ops.function.pool_func import adaptive_max_pool2d as adaptive_max_pool2d
 from mspc.api.ops.function.pool_func import adaptive_max_pool3d as adaptive_max_pool3d
 from mspc.api.ops.composed import add_flags as add_flags
+from mspc.api.ops.function.fused_func import add_layer_norm as add_layer_norm
+from mspc.api.ops.function.fused_func import add_rms_norm as add_rms_norm
 from mspc.api.ops.function.matrix_func import addbmm as addbmm
 from mspc.api.ops.function.derived_func import addcdiv as addcdiv
 from mspc.api.ops.function.derived_func import addcmul as addcmul
@@ -109,6 +111,7 @@ from mspc.api.ops.function.matrix_func import cross as cross
 from mspc.api.ops.function.loss_func import cross_entropy as cross_entropy
 from mspc.api.ops.function.math_func import cumprod as cumprod
 from mspc.api.ops.function.math_func import cumsum as cumsum
+from mspc.api.ops.function.fused_func import deepcopy as deepcopy
 from mspc.api.ops.function.derived_func import deg2rad as deg2rad
 from mspc.api.ops.function.nn_func import dense as dense
 from mspc.api.ops.function.order_func import diag as diag
@@ -191,9 +194,13 @@ from mspc.api.ops.function.image_func import interpolate as interpolate
 from mspc.api.ops.function.statistics_func import intopk as intopk
 from mspc.api.ops.function.simple_func import is_complex as is_complex
 from mspc.api.ops.function.simple_func import is_floating_point as is_floating_point
+from mspc.api.common.api import is_tensor as is_tensor
 from mspc.api.ops.function.derived_func import isneginf as isneginf
 from mspc.api.ops.function.derived_func import isposinf as isposinf
 from mspc.api.ops.function.simple_func import isreal as isreal
+from mspc.api.common.derivatives import jacfwd as jacfwd
+from mspc.api.common.derivatives import jacrev as jacrev
+from mspc.api.common.derivatives import jvp as jvp
 from mspc.api.ops.function.window_func import kaiser_window as kaiser_window
 from mspc.api.ops.function.loss_func import kl_div as kl_div
 from mspc.api.ops.function.shape_func import kron as kron
@@ -203,6 +210,7 @@ from mspc.api.ops.function.nn_func import layer_norm as layer_norm
 from mspc.api.ops.function.simple_func import lcm as lcm
 from mspc.api.ops.function.simple_func import ldexp as ldexp
 from mspc.api.ops.function.activation_func import leaky_relu as leaky_relu
+from mspc.api.common.derivatives import linearize as linearize
 from mspc.api.ops.function.array_func import linspace as linspace
 from mspc.api.ops.function.derived_func import log10 as log10
 from mspc.api.ops.function.derived_func import log2 as log2
@@ -305,6 +313,7 @@ from mspc.api.ops.function.scatter_func import reverse_sequence as reverse_seque
 from mspc.api.ops.function.window_func import rfftfreq as rfftfreq
 from mspc.api.ops.function.order_func import roll as roll
 from mspc.api.ops.function.order_func import rot90 as rot90
+from mspc.api.ops.function.fused_func import rotary_position_embedding as rotary_position_embedding
 from mspc.api.ops.function.math_func import round as round
 from mspc.api.ops.function.shape_func import row_stack as row_stack
 from mspc.api.ops.function.activation_func import rrelu as rrelu
@@ -351,6 +360,7 @@ from mspc.api.ops.function.math_func import sum as sum
 from mspc.api.ops.function.matrix_func import svd as svd
 from mspc.api.ops.function.array_func import swapaxes as swapaxes
 from mspc.api.ops.function.shape_func import swapdims as swapdims
+from mspc.api.ops.function.fused_func import swiglu as swiglu
 from mspc.api.ops.function.shape_func import t as t
 from mspc.api.ops.function.scatter_func import take as take
 from mspc.api.ops.tensor_method_changes import tanh_ as tanh_
@@ -390,6 +400,8 @@ from mspc.api.ops.function.statistics_func import vecdot as vecdot
 from mspc.api.ops.function.norm_func import vector_norm as vector_norm
 from mspc.api.ops.function.shape_func import view_as as view_as
 from mspc.api.ops.function.window_func import view_as_real as view_as_real
+from mspc.api.common.derivatives import vjp as vjp
+from mspc.api.common.derivatives import vmap as vmap
 from mspc.api.ops.function.shape_func import vsplit as vsplit
 from mspc.api.ops.function.derived_func import vstack as vstack
 from mspc.api.ops.tensor_method_changes import zero_ as zero_
