@@ -1,5 +1,5 @@
-"""The command line: `mspc compile | run | launch | verify | opt | ops | doctor | ckpt`. A command imports its work when
-called.
+"""The command line: `mspc compile | search | run | launch | verify | opt | ops | doctor | ckpt`. A command imports its
+work when called.
 
 Nothing here may import NumPy or networkx: `mspc --help` answers at once.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +18,8 @@ from typer.core import TyperGroup
 from mspc import __version__
 from mspc.commands import launch as launching
 from mspc.commands.ckpt import app as checkpoints
-from mspc.commands.completion import complete_graph, complete_input, complete_operator, complete_passes, complete_script
+from mspc.commands.completion import complete_graph, complete_operator, complete_passes, complete_script
+from mspc.commands.options import Device, Inputs, JsonFile, Judge, Quiet, Ranks, ScriptArguments, Verbose
 from mspc.commands.report.streams import complain, run_guarded
 from mspc.ir.diagnostics import MspcError
 
@@ -80,43 +80,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Ranks = Annotated[int | None, typer.Option("--ranks", "-n", min=1, metavar="N", help="Number of ranks.")]
-ScriptArguments = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="-- ARGS", show_default=False, help="The script's own arguments."),
-]
-Inputs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input", metavar="SPEC", help="An input of a named network: 'float32[16,32]', global shape.",
-        autocompletion=complete_input,
-    ),
-]
-
-
-class Device(StrEnum):
-    """Values of `--device`."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    GPU = "gpu"
-
-
-class Judge(StrEnum):
-    """Values of `--against`."""
-
-    TORCH = "torch"
-
-
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Say on stderr what each pass did, and how long it took.")
-]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Say nothing but errors and results: no table, warnings, progress.")
-]
-JsonFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as JSON; - is stdout.")]
-
-
 def _show_version(wanted: bool) -> None:
     if wanted:
         print(f"mspc {__version__}")
@@ -161,6 +124,10 @@ def compile_(
     ] = None,
     input_: Inputs = None,
     json: JsonFile = None,
+    strategies: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A plan (of `mspc search --out`) or a strategy file; goes before shard()."),
+    ] = None,
     weights: Annotated[
         bool, typer.Option("--weights", help="Write all initial values, not only arrays that the script brought.")
     ] = False,
@@ -182,9 +149,50 @@ def compile_(
             json=json,
             script_arguments=tuple(script_arguments or ()),
             weights=weights,
+            strategies=strategies,
             loudness=Loudness(verbose, quiet),
         ),
     )
+
+
+@app.command(short_help="Find the best way to cut a network; run nothing.")
+def search(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="A script, or a network in a file: 'net.py:Net(32, 16)'.",
+            autocompletion=complete_script,
+        ),
+    ],
+    script_arguments: ScriptArguments = None,
+    ranks: Annotated[
+        str | None, typer.Option("--ranks", "-n", metavar="N[,N...]", help="Number of ranks, or several to compare.")
+    ] = None,
+    machine: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Rates of the machine (TOML); else those of H200s.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of a rank that a plan may take: '80GB'.")
+    ] = None,
+    free: Annotated[bool, typer.Option("--free", help="Leave out the strategies that the script gives.")] = False,
+    top: Annotated[int, typer.Option(min=1, metavar="K", help="Plans in the table for each number of ranks.")] = 5,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the plan that was found (TOML), to edit and to compile.")
+    ] = None,
+    input_: Inputs = None,
+    json: JsonFile = None,
+    quiet: Quiet = False,
+) -> None:
+    """Look for the layouts of all operators at once, and set the plan beside the usual ones."""
+    from mspc.commands.compile import CompileOptions
+    from mspc.commands.report.loudness import Loudness
+    from mspc.commands.search import SearchOptions, memory_of, ranks_of, search_target
+
+    common = CompileOptions(
+        inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()),
+        loudness=Loudness(False, quiet),
+    )  # fmt: skip
+    search_target(target, SearchOptions(common, ranks_of(ranks), top, free, machine, memory_of(memory), out))
 
 
 @app.command(short_help="Train a script, or run a compile, on all ranks.")

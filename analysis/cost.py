@@ -46,7 +46,7 @@ class Timeline:
     an attribute `stream` beside the rest, each such stream for itself.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, machine: Machine = H200) -> None:
         self.compute = self.communication = 0.0
         main = 0.0
         sides: dict[object, float] = {}
@@ -56,7 +56,7 @@ class Timeline:
             if node.op.is_view:
                 over[node] = ready
                 continue
-            time = seconds(node)
+            time = seconds(node, machine)
             if isinstance(node.op, Collective):
                 self.communication += time
             else:

@@ -167,8 +167,8 @@ def _names(entries: tuple[Setting, ...]) -> checks.Check:
 PARALLEL = table(
     Setting("device_num", 0, integer(1, 65536), "the number of ranks, where no launcher says it"),
     Setting("global_rank", 0, integer(0, 65535), ignored=_other_rank),
-    Setting("gradients_mean", False, boolean, "gradients are means over ranks, not sums", modes=DATA_PARALLEL,
-            attribute="gradients_mean"),
+    Setting("gradients_mean", False, boolean, "gradients are means over ranks, not sums",
+            modes=(*DATA_PARALLEL, "hybrid_parallel"), attribute="gradients_mean"),
     Setting("gradient_fp32_sync", True, boolean, "gradients are summed in Float32", modes=SHARDED,
             attribute="gradient_fp32_sync"),
     Setting("loss_repeated_mean", True, boolean, ignored="a loss that ranks repeat always counts once"),
@@ -182,7 +182,7 @@ PARALLEL = table(
     Setting("strategy_ckpt_load_file", "", text, CUTS_LOADED, refused=_missing, modes=SHARDED),
     Setting("strategy_ckpt_save_file", "", text, CUTS_SAVED, modes=SHARDED),
     Setting("strategy_ckpt_config", {}, _names(_STRATEGY_FILES), "see its entries", entries=_STRATEGY_FILES),
-    Setting("group_ckpt_save_file", "", text, ignored="groups are not written to files"),
+    Setting("group_ckpt_save_file", "", text, "which ranks hold the same is written to the file", modes=SHARDED),
     Setting("full_batch", False, boolean, "every rank feeds the whole batch", modes=SHARDED),
     Setting("full_batch_is_set", False, boolean, ignored="it says whether full_batch was given"),
     Setting("dataset_strategy", "data_parallel", checks.dataset_strategy, "how data are cut", modes=SHARDED),
@@ -279,20 +279,13 @@ JIT = table(
 """Options of `jit`."""
 
 RECOMPUTE = table(
-    Setting("mp_comm_recompute", True, boolean, ignored="communication between operators that are computed again is "
-            "done again"),
-    Setting("parallel_optimizer_comm_recompute", False, boolean, ignored="gathered parameters are kept"),
+    Setting("mp_comm_recompute", True, boolean, "communication between what is computed again is done again"),
+    Setting("parallel_optimizer_comm_recompute", False, boolean, "parameters are gathered again for gradients"),
     Setting("recompute_slice_activation", False, boolean, ignored="what is kept stays in its layout"),
     Setting("output_recompute", False, boolean, ignored=GRAPHS_ALWAYS),
     Setting("use_reentrant", True, boolean, ignored=GRAPHS_ALWAYS),
 )  # fmt: skip
 """Options of `Cell.recompute`."""
-
-COMM_FUSION = table(
-    Setting("fusion_type", 1, integer(0), ignored="gradients are merged by size; see comm_fusion of "
-            "set_auto_parallel_context"),
-)  # fmt: skip
-"""The argument of `Cell.set_comm_fusion`."""
 
 SET_GRAD = table(
     Setting("requires_grad", False, boolean, ignored="what is differentiated follows from the cell that trains"),

@@ -9,7 +9,7 @@ from the last, -1: none), and the further cut of dimension 0 by the parallel opt
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -102,6 +102,14 @@ def read_restore_ranks(path: Path) -> list[int]:
         raise MspcError(f"cannot read the file of groups {shown}: {reason_of(error)}") from None
     except ValueError as error:
         raise MspcError(f"{shown} is no file of groups: {error}", kind=ValueError) from None
+
+
+def write_groups(path: Path, groups: Mapping[str, Iterable[int]], alike: Iterable[int]) -> None:
+    """Write a file of groups: those of a rank by name, and the ranks that hold the same as it. Raises MspcError."""
+    items = [put_bytes(1, put_text(1, name) + put_bytes(2, _row(ranks))) for name, ranks in sorted(groups.items())]
+    content = b"".join(items) + put_bytes(2, _row(alike))
+    make_folder(path.parent)
+    write_whole(path, lambda file: file.write(content))
 
 
 def _check(shown: str, name: str, cut: ParameterCut) -> None:

@@ -22,6 +22,7 @@ from mspc.engine.capture import Launch, NamedTarget, build, capture, parse_targe
 from mspc.engine.dumps import StageFiles, is_execute, numbered, program
 from mspc.engine.first_values import FirstValue, first_values
 from mspc.engine.output import OutputFolder
+from mspc.engine.plans import cut_by_file
 from mspc.engine.programs import ObservedSession, Programs, compile_for
 from mspc.engine.strategy_files import StrategyFiles
 from mspc.ir.diagnostics import MspcError
@@ -37,7 +38,8 @@ class CompileOptions:
 
     ranks: None asks mpirun or the script. level: 0 to 3, what is written. only_ranks: () for all.
     inputs: types of a named network's inputs. json: where the table goes as JSON ("-": stdout), if anywhere.
-    weights: write all first values, those too that a run can make by itself.
+    weights: write all first values, those too that a run can make by itself. strategies: a file that says how operators
+    are cut.
     loudness: what is said beside what was asked for.
     """
 
@@ -49,6 +51,7 @@ class CompileOptions:
     json: Path | None = None
     script_arguments: tuple[str, ...] = ()
     weights: bool = False
+    strategies: Path | None = None
     loudness: Loudness = NORMAL
 
 
@@ -70,6 +73,8 @@ def compile_target(target: str, options: CompileOptions) -> None:
     loudness = options.loudness
     with Progress(not loudness.quiet and not loudness.verbose) as progress, OutputFolder(folder) as output:
         progress.show(f"compiling {launch.script} for {ranks} rank{'s' if ranks > 1 else ''}")
+        if options.strategies is not None:
+            launch = cut_by_file(launch, options.strategies)
         first = compile_for(launch, ranks, level, compared=found.asked, on_pass=loudness.on_pass())
         programs = Programs(first, wanted, found.asked(), level, found.rerun)
         settings = Settings(launch.context.matmul_allow_tf32, launch.context.deterministic)

@@ -40,6 +40,9 @@ class Config(_Attributes):
     device: "CPU" or "GPU" (`device_target`); for GPUs attention that is written out becomes one operator.
     keeps_strategies: strategies for so many ranks stay on the operators though the mode shards nothing, so that the
         operators are those of a sharded compile, for comparing the two; 0: none do.
+    search_latency, search_touch: what a search reckons beside the bytes sent, as so many of them: for every collective,
+        and for a thousand bytes that operators read or write. search_memory: bytes of parameters with their states and
+        gradients and of kept results that a plan may take on a rank, 0 for any.
     strategies_from: a file that says how operators are cut, "" for none.
     """
 
@@ -49,6 +52,9 @@ class Config(_Attributes):
     script_folder: str = ""
     device: str = "CPU"
     keeps_strategies: int = 0
+    search_latency: int = 0
+    search_touch: int = 0
+    search_memory: int = 0
     strategies_from: str = ""
 
     @property

@@ -15,8 +15,9 @@ from mspc.compiler.config import Config, Fed
 from mspc.compiler.frontend.trace import Traced, trace
 from mspc.compiler.own_gradients import warning_of_own_gradients
 from mspc.compiler.pipeline import FILE_NAMES, PREPARING, UNNUMBERED, VIEWS, passes_of, rank_passes_of
+from mspc.compiler.plan_file import SUFFIX
 from mspc.compiler.rank_graphs import RankGraphs
-from mspc.compiler.strategy_names import STRATEGIES, StrategyNames, cut_as_in_file
+from mspc.compiler.strategy_names import CONFIGURED, LAYOUTS, STRATEGIES, StrategyNames, cut_as_in_file, cut_as_planned
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
@@ -177,10 +178,15 @@ def compile_traced(
         arrays = {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)}
         note_causal_masks(graph, arrays)
     strategies = StrategyNames()
+    strategies.name(graph)
 
     def look(stage: Stage) -> None:
         if stage.name == STRATEGIES:
             strategies.note(stage.graph)
+        elif stage.name == CONFIGURED and config.strategies_from.endswith(SUFFIX):
+            cut_as_planned(strategies, config.ranks, config.strategies_from)
+        elif stage.name == LAYOUTS:
+            strategies.note_layouts(stage.graph)
         if on_stage is not None:
             on_stage(stage)
 
@@ -199,12 +205,16 @@ def _prepared(call: TracedCall) -> Graph:
     config, traced, fed = call.config, call.traced, call.fed
     graph = traced.graph
     graph.attrs |= {"mode": config.mode, "ranks": config.ranks} | config.attributes()
+    if config.search_mode and config.search_latency:
+        graph.attrs |= {"search_latency": config.search_latency, "search_touch": config.search_touch}
+    if config.search_mode and config.search_memory:
+        graph.attrs["search_memory"] = config.search_memory
     if config.keeps_strategies:
         graph.attrs["strategies_for"] = config.keeps_strategies
     if config.sharded:
         graph.attrs["outputs"] = "batch" if config.dataset_strategy == "data_parallel" else "whole"
         _optimizer_parallel(traced, config)
-        if config.strategies_from:
+        if config.strategies_from and not config.strategies_from.endswith(SUFFIX):
             cut_as_in_file(graph, config.strategies_from)
     inputs = [p for p in graph.parameters if p.kind == "input"]
     if len(inputs) != len(fed):

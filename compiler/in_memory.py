@@ -42,7 +42,8 @@ class Facts:
 
 
 def compile_in_memory(target: Any, args: Sequence[Any], on_compiled: OnCompiled | None = None) -> Facts:
-    """Compile `target(*args)` for the ranks of the session, of `device_num` where no launcher said how many.
+    """Compile `target(*args)` for the ranks of the session, of `device_num` where no launcher said how many. The
+    script's parameters then know how they will be cut.
 
     `on_compiled` is called with what was compiled and the settings that it was compiled in.
 
@@ -67,6 +68,10 @@ def compile_in_memory(target: Any, args: Sequence[Any], on_compiled: OnCompiled 
     facts.parameter_layouts = _parameter_layouts(
         compiled.graph, read if compiled.config.parallel_optimizer else {}, session.rank
     )
+    for parameter in compiled.graph.parameters:
+        own = compiled.traced.parameters.get(parameter.name)
+        if own is not None and isinstance(parameter.layout, Layout):
+            own.laid_out = parameter.layout
     compiled.rank_graph(session.rank, look, wanted=(SLICED,))
     if on_compiled is not None:
         on_compiled(compiled, frozen)

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mspc.checkpoint.strategy_file import Cuts, read_strategies
-from mspc.ir.diagnostics import MspcError
+from mspc.compiler.plan_file import read_plan
+from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.layout import Layout
+from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import TensorType
+from mspc.ops.op import Op
+from mspc.passes.sharding.choices import make_choice, merge, rule_of
 
-STRATEGIES = "step_parallel_begin"
-"""The stage that the strategies are read from."""
+STRATEGIES, LAYOUTS = "step_parallel_begin", "propagate_sharding"
+"""The stages that the strategies and the layouts are read from."""
+CONFIGURED = "check_strategies"
+"""The stage at which the script's strategies are on the operators."""
 MOST_LISTED = 5
 
 
 @dataclass
 class StrategyNames:
     """The cuts of operators: of those that read a trainable parameter as `MatMul_w`, and of all as
-    `Default/network-Net/MatMul-op0`, by their cells and their place among those of their kind."""
+    `Default/network-Net/MatMul-op0`, by their cells and their place among those of their kind; layouts: the same with
+    the ranks that hold the slices. places: the names of the nodes that the front end made."""
 
     by_parameter: dict[str, Cuts] = field(default_factory=dict[str, Cuts])
     by_place: dict[str, Cuts] = field(default_factory=dict[str, Cuts])
+    layouts: dict[str, tuple[Layout, ...]] = field(default_factory=dict[str, tuple[Layout, ...]])
+    places: dict[Node, str] = field(default_factory=dict[Node, str])
 
     def note(self, graph: Graph) -> None:
         """Keep the cuts of a graph's operators."""
@@ -32,6 +42,20 @@ class StrategyNames:
                 cuts = tuple(tuple(entry) for entry in node.strategy)
                 self.by_place[place] = cuts
                 self.by_parameter.update(dict.fromkeys(names, cuts))
+
+
+    def name(self, graph: Graph) -> None:
+        """Note what the operators of a graph are called before passes leave some out and add others."""
+        self.places = {node: place for node, _, place in _named(graph)}
+
+    def note_layouts(self, graph: Graph) -> None:
+        """Keep the layouts of the operators that have names, as they are once they are decided on."""
+        for node in graph.nodes:
+            place = self.places.get(node)
+            ruled = isinstance(node.op, Op) and type(node.op).rule is not Op.rule
+            if place is not None and ruled and node.in_layouts is not None:
+                layouts = (layout.without_partial() for layout in node.in_layouts if layout is not None)
+                self.layouts[place] = tuple(layouts)
 
 
 def cut_as_in_file(graph: Graph, file: str) -> None:
@@ -63,6 +87,59 @@ def cut_as_in_file(graph: Graph, file: str) -> None:
             f"the strategy file {file} names no operator of this network", kind=ValueError,
             notes=[f"it names {_listed(sorted(known))}; the network has {_listed(sorted(set(seen)))}"],
         )  # fmt: skip
+
+
+def cut_as_planned(names: StrategyNames, ranks: int, file: str) -> None:
+    """Give the operators that a plan names the layouts that it has for them; they go before strategies of the script.
+
+    Raises:
+        MspcError: there is no such file, or it is of another network or number of ranks, or an operator cannot be cut
+            so. All mistakes together.
+    """
+    plan = read_plan(Path(file))
+    if plan.ranks != ranks:
+        raise MspcError(f"the plan {file} is for {plan.ranks} ranks, and the network is compiled for {ranks}")
+    nodes = {place: node for node, place in names.places.items()}
+    unknown = [name for name in plan.operators if name not in nodes]
+    if unknown:
+        raise MspcError(
+            f"the plan {file} names {_listed(unknown)}, which the network does not have",
+            notes=[*did_you_mean(unknown[0], list(nodes)), f"it has {_listed(list(nodes))}"],
+        )
+    mistakes: list[MspcError] = []
+    for name, layouts in plan.operators.items():
+        try:
+            _cut(nodes[name], layouts, ranks, file)
+        except MspcError as error:
+            mistakes.append(error)
+    raise_all(mistakes)
+
+
+def _cut(node: Node, layouts: Sequence[Layout], ranks: int, file: str) -> None:
+    """Give one operator the layouts of its operands. Raises MspcError where it cannot have them."""
+    rule = rule_of(node)
+    if rule is None:
+        raise node.error(f"{node.label}: the plan {file} cuts it, and it has no sharding rule")
+    fits = len(layouts) == len(rule.inputs) and all(
+        len(layout.dims) == len(dims) for layout, dims in zip(layouts, rule.inputs, strict=True)
+    )
+    if not fits:
+        raise node.error(
+            f"{node.label}: the plan {file} has layouts {_shown(layouts)} for operands of "
+            f"{', '.join(str(len(dims)) for dims in rule.inputs)} dimensions"
+        )
+    sources = tuple((dims, layout) for dims, layout in zip(rule.inputs, layouts, strict=True) if dims)
+    choice = make_choice(rule, *merge(rule, sources, ranks))
+    if choice.inputs != tuple(layouts):
+        raise node.error(
+            f"{node.label} cannot be cut as the plan {file} says: {_shown(layouts)}",
+            notes=[f"its rule is {rule}", f"next to it is {_shown(choice.inputs)}"],
+        )
+    node.in_layouts, node.layout = choice.inputs, choice.layout(node.type)
+
+
+def _shown(layouts: Sequence[Layout]) -> str:
+    return "; ".join(map(str, layouts))
 
 
 def _listed(names: list[str]) -> str:

@@ -27,7 +27,6 @@ _ARGUMENTS: dict[str, Table] = {
     "runtime.set_memory": settings.DEVICE_MEMORY,
     "parallel.AutoParallel.hsdp": settings.AUTO_PARALLEL,
     "parallel.AutoParallel.pipeline": settings.AUTO_PARALLEL,
-    "nn.Cell.set_comm_fusion": settings.COMM_FUSION,
     "train.CheckpointConfig": table(
         Setting("exception_save", False, ignored="the last checkpoint that is whole stays, whatever ends the run"),
     ),
@@ -47,7 +46,6 @@ _OFF = {
     "disable_loss_repeated_mean": "loss_repeated_mean",
     "enable_fp32_communication": "force_fp32_communication",
     "no_init_parameters_in_compile": "init_param_in_compile",
-    "set_group_ckpt_save_file": "group_ckpt_save_file",
     "print_local_norm": "dump_local_norm",
     "dump_local_norm": "dump_local_norm_path",
     "enable_device_local_norm": "dump_device_local_norm",

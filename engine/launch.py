@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -97,6 +97,9 @@ class Launcher:
         script_folder: file names in graphs are relative to it.
     """
 
+    has_own_process: ClassVar[bool] = True
+    """Whether no other rank runs in this process."""
+
     def __init__(self, job: Job, ranks_given: bool = False, script_folder: str = "") -> None:
         self.job = job
         self.ranks_given = ranks_given
@@ -110,7 +113,7 @@ class Launcher:
         self._kept: list[Any] = []
         self._said: set[str] = set()
         self._counts = StepCounts({})
-        self._strategy_files = StrategyFiles()
+        self._strategy_files = StrategyFiles(job.rank, self.has_own_process)
 
     def launch(self, target: Any, args: tuple[Any, ...]) -> Any:
         """Run `target(*args)`: a Tensor, or a (nested) tuple of them.
@@ -239,8 +242,7 @@ class Launcher:
         number = self._number(alone)
         launched = self.launched[number] = Launched(number, compiled, self.job, traced.parameters, self.store, tf32)
         self._counts.begin(launched.executor)
-        if self.job.rank == 0:
-            self._strategy_files.write(compiled, frozen, bool(launched.mutated))
+        self._strategy_files.write(compiled, frozen, bool(launched.mutated))
         if self.job.watch is not None:
             self.job.watch.describe = self.describe
             self.job.watch.graph_of = self.graph_of

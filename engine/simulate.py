@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mspc.api import state
 from mspc.compiler.config import Config
@@ -62,6 +62,8 @@ class SharedCompiles:
 
 class SimulatedLauncher(Launcher):
     """A launcher that looks for what another rank has compiled already."""
+
+    has_own_process: ClassVar[bool] = False
 
     def __init__(self, job: Job, ranks_given: bool, script_folder: str, shared: SharedCompiles) -> None:
         super().__init__(job, ranks_given, script_folder)

@@ -2,37 +2,71 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from mspc.api.context import FrozenContext
 from mspc.checkpoint.cuts import cut_of
-from mspc.checkpoint.strategy_file import StrategyFile, write_strategies
+from mspc.checkpoint.strategy_file import StrategyFile, write_groups, write_strategies
 from mspc.compiler.driver import Compiled
 from mspc.ir.layout import Layout
+from mspc.ops.collective.base import Collective
+
+GROUPS = "GROUP_INFO_FILE"
+"""Names a file of groups to the process of a rank, as MindSpore's variable does."""
 
 
 class StrategyFiles:
     """The files of one script. A network that trains is written whenever it is compiled, another one where no file was
-    written before it."""
+    written before it. rank: of the script; rank 0 writes what is the same for all. own_process: no other rank runs in
+    this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int = 0, own_process: bool = True) -> None:
+        self._rank = rank
+        self._own_process = own_process
         self._written: set[str] = set()
 
     def write(self, compiled: Compiled, context: FrozenContext, trains: bool) -> None:
         """Write what the script asks for, where the mode cuts anything. Raises MspcError."""
         if not compiled.config.sharded:
             return
+        groups = context.group_ckpt_save_file
+        if self._own_process or not self._rank:
+            groups = groups or os.environ.get(GROUPS, "")
+        if self._is_due(groups, trains):
+            write_groups(Path(groups), groups_of(compiled, self._rank), ranks_alike(compiled, self._rank))
+        if self._rank:
+            return
         for path in (context.strategy_save_file or context.strategy_ckpt_save_file, context.operator_save_file):
-            if not path or (path in self._written and not trains):
-                continue
-            self._written.add(path)
-            of_operators = path == context.operator_save_file
-            write_strategies(Path(path), strategies_of(compiled, context.strategy_trainable_only, of_operators))
+            if self._is_due(path, trains):
+                of_operators = path == context.operator_save_file
+                write_strategies(Path(path), strategies_of(compiled, context.strategy_trainable_only, of_operators))
+
+    def _is_due(self, path: str, trains: bool) -> bool:
+        """Whether a file is to be written now; if so it counts as written."""
+        if not path or (path in self._written and not trains):
+            return False
+        self._written.add(path)
+        return True
 
 
 def write_once(compiled: Compiled, context: FrozenContext) -> None:
     """Write what the script asks for of one compile. Raises MspcError."""
     StrategyFiles().write(compiled, context, trains=True)
+
+
+def ranks_alike(compiled: Compiled, rank: int) -> list[int]:
+    """The ranks whose slices of all parameters, states of the optimizer among them, are those of one rank: where its
+    checkpoint is lost, theirs take its place."""
+    layouts = {p.layout for p in compiled.graph.parameters if p.kind == "parameter" and isinstance(p.layout, Layout)}
+    found = range(compiled.config.ranks)
+    return [other for other in found if all(each.slice_index(other) == each.slice_index(rank) for each in layouts)]
+
+
+def groups_of(compiled: Compiled, rank: int) -> dict[str, tuple[int, ...]]:
+    """The groups that a rank communicates in, by name."""
+    ops = [node.op for node in compiled.rank_graph(rank).nodes if isinstance(node.op, Collective)]
+    return {op.group: op.ranks for op in ops if op.group and rank in op.ranks}
 
 
 def strategies_of(compiled: Compiled, trainable_only: bool, of_operators: bool = False) -> StrategyFile:

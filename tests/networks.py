@@ -29,6 +29,7 @@ from tests.random_updates import finish
 PASSES = ",".join(name for name in (*PREPARING, *SHARDED) if name not in VIEWS)
 """What makes a network ready for slicing."""
 RANKS = (2, 2, 2, 3, 4, 4, 4, 6, 6, 8, 8, 12, 16, 24)
+SEARCHES = ("", "dynamic_programming", "recursive_programming")
 ROWS, COLUMNS = (8, 16, 24, 48), (8, 16, 24)
 PIECES = ("matmul", "matmul", "bias", "unary", "branch", "gate", "reshape", "transpose", "split", "shared")
 LEFT_OUT = frozenset({"collective", "control", "fused", "optim"})
@@ -77,6 +78,8 @@ class RandomNetwork:
         self.graph = Graph(f"random_{seed}")
         mode = rng.choice(["semi_auto_parallel", "semi_auto_parallel", "auto_parallel"])
         self.graph.attrs = {"ranks": self.ranks, "mode": mode, "outputs": rng.choice(["whole", "batch"])}
+        if mode == "auto_parallel" and SEARCHES[seed % len(SEARCHES)]:
+            self.graph.attrs["search_mode"] = SEARCHES[seed % len(SEARCHES)]
         self.builder = Builder(self.graph)
         self.feeds: dict[str, np.ndarray] = {}
         rows, columns = rng.choice(ROWS), rng.choice(COLUMNS)

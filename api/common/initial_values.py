@@ -111,7 +111,7 @@ class InitialValue:
         return self._with(zero_row=row)
 
     def _with(self, **changes: Any) -> InitialValue:
-        other = object.__new__(InitialValue)
+        other = object.__new__(type(self))
         other.__dict__.update(self.__dict__, **changes)
         return other
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mspc.api.checks import integer
 from mspc.api.common.initial_values import InitialValue, initial_value
 from mspc.api.common.tensor import STORED, Tensor, as_array
 from mspc.api.errors import ApiTypeError, ApiValueError
@@ -84,7 +85,19 @@ class Parameter(Tensor):
         self.layerwise_parallel = layerwise_parallel
         self.parallel_optimizer = parallel_optimizer
         self.comm_fusion = 1
+        self.laid_out: Layout | None = None
+        """How a compile that ran nothing has cut it: slices of a rank's own checkpoint are known by that."""
         self.owned = False
+
+    @property
+    def comm_fusion(self) -> int:
+        """With which others its gradient travels: those of the same number; 0 for none. Raises TypeError or ValueError
+        for what is no integer from 0."""
+        return self._comm_fusion
+
+    @comm_fusion.setter
+    def comm_fusion(self, number: int) -> None:
+        self._comm_fusion = integer(0)("Parameter.comm_fusion", number)
 
     @property
     def value(self) -> np.ndarray:

@@ -115,6 +115,15 @@ class Dataset:
         self._epoch, self._first_row, self.asked_step = self._epoch + 1, 0, 0
         return found
 
+    def peek(self) -> Any:
+        """The next row, which whoever reads next reads again; None where there is none."""
+        place = (self._epoch, self._first_row)
+        rows = DatasetIterator(self._stage, lambda: place, 1, False)
+        try:
+            return next(rows, None)
+        finally:
+            rows.release()
+
     def set_init_step(self, init_step: int) -> None:
         """Where reading goes on: behind so many rows of epochs, as a run that is taken up again asks for. What is
         random is drawn as if the rows before had been read."""

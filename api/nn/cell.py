@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from mspc.api import launch
+from mspc.api.checks import integer
 from mspc.api.common.jit_config import JitConfig
 from mspc.api.common.parameter import UNNAMED, Parameter
 from mspc.api.common.parameter_plan import checked_plan
@@ -18,8 +19,9 @@ from mspc.api.context import PYNATIVE_MODE, get_context
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.declared_inputs import check, declared
 from mspc.api.ops.primitive import Primitive, check_strategy
+from mspc.api.placement import note_shard_options
 from mspc.api.setting import checked
-from mspc.api.settings import COMM_FUSION, RECOMPUTE, SET_GRAD, STAGE
+from mspc.api.settings import RECOMPUTE, SET_GRAD, STAGE
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, dtype_of
 
@@ -282,12 +284,7 @@ class Cell:
         return self
 
     def shard(
-        self,
-        in_strategy: Any,
-        out_strategy: Any = None,
-        parameter_plan: Any = None,
-        device: str = "",
-        level: int = 0,
+        self, in_strategy: Any, out_strategy: Any = None, parameter_plan: Any = None, device: str = "", level: int = 0
     ) -> Cell:
         """Say how the inputs of this cell are cut and return the cell; `parameter_plan` maps names of
         parameters (or paths to them, as "self.dense.weight") to cuts.
@@ -297,6 +294,7 @@ class Cell:
         self.in_strategy = check_strategy(in_strategy, f"{label}: in_strategy")
         self.out_strategy = check_strategy(out_strategy, f"{label}: out_strategy")
         self.parameter_plan = checked_plan(self, parameter_plan, label)
+        note_shard_options(label, device, level)
         return self
 
     def set_data_parallel(self) -> None:
@@ -308,12 +306,13 @@ class Cell:
         self.add_flags_recursive(strategy_gen_mode="data_parallel")
 
     def recompute(self, **options: Any) -> Cell:
-        """Compute what is inside again in the backward part instead of keeping it. Options that are not at their
-        defaults are said to change nothing.
+        """Compute what is inside again in the backward part instead of keeping it. mp_comm_recompute=False keeps what
+        was communicated there; with parallel_optimizer_comm_recompute=True parameters whose updates are shared are
+        gathered again. Other options are said to change nothing.
 
         Raises ValueError or TypeError where there is no such option or value."""
-        checked("Cell.recompute", RECOMPUTE, options)
-        return self.add_flags_recursive(recompute=True)
+        found = checked("Cell.recompute", RECOMPUTE, options)
+        return self.add_flags_recursive(recompute=True, recompute_options=found)
 
     def to_float(self, dst_type: DType) -> Cell:
         """Compute in another element type: floating-point inputs of this cell and of all below, their parameters and
@@ -343,10 +342,9 @@ class Cell:
         return self._flags
 
     def set_comm_fusion(self, fusion_type: int, recurse: bool = True) -> Cell:
-        """Says that it changes nothing: gradients are merged by size.
-
-        Raises TypeError or ValueError where `fusion_type` is no integer from 0."""
-        checked("Cell.set_comm_fusion", COMM_FUSION, {"fusion_type": fusion_type})
+        """Let gradients of what is inside travel with those of the same number, each alone with 0. Raises TypeError or
+        ValueError where `fusion_type` is no integer from 0."""
+        integer(0)("Cell.set_comm_fusion: fusion_type", fusion_type)
         for parameter in self.trainable_params(recurse):
             parameter.comm_fusion = fusion_type
         return self

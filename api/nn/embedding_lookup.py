@@ -9,6 +9,7 @@ from mspc.api.context import get_auto_parallel_context
 from mspc.api.errors import ApiValueError
 from mspc.api.nn.arguments import parameter, positive
 from mspc.api.nn.cell import Cell
+from mspc.api.placement import note_target
 from mspc.ir.types import FLOAT32, INT32
 
 _SHARDED = ("semi_auto_parallel", "auto_parallel")
@@ -21,7 +22,8 @@ class EmbeddingLookup(Cell):
         slice_mode: in semi-automatic and automatic parallel mode, what is cut over all ranks: "batch_slice" the
             batch, "table_row_slice" and "table_column_slice" the table, "field_slice" the fields and the table's rows.
         manual_shapes: for "field_slice" the number of rows that belong to each rank's fields.
-        target, sparse, vocab_cache_size: accepted; they say where the lookup runs in MindSpore.
+        target: "CPU" or "DEVICE": where MindSpore looks up; here it is the rank's device, which is said where that is
+            another. sparse, vocab_cache_size: accepted; they say how the table is kept there.
     """
 
     BATCH_SLICE = "batch_slice"
@@ -38,6 +40,9 @@ class EmbeddingLookup(Cell):
         name = type(self).__name__
         self.vocab_size = positive(name, "vocab_size", vocab_size)
         self.embedding_size = positive(name, "embedding_size", embedding_size)
+        if target not in ("CPU", "DEVICE"):
+            raise ApiValueError(f"{name}: target must be 'CPU' or 'DEVICE', not {target!r}")
+        note_target(f"{name}(target={target!r})", target)
         if max_norm is not None:
             raise ApiValueError(f"{name}: max_norm is not supported")
         self.embedding_table = parameter(param_init, (vocab_size, embedding_size), dtype, "embedding_table")

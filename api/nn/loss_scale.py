@@ -124,6 +124,10 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
         self.grad = ops.GradOperation(get_by_list=True, sens_param=True)
         self.hyper_map = ops.HyperMap()
         self.all_finite = ops.AllFinite()
+        own = self.parallel_mode == "hybrid_parallel" or any(each.layerwise_parallel for each in self.weights)
+        self.agrees = self.reducer_flag and own  # gradients that are a rank's own may overflow there alone
+        if self.agrees:
+            self.all_reduce = ops.AllReduce()
 
     def set_sense_scale(self, sens: Any) -> None:
         """Replace the loss scale. Raises TypeError for no Tensor, ValueError for another shape."""
@@ -152,8 +156,11 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
         return False, compute_input
 
     def get_overflow_status(self, status: Any, compute_output: Any) -> Any:
-        """Whether any of the gradients holds an infinity or a NaN, a Bool scalar."""
-        return ops.logical_not(self.all_finite(compute_output))
+        """Whether any of the gradients holds an infinity or a NaN, on any rank, a Bool scalar."""
+        overflow = ops.logical_not(self.all_finite(compute_output))
+        if self.agrees:
+            return self.all_reduce(ops.cast(overflow, FLOAT32)) > 0
+        return overflow
 
     def process_loss_scale(self, overflow: Any) -> Any:
         """Update the loss scale; the same truth comes back."""

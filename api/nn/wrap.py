@@ -77,8 +77,9 @@ class TrainOneStepCell(Cell):
         sens: the gradient of the loss, a number, or a Tensor of the shape of the loss.
 
     Attributes for cells that are made of this one: `network`, `optimizer`, `weights`, `sens`, `grad`, `parallel_mode`,
-    `mean`, `degree`, and `reducer_flag`: whether ranks add up gradients, which `grad_reducer` then does. The step here
-    leaves that to the compiler, unless `grad_reducer` was replaced.
+    `mean`, `degree`, and `reducer_flag`: whether ranks add up gradients, which `grad_reducer` then does: in data
+    parallel and in hybrid mode, as in MindSpore. In data parallel mode the step leaves that to the compiler, unless
+    `grad_reducer` was replaced.
     """
 
     def __init__(self, network: Cell, optimizer: Any, sens: Any = None, return_grad: bool = False) -> None:
@@ -115,8 +116,9 @@ class TrainOneStepCell(Cell):
         return loss
 
     def reduced(self, grads: Any) -> Any:
-        """The gradients, through `grad_reducer` where it was replaced."""
-        return grads if self.grad_reducer is self.own_reducer else self.grad_reducer(grads)
+        """The gradients, through `grad_reducer` unless the compiler does what it would."""
+        by_compiler = self.parallel_mode != "hybrid_parallel" and self.grad_reducer is self.own_reducer
+        return grads if by_compiler else self.grad_reducer(grads)
 
 
 class _TrainGradAccuStepCell(TrainOneStepCell):

@@ -20,6 +20,7 @@ _ELSEWHERE = {
     "ReduceOp": "mspc.api.communication.group",
     "_VirtualDataset": "mspc.api.nn.virtual_dataset",
     "reshard": "mspc.api.parallel.reshard",
+    "shard": "mspc.api.parallel.shard",
     "HyperMap": "mspc.api.ops.hyper_map",
     "Map": "mspc.api.ops.hyper_map",
     "MultitypeFuncGraph": "mspc.api.ops.multitype",

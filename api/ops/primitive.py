@@ -17,6 +17,7 @@ import numpy as np
 from mspc.api.ops.compile_time import constexpr as constexpr
 from mspc.api.ops.compile_time import primexpr as _primexpr  # noqa: F401  # scripts import both from here
 from mspc.api.ops.eager import PrimitiveTypeError, PrimitiveValueError, caller, ranks_of_group, run_eagerly
+from mspc.api.placement import note_target
 from mspc.api.setting import place_of_caller, say_once
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.named_layout import NamedLayout
@@ -110,6 +111,8 @@ class Primitive:
             message = f"{self.name}.add_prim_attr: {name} must be plain values, not {describe(value)}"
             raise PrimitiveTypeError(message, caller(), ["numbers, strings, and tuples and dicts of them"]) from None
         self.attrs[name] = kept
+        if name == "primitive_target":
+            note_target(f"{name}={value!r}", value)
         if name in _WITHOUT_EFFECT and value:
             why = _WITHOUT_EFFECT[name]
             say_once(f"attribute {name}", f"{place_of_caller()}{name}={value!r} changes nothing here: {why}")

@@ -10,16 +10,19 @@ from mspc.api.nn.cell import Cell
 from mspc.api.ops.primitive import check_strategy
 from mspc.api.parallel.layout import Layout
 from mspc.api.parallel.sharded import ShardedFunction
+from mspc.api.placement import note_shard_options
 
 __all__ = ["Layout", "shard"]
 
 
-def shard(fn: Any, in_strategy: Any, out_strategy: Any = None, parameter_plan: Any = None) -> ShardedFunction:
+def shard(
+    fn: Any, in_strategy: Any, out_strategy: Any = None, parameter_plan: Any = None, device: str = "", level: int = 0
+) -> ShardedFunction:
     """`fn`, its inputs cut by `in_strategy`, one tuple or Layout per tensor.
 
     Args:
         parameter_plan: how parameters of the Cell (or of that whose method `fn` is) are cut, by name or path as
-            "self.dense.weight".
+            "self.dense.weight". device, level: say that they change nothing.
 
     Raises:
         TypeError: `fn` is not callable, or a strategy is none. ValueError: a strategy is impossible, or a
@@ -30,6 +33,7 @@ def shard(fn: Any, in_strategy: Any, out_strategy: Any = None, parameter_plan: A
     owner = fn if isinstance(fn, Cell) else getattr(fn, "__self__", None)
     if parameter_plan and not isinstance(owner, Cell):
         raise ApiValueError("shard: a parameter_plan needs a Cell or its method; a function holds no parameters")
+    note_shard_options("shard", device, level)
     return ShardedFunction(
         fn,
         check_strategy(in_strategy, "shard: in_strategy"),

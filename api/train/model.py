@@ -14,13 +14,14 @@ from mspc.api.nn.cell import Cell
 from mspc.api.nn.wrap import TrainOneStepCell, WithEvalCell, WithLossCell
 from mspc.api.parallel.auto_parallel import AutoParallel
 from mspc.api.setting import say_once
+from mspc.api.settings import SHARDED
 from mspc.api.train.callback import TimeMonitor
 from mspc.api.train.evaluation import Evaluation
 from mspc.api.train.listening import OLDER, Callback, CallbackManager, CallbackParam, RunContext, callbacks_of
 from mspc.api.train.loss_scale_manager import check_manager
 from mspc.api.train.metrics.factory import get_metrics
 from mspc.api.train.progress import ProgressBar
-from mspc.api.train.training import Training
+from mspc.api.train.training import Training, first_row
 
 _AMP = ("loss_scale_manager", "keep_batchnorm_fp32")
 _BOOST = ("boost_config_dict", "acc_level")
@@ -208,7 +209,12 @@ class Model:
         )  # fmt: skip
 
     def build(self, train_dataset: Any = None, valid_dataset: Any = None, **_: Any) -> None:
-        """Accepted; a graph is compiled at its first step."""
+        """A graph is compiled at its first step. Where ranks are to hold slices, the parameters know from here on which
+        ones they will have when the model trains with this data, as by `infer_train_layout`. valid_dataset and what
+        MindSpore takes beside are not read."""
+        cuts = self._parallel is not None or get_auto_parallel_context("parallel_mode") in SHARDED
+        if train_dataset is not None and cuts and get_context("mode") != PYNATIVE_MODE:
+            self.infer_train_layout(train_dataset)
 
     def eval(
         self, valid_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False
@@ -261,16 +267,42 @@ class Model:
         that cuts each dimension (counted from the last, -1: none), a rank's shape, 0, True and "".
 
         Raises:
-            RuntimeError: not in graph mode. TypeError: data that are no Tensors, or an option that is no bool.
+            RuntimeError: not in graph mode, or in a mode that cuts nothing. TypeError: data that are no Tensors, or an
+                option that is no bool.
         """
-        if get_context("mode") == PYNATIVE_MODE:
-            raise ApiRuntimeError("Model.infer_predict_layout needs graph mode")
         if not isinstance(skip_backend_compile, bool):
             raise ApiTypeError(f"Model.infer_predict_layout: skip_backend_compile is {skip_backend_compile!r}, no bool")
         _check_data("infer_predict_layout", predict_data)
         self._predict_network.set_train(False)
-        network: Any = self._predict_network
-        CellGraphExecutor().compile(network, *predict_data)
+        return self._layout("infer_predict_layout", self._predict_network, predict_data)
+
+    def infer_train_layout(
+        self, train_dataset: Any, dataset_sink_mode: bool = True, sink_size: int = -1
+    ) -> dict[str, Any]:
+        """How parameters and states of the optimizer lie on the ranks when the model trains with this data, as
+        `infer_predict_layout` says it. The data set is read for one row; nothing runs. dataset_sink_mode and sink_size
+        are what `train` will be called with.
+
+        Raises:
+            RuntimeError: not in graph mode, or in a mode that cuts nothing. TypeError, ValueError: dataset_sink_mode is
+                not True, sink_size is neither -1 nor positive, or the data set has no row or another number of columns.
+        """
+        _check_flag("Model.infer_train_layout", "dataset_sink_mode", dataset_sink_mode)
+        if not dataset_sink_mode:
+            raise ApiValueError("Model.infer_train_layout: dataset_sink_mode must be True")
+        _check_counts("Model.infer_train_layout", 1, 0, dataset_sink_mode, sink_size)
+        row = first_row(train_dataset, 2 if self._loss_fn is not None else 0)
+        self._train_network.set_train(True)
+        return self._layout("infer_train_layout", self._train_network, row)
+
+    def _layout(self, method: str, network: Any, args: Sequence[Any]) -> dict[str, Any]:
+        """How the parameters of a call lie on the ranks. Raises RuntimeError in modes that cut nothing."""
+        if get_context("mode") == PYNATIVE_MODE:
+            raise ApiRuntimeError(f"Model.{method} needs graph mode")
+        mode = get_auto_parallel_context("parallel_mode")
+        if self._parallel is None and mode not in SHARDED:
+            raise ApiRuntimeError(f"Model.{method} needs {' or '.join(SHARDED)} mode, and the mode is {mode}")
+        CellGraphExecutor().compile(network, *args)
         return dict(network.parameter_layout_dict)
 
 

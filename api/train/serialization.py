@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mspc.api import state
+from mspc.api.common.held_slice import HeldSlice
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.stored_value import StoredValue
 from mspc.api.common.tensor import Tensor
@@ -25,6 +26,7 @@ from mspc.checkpoint.reading import Checkpoint
 from mspc.checkpoint.writing import write_slices_to
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import make_folder, write_whole
+from mspc.ir.layout import Layout
 from mspc.ir.types import dtype_of
 
 __all__ = [
@@ -202,7 +204,8 @@ def load_param_into_net(
 
     Returns:
         (names of the network that the dict lacks, names of the dict that the network lacks). When no
-        name fits, a prefix that all of the dict's names lack or share is tried.
+        name fits, a prefix that all of the dict's names lack or share is tried. Behind `Model.infer_train_layout`
+        values may be the slices that this rank has written of its own.
 
     Raises:
         TypeError: an argument is of the wrong kind. ValueError: a shape or element type does not fit; with
@@ -230,6 +233,12 @@ def load_param_into_net(
         )
     for name, value in fitting.items():
         parameter = wanted[name]
+        layout = _layout_of_slice(parameter, value)
+        if layout is not None:
+            array = value.value if isinstance(value, Tensor) else np.asarray(value)
+            rank = state.current().rank
+            parameter.set_data(Tensor(HeldSlice(name, parameter.shape, layout, rank, array)))
+            continue
         if isinstance(value, Tensor) and value.shape == parameter.shape:
             parameter.set_data(value)
             continue
@@ -252,12 +261,22 @@ def _of_slices(wanted: Mapping[str, Parameter], given: Mapping[str, Any]) -> lis
 def _mismatch(parameter: Parameter, value: Any, strict: bool) -> str:
     """Why a parameter cannot have a value; "" where it can."""
     tensor = value if isinstance(value, Tensor) else np.asarray(value)
-    if tuple(tensor.shape) != parameter.shape and not (tensor.size == parameter.size == 1):
+    alike = tuple(tensor.shape) == parameter.shape or tensor.size == parameter.size == 1
+    if not alike and _layout_of_slice(parameter, value) is None:
         return f"parameter '{parameter.name}' has shape {parameter.shape}, the checkpoint {tuple(tensor.shape)}"
     kind = dtype_of(tensor.dtype)
     if kind != parameter.dtype and (strict or kind.kind != parameter.dtype.kind):
         return f"parameter '{parameter.name}' is {parameter.dtype}, in the checkpoint {kind}"
     return ""
+
+
+def _layout_of_slice(parameter: Parameter, value: Any) -> Layout | None:
+    """How a parameter is cut, where a value is the slice that this rank has by it; None elsewhere."""
+    shape = tuple(value.shape) if isinstance(value, Tensor) else np.shape(value)
+    layout = parameter.laid_out
+    if layout is None or shape == parameter.shape or layout.local_shape(parameter.shape) != shape:
+        return None
+    return layout
 
 
 def _matched(given: dict[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, count, islice
 from typing import Any
 
 from mspc.api import launch
 from mspc.api.dataset.iterators import DatasetIterator
+from mspc.api.dataset.pipeline import Dataset
 from mspc.api.errors import ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.train.listening import CallbackManager, RunContext
@@ -58,13 +59,7 @@ class Training:
             rows.glance()
         self._reading = rows
         for given in rows:
-            row = as_row(given)
-            if self._columns and len(row) != self._columns:
-                raise ApiValueError(
-                    f"Model.train: a row of the data set has {len(row)} columns; with loss_fn it is (data, label)",
-                    ["choose columns of the data set, or let the network compute its loss and leave loss_fn out"],
-                )
-            yield row
+            yield _checked_row(given, self._columns)
 
     def epoch(self, number: int, listeners: CallbackManager, bar: ProgressBar) -> None:
         """Train for one epoch."""
@@ -95,3 +90,24 @@ class Training:
             bar.show(done)
             if self._run.get_stop_requested():
                 return
+
+
+def first_row(dataset: Any, columns: int) -> Sequence[Any]:
+    """The first row, which must have so many columns, 0 for any number. Raises ValueError for no row."""
+    given = dataset.peek() if isinstance(dataset, Dataset) else next(iter(dataset.create_tuple_iterator()), None)
+    if given is None:
+        raise ApiValueError(
+            "Model.infer_train_layout: the data set has no batch", ["check batch size and drop_remainder"]
+        )
+    return _checked_row(given, columns)
+
+
+def _checked_row(given: Any, columns: int) -> Sequence[Any]:
+    """A row as the network is called with it. Raises ValueError for another number of columns."""
+    row = as_row(given)
+    if columns and len(row) != columns:
+        raise ApiValueError(
+            f"Model.train: a row of the data set has {len(row)} columns; with loss_fn it is (data, label)",
+            ["choose columns of the data set, or let the network compute its loss and leave loss_fn out"],
+        )
+    return row

@@ -26,11 +26,11 @@ def print_report(report: Report, folder: Path) -> None:
         f"rank {report.rank}: {totals.operators} operators, {totals.collectives} collectives, "
         f"{totals.bytes_sent} bytes sent per step"
     )
-    memory = report.memory
+    memory, size = report.memory, size_text
     print_line(
-        f"memory: weights {_size(memory.weights)}, states {_size(memory.states)}, inputs {_size(memory.inputs)}, "
-        f"step {_size(memory.step)} (gradients {_size(memory.gradients)}, activations {_size(memory.activations)} "
-        f"at most), together {_size(totals.peak_bytes)}"
+        f"memory: weights {size(memory.weights)}, states {size(memory.states)}, inputs {size(memory.inputs)}, "
+        f"step {size(memory.step)} (gradients {size(memory.gradients)}, activations {size(memory.activations)} "
+        f"at most), together {size(totals.peak_bytes)}"
     )
     for note in report.notes:
         print_line(f"note: {note}")
@@ -86,7 +86,8 @@ def _strategy(strategy: tuple[tuple[int, ...], ...]) -> str:
     return " ".join(str(cut).replace(",)", ")") for cut in strategy) or "-"
 
 
-def _size(count: int) -> str:
+def size_text(count: int) -> str:
+    """A number of bytes in the unit that suits it."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

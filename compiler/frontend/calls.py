@@ -165,11 +165,17 @@ def call_cell(
     asked: dict[str, Any] = {}
     if flags.get("recompute"):
         asked["recompute"] = f"{tracer.builder.scope}, call {first}"
+        options = flags.get("recompute_options") or {}
+        if not options.get("mp_comm_recompute", True):
+            asked["keeps_communication"] = True
+        if options.get("parallel_optimizer_comm_recompute"):
+            asked["gathers_again"] = True
     if flags.get("strategy_gen_mode"):
         asked["strategy_gen_mode"] = flags["strategy_gen_mode"]
     for made in tracer.builder.nodes[first:] if asked else ():
         if made.phase == "forward":
-            made.attrs |= asked
+            kept = {"recompute": False} if made.attrs.get("recompute") is False else {}
+            made.attrs |= asked | kept
     return result
 
 

@@ -179,6 +179,8 @@ class Tracer:
             made.attrs["layerwise_parallel"] = True
         if not weight.parallel_optimizer:
             made.attrs["parallel_optimizer"] = False
+        if weight.requires_grad and weight.comm_fusion != 1:
+            made.attrs["comm_fusion"] = weight.comm_fusion
         self._weights[id(weight)] = made
         self.parameters[name] = weight
         self.graph.parameters.append(made)

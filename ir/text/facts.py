@@ -43,6 +43,11 @@ HEADER: Mapping[str, Fact] = {
     "parallel_optimizer_threshold": _integer(0),
     "optimizer_weight_shard_size": _integer(-1),
     "search_mode": _TEXT,
+    "search_bound": _integer(0),
+    "search_cost": _integer(0),
+    "search_latency": _integer(0),
+    "search_touch": _integer(0),
+    "search_memory": _integer(0),
 }
 """Of the lines `key : value` above the parameters."""
 
@@ -55,6 +60,8 @@ NODE: Mapping[str, Fact] = {
     "stream": _TEXT,
     "unused": _SWITCH,
     "kept": _SWITCH,
+    "keeps_communication": _SWITCH,
+    "gathers_again": _SWITCH,
 }
 """Of `cnode_attrs` behind a node."""
 

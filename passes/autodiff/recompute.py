@@ -3,8 +3,9 @@
 Input:  forward operators with `cnode_attrs: {recompute: "call of the cell"}`, read by backward operators
 Output: backward copies of them right before their first reader, from what enters the cell; the first results die early.
 
-What leaves a marked cell is kept: others hold it anyway. So is what was read of a parameter that has changed since.
-Copies have the strategy of their original. Facts: MindSpore's `Cell.recompute()`.
+What leaves a marked cell is kept: others hold it anyway. So is what was read of a parameter that has changed since. An
+operator that is marked itself, `{recompute: true}`, is computed again wherever its result goes. Copies have the
+strategy of their original. Facts: MindSpore's `Cell.recompute()` and `Primitive.recompute()`.
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ class Recompute(Pass):
 
 
 def _inside(graph: Graph) -> set[Value]:
-    """Marked operators whose results do not leave their cell."""
+    """Marked operators whose results do not leave their cell, and those that are marked themselves."""
     marked = [node for node in graph.nodes if _mark(node) and not node.op.has_side_effect]
     leaving = set(graph.results)
     for node in graph.nodes:
         if node.phase == "forward":
-            leaving.update(v for v in node.inputs if isinstance(v, Node) and _mark(v) != _mark(node))
+            leaving.update(v for v in node.inputs if isinstance(v, Node) and _mark(v) not in (True, _mark(node)))
     return {node for node in marked if node not in leaving}
 
 
 def _mark(node: Node) -> object:
-    """Which call of a marked cell the operator is in; None outside."""
-    return node.attrs.get("recompute") if node.phase == "forward" else None
+    """Which call of a marked cell the operator is in, True where it is marked itself; None outside."""
+    return (node.attrs.get("recompute") or None) if node.phase == "forward" else None
 
 
 def _again(value: Value, repeats: Callable[[Node], bool], copies: dict[Value, Value], nodes: list[Node]) -> Value:

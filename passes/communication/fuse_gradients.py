@@ -3,13 +3,15 @@
 Input:  `%5 = AllReduce(%3) {mirror_user_id: "w"}`, `%7 = AllReduce(%4) {mirror_user_id: "b"}` over the same axes
 Output: `%5 = AllReduce(%3, %4)` where the last of them is ready, and `TupleGetItem`s in the place of the others.
 
-The bytes stay the same, the messages are fewer. A bucket holds at most `gradient_bucket` bytes of a rank's slices
-(header attribute; 0 turns this off). Without it that is MindSpore's default of 64 MB, or less where there are many
-gradients: buckets fill in the order in which gradients are ready, and while one travels the next is computed.
+The bytes stay the same, the messages are fewer. Gradients of parameters with another `comm_fusion` (an attribute, 1
+without it) go into other buckets; 0 keeps one on its own. A bucket holds at most `gradient_bucket` bytes of a rank's
+slices (header attribute; 0 turns this off). Without it that is MindSpore's default of 64 MB, or less where there are
+many gradients: buckets fill in the order in which gradients are ready, and while one travels the next is computed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,12 +121,16 @@ def _buckets(graph: Graph, limit: int) -> list[_Bucket]:
     for i, node in enumerate(graph.nodes):
         for value in node.inputs:
             first_use.setdefault(value, i)
+    own = {p.name: number for p in graph.parameters if isinstance(number := p.attrs.get("comm_fusion"), int)}
     opened: dict[Any, _Bucket] = {}
     found: list[_Bucket] = []
     for node in sorted(graph.nodes, key=lambda node: max((position.get(v, -1) for v in node.inputs), default=-1)):
         if not _reduces_gradient(node):
             continue
-        key = (node.op, node.tensor_type.dtype)
+        fusion = _fusion(node, own)
+        if not fusion:
+            continue
+        key = (node.op, node.tensor_type.dtype, fusion)
         nbytes = _slice_bytes(node)
         ready = position.get(node.inputs[0], -1) + 1
         use = first_use.get(node, len(graph.nodes))
@@ -138,6 +144,12 @@ def _buckets(graph: Graph, limit: int) -> list[_Bucket]:
         bucket.ready = max(bucket.ready, ready)
         bucket.first_use = min(bucket.first_use, use)
     return found
+
+
+def _fusion(node: Node, own: Mapping[str, int]) -> int:
+    """With which others the gradient of parameters travels: the least of their numbers, 0 for none."""
+    names = str(node.attrs["mirror_user_id"]).split(",") if own else []
+    return min((own.get(name.strip(), 1) for name in names), default=1)
 
 
 def _slice_bytes(node: Node) -> int:

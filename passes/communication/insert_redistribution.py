@@ -3,8 +3,11 @@
 Input:  `%3 = ReLU(%2) {in_layouts: (2, 4) [0, 1]}` with `%2` at `(2, 4) [0, -] sum[1]`
 Output: `%3 = Redistribute(%2) {layout: (2, 4) [0, 1]}`, `%4 = ReLU(%3)`; every node then gets exactly what it needs.
 
-One value is brought to one layout once, from the cheapest copy at hand. Terms of a sum that share a layout are added
-before they move, so that partial gradients are reduced once. Every inserted node carries a reason and the user's line.
+One value is brought to one layout once, from the cheapest copy at hand, also for readers behind a Reshape to the shape
+that it has. Options of `Cell.recompute()` change that: what was brought for operators that are computed again may serve
+once more (`keeps_communication`), and parameters be brought once more for gradients (`gathers_again`). Terms of a sum
+that share a layout are added before they move, so that partial gradients are reduced once. Every inserted node carries
+a reason and the user's line.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from mspc.ir.layout import Layout
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
+from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.needs import WHOLE, Need
 from mspc.passes.sharding.constraints import is_released
 from mspc.passes.sharding.placement import result_layouts
@@ -43,6 +48,8 @@ class InsertRedistribution(Pass):
             inserter.visit(node)
         inserter.results()
         graph.nodes = inserter.nodes
+        if inserter.kept:
+            remove_dead(graph)  # what would have been computed again for what was kept
         return inserter.inserted > 0
 
 
@@ -52,7 +59,8 @@ class _Inserter:
         self.nodes: list[Node] = []
         self.builder = Builder(graph, self.nodes)
         self.copies: dict[Value, dict[Layout, Value]] = {}
-        self.inserted = 0
+        self.gathered_again: dict[Value, dict[Layout, Value]] = {}
+        self.inserted = self.kept = 0
         self.wanted = result_layouts(graph)
 
     def visit(self, node: Node) -> None:
@@ -67,6 +75,7 @@ class _Inserter:
                 node.in_layouts = None
         self.nodes.append(node)
         for index in node.op.mutates:
+            self.gathered_again.pop(node.inputs[index], None)
             self.copies.pop(node.inputs[index], None)  # what reads the parameter from here on gets the new values
         if node in self.wanted and node.layout != self.wanted[node]:
             # At once: the caller's loss is then known before any parameter changes.
@@ -96,11 +105,17 @@ class _Inserter:
         node.in_layouts = node.in_layouts[: len(node.inputs)]
 
     def bring(self, value: Value, target: Layout, reader: Node | None, index: int) -> Value:
+        value = _reshaped_from(value)
         unused = reader is not None and "unused" in reader.attrs
-        copies = self.copies.setdefault(value, {}) if not unused else dict(self.copies.get(value, {}))
+        known = self.gathered_again if _gathers_again(value, reader) else self.copies
+        copies = known.setdefault(value, {}) if not unused else dict(known.get(value, {}))
         if target in copies:
             return copies[target]
-        _, start = cheapest_source(value, list(copies), target)
+        cost, start = cheapest_source(value, list(copies), target)
+        first = _first_time(value) if cost else None
+        if first is not None and target in self.copies.get(first, {}):
+            self.kept += 1
+            return self.copies[first][target]
         source = copies.get(start, value) if start is not None else value
         if not isinstance(source.layout, Layout):
             raise MspcError(
@@ -127,6 +142,32 @@ class _Inserter:
             target = self.wanted.get(value)
             if target is not None and not isinstance(value, Constant) and value.layout != target:
                 self.graph.results[i] = self.bring(value, target, None, i)
+
+
+def _gathers_again(value: Value, reader: Node | None) -> bool:
+    """Whether a gradient, or what it computes again, reads a parameter that is not to be kept gathered until then
+    (`parallel_optimizer_comm_recompute`)."""
+    if not isinstance(value, Parameter) or reader is None or reader.phase != "backward" or reader.forward is None:
+        return False
+    return bool(reader.forward.attrs.get("gathers_again"))
+
+
+def _first_time(value: Value) -> Value | None:
+    """The node whose result is computed again here, where what was communicated of it is kept
+    (`mp_comm_recompute=False`)."""
+    if not isinstance(value, Node) or "recomputed" not in value.attrs or value.forward is None:
+        return None
+    return value.forward if value.forward.attrs.get("keeps_communication") else None
+
+
+def _reshaped_from(value: Value) -> Value:
+    """The node whose result a Reshape hands on as it is, else the value; a parameter may change in between."""
+    while isinstance(value, Node) and isinstance(value.op, Reshape) and isinstance(value.inputs[0], Node):
+        source = value.inputs[0]
+        if (source.type, source.layout) != (value.type, value.layout):
+            break
+        value = source
+    return value
 
 
 def reason(value: Value, source: Layout, target: Layout, reader: Node | None, index: int) -> str:

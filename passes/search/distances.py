@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.layout import Layout, common_mesh, on_mesh
+from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
 
+EXACT = 64
+"""Ranks up to which every rank's slice is looked at."""
 AT_ONCE = 1 << 24
 """Numbers of an intermediate array."""
 
@@ -56,7 +58,7 @@ class Places:
                 sources.append((i, 0.0, layout))
                 continue
             sources.extend((i, share, reduced) for share, reduced in _reductions(layout, self.mesh))
-        missing = _missing([s[2] for s in sources], [self.layouts[i] for i in targets])
+        missing = _missing([s[2] for s in sources], [self.layouts[i] for i in targets], self.mesh)
         for row, (i, first, _) in zip(missing, sources, strict=True):
             found[i, targets] = np.minimum(found[i, targets], first + row)
         found[np.arange(count), np.arange(count)] = 0.0
@@ -90,10 +92,16 @@ def _reductions(layout: Layout, mesh: tuple[int, ...]) -> list[tuple[float, Layo
     return [(sent, behind) for behind, sent in found.items()]
 
 
-def _missing(sources: list[Layout], targets: list[Layout]) -> Any:
-    """[source, target]: the share of a tensor that a rank of the target lacks, in the mean over the ranks."""
+def _missing(sources: list[Layout], targets: list[Layout], mesh: tuple[int, ...]) -> Any:
+    """[source, target]: the share of a tensor that a rank of the target lacks, in the mean over the ranks.
+
+    Of many ranks the mean is a product over the dimensions, as if what two axes cut were independent of the rest: so it
+    is but where axes change places.
+    """
+    if targets[0].ranks > EXACT:
+        return np.maximum(_sizes(targets)[None] - _common(sources, targets, mesh), 0.0)
     (begin, end), (first, last) = _intervals(sources), _intervals(targets)
-    size = np.prod(last - first, axis=2).mean(axis=1)
+    size = _sizes(targets)
     found = np.empty((len(sources), len(targets)))
     step = max(1, AT_ONCE // max(1, first.size))
     for low in range(0, len(sources), step):
@@ -101,6 +109,44 @@ def _missing(sources: list[Layout], targets: list[Layout]) -> Any:
         common = np.minimum(end[part, None], last[None]) - np.maximum(begin[part, None], first[None])
         found[part] = size[None] - np.prod(np.maximum(common, 0.0), axis=3).mean(axis=2)
     return np.where(found < 1e-12, 0.0, found)
+
+
+def _sizes(layouts: list[Layout]) -> Any:
+    return np.array([1 / math.prod(layout.strategy) for layout in layouts])
+
+
+def _common(sources: list[Layout], targets: list[Layout], mesh: tuple[int, ...]) -> Any:
+    """[source, target]: the mean share of a tensor that a rank has of both: of every dimension the smaller slice where
+    one holds the other, else what slices that lie at random have in common behind the axes that cut both first."""
+    codes: dict[tuple[tuple[int, ...], Axes], int] = {}
+    rows = [[codes.setdefault(_on(layout, mesh, d), len(codes)) for d in range(len(layout.dims))]
+            for layout in (*sources, *targets)]  # fmt: skip
+    table = np.array([[_of_dimension(one, other) for other in codes] for one in codes])
+    found = np.ones((len(sources), len(targets)))
+    for d in range(len(targets[0].dims)):
+        column = np.array([row[d] for row in rows])
+        found *= table[np.ix_(column[: len(sources)], column[len(sources) :])]
+    return found
+
+
+def _on(layout: Layout, mesh: tuple[int, ...], dimension: int) -> tuple[tuple[int, ...], Axes]:
+    """(a mesh, the axes on it that cut a dimension); the mesh of the search where the layout fits it."""
+    finer = common_mesh(mesh, layout.mesh)
+    if finer is None:
+        return layout.mesh, layout.dims[dimension]
+    return finer, on_mesh(layout, finer)[0][dimension]
+
+
+def _of_dimension(one: tuple[tuple[int, ...], Axes], other: tuple[tuple[int, ...], Axes]) -> float:
+    (mesh, first), (other_mesh, second) = one, other
+    cut, other_cut = math.prod(mesh[a] for a in first), math.prod(other_mesh[a] for a in second)
+    alike = 0
+    if mesh == other_mesh:
+        while alike < min(len(first), len(second)) and first[alike] == second[alike]:
+            alike += 1
+    if alike in (len(first), len(second)):
+        return 1 / max(cut, other_cut)
+    return math.prod(mesh[a] for a in first[:alike]) / (cut * other_cut)
 
 
 def _intervals(layouts: list[Layout]) -> tuple[Any, Any]:

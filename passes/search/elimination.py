@@ -18,6 +18,8 @@ Table = Any
 """An array of costs, one dimension a variable."""
 LARGEST = 1 << 23
 """Elements of a table that is made, unless told otherwise."""
+ROUNDING = 1e-9
+"""By which share of it sums of one cost in other orders may differ."""
 ROUNDS = 20
 """How often single variables are revisited where the elimination was not exact."""
 
@@ -38,6 +40,11 @@ class Assignment:
     values: tuple[int, ...]
     cost: float
     bound: float
+
+    @property
+    def proven(self) -> float:
+        """The bound without what is rounding alone: the cost itself where both are the same number."""
+        return self.cost if self.cost - self.bound <= ROUNDING * abs(self.cost) else self.bound
 
 
 class _Bucket:

@@ -15,10 +15,10 @@ from typing import Any, cast
 import numpy as np
 
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_layouts, element_types
-from mspc.ir.layout import Layout
+from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ir.types import TensorType
-from mspc.ops.control.structural import MakeTuple, TupleGetItem
-from mspc.ops.op import Op
+from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
+from mspc.ops.op import NotDifferentiable, Op
 from mspc.passes.search.distances import Places
 from mspc.passes.search.domains import domain_of, gradients_of
 from mspc.passes.search.elimination import Factor, Table
@@ -32,6 +32,8 @@ SHARED = 1 << 13
 OF_WORK, OF_MEMORY = 1e-12, 1e-9
 """What a point of the iteration space and a byte of a parameter's slice count, in bytes sent: of plans that send the
 same, that with the fewest changes of layout is taken, then that with less memory and work."""
+BOTH_WAYS = 3
+"""How many times what an operator reads and writes it and its gradient do together."""
 NEVER = 1e18
 """Bytes of what must not be."""
 
@@ -75,17 +77,25 @@ Source = tuple[Value, int]
 
 class Model:
     """The problem of one graph on one mesh. variables and factors are what `Elimination` takes; of: the variable of an
-    operator or a parameter."""
+    operator or a parameter. memory: bytes that a rank holds, as factors: parameters with their states and gradients,
+    and what operators make that gradients read."""
 
     def __init__(self, search: Search, mesh: tuple[int, ...]) -> None:
         self.search, self.mesh = search, mesh
+        attrs = search.graph.attrs
+        self.latency = max(COLLECTIVE, float(attrs.get("search_latency", 0)))
+        self.touch = float(attrs.get("search_touch", 0)) / 1000 * (BOTH_WAYS if search.trains else 1)
         self.variables: list[Variable] = []
         self.factors: list[Factor] = []
+        self.memory: list[Factor] = []
+        self.limited = bool(attrs.get("search_memory"))
+        self._copies = _copies(search)
         self.of: dict[Value, int] = {}
         self._places: dict[int, Places] = {}
         self._domains: dict[Any, Variable] = {}
         self._tables: dict[Any, Table] = {}
         self.nodes = [node for node in search.graph.nodes if node.phase == "forward" and self._decides(node)]
+        self.graded = _graded(search) if search.trains else set[Value]()
         tied: dict[Any, int] = {}
         for node in self.nodes:
             variable = self._operator(node)
@@ -150,8 +160,24 @@ class Model:
         if isinstance(value.layout, Layout):
             numbers = self._numbers([value.layout])
         else:
-            numbers = np.array(list(dict.fromkeys(int(n) for reader in readers for n in reader.needs)))
+            wanted = dict.fromkeys(int(n) for reader in readers for n in reader.needs)
+            if self.limited and value in self.graded:
+                wanted |= dict.fromkeys(self._further(value, int(n)) for n in list(wanted))
+            numbers = np.array(list(wanted))
         self.of[value] = self._add(Variable((numbers,), (numbers,)))
+
+    def _further(self, value: Value, number: int) -> int:
+        """A parameter's layout with its first dimension cut by the axes that hold replicas, as many as divide it."""
+        layout, type = self.layout(value, number), value.tensor_type
+        mesh = common_mesh(self.mesh, layout.mesh) or layout.mesh
+        dims, _ = on_mesh(layout, mesh)
+        if not dims:
+            return number
+        first = list(dims[0])
+        for axis in (a for a in range(len(mesh)) if all(a not in axes for axes in dims)):
+            if type.shape[0] % math.prod(mesh[a] for a in (*first, axis)) == 0:
+                first.append(axis)
+        return int(self._numbers([Layout.of(mesh, [first, *dims[1:]])])[0])
 
     # Who reads what
 
@@ -201,12 +227,26 @@ class Model:
 
         def made() -> Table:
             found = np.array([choice.work * OF_WORK for choice in variable.choices])
+            if self.touch:
+                found += self.touch * np.array([_touched(node, choice) for choice in variable.choices])
             if inside:
                 sent = [op.moved_bytes(types, choice.inputs) for choice in variable.choices]
                 found += np.array(sent) * (2 if self.search.trains else 1)
             return found
 
-        self._factor((self.of[node],), ("alone", op if inside else None, types, id(variable)), made)
+        self._factor((self.of[node],), ("alone", op if inside else None, types, node.type, id(variable)), made)
+        if self.limited and self._kept(node):
+            made_types = element_types(node.type)
+            sizes = [
+                sum(t.nbytes / math.prod(at.strategy) for t, at in zip(made_types, choice.outputs, strict=True))
+                for choice in variable.choices
+            ]
+            self.memory.append(Factor((self.of[node],), np.array(sizes)))
+
+    def _kept(self, node: Node) -> bool:
+        """Whether what an operator makes is kept for gradients."""
+        users = self.search.traffic.users.get(node, ())
+        return not node.op.is_view and any(user.phase != "forward" for user, _ in users)
 
     def _edges(self, source: Source, readers: Sequence[_Reader]) -> None:
         """The factors of one tensor and all that read it."""
@@ -214,20 +254,21 @@ class Model:
         own, variable, type = self.of[value], self.variables[self.of[value]], element_types(value.type)[index]
         outputs, returned = variable.outputs[index], variable.returned[index]
         if isinstance(value, Parameter) and not isinstance(value.layout, Layout):
-            self._factor((own,), ("held", outputs.tobytes(), type), lambda: self._held(outputs, type))
-        graded = self.search.trains and type.dtype.has_gradient
-        if isinstance(value, Parameter):
-            graded = graded and is_master(value) and value.trainable
+            self._factor((own,), ("held", outputs.tobytes(), type), lambda: self._held(outputs, type) * OF_MEMORY)
+            if self.limited:
+                self.memory.append(Factor((own,), self._held(outputs, type) * self._copies.get(value, 1)))
+        graded = value in self.graded and type.dtype.has_gradient
+        back = COLLECTIVE if isinstance(value, Parameter) else self.latency  # gradients of parameters travel together
         largest = max(len(reader.needs) for reader in readers)
         if 1 < len(readers) and len(outputs) * largest**2 <= SHARED:
-            self._copied(own, outputs, "there", type, readers)
+            self._copied(own, outputs, "there", type, readers, self.latency)
             if graded:
-                self._copied(own, returned, "back", type, readers)
+                self._copied(own, returned, "back", type, readers, back)
         else:
             for reader in readers:
-                self._direct(own, outputs, "there", type, reader)
+                self._direct(own, outputs, "there", type, reader, self.latency)
                 if graded:
-                    self._direct(own, returned, "back", type, reader)
+                    self._direct(own, returned, "back", type, reader, back)
         for reader in readers:
             if reader.writes:
                 self._factor((own, reader.variable), ("writes", outputs.tobytes(), reader.needs.tobytes()),
@@ -235,35 +276,38 @@ class Model:
 
     def _held(self, outputs: Numbers, type: TensorType) -> Table:
         layouts: Sequence[Layout] = self._places[len(type.shape)].layouts
-        return np.array([type.nbytes / math.prod(layouts[int(n)].strategy) for n in outputs]) * OF_MEMORY
+        return np.array([type.nbytes / math.prod(layouts[int(n)].strategy) for n in outputs])
 
-    def _direct(self, own: int, at: Numbers, way: str, type: TensorType, reader: _Reader) -> None:
+    def _direct(self, own: int, at: Numbers, way: str, type: TensorType, reader: _Reader, latency: float) -> None:
         there = reader.needs if way == "there" else reader.gradients
-        key = (way, at.tobytes(), there.tobytes(), len(type.shape), type.nbytes)
-        self._factor((own, reader.variable), key, lambda: self._sent(way, at, there, type))
+        key = (way, at.tobytes(), there.tobytes(), len(type.shape), type.nbytes, latency)
+        self._factor((own, reader.variable), key, lambda: self._sent(way, at, there, type, latency))
 
-    def _copied(self, own: int, at: Numbers, way: str, type: TensorType, readers: Sequence[_Reader]) -> None:
+    def _copied(
+        self, own: int, at: Numbers, way: str, type: TensorType, readers: Sequence[_Reader], latency: float
+    ) -> None:
         """A copy that all readers may take instead of the value; on the way back a place where gradients are added."""
         wanted = [reader.needs if way == "there" else reader.gradients for reader in readers]
         numbers = np.array(sorted({int(n) for need in wanted for n in need}))
         copy = self._add(Variable((numbers,), (numbers,)))
-        size = (len(type.shape), type.nbytes)
+        size = (len(type.shape), type.nbytes, latency)
         self._factor((own, copy), (way, at.tobytes(), numbers.tobytes(), *size),
-                     lambda: self._sent(way, at, numbers, type))  # fmt: skip
+                     lambda: self._sent(way, at, numbers, type, latency))  # fmt: skip
         for reader, need in zip(readers, wanted, strict=True):
 
             def cheaper(need: Numbers = need) -> Table:
-                direct, shared = self._sent(way, at, need, type), self._sent(way, numbers, need, type)
+                direct, shared = (self._sent(way, near, need, type, latency) for near in (at, numbers))
+                shared = shared + COLLECTIVE * (numbers[:, None] != need[None, :])  # of equal ways the straight one
                 return np.minimum(direct[:, None, :], shared[None, :, :])
 
             key = (way, at.tobytes(), numbers.tobytes(), need.tobytes(), *size)
             self._factor((own, copy, reader.variable), key, cheaper)
 
-    def _sent(self, way: str, near: Numbers, far: Numbers, type: TensorType) -> Table:
+    def _sent(self, way: str, near: Numbers, far: Numbers, type: TensorType, latency: float) -> Table:
         """[near, far]: bytes from the value to where it is wanted, or back from there."""
         distances = self._places[len(type.shape)].distances()
         shares = distances[np.ix_(near, far)] if way == "there" else distances[np.ix_(far, near)].T
-        return np.minimum(shares * type.nbytes + COLLECTIVE * (shares > 0), NEVER)
+        return np.minimum(shares * type.nbytes + latency * (shares > 0), NEVER)
 
     def _factor(self, variables: tuple[int, ...], key: Any, made: Callable[[], Table]) -> None:
         """Add a factor; alike ones have one table between them. Of a variable that stands twice the diagonal counts."""
@@ -277,6 +321,35 @@ class Model:
                     table = np.moveaxis(np.diagonal(table, axis1=i - 1, axis2=i), -1, i - 1)
             self._tables[key] = table = np.ascontiguousarray(table)
         self.factors.append(Factor(tuple(dict.fromkeys(variables[i] for i in order)), table))
+
+
+def _touched(node: Node, choice: Choice) -> float:
+    """Bytes of a rank's slices of what an operator reads and writes; none where nothing has to run."""
+    if node.op.is_view:
+        return 0.0
+    types = (*operand_types(node), *element_types(node.type))
+    layouts = (*choice.inputs, *choice.outputs)
+    return sum(type.nbytes / math.prod(layout.strategy) for type, layout in zip(types, layouts, strict=True))
+
+
+def _copies(search: Search) -> dict[Value, int]:
+    """How many tensors of its size a trained parameter brings: itself, its gradient, and states of the optimizer."""
+    found: dict[Value, int] = {}
+    for node in search.graph.nodes:
+        changed = [node.inputs[i] for i in node.op.mutates] if node.phase == "update" else []
+        for value in changed[:1]:
+            found[value] = 1 + sum(other.type == value.type for other in changed)
+    return found
+
+
+def _graded(search: Search) -> set[Value]:
+    """The values that have a gradient: parameters that are trained, and what is computed from them."""
+    found: set[Value] = {p for p in search.graph.parameters if is_master(p) and p.trainable}
+    for node in search.graph.nodes:
+        stopped = isinstance(node.op, StopGradient) or isinstance(cast(Any, node.op).bprop, NotDifferentiable)
+        if node.phase == "forward" and not stopped and any(value in found for value in node.inputs):
+            found.add(node)
+    return found
 
 
 def _is_state(value: Value) -> bool:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import dataclass
+from itertools import permutations
 from typing import cast
 
-from mspc.ir.graph import Parameter
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Node, Parameter, element_layouts
+from mspc.ir.layout import common_mesh
 from mspc.ops.op import Op
-from mspc.passes.search.elimination import LARGEST, Assignment, Elimination
+from mspc.passes.search.elimination import LARGEST, Assignment, Elimination, Factor
 from mspc.passes.search.model import Model
 from mspc.passes.sharding.layout_search import Search
 
@@ -15,6 +20,8 @@ SOURCE = "search"
 """Where a layout came from, in words."""
 FAST = 1 << 16
 """Elements of a table in recursive programming, which may miss the best."""
+PRICES, DEARER, DEAREST = 14, 32, 1e9
+"""How many prices of memory are tried, how they rise, and the highest."""
 AXES = 3
 """Axes of a mesh at most: every one multiplies the ways to cut an operator."""
 
@@ -27,26 +34,79 @@ class Found:
     assignment: Assignment
 
 
-def mesh_of(ranks: int) -> tuple[int, ...]:
-    """The prime factors of the number of ranks, largest first, multiplied together until there are `AXES` at most."""
+def mesh_of(search: Search) -> tuple[int, ...]:
+    """The mesh that layouts are looked for on: the prime factors of the number of ranks, the smallest multiplied
+    together until there are `AXES` at most, in the order that most layouts of configured operators and inputs fit."""
     found: list[int] = []
-    divisor = 2
+    ranks, divisor = search.ranks, 2
     while ranks > 1:
         while ranks % divisor == 0:
             found.append(divisor)
             ranks //= divisor
         divisor += 1
     while len(found) > AXES:
-        found.sort()
-        found[:2] = [found[0] * found[1]]
-    return tuple(sorted(found, reverse=True)) or (1,)
+        found = sorted([found[0] * found[1], *found[2:]])
+    given = Counter(
+        layout.mesh
+        for value in (*search.graph.parameters, *search.graph.nodes)
+        for layout in (*element_layouts(value.layout), *((isinstance(value, Node) and value.in_layouts) or ()))
+        if layout is not None
+    )
+    orders = sorted(set(permutations(found)), reverse=True)
+    return max(orders, key=lambda mesh: sum(n for own, n in given.items() if common_mesh(mesh, own) == mesh)) or (1,)
 
 
-def place_forward(search: Search, mesh: tuple[int, ...]) -> Found:
+def cheapest_within(model: Model, limit: int, largest: int) -> Assignment:
+    """The cheapest assignment whose memory is within a limit of bytes, 0 for none.
+
+    Memory gets a price, which is raised until it suffices and then brought as far down as it may be (Lagrange's
+    multiplier); every price proves a bound (Everett 1963).
+
+    Raises:
+        MspcError: no assignment that a price leads to is within the limit.
+    """
+    sizes = [variable.size for variable in model.variables]
+    plain = Elimination(sizes, model.factors, largest)
+    first = plain.solve()
+    if not limit or _held(model, first) <= limit:
+        return first
+    low, high = 0.0, 0.0
+    best, bound, least = None, first.bound, _held(model, first)
+    for step in range(PRICES):
+        price = high * DEARER or 1e-3 if best is None else math.sqrt(max(low, high / DEARER**2) * high)
+        priced = [Factor(f.variables, f.table * price) for f in model.memory]
+        found = Elimination(sizes, [*model.factors, *priced], largest).solve()
+        held, cost = _held(model, found), plain.cost(found.values)
+        bound, least = max(bound, found.bound - price * limit), min(least, held)
+        if held <= limit:
+            high = price
+            if best is None or cost < best[0]:
+                best = cost, found.values
+        elif best is None:
+            high = price
+            if step == PRICES - 1 or price > DEAREST:
+                break
+        else:
+            low = price
+    if best is None:
+        raise MspcError(
+            f"no plan that was found needs at most {limit} bytes of memory on a rank: the least is {math.ceil(least)}",
+            notes=["take more ranks, recompute cells, or allow more memory"],
+        )
+    return Assignment(best[1], best[0], min(bound, best[0]))
+
+
+def _held(model: Model, assignment: Assignment) -> float:
+    return sum(float(f.table[tuple(assignment.values[v] for v in f.variables)]) for f in model.memory)
+
+
+def place_forward(search: Search) -> Found:
     """Give every forward operator without a layout, and every parameter that it reads, what the search finds."""
+    mesh = mesh_of(search)
     model = Model(search, mesh)
     largest = FAST if search.graph.attrs.get("search_mode") == "recursive_programming" else LARGEST
-    assignment = Elimination([variable.size for variable in model.variables], model.factors, largest).solve()
+    limit = int(search.graph.attrs.get("search_memory", 0))
+    assignment = cheapest_within(model, limit, largest)
     chosen = {value: model.variables[v] for value, v in model.of.items()}
     for value, variable in chosen.items():
         if isinstance(value, Parameter) and value.layout is None:

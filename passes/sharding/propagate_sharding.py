@@ -13,19 +13,31 @@ Input:  nodes with `in_layouts` where the user gave strategies. Output: all node
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from mspc.ir.graph import Graph
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ops.control.constraint import is_constraint
 from mspc.passes.base import Pass
 from mspc.passes.needs import DIFFERENTIATED, KNOWN, WHOLE, Need
-from mspc.passes.search.whole_graph import mesh_of, place_forward
+from mspc.passes.search.whole_graph import place_forward
 from mspc.passes.sharding.backward_layouts import BackwardLayouts
+from mspc.passes.sharding.choices import multiplies
 from mspc.passes.sharding.constraints import release_constraints
 from mspc.passes.sharding.forward_layouts import cut_asked, cut_batch, spread
+from mspc.passes.sharding.layout_plans import State, Total, restore, state_of
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.parameter_layouts import store_parameters
+from mspc.passes.sharding.traffic import work_of
 from mspc.passes.sharding.update_layouts import wanted_by_updates
+
+SEARCHES = ("dynamic_programming", "recursive_programming")
+"""What `search_mode` says where all operators are decided on together."""
+AS_FORESEEN = 1.001
+"""Up to this many times the bytes that a search has reckoned with, or work, counts as the same."""
+LEAST = 1.0
+"""Bytes that count."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +53,70 @@ class PropagateSharding(Pass):
                 node.attrs["strategy_from"] = "shard()"
         forward = [node for node in graph.nodes if node.phase == "forward"]
         search.structure(forward)
-        if search.automatic:
-            cut_asked(search, forward)
-            if graph.attrs.get("search_mode"):
-                place_forward(search, mesh_of(search.ranks))
-            else:
-                spread(search, forward)
-        else:
+        if not search.automatic:
             cut_batch(search, forward)
-        store_parameters(search, forward)
-        if release_constraints(graph):
-            search.reread()
-        search.wanted = wanted_by_updates(graph, search.rules, search.ranks)
-        BackwardLayouts(search).place([node for node in graph.nodes if node.phase != "forward"])
+            _finish(search, forward)
+            return True
+        cut_asked(search, forward)
+        if graph.attrs.get("search_mode") in SEARCHES:
+            _best_of_two(search, forward)
+        else:
+            spread(search, forward)
+            _finish(search, forward)
         return True
+
+
+def _finish(search: Search, forward: list[Node], enough: float = 0.0) -> Total:
+    """Place all that follows from the layouts of the forward graph, and say what the whole costs. enough: bytes with
+    which no better way is looked for."""
+    graph = search.graph
+    store_parameters(search, forward)
+    if release_constraints(graph):
+        search.reread()
+    search.wanted = wanted_by_updates(graph, search.rules, search.ranks)
+    backward = BackwardLayouts(search)
+    nodes = [node for node in graph.nodes if node.phase != "forward"]
+    backward.place(nodes, enough)
+    total = backward.total(nodes)
+    products = [node for node in forward if (rule := search.rules.get(node)) is not None and multiplies(rule, node)]
+    work = sum(work_of(node, search.rules[node]) for node in products)
+    return Total(total.nbytes, total.moves, total.work + work)
+
+
+def _best_of_two(search: Search, forward: list[Node]) -> None:
+    """What the search over all operators finds, or what spreads from the configured ones where that sends fewer bytes:
+    the search takes gradients to go the way of their values back, which small operators need not."""
+    graph = search.graph
+    values = (*graph.nodes, *graph.parameters)
+    begin, sources = [state_of(value) for value in values], [_source_of(value) for value in values]
+    alone = bool(graph.attrs.get("search_memory")) or any(is_constraint(node) for node in graph.nodes)
+    found = place_forward(search)
+    foreseen = found.assignment.cost
+    first = _finish(search, forward, foreseen * AS_FORESEEN + LEAST)
+    graph.attrs |= {"search_cost": round(foreseen), "search_bound": round(found.assignment.proven)}
+    latency = int(graph.attrs.get("search_latency", 0))
+    if alone or abs(first.nbytes - foreseen) <= (AS_FORESEEN - 1) * foreseen + LEAST:
+        return
+    states, found_sources = [state_of(value) for value in values], [_source_of(value) for value in values]
+    _put_back(values, begin, sources)
+    search.wanted, search.whole = {}, {}
+    spread(search, forward)
+    second = _finish(search, forward)
+    dearer = second.nbytes + latency * second.moves >= first.nbytes + latency * first.moves
+    if second.work > first.work * AS_FORESEEN or dearer:
+        _put_back(values, states, found_sources)
+    else:
+        del graph.attrs["search_cost"], graph.attrs["search_bound"]
+
+
+def _source_of(value: Value) -> Any:
+    return value.attrs.get("strategy_from") if isinstance(value, Node) else None
+
+
+def _put_back(values: Sequence[Value], states: Sequence[State], sources: Sequence[Any]) -> None:
+    restore(values, states)
+    for value, source in zip(values, sources, strict=True):
+        if isinstance(value, Node):
+            value.attrs.pop("strategy_from", None)
+            if source is not None:
+                value.attrs["strategy_from"] = source

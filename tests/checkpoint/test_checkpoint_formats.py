@@ -180,6 +180,14 @@ def test_loading_slices_of_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyP
         load_distributed_checkpoint(net, files[:3], None, "one.ckpt")
 
 
+def test_a_checkpoint_of_another_float_is_converted(tmp_path: Path) -> None:
+    ms.save_checkpoint({"w": Tensor(WHOLE["w"].astype(np.float16))}, str(tmp_path / "x.ckpt"))
+    net = Net()
+    load_distributed_checkpoint(net, [str(tmp_path / "x.ckpt")])
+    np.testing.assert_array_equal(net.w.asnumpy(), WHOLE["w"])
+    assert net.w.dtype == FLOAT32
+
+
 def test_groups_of_ranks_are_read(tmp_path: Path) -> None:
     ranks = b"".join(wire.put_integer(1, n) for n in (0, 3, 200))
     item = wire.put_text(1, "g") + wire.put_bytes(2, ranks)

@@ -32,7 +32,7 @@ SAID = (
     "warning: net.py:6:1: set_auto_parallel_context(force_fp32_communication=True) changes nothing here: collectives "
     "send the element types of the network; gradient_fp32_sync has an effect on gradients\n"
     "warning: net.py:6:1: set_auto_parallel_context(gradients_mean=True) changes nothing here: it counts in "
-    "data_parallel mode, and the mode is semi_auto_parallel\n"
+    "data_parallel and hybrid_parallel mode, and the mode is semi_auto_parallel\n"
 )
 
 

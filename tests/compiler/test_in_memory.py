@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
+from mspc import dataset as ds
 from mspc.api import context, state
 from mspc.api.common.api import CellGraphExecutor, _cell_graph_executor
 from mspc.api.state import Session
@@ -144,6 +146,36 @@ def test_the_layouts_that_a_model_predicts_with() -> None:
     context.set_context(mode=context.PYNATIVE_MODE)
     with pytest.raises(RuntimeError, match=r"Model.infer_predict_layout needs graph mode"):
         model.infer_predict_layout(data)
+
+
+def test_the_layouts_that_a_model_trains_with() -> None:
+    network = Network(((2, 2), (2, 2)))
+    data = ds.NumpySlicesDataset((np.ones((8, 16), np.float32), np.ones((8, 8), np.float32)), ["x", "y"]).batch(4)
+    model = ms.Model(network, nn.MSELoss(), nn.Momentum(network.trainable_params(), 0.1, 0.9))
+    with pytest.raises(RuntimeError, match=r"Model.infer_train_layout needs semi_auto_parallel or auto_parallel mode"):
+        model.infer_train_layout(data)
+    context.set_auto_parallel_context(
+        parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch"
+    )
+    found = model.infer_train_layout(data)
+    cut = ([2, 2, 2], [1, 0], [8, 4], 0, True, "")
+    assert (found["w"], found["moments.w"]) == (cut, cut)
+    model.build(data, epoch=2)
+    part = np.ones((8, 4), np.float16)
+    ms.load_param_into_net(network, {"w": part})
+    with pytest.raises(MspcError, match="parameter 'w': only this rank's own slice was loaded"):
+        network.weight.asnumpy()
+    with pytest.raises(ValueError, match=r"parameter 'w' has shape \(16, 8\), the checkpoint \(4, 8\)"):
+        ms.load_param_into_net(network, {"w": part.reshape(4, 8)})
+    for arguments, kind, message in (
+        ((data, False), ValueError, r"Model.infer_train_layout: dataset_sink_mode must be True"),
+        ((data, 1), TypeError, r"Model.infer_train_layout: dataset_sink_mode must be True or False, not 1"),
+        ((data, True, 0), ValueError, r"Model.infer_train_layout: sink_size 0 must be -1 or a positive integer"),
+        ((data.batch(9, drop_remainder=True),), ValueError, r"Model.infer_train_layout: the data set has no batch"),
+        ((data.project(["x"]),), ValueError, r"a row of the data set has 1 columns"),
+    ):
+        with pytest.raises(kind, match=message):
+            model.infer_train_layout(*arguments)
 
 
 @pytest.mark.parametrize(("marked", "cuts"), [(False, [[1, 8]]), (True, [[8, 1]])])

@@ -61,8 +61,11 @@ def function(reduce: str = "pass", forward: str = "loss_of") -> str:
 
 
 CASES = {
-    "a training step": (MODEL, "", "w, b"),
-    "a parameter that differs by intent": (MODEL, ", layerwise_parallel=True", "w"),
+    "a training step, which reduces": (MODEL, "", ""),
+    "a training step, which leaves what differs by intent": (MODEL, ", layerwise_parallel=True", ""),
+    "a training step whose reducer was taken out": (
+        f"step = {MODEL.replace('(x, y)', '')}\nstep.grad_reducer = nn.Identity()\nstep(x, y)", "", "w, b",
+    ),
     "a step written out": (function(), "", "w, b"),
     "all gradients reduced": (function("grads = (all_reduce(grads[0]), all_reduce(grads[1]))"), "", ""),
     "means of gradients": (function("grads = (all_reduce(grads[0]) / 2, all_reduce(grads[1]) * 0.5)"), "", ""),
@@ -156,9 +159,7 @@ def test_a_reducer_adds_up_what_is_not_by_intent_a_rank_s_own(
         ('[], group="x"', "there is no group 'x'; known are hccl_world_group"),
     ],
 )
-def test_what_a_reducer_refuses(
-    arguments: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_reducer_refuses(arguments: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = f"nn.DistributedGradReducer({arguments})\n"
     (tmp_path / "net.py").write_text(NETWORK.format(mode="hybrid_parallel", flag="") + text)
@@ -189,14 +190,35 @@ def test_there_is_nothing_to_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         verify_target(str(script), CompileOptions(ranks=2), 0)
 
 
-def test_data_parallel_mode_leaves_a_rank_its_own_parameters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+SCALED = """
+step = nn.TrainOneStepWithLossScaleCell(loss_of, optimizer, nn.DynamicLossScaleUpdateCell(4.0, 2, 9))
+step(x, Tensor(np.full((4, 4), np.inf if get_rank() else 1.0), ms.float32))
+print(step.scale_sense.asnumpy())
+"""
+
+
+@pytest.mark.parametrize("mode", ["data_parallel", "hybrid_parallel"])
+def test_a_rank_s_own_gradient_that_overflows_is_everybody_s_overflow(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    own = NETWORK.replace('(np.ones((8, 4), np.float32), "w")', '(np.ones((8, 4), np.float32), "w"{flag})')
+    (tmp_path / "net.py").write_text(own.format(mode=mode, flag=", layerwise_parallel=True") + SCALED)
+    run_script(tmp_path / "net.py", 2, simulate=True)
+    assert capsys.readouterr().out.split() == ["2.0", "2.0"]
+
+
+@pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.parametrize("mode", ["data_parallel", "hybrid_parallel"])
+def test_a_step_leaves_a_rank_its_own_parameters(
+    mode: str, mean: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    network = NETWORK.replace('"{mode}"', f'"{mode}", gradients_mean={mean}')
     shown = "\nprint(float(net.w.asnumpy().sum()), float(net.b.asnumpy().sum()))\n"
     sums: dict[str, list[set[str]]] = {}
     for flag in ("", ", layerwise_parallel=True"):
-        (tmp_path / "net.py").write_text(NETWORK.format(mode="data_parallel", flag=flag) + MODEL + shown)
+        (tmp_path / "net.py").write_text(network.format(flag=flag) + MODEL + shown)
         run_script(tmp_path / "net.py", 2, simulate=True)
         lines = [line.split() for line in capsys.readouterr().out.splitlines()]
         sums[flag] = [set(column) for column in zip(*lines, strict=True)]
@@ -204,3 +226,4 @@ def test_data_parallel_mode_leaves_a_rank_its_own_parameters(
     assert [len(found) for found in everyone] == [1, 1]
     assert [len(found) for found in own] == [1, 2]
     assert own[0] == everyone[0]
+    assert float(*own[0]) == pytest.approx(0.0 if mean else -32.0, abs=1e-4)  # gradients of 4 and 16 at a rate of 0.1

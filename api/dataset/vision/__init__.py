@@ -25,8 +25,9 @@ from mspc.api.dataset.vision.enhance import (
     RandomSolarize,
     Solarize,
 )
-from mspc.api.dataset.vision.enums import Border, Inter
+from mspc.api.dataset.vision.enums import Border, Inter, SliceMode
 from mspc.api.dataset.vision.flips import HorizontalFlip, RandomHorizontalFlip, RandomVerticalFlip, VerticalFlip
+from mspc.api.dataset.vision.patches import SlicePatches
 from mspc.api.dataset.vision.pixels import HWC2CHW, Normalize, Rescale, ToTensor
 from mspc.api.dataset.vision.resize import Resize
 from mspc.api.dataset.vision.turned import (
@@ -41,7 +42,6 @@ from mspc.api.dataset.vision.turned import (
 )
 
 __all__ = [
-    "HWC2CHW",
     "AdjustBrightness",
     "AdjustContrast",
     "AdjustGamma",
@@ -58,6 +58,7 @@ __all__ = [
     "Erase",
     "GaussianBlur",
     "Grayscale",
+    "HWC2CHW",
     "HorizontalFlip",
     "Inter",
     "Invert",
@@ -86,6 +87,8 @@ __all__ = [
     "Resize",
     "ResizedCrop",
     "Rotate",
+    "SliceMode",
+    "SlicePatches",
     "Solarize",
     "ToNumpy",
     "ToPIL",

@@ -19,6 +19,8 @@ from mspc.api.dataset.vision import (
     RandomVerticalFlip,
     Rescale,
     Resize,
+    SliceMode,
+    SlicePatches,
     VerticalFlip,
     convert,
 )
@@ -41,6 +43,8 @@ __all__ = [
     "RandomVerticalFlip",
     "Rescale",
     "Resize",
+    "SliceMode",
+    "SlicePatches",
     "VerticalFlip",
 ]
 

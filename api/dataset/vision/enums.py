@@ -1,4 +1,4 @@
-"""Choices that operations on images take: how values between pixels are found, and what borders hold."""
+"""Choices that operations on images take: values between pixels, what borders hold, how patches are cut."""
 
 from __future__ import annotations
 
@@ -32,3 +32,10 @@ class Border(StrEnum):
     EDGE = "edge"
     REFLECT = "reflect"
     SYMMETRIC = "symmetric"
+
+
+class SliceMode(IntEnum):
+    """What becomes of an image that cannot be cut evenly: it gets more pixels (PAD), or loses some (DROP)."""
+
+    PAD = 0
+    DROP = 1

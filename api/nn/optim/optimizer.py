@@ -16,6 +16,7 @@ from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.arguments import number, scalar
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.learning_rate_schedule import LearningRateSchedule
+from mspc.api.placement import DEVICES, note_target
 from mspc.ir.types import FLOAT32, INT32
 
 GROUP_KEYS = ("params", "lr", "weight_decay", "grad_centralization", "order_params")
@@ -41,6 +42,7 @@ class Optimizer(Cell, takes_data=False):
 
     shares_updates = False
     """Whether data parallel ranks may share its updates, where MindSpore has them do so on Ascend."""
+    _target = ""
 
     def __init__(
         self, learning_rate: Any, parameters: Any, weight_decay: float = 0.0, loss_scale: float = 1.0
@@ -72,6 +74,22 @@ class Optimizer(Cell, takes_data=False):
                 rates.append(_rate(name, group["lr"], f"learning_rate{suffix}"))
             index.append(place)
         return (rates[0] if len(rates) == 1 else tuple(rates)), tuple(index)
+
+    @property
+    def target(self) -> str:
+        """The device on which parameters are updated: that of their rank. Another one that is set is said to change
+        nothing. Raises TypeError or ValueError for what is no device."""
+        return self._target or context.get_context("device_target")
+
+    @target.setter
+    def target(self, value: str) -> None:
+        name = type(self).__name__
+        if not isinstance(value, str):
+            raise ApiTypeError(f"{name}.target must be a string, not {value!r}")
+        if value not in DEVICES:
+            raise ApiValueError(f"{name}.target {value!r} is not one of {', '.join(map(repr, DEVICES))}")
+        note_target(f"{name}.target={value!r}", value)
+        object.__setattr__(self, "_target", value)
 
     def rate(self, rate: Any) -> Any:
         """One learning rate at this step, a scalar."""

@@ -29,13 +29,17 @@ def _get_lambda_func(total_layer: int | None = None) -> Any:
 
     def place(layer: Any, layer_id: int, layers: int, offset: int, parallel_config: Any) -> None:
         if parallel_config.recompute.recompute:
-            layer.recompute()
+            layer.recompute(**parallel_config.recompute.options)
 
     return place
 
 
 class _Layer(Cell):
-    """What layers of encoders and decoders share: attention to oneself, a feed-forward network, and their norms."""
+    """What layers of encoders and decoders share: attention to oneself, a feed-forward network, and their norms.
+
+    Attributes for cells that are made of these, as in MindSpore: the sizes under their names, `dtype` of products, and
+    `key_past` and `value_past`, which are None.
+    """
 
     def __init__(
         self, batch_size: Any, length: int, hidden_size: int, ffn_hidden_size: int, num_heads: int,
@@ -51,7 +55,9 @@ class _Layer(Cell):
         config = checked_config(name, parallel_config, OpParallelConfig)
         dp = config.data_parallel
         self.post_layernorm_residual = flag(name, "post_layernorm_residual", post_layernorm_residual)
-        self.norm_dtype = layernorm_compute_type
+        self.norm_dtype, self.dtype = layernorm_compute_type, compute_dtype
+        self.batch_size, self.hidden_size, self.num_heads = batch_size, hidden_size, num_heads
+        self.use_past, self.key_past, self.value_past = False, None, None
         self.layernorm1 = _LayerNorm((hidden_size,)).shard(((dp, 1, 1),))
         self.layernorm2 = _LayerNorm((hidden_size,)).shard(((dp, 1, 1),))
         self.attention = MultiHeadAttention(

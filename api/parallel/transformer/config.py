@@ -40,7 +40,7 @@ class EmbeddingOpParallelConfig(OpParallelConfig):
 
 
 class TransformerRecomputeConfig:
-    """recompute: layers are computed again for their gradients. The other options change nothing, which is said."""
+    """recompute: layers are computed again for their gradients. The other options are those of `Cell.recompute`."""
 
     def __init__(
         self, recompute: bool = False, parallel_optimizer_comm_recompute: bool = False, mp_comm_recompute: bool = True,
@@ -48,11 +48,16 @@ class TransformerRecomputeConfig:
     ) -> None:  # fmt: skip
         name = "TransformerRecomputeConfig"
         self.recompute = flag(name, "recompute", recompute)
-        self.parallel_optimizer_comm_recompute = parallel_optimizer_comm_recompute
-        self.mp_comm_recompute = mp_comm_recompute
-        self.recompute_slice_activation = recompute_slice_activation
-        options = {key: value for key, value in vars(self).items() if key != "recompute"}
-        unused(name, options, {key: key == "mp_comm_recompute" for key in options})
+        self.parallel_optimizer_comm_recompute = flag(
+            name, "parallel_optimizer_comm_recompute", parallel_optimizer_comm_recompute
+        )
+        self.mp_comm_recompute = flag(name, "mp_comm_recompute", mp_comm_recompute)
+        self.recompute_slice_activation = flag(name, "recompute_slice_activation", recompute_slice_activation)
+
+    @property
+    def options(self) -> dict[str, bool]:
+        """What a layer's `recompute` is called with."""
+        return {key: value for key, value in vars(self).items() if key != "recompute"}
 
 
 class TransformerOpParallelConfig:
@@ -60,7 +65,7 @@ class TransformerOpParallelConfig:
 
     data_parallel, model_parallel, vocab_emb_dp: as in `EmbeddingOpParallelConfig`. recompute: whether layers are
     computed again for their gradients, or a `TransformerRecomputeConfig`. The other arguments must stay at their
-    defaults, or change nothing, which is said.
+    defaults, or change nothing in the cells here, which is said; a script's own cells may read `use_seq_parallel`.
 
     Raises:
         TypeError, ValueError: an argument is something else, or asks for a pipeline or for several experts.
@@ -90,6 +95,7 @@ class TransformerOpParallelConfig:
         self.optimizer_shard = optimizer_shard
         self.gradient_aggregation_group = gradient_aggregation_group
         given = {"optimizer_shard": optimizer_shard, "gradient_aggregation_group": gradient_aggregation_group}
+        self.use_seq_parallel = more.get("use_seq_parallel", False)
         unused(name, given | more, {
             "optimizer_shard": False, "gradient_aggregation_group": 4, "use_seq_parallel": False,
             "select_recompute": False, "context_parallel": 1,

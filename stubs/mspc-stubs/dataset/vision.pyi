@@ -44,6 +44,8 @@ from mspc.api.dataset.vision.pixels import Rescale as Rescale
 from mspc.api.dataset.vision.resize import Resize as Resize
 from mspc.api.dataset.vision.turned import ResizedCrop as ResizedCrop
 from mspc.api.dataset.vision.turned import Rotate as Rotate
+from mspc.api.dataset.vision.enums import SliceMode as SliceMode
+from mspc.api.dataset.vision.patches import SlicePatches as SlicePatches
 from mspc.api.dataset.vision.enhance import Solarize as Solarize
 from mspc.api.dataset.vision.convert import ToNumpy as ToNumpy
 from mspc.api.dataset.vision.convert import ToPIL as ToPIL

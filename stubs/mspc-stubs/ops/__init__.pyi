@@ -330,6 +330,7 @@ from mspc.api.ops.function.activation_func import selu as selu
 from mspc.api.ops.function.known_func import sequence_mask as sequence_mask
 from mspc.api.ops.function.simple_func import sgn as sgn
 from mspc.api.ops.function.array_func import shape as shape
+from mspc.api.parallel.shard import shard as shard
 from mspc.api.ops.function.drawn_func import shuffle as shuffle
 from mspc.api.ops.tensor_method_changes import sigmoid_ as sigmoid_
 from mspc.api.ops.function.simple_func import signbit as signbit

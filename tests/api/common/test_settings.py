@@ -20,7 +20,6 @@ from mspc.api.setting import Place, Setting, with_entries
 from mspc.api.settings import (
     ALGORITHM,
     AUTO_PARALLEL,
-    COMM_FUSION,
     CONTEXT,
     DATASET,
     DEVICE_MEMORY,
@@ -49,7 +48,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Setting]]] = {
     "dataset.config": (_dataset, DATASET),
     "jit": (lambda **options: ms.jit(abs, **options), JIT),
     "Cell.recompute": (lambda **options: nn.ReLU().recompute(**options), RECOMPUTE),
-    "Cell.set_comm_fusion": (lambda **options: nn.ReLU().set_comm_fusion(**options), COMM_FUSION),
 }
 OTHER: dict[str, Any] = {
     "device_target": "GPU", "memory_optimize_level": "O1", "memory_offload": "ON", "deterministic": "ON",
@@ -67,6 +65,7 @@ DONE_ANYWAY = {
     "sharding_propagation": "the search there is", "auto_parallel_search_mode": "sets search_mode",
     "gpu_config": "its entries", "parallel_optimizer_config": "its entries",
     "strategy_ckpt_config": "its entries", "pipeline_config": "its entries",
+    "mp_comm_recompute": "the cell keeps it", "parallel_optimizer_comm_recompute": "the cell keeps it",
     "num_parallel_workers": "data pipelines read it, which no graph knows of",
     "prefetch_size": "data pipelines read it, which no graph knows of",
 }  # fmt: skip
@@ -178,7 +177,7 @@ METHODS: dict[str, tuple[tuple[Any, ...], str]] = {
     "disable_strategy_file_only_for_trainable_params": ((), ""),
     "save_operator_strategy_file": (("a.json",), ""),
     "load_operator_strategy_file": (("a.json",), "refused"),
-    "set_group_ckpt_save_file": (("g",), "AutoParallel.set_group_ckpt_save_file('g')"),
+    "set_group_ckpt_save_file": (("g",), ""),
     "print_local_norm": ((), "AutoParallel.print_local_norm()"),
     "dump_local_norm": (("n",), "AutoParallel.dump_local_norm('n')"),
     "enable_device_local_norm": ((), "AutoParallel.enable_device_local_norm()"),
@@ -227,7 +226,7 @@ def test_auto_parallel_says_what_its_search_and_its_mode_make_of_settings(capsys
     net = AutoParallel(nn.ReLU())
     net.enable_gradients_mean()
     ((_, said),) = freeze(net).changing_nothing("run", "CPU")
-    assert "AutoParallel.enable_gradients_mean() changes nothing here: it counts in data_parallel mode" in said
+    assert "AutoParallel.enable_gradients_mean() changes nothing here: it counts in data_parallel and hybrid" in said
 
 
 def test_a_setting_is_said_with_the_users_line_by_one_rank(capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,8 +282,10 @@ def test_a_rank_number_of_its_own_is_no_news(capsys: pytest.CaptureFixture[str])
         (lambda: ms.jit(5), TypeError, "jit takes a function, not int"),
         (lambda: nn.ReLU().recompute(mp_com=False), ValueError, "Cell.recompute has no key 'mp_com'"),
         (lambda: nn.ReLU().recompute(mp_comm_recompute=1), TypeError, "mp_comm_recompute must be True or False, not 1"),
-        (lambda: nn.ReLU().set_comm_fusion("all"), TypeError, "fusion_type must be an integer, not 'all'"),
-        (lambda: nn.ReLU().set_comm_fusion(-1), ValueError, "fusion_type=-1 must be at least 0"),
+        (lambda: nn.ReLU().set_comm_fusion("all"), TypeError,
+         "Cell.set_comm_fusion: fusion_type must be an integer, not 'all'"),
+        (lambda: nn.ReLU().set_comm_fusion(-1), ValueError,
+         "Cell.set_comm_fusion: fusion_type=-1 must be at least 0"),
     ],
 )
 def test_options_that_there_are_not(call: Callable[[], Any], kind: type[Exception], message: str) -> None:

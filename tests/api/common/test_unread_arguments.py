@@ -26,7 +26,7 @@ REASONS = {
         mint/distributed.py:init_process_group.pg_options mint/distributed.py:init_process_group.device_id
         mint/distributed.py:new_group.timeout mint/distributed.py:new_group.pg_options
         mint/distributed.py:new_group.use_local_synchronization mint/distributed.py:new_group.group_desc
-        mint/distributed.py:barrier.device_ids nn/cell.py:Cell.shard.device nn/cell.py:Cell.shard.level
+        mint/distributed.py:barrier.device_ids
         nn/cell.py:Cell.init_parameters_data.auto_parallel_mode nn/optim/adaptive.py:RMSProp.__init__.use_locking
         nn/optim/adaptive.py:FTRL.__init__.use_locking ops/hyper_map.py:HyperMap.__init__.reverse
         ops/multitype.py:MultitypeFuncGraph.__init__.read_value

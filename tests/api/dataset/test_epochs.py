@@ -112,3 +112,14 @@ def test_an_iterator_too_large_to_be_counted_first(monkeypatch):
 def test_an_empty_data_set_has_no_shapes():
     with pytest.raises(ValueError, match="the data set has no rows"):
         ds.GeneratorDataset(lambda: iter(()), ["x"]).output_shapes()
+
+
+def test_a_row_that_was_looked_at_is_read_all_the_same() -> None:
+    data = numbers(20).shuffle(20)
+    rows = data.create_tuple_iterator(num_epochs=2, output_numpy=True)
+    for _ in range(2):
+        looked = [data.peek()[0].asnumpy().item() for _ in range(2)]
+        read = [row[0].item() for row in rows]
+        assert looked == read[:1] * 2
+        assert sorted(read) == list(range(20))
+    assert numbers(0).peek() is None

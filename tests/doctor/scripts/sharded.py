@@ -18,7 +18,7 @@ class Layer(nn.Cell):
         self.weight = ms.Parameter(ms.Tensor([[1.0]]), name="weight", requires_grad=True, on="npu")  # lacks mspc.Parameter(on)
         self.matmul = ops.MatMul(transpose_b=True).shard(((2, 4), (1, 4)))
         self.matmul.shard(in_strategy=((2, 4), (1, 4)), out_plan=None)  # lacks mspc.ops.MatMul.shard(out_plan)
-        self.recompute(mp_comm_recompute=False)  # ignored mspc.nn.Cell.recompute(mp_comm_recompute)
+        self.recompute(use_reentrant=False)  # ignored mspc.nn.Cell.recompute(use_reentrant)
 
     def construct(self, x):
         return self.matmul(x, self.weight)

@@ -1,0 +1,157 @@
+"""How long a search takes on large networks: LLaMA-like ones of 8 and 405 billion parameters, and how it grows.
+
+    python benchmarks/search.py [--largest]
+
+Prints for every network the seconds until the plan stands (the script is read and differentiated before), of them those
+of the search itself, what the plan costs, and how far from the best of its kind it is proved to be. Nothing is computed
+and no weight is made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from mspc import Parameter, Tensor, nn, ops
+from mspc.common.initializer import initializer
+from mspc.compiler.call import describe_call
+from mspc.compiler.config import Config
+from mspc.compiler.driver import trace_call
+from mspc.ir.types import INT32, TensorType
+from mspc.passes.base import find_pass
+from mspc.passes.sharding import propagate_sharding
+
+ROWS, SEQUENCE = 64, 4096
+
+
+@dataclass(frozen=True)
+class Size:
+    """A network: layers, width, heads, heads of keys, hidden width, words; ranks to cut it for."""
+
+    layers: int
+    width: int
+    heads: int
+    groups: int
+    hidden: int
+    words: int
+    ranks: int
+    rows: int = ROWS
+
+
+SIZES = {
+    "8B, 64 ranks": Size(32, 4096, 32, 8, 14336, 128256, 64),
+    "24 layers, 8 ranks": Size(24, 1024, 16, 16, 4096, 32000, 8),
+    "96 layers, 8 ranks": Size(96, 1024, 16, 16, 4096, 32000, 8),
+}
+LARGEST = {"405B, 8192 ranks": Size(126, 16384, 128, 8, 53248, 128256, 8192, 8192)}
+
+
+def weight(*shape: int) -> Parameter:
+    return Parameter(initializer("normal", list(shape)))
+
+
+class Norm(nn.Cell):
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.weight = Parameter(initializer("ones", [size.width]))
+        self.norm = ops.RmsNorm(1e-5)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.norm(x, self.weight)[0]
+
+
+class Layer(nn.Cell):
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        depth = size.width // size.heads
+        self.depth, self.heads, self.groups = depth, size.heads, size.groups
+        self.norm1, self.norm2 = Norm(size), Norm(size)
+        self.wq, self.wo = weight(size.width, size.width), weight(size.width, size.width)
+        self.wk, self.wv = weight(size.width, depth * size.groups), weight(size.width, depth * size.groups)
+        self.gate, self.up = weight(size.width, size.hidden), weight(size.width, size.hidden)
+        self.down = weight(size.hidden, size.width)
+        self.shared = size.heads // size.groups
+        self.scores, self.mix = ops.BatchMatMul(transpose_b=True), ops.BatchMatMul()
+
+    def split(self, x: Tensor, heads: int) -> Tensor:
+        rows, sequence = x.shape[0], x.shape[1]
+        return ops.transpose(ops.reshape(x, (rows, sequence, heads, self.depth)), (0, 2, 1, 3))
+
+    def construct(self, x: Tensor) -> Tensor:
+        rows, sequence, width = x.shape
+        y = self.norm1(x)
+        query = self.split(ops.matmul(y, self.wq), self.heads)
+        key, value = (self.split(ops.matmul(y, w), self.groups) for w in (self.wk, self.wv))
+        query = ops.reshape(query, (rows, self.groups, self.shared * sequence, self.depth))
+        scores = ops.softmax(self.scores(query, key) * (self.depth**-0.5), -1)
+        mixed = ops.reshape(self.mix(scores, value), (rows, self.heads, sequence, self.depth))
+        mixed = ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (rows, sequence, width))
+        x = x + ops.matmul(mixed, self.wo)
+        y = self.norm2(x)
+        return x + ops.matmul(ops.silu(ops.matmul(y, self.gate)) * ops.matmul(y, self.up), self.down)
+
+
+class Network(nn.Cell):
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.table = weight(size.words, size.width)
+        self.layers = nn.CellList([Layer(size) for _ in range(size.layers)])
+        self.norm = Norm(size)
+        self.head = weight(size.width, size.words)
+
+    def construct(self, ids: Tensor) -> Tensor:
+        x = ops.gather(self.table, ids, 0)
+        for layer in self.layers:
+            x = layer(x)
+        return ops.reduce_mean(ops.matmul(self.norm(x), self.head))
+
+
+def measure(name: str, size: Size) -> None:
+    """Search a plan, and print what it took."""
+    noted: dict[str, Any] = {}
+    place = propagate_sharding.place_forward
+
+    def timed(search: Any) -> Any:
+        begin = time.perf_counter()
+        found = place(search)
+        noted["search"], noted["found"] = time.perf_counter() - begin, found
+        return found
+
+    propagate_sharding.place_forward = timed
+    network = Network(size)
+    step = nn.TrainOneStepCell(network, nn.Adam(network.trainable_params()))
+    config = Config(
+        ranks=size.ranks, mode="auto_parallel", dataset_strategy="full_batch", search_mode="dynamic_programming"
+    )
+    begin = time.perf_counter()
+    call = trace_call(step, describe_call([TensorType(INT32, (size.rows, SEQUENCE))], []), config)
+    graph = call.traced.graph
+    graph.attrs |= {"mode": config.mode, "ranks": config.ranks, "outputs": "whole"} | config.attributes()
+    for parameter, fed in zip([p for p in graph.parameters if p.kind == "input"], call.fed, strict=True):
+        parameter.layout = fed.layout
+    for each in ("decompose", "grad", "simplify", "check_strategies"):
+        graph, _ = find_pass(each).apply(graph)
+    ready = time.perf_counter()
+    find_pass("propagate_sharding").apply(graph)
+    placed = time.perf_counter()
+    propagate_sharding.place_forward = place
+    found = noted["found"].assignment
+    gap = 1 - found.proven / found.cost
+    print(
+        f"{name}: read {ready - begin:.2f} s, plan {placed - ready:.2f} s, of it search {noted['search']:.2f} s; "
+        f"{found.cost / 1e9:.3f} GB sent by a rank, at most {gap:.2%} too many, mesh {noted['found'].mesh}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--largest", action="store_true", help="the network of 405 billion parameters, too")
+    sizes = SIZES | (LARGEST if parser.parse_args().largest else {})
+    for name, size in sizes.items():
+        measure(name, size)
+
+
+if __name__ == "__main__":
+    main()

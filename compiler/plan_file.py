@@ -1,0 +1,100 @@
+"""Plans as files that people read and edit: how every operator's operands are cut, in TOML.
+
+    ranks = 8
+    [operators]
+    "Default/network-Net/MatMul-op0" = ["(2, 4) [0, -]", "(2, 4) [-, 1]"]
+
+An operator goes by its cells and its place among those of its kind. Every operand has a layout as dumps have it.
+Operators that a file leaves out are not configured.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.regular import check_regular
+from mspc.ir.files.whole import reason_of, shown_path, write_whole
+from mspc.ir.layout import Layout
+from mspc.ir.nearest import did_you_mean
+from mspc.ir.text.fragments import Malformed, read_layouts
+
+LARGEST = 1 << 28
+"""Bytes of a file."""
+SUFFIX = ".toml"
+KEYS = ("ranks", "operators")
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """What a file says: of every operator the layouts of its operands."""
+
+    ranks: int
+    operators: Mapping[str, tuple[Layout, ...]]
+
+
+def write_plan(path: Path, ranks: int, operators: Mapping[str, Sequence[Layout]]) -> None:
+    """Write a plan. Raises MspcError where that cannot be."""
+    lines = ["# How the operands of every operator are cut; see docs/search.md.", f"ranks = {ranks}", "", "[operators]"]
+    for name, layouts in operators.items():
+        lines.append(f"{_quoted(name)} = [{', '.join(_quoted(str(layout)) for layout in layouts)}]")
+    text = "\n".join(lines) + "\n"
+    write_whole(path, lambda file: file.write(text.encode()))
+
+
+def read_plan(path: Path) -> PlanFile:
+    """Read a plan.
+
+    Raises:
+        MspcError: there is no such file, or it is no plan.
+    """
+    shown = shown_path(path)
+    try:
+        check_regular(path, LARGEST)
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise MspcError(f"there is no plan {shown!r}", kind=ValueError) from None
+    except OSError as error:
+        raise MspcError(f"cannot read the plan {shown}: {reason_of(error)}") from None
+    except ValueError as error:
+        raise MspcError(f"{shown} is no TOML file: {error}", kind=ValueError) from None
+    for key in found:
+        if key not in KEYS:
+            raise MspcError(f"{shown}: there is no {key!r} of a plan", notes=did_you_mean(key, KEYS))
+    ranks, operators = found.get("ranks"), found.get("operators")
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
+        raise MspcError(f"{shown}: ranks is {ranks!r}, not a number of ranks")
+    if not isinstance(operators, dict):
+        raise MspcError(f"{shown}: there is no table [operators]")
+    entries = cast("dict[str, Any]", operators)
+    return PlanFile(ranks, {name: _strategy(shown, name, value, ranks) for name, value in entries.items()})
+
+
+def _strategy(shown: str, name: str, value: Any, ranks: int) -> tuple[Layout, ...]:
+    """The layouts of one operator. Raises MspcError."""
+    if not isinstance(value, list):
+        raise MspcError(f"{shown}: {name!r} is {value!r}, not a list with a layout for every operand")
+    return tuple(_layout(shown, name, entry, ranks) for entry in cast("list[Any]", value))
+
+
+def _layout(shown: str, name: str, entry: Any, ranks: int) -> Layout:
+    layout = None
+    if isinstance(entry, str):
+        try:
+            (layout,) = read_layouts(entry)
+        except (Malformed, ValueError):
+            layout = None
+    if not isinstance(layout, Layout) or layout.partial:
+        raise MspcError(f"{shown}: {name!r} has the entry {entry!r}, not a layout as '(2, 4) [0, -]'")
+    if layout.ranks != ranks:
+        raise MspcError(f"{shown}: {name!r} has the layout {entry!r} of {layout.ranks} ranks, not {ranks}")
+    return layout
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'

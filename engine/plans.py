@@ -1,0 +1,183 @@
+"""Plans of one launch side by side: what the search finds, and the usual ways to cut a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mspc.analysis.cost import Timeline, sent_bytes
+from mspc.analysis.machine import Machine
+from mspc.api.settings import SHARDED
+from mspc.compiler.call import describe_call
+from mspc.compiler.config import Config
+from mspc.compiler.driver import Compiled, compile_traced, trace_call
+from mspc.engine.capture import Launch
+from mspc.engine.programs import config_of
+from mspc.ir.diagnostics import MspcError
+from mspc.runtime.memory_plan import MemoryPlan, plan_memory
+
+SEARCH = "search"
+ATTEMPTS = 6
+"""How often a plan that takes too much memory is looked for anew."""
+AUTOMATIC, SEMI = {"mode": "auto_parallel"}, {"mode": "semi_auto_parallel"}
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to cut a network. settings: what is otherwise in `Config`. free: without the strategies of the script."""
+
+    name: str
+    settings: dict[str, Any]
+    free: bool = False
+
+
+WAYS = (
+    Way(SEARCH, {**AUTOMATIC, "search_mode": "dynamic_programming"}),
+    Way("sharding propagation", {**AUTOMATIC, "search_mode": ""}),
+    Way("data parallel", {**SEMI, "parallel_optimizer": False}, free=True),
+    Way("optimizer parallel", {**SEMI, "parallel_optimizer": True}, free=True),
+)
+CONFIGURED = Way("as configured", {})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a way comes to on rank 0. step, compute, exposed: seconds of a step, of what it computes and of the
+    communication that nothing hides, estimated. nbytes: sent in a step. gap: the share of what the search reckons with,
+    bytes and collectives, that another plan whose gradients take the way of their values back could save at most; None
+    where nobody looked. memory: bytes at the peak. collectives: how many."""
+
+    name: str
+    ranks: int
+    step: float
+    compute: float
+    exposed: float
+    nbytes: float
+    gap: float | None
+    memory: int
+    collectives: int
+
+
+@dataclass(frozen=True)
+class Plans:
+    """Plans for one number of ranks, the fastest first, and why ways are not among them. searched: of the search."""
+
+    plans: list[Plan]
+    refused: list[str]
+    searched: Compiled
+
+
+def plans_for(
+    launch: Launch, ranks: int, machine: Machine, free: bool = False, memory: int = 0,
+    on_way: Callable[[str], None] | None = None,
+) -> Plans:  # fmt: skip
+    """Compile a launch in every way.
+
+    Args:
+        launch: what is cut. ranks: how many there are. machine: times are estimated for it. free: leave out the
+        strategies of the script. memory: bytes that a rank has, 0 for any. on_way: told the name of every way before
+        it is tried.
+
+    Raises:
+        MspcError: the search's plan does not compile, or no plan fits the memory.
+    """
+    own = config_of(launch, ranks)
+    base = own if own.mode != "stand_alone" else replace(own, dataset_strategy="full_batch")
+    ways = (*WAYS, CONFIGURED) if own.sharded and not free else WAYS
+    rates = {
+        "search_latency": int(machine.link.latency * machine.link.bandwidth),
+        "search_touch": int(1000 * machine.link.bandwidth / machine.memory),
+    }
+    plans: list[Plan] = []
+    refused: list[str] = []
+    searched: Compiled | None = None
+    for way in ways:
+        if on_way is not None:
+            on_way(way.name)
+        try:
+            config = replace(base, **rates)
+            compiled = _within(launch, config, way, free, memory) if way.name == SEARCH and memory else (
+                compiled_way(launch, config, way, free))  # fmt: skip
+            plan = _plan(way.name, compiled, machine)
+            if memory and plan.memory > memory:
+                raise MspcError(f"it needs {plan.memory} bytes of memory on a rank, and there are {memory}")
+            plans.append(plan)
+        except MspcError as error:
+            if way.name == SEARCH:
+                raise
+            refused.append(f"{way.name}: {error.message}")
+            continue
+        searched = searched or compiled
+    assert searched is not None
+    return Plans(sorted(plans, key=lambda plan: (plan.step, plan.nbytes)), refused, searched)
+
+
+def cut_by_file(launch: Launch, file: Path) -> Launch:
+    """The launch with operators cut as a plan or a strategy file says; in automatic mode where its script cuts none."""
+    context = replace(launch.context, operator_load_file=str(file))
+    if context.parallel_mode == "stand_alone":
+        context = replace(context, parallel_mode="auto_parallel", dataset_strategy="full_batch")
+    elif context.parallel_mode not in SHARDED:
+        context = replace(context, parallel_mode="auto_parallel")
+    return replace(launch, context=context)
+
+
+def compiled_way(launch: Launch, config: Config, way: Way, free: bool = False) -> Compiled:
+    """A launch, cut in one way. free: without the strategies of the script, whatever the way. Raises MspcError."""
+    config = replace(config, **way.settings)
+    call = trace_call(launch.target, describe_call(launch.args, []), config, launch.whole)
+    if free or way.free:
+        for node in call.traced.graph.nodes:
+            node.in_strategy = node.out_strategy = None
+    return compile_traced(call)
+
+
+def _within(launch: Launch, config: Config, way: Way, free: bool, memory: int) -> Compiled:
+    """The search's plan within a limit of memory. What the search reckons with, parameters and what is kept for
+    gradients, is not all that a step takes: where the planned memory is over, it gets so much less to work with. Raises
+    MspcError where nothing fits."""
+    limit = memory
+    smallest: MemoryPlan | None = None
+    for _ in range(ATTEMPTS):
+        try:
+            compiled = compiled_way(launch, replace(config, search_memory=limit), way, free)
+        except MspcError:
+            if smallest is None:
+                raise
+            break
+        taken = plan_memory(compiled.rank_graph(0))
+        if taken.peak <= memory:
+            return compiled
+        if smallest is None or taken.peak < smallest.peak:
+            smallest = taken
+        limit -= max(taken.peak - memory, limit // 50)
+        if limit <= 0:
+            break
+    assert smallest is not None
+    raise MspcError(
+        f"no plan that was found fits {memory} bytes of memory on a rank: the smallest takes {smallest.peak}",
+        notes=[
+            f"weights {smallest.weights}, states {smallest.states}, inputs {smallest.inputs}, gradients at most "
+            f"{smallest.gradients}, activations at most {smallest.activations}",
+            "take more ranks, recompute cells, or allow more memory",
+        ],
+    )
+
+
+def _plan(name: str, compiled: Compiled, machine: Machine) -> Plan:
+    graph = compiled.rank_graph(0)
+    time, attrs = Timeline(graph, machine), compiled.graph.attrs
+    sent: Sequence[float] = [nbytes for node in graph.nodes if (nbytes := sent_bytes(node))]
+    return Plan(
+        name=name,
+        ranks=compiled.config.ranks,
+        step=time.total,
+        compute=time.compute,
+        exposed=time.total - time.compute,
+        nbytes=sum(sent),
+        gap=None if "search_cost" not in attrs else 1 - attrs["search_bound"] / max(1, attrs["search_cost"]),
+        memory=plan_memory(graph).peak,
+        collectives=len(sent),
+    )

@@ -1,0 +1,1 @@
+"""MindSpore's documented forms of its ways to train in parallel, one script each."""

@@ -1,0 +1,52 @@
+"""Elimination beside trying every assignment."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import numpy as np
+import pytest
+
+from mspc.passes.search.elimination import Elimination, Factor
+
+
+def drawn(seed: int) -> tuple[list[int], list[Factor]]:
+    rng, numbers = random.Random(seed), np.random.default_rng(seed)
+    sizes = [rng.randint(1, 4) for _ in range(rng.randint(1, 7))]
+    tables: dict[tuple[int, ...], np.ndarray] = {}
+    factors = [Factor((), np.array(2.5))]
+    for _ in range(rng.randint(0, 12)):
+        variables = tuple(sorted(rng.sample(range(len(sizes)), rng.randint(1, min(3, len(sizes))))))
+        shape = tuple(sizes[v] for v in variables)
+        table = tables.setdefault(shape, numbers.integers(0, 50, shape).astype(float))  # alike ones share it
+        factors.append(Factor(variables, table))
+    return sizes, factors
+
+
+def least(sizes: list[int], factors: list[Factor]) -> float:
+    return min(
+        sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in factors)
+        for values in product(*map(range, sizes))
+    )
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_best_is_found_and_proved(seed: int) -> None:
+    sizes, factors = drawn(seed)
+    found = Elimination(sizes, factors).solve()
+    assert found.cost == found.bound == least(sizes, factors)
+    assert found.cost == Elimination(sizes, factors).cost(found.values)
+    assert found == Elimination(sizes, factors).solve()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_small_tables_give_bounds(seed: int) -> None:
+    sizes, factors = drawn(seed)
+    largest = max(factor.table.size for factor in factors)
+    found = Elimination(sizes, factors, largest).solve()
+    assert found.bound <= least(sizes, factors) <= found.cost
+
+
+def test_a_variable_that_nothing_costs_takes_its_first_choice() -> None:
+    assert Elimination([3, 2], []).solve().values == (0, 0)
