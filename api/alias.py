@@ -18,7 +18,7 @@ NAME = "mindspore"
 _OWN = "mspc"
 _API = os.path.dirname(os.path.abspath(__file__))
 _INTERNAL = frozenset(
-    ("alias", "checks", "errors", "launch", "members", "names", "pytest_plugin", "setting", "settings", "state")
+    "absent alias checks errors launch members names pytest_plugin setting settings state".split()
 )
 """Modules of api/ that no script imports."""
 
@@ -122,6 +122,8 @@ def home_of(name: str) -> str | None:
         return f"{_OWN}.{OTHER_NAMES[name]}"
     if not name:
         return _OWN
+    if not all(part.isidentifier() for part in name.split(".")):
+        return None
     place = os.path.join(_API, *name.split("."))
     if name in _INTERNAL or not (os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py"))):
         return None
@@ -169,6 +171,13 @@ class AliasFinder(PublicFinder):
         return bool(rest) and not isinstance(sys.modules.get(NAME), _Alias)
 
     def refuse(self, fullname: str, rest: str) -> None:
+        parent, _, name = fullname.rpartition(".")
+        module = sys.modules.get(parent)
+        is_a_module = name.islower() and _nearest(rest)
+        if isinstance(module, _Alias) and not name.startswith("_") and not is_a_module:
+            hint = _hint(module, fullname)
+            if hint:  # `from mindspore import X` asks for a module at last; under its own name Python says less of it
+                raise ModuleNotFoundError(f"mspc does not support {fullname}{hint}", name=parent)
         raise ModuleNotFoundError(
             f"mspc does not support the module {fullname!r} of mindspore{_nearest(rest)}", name=fullname
         )
@@ -193,7 +202,7 @@ class _Alias(ModuleType):
                 return importlib.import_module(full)
             if full.partition(".")[0] == _OWN:
                 raise
-            raise AttributeError(f"mspc does not support {full}") from None
+            raise AttributeError(f"mspc does not support {full}{_hint(self, full)}") from None
         is_public = isinstance(found, ModuleType) and home_of(full.partition(".")[2]) is not None
         return importlib.import_module(full) if is_public else found
 
@@ -266,6 +275,13 @@ def uninstall() -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, AliasFinder)]
     for name in [name for name in sys.modules if name.partition(".")[0] == NAME]:
         del sys.modules[name]
+
+
+def _hint(module: ModuleType, full: str) -> str:
+    """What is said of a name that a public module lacks."""
+    from mspc.api.absent import why_absent  # only on the way to an error
+
+    return why_absent(full.partition(".")[2], dir(module))
 
 
 def _nearest(rest: str) -> str:

@@ -16,6 +16,8 @@ from mspc.api.settings import CONTEXT, GENERAL_FIELDS, MODES, PARALLEL, frozen_s
 
 GRAPH_MODE = 0
 PYNATIVE_MODE = 1
+STRICT, COMPATIBLE, LAX = 0, 1, 2
+"""How much of Python a compiled function may use, as MindSpore counts: `jit_syntax_level`."""
 
 
 class ParallelMode:

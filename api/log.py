@@ -17,6 +17,11 @@ def get_level() -> str:
     return asked if asked.isdigit() and int(asked) < len(LEVELS) else _DEFAULT
 
 
+def get_log_config() -> dict[str, str]:
+    """What of a log was chosen: the level, as MindSpore names it. Messages go to the error stream alone."""
+    return {"GLOG_v": get_level()}
+
+
 def debug(msg: Any, *args: Any) -> None:
     """Show `msg % args` where GLOG_v is 0."""
     _show(0, msg, args)

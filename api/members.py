@@ -59,8 +59,10 @@ class Members:
             return found
         if name in self.modules:
             return importlib.import_module(self.modules[name])
-        short = self.package.rpartition(".")[2]
-        raise AttributeError(f"{short} has no {name!r}; it has {', '.join(sorted(self.homes))}")
+        from mspc.api.absent import why_absent  # only on the way to an error
+
+        short = self.package.removeprefix("mspc.api.")
+        raise AttributeError(f"{short} has no {name!r}{why_absent(f'{short}.{name}', self.homes)}")
 
     def names(self) -> list[str]:
         """Every public name, for `dir()`."""

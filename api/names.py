@@ -15,9 +15,12 @@ _FROM: dict[str, tuple[str, ...]] = {
     "mspc.api.common.jit_config": ("JitConfig",),
     "mspc.api.common.symbol": ("Symbol",),
     "mspc.api.common.seed": ("set_seed", "get_seed"),
+    "mspc.api.common.generator": (
+        "Generator", "default_generator", "get_rng_state", "initial_seed", "manual_seed", "seed", "set_rng_state",
+    ),
     "mspc.api.common.gradient": ("value_and_grad", "grad", "jit", "GradOperation"),
     "mspc.api.context": (
-        "GRAPH_MODE", "PYNATIVE_MODE", "ParallelMode", "set_context", "get_context",
+        "COMPATIBLE", "GRAPH_MODE", "LAX", "PYNATIVE_MODE", "ParallelMode", "STRICT", "set_context", "get_context",
         "set_auto_parallel_context",
         "get_auto_parallel_context", "reset_auto_parallel_context",
     ),
@@ -25,9 +28,21 @@ _FROM: dict[str, tuple[str, ...]] = {
         "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
         "bfloat16",
         "float32", "float64", "complex64", "complex128", "byte", "short", "half", "single", "double", "int_", "uint",
-        "float_", "long",
+        "float_", "long", "ubyte", "ushort", "uintc", "uintp", "intc", "intp", "cfloat", "cdouble", "list_", "tuple_",
+        "tensor_type", "TensorType", "Type", "type_none", "string", "number", "Int",
         "dtype_to_nptype", "dtype_to_pytype", "get_py_obj_dtype", "pytype_to_dtype",
     ),
+    "mspc.api.runtime": (
+        "empty_cache", "get_current_device", "launch_blocking", "max_memory_allocated", "max_memory_reserved",
+        "memory_allocated", "memory_reserved", "memory_stats", "memory_summary", "reset_max_memory_allocated",
+        "reset_max_memory_reserved", "reset_peak_memory_stats", "set_cpu_affinity", "set_deterministic", "set_device",
+        "set_kernel_launch_capture", "set_kernel_launch_group", "dispatch_threads_num", "set_memory", "synchronize",
+    ),
+    "mspc.api.log": ("get_level", "get_log_config"),
+    "mspc.api.common.compiling": ("enable_dynamic", "no_inline", "set_dump", "set_recursion_limit"),
+    "mspc.api.common.recompute": ("recompute",),
+    "mspc.api.parallel.strategy_files": ("set_op_strategy_config",),
+    "mspc.api.common.tensor_memory": ("frombuffer",),
     "mspc.ir.types": ("DType",),
     "mspc.ir.diagnostics": ("MspcError",),
     "mspc.api.nn.cell": ("Cell",),
@@ -81,9 +96,11 @@ def find(name: str) -> Any:
         return names()
     if name in HOME:
         return getattr(importlib.import_module(HOME[name]), name)
-    if home_of(name) is not None:
+    if name and home_of(name) is not None:
         return importlib.import_module(f"mspc.{name}")
-    raise AttributeError(f"module 'mspc' has no attribute {name!r}")
+    from mspc.api.absent import why_absent  # only on the way to an error
+
+    raise AttributeError(f"module 'mspc' has no attribute {name!r}{why_absent(name, names())}")
 
 
 def names() -> list[str]:

@@ -45,10 +45,10 @@ def owner(first: str, module: str) -> Any:
 
 
 def public(module: Any) -> list[str]:
-    """What a module or a class lists, without modules and helpers that it happens to import."""
+    """What a module or a class lists and has, without modules and helpers that it happens to import."""
     names = getattr(module, "__all__", None) or dir(module)
-    wanted = {name for name in names if name.isidentifier() and not name.startswith("_")}
-    return sorted(name for name in wanted if _is_own(getattr(module, name, None)))
+    wanted = {name for name in names if name.isidentifier() and not name.startswith("_") and hasattr(module, name)}
+    return sorted(name for name in wanted if _is_own(getattr(module, name)))
 
 
 def _is_own(value: Any) -> bool:

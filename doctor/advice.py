@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from functools import cache
 
+from mspc.api.absent import REASONS, REPLACEMENTS
 from mspc.doctor.public import Instance, PublicModule, names_in, places_of
-from mspc.doctor.replacements import REASONS, REPLACEMENTS
 from mspc.ir.nearest import nearest
 
 ALIKE = 0.8

@@ -25,12 +25,17 @@ complex_type = (complex64, complex128)
 number_type = int_type + uint_type + float_type + complex_type
 all_types = (bool_, *number_type)
 number, Type, type_none, string, type_type = Number, DType, type(None), str, type
+ubyte, ushort, uintc, uintp, intc, intp = uint8, uint16, uint32, uint64, int32, int64
+cfloat, cdouble = complex64, complex128
+list_, tuple_, tensor_type, TensorType = list, tuple, types.TensorType, types.TensorType
 
 NAMES = (
     "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
     "float32", "float64", "complex64", "complex128", "byte", "short", "half", "single", "double", "int_", "uint",
-    "float_", "long",
+    "float_", "long", "ubyte", "ushort", "uintc", "uintp", "intc", "intp", "cfloat", "cdouble", "list_", "tuple_",
+    "tensor_type", "TensorType", "Type", "type_none", "string", "number", "Int",
 )  # fmt: skip
+FUNCTIONS = ("dtype_to_nptype", "dtype_to_pytype", "get_py_obj_dtype", "pytype_to_dtype")
 
 
 def dtype_to_nptype(type_: DType) -> Any:

@@ -138,6 +138,11 @@ class Parameter(Tensor):
         The array is the one that training goes on to change."""
         return (None, self.fill_slices()) if self.store is None else self.store.part(self)
 
+    def requires_grad_(self, requires_grad: bool = True) -> Parameter:
+        """Say whether training changes the parameter, and return it."""
+        self.requires_grad = requires_grad
+        return self
+
     @property
     def data(self) -> Parameter:
         return self

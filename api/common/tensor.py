@@ -17,6 +17,7 @@ from mspc.api.common.tensor_operators import TensorOperators
 from mspc.api.communication.groups import ranks_of
 from mspc.api.errors import ApiIndexError, ApiTypeError, ApiValueError, caller_location
 from mspc.api.ops.eager import register_session
+from mspc.api.setting import place_of_caller, say_once
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, INT64, DType, TensorType, dtype_of
 
@@ -304,6 +305,16 @@ class Tensor(TensorMethods, TensorOperators):
     def to(self, dtype: Any) -> Tensor:
         """See `astype`."""
         return self.astype(dtype)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """The tensor itself: gradients are those that `grad` is asked for, and requires_grad is a Parameter's, which is
+        said."""
+        say_once(
+            "requires_grad_",
+            f"{place_of_caller()}Tensor.requires_grad_({requires_grad}) changes nothing: grad() and value_and_grad() "
+            "are told by which tensors to differentiate",
+        )
+        return self
 
     def set_dtype(self, dtype: Any) -> Tensor:
         kind = dtype_of(dtype)

@@ -13,7 +13,7 @@ import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.ops.arguments import sizes_of
-from mspc.api.ops.method_table import find_method, method_names, misfit
+from mspc.api.ops.method_table import find_method, method_names, misfit, respelled
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.notebook import html_table
 from mspc.ir.types import DType
@@ -93,10 +93,13 @@ def _run_at_once(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """A function as a method; its result is always a tensor of its own, also where there is nothing to compute."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        kwargs = respelled(function, kwargs)
         wrong = misfit(name, function, (self, *args), kwargs)
         if wrong:
             raise ApiTypeError(wrong)
         result = function(self, *args, **kwargs)
+        if name.endswith("_"):
+            return self  # changed in place
         return result.copy() if result is self else result
 
     method.__name__ = method.__qualname__ = name

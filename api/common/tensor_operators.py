@@ -34,7 +34,7 @@ class TensorOperators:
             )
         else:
             return NotImplemented
-        if divide and not kind.is_float:
+        if divide and not kind.has_gradient:
             kind = FLOAT32
         if symbol and kind.is_float:
             raise ApiTypeError(f"operator {symbol} takes integers and Bool, not {kind}")

@@ -28,6 +28,14 @@ def enhancements() -> Any:
     return ImageEnhance
 
 
+def of_images() -> Any:
+    """Pillow's module of operations on images."""
+    library()
+    from PIL import ImageOps
+
+    return ImageOps
+
+
 def image_of(array: np.ndarray) -> Any:
     """An image of Pillow. Raises TypeError or ValueError for what is no image of bytes."""
     if array.dtype != np.uint8:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import axis_of, require_float, summed_type, within
+from mspc.api.ops.arguments import require_float, summed_type
 from mspc.api.ops.checked import TensorLike
 
 
@@ -96,36 +96,6 @@ def t(input: Any) -> Any:
     if len(input.shape) < 2:
         return input
     return ops.Transpose()(input, (1, 0))
-
-
-def narrow(input: Any, dim: int, start: int, length: int) -> Any:
-    """`length` elements from `start` along `dim`, counted from the end where it is negative.
-
-    Raises:
-        ValueError: there is no such dimension, or there are not so many elements.
-    """
-    rank = len(input.shape)
-    dim = axis_of("narrow", dim, rank)
-    start = start + input.shape[dim] if start < 0 else start
-    begin = tuple([start if d == dim else 0 for d in range(rank)])
-    sizes = tuple([length if d == dim else input.shape[d] for d in range(rank)])
-    within("narrow", input.shape, begin, sizes)
-    return ops.StridedSlice()(input, begin, tuple([b + n for b, n in zip(begin, sizes)]), (1,) * rank)  # noqa: B905
-
-
-def index_select(input: Any, dim: int, index: Any) -> Any:
-    """Slices of `input` along `dim`."""
-    return ops.Gather()(input, index, dim)
-
-
-def gather(input: Any, dim: int, index: Any) -> Any:
-    """Element by element the value of `input` at `index` along `dim`; along others `index` may be smaller."""
-    rank = len(input.shape)
-    dim = axis_of("gather", dim, rank)
-    sizes = tuple([input.shape[d] if d == dim else index.shape[d] for d in range(rank)])
-    if sizes != input.shape:
-        input = ops.StridedSlice()(input, (0,) * rank, sizes, (1,) * rank)
-    return ops.GatherD()(input, dim, index)
 
 
 def repeat_interleave(input: Any, repeats: int, dim: Any = None) -> Any:

@@ -187,7 +187,7 @@ def tile(a: Any, reps: Any) -> Any:
 
 def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
     """Every slice along `axis` repeated; None: every element."""
-    return a.repeat(repeats, axis)
+    return a.ravel().repeat(repeats, axis=0) if axis is None else a.repeat(repeats, axis=axis)
 
 
 def roll(a: Any, shift: Any, axis: Any = None) -> Any:

@@ -35,6 +35,12 @@ _ELSEWHERE = {
     "add_flags": "mspc.api.ops.composed",
     "identity": "mspc.api.ops.composed",
     "barrier": "mspc.api.mint.distributed",
+    **dict.fromkeys(("jacfwd", "jacrev", "jvp", "linearize", "vjp", "vmap"), "mspc.api.common.derivatives"),
+    "is_tensor": "mspc.api.common.api",
+    **dict.fromkeys((
+        "bernoulli_", "clamp_", "erfinv_", "exponential_", "normal_", "put_", "random_", "sigmoid_", "tanh_",
+        "uniform_", "zero_",
+    ), "mspc.api.ops.tensor_method_changes"),
     **dict.fromkeys((
         "ControlDepend", "DropoutExt", "FloatStatus", "HistogramSummary", "ImageSummary", "InvertPermutation",
         "NPUAllocFloatStatus", "NPUClearFloatStatus", "NPUClearFloatStatusV2", "NPUGetFloatStatus",

@@ -13,7 +13,7 @@ import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import BOOL, FLOAT32, INT64, DType, dtype_of
+from mspc.ir.types import BFLOAT16, BOOL, FLOAT32, INT64, DType, dtype_of
 from mspc.ops.arguments import axes_in, axis_in, describe, ints_of
 
 Shape = tuple[int, ...]
@@ -59,6 +59,11 @@ def kept(name: str, keep: Any, spelled: Mapping[str, Any]) -> bool:
 def no_tensor(name: str, operand: Any) -> NoReturn:
     """Raises TypeError: an operand is no tensor."""
     raise ApiTypeError(f"{name}(): an operand must be a tensor, not {describe(operand)}")
+
+
+def no_such(name: str, what: str, value: Any, known: str) -> NoReturn:
+    """Raises ValueError: an argument is none of those known."""
+    raise ApiValueError(f"{name}(): {what} is {describe(value)}, not {known}")
 
 
 def unbounded(name: str) -> NoReturn:
@@ -117,6 +122,41 @@ def positive(name: str, what: str, value: Any) -> None:
         raise ApiTypeError(f"{name}(): {what} must be a number above 0, not {describe(value)}")
     if isinstance(value, int | float) and not value > 0:
         raise ApiValueError(f"{name}(): {what} must be above 0, not {value}")
+
+
+def extremum(name: str, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, bool, bool]:
+    """(axis, whether dimensions are kept, whether places are wanted) of a call of `Tensor.max` or `Tensor.min`: along a
+    dimension places are wanted, unless the call has the names axis or keepdims.
+
+    Raises:
+        TypeError: the call fits none of the forms.
+    """
+    known = ("axis", "keepdims", "return_indices", "dim", "keepdim", "keep_dims")
+    wrong = [key for key in named if key not in known]
+    if wrong or len(given) > 2:
+        what = f"unexpected argument '{wrong[0]}'" if wrong else "too many positional arguments"
+        raise ApiTypeError(f"{name}(): {what}", ["it takes dim and keepdim, or axis, keepdims and return_indices"])
+    axis = given[0] if given else named.get("axis", named.get("dim"))
+    keep = given[1] if len(given) > 1 else kept(name, False, {k: v for k, v in named.items() if k.startswith("keep")})
+    by_values = "axis" in named or "keepdims" in named or "keep_dims" in named
+    both = named.get("return_indices", not by_values) and isinstance(axis, int) and not isinstance(axis, bool)
+    return axis, bool(keep), both
+
+
+def summed_to(name: str, shape: Shape, wanted: Shape) -> Shape:
+    """The axes along which a tensor of the shape `wanted` would be repeated to `shape`. Raises ValueError where it
+    cannot be."""
+    extra = len(shape) - len(wanted)
+    if extra < 0 or any(n not in (1, m) for n, m in zip(wanted, shape[extra:], strict=True)):
+        raise ApiValueError(f"{name}(): {wanted} cannot be repeated to {shape}")
+    return tuple(d for d, m in enumerate(shape) if d < extra or wanted[d - extra] != m)
+
+
+def least(name: str, what: str, value: Any, low: int) -> int:
+    """`value`, an integer of at least `low`. Raises ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
+        raise ApiValueError(f"{name}(): {what} must be an integer of at least {low}, not {describe(value)}")
+    return int(value)
 
 
 def within(name: str, shape: Shape, begin: Any, size: Any) -> None:
@@ -250,6 +290,11 @@ def power(name: str, ord: Any) -> None:
     """Raises ValueError where a norm's order is no number."""
     if isinstance(ord, bool) or not isinstance(ord, int | float):
         raise ApiValueError(f"{name}(): vectors have no norm {describe(ord)}")
+
+
+def precision_of(dtype: DType) -> float:
+    """The distance from 1 to the next number of a floating-point type."""
+    return 2.0**-7 if dtype == BFLOAT16 else float(np.finfo(dtype.numpy).eps)
 
 
 def require_float(name: str, dtype: DType) -> None:

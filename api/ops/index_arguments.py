@@ -6,6 +6,7 @@ Unlike the functions, these are called as they are when a network is compiled.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.ops.arguments import Shape, axis_of, ints
+from mspc.api.ops.arguments import Shape, axis_of, ints, least
 from mspc.ir.types import FLOAT32, INT32
 from mspc.ops.arguments import describe
 
@@ -110,6 +111,66 @@ def diagonal_places(rows: int, columns: int, offset: int) -> Tensor:
     first = np.arange(max(0, -offset), rows)
     first = first[first + offset < columns]
     return Tensor.from_array((first * columns + first + offset).astype(np.int64))
+
+
+def places_of(shape: Shape, axis: int) -> Tensor:
+    """The place along `axis` of every element of a tensor of this shape."""
+    line = np.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))])
+    return Tensor.from_array(np.ascontiguousarray(np.broadcast_to(line, shape)))
+
+
+def slice_places(name: str, size: int, given: Shape, axis: int, start: Any, end: Any, step: Any) -> Tensor:
+    """[n, 1]: the places start:end:step of a dimension. Raises ValueError where `given`, the shape of what is to stand
+    there, has others."""
+    found = np.arange(size)[slice(start, end, least(name, "step", step, 1))]
+    if len(given) <= axis or given[axis] != len(found):
+        what = f"src has shape {given}, and {len(found)} places along dimension {axis} are to be filled"
+        raise ApiValueError(f"{name}(): {what}")
+    return Tensor.from_array(found[:, None])
+
+
+def vector_of(name: str, what: str, values: Any) -> Tensor:
+    """Numbers known when a network is compiled as a vector. Raises TypeError for what are none."""
+    try:
+        found = np.asarray(values.value if isinstance(values, Tensor) else values, np.float64)
+    except (TypeError, ValueError):
+        found = None
+    if found is None or found.ndim != 1:
+        raise ApiTypeError(f"{name}(): {what} must be numbers known at compile time, not {describe(values)}")
+    return Tensor.from_array(found)
+
+
+def shares(name: str, q: Any) -> Tensor:
+    """Numbers from 0 to 1, a vector, or one. Raises ValueError for others."""
+    found = vector_of(name, "q", [q] if isinstance(q, int | float) else q)
+    if not ((found.value >= 0) & (found.value <= 1)).all():
+        raise ApiValueError(f"{name}(): q must be numbers from 0 to 1, not {describe(q)}")
+    return found if not isinstance(q, int | float) else Tensor.from_array(found.value.reshape(()))
+
+
+def crossed(name: str, dim: Any, shape: Shape) -> tuple[int, Tensor, Tensor]:
+    """(a dimension of three, the places of the factors of a cross product along it: those of the second and of the
+    third component for each). Raises ValueError where there is no such dimension."""
+    axis = next((d for d, n in enumerate(shape) if n == 3), None) if dim is None else axis_of(name, dim, len(shape))
+    if axis is None or shape[axis] != 3:
+        raise ApiValueError(f"{name}(): shape {shape} has no dimension {'' if dim is None else f'{dim} '}of 3 elements")
+    return axis, Tensor.from_array(np.array([1, 2, 0])), Tensor.from_array(np.array([2, 0, 1]))
+
+
+def triangle_places(name: str, rows: Any, columns: Any, offset: Any, lower: bool) -> Tensor:
+    """[2, n]: where a triangle of a matrix lies. Raises ValueError for sizes below 0."""
+    shape = least(name, "row", rows, 0), least(name, "col", columns, 0)
+    (shift,) = ints(name, "offset", offset)
+    found = np.tril_indices(shape[0], shift, shape[1]) if lower else np.triu_indices(shape[0], shift, shape[1])
+    return Tensor.from_array(np.stack(found).astype(np.int64))
+
+
+def chosen_places(name: str, size: int, count: Any, again: bool) -> Tensor:
+    """[n, count]: every choice of `count` of `size` places in their order, of one `again` where it may be. Raises
+    ValueError where `count` is below 0."""
+    choose = itertools.combinations_with_replacement if again else itertools.combinations
+    found = [*choose(range(size), least(name, "r", count, 0))]
+    return Tensor.from_array(np.array(found, np.int64).reshape(-1, count))
 
 
 def nonzero(input: Any, as_tuple: Any) -> Any:

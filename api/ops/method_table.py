@@ -24,7 +24,7 @@ METHODS: dict[str, Callable[..., Any]] = {}
 """Python functions by the method's name; filled by `tensor_method`, never by hand."""
 
 _FUNCTIONS = "mspc.api.ops.function"
-_ONLY_METHODS = "mspc.api.ops.tensor_method"
+_ONLY_METHODS = tuple(f"mspc.api.ops.tensor_method{part}" for part in ("", "_places", "_changes"))
 
 
 def tensor_method(*names: str) -> Callable[[Function], Function]:
@@ -50,6 +50,27 @@ def find_method(name: str) -> Callable[..., Any] | None:
     return None if operator is None else function_of(operator)
 
 
+_SYNONYMS = (
+    {"dim", "axis"}, {"keepdim", "keepdims", "keep_dims"}, {"correction", "ddof"}, {"other", "x2", "tensor2"},
+    {"split_size", "split_size_or_sections"},
+)  # fmt: skip
+"""Names of the same argument in the forms of a method that MindSpore has by turns."""
+
+
+def respelled(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a method under the names that its function has for them."""
+    if not kwargs or not inspect.isfunction(function):
+        return dict(kwargs)
+    parameters = inspect.signature(function).parameters
+    return {_own_name(name, parameters): value for name, value in kwargs.items()}
+
+
+def _own_name(name: str, parameters: Mapping[str, Any]) -> str:
+    same = next((group for group in _SYNONYMS if name in group), None)
+    own = None if same is None or name in parameters else next((key for key in parameters if key in same), None)
+    return name if own is None else own
+
+
 def misfit(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """Why `x.name(...)` cannot be called with these arguments, of which `x` is the first; "" where it can, or where an
     operator checks them itself."""
@@ -68,6 +89,7 @@ def method_names() -> list[str]:
 
 @functools.cache
 def _load() -> None:
-    import_module(_ONLY_METHODS)
     for module in pkgutil.iter_modules(import_module(_FUNCTIONS).__path__):
         import_module(f"{_FUNCTIONS}.{module.name}")
+    for name in _ONLY_METHODS:
+        import_module(name)

@@ -7,8 +7,10 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.ops.arguments import (
     element_type,
+    extremum,
     flattened,
     kept,
+    least,
     permutation,
     reduced_axes,
     repeated_places,
@@ -28,38 +30,46 @@ def reshape(self: Any, *shape: Any) -> Any:
     return ops.Reshape()(self, sizes_of(shape))
 
 
-@tensor_method("reshape_as", "view_as")
+@tensor_method()
 def reshape_as(self: Any, other: TensorLike) -> Any:
     """The elements in their order in the shape of `other`."""
     return ops.Reshape()(self, other.shape)
 
 
 @tensor_method()
-def flatten(self: Any, order: str = "C", *, start_dim: int = 0, end_dim: int = -1) -> Any:
-    """Dimensions start_dim to end_dim made one, the last index the fastest, or the first one for order "F".
+def flatten(self: Any, order: Any = "C", *dims: int, start_dim: int = 0, end_dim: int = -1) -> Any:
+    """Dimensions start_dim to end_dim made one, the last index the fastest, or the first one for order "F". Integers in
+    place of the order are start_dim and end_dim.
 
     Raises:
         ValueError: another order.
     """
+    if isinstance(order, int):
+        return flatten(self, start_dim=order, end_dim=dims[0] if dims else end_dim)
     shape = flattened("flatten", self.shape, start_dim, end_dim, order)
     if order == "F":
         return transpose(ops.Reshape()(transpose(self), tuple(reversed(shape))))
     return _in_shape(self, shape)
 
 
-@tensor_method()
-def ravel(self: Any) -> Any:
-    """All elements in one dimension."""
-    return _in_shape(self, (self.size,))
-
-
 def _in_shape(self: Any, shape: Any) -> Any:
     return self if self.shape == shape else ops.Reshape()(self, shape)
 
 
-@tensor_method("transpose", "permute")
-def transpose(self: Any, *axes: Any) -> Any:
-    """The dimensions in another order, reversed where none is given."""
+@tensor_method()
+def transpose(self: Any, *axes: Any, dim0: Any = None, dim1: Any = None) -> Any:
+    """Two dimensions exchanged, where two integers are given or dim0 and dim1; else the dimensions in another order,
+    reversed where none is given."""
+    if dim0 is not None:
+        return ops.swapaxes(self, dim0, dim1)
+    if len(axes) == 2:
+        return ops.swapaxes(self, *axes)
+    return ops.Transpose()(self, permutation(axes, len(self.shape)))
+
+
+@tensor_method()
+def permute(self: Any, *axes: Any) -> Any:
+    """The dimensions in another order."""
     return ops.Transpose()(self, permutation(axes, len(self.shape)))
 
 
@@ -82,23 +92,22 @@ def broadcast_to(self: Any, *shape: Any) -> Any:
 
 
 @tensor_method()
-def expand_as(self: Any, x: Any) -> Any:
-    """Repeated to the shape of `x`."""
-    return ops.BroadcastTo(x.shape)(self)
-
-
-@tensor_method()
 def tile(self: Any, *reps: Any) -> Any:
     """Repeated reps[d] times along every dimension d."""
     return ops.Tile()(self, sizes_of(reps))
 
 
 @tensor_method()
-def repeat(self: Any, repeats: Any, axis: Any = None) -> Any:
-    """Every slice along `axis` repeated, as often as `repeats` says of all or of each; None: every element."""
-    if axis is None:
-        return repeat(ravel(self), repeats, 0)
-    return ops.Gather()(self, repeated_places("repeat", repeats, self.shape, axis), axis)
+def repeat(self: Any, *repeats: Any, axis: Any = None) -> Any:
+    """The tensor so many times along every dimension, of which there may be more in front. As MindSpore 2 before 2.10
+    had it every slice along `axis`, where that is given or follows a list: as often as the list says of each."""
+    given = repeats[0]
+    if axis is not None or (len(repeats) == 2 and not isinstance(given, int)):
+        place = repeats[1] if axis is None else axis
+        return ops.Gather()(self, repeated_places("repeat", given, self.shape, place), place)
+    counts = sizes_of(repeats)
+    least("repeat", "the number of repeats", len(counts), len(self.shape))
+    return ops.Tile()(self, counts)
 
 
 # Element type -------------------------------------------------------------------------------------
@@ -108,12 +117,6 @@ def repeat(self: Any, repeats: Any, axis: Any = None) -> Any:
 def astype(self: Any, dtype: Any, copy: bool = True) -> Any:
     """The elements as another type. Raises TypeError where `dtype` is none."""
     return _as(self, element_type(dtype))
-
-
-@tensor_method()
-def type_as(self: Any, other: TensorLike) -> Any:
-    """The elements as the type of those of `other`."""
-    return _as(self, other.dtype)
 
 
 @tensor_method("float")
@@ -161,21 +164,31 @@ def copy(self: Any) -> Any:
 
 @tensor_method("sum")
 def total(self: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, **spelled: Any) -> Any:
-    """Sum along `axis`, None for all, of the elements as `dtype`; integers and Bool add up to Int64."""
+    """Sum along `axis`, None for all, of the elements as `dtype`; integers and Bool add up to Int64. True or False in
+    place of the type says whether the dimensions are kept."""
+    if isinstance(dtype, bool):
+        return total(self, axis, None, dtype, **spelled)
     axes = reduced_axes("ReduceSum", axis, len(self.shape))
     return ops.ReduceSum(kept("sum", keepdims, spelled))(_as(self, summed_type(self.dtype, dtype)), axes)
 
 
 @tensor_method("max")
-def largest(self: Any, axis: Any = None, keepdims: bool = False, **spelled: Any) -> Any:
-    """Maximum along `axis`, None for all."""
-    return ops.ReduceMax(kept("max", keepdims, spelled))(self, reduced_axes("ReduceMax", axis, len(self.shape)))
+def largest(self: Any, *given: Any, **named: Any) -> Any:
+    """The maximum; along a dimension (maxima, their places as Int64): `x.max(dim, keepdim)`. With the name axis, or
+    with keepdims, the values alone: `x.max(axis=1)`; with return_indices both."""
+    axis, keep, both = extremum("max", given, named)
+    if both:
+        return ops.MaxDim()(self, axis, keep)
+    return ops.ReduceMax(keep)(self, reduced_axes("ReduceMax", axis, len(self.shape)))
 
 
 @tensor_method("min")
-def smallest(self: Any, axis: Any = None, keepdims: bool = False, **spelled: Any) -> Any:
-    """Minimum along `axis`, None for all."""
-    return ops.ReduceMin(kept("min", keepdims, spelled))(self, reduced_axes("ReduceMin", axis, len(self.shape)))
+def smallest(self: Any, *given: Any, **named: Any) -> Any:
+    """The minimum; along a dimension (minima, their places as Int64): see `max`."""
+    axis, keep, both = extremum("min", given, named)
+    if both:
+        return ops.MinDim()(self, axis, keep)
+    return ops.ReduceMin(keep)(self, reduced_axes("ReduceMin", axis, len(self.shape)))
 
 
 @tensor_method()
@@ -190,6 +203,57 @@ def argmin(self: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return ops.argmin(self, axis, keepdims)
 
 
+@tensor_method()
+def std(self: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = False) -> Any:
+    """Standard deviation along `axis`, None for all: the root of squared distances from the mean, summed and divided by
+    their number less `ddof`, which is called correction, too."""
+    return ops.std(self, axis, ddof, keepdims)
+
+
+@tensor_method()
+def var(self: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = False) -> Any:
+    """Variance along `axis`, None for all; see `std`."""
+    return ops.var(self, axis, ddof, keepdims)
+
+
+# Two ways to be called ----------------------------------------------------------------------------
+
+
+@tensor_method()
+def add(self: Any, other: Any, *, alpha: Any = 1) -> Any:
+    """The tensor plus `alpha` times the other."""
+    return ops.Add()(self, other) if isinstance(alpha, int) and alpha == 1 else ops.Add()(self, ops.Mul()(other, alpha))
+
+
+@tensor_method()
+def sub(self: Any, other: Any, *, alpha: Any = 1) -> Any:
+    """The tensor less `alpha` times the other."""
+    return ops.Sub()(self, other) if isinstance(alpha, int) and alpha == 1 else ops.Sub()(self, ops.Mul()(other, alpha))
+
+
+@tensor_method()
+def gather(self: Any, input_indices: TensorLike | int, axis: int | TensorLike, batch_dims: int = 0) -> Any:
+    """Slices along `axis` at `input_indices`; called as (dim, index) element by element the values at the index along
+    the dimension."""
+    if isinstance(input_indices, int):
+        return ops.gather_elements(self, input_indices, axis)
+    return ops.Gather(batch_dims)(self, input_indices, axis)
+
+
+@tensor_method()
+def sort(self: Any, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+    """(elements in order along `axis`, the places that they come from); what is equal stays in its order whatever
+    `stable` says."""
+    return ops.sort(self, axis, descending)
+
+
+@tensor_method()
+def argsort(self: Any, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+    """The places that the elements come from when they stand in order along `axis`; what is equal stays in its order
+    whatever `stable` says."""
+    return ops.argsort(self, axis, descending)
+
+
 # What is known at compile time --------------------------------------------------------------------
 
 
@@ -198,14 +262,3 @@ def dim(self: Any) -> Any:
     """Number of dimensions, an int."""
     return len(self.shape)
 
-
-@tensor_method()
-def numel(self: Any) -> Any:
-    """Number of elements, an int."""
-    return self.size
-
-
-@tensor_method()
-def is_floating_point(self: Any) -> Any:
-    """Whether the elements are floating-point numbers."""
-    return self.dtype.is_float

@@ -221,7 +221,8 @@ def _call_tensor_method(
     tracer: Tracer, frame: Frame, node: ast.AST, method: TensorMethod, args: Args, kwargs: Kwargs
 ) -> Any:
     given = [method.value, *args]
-    return call(tracer, frame, node, method_function(tracer, method.name, given, kwargs), given, kwargs)
+    function, named = method_function(tracer, method.name, given, kwargs)
+    return call(tracer, frame, node, function, given, named)
 
 
 def _inline_function(

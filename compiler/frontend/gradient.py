@@ -143,7 +143,8 @@ def _separate(
     for place in places:
         value = given[place]
         shared = sum(v is value for v in before) > 1 or value in weights
-        if shared or isinstance(fn, Closure) or (isinstance(value, Parameter) and value.kind != "input"):
+        is_input = isinstance(value, Parameter) and value.kind == "input"
+        if shared or isinstance(fn, Closure) or not (is_input or isinstance(value, Node)):
             given[place] = tracer.builder.emit(Reshape(shape=value.shape), value)
             clear = False
         elif isinstance(value, Node):

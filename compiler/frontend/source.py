@@ -26,7 +26,7 @@ _TRACED_OWN = tuple(
         ("nn", ""), ("mint", ""), ("ops", "function", ""), ("ops", "tensor_method"), ("ops", "hyper_map"),
         ("ops", "sparse_tensor"),
         ("ops", "composed"), ("numpy", ""), ("parallel", "reshard"), ("parallel", "transformer", ""),
-        ("communication", "comm_func"),
+        ("communication", "comm_func"), ("common", "recompute"), ("common", "derivatives"),
     )
 )  # fmt: skip
 """Where functions that become part of a graph stand."""

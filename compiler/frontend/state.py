@@ -26,7 +26,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import BOOL, FLOAT32, INT64, DType, TensorType, TupleType, dtype_of
 from mspc.ops.control.constraint import is_constraint
-from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.control.structural import Depend, TupleGetItem
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
 from mspc.ops.promotion import operand_dtypes, promoted, promotes_from
@@ -254,6 +254,7 @@ class Tracer:
         """
         values = [_written(v) if i in op.mutates else v for i, v in enumerate(values)]
         variable = values[op.mutates[0]]
+        self._require_place(op, variable)
         kind = variable.tensor_type.dtype
         values = [self.cast(v, kind) if i not in op.mutates and _narrower(v, kind) else v for i, v in enumerate(values)]
         if self.guard is None:
@@ -265,6 +266,19 @@ class Tracer:
             kept = variable if neutral is None else Constant(neutral, value.tensor_type.dtype)
             values[index] = self.emit(self.op("Select"), self.guard, value, kept)
         return values
+
+    def _require_place(self, op: Op, variable: Value) -> None:
+        """Raises MspcError where what an update is to overwrite is computed by the network, so that no one would see
+        it."""
+        while isinstance(variable, Node) and isinstance(variable.op, Op) and (
+            variable.op.mutates or isinstance(variable.op, Depend)
+        ):  # fmt: skip
+            variable = variable.inputs[variable.op.mutates[0] if variable.op.mutates else 0]
+        if isinstance(variable, Node):
+            raise self.error(
+                f"{op.name} overwrites a parameter, and its first operand is what the network computes",
+                ["a value has no place: give the result a name, as in x = x.add(1) instead of x.add_(1)"], TypeError,
+            )  # fmt: skip
 
     def operands(self, op: Op, operands: Sequence[Any]) -> list[Value]:
         typed = [self._typed(operand) for operand in operands[promotes_from(op) :]]

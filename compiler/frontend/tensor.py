@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mspc.api.ops.arguments import exchanged, permutation
-from mspc.api.ops.method_table import find_method, method_names, misfit
+from mspc.api.ops.method_table import find_method, method_names, misfit, respelled
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import TensorMethod, nearest
 from mspc.ir.graph import Value
@@ -33,8 +33,11 @@ def attribute(tracer: Tracer, x: Value, name: str) -> Any:
     )
 
 
-def method_function(tracer: Tracer, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
-    """The function behind a method that is called with these arguments, the tensor first.
+def method_function(
+    tracer: Tracer, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """(the function behind a method that is called with these arguments, the tensor first; those with names as it has
+    them).
 
     Raises:
         MspcError: there is no such method, or the arguments do not fit.
@@ -42,10 +45,11 @@ def method_function(tracer: Tracer, name: str, args: Sequence[Any], kwargs: Mapp
     function = find_method(name)
     if function is None:
         raise tracer.error(f"Tensor.{name}() does not take tensors of the graph", kind=TypeError)
-    wrong = misfit(name, function, args, kwargs)
+    named = respelled(function, kwargs)
+    wrong = misfit(name, function, args, named)
     if wrong:
         raise tracer.error(wrong, kind=TypeError)
-    return function
+    return function, named
 
 
 def _in_order(t: Tracer, x: Value, order: tuple[int, ...]) -> Any:

@@ -62,8 +62,7 @@ class Add(Binary):
     """x + y."""
 
     takes_complex: ClassVar[bool] = True
-    function: ClassVar[Names] = "add"
-    method: ClassVar[Names] = "add"
+    function: ClassVar[Names] = ("add", "tensor_add")
     array_function: ClassVar[str] = "add"
     additive: ClassVar[bool] = True
     cuda: ClassVar[str] = "{0} + {1}"
@@ -81,8 +80,8 @@ class Sub(Binary):
     """x - y."""
 
     takes_complex: ClassVar[bool] = True
-    function: ClassVar[Names] = ("sub", "subtract")
-    method: ClassVar[Names] = ("sub", "subtract")
+    function: ClassVar[Names] = ("sub", "subtract", "tensor_sub")
+    method: ClassVar[Names] = "subtract"
     array_function: ClassVar[str] = "subtract"
     additive: ClassVar[bool] = True
     cuda: ClassVar[str] = "{0} - {1}"
@@ -97,7 +96,7 @@ class Mul(Binary):
     """x * y."""
 
     takes_complex: ClassVar[bool] = True
-    function: ClassVar[Names] = ("mul", "multiply")
+    function: ClassVar[Names] = ("mul", "multiply", "tensor_mul", "tensor_muls")
     method: ClassVar[Names] = ("mul", "multiply")
     array_function: ClassVar[str] = "multiply"
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
@@ -137,6 +136,7 @@ class Div(_Quotient):
 class RealDiv(_Quotient):
     """x / y."""
 
+    function: ClassVar[Names] = "tensor_div"
     samples: ClassVar[Any] = POSITIVE_SAMPLES
 
 
@@ -159,7 +159,7 @@ class Neg(Unary):
 class FloorDiv(Binary):
     """The quotient rounded down; its derivative is 0."""
 
-    function: ClassVar[Names] = ("floor_div", "floor_divide")
+    function: ClassVar[Names] = ("floor_div", "floor_divide", "floordiv", "tensor_floordiv")
     method: ClassVar[Names] = ("floor_divide", "floor_div")
     array_function: ClassVar[str] = "floor_divide"
     cuda: ClassVar[str] = "floor_over({0}, {1})"
@@ -188,7 +188,7 @@ class _Remainder(Binary, abstract=True):
 class FloorMod(_Remainder):
     """x - floor(x / y) * y; the sign is that of y."""
 
-    function: ClassVar[Names] = ("floor_mod", "remainder")
+    function: ClassVar[Names] = ("floor_mod", "remainder", "floormod", "tensor_mod")
     method: ClassVar[Names] = "remainder"
     array_function: ClassVar[str] = "remainder"
     cuda: ClassVar[str] = "floor_rest({0}, {1})"

@@ -43,7 +43,8 @@ def _over(b: Builder, out: Value, x: Value) -> Value:
 class BesselI0(_Bessel):
     """The modified Bessel function of the first kind, of order 0."""
 
-    function: ClassVar[Names] = "bessel_i0"
+    function: ClassVar[Names] = ("bessel_i0", "i0")
+    method: ClassVar[Names] = "i0"
     samples: ClassVar[Any] = UNARY_SAMPLES
 
     def of(self, xp: Any, x: Any) -> Any:

@@ -51,7 +51,7 @@ class NotEqual(Predicate):
 class Greater(Predicate):
     """x > y."""
 
-    function: ClassVar[Names] = ("greater", "gt")
+    function: ClassVar[Names] = ("greater", "gt", "tensor_gt")
     method: ClassVar[Names] = ("gt", "greater")
     array_function: ClassVar[str] = "greater"
     cuda: ClassVar[str] = "{0} > {1}"
@@ -62,7 +62,7 @@ class Greater(Predicate):
 class GreaterEqual(Predicate):
     """x >= y."""
 
-    function: ClassVar[Names] = ("ge", "greater_equal")
+    function: ClassVar[Names] = ("ge", "greater_equal", "tensor_ge")
     method: ClassVar[Names] = ("ge", "greater_equal")
     array_function: ClassVar[str] = "greater_equal"
     cuda: ClassVar[str] = "{0} >= {1}"
@@ -73,7 +73,7 @@ class GreaterEqual(Predicate):
 class Less(Predicate):
     """x < y."""
 
-    function: ClassVar[Names] = ("less", "lt")
+    function: ClassVar[Names] = ("less", "lt", "tensor_lt")
     method: ClassVar[Names] = ("lt", "less")
     array_function: ClassVar[str] = "less"
     cuda: ClassVar[str] = "{0} < {1}"
@@ -84,7 +84,7 @@ class Less(Predicate):
 class LessEqual(Predicate):
     """x <= y."""
 
-    function: ClassVar[Names] = ("le", "less_equal")
+    function: ClassVar[Names] = ("le", "less_equal", "tensor_le")
     method: ClassVar[Names] = ("le", "less_equal")
     array_function: ClassVar[str] = "less_equal"
     cuda: ClassVar[str] = "{0} <= {1}"
@@ -168,7 +168,7 @@ class _FloatPredicate(Unary, abstract=True):
 class IsNan(_FloatPredicate):
     """Where x is not a number."""
 
-    function: ClassVar[Names] = "isnan"
+    function: ClassVar[Names] = ("isnan", "isnan_ext")
     method: ClassVar[Names] = "isnan"
     array_function: ClassVar[str] = "isnan"
     cuda: ClassVar[str] = "{0} != {0}"

@@ -31,6 +31,7 @@ class Cdist(Op):
     p = 0 counts what differs, p = inf is the largest difference.
     """
 
+    function: ClassVar[Names] = "cdist"
     p: float = 2.0
     samples: ClassVar[Any] = (
         sample((8, 3), (4, 3)),
@@ -134,6 +135,7 @@ class LpNorm(Op):
 class CheckValid(Op):
     """Whether boxes[n, 4] (x0, y0, x1, y1) lie inside an image: metas[3] is its height, width and ratio."""
 
+    function: ClassVar[Names] = "check_valid"
     bprop: ClassVar[Any] = _BOOLEAN
     samples: ClassVar[Any] = (sample((8, 4), (3,), low=0, gradient=False),)
 

@@ -102,13 +102,15 @@ class Reciprocal(Smooth):
 class Inv(Reciprocal):
     """1 / x."""
 
+    function: ClassVar[Names] = "inv"
+    method: ClassVar[Names] = "inv"
     samples: ClassVar[Any] = POSITIVE_INPUT
 
 
 class Pow(Binary):
     """x to the power y."""
 
-    function: ClassVar[Names] = ("pow", "tensor_pow")
+    function: ClassVar[Names] = ("pow", "tensor_pow", "pows")
     method: ClassVar[Names] = "pow"
     array_function: ClassVar[str] = "power"
     cuda: ClassVar[str] = "power({0}, {1})"
@@ -136,7 +138,7 @@ class Pow(Binary):
 class Exp(Smooth):
     """e to the power x."""
 
-    function: ClassVar[Names] = "exp"
+    function: ClassVar[Names] = ("exp", "tensor_exp")
     method: ClassVar[Names] = "exp"
     array_function: ClassVar[str] = "exp"
     cuda: ClassVar[str] = "exp({0})"
@@ -150,7 +152,7 @@ class Exp(Smooth):
 class Expm1(Smooth):
     """e to the power x, minus 1, accurate for small x."""
 
-    function: ClassVar[Names] = "expm1"
+    function: ClassVar[Names] = ("expm1", "tensor_expm1")
     method: ClassVar[Names] = "expm1"
     array_function: ClassVar[str] = "expm1"
     cuda: ClassVar[str] = "expm1({0})"

@@ -122,6 +122,7 @@ class Gcd(_Bitwise):
 class PopulationCount(Op):
     """How many bits of a number are 1, UInt8; of a negative one those of its two's complement."""
 
+    function: ClassVar[Names] = "population_count"
     bprop: ClassVar[Any] = _INTEGER
     samples: ClassVar[Any] = (
         sample((8, 16), dtypes=("Int16",), low=-99, high=99, gradient=False),
@@ -148,6 +149,7 @@ class PopulationCount(Op):
 class TruncateDiv(Binary):
     """The quotient truncated towards 0; its derivative is 0."""
 
+    function: ClassVar[Names] = "truncate_div"
     cuda: ClassVar[str] = "over({0}, {1})"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
@@ -168,4 +170,5 @@ class TruncateDiv(Binary):
 class TruncateMod(Mod):
     """The remainder of the division truncated towards 0; the sign is that of x."""
 
+    function: ClassVar[Names] = "truncate_mod"
     samples: ClassVar[Any] = Mod.samples

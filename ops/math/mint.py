@@ -204,6 +204,8 @@ class RepeatInterleaveInt(Op):
 class Outer(Op):
     """The products x[i] * y[j] of two vectors."""
 
+    function: ClassVar[Names] = ("outer", "ger")
+    method: ClassVar[Names] = ("outer", "ger")
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
     samples: ClassVar[Any] = (sample((8,), (16,)),)
 

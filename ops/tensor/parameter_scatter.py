@@ -16,7 +16,7 @@ from mspc.ir.types import INT64, TensorType
 from mspc.ops.arguments import ints_of
 from mspc.ops.bases import require_same
 from mspc.ops.math.arithmetic import Neg
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, Placement, sample
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.embedding import Gather, cut_along, require_integer
 from mspc.ops.tensor.scatter import GatherNd, TensorScatterUpdate
@@ -87,6 +87,7 @@ class _Scatter(Op, abstract=True):
 class ScatterAdd(_Scatter):
     """Adds to the rows of a parameter."""
 
+    function: ClassVar[Names] = "scatter_add"
     combine: ClassVar[str] = "add"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _ROWS
@@ -103,6 +104,7 @@ class ScatterSub(_Scatter):
 class ScatterMul(_Scatter):
     """Multiplies the rows of a parameter."""
 
+    function: ClassVar[Names] = "scatter_mul"
     combine: ClassVar[str] = "multiply"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _ROWS
@@ -111,6 +113,7 @@ class ScatterMul(_Scatter):
 class ScatterDiv(_Scatter):
     """Divides the rows of a parameter."""
 
+    function: ClassVar[Names] = "scatter_div"
     combine: ClassVar[str] = "divide"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _ROWS
@@ -119,6 +122,7 @@ class ScatterDiv(_Scatter):
 class ScatterMax(_Scatter):
     """The larger of the rows of a parameter and the updates."""
 
+    function: ClassVar[Names] = "scatter_max"
     combine: ClassVar[str] = "maximum"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _ROWS
@@ -127,6 +131,7 @@ class ScatterMax(_Scatter):
 class ScatterMin(_Scatter):
     """The smaller of the rows of a parameter and the updates."""
 
+    function: ClassVar[Names] = "scatter_min"
     combine: ClassVar[str] = "minimum"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _ROWS
@@ -135,6 +140,7 @@ class ScatterMin(_Scatter):
 class ScatterUpdate(_Scatter):
     """Puts the updates in place of rows of a parameter; of several for one row the last counts."""
 
+    function: ClassVar[Names] = "scatter_update"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _ROWS
 
@@ -160,6 +166,7 @@ class _ScatterNd(TensorScatterUpdate, abstract=True):
 class ScatterNdUpdate(_ScatterNd):
     """Puts the updates into a parameter at indices[..., k]."""
 
+    function: ClassVar[Names] = "scatter_nd_update"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _PLACES
 
@@ -167,6 +174,7 @@ class ScatterNdUpdate(_ScatterNd):
 class ScatterNdAdd(_ScatterNd):
     """Adds the updates to a parameter at indices[..., k]."""
 
+    function: ClassVar[Names] = "scatter_nd_add"
     combine: ClassVar[str] = "add"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _PLACES
@@ -175,6 +183,7 @@ class ScatterNdAdd(_ScatterNd):
 class ScatterNdSub(_ScatterNd):
     """Subtracts the updates from a parameter at indices[..., k]."""
 
+    function: ClassVar[Names] = "scatter_nd_sub"
     combine: ClassVar[str] = "subtract"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _PLACES
@@ -194,6 +203,8 @@ class _TensorScatter(TensorScatterUpdate, abstract=True):
 class TensorScatterSub(_TensorScatter):
     """x minus the updates at indices[..., k]; all updates of one place are subtracted."""
 
+    function: ClassVar[Names] = "tensor_scatter_sub"
+    method: ClassVar[Names] = "scatter_sub"
     combine: ClassVar[str] = "subtract"
     samples: ClassVar[Any] = (
         sample((8, 16), (4, 1), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
@@ -209,6 +220,8 @@ _REPEATED = "the derivative of repeated products, quotients and extrema is not b
 class TensorScatterMul(_TensorScatter):
     """x times the updates at indices[..., k]; all updates of one place are multiplied."""
 
+    function: ClassVar[Names] = "tensor_scatter_mul"
+    method: ClassVar[Names] = "scatter_mul"
     combine: ClassVar[str] = "multiply"
     bprop: ClassVar[Any] = NotDifferentiable(_REPEATED)
     samples: ClassVar[Any] = _PLACES
@@ -217,6 +230,8 @@ class TensorScatterMul(_TensorScatter):
 class TensorScatterDiv(_TensorScatter):
     """x divided by the updates at indices[..., k]; by all updates of one place."""
 
+    function: ClassVar[Names] = "tensor_scatter_div"
+    method: ClassVar[Names] = "scatter_div"
     combine: ClassVar[str] = "divide"
     bprop: ClassVar[Any] = NotDifferentiable(_REPEATED)
     samples: ClassVar[Any] = _PLACES
@@ -225,6 +240,8 @@ class TensorScatterDiv(_TensorScatter):
 class TensorScatterMax(_TensorScatter):
     """The larger of x and the updates at indices[..., k]."""
 
+    function: ClassVar[Names] = "tensor_scatter_max"
+    method: ClassVar[Names] = "scatter_max"
     combine: ClassVar[str] = "maximum"
     bprop: ClassVar[Any] = NotDifferentiable(_REPEATED)
     samples: ClassVar[Any] = _PLACES
@@ -233,6 +250,8 @@ class TensorScatterMax(_TensorScatter):
 class TensorScatterMin(_TensorScatter):
     """The smaller of x and the updates at indices[..., k]."""
 
+    function: ClassVar[Names] = "tensor_scatter_min"
+    method: ClassVar[Names] = "scatter_min"
     combine: ClassVar[str] = "minimum"
     bprop: ClassVar[Any] = NotDifferentiable(_REPEATED)
     samples: ClassVar[Any] = _PLACES
@@ -272,6 +291,7 @@ class _Inplace(Op, abstract=True):
 class InplaceAdd(_Inplace):
     """x plus v in the rows `indices`."""
 
+    function: ClassVar[Names] = "inplace_add"
     samples: ClassVar[Any] = _Inplace.samples
 
     def bprop(self, b: Builder, x: Value, v: Value, out: Value, dout: Value) -> Gradients:
@@ -287,6 +307,7 @@ class InplaceAdd(_Inplace):
 class InplaceSub(_Inplace):
     """x minus v in the rows `indices`."""
 
+    function: ClassVar[Names] = "inplace_sub"
     samples: ClassVar[Any] = _Inplace.samples
 
     def bprop(self, b: Builder, x: Value, v: Value, out: Value, dout: Value) -> Gradients:
@@ -302,6 +323,8 @@ class InplaceSub(_Inplace):
 class InplaceUpdate(_Inplace):
     """x with v in place of the rows `indices`."""
 
+    function: ClassVar[Names] = "inplace_update"
+    method: ClassVar[Names] = "inplace_update"
     samples: ClassVar[Any] = _Inplace.samples
 
     def bprop(self, b: Builder, x: Value, v: Value, out: Value, dout: Value) -> Gradients:

@@ -65,7 +65,6 @@ def least_indexed(shape: Sequence[int], indices: TensorType) -> int:
 _OWN_LAYOUTS = "self_define_shard"
 """MindSpore's attribute for layouts that no rule of an operator has checked."""
 
-
 class _Indexed(Op, abstract=True):
     """begins: first elements of this rank's part of the indexed dimensions. sizes: of the whole dimensions. Both are
     empty where the rank holds all of them."""
@@ -144,6 +143,7 @@ class ScatterNd(_Indexed):
     Called as `ScatterNd()(indices, updates, shape)`.
     """
 
+    function: ClassVar[Names] = "scatter_nd"
     shape: tuple[int, ...] = ()
     linear_in: ClassVar[tuple[int, ...]] = (1,)
     samples: ClassVar[Any] = (
@@ -192,6 +192,7 @@ class TensorScatterUpdate(_Indexed):
     With `self_define_shard` indices and updates may come in any layout: they are gathered where x is written.
     """
 
+    function: ClassVar[Names] = "tensor_scatter_update"
     requests: ClassVar[tuple[str, ...]] = (_OWN_LAYOUTS,)
     samples: ClassVar[Any] = (
         sample((8, 16), (1, 1), (1, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
@@ -264,6 +265,7 @@ class TensorScatterUpdate(_Indexed):
 class TensorScatterAdd(TensorScatterUpdate):
     """x plus the updates at indices[..., k]; updates of one place are all added."""
 
+    function: ClassVar[Names] = "tensor_scatter_add"
     samples: ClassVar[Any] = (
         sample((8, 16), (4, 1), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
     )
@@ -335,6 +337,8 @@ def largest(x: Any) -> float:
 class UnsortedSegmentMax(_SegmentExtremum):
     """The maximum of the rows of x that share a segment; the least number where there is none."""
 
+    function: ClassVar[Names] = "unsorted_segment_max"
+    method: ClassVar[Names] = "unsorted_segment_max"
     reduction: ClassVar[str] = "max"
     widens: ClassVar[bool] = False  # an extremum rounds nothing, and empty segments show the type's own limits
     samples: ClassVar[Any] = _SegmentExtremum.samples
@@ -348,6 +352,8 @@ class UnsortedSegmentMax(_SegmentExtremum):
 class UnsortedSegmentMin(_SegmentExtremum):
     """The minimum of the rows of x that share a segment; the greatest number where there is none."""
 
+    function: ClassVar[Names] = "unsorted_segment_min"
+    method: ClassVar[Names] = "unsorted_segment_min"
     reduction: ClassVar[str] = "min"
     widens: ClassVar[bool] = False  # an extremum rounds nothing, and empty segments show the type's own limits
     samples: ClassVar[Any] = _SegmentExtremum.samples
@@ -361,6 +367,8 @@ class UnsortedSegmentMin(_SegmentExtremum):
 class UnsortedSegmentProd(_SegmentExtremum):
     """The product of the rows of x that share a segment; 1 where there is none."""
 
+    function: ClassVar[Names] = "unsorted_segment_prod"
+    method: ClassVar[Names] = "unsorted_segment_prod"
     reduction: ClassVar[str] = "prod"
     samples: ClassVar[Any] = _SegmentExtremum.samples
 

@@ -1,6 +1,21 @@
 # Made by `make goldens`.
+from mspc.api.runtime import dispatch_threads_num as dispatch_threads_num
+from mspc.api.runtime import empty_cache as empty_cache
+from mspc.api.runtime import get_current_device as get_current_device
 from mspc.api.runtime import launch_blocking as launch_blocking
 from mspc.api.runtime import max_memory_allocated as max_memory_allocated
+from mspc.api.runtime import max_memory_reserved as max_memory_reserved
+from mspc.api.runtime import memory_allocated as memory_allocated
+from mspc.api.runtime import memory_reserved as memory_reserved
+from mspc.api.runtime import memory_stats as memory_stats
+from mspc.api.runtime import memory_summary as memory_summary
+from mspc.api.runtime import reset_max_memory_allocated as reset_max_memory_allocated
+from mspc.api.runtime import reset_max_memory_reserved as reset_max_memory_reserved
+from mspc.api.runtime import reset_peak_memory_stats as reset_peak_memory_stats
+from mspc.api.runtime import set_cpu_affinity as set_cpu_affinity
+from mspc.api.runtime import set_deterministic as set_deterministic
 from mspc.api.runtime import set_device as set_device
+from mspc.api.runtime import set_kernel_launch_capture as set_kernel_launch_capture
+from mspc.api.runtime import set_kernel_launch_group as set_kernel_launch_group
 from mspc.api.runtime import set_memory as set_memory
 from mspc.api.runtime import synchronize as synchronize

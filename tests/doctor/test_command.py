@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from mspc.api import alias
+from mspc.api.absent import REASONS, REPLACEMENTS
 from mspc.cli import app
 from mspc.doctor.public import Public, PublicModule, member
-from mspc.doctor.replacements import REASONS, REPLACEMENTS
 from mspc.doctor.without_effect import _ARGUMENTS, _CALLS, _KEYWORDS, function_named
 
 GAPS = """import mindspore as ms

@@ -46,7 +46,7 @@ JUDGES = [
     Judge(everywhere("nansum"), torch.nansum, _HOLES, arguments=[(), (0,), (1, True)], loose=4),
     Judge(everywhere("nanmean"), torch.nanmean, _HOLES, arguments=[(), (0,), (1, True)], loose=4),
     Judge(
-        everywhere("count_nonzero"),
+        everywhere("count_nonzero", "", "mint.count_nonzero"),
         lambda x, *axis: torch.count_nonzero(x, *axis).int(),
         [[np.array([[0, 2, -1], [0, 0, 3]], kind)] for kind in ("float32", "int32", "bool")] + [[drawn(0, 3)]],
         arguments=[(), (0,), (1,)],

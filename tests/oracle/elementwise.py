@@ -164,9 +164,9 @@ _CHOICE = [
     if one <= other
 ] + [[drawn(3, 1, dtype="bool"), drawn(4), drawn()], [drawn(0, 4, dtype="bool"), drawn(0, 4), drawn(4)]]
 CHOSEN = [
-    Judge(everywhere("where select", "Select"), torch.where, _CHOICE),
+    Judge(everywhere("where select", "Select", "Tensor.where Tensor.select mint.select"), torch.where, _CHOICE),
     Judge(
-        everywhere("where select"),
+        everywhere("where select", "", "Tensor.where Tensor.select mint.select"),
         torch.where,
         [[drawn(3, 4, dtype="bool"), drawn(3, 4, dtype=kind)] for kind in TYPES],
         arguments=[(2,), (2.5,)],

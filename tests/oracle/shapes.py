@@ -74,13 +74,13 @@ MOVED = [
     judged(everywhere("squeeze", ""), _squeeze, [[drawn(2, 1, 3, 1)], [drawn(1, 1)]], (), (1,), (-1,)),
     judged(("ops.Squeeze",), _squeeze, [[drawn(2, 1, 3, 1)]]),
     judged(everywhere("unsqueeze expand_dims", "ExpandDims"), lambda x, a: x.unsqueeze(a), ANY, (0,), (-1,)),
-    judged(("mint.flatten", "Tensor.flatten", "Tensor.ravel"), lambda x: x.flatten(), ANY),
+    judged(("mint.flatten", "Tensor.flatten", *everywhere("ravel")), lambda x: x.flatten(), ANY),
     judged(("mint.flatten",), lambda x, a, b: x.flatten(a, b), THREE, (0, 1), (1, 2), (-2, -1)),
     judged(("ops.flatten",), _column_major, [*THREE, *TWO], (), ("F",)),
     judged(("ops.flatten",), lambda x: x.reshape(-1), [[drawn(5)]]),
     judged(("Tensor.flatten",), lambda x, order: x.permute(*range(x.dim() - 1, -1, -1)).reshape(-1), THREE, ("F",)),
     judged(("ops.Flatten",), lambda x: x.flatten(1), THREE),
-    judged(("mint.t",), lambda x: x.t(), [*TWO, [drawn(5)]]),
+    judged(("mint.t", "ops.t"), lambda x: x.t(), [*TWO, [drawn(5)]]),
     judged(("Tensor.t",), lambda x: x.permute(*range(x.dim() - 1, -1, -1)), [*TWO, *THREE]),
     judged(
         everywhere("flip", "ReverseV2"),
@@ -90,7 +90,9 @@ MOVED = [
         ((1, -1),),
         ours=lambda f, x, dims: type(f)(dims)(x) if hasattr(f, "op") else f(x, dims),
     ),
-    judged(("Tensor.reshape_as", "Tensor.view_as"), lambda x, y: x.reshape(y.shape), [[drawn(2, 6), drawn(3, 4)]]),
+    judged(
+        (*everywhere("view_as"), "Tensor.reshape_as"), lambda x, y: x.reshape(y.shape), [[drawn(2, 6), drawn(3, 4)]]
+    ),
 ]
 REPEATED = [
     judged(
@@ -103,7 +105,7 @@ REPEATED = [
     judged(
         ("ops.BroadcastTo",), lambda x: x.expand(2, 3, 4), [[drawn(3, 1)], [drawn(4)], [drawn()]], ours=made((2, 3, 4))
     ),
-    judged(("Tensor.expand_as",), lambda x, y: x.expand(y.shape), [[drawn(3, 1), drawn(2, 3, 4)]]),
+    judged(everywhere("expand_as"), lambda x, y: x.expand(y.shape), [[drawn(3, 1), drawn(2, 3, 4)]]),
     judged(everywhere("tile", "Tile"), lambda x, reps: x.tile(reps), TWO, ((2, 1),), ((2, 1, 3),)),
     judged(
         ("mint.repeat_interleave", "ops.RepeatInterleaveInt"), torch.repeat_interleave, TWO, (2, 0), (3, -1), (2, None)
@@ -114,8 +116,17 @@ REPEATED = [
         [[drawn(3, 4)]],
         ((1, 0, 2), 0),
     ),
-    judged(("Tensor.repeat",), torch.repeat_interleave, TWO, (2, 0), (3, -1), (2,)),
-    judged(("ops.Outer", "mint.outer"), torch.outer, [[drawn(3), drawn(4)]]),
+    judged(("Tensor.repeat_interleave",), torch.repeat_interleave, TWO, (2, 0), (3, -1), (2,)),
+    judged(("Tensor.repeat",), lambda x, *n: x.repeat(*n), TWO, (2, 1), (1, 2, 3), ((2, 3),)),
+    judged(
+        ("Tensor.repeat",),
+        lambda x, axis: x.repeat_interleave(2, axis),
+        TWO,
+        (0,),
+        (-1,),
+        ours=lambda f, x, axis: f(x, 2, axis=axis),
+    ),
+    judged(everywhere("outer ger", "Outer"), torch.outer, [[drawn(3), drawn(4)]]),
     judged(everywhere("tril", ""), torch.tril, [*TWO, *THREE], (), (1,), (-1,), (9,)),
     judged(everywhere("triu", ""), torch.triu, [*TWO, *THREE], (), (1,), (-1,), (-9,)),
     judged(("ops.Tril",), torch.tril, [*TWO, *THREE]),
@@ -184,14 +195,14 @@ CHOSEN = [
         ours=lambda f, x, i: f(x, 1, i),
     ),
     judged(
-        ("mint.index_select", "ops.IndexSelect"),
+        everywhere("index_select", "IndexSelect"),
         lambda x, i: x.index_select(1, i.long()),
         [[drawn(2, 4), np.array([3, 0, 0], np.int32)]],
         ours=lambda f, x, i: f(x, 1, i),
     ),
     judged(("ops.Embedding",), lambda i, w: torch.nn.functional.embedding(i, w), [[PLACES, drawn(4, 3)]]),
     judged(("ops.GatherNd",), lambda x, i: x[i[..., 0].long(), i[..., 1].long()], [[drawn(3, 4, 2), PLACES]]),
-    judged(("mint.narrow",), torch.narrow, TWO[:-2], (0, 1, 2), (1, 0, 3), (-1, 2, 2)),
+    judged(everywhere("narrow"), torch.narrow, TWO[:-2], (0, 1, 2), (1, 0, 3), (-1, 2, 2)),
     judged(
         ("ops.strided_slice", "ops.StridedSlice"),
         lambda x, b, e, s: x[b[0] : e[0] : s[0], b[1] : e[1] : s[1]],
@@ -258,19 +269,43 @@ SCATTERED = [
     judged(
         ("ops.EmbeddingLookup",), _looked_up, [[drawn(4, 3), np.array([[0, 2, 5], [3, 4, 9]], np.int32)]], (0,), (2,)
     ),
-    judged(("ops.UnsortedSegmentSum",), _segments("sum", 0.0), _IDS, (4,), (6,)),
-    judged(("ops.UnsortedSegmentMax",), _segments("amax", -_BIG), _IDS, (4,), (6,)),
-    judged(("ops.UnsortedSegmentMin",), _segments("amin", _BIG), _IDS, (4,), (6,)),
-    judged(("ops.UnsortedSegmentProd",), _segments("prod", 1.0), _IDS, (4,), (6,)),
-    judged(("ops.TensorScatterUpdate",), _scattered(None), _ROWS),
-    judged(("ops.TensorScatterAdd",), _scattered("sum"), _TWICE),
-    judged(("ops.TensorScatterSub",), lambda x, i, u: _scattered("sum")(x, i, -u), _TWICE),
-    judged(("ops.TensorScatterMul",), _scattered("prod"), _TWICE, gradient=False),
-    judged(("ops.TensorScatterDiv",), lambda x, i, u: _scattered("prod")(x, i, 1 / u), _TWICE, gradient=False),
-    judged(("ops.TensorScatterMax",), _scattered("amax"), _TWICE, gradient=False),
-    judged(("ops.TensorScatterMin",), _scattered("amin"), _TWICE, gradient=False),
+    judged(("ops.UnsortedSegmentSum", "ops.unsorted_segment_sum"), _segments("sum", 0.0), _IDS, (4,), (6,)),
+    judged(everywhere("unsorted_segment_max", "UnsortedSegmentMax"), _segments("amax", -_BIG), _IDS, (4,), (6,)),
+    judged(everywhere("unsorted_segment_min", "UnsortedSegmentMin"), _segments("amin", _BIG), _IDS, (4,), (6,)),
+    judged(everywhere("unsorted_segment_prod", "UnsortedSegmentProd"), _segments("prod", 1.0), _IDS, (4,), (6,)),
+    judged(("ops.TensorScatterUpdate", "ops.tensor_scatter_update"), _scattered(None), _ROWS),
+    judged(("ops.TensorScatterAdd", "ops.tensor_scatter_add"), _scattered("sum"), _TWICE),
     judged(
-        ("ops.ScatterNd",),
+        ("ops.TensorScatterSub", "ops.tensor_scatter_sub", "Tensor.scatter_sub"),
+        lambda x, i, u: _scattered("sum")(x, i, -u),
+        _TWICE,
+    ),
+    judged(
+        ("ops.TensorScatterMul", "ops.tensor_scatter_mul", "Tensor.scatter_mul"),
+        _scattered("prod"),
+        _TWICE,
+        gradient=False,
+    ),
+    judged(
+        ("ops.TensorScatterDiv", "ops.tensor_scatter_div", "Tensor.scatter_div"),
+        lambda x, i, u: _scattered("prod")(x, i, 1 / u),
+        _TWICE,
+        gradient=False,
+    ),
+    judged(
+        ("ops.TensorScatterMax", "ops.tensor_scatter_max", "Tensor.scatter_max"),
+        _scattered("amax"),
+        _TWICE,
+        gradient=False,
+    ),
+    judged(
+        ("ops.TensorScatterMin", "ops.tensor_scatter_min", "Tensor.scatter_min"),
+        _scattered("amin"),
+        _TWICE,
+        gradient=False,
+    ),
+    judged(
+        ("ops.ScatterNd", "ops.scatter_nd"),
         lambda i, u, s: torch.zeros(s, dtype=u.dtype).index_add(0, i[:, 0].long(), u),
         [[_TWICE[1][1], drawn(3, 3)]],
         ((5, 3),),

@@ -8,7 +8,7 @@ import pytest
 
 from tests.oracle.judging import Judge, differences
 
-TABLES = ("elementwise", "reductions", "shapes", "products", "special", "combinations", "derived")
+TABLES = """elementwise reductions shapes products special combinations derived simple placed matrices""".split()
 JUDGES: list[Judge] = [judge for table in TABLES for judge in import_module(f"tests.oracle.{table}").JUDGES]
 CASES = [
     pytest.param(judge, name, id=f"{index} {name}") for index, judge in enumerate(JUDGES) for name in judge.names

@@ -46,11 +46,12 @@ class RandomColorAdjust(EachOperation):
                 image = tool(image).enhance(least + float(draws.uniform(place)[0]) * (most - least))
         if self.hue != (0, 0):
             moved = self.hue[0] + float(draws.uniform(3)[0]) * (self.hue[1] - self.hue[0])
-            image = _with_hue(image, moved)
+            image = with_hue(image, moved)
         return np.asarray(image)
 
 
-def _with_hue(image: Any, moved: float) -> Any:
+def with_hue(image: Any, moved: float) -> Any:
+    """An image with its hue moved by a part of its circle."""
     hue, saturation, value = image.convert("HSV").split()
     turned = (np.asarray(hue).astype(np.int32) + int(moved * 255)).astype(np.uint8)
     return library().merge("HSV", (image_of(turned), saturation, value)).convert("RGB")

@@ -9,6 +9,7 @@ from typing import Any
 _LAYERS = ("mspc.api.mint.nn.layers", "mspc.api.mint.nn.images")
 _SAME = {
     "ReLU": "ReLU", "ReLU6": "ReLU6", "SiLU": "SiLU", "Sigmoid": "Sigmoid", "Tanh": "Tanh", "Identity": "Identity",
+    "CosineEmbeddingLoss": "CosineEmbeddingLoss", "SoftMarginLoss": "SoftMarginLoss",
     "MSELoss": "MSELoss", "L1Loss": "L1Loss", "BCELoss": "BCELoss",
     "ELU": "ELU", "GLU": "GLU", "Hardshrink": "HShrink", "Hardsigmoid": "HSigmoid", "Hardswish": "HSwish",
     "LogSigmoid": "LogSigmoid", "Mish": "Mish", "SELU": "SeLU", "Softshrink": "SoftShrink", "Tanhshrink": "Tanhshrink",

@@ -71,10 +71,14 @@ def hardshrink(input: Any, lambd: float = 0.5) -> Any:
     return ops.HShrink(float(lambd))(input)
 
 
+@tensor_method("soft_shrink")
 def softshrink(input: Any, lambd: float = 0.5) -> Any:
     """x moved towards 0 by lambd, and 0 where it would pass it."""
     check_number("softshrink", "lambd", lambd, 0.0)
     return ops.SoftShrink(float(lambd))(input)
+
+
+soft_shrink = softshrink
 
 
 def tanhshrink(input: Any) -> Any:

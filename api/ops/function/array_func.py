@@ -17,6 +17,7 @@ from mspc.api.ops.arguments import (
     permutation,
     within,
 )
+from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.index_arguments import tensor_of_numbers
 from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import FLOAT32, INT32
@@ -35,6 +36,12 @@ def rank(input_x: Any) -> Any:
 def size(input_x: Any) -> Any:
     """Number of elements, an int."""
     return input_x.size
+
+
+@tensor_method("numel", "nelement")
+def numel(input: TensorLike) -> Any:
+    """Number of elements, an int."""
+    return input.size
 
 
 def dtype(input_x: Any) -> Any:
@@ -57,7 +64,7 @@ def flatten(input: Any, order: str = "C", *, start_dim: int = 1, end_dim: int = 
     return ops.Reshape()(input, sizes)
 
 
-@tensor_method("swapaxes", "swapdims")
+@tensor_method()
 def swapaxes(input: Any, axis0: int, axis1: int) -> Any:
     """Two dimensions exchanged."""
     return ops.Transpose()(input, exchanged("swapaxes", len(input.shape), axis0, axis1))
@@ -144,7 +151,6 @@ def slice(input_x: Any, begin: Any, size: Any) -> Any:
     return ops.StridedSlice()(input_x, begin, tuple(end), (1,) * len(end))
 
 
-@tensor_method()
 def gather(input_params: Any, input_indices: Any, axis: int, batch_dims: int = 0) -> Any:
     """Slices of `input_params` along `axis` at `input_indices`."""
     return ops.Gather(batch_dims)(input_params, input_indices, axis)

@@ -86,6 +86,9 @@ def float_power(input: Any, exponent: Any) -> Any:
     return ops.Pow()(ops.cast(input, FLOAT64), exponent)
 
 
+float_power_ext = float_power
+
+
 @tensor_method()
 def deg2rad(x: TensorLike) -> Any:
     """Degrees as radians."""

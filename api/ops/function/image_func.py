@@ -9,6 +9,7 @@ from mspc.api import ops
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.ops.arguments import of_rank, per_dimension, positive
 from mspc.api.ops.index_arguments import base_grid
+from mspc.api.ops.method_table import tensor_method
 
 
 def interpolate(
@@ -102,6 +103,7 @@ def channel_shuffle(x: Any, groups: int) -> Any:
     return ops.reshape(ops.transpose(parts, (0, 2, 1, 3)), shape)
 
 
+@tensor_method()
 def unfold(input: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Any:
     """What every window of images [n, c, h, w] looks at as a column: [n, c times places of a window, positions]."""
     of_rank("unfold", "input", input.shape, 4)
@@ -110,6 +112,7 @@ def unfold(input: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, st
     return ops.reshape(columns, (n, channels * places, positions))
 
 
+@tensor_method()
 def fold(input: Any, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Any:
     """Images of height and width `output_size` whose places are the sums of what columns, as `unfold` makes them, have
     for them."""

@@ -10,7 +10,6 @@ from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import FLOAT32, FLOAT64
 
 
-@tensor_method()
 def var(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = False) -> Any:
     """Variance along `axis`, None for all: squared distances from the mean, summed and divided by their number less
     `ddof`."""
@@ -26,7 +25,6 @@ def _variance(input: Any, axes: Any, ddof: int, keepdims: bool) -> Any:
     return ops.Mul()(ops.ReduceSum(keepdims)(_, axes), share_of(input.shape, axes, ddof))
 
 
-@tensor_method()
 def std(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = False) -> Any:
     """Standard deviation along `axis`, None for all; see `var`."""
     if not input.dtype.is_float:

@@ -23,13 +23,11 @@ from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import INT64
 
 
-@tensor_method()
 def sort(input_x: Any, axis: int = -1, descending: bool = False) -> Any:
     """(elements in order along `axis`, the places that they come from as Int32)."""
     return ops.Sort(axis, descending)(input_x)
 
 
-@tensor_method()
 def argsort(input: Any, axis: int = -1, descending: bool = False) -> Any:
     """The places that the elements come from when they stand in order along `axis`, Int32."""
     _, places = ops.Sort(axis, descending)(input)
@@ -54,16 +52,19 @@ def _extremum(kind: Any, x: Any, axis: Any, keepdims: bool) -> Any:
     return values, ops.cast(places, INT64)
 
 
+@tensor_method()
 def fliplr(input: Any) -> Any:
     """Elements turned round along dimension 1."""
     return ops.ReverseV2((1,))(input)
 
 
+@tensor_method()
 def flipud(input: Any) -> Any:
     """Elements turned round along dimension 0."""
     return ops.ReverseV2((0,))(input)
 
 
+@tensor_method()
 def rot90(input: Any, k: int, dims: Any) -> Any:
     """The plane of two dimensions turned by k quarters, from the first of them towards the second."""
     first, second = turned_plane("rot90", dims, len(input.shape))

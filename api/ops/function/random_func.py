@@ -8,22 +8,20 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.ops.arguments import whole_shape
 from mspc.api.ops.checked import TensorLike
+from mspc.api.ops.seeds import seeds_of
 from mspc.ir.types import FLOAT32
 
 
 def rand(*size: Any, dtype: Any = None, seed: Any = None) -> Any:
     """Numbers drawn evenly from [0, 1), Float32 unless `dtype` is given."""
-    found = ops.UniformReal(0 if seed is None else seed)(whole_shape("rand", size))
+    found = ops.UniformReal(*seeds_of(seed))(whole_shape("rand", size))
     return found if dtype is None else ops.cast(found, dtype)
 
 
 def standard_normal(shape: Any, seed: Any = None) -> Any:
     """Numbers of the normal distribution with mean 0 and deviation 1, Float32. Box and Muller 1958."""
     sizes = whole_shape("standard_normal", (shape,))
-    if seed is None:
-        first, second = ops.UniformReal()(sizes), ops.UniformReal()(sizes)
-    else:
-        first, second = ops.UniformReal(seed, 1)(sizes), ops.UniformReal(seed, 2)(sizes)
+    first, second = ops.UniformReal(*seeds_of(seed, 1))(sizes), ops.UniformReal(*seeds_of(seed, 2))(sizes)
     return ops.sqrt(ops.log(1.0 - first) * -2.0) * ops.cos(second * (2.0 * math.pi))
 
 
@@ -40,11 +38,11 @@ def normal(shape: Any, mean: Any, stddev: Any, seed: Any = None) -> Any:
 
 def uniform(shape: Any, minval: Any, maxval: Any, seed: Any = None, dtype: Any = FLOAT32) -> Any:
     """Numbers drawn evenly from [minval, maxval)."""
-    share = ops.UniformReal(0 if seed is None else seed)(whole_shape("uniform", (shape,)))
+    share = ops.UniformReal(*seeds_of(seed))(whole_shape("uniform", (shape,)))
     return ops.cast(share * (maxval - minval) + minval, dtype)
 
 
 def bernoulli(input: Any, p: float | TensorLike = 0.5, seed: Any = None) -> Any:
     """1 with probability p, else 0, for every element of `input`, of its type."""
-    drawn = ops.UniformReal(0 if seed is None else seed)(input.shape)
+    drawn = ops.UniformReal(*seeds_of(seed))(input.shape)
     return ops.cast(drawn < p, input.dtype)

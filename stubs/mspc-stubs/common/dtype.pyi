@@ -1,4 +1,5 @@
 # Made by `make goldens`.
+from mspc.api.common.dtype import FUNCTIONS as FUNCTIONS
 from mspc.api.common.dtype import NAMES as NAMES
 from mspc.api.common.dtype import all_types as all_types
 from mspc.api.common.dtype import bool_ as bool_

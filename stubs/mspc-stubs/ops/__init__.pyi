@@ -33,50 +33,84 @@ from mspc.api.ops.function.pool_func import adaptive_max_pool1d as adaptive_max_
 from mspc.api.ops.function.pool_func import adaptive_max_pool2d as adaptive_max_pool2d
 from mspc.api.ops.function.pool_func import adaptive_max_pool3d as adaptive_max_pool3d
 from mspc.api.ops.composed import add_flags as add_flags
+from mspc.api.ops.function.fused_func import add_layer_norm as add_layer_norm
+from mspc.api.ops.function.fused_func import add_rms_norm as add_rms_norm
+from mspc.api.ops.function.matrix_func import addbmm as addbmm
 from mspc.api.ops.function.derived_func import addcdiv as addcdiv
 from mspc.api.ops.function.derived_func import addcmul as addcmul
+from mspc.api.ops.function.matrix_func import addmm as addmm
 from mspc.api.ops.function.derived_func import addmv as addmv
 from mspc.api.ops.function.derived_func import addr as addr
+from mspc.api.ops.function.shape_func import adjoint as adjoint
 from mspc.api.ops.function.image_func import affine_grid as affine_grid
 from mspc.api.ops.function.math_func import all as all
 from mspc.api.ops.function.math_func import amax as amax
 from mspc.api.ops.function.math_func import amin as amin
+from mspc.api.ops.function.simple_func import aminmax as aminmax
 from mspc.api.ops.function.math_func import any as any
 from mspc.api.ops.function.array_func import arange as arange
 from mspc.api.ops.function.math_func import argmax as argmax
 from mspc.api.ops.function.math_func import argmin as argmin
 from mspc.api.ops.function.order_func import argsort as argsort
+from mspc.api.ops.function.known_func import argwhere as argwhere
+from mspc.api.ops.function.shape_func import atleast_1d as atleast_1d
+from mspc.api.ops.function.shape_func import atleast_2d as atleast_2d
+from mspc.api.ops.function.shape_func import atleast_3d as atleast_3d
 from mspc.api.ops.function.pool_func import avg_pool1d as avg_pool1d
 from mspc.api.ops.function.pool_func import avg_pool2d as avg_pool2d
 from mspc.api.ops.function.pool_func import avg_pool3d as avg_pool3d
+from mspc.api.ops.function.matrix_func import baddbmm as baddbmm
+from mspc.api.ops.function.matrix_func import baddbmm_ext as baddbmm_ext
 from mspc.api.mint.distributed import barrier as barrier
+from mspc.api.ops.function.window_func import bartlett_window as bartlett_window
+from mspc.api.ops.function.matrix_func import batch_dot as batch_dot
 from mspc.api.ops.function.conv_func import batch_norm as batch_norm
 from mspc.api.ops.function.image_func import batch_to_space_nd as batch_to_space_nd
 from mspc.api.ops.function.random_func import bernoulli as bernoulli
+from mspc.api.ops.tensor_method_changes import bernoulli_ as bernoulli_
+from mspc.api.ops.function.drawn_func import bernoulli_ext as bernoulli_ext
 from mspc.api.ops.function.loss_func import binary_cross_entropy as binary_cross_entropy
 from mspc.api.ops.function.loss_func import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
+from mspc.api.ops.function.known_func import bincount as bincount
+from mspc.api.ops.function.simple_func import bitwise_not as bitwise_not
+from mspc.api.ops.function.window_func import blackman_window as blackman_window
+from mspc.api.ops.function.shape_func import block_diag as block_diag
 from mspc.api.ops.function.array_func import broadcast_to as broadcast_to
+from mspc.api.ops.function.statistics_func import bucketize as bucketize
+from mspc.api.ops.function.shape_func import cartesian_prod as cartesian_prod
 from mspc.api.ops.function.array_func import cat as cat
+from mspc.api.ops.function.drawn_func import cauchy as cauchy
 from mspc.api.ops.function.math_func import ceil as ceil
 from mspc.api.ops.function.activation_func import celu as celu
 from mspc.api.ops.function.image_func import channel_shuffle as channel_shuffle
+from mspc.api.ops.function.drawn_func import choice_with_mask as choice_with_mask
+from mspc.api.ops.function.matrix_func import cholesky as cholesky
+from mspc.api.ops.function.matrix_func import cholesky_inverse as cholesky_inverse
+from mspc.api.ops.function.matrix_func import cholesky_solve as cholesky_solve
 from mspc.api.ops.function.array_func import chunk as chunk
 from mspc.api.ops.function.math_func import clamp as clamp
+from mspc.api.ops.tensor_method_changes import clamp_ as clamp_
 from mspc.api.ops.function.math_func import clip as clip
 from mspc.api.ops.function.math_func import clip_by_global_norm as clip_by_global_norm
 from mspc.api.ops.function.math_func import clip_by_norm as clip_by_norm
 from mspc.api.ops.function.math_func import clip_by_value as clip_by_value
 from mspc.api.ops.function.derived_func import column_stack as column_stack
+from mspc.api.ops.function.shape_func import combinations as combinations
 from mspc.api.ops.function.array_func import concat as concat
+from mspc.api.ops.function.matrix_func import cond as cond
 from mspc.api.ops.compile_time import constexpr as constexpr
 from mspc.api.ops.function.conv_func import conv1d as conv1d
 from mspc.api.ops.function.conv_func import conv2d as conv2d
 from mspc.api.ops.function.conv_func import conv3d as conv3d
 from mspc.api.ops.function.conv_func import conv_transpose2d as conv_transpose2d
 from mspc.api.ops.function.sparse_func import coo2csr as coo2csr
+from mspc.api.ops.function.simple_func import copysign as copysign
 from mspc.api.ops.function.loss_func import cosine_embedding_loss as cosine_embedding_loss
+from mspc.api.ops.function.statistics_func import cosine_similarity as cosine_similarity
 from mspc.api.ops.function.derived_func import count_nonzero as count_nonzero
+from mspc.api.ops.function.statistics_func import cov as cov
 from mspc.api.ops.function.image_func import crop_and_resize as crop_and_resize
+from mspc.api.ops.function.matrix_func import cross as cross
 from mspc.api.ops.function.loss_func import cross_entropy as cross_entropy
 from mspc.api.ops.function.sparse_func import csr2coo as csr2coo
 from mspc.api.ops.function.sparse_func import csr_mm as csr_mm
@@ -85,12 +119,16 @@ from mspc.api.ops.function.sparse_func import csr_to_coo as csr_to_coo
 from mspc.api.ops.function.sparse_func import csr_to_dense as csr_to_dense
 from mspc.api.ops.function.math_func import cumprod as cumprod
 from mspc.api.ops.function.math_func import cumsum as cumsum
+from mspc.api.ops.function.fused_func import deepcopy as deepcopy
 from mspc.api.ops.function.derived_func import deg2rad as deg2rad
 from mspc.api.ops.function.nn_func import dense as dense
 from mspc.api.ops.function.order_func import diag as diag
 from mspc.api.ops.function.order_func import diag_embed as diag_embed
+from mspc.api.ops.function.shape_func import diagflat as diagflat
 from mspc.api.ops.function.order_func import diagonal as diagonal
+from mspc.api.ops.function.scatter_func import diagonal_scatter as diagonal_scatter
 from mspc.api.ops.function.derived_func import diff as diff
+from mspc.api.ops.function.statistics_func import dist as dist
 from mspc.api.ops.function.math_func import div as div
 from mspc.api.ops.function.math_func import divide as divide
 from mspc.api.ops.function.derived_func import dot as dot
@@ -99,18 +137,33 @@ from mspc.api.ops.function.image_func import dropout1d as dropout1d
 from mspc.api.ops.function.image_func import dropout2d as dropout2d
 from mspc.api.ops.function.image_func import dropout3d as dropout3d
 from mspc.api.ops.function.nn_func import dropout_ext as dropout_ext
+from mspc.api.ops.function.shape_func import dsplit as dsplit
+from mspc.api.ops.function.shape_func import dstack as dstack
 from mspc.api.ops.function.array_func import dtype as dtype
+from mspc.api.ops.function.window_func import dyn_shape as dyn_shape
+from mspc.api.ops.function.matrix_func import eig as eig
+from mspc.api.ops.function.matrix_func import eigvals as eigvals
 from mspc.api.ops.function.einsum_func import einsum as einsum
+from mspc.api.ops.function.einsum_func import einsum_ext as einsum_ext
 from mspc.api.ops.function.activation_func import elu as elu
+from mspc.api.ops.tensor_method_changes import erfinv_ as erfinv_
 from mspc.api.ops.function.derived_func import exp2 as exp2
+from mspc.api.ops.function.shape_func import expand as expand
+from mspc.api.ops.function.shape_func import expand_as as expand_as
+from mspc.api.ops.tensor_method_changes import exponential_ as exponential_
 from mspc.api.ops.function.array_func import eye as eye
+from mspc.api.ops.function.window_func import fftfreq as fftfreq
+from mspc.api.ops.function.window_func import fills as fills
 from mspc.api.ops.function.nn_func import flash_attention_score as flash_attention_score
 from mspc.api.ops.function.array_func import flatten as flatten
 from mspc.api.ops.function.array_func import flip as flip
 from mspc.api.ops.function.order_func import fliplr as fliplr
 from mspc.api.ops.function.order_func import flipud as flipud
 from mspc.api.ops.function.derived_func import float_power as float_power
+from mspc.api.ops.function.derived_func import float_power_ext as float_power_ext
 from mspc.api.ops.function.math_func import floor as floor
+from mspc.api.ops.function.simple_func import fmax as fmax
+from mspc.api.ops.function.simple_func import fmin as fmin
 from mspc.api.ops.function.image_func import fold as fold
 from mspc.api.ops.function.derived_func import frac as frac
 from mspc.api.ops.function.pool_func import fractional_max_pool2d as fractional_max_pool2d
@@ -126,37 +179,71 @@ from mspc.api.ops.function.activation_func import glu as glu
 from mspc.api.common.gradient import grad as grad
 from mspc.api.ops.function.image_func import grid_sample as grid_sample
 from mspc.api.ops.function.conv_func import group_norm as group_norm
+from mspc.api.ops.function.drawn_func import gumbel_softmax as gumbel_softmax
+from mspc.api.ops.function.window_func import hamming_window as hamming_window
+from mspc.api.ops.function.window_func import hann_window as hann_window
 from mspc.api.ops.function.activation_func import hardshrink as hardshrink
 from mspc.api.ops.function.activation_func import hardsigmoid as hardsigmoid
 from mspc.api.ops.function.activation_func import hardswish as hardswish
 from mspc.api.ops.function.activation_func import hardtanh as hardtanh
+from mspc.api.ops.function.simple_func import heaviside as heaviside
 from mspc.api.ops.function.loss_func import hinge_embedding_loss as hinge_embedding_loss
+from mspc.api.ops.function.statistics_func import histc as histc
+from mspc.api.ops.function.shape_func import hsplit as hsplit
 from mspc.api.ops.function.derived_func import hstack as hstack
 from mspc.api.ops.function.loss_func import huber_loss as huber_loss
 from mspc.api.ops.composed import identity as identity
+from mspc.api.ops.function.scatter_func import index_add as index_add
+from mspc.api.ops.function.scatter_func import index_fill as index_fill
+from mspc.api.ops.function.scatter_func import index_select as index_select
 from mspc.api.ops.function.derived_func import inner as inner
+from mspc.api.ops.function.scatter_func import inplace_index_add as inplace_index_add
 from mspc.api.ops.function.image_func import interpolate as interpolate
+from mspc.api.ops.function.statistics_func import intopk as intopk
+from mspc.api.ops.function.simple_func import is_complex as is_complex
+from mspc.api.ops.function.simple_func import is_floating_point as is_floating_point
+from mspc.api.common.api import is_tensor as is_tensor
 from mspc.api.ops.function.derived_func import isneginf as isneginf
 from mspc.api.ops.function.derived_func import isposinf as isposinf
+from mspc.api.ops.function.simple_func import isreal as isreal
+from mspc.api.common.derivatives import jacfwd as jacfwd
+from mspc.api.common.derivatives import jacrev as jacrev
+from mspc.api.common.derivatives import jvp as jvp
+from mspc.api.ops.function.window_func import kaiser_window as kaiser_window
 from mspc.api.ops.function.loss_func import kl_div as kl_div
+from mspc.api.ops.function.shape_func import kron as kron
 from mspc.api.ops.function.loss_func import l1_loss as l1_loss
+from mspc.api.ops.function.drawn_func import laplace as laplace
 from mspc.api.ops.function.nn_func import layer_norm as layer_norm
+from mspc.api.ops.function.simple_func import lcm as lcm
+from mspc.api.ops.function.simple_func import ldexp as ldexp
 from mspc.api.ops.function.activation_func import leaky_relu as leaky_relu
+from mspc.api.common.derivatives import linearize as linearize
 from mspc.api.ops.function.array_func import linspace as linspace
 from mspc.api.ops.function.derived_func import log10 as log10
 from mspc.api.ops.function.derived_func import log2 as log2
+from mspc.api.ops.function.drawn_func import log_normal as log_normal
 from mspc.api.ops.function.activation_func import log_softmax as log_softmax
 from mspc.api.ops.function.derived_func import logaddexp as logaddexp
 from mspc.api.ops.function.derived_func import logaddexp2 as logaddexp2
+from mspc.api.ops.function.simple_func import logcumsumexp as logcumsumexp
+from mspc.api.ops.function.matrix_func import logdet as logdet
+from mspc.api.ops.function.simple_func import logit as logit
 from mspc.api.ops.function.activation_func import logsigmoid as logsigmoid
+from mspc.api.ops.function.window_func import logspace as logspace
 from mspc.api.ops.function.math_func import logsumexp as logsumexp
 from mspc.api.ops.function.pool_func import lp_pool1d as lp_pool1d
 from mspc.api.ops.function.pool_func import lp_pool2d as lp_pool2d
 from mspc.api.ops.function.image_func import lrn as lrn
+from mspc.api.ops.function.matrix_func import lstsq as lstsq
 from mspc.api.ops.composed import make_range as make_range
 from mspc.api.ops.function.loss_func import margin_ranking_loss as margin_ranking_loss
 from mspc.api.ops.function.array_func import masked_fill as masked_fill
+from mspc.api.ops.function.known_func import masked_select as masked_select
 from mspc.api.ops.function.math_func import matmul as matmul
+from mspc.api.ops.function.shape_func import matrix_band_part as matrix_band_part
+from mspc.api.ops.function.matrix_func import matrix_norm as matrix_norm
+from mspc.api.ops.function.matrix_func import matrix_power as matrix_power
 from mspc.api.ops.function.order_func import max as max
 from mspc.api.ops.function.pool_func import max_pool2d as max_pool2d
 from mspc.api.ops.function.pool_func import max_pool3d as max_pool3d
@@ -164,31 +251,61 @@ from mspc.api.ops.function.pool_func import max_unpool1d as max_unpool1d
 from mspc.api.ops.function.pool_func import max_unpool2d as max_unpool2d
 from mspc.api.ops.function.pool_func import max_unpool3d as max_unpool3d
 from mspc.api.ops.function.math_func import mean as mean
+from mspc.api.ops.function.statistics_func import median as median
 from mspc.api.ops.function.order_func import meshgrid as meshgrid
 from mspc.api.ops.function.order_func import min as min
+from mspc.api.ops.function.window_func import mirror_pad as mirror_pad
 from mspc.api.ops.function.activation_func import mish as mish
 from mspc.api.ops.function.derived_func import moveaxis as moveaxis
 from mspc.api.ops.function.derived_func import movedim as movedim
 from mspc.api.ops.function.loss_func import mse_loss as mse_loss
+from mspc.api.ops.function.loss_func import mse_loss_ext as mse_loss_ext
+from mspc.api.ops.function.statistics_func import msort as msort
+from mspc.api.ops.function.drawn_func import multinomial as multinomial
+from mspc.api.ops.function.drawn_func import multinomial_with_replacement as multinomial_with_replacement
+from mspc.api.ops.function.matrix_func import mv as mv
+from mspc.api.ops.function.simple_func import mvlgamma as mvlgamma
 from mspc.api.ops.function.derived_func import nanmean as nanmean
+from mspc.api.ops.function.statistics_func import nanmedian as nanmedian
+from mspc.api.ops.function.statistics_func import nanquantile as nanquantile
 from mspc.api.ops.function.derived_func import nansum as nansum
+from mspc.api.ops.function.shape_func import narrow as narrow
 from mspc.api.ops.function.loss_func import nll_loss as nll_loss
 from mspc.api.ops.function.order_func import nonzero as nonzero
 from mspc.api.ops.function.norm_func import norm as norm
 from mspc.api.ops.function.random_func import normal as normal
+from mspc.api.ops.tensor_method_changes import normal_ as normal_
+from mspc.api.ops.function.array_func import numel as numel
 from mspc.api.ops.function.array_func import one_hot as one_hot
 from mspc.api.ops.function.array_func import ones as ones
 from mspc.api.ops.function.array_func import ones_like as ones_like
 from mspc.api.ops.function.order_func import pad as pad
+from mspc.api.ops.function.window_func import padding as padding
+from mspc.api.ops.function.statistics_func import pdist as pdist
+from mspc.api.ops.function.matrix_func import pinv as pinv
 from mspc.api.ops.function.image_func import pixel_shuffle as pixel_shuffle
 from mspc.api.ops.function.image_func import pixel_unshuffle as pixel_unshuffle
+from mspc.api.ops.function.simple_func import polygamma as polygamma
+from mspc.api.ops.function.simple_func import positive as positive
 from mspc.api.ops.function.activation_func import prelu as prelu
 from mspc.api.ops.primitive import prim_attr_register as prim_attr_register
 from mspc.api.ops.function.math_func import prod as prod
+from mspc.api.ops.tensor_method_changes import put_ as put_
+from mspc.api.ops.function.matrix_func import qr as qr
+from mspc.api.ops.function.statistics_func import quantile as quantile
 from mspc.api.ops.function.derived_func import rad2deg as rad2deg
 from mspc.api.ops.function.random_func import rand as rand
+from mspc.api.ops.function.drawn_func import rand_like as rand_like
+from mspc.api.ops.function.drawn_func import randint as randint
+from mspc.api.ops.function.drawn_func import randint_like as randint_like
 from mspc.api.ops.function.random_func import randn as randn
+from mspc.api.ops.function.drawn_func import randn_like as randn_like
+from mspc.api.ops.tensor_method_changes import random_ as random_
+from mspc.api.ops.function.drawn_func import random_categorical as random_categorical
+from mspc.api.ops.function.drawn_func import randperm as randperm
+from mspc.api.ops.function.window_func import range as range
 from mspc.api.ops.function.array_func import rank as rank
+from mspc.api.ops.function.shape_func import ravel as ravel
 from mspc.api.ops.function.math_func import reduce_all as reduce_all
 from mspc.api.ops.function.math_func import reduce_any as reduce_any
 from mspc.api.ops.function.math_func import reduce_max as reduce_max
@@ -196,23 +313,43 @@ from mspc.api.ops.function.math_func import reduce_mean as reduce_mean
 from mspc.api.ops.function.math_func import reduce_min as reduce_min
 from mspc.api.ops.function.math_func import reduce_prod as reduce_prod
 from mspc.api.ops.function.math_func import reduce_sum as reduce_sum
+from mspc.api.ops.function.statistics_func import renorm as renorm
 from mspc.api.ops.function.order_func import repeat_elements as repeat_elements
 from mspc.api.ops.function.order_func import repeat_interleave as repeat_interleave
 from mspc.api.parallel.reshard import reshard as reshard
+from mspc.api.ops.function.scatter_func import reverse as reverse
+from mspc.api.ops.function.scatter_func import reverse_sequence as reverse_sequence
+from mspc.api.ops.function.window_func import rfftfreq as rfftfreq
 from mspc.api.ops.function.order_func import roll as roll
 from mspc.api.ops.function.order_func import rot90 as rot90
+from mspc.api.ops.function.fused_func import rotary_position_embedding as rotary_position_embedding
 from mspc.api.ops.function.math_func import round as round
+from mspc.api.ops.function.shape_func import row_stack as row_stack
 from mspc.api.ops.function.activation_func import rrelu as rrelu
 from mspc.api.ops.function.array_func import scalar_to_array as scalar_to_array
 from mspc.api.ops.function.array_func import scalar_to_tensor as scalar_to_tensor
+from mspc.api.ops.function.scatter_func import scatter as scatter
+from mspc.api.ops.function.scatter_func import scatter_nd_div as scatter_nd_div
+from mspc.api.ops.function.scatter_func import scatter_nd_max as scatter_nd_max
+from mspc.api.ops.function.scatter_func import scatter_nd_min as scatter_nd_min
+from mspc.api.ops.function.scatter_func import scatter_nd_mul as scatter_nd_mul
+from mspc.api.ops.function.statistics_func import searchsorted as searchsorted
+from mspc.api.ops.function.scatter_func import select_scatter as select_scatter
 from mspc.api.ops.function.activation_func import selu as selu
+from mspc.api.ops.function.known_func import sequence_mask as sequence_mask
+from mspc.api.ops.function.simple_func import sgn as sgn
 from mspc.api.ops.function.array_func import shape as shape
 from mspc.api.parallel.shard import shard as shard
+from mspc.api.ops.function.drawn_func import shuffle as shuffle
+from mspc.api.ops.tensor_method_changes import sigmoid_ as sigmoid_
+from mspc.api.ops.function.simple_func import signbit as signbit
 from mspc.api.ops.function.derived_func import sinc as sinc
 from mspc.api.ops.function.array_func import size as size
 from mspc.api.ops.function.array_func import slice as slice
+from mspc.api.ops.function.scatter_func import slice_scatter as slice_scatter
 from mspc.api.ops.function.loss_func import smooth_l1_loss as smooth_l1_loss
 from mspc.api.ops.function.loss_func import soft_margin_loss as soft_margin_loss
+from mspc.api.ops.function.activation_func import soft_shrink as soft_shrink
 from mspc.api.ops.function.activation_func import softmax as softmax
 from mspc.api.ops.function.activation_func import softmin as softmin
 from mspc.api.ops.function.activation_func import softplus as softplus
@@ -223,34 +360,61 @@ from mspc.api.ops.function.image_func import space_to_batch_nd as space_to_batch
 from mspc.api.ops.function.array_func import split as split
 from mspc.api.ops.function.array_func import squeeze as squeeze
 from mspc.api.ops.function.array_func import stack as stack
+from mspc.api.ops.function.drawn_func import standard_laplace as standard_laplace
 from mspc.api.ops.function.random_func import standard_normal as standard_normal
 from mspc.api.ops.function.norm_func import std as std
 from mspc.api.ops.function.norm_func import std_mean as std_mean
+from mspc.api.ops.function.window_func import stft as stft
 from mspc.api.ops.function.array_func import strided_slice as strided_slice
 from mspc.api.ops.function.math_func import sum as sum
+from mspc.api.ops.function.matrix_func import svd as svd
 from mspc.api.ops.function.array_func import swapaxes as swapaxes
+from mspc.api.ops.function.shape_func import swapdims as swapdims
+from mspc.api.ops.function.fused_func import swiglu as swiglu
+from mspc.api.ops.function.shape_func import t as t
+from mspc.api.ops.function.scatter_func import take as take
+from mspc.api.ops.tensor_method_changes import tanh_ as tanh_
 from mspc.api.ops.function.activation_func import tanhshrink as tanhshrink
 from mspc.api.ops.function.math_func import tensor_dot as tensor_dot
+from mspc.api.ops.function.scatter_func import tensor_scatter_elements as tensor_scatter_elements
+from mspc.api.ops.function.shape_func import tensor_split as tensor_split
 from mspc.api.ops.function.array_func import tensordump as tensordump
 from mspc.api.ops.function.activation_func import threshold as threshold
+from mspc.api.ops.function.statistics_func import top_k as top_k
 from mspc.api.ops.function.array_func import topk as topk
 from mspc.api.ops.function.derived_func import trace as trace
+from mspc.api.ops.function.statistics_func import trapz as trapz
 from mspc.api.ops.function.array_func import tril as tril
+from mspc.api.ops.function.shape_func import tril_indices as tril_indices
 from mspc.api.ops.function.loss_func import triplet_margin_loss as triplet_margin_loss
 from mspc.api.ops.function.array_func import triu as triu
+from mspc.api.ops.function.shape_func import triu_indices as triu_indices
 from mspc.api.ops.function.math_func import true_divide as true_divide
 from mspc.api.ops.function.math_func import trunc as trunc
 from mspc.api.ops.function.array_func import tuple_to_array as tuple_to_array
+from mspc.api.ops.function.shape_func import type_as as type_as
 from mspc.api.ops.function.order_func import unbind as unbind
 from mspc.api.ops.function.image_func import unfold as unfold
 from mspc.api.ops.function.random_func import uniform as uniform
+from mspc.api.ops.tensor_method_changes import uniform_ as uniform_
+from mspc.api.ops.function.known_func import unique as unique
+from mspc.api.ops.function.known_func import unique_consecutive as unique_consecutive
+from mspc.api.ops.function.known_func import unique_with_pad as unique_with_pad
 from mspc.api.ops.function.order_func import unstack as unstack
 from mspc.api.ops.function.image_func import upsample as upsample
 from mspc.api.common.gradient import value_and_grad as value_and_grad
+from mspc.api.ops.function.shape_func import vander as vander
 from mspc.api.ops.function.norm_func import var as var
 from mspc.api.ops.function.norm_func import var_mean as var_mean
+from mspc.api.ops.function.statistics_func import vecdot as vecdot
 from mspc.api.ops.function.norm_func import vector_norm as vector_norm
+from mspc.api.ops.function.shape_func import view_as as view_as
+from mspc.api.ops.function.window_func import view_as_real as view_as_real
+from mspc.api.common.derivatives import vjp as vjp
+from mspc.api.common.derivatives import vmap as vmap
+from mspc.api.ops.function.shape_func import vsplit as vsplit
 from mspc.api.ops.function.derived_func import vstack as vstack
+from mspc.api.ops.tensor_method_changes import zero_ as zero_
 from mspc.api.ops.function.array_func import zeros as zeros
 from mspc.api.ops.function.array_func import zeros_like as zeros_like
 class ACos(Primitive):
@@ -633,6 +797,9 @@ class DropoutGrad(Primitive):
 class DumpGradient(Primitive):
     """x, whose gradient is written as TensorDump writes. Called as `DumpGradient()(file, x, mode)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Eig(Primitive):
+    """(eigenvalues of square matrices, complex, in no order; with compute_v their eigenvectors, columns of length 1,"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Elu(Primitive):
     """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -1014,6 +1181,9 @@ class Log(Primitive):
 class Log1p(Primitive):
     """The natural logarithm of 1 + x, accurate for small x."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class LogMatrixDeterminant(Primitive):
+    """(signs of the determinants of matrices, logarithms of their absolute values)."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class LogSoftmax(Primitive):
     """x minus the logarithm of the sum of exp(x) along `axis`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -1049,6 +1219,18 @@ class MatMul(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class MatMulExt(Primitive):
     """The matrix product of two matrices, or of batches of them."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MatrixDeterminant(Primitive):
+    """The determinants of matrices."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MatrixExp(Primitive):
+    """The exponentials of matrices: the series of a 2^s-th part, squared s times. Moler and Van Loan 2003."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MatrixInverse(Primitive):
+    """The inverses of matrices, transposed where `adjoint`."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class MatrixSolve(Primitive):
+    """x of a @ x = b for matrices a [..., n, n] and b [..., n, k]; of the transpose of a where `adjoint`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Max(Primitive):
     """Maximum of all elements; its gradient is shared equally among equal maxima."""
@@ -1202,6 +1384,12 @@ class Print(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class PromptFlashAttention(Primitive):
     """Attention over whole prompts; see ServingAttention. Quantised operands are not built."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Qr(Primitive):
+    """(orthogonal matrices Q, upper triangular matrices R) with Q @ R = x [..., m, n]: Q has min(m, n) columns, or m"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class QrGrad(Primitive):
+    """Gradient of Qr: (dQ + Q @ S) @ R^-T, where S has the lower triangle of R @ dR^T - dQ^T @ Q on both sides. Walter"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Quant(Primitive):
     """scale * x + offset rounded to Int8, what lies outside at its ends; scale counts twice with `sqrt_mode`."""
@@ -1557,6 +1745,12 @@ class SubExt(Primitive):
 class SumExt(Primitive):
     """Sum along dimensions. Called as `SumExt()(input, dim, keepdim)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Svd(Primitive):
+    """(singular values, left singular vectors U, right ones V) with U @ diag(s) @ V^T = x, as many as there are"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class SvdGrad(Primitive):
+    """Gradient of Svd by its values and its vectors. Townsend 2016."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Swiglu(Primitive):
     """silu(a) * b for the two halves a and b of x along `dim`. Called as `Swiglu()(input, dim)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -1770,16 +1964,30 @@ def bitwise_xor(*args: Any, **kwargs: Any) -> Any:
     """The bits that exactly one has."""
 def bmm(*args: Any, **kwargs: Any) -> Any:
     """x[..., m, k] @ y[..., k, n] -> [..., m, n]; leading dimensions broadcast, flags as in MatMul."""
+def bounding_box_decode(*args: Any, **kwargs: Any) -> Any:
+    """The boxes that differ so from anchors: the reverse of BoundingBoxEncode, within an image of `max_shape` (height,"""
+def bounding_box_encode(*args: Any, **kwargs: Any) -> Any:
+    """How boxes [n, 4] differ from anchors [n, 4]: the centre's distance over the anchor's sides and the logarithm of"""
 def cast(*args: Any, **kwargs: Any) -> Any:
     """x with the element type `dst_type`; of a complex number the real part becomes a real one. Called as"""
+def cdist(*args: Any, **kwargs: Any) -> Any:
+    """The p-norm of every x[..., i, :] - y[..., j, :]: [..., m, k], [..., n, k] -> [..., m, n]."""
+def check_valid(*args: Any, **kwargs: Any) -> Any:
+    """Whether boxes[n, 4] (x0, y0, x1, y1) lie inside an image: metas[3] is its height, width and ratio."""
 def conj(*args: Any, **kwargs: Any) -> Any:
     """The complex conjugate; a real number is its own."""
 def cos(*args: Any, **kwargs: Any) -> Any:
     """Cosine, x in radians."""
 def cosh(*args: Any, **kwargs: Any) -> Any:
     """Hyperbolic cosine."""
+def cummax(*args: Any, **kwargs: Any) -> Any:
+    """The greatest element so far along `axis` and its place: a tuple of two. Called as `Cummax(axis)(x)`."""
+def cummin(*args: Any, **kwargs: Any) -> Any:
+    """The smallest element so far along `axis` and its place: a tuple of two. Called as `Cummin(axis)(x)`."""
 def depend(*args: Any, **kwargs: Any) -> Any:
     """The first operand, once all others have run."""
+def det(*args: Any, **kwargs: Any) -> Any:
+    """The determinants of matrices."""
 def digamma(*args: Any, **kwargs: Any) -> Any:
     """The derivative of Lgamma."""
 def eq(*args: Any, **kwargs: Any) -> Any:
@@ -1816,6 +2024,10 @@ def floor_divide(*args: Any, **kwargs: Any) -> Any:
     """The quotient rounded down; its derivative is 0."""
 def floor_mod(*args: Any, **kwargs: Any) -> Any:
     """x - floor(x / y) * y; the sign is that of y."""
+def floordiv(*args: Any, **kwargs: Any) -> Any:
+    """The quotient rounded down; its derivative is 0."""
+def floormod(*args: Any, **kwargs: Any) -> Any:
+    """x - floor(x / y) * y; the sign is that of y."""
 def fmod(*args: Any, **kwargs: Any) -> Any:
     """The remainder of the division truncated towards 0; the sign is that of x."""
 def gather_nd(*args: Any, **kwargs: Any) -> Any:
@@ -1824,6 +2036,8 @@ def gcd(*args: Any, **kwargs: Any) -> Any:
     """The greatest common divisor, which is not negative."""
 def ge(*args: Any, **kwargs: Any) -> Any:
     """x >= y."""
+def ger(*args: Any, **kwargs: Any) -> Any:
+    """The products x[i] * y[j] of two vectors."""
 def greater(*args: Any, **kwargs: Any) -> Any:
     """x > y."""
 def greater_equal(*args: Any, **kwargs: Any) -> Any:
@@ -1838,6 +2052,8 @@ def hfftn(*args: Any, **kwargs: Any) -> Any:
     """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along"""
 def hypot(*args: Any, **kwargs: Any) -> Any:
     """The square root of x^2 + y^2."""
+def i0(*args: Any, **kwargs: Any) -> Any:
+    """The modified Bessel function of the first kind, of order 0."""
 def ifft(*args: Any, **kwargs: Any) -> Any:
     """The inverse of the discrete Fourier transform, along one dimension."""
 def ifft2(*args: Any, **kwargs: Any) -> Any:
@@ -1858,8 +2074,20 @@ def ihfftn(*args: Any, **kwargs: Any) -> Any:
     """The first half of the numbers that have these real frequencies, along some dimensions or all."""
 def imag(*args: Any, **kwargs: Any) -> Any:
     """The imaginary part; 0 of a real number."""
+def inplace_add(*args: Any, **kwargs: Any) -> Any:
+    """x plus v in the rows `indices`."""
+def inplace_sub(*args: Any, **kwargs: Any) -> Any:
+    """x minus v in the rows `indices`."""
+def inplace_update(*args: Any, **kwargs: Any) -> Any:
+    """x with v in place of the rows `indices`."""
+def inv(*args: Any, **kwargs: Any) -> Any:
+    """1 / x."""
+def inverse(*args: Any, **kwargs: Any) -> Any:
+    """The inverses of matrices, transposed where `adjoint`."""
 def invert(*args: Any, **kwargs: Any) -> Any:
     """Every bit turned over."""
+def iou(*args: Any, **kwargs: Any) -> Any:
+    """[m, n]: the area that boxes [n, 4] and true boxes [m, 4] share over that of both (mode 'iou'), or over that of"""
 def irfft(*args: Any, **kwargs: Any) -> Any:
     """The real numbers that have these frequencies from 0 on, along one dimension."""
 def irfft2(*args: Any, **kwargs: Any) -> Any:
@@ -1873,6 +2101,8 @@ def isfinite(*args: Any, **kwargs: Any) -> Any:
 def isinf(*args: Any, **kwargs: Any) -> Any:
     """Where x is an infinity."""
 def isnan(*args: Any, **kwargs: Any) -> Any:
+    """Where x is not a number."""
+def isnan_ext(*args: Any, **kwargs: Any) -> Any:
     """Where x is not a number."""
 def le(*args: Any, **kwargs: Any) -> Any:
     """x <= y."""
@@ -1888,6 +2118,8 @@ def log(*args: Any, **kwargs: Any) -> Any:
     """The natural logarithm of x."""
 def log1p(*args: Any, **kwargs: Any) -> Any:
     """The natural logarithm of 1 + x, accurate for small x."""
+def log_matrix_determinant(*args: Any, **kwargs: Any) -> Any:
+    """(signs of the determinants of matrices, logarithms of their absolute values)."""
 def logical_and(*args: Any, **kwargs: Any) -> Any:
     """x and y."""
 def logical_not(*args: Any, **kwargs: Any) -> Any:
@@ -1898,6 +2130,12 @@ def logical_xor(*args: Any, **kwargs: Any) -> Any:
     """x or y, not both."""
 def lt(*args: Any, **kwargs: Any) -> Any:
     """x < y."""
+def matrix_determinant(*args: Any, **kwargs: Any) -> Any:
+    """The determinants of matrices."""
+def matrix_exp(*args: Any, **kwargs: Any) -> Any:
+    """The exponentials of matrices: the series of a 2^s-th part, squared s times. Moler and Van Loan 2003."""
+def matrix_solve(*args: Any, **kwargs: Any) -> Any:
+    """x of a @ x = b for matrices a [..., n, n] and b [..., n, k]; of the transpose of a where `adjoint`."""
 def maximum(*args: Any, **kwargs: Any) -> Any:
     """The larger of x and y; half the gradient goes to each where they are equal."""
 def minimum(*args: Any, **kwargs: Any) -> Any:
@@ -1920,11 +2158,17 @@ def nextafter(*args: Any, **kwargs: Any) -> Any:
     """The number that follows x on the way to y, in Float32 or Float64."""
 def not_equal(*args: Any, **kwargs: Any) -> Any:
     """x != y."""
+def outer(*args: Any, **kwargs: Any) -> Any:
+    """The products x[i] * y[j] of two vectors."""
 def permute(*args: Any, **kwargs: Any) -> Any:
     """x with its dimensions in the order `perm`: dimension d of the result is dimension perm[d] of x."""
 def polar(*args: Any, **kwargs: Any) -> Any:
     """abs * (cos(angle) + i * sin(angle))."""
+def population_count(*args: Any, **kwargs: Any) -> Any:
+    """How many bits of a number are 1, UInt8; of a negative one those of its two's complement."""
 def pow(*args: Any, **kwargs: Any) -> Any:
+    """x to the power y."""
+def pows(*args: Any, **kwargs: Any) -> Any:
     """x to the power y."""
 def real(*args: Any, **kwargs: Any) -> Any:
     """The real part."""
@@ -1944,8 +2188,30 @@ def rfft2(*args: Any, **kwargs: Any) -> Any:
     """The frequencies from 0 on of real numbers, along two dimensions."""
 def rfftn(*args: Any, **kwargs: Any) -> Any:
     """The frequencies from 0 on of real numbers, along some dimensions or all."""
+def rms_norm(*args: Any, **kwargs: Any) -> Any:
+    """x / sqrt(mean(x^2) + epsilon) * gamma and the reciprocal root: a tuple of two."""
 def rsqrt(*args: Any, **kwargs: Any) -> Any:
     """1 over the square root of x."""
+def scatter_add(*args: Any, **kwargs: Any) -> Any:
+    """Adds to the rows of a parameter."""
+def scatter_div(*args: Any, **kwargs: Any) -> Any:
+    """Divides the rows of a parameter."""
+def scatter_max(*args: Any, **kwargs: Any) -> Any:
+    """The larger of the rows of a parameter and the updates."""
+def scatter_min(*args: Any, **kwargs: Any) -> Any:
+    """The smaller of the rows of a parameter and the updates."""
+def scatter_mul(*args: Any, **kwargs: Any) -> Any:
+    """Multiplies the rows of a parameter."""
+def scatter_nd(*args: Any, **kwargs: Any) -> Any:
+    """Zeros of `shape` plus the updates at indices[..., k]; updates of one place are added."""
+def scatter_nd_add(*args: Any, **kwargs: Any) -> Any:
+    """Adds the updates to a parameter at indices[..., k]."""
+def scatter_nd_sub(*args: Any, **kwargs: Any) -> Any:
+    """Subtracts the updates from a parameter at indices[..., k]."""
+def scatter_nd_update(*args: Any, **kwargs: Any) -> Any:
+    """Puts the updates into a parameter at indices[..., k]."""
+def scatter_update(*args: Any, **kwargs: Any) -> Any:
+    """Puts the updates in place of rows of a parameter; of several for one row the last counts."""
 def select(*args: Any, **kwargs: Any) -> Any:
     """x where the condition holds, y elsewhere; all three are broadcast against each other."""
 def sigmoid(*args: Any, **kwargs: Any) -> Any:
@@ -1958,6 +2224,8 @@ def sin(*args: Any, **kwargs: Any) -> Any:
     """Sine, x in radians."""
 def sinh(*args: Any, **kwargs: Any) -> Any:
     """Hyperbolic sine."""
+def slogdet(*args: Any, **kwargs: Any) -> Any:
+    """(signs of the determinants of matrices, logarithms of their absolute values)."""
 def sqrt(*args: Any, **kwargs: Any) -> Any:
     """The square root of x."""
 def square(*args: Any, **kwargs: Any) -> Any:
@@ -1974,12 +2242,64 @@ def tan(*args: Any, **kwargs: Any) -> Any:
     """Tangent, x in radians."""
 def tanh(*args: Any, **kwargs: Any) -> Any:
     """Hyperbolic tangent."""
+def tensor_add(*args: Any, **kwargs: Any) -> Any:
+    """x + y."""
+def tensor_div(*args: Any, **kwargs: Any) -> Any:
+    """x / y."""
+def tensor_exp(*args: Any, **kwargs: Any) -> Any:
+    """e to the power x."""
+def tensor_expm1(*args: Any, **kwargs: Any) -> Any:
+    """e to the power x, minus 1, accurate for small x."""
+def tensor_floordiv(*args: Any, **kwargs: Any) -> Any:
+    """The quotient rounded down; its derivative is 0."""
+def tensor_ge(*args: Any, **kwargs: Any) -> Any:
+    """x >= y."""
+def tensor_gt(*args: Any, **kwargs: Any) -> Any:
+    """x > y."""
+def tensor_le(*args: Any, **kwargs: Any) -> Any:
+    """x <= y."""
+def tensor_lt(*args: Any, **kwargs: Any) -> Any:
+    """x < y."""
+def tensor_mod(*args: Any, **kwargs: Any) -> Any:
+    """x - floor(x / y) * y; the sign is that of y."""
+def tensor_mul(*args: Any, **kwargs: Any) -> Any:
+    """x * y."""
+def tensor_muls(*args: Any, **kwargs: Any) -> Any:
+    """x * y."""
 def tensor_pow(*args: Any, **kwargs: Any) -> Any:
     """x to the power y."""
+def tensor_scatter_add(*args: Any, **kwargs: Any) -> Any:
+    """x plus the updates at indices[..., k]; updates of one place are all added."""
+def tensor_scatter_div(*args: Any, **kwargs: Any) -> Any:
+    """x divided by the updates at indices[..., k]; by all updates of one place."""
+def tensor_scatter_max(*args: Any, **kwargs: Any) -> Any:
+    """The larger of x and the updates at indices[..., k]."""
+def tensor_scatter_min(*args: Any, **kwargs: Any) -> Any:
+    """The smaller of x and the updates at indices[..., k]."""
+def tensor_scatter_mul(*args: Any, **kwargs: Any) -> Any:
+    """x times the updates at indices[..., k]; all updates of one place are multiplied."""
+def tensor_scatter_sub(*args: Any, **kwargs: Any) -> Any:
+    """x minus the updates at indices[..., k]; all updates of one place are subtracted."""
+def tensor_scatter_update(*args: Any, **kwargs: Any) -> Any:
+    """x with the updates in place of what stands at indices[..., k]; of several the last counts."""
+def tensor_sub(*args: Any, **kwargs: Any) -> Any:
+    """x - y."""
 def tile(*args: Any, **kwargs: Any) -> Any:
     """x repeated `multiples[d]` times along every dimension d, aligned at the right. Called as `Tile()(x,"""
 def transpose(*args: Any, **kwargs: Any) -> Any:
     """x with its dimensions in the order `perm`: dimension d of the result is dimension perm[d] of x."""
+def truncate_div(*args: Any, **kwargs: Any) -> Any:
+    """The quotient truncated towards 0; its derivative is 0."""
+def truncate_mod(*args: Any, **kwargs: Any) -> Any:
+    """The remainder of the division truncated towards 0; the sign is that of x."""
+def unsorted_segment_max(*args: Any, **kwargs: Any) -> Any:
+    """The maximum of the rows of x that share a segment; the least number where there is none."""
+def unsorted_segment_min(*args: Any, **kwargs: Any) -> Any:
+    """The minimum of the rows of x that share a segment; the greatest number where there is none."""
+def unsorted_segment_prod(*args: Any, **kwargs: Any) -> Any:
+    """The product of the rows of x that share a segment; 1 where there is none."""
+def unsorted_segment_sum(*args: Any, **kwargs: Any) -> Any:
+    """Sums the rows of x that share a segment: out[s] = sum of x[i] with segment_ids[i] == offset + s; others are"""
 def unsqueeze(*args: Any, **kwargs: Any) -> Any:
     """x with a dimension of size 1 inserted at `axis`. Called as `ExpandDims()(x, axis)`."""
 def where(*args: Any, **kwargs: Any) -> Any:

@@ -92,7 +92,11 @@ from mindspore.nn import Momentum
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        ("mindspore.rewrite", "mspc does not support the module 'mindspore.rewrite' of mindspore"),
+        (
+            "mindspore.rewrite",
+            "mspc does not support mindspore.rewrite; networks are not rewritten from outside; write them in Python",
+        ),
+        ("mindspore.zyxwv", "mspc does not support the module 'mindspore.zyxwv' of mindspore"),
         (
             "mindspore.nn.optim.momentm",
             "mspc does not support the module 'mindspore.nn.optim.momentm' of mindspore; "
@@ -109,8 +113,20 @@ def test_unsupported_modules_are_named(mindspore, module, message):
 def test_unsupported_names_are_named(mindspore):
     with pytest.raises(AttributeError, match=r"mspc does not support mindspore\.nn\.Conv9d"):
         mindspore.nn.Conv9d  # noqa: B018  # the access is what is tested
-    with pytest.raises(ImportError, match="cannot import name 'Conv9d'"):
+    with pytest.raises(ImportError, match=r"mspc does not support mindspore\.nn\.Conv9d; did you mean Conv"):
         from mindspore.nn import Conv9d  # noqa: F401
+    with pytest.raises(ImportError, match=r"mspc does not support mindspore\.SymbolTree; networks are not rewritten"):
+        from mindspore import SymbolTree  # noqa: F401
+    with pytest.raises(ImportError, match="cannot import name 'Zyxwv'"):
+        from mindspore import Zyxwv  # noqa: F401
+    with pytest.raises(AttributeError, match=r"module 'mspc' has no attribute 'Tensr'; did you mean Tensor or"):
+        mspc.Tensr  # noqa: B018  # the access is what is tested
+
+
+def test_what_is_no_name_is_not_there(mindspore):
+    for name in (".", "nn.", "a b"):
+        assert not hasattr(mspc, name)
+        assert not hasattr(mindspore, name)
 
 
 def test_uninstall_forgets():

@@ -33,9 +33,6 @@ REASONS = {
         _extends/__init__.py:cell_attr_register.attrs common/api.py:lazy_inline.attrs common/api.py:lazy_inline.policy
         train/model.py:Model.predict.config""",
     "values have no places in a network": """
-        mint/nn/functional/images.py:dropout2d.inplace mint/nn/functional/images.py:hardtanh.inplace
-        mint/nn/functional/plain.py:relu.inplace mint/nn/functional/plain.py:relu6.inplace
-        mint/nn/functional/plain.py:silu.inplace mint/nn/functional/plain.py:dropout.inplace
         mint/nn/images.py:Dropout2d.__init__.inplace mint/nn/images.py:Hardtanh.__init__.inplace
         numpy/array_creations.py:array.copy ops/tensor_method.py:astype.copy""",
     "of an interface that others heed": """
@@ -48,6 +45,12 @@ REASONS = {
         dataset/vision/convert.py:Decode.single.draws dataset/vision/convert.py:ToPIL.one.draws
         dataset/vision/convert.py:ToNumpy.many.draws dataset/vision/crops.py:CenterCrop.many.draws
         dataset/vision/crops.py:Crop.many.draws dataset/vision/crops.py:Pad.many.draws
+        dataset/vision/enhance.py:AdjustGamma.single dataset/vision/enhance.py:AdjustHue.single
+        dataset/vision/enhance.py:AutoContrast.single dataset/vision/enhance.py:Equalize.single
+        dataset/vision/enhance.py:Invert.single dataset/vision/enhance.py:Posterize.single
+        dataset/vision/enhance.py:Solarize.single dataset/vision/enhance.py:_Enhanced.single
+        dataset/vision/turned.py:Erase.single dataset/vision/turned.py:GaussianBlur.single
+        dataset/vision/turned.py:PadToSize.single dataset/vision/turned.py:ResizedCrop.single
         dataset/vision/flips.py:HorizontalFlip.many.draws dataset/vision/resize.py:Resize.single.draws
         nn/loss_scale.py:FixedLossScaleUpdateCell.construct.loss_scale
         nn/loss_scale.py:TrainOneStepWithLossScaleCell.start_overflow_check.pre_cond

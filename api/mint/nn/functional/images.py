@@ -6,6 +6,7 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.mint.arguments import not_in_place
 
 
 def conv1d(
@@ -186,6 +187,7 @@ def grid_sample(
 
 def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """Whole channels set to 0 with probability p, the others divided by 1 - p."""
+    not_in_place("dropout2d", inplace)
     return ops.dropout2d(input, p, training)
 
 
@@ -197,4 +199,5 @@ def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> A
 
 def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
     """x within [min_val, max_val]."""
+    not_in_place("hardtanh", inplace)
     return ops.hardtanh(input, min_val, max_val)

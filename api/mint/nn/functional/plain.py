@@ -6,20 +6,24 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiValueError
+from mspc.api.mint.arguments import not_in_place
 
 
 def relu(input: Any, inplace: bool = False) -> Any:
     """max(0, input)."""
+    not_in_place("relu", inplace)
     return ops.ReLU()(input)
 
 
 def relu6(input: Any, inplace: bool = False) -> Any:
     """min(max(0, input), 6)."""
+    not_in_place("relu6", inplace)
     return ops.ReLU6()(input)
 
 
 def silu(input: Any, inplace: bool = False) -> Any:
     """input * sigmoid(input)."""
+    not_in_place("silu", inplace)
     return ops.SiLU()(input)
 
 
@@ -132,18 +136,36 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     return ops.Reshape()(out, (*shape[:-1], weight.shape[0]))
 
 
-def embedding(input: Any, weight: Any) -> Any:
-    """Rows of `weight`."""
-    return ops.Gather()(weight, input, 0)
+def embedding(
+    input: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+) -> Any:  # fmt: skip
+    """Rows of `weight`. That of padding_idx gets no gradient.
+
+    Raises:
+        ValueError: max_norm or scale_grad_by_freq, with which rows or gradients are scaled; norm_type is that of
+        max_norm. """
+    if max_norm is not None or scale_grad_by_freq:
+        raise ApiValueError("embedding(): rows and gradients are not scaled: max_norm must be None, and "
+                            "scale_grad_by_freq False")  # fmt: skip
+    rows = ops.Gather()(weight, input, 0)
+    if padding_idx is None:
+        return rows
+    place = padding_idx + weight.shape[0] if padding_idx < 0 else padding_idx
+    return ops.Select()(ops.ExpandDims()(ops.Equal()(input, place), -1), ops.stop_gradient(rows), rows)
 
 
-def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
-    """`input` normalised over its last dimensions, times weight, plus bias."""
-    return ops.layer_norm(input, normalized_shape, weight, bias, eps)
+def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """`input` normalised over its last dimensions, times weight, 1 unless given, plus bias, 0 unless given."""
+    sizes = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    weight = ops.ones(sizes, input.dtype) if weight is None else weight
+    bias = ops.zeros(sizes, input.dtype) if bias is None else bias
+    return ops.layer_norm(input, sizes, weight, bias, eps)
 
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """Elements set to 0 with probability p, the others divided by 1 - p."""
+    not_in_place("dropout", inplace)
     return ops.dropout(input, p, training)
 
 

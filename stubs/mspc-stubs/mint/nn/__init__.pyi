@@ -18,6 +18,7 @@ from mspc.api.mint.nn.images import Conv1d as Conv1d
 from mspc.api.mint.nn.images import Conv2d as Conv2d
 from mspc.api.mint.nn.images import Conv3d as Conv3d
 from mspc.api.mint.nn.images import ConvTranspose2d as ConvTranspose2d
+from mspc.api.nn.loss import CosineEmbeddingLoss as CosineEmbeddingLoss
 from mspc.api.mint.nn.layers import CrossEntropyLoss as CrossEntropyLoss
 from mspc.api.mint.nn.layers import Dropout as Dropout
 from mspc.api.mint.nn.images import Dropout2d as Dropout2d
@@ -58,6 +59,7 @@ from mspc.api.mint.nn import SELU as SELU
 from mspc.api.nn.activation import SiLU as SiLU
 from mspc.api.nn.activation import Sigmoid as Sigmoid
 from mspc.api.mint.nn.layers import SmoothL1Loss as SmoothL1Loss
+from mspc.api.nn.loss import SoftMarginLoss as SoftMarginLoss
 from mspc.api.mint.nn.layers import Softmax as Softmax
 from mspc.api.mint.nn import Softshrink as Softshrink
 from mspc.api.mint.nn.images import SyncBatchNorm as SyncBatchNorm

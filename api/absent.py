@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 REPLACEMENTS: dict[str, str] = {
     "nn.Tril": "ops.tril",
     "nn.Triu": "ops.triu",
@@ -61,3 +63,45 @@ REASONS: dict[str, str] = {
     "run_check": "`mspc verify` checks a script on this machine",
 }
 """Names without the first, or beginnings of names, and why mspc has no such thing."""
+_STREAMS = "there are no streams or events to hold: steps run as their graph says, and mindspore.runtime waits for them"
+_PLACED = "what stands where in a device's memory is planned when a network is compiled"
+_SERVING = "networks that serve requests run as any other; there is no engine for them"
+_ASCEND = "it is an operator of one kind of device; write it with other operators of ops"
+_REWRITTEN = "networks are not rewritten from outside; write them in Python"
+_BACKENDS = "passes and operators are classes in mspc itself: CONTRIBUTING has the recipes"
+_FAMILIES = {
+    _STREAMS: """Event Stream StreamCtx StreamLimitCtx communication_stream current_stream default_stream set_cur_stream
+        set_stream_limit get_stream_limit reset_stream_limit set_device_limit get_device_limit DeviceCtx""",
+    _PLACED: """MemPool PluggableAllocator use_mem_pool memory_replay UntypedStorage ms_memory_recycle swap_tensors""",
+    _SERVING: """mindio_preload set_mindio_server_info load_obf_params_into_net obfuscate_ckpt split_mindir
+        split_dynamic_mindir""",
+    _REWRITTEN: "SymbolTree Node NodeType ScopedValue ConvertModelUtils ConvertNetUtils",
+    _BACKENDS: """CustomPassType register_custom_pass register_custom_backend register_op_infer register_op_wrapper
+        clear_op_infer clear_op_wrapper""",
+    _ASCEND: """ops.lightning_indexer ops.sparse_flash_attention ops.nsa_compress ops.nsa_compress_attention
+        ops.nsa_select_attention ops.AkgAscendRegOp ops.AkgGpuRegOp ops.AiCPURegOp ops.TBERegOp ops.CpuRegOp
+        ops.op_info_register ops.custom_info_register ops.kernel ops.ms_kernel ops.moe_distribute_combine
+        ops.moe_distribute_dispatch ops.speed_fusion_attention ops.GeSwitch ops.geswitch""",
+    "values of a network have no hooks: what its gradients keep is chosen when it is compiled, see Cell.recompute":
+        "saved_tensors_hooks register_saved_tensors_hooks",
+    "there is no parameter server; gradients are summed by collectives": "get_ps_context ops.Push ops.Pull",
+    "element types of 8 bits or less have no arithmetic here": "float8_e4m3fn float8_e5m2 hifloat8 qint4x2 QuantDtype",
+    "checkpoints hold what training needs; the network is the script": "export_split_mindir",
+}
+REASONS |= {name: why for why, names in _FAMILIES.items() for name in names.split()}
+
+
+def why_absent(path: str, known: Iterable[str]) -> str:
+    """What is said of a name that mspc lacks, `nn.Tril` without the first: what stands for it, why there is none, or
+    the known names that are most like it; "" where nothing is known."""
+    from mspc.ir.nearest import nearest  # only on the way to an error
+
+    parts = path.split(".")
+    for end in range(len(parts), 0, -1):
+        beginning = ".".join(parts[:end])
+        if beginning in REPLACEMENTS:
+            return f"; write {REPLACEMENTS[beginning]}"
+        if beginning in REASONS:
+            return f"; {REASONS[beginning]}"
+    found = nearest(parts[-1], known)
+    return f"; did you mean {' or '.join(found)}?" if found else ""

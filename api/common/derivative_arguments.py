@@ -1,0 +1,46 @@
+"""Arguments of products with Jacobians and of mapped functions that are known at compile time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.ops.arguments import describe
+
+
+def no_weights(name: str, weights: Any) -> None:
+    """Raises ValueError where gradients of parameters are asked for."""
+    if weights is not None:
+        note = "value_and_grad(fn, None, weights) gives gradients of parameters"
+        raise ApiValueError(f"{name}(): weights must be None", [note])
+
+
+def lacking(name: str, fn: Any) -> None:
+    """Raises TypeError for what cannot be called."""
+    if not callable(fn):
+        raise ApiTypeError(f"{name}() takes a function, not {describe(fn)}")
+
+
+def axes_of(name: str, axes: Any, count: int = 1) -> tuple[Any, ...]:
+    """One axis or place for each of `count`, of one for all or one each. Raises TypeError or ValueError for others."""
+    found = tuple(axes) if isinstance(axes, tuple | list) else (axes,) * count
+    if any(isinstance(axis, bool) or not (axis is None or isinstance(axis, int)) for axis in found):
+        raise ApiTypeError(f"{name}(): axes must be integers or None, not {describe(axes)}")
+    if count > 1 and len(found) != count:
+        raise ApiValueError(f"{name}(): {len(found)} axes {axes} for {count} tensors")
+    return found
+
+
+def batch_size(name: str, shapes: Sequence[Any], axes: Sequence[Any]) -> int:
+    """How many slices there are. Raises ValueError where tensors have different numbers of them, or none is cut."""
+    sizes = set()
+    for shape, axis in zip(shapes, axes, strict=True):
+        if axis is None:
+            continue
+        if shape is None or not -len(shape) <= axis < len(shape):
+            raise ApiValueError(f"{name}(): there is no axis {axis} in an argument of shape {shape}")
+        sizes.add(shape[axis])
+    if len(sizes) != 1 or 0 in sizes:
+        raise ApiValueError(f"{name}(): arguments have {sorted(sizes)} slices along in_axes, not one number of them")
+    return sizes.pop()

@@ -1,0 +1,89 @@
+"""Functions of `mint` that draw random numbers. They are compiled as those of `mint.functions`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api import ops
+from mspc.api.mint.arguments import drawn_shape, limits, on_device
+from mspc.api.ops.arguments import element_type
+from mspc.api.ops.checked import TensorLike
+from mspc.ir.types import FLOAT32, INT64
+
+
+def rand(*size: Any, generator: Any = None, dtype: Any = None, device: Any = None) -> Any:
+    """Numbers drawn evenly from [0, 1), Float32 unless `dtype` is given."""
+    on_device("rand", device)
+    return ops.rand(*size, dtype=dtype, seed=generator)
+
+
+def randn(*size: Any, generator: Any = None, dtype: Any = None, device: Any = None) -> Any:
+    """Numbers of the normal distribution with mean 0 and deviation 1, Float32 unless `dtype` is given."""
+    on_device("randn", device)
+    return ops.randn(*size, dtype=dtype, seed=generator)
+
+
+def randint(*limits_and_size: Any, generator: Any = None, dtype: Any = None, device: Any = None) -> Any:
+    """Integers drawn evenly: `randint(high, size)` from 0, `randint(low, high, size)` from low to high, without high;
+    Int64 unless `dtype` is given."""
+    on_device("randint", device)
+    low, high, size = limits("randint", limits_and_size)
+    return ops.randint(low, high, size, generator, dtype=dtype)
+
+
+def rand_like(input: TensorLike, *, dtype: Any = None, device: Any = None) -> Any:
+    """Numbers drawn evenly from [0, 1), of the shape of the input, and of its type unless `dtype` is given."""
+    on_device("rand_like", device)
+    return ops.rand_like(input, dtype=dtype)
+
+
+def randn_like(input: TensorLike, *, dtype: Any = None, device: Any = None) -> Any:
+    """Numbers of the normal distribution with mean 0 and deviation 1, of the shape of the input, and of its type unless
+    `dtype` is given."""
+    on_device("randn_like", device)
+    return ops.randn_like(input, dtype=dtype)
+
+
+def randint_like(input: TensorLike, *between: int, dtype: Any = None, device: Any = None) -> Any:
+    """Integers drawn evenly below `high`, or from low to high, without high, of the shape of the input, and of its type
+    unless `dtype` is given."""
+    on_device("randint_like", device)
+    low, high, size = limits("randint_like", (*between, input.shape))
+    return ops.randint(low, high, size, dtype=input.dtype if dtype is None else dtype)
+
+
+def randperm(n: int, *, generator: Any = None, dtype: Any = INT64) -> Any:
+    """The integers from 0 to n, without n, in an order drawn at random."""
+    return ops.randperm(n, generator, 0, dtype)
+
+
+def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, generator: Any = None) -> Any:
+    """Numbers of the normal distribution with this mean and deviation, numbers or tensors; of the shape `size`, of the
+    tensors' unless given."""
+    shape = drawn_shape("normal", mean, std, size)
+    return ops.normal(shape, mean, std, generator)
+
+
+def multinomial(input: TensorLike, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Any:
+    """num_samples places of each row of weights, drawn in proportion to these, Int64; without replacement each place is
+    drawn once at most."""
+    return ops.cast(ops.multinomial(input, num_samples, replacement, generator), INT64)
+
+
+def bernoulli(input: TensorLike, *, generator: Any = None) -> Any:
+    """1 with the probability that stands at each place of the input, else 0."""
+    return ops.bernoulli_ext(input, generator=generator)
+
+
+def empty(*size: Any, dtype: Any = None, device: Any = None, pin_memory: bool = False) -> Any:
+    """Zeros, Float32 unless `dtype` is given, for what is filled later. pin_memory: the memory is that of every
+    tensor."""
+    on_device("empty", device)
+    return ops.zeros(drawn_shape("empty", 0.0, 0.0, size), FLOAT32 if dtype is None else element_type(dtype))
+
+
+def empty_like(input: TensorLike, *, dtype: Any = None, device: Any = None, pin_memory: bool = False) -> Any:
+    """Zeros of the shape of the input, and of its type unless `dtype` is given. pin_memory: the memory is that of every
+    tensor."""
+    on_device("empty_like", device)
+    return ops.zeros(input.shape, input.dtype if dtype is None else element_type(dtype))

@@ -1,0 +1,44 @@
+"""Functions of language models that are one or two operators: sums with a norm behind, rotations, gates, rows of
+tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api import ops
+from mspc.api.ops.checked import TensorLike
+
+
+def add_rms_norm(x1: TensorLike, x2: TensorLike, gamma: TensorLike, epsilon: float = 1e-06) -> Any:
+    """(the root mean square norm of x1 + x2, the reciprocal root, x1 + x2)."""
+    total = ops.Add()(x1, x2)
+    found, rstd = ops.RmsNorm(epsilon)(total, gamma)
+    return found, rstd, total
+
+
+def add_layer_norm(
+    x1: TensorLike, x2: TensorLike, gamma: TensorLike, beta: TensorLike, epsilon: float = 1e-05,
+    additional_output: bool = False,
+) -> Any:  # fmt: skip
+    """(the layer norm of x1 + x2, its means, its reciprocal deviations, x1 + x2, or zeros of one element in place of
+    the sum unless there is an additional_output)."""
+    total = ops.Add()(x1, x2)
+    axis = len(total.shape) - len(gamma.shape)
+    found, mean, variance = ops.LayerNorm(axis, axis, epsilon)(total, gamma, beta)
+    rstd = ops.Rsqrt()(variance + epsilon)
+    return found, mean, rstd, total if additional_output else ops.zeros((1,), total.dtype)
+
+
+def swiglu(input: TensorLike, dim: int = -1) -> Any:
+    """silu(a) * b for the two halves a and b of the input along `dim`."""
+    return ops.Swiglu()(input, dim)
+
+
+def rotary_position_embedding(x: TensorLike, cos: TensorLike, sin: TensorLike, mode: int = 0) -> Any:
+    """x * cos + rotated(x) * sin; see RotaryPositionEmbedding."""
+    return ops.RotaryPositionEmbedding()(x, cos, sin, mode)
+
+
+def deepcopy(input_x: TensorLike) -> Any:
+    """The same values."""
+    return ops.Identity()(input_x)

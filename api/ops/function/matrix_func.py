@@ -1,0 +1,193 @@
+"""Functions of matrices: products with sums, factors, inverses that are made of factors, powers and norms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api import ops
+from mspc.api.ops.arguments import least, no_such, of_rank, precision_of
+from mspc.api.ops.checked import TensorLike
+from mspc.api.ops.index_arguments import crossed
+from mspc.api.ops.method_table import tensor_method
+from mspc.ir.types import FLOAT32
+
+# Products -------------------------------------------------------------------------------------------------
+
+
+def mv(mat: TensorLike, vec: TensorLike) -> Any:
+    """The product of a matrix and a vector."""
+    of_rank("mv", "mat", mat.shape, 2)
+    of_rank("mv", "vec", vec.shape, 1)
+    return ops.matmul(mat, vec)
+
+
+@tensor_method()
+def addmm(input: TensorLike, mat1: TensorLike, mat2: TensorLike, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """beta * input + alpha * (mat1 @ mat2)."""
+    return beta * input + alpha * ops.MatMul()(mat1, mat2)
+
+
+@tensor_method()
+def baddbmm(input: TensorLike, batch1: TensorLike, batch2: TensorLike, beta: Any = 1, alpha: Any = 1) -> Any:
+    """beta * input + alpha * (batch1 @ batch2), matrix by matrix of a batch."""
+    return beta * input + alpha * ops.BatchMatMul()(batch1, batch2)
+
+
+def baddbmm_ext(input: TensorLike, batch1: TensorLike, batch2: TensorLike, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """The same as `baddbmm`."""
+    return baddbmm(input, batch1, batch2, beta, alpha)
+
+
+@tensor_method()
+def addbmm(input: TensorLike, batch1: TensorLike, batch2: TensorLike, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """beta * input + alpha * (the sum of batch1 @ batch2 over a batch)."""
+    return beta * input + alpha * ops.ReduceSum()(ops.BatchMatMul()(batch1, batch2), 0)
+
+
+@tensor_method()
+def cross(input: TensorLike, other: TensorLike, dim: int | None = None) -> Any:
+    """The cross product of vectors of three along `dim`, the first dimension of three unless given.
+
+    Raises:
+        ValueError: there is no dimension of three, or `dim` is none.
+    """
+    input, other = ops.broadcast_to(input, (input * other).shape), ops.broadcast_to(other, (input * other).shape)
+    axis, second, third = crossed("cross", dim, input.shape)
+    left = ops.Gather()(input, second, axis) * ops.Gather()(other, third, axis)
+    return left - ops.Gather()(input, third, axis) * ops.Gather()(other, second, axis)
+
+
+# Factors --------------------------------------------------------------------------------------------------
+
+
+@tensor_method()
+def cholesky(input_x: TensorLike, upper: bool = False) -> Any:
+    """The lower triangular L with L @ L^T = x, of symmetric positive definite matrices; its transpose for upper."""
+    return ops.Cholesky(upper)(input_x)
+
+
+@tensor_method()
+def cholesky_solve(input: TensorLike, input2: TensorLike, upper: bool = False) -> Any:
+    """x of A @ x = input, where input2 is the factor L of A = L @ L^T, or its transpose for upper."""
+    first = ops.SolveTriangular()(input2, input, 1 if upper else 0, not upper, False)
+    return ops.SolveTriangular()(input2, first, 0 if upper else 1, not upper, False)
+
+
+@tensor_method()
+def cholesky_inverse(input_x: TensorLike, upper: bool = False) -> Any:
+    """The inverse of A = L @ L^T of its factor L, or of that transposed for upper."""
+    one = ops.eye(input_x.shape[-1], None, input_x.dtype)
+    return cholesky_solve(ops.broadcast_to(one, input_x.shape), input_x, upper)
+
+
+@tensor_method()
+def qr(input: TensorLike, mode: str = "reduced") -> Any:
+    """(orthogonal matrices Q, upper triangular matrices R) with Q @ R = input; for the mode "complete" Q is square.
+
+    Raises:
+        ValueError: another mode.
+    """
+    if mode not in ("reduced", "complete", True, False):
+        no_such("qr", "mode", mode, "'reduced' or 'complete'")
+    return ops.Qr(mode in ("complete", False))(input)
+
+
+@tensor_method()
+def svd(input: TensorLike, full_matrices: bool = False, compute_uv: bool = True) -> Any:
+    """(singular values, left singular vectors U, right ones V) with U @ diag(s) @ V^T = input, or the values alone."""
+    return ops.Svd(full_matrices)(input) if compute_uv else ops.SingularValues()(input)
+
+
+def eig(A: TensorLike) -> Any:
+    """(eigenvalues of square matrices, complex, their eigenvectors, columns of length 1)."""
+    return ops.Eig(True)(A)
+
+
+@tensor_method()
+def eigvals(A: TensorLike) -> Any:
+    """Eigenvalues of square matrices, complex."""
+    values, _ = ops.Eig()(A)
+    return values
+
+
+# Of factors -----------------------------------------------------------------------------------------------
+
+
+@tensor_method()
+def logdet(input: TensorLike) -> Any:
+    """The logarithm of determinants; NaN of those below 0."""
+    sign, size = ops.slogdet(input)
+    return ops.Select()(ops.Less()(sign, 0), ops.full_like(size, float("nan")), size)
+
+
+def pinv(x: TensorLike, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
+    """The pseudo-inverses of matrices, without singular values up to the greater of atol and rtol times the greatest.
+
+    atol: 0 unless given. rtol: the element type's precision times the longer side, or 0 where atol is given.
+    hermitian: nothing else is done with matrices that are.
+    """
+    x = x if x.dtype.is_float else ops.cast(x, FLOAT32)
+    values, left, right = ops.Svd()(x)
+    if rtol is None:
+        rtol = 0.0 if atol is not None else max(x.shape[-2:]) * precision_of(x.dtype)
+    least_value = ops.Maximum()(ops.ReduceMax(True)(values, -1) * rtol, 0.0 if atol is None else atol)
+    kept = ops.Greater()(values, least_value)
+    shares = ops.Select()(kept, 1 / ops.Select()(kept, values, ops.ones_like(values)), ops.zeros_like(values))
+    return ops.BatchMatMul(transpose_b=True)(right * ops.ExpandDims()(shares, -2), left)
+
+
+@tensor_method()
+def matrix_power(input: TensorLike, n: int) -> Any:
+    """Square matrices to the power n; of one below 0 the inverses to the power -n."""
+    if n < 0:
+        return matrix_power(ops.inverse(input), -n)
+    if n == 0:
+        return ops.broadcast_to(ops.eye(input.shape[-1], None, input.dtype), input.shape)
+    if n == 1:
+        return input
+    half = matrix_power(input, n // 2)
+    square = ops.BatchMatMul()(half, half)
+    return square if n % 2 == 0 else ops.BatchMatMul()(square, input)
+
+
+@tensor_method()
+def lstsq(input: TensorLike, A: TensorLike) -> Any:
+    """Least squares of input @ x = A for matrices; x is a matrix."""
+    sides = A if len(A.shape) > 1 else ops.ExpandDims()(A, 1)
+    solution, _, _, _ = ops.LstsqV2()(input, sides)
+    return solution
+
+
+def matrix_norm(
+    A: TensorLike, ord: Any = "fro", axis: Any = (-2, -1), keepdims: bool = False, *, dtype: Any = None
+) -> Any:
+    """The norm of matrices along two dimensions; see `norm`."""
+    return ops.norm(A, ord, axis, keepdims, dtype=dtype)
+
+
+def cond(A: TensorLike, p: Any = None) -> Any:
+    """The condition numbers of matrices: their norm p times that of their inverse, of singular values for None."""
+    if p is None or p in (2, -2):
+        values = ops.SingularValues()(A)
+        high, low = ops.ReduceMax()(values, -1), ops.ReduceMin()(values, -1)
+        return low / high if p == -2 else high / low
+    return ops.norm(A, p, (-2, -1)) * ops.norm(ops.inverse(A), p, (-2, -1))
+
+
+def batch_dot(x1: TensorLike, x2: TensorLike, axes: Any = None) -> Any:
+    """Products summed over a dimension of x1 and one of x2, matrix by matrix of a batch, the first dimension of both.
+
+    axes: these dimensions, both counted within the tensors; the last of x1 and the last but one of x2 unless given.
+
+    Raises:
+        ValueError: there is no batch, or a dimension is that of the batch.
+    """
+    least("batch_dot", "the number of dimensions of x1", len(x1.shape), 2)
+    least("batch_dot", "the number of dimensions of x2", len(x2.shape), 2)
+    both = (axes, axes) if isinstance(axes, int) else (-1, max(1, len(x2.shape) - 2)) if axes is None else axes
+    first, second = both[0] % len(x1.shape), both[1] % len(x2.shape)
+    least("batch_dot", "a dimension of axes", min(first, second), 1)
+    left, right = ops.moveaxis(x1, first, -1), ops.moveaxis(x2, second, 1)
+    rows = ops.Reshape()(left, (left.shape[0], -1, left.shape[-1]))
+    found = ops.BatchMatMul()(rows, ops.Reshape()(right, (right.shape[0], right.shape[1], -1)))
+    return ops.Reshape()(found, (*left.shape[:-1], *right.shape[2:]))

@@ -1,0 +1,282 @@
+"""Methods of tensors that put elements at places or take them from there, in the ways of NumPy and of PyTorch, and
+those that make other tensors in the likeness of one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from mspc.api import ops
+from mspc.api.ops import known_values
+from mspc.api.ops.arguments import axis_of, element_type, no_such, sizes_of, summed_to
+from mspc.api.ops.checked import TensorLike
+from mspc.api.ops.method_table import tensor_method
+from mspc.ir.types import BFLOAT16, BOOL, FLOAT64, INT16, INT64, UINT8
+
+# Places ---------------------------------------------------------------------------------------------------
+
+
+@tensor_method()
+def scatter_add(self: Any, dim: Any, index: Any, src: Any = None) -> Any:
+    """The tensor with every element of `src` added at the place that `index` names along `dim`; called with two tensors
+    (indices, updates) with the updates added at indices[..., k]."""
+    if src is None:
+        return ops.TensorScatterAdd()(self, dim, index)
+    return ops.tensor_scatter_elements(self, index, src, dim, "add")
+
+
+@tensor_method()
+def index_add(
+    self: Any, indices: TensorLike | int, y: TensorLike, axis: int | TensorLike, use_lock: bool = True,
+    check_index_bound: bool = True, *, alpha: Any = 1,
+) -> Any:  # fmt: skip
+    """The tensor plus the slices of y at the places along `axis` that `indices` names; called as (dim, index, source)
+    plus `alpha` times the source. Additions happen one after another, and places are checked, whatever use_lock and
+    check_index_bound say."""
+    if isinstance(indices, int):
+        return ops.index_add(self, y, axis * alpha, indices)
+    return ops.index_add(self, indices, y, axis)
+
+
+@tensor_method()
+def index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
+    """The tensor with the values at the places that a tuple of tensors names, one for each of its first dimensions, or
+    added there where they `accumulate`."""
+    shape = (sum([ops.zeros(index.shape, INT64) for index in indices[1:]], ops.zeros(indices[0].shape, INT64))).shape
+    sizes = self.shape
+    places = [ops.cast(ops.broadcast_to(indices[d], shape), INT64) for d in range(len(indices))]
+    found = ops.stack([ops.Select()(ops.Less()(places[d], 0), places[d] + sizes[d], places[d])
+                       for d in range(len(indices))], -1)  # fmt: skip
+    rows = ops.broadcast_to(ops.cast(values, self.dtype), (*shape, *sizes[len(indices) :]))
+    return ops.TensorScatterAdd()(self, found, rows) if accumulate else ops.TensorScatterUpdate()(self, found, rows)
+
+
+@tensor_method()
+def masked_scatter(self: Any, mask: TensorLike, source: TensorLike) -> Any:
+    """The tensor with the elements of `source` in their order where the mask, which must be known, is true."""
+    places = known_values.masked_scatter(mask, self.shape)
+    values = ops.Reshape()(source, (-1,))
+    values = ops.cast(ops.StridedSlice()(values, (0,), places.shape, (1,)), self.dtype)
+    flat = ops.TensorScatterUpdate()(ops.Reshape()(self, (-1,)), ops.ExpandDims()(places, -1), values)
+    return ops.Reshape()(flat, self.shape)
+
+
+@tensor_method()
+def select(self: Any, axis: int | TensorLike, index: int | TensorLike) -> Any:
+    """The slice `index` along `axis`; called with two tensors (condition, y) the elements where the condition is true,
+    those of y elsewhere."""
+    if not isinstance(axis, int):
+        return ops.Select()(axis, self, index)
+    axis = axis_of("select", axis, len(self.shape))
+    place = index + self.shape[axis] if index < 0 else index
+    return ops.Squeeze(axis)(ops.narrow(self, axis, place, 1))
+
+
+@tensor_method()
+def where(self: Any, condition: TensorLike, y: Any) -> Any:
+    """The elements where the condition is true, those of y elsewhere."""
+    return ops.Select()(condition, self, y)
+
+
+@tensor_method()
+def take(self: Any, indices: TensorLike, axis: int | None = None, mode: str = "clip") -> Any:
+    """The slices along `axis`, or the elements in their order, at `indices`; those outside are those at the ends for
+    the mode "clip", and counted on from the other end for "wrap".
+
+    Raises:
+        ValueError: another mode; "raise" is not there, as places are not known when a network is compiled.
+    """
+    x, place = (ops.Reshape()(self, (-1,)), 0) if axis is None else (self, axis)
+    size = x.shape[place]
+    if mode == "wrap":
+        return ops.Gather()(x, ops.FloorMod()(indices, size), place)
+    if mode != "clip":
+        no_such("take", "mode", mode, "'clip' or 'wrap'")
+    return ops.Gather()(x, ops.Minimum()(ops.Maximum()(indices, 0), size - 1), place)
+
+
+@tensor_method()
+def choose(self: Any, choices: Any, mode: str = "clip") -> Any:
+    """At every place the element of the choice, one of several tensors or the slices of one, that stands there.
+
+    Raises:
+        ValueError: another mode than "clip" or "wrap".
+    """
+    if mode not in ("clip", "wrap"):
+        no_such("choose", "mode", mode, "'clip' or 'wrap'")
+    parts = choices if isinstance(choices, tuple | list) else ops.unstack(choices)
+    count = len(parts)
+    place = ops.FloorMod()(self, count) if mode == "wrap" else ops.Minimum()(ops.Maximum()(self, 0), count - 1)
+    found = parts[0]
+    for i in range(1, count):
+        found = ops.Select()(ops.Equal()(place, i), parts[i], found)
+    return ops.broadcast_to(found, (ops.zeros_like(place) + ops.cast(ops.zeros_like(found), place.dtype)).shape)
+
+
+@tensor_method()
+def fill_diagonal(self: Any, fill_value: Any, wrap: bool = False) -> Any:
+    """A matrix with one value on its diagonal, which in one of more rows than columns begins anew for wrap; or a tensor
+    of equal sizes."""
+    shape = self.shape
+    step = sum([math.prod(shape[d + 1 :]) for d in range(len(shape))])
+    last = self.size if wrap or len(shape) > 2 else min(self.size, shape[1] * shape[1])
+    flat = ops.Reshape()(self, (-1,))
+    places = ops.arange(0, last, step)
+    values = ops.full(places.shape, fill_value, dtype=self.dtype)
+    return ops.Reshape()(ops.TensorScatterUpdate()(flat, ops.ExpandDims()(places, -1), values), shape)
+
+
+@tensor_method()
+def unique(
+    self: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """Every element, or every slice along `dim`, once and in order; with return_inverse where each stands among them,
+    with return_counts how often it is there: a tuple. The values must be known. sorted: they are in any case."""
+    return known_values.unique_sorted(self, return_inverse, return_counts, dim)
+
+
+@tensor_method()
+def repeat_interleave(self: Any, repeats: Any, dim: Any = None) -> Any:
+    """Every slice along `dim`, None for every element, as often as `repeats` says of all or of each."""
+    return ops.repeat_interleave(self, repeats, dim) if isinstance(repeats, int) else self.repeat(repeats, dim)
+
+
+# Turned round ---------------------------------------------------------------------------------------------
+
+
+@tensor_method()
+def trace(self: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
+    """The sum along the diagonal `offset` of two dimensions."""
+    return ops.TraceV2()(self, offset, axis1, axis2, self.dtype if dtype is None else element_type(dtype))
+
+
+@tensor_method()
+def sum_to_size(self: Any, *size: Any) -> Any:
+    """Summed over the dimensions along which a tensor of this size would be repeated to the shape of this one.
+
+    Raises:
+        ValueError: it cannot be.
+    """
+    wanted = sizes_of(size)
+    axes = summed_to("sum_to_size", self.shape, wanted)
+    return ops.Reshape()(ops.ReduceSum(True)(self, axes), wanted) if axes else ops.Reshape()(self, wanted)
+
+
+@tensor_method()
+def ptp(self: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """The greatest less the least element along `axis`, None for all."""
+    return ops.amax(self, axis, keepdims) - ops.amin(self, axis, keepdims)
+
+
+@tensor_method()
+def resize(self: Any, *new_shape: Any) -> Any:
+    """The elements in their order in another shape: some at the end are left out, or zeros follow."""
+    shape = sizes_of(new_shape)
+    count, flat = math.prod(shape), ops.Reshape()(self, (-1,))
+    if count <= self.size:
+        return ops.Reshape()(ops.StridedSlice()(flat, (0,), (count,), (1,)), shape)
+    return ops.Reshape()(ops.concat((flat, ops.zeros((count - self.size,), self.dtype))), shape)
+
+
+@tensor_method()
+def argmax_with_value(self: Any, axis: int = 0, keep_dims: bool = False) -> Any:
+    """(places of the greatest elements along `axis`, Int32, these elements)."""
+    return ops.ArgMaxWithValue(axis, keep_dims)(self)
+
+
+@tensor_method()
+def argmin_with_value(self: Any, axis: int = 0, keep_dims: bool = False) -> Any:
+    """(places of the least elements along `axis`, Int32, these elements)."""
+    return ops.ArgMinWithValue(axis, keep_dims)(self)
+
+
+@tensor_method()
+def allclose(self: Any, other: TensorLike, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
+    """Whether all elements are close to those of the other; see `isclose`."""
+    return ops.ReduceAll()(ops.IsClose(rtol, atol, equal_nan)(self, other))
+
+
+# Alike ----------------------------------------------------------------------------------------------------
+
+
+@tensor_method()
+def fill(self: Any, value: Any) -> Any:
+    """A tensor of one value, of this shape and type; None for zeros."""
+    return ops.full_like(self, 0 if value is None else value)
+
+
+@tensor_method()
+def new_zeros(self: Any, size: Any, dtype: Any = None) -> Any:
+    """Zeros, of this type unless `dtype` is given."""
+    return ops.zeros(size, self.dtype if dtype is None else dtype)
+
+
+@tensor_method()
+def new_ones(self: Any, size: Any, dtype: Any = None) -> Any:
+    """Ones, of this type unless `dtype` is given."""
+    return ops.ones(size, self.dtype if dtype is None else dtype)
+
+
+@tensor_method()
+def new_full(self: Any, size: Any, fill_value: Any, *, dtype: Any = None) -> Any:
+    """One value, of this type unless `dtype` is given."""
+    return ops.full(size, fill_value, dtype=self.dtype if dtype is None else dtype)
+
+
+@tensor_method()
+def new_empty(self: Any, size: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    """Zeros, of this type unless `dtype` is given, for what is filled later. device: that of the run, whatever it
+    says."""
+    return ops.zeros(size, self.dtype if dtype is None else dtype)
+
+
+@tensor_method("double")
+def as_double(self: Any) -> Any:
+    """The elements as Float64."""
+    return ops.Cast()(self, FLOAT64)
+
+
+@tensor_method("short")
+def as_short(self: Any) -> Any:
+    """The elements as Int16."""
+    return ops.Cast()(self, INT16)
+
+
+@tensor_method("byte")
+def as_byte(self: Any) -> Any:
+    """The elements as UInt8."""
+    return ops.Cast()(self, UINT8)
+
+
+@tensor_method("bfloat16")
+def as_bfloat16(self: Any) -> Any:
+    """The elements as BFloat16."""
+    return ops.Cast()(self, BFLOAT16)
+
+
+@tensor_method()
+def uniform(self: Any, from_: float = 0.0, to: float = 1.0, generator: Any = None) -> Any:
+    """Numbers drawn evenly from [from_, to), of this shape and type."""
+    return ops.cast(ops.uniform(self.shape, from_, to, generator), self.dtype)
+
+
+@tensor_method()
+def bernoulli(self: Any, *, generator: Any = None) -> Any:
+    """1 with the probability that stands at each place, else 0."""
+    return ops.bernoulli_ext(self, generator=generator)
+
+
+# What is known at compile time ----------------------------------------------------------------------------
+
+
+@tensor_method()
+def is_signed(self: Any) -> Any:
+    """Whether the element type has numbers below 0."""
+    return self.dtype != BOOL and str(self.dtype)[0] != "U"
+
+
+@tensor_method()
+def is_contiguous(self: Any) -> Any:
+    """True: elements always lie in their order."""
+    return True

@@ -1,0 +1,219 @@
+"""Judges of matrices, windows and transforms of parts of signals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.oracle.inputs import drawn
+from tests.oracle.judging import Judge, torch
+from tests.oracle.names import everywhere
+
+_SQUARE = [[drawn(3, 3) + 3 * np.eye(3)], [drawn(2, 2, 2) + 4 * np.eye(2)]]
+_ROOT = drawn(2, 3, 3)
+_POSITIVE = _ROOT @ _ROOT.swapaxes(-1, -2) + np.eye(3)
+_LOWER = np.linalg.cholesky(_POSITIVE)
+_TALL = [[drawn(4, 3)], [drawn(2, 3, 3)]]
+_BATCH = [[drawn(2, 3, 5), drawn(2, 3, 4), drawn(2, 4, 5)]]
+
+
+PRODUCTS = [
+    Judge(everywhere("mv"), torch.mv, [[drawn(3, 4), drawn(4)]], loose=4),
+    Judge(
+        ("ops.addmm", "Tensor.addmm"),
+        lambda *x, **by: torch.addmm(*x, **by),
+        [[drawn(3, 5), drawn(3, 4), drawn(4, 5)]],
+        named=[{}, {"beta": 0.5, "alpha": 2}],
+        loose=8,
+    ),
+    Judge(
+        ("ops.baddbmm", "ops.baddbmm_ext", "Tensor.baddbmm"),
+        lambda *x, **by: torch.baddbmm(*x, **by),
+        _BATCH,
+        named=[{}, {"beta": 0.5, "alpha": 2}],
+        loose=8,
+    ),
+    Judge(
+        everywhere("addbmm"),
+        lambda *x, **by: torch.addbmm(*x, **by),
+        [[drawn(3, 5), *_BATCH[0][1:]]],
+        named=[{}, {"beta": 0.5, "alpha": 2}],
+        loose=8,
+    ),
+    Judge(
+        everywhere("cross"),
+        lambda x, y: torch.linalg.cross(x, y),
+        [[drawn(2, 3), drawn(2, 3)], [drawn(1, 3), drawn(4, 3)]],
+        ours=lambda f, x, y: f(x, y, -1),
+        loose=4,
+    ),
+    Judge(everywhere("cross"), lambda x, y: torch.linalg.cross(x, y, dim=0), [[drawn(3, 2), drawn(3, 2)]], loose=4),
+    Judge(
+        ("ops.batch_dot",), lambda x, y: torch.einsum("bij,bjk->bik", x, y), [[drawn(2, 3, 4), drawn(2, 4, 5)]], loose=8
+    ),
+    Judge(
+        ("ops.batch_dot",),
+        lambda x, y: torch.einsum("bij,bkj->bik", x, y),
+        [[drawn(2, 3, 4), drawn(2, 5, 4)]],
+        loose=8,
+        ours=lambda f, x, y: f(x, y, 2),
+    ),
+    Judge(("mint.vdot",), torch.vdot, [[drawn(4), drawn(4)]], loose=4),
+    Judge(
+        ("mint.triangular_solve",),
+        lambda b, a, **by: tuple(torch.triangular_solve(b, a, **by)),
+        [[drawn(3, 2), drawn(3, 3) + 3 * np.eye(3)]],
+        named=[{}, {"upper": False}, {"transpose": True}, {"unitriangular": True}],
+        loose=40,
+        gradient=False,
+    ),
+]
+FACTORS = [
+    Judge(everywhere("inverse", "MatrixInverse"), torch.linalg.inv, _SQUARE, loose=40),
+    Judge(everywhere("det matrix_determinant", "MatrixDeterminant"), torch.linalg.det, _SQUARE, loose=40),
+    Judge(
+        everywhere("slogdet log_matrix_determinant", "LogMatrixDeterminant"),
+        lambda x: tuple(torch.linalg.slogdet(x)),
+        _SQUARE,
+        loose=40,
+    ),
+    Judge(everywhere("logdet"), torch.logdet, _SQUARE, loose=40),
+    Judge(
+        everywhere("matrix_solve", "MatrixSolve"),
+        torch.linalg.solve,
+        [[_SQUARE[0][0], drawn(3, 2)], [_SQUARE[1][0], drawn(2, 2, 3)]],
+        loose=40,
+    ),
+    Judge(
+        everywhere("matrix_exp", "MatrixExp"),
+        torch.linalg.matrix_exp,
+        [[drawn(3, 3)], [drawn(2, 2, 2)], [8 * drawn(2, 2)]],
+        loose=1e4,
+    ),
+    Judge(
+        everywhere("matrix_power"), torch.linalg.matrix_power, _SQUARE, arguments=[(0,), (1,), (5,), (-2,)], loose=400
+    ),
+    Judge(
+        everywhere("cholesky"),
+        lambda x, upper=False: torch.linalg.cholesky(x, upper=upper),
+        [[_POSITIVE]],
+        arguments=[(), (True,)],
+        loose=40,
+        gradient=False,
+    ),
+    Judge(everywhere("cholesky_solve"), torch.cholesky_solve, [[drawn(2, 3, 2), _LOWER]], loose=400, gradient=False),
+    Judge(
+        everywhere("cholesky_inverse"), torch.cholesky_inverse, [[_LOWER]], arguments=[()], loose=400, gradient=False
+    ),
+    Judge(
+        everywhere("cholesky_inverse"),
+        lambda x: torch.cholesky_inverse(x, True),
+        [[_LOWER.swapaxes(-1, -2).copy()]],
+        loose=400,
+        gradient=False,
+        ours=lambda f, x: f(x, True),
+    ),
+    Judge(everywhere("qr", "Qr"), lambda x: tuple(torch.linalg.qr(x)), _TALL, loose=400),
+    Judge(
+        everywhere("qr"),
+        lambda x: tuple(torch.linalg.qr(x, mode="complete")),
+        _TALL[:1],
+        loose=400,
+        gradient=False,
+        ours=lambda f, x: f(x, "complete"),
+    ),
+    Judge(
+        everywhere("svd", "Svd"),
+        lambda x: _uniform(*torch.linalg.svd(x, full_matrices=False)),
+        [[drawn(4, 3)], [drawn(3, 4)]],
+        loose=4000,
+        ours=lambda f, x: _uniform_ours(f(x)),
+    ),
+    Judge(everywhere("svd"), torch.linalg.svdvals, [[drawn(4, 3)]], loose=400, ours=lambda f, x: f(x, False, False)),
+    Judge(everywhere("eigvals"), torch.linalg.eigvals, [[np.diag([1.0, 2.0, 3.0])]], loose=400, gradient=False),
+    Judge(("ops.eig",), lambda x: tuple(torch.linalg.eig(x)), [[np.diag([1.0, 2.0, 3.0])]], loose=400, gradient=False),
+    Judge(("ops.pinv",), torch.linalg.pinv, [[drawn(4, 3)], [drawn(2, 3, 3)]], loose=4000),
+    Judge(
+        ("ops.pinv",),
+        lambda x, **by: torch.linalg.pinv(x, **by),
+        [[drawn(4, 3)]],
+        named=[{"atol": 2.0}, {"rtol": 0.5}],
+        loose=4000,
+        gradient=False,
+    ),
+    Judge(
+        everywhere("lstsq"),
+        lambda a, b: torch.linalg.lstsq(a, b).solution,
+        [[drawn(5, 3), drawn(5, 2)]],
+        loose=400,
+        gradient=False,
+    ),
+    Judge(
+        ("ops.matrix_norm",),
+        torch.linalg.matrix_norm,
+        [[drawn(2, 3, 4)]],
+        arguments=[(), ("nuc",), (1,), (float("-inf"),), ("fro", (0, 1), True)],
+        loose=40,
+    ),
+    Judge(
+        ("ops.cond",),
+        torch.linalg.cond,
+        _SQUARE,
+        arguments=[(), (2,), (-2,), (1,), ("fro",), (float("inf"),)],
+        loose=400,
+        gradient=False,
+    ),
+]
+
+
+def _uniform(u: Any, s: Any, vh: Any) -> Any:
+    """(values, what does not depend on the vectors' signs)."""
+    return s, u @ u.transpose(-1, -2), vh.transpose(-1, -2) @ vh, u @ vh
+
+
+def _uniform_ours(found: Any) -> Any:
+    s, u, v = found
+    return s, u.matmul(u.swapaxes(-1, -2)), v.matmul(v.swapaxes(-1, -2)), u.matmul(v.swapaxes(-1, -2))
+
+
+def _window(name: str, **more: Any) -> Judge:
+    theirs = getattr(torch, f"{name}_window")
+    return Judge(
+        (f"ops.{name}_window",),
+        theirs,
+        [[]],
+        arguments=[(5,), (6,), (1,)],
+        named=[{}, {"periodic": False}],
+        loose=4,
+        **more,
+    )
+
+
+SIGNALS = [
+    *(_window(name) for name in ("bartlett", "blackman", "hamming", "hann", "kaiser")),
+    Judge(("ops.fftfreq",), torch.fft.fftfreq, [[]], arguments=[(5,), (4, 0.5)]),
+    Judge(("ops.rfftfreq",), torch.fft.rfftfreq, [[]], arguments=[(5,), (4, 0.5)]),
+    Judge(
+        ("ops.stft",),
+        lambda x, n, **by: torch.view_as_real(
+            torch.stft(x, n, window=torch.ones(by.get("win_length", n), dtype=x.dtype), return_complex=True, **by)
+        ),
+        [[drawn(2, 40)], [drawn(40)]],
+        arguments=[(8,)],
+        named=[{}, {"hop_length": 3}, {"win_length": 6}, {"center": False}, {"normalized": True}, {"onesided": False}],
+        loose=400,
+    ),
+    Judge(
+        ("ops.logspace",), lambda a, b, n: torch.logspace(a, b, n), [[]], arguments=[(0.0, 2.0, 5), (-1, 1, 3)], loose=4
+    ),
+    Judge(("ops.range",), torch.arange, [[]], arguments=[(0, 9, 2), (0.0, 1.0, 0.25)]),
+    Judge(
+        ("ops.mirror_pad",),
+        lambda x: torch.nn.functional.pad(x[None], (2, 1, 1, 0), "reflect")[0],
+        [[drawn(3, 4)]],
+        ours=lambda f, x: f(x, ((1, 0), (2, 1)), "REFLECT"),
+    ),
+    Judge(("ops.padding",), lambda x: torch.nn.functional.pad(x, (0, 7)), [[drawn(3, 1)]]),
+]
+JUDGES = [*PRODUCTS, *FACTORS, *SIGNALS]
