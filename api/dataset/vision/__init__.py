@@ -42,6 +42,7 @@ from mspc.api.dataset.vision.turned import (
 )
 
 __all__ = [
+    "HWC2CHW",
     "AdjustBrightness",
     "AdjustContrast",
     "AdjustGamma",
@@ -58,7 +59,6 @@ __all__ = [
     "Erase",
     "GaussianBlur",
     "Grayscale",
-    "HWC2CHW",
     "HorizontalFlip",
     "Inter",
     "Invert",
