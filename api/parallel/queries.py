@@ -120,6 +120,10 @@ def _parallel_predict_check() -> None:
     """Every mode predicts."""
 
 
+def _reset_op_id() -> None:
+    """Number operators from 0: every compile does."""
+
+
 def _is_initialized() -> bool:
     """Whether `init()` was called."""
     return state.current().initialized
