@@ -24,6 +24,7 @@ _ELSEWHERE = {
     "Map": "mspc.api.ops.hyper_map",
     "MultitypeFuncGraph": "mspc.api.ops.multitype",
     "Morph": "mspc.api.ops.morphing",
+    "Custom": "mspc.api.ops.custom",
     "constexpr": "mspc.api.ops.compile_time",
     "_primexpr": "mspc.api.ops.compile_time",
     "_constexpr": "mspc.api.ops.compile_time",
