@@ -9,7 +9,7 @@ from the last, -1: none), and the further cut of dimension 0 by the parallel opt
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -83,6 +83,18 @@ def read_strategies(path: Path) -> StrategyFile:
     for name, cut in found.parameters.items():
         _check(shown, name, cut)
     return found
+
+
+def write_groups(path: Path, groups: Mapping[str, Sequence[int]], alike: Sequence[int]) -> None:
+    """Write a file of groups (`ParallelGroupMap`): the ranks of every group by its name, and those that hold the same
+    as the rank that writes. Raises MspcError where that cannot be."""
+
+    def ranks(numbers: Sequence[int]) -> bytes:
+        return put_bytes(2, b"".join(put_integer(1, number) for number in numbers))
+
+    found = [put_bytes(1, put_text(1, name) + ranks(numbers)) for name, numbers in groups.items()]
+    make_folder(path.parent)
+    write_whole(path, lambda file: file.write(b"".join(found) + ranks(alike)))
 
 
 def read_restore_ranks(path: Path) -> list[int]:

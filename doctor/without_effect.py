@@ -47,7 +47,6 @@ _OFF = {
     "disable_loss_repeated_mean": "loss_repeated_mean",
     "enable_fp32_communication": "force_fp32_communication",
     "no_init_parameters_in_compile": "init_param_in_compile",
-    "set_group_ckpt_save_file": "group_ckpt_save_file",
     "print_local_norm": "dump_local_norm",
     "dump_local_norm": "dump_local_norm_path",
     "enable_device_local_norm": "dump_device_local_norm",

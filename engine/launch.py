@@ -25,6 +25,7 @@ from mspc.compiler.call import Call, describe_call, takes_data
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
 from mspc.compiler.frontend.trace import Traced
+from mspc.engine.group_files import write_group_file
 from mspc.engine.job import Job, explain, join_job
 from mspc.engine.occasions import ALIKE, EVERYONE, described, different_calls, name_of, occasion
 from mspc.engine.own_collectives import run_collective
@@ -241,6 +242,7 @@ class Launcher:
         self._counts.begin(launched.executor)
         if self.job.rank == 0:
             self._strategy_files.write(compiled, frozen, bool(launched.mutated))
+        write_group_file(compiled, frozen, self.job.rank)
         if self.job.watch is not None:
             self.job.watch.describe = self.describe
             self.job.watch.graph_of = self.graph_of

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mspc.api import state
 from mspc.api.context import FrozenContext
 from mspc.checkpoint.cuts import cut_of
 from mspc.checkpoint.strategy_file import StrategyFile, write_strategies
 from mspc.compiler.driver import Compiled
+from mspc.engine.group_files import write_group_file
 from mspc.ir.layout import Layout
 
 
@@ -33,6 +35,7 @@ class StrategyFiles:
 def write_once(compiled: Compiled, context: FrozenContext) -> None:
     """Write what the script asks for of one compile. Raises MspcError."""
     StrategyFiles().write(compiled, context, trains=True)
+    write_group_file(compiled, context, state.current().rank)
 
 
 def strategies_of(compiled: Compiled, trainable_only: bool, of_operators: bool = False) -> StrategyFile:

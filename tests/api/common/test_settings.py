@@ -178,7 +178,7 @@ METHODS: dict[str, tuple[tuple[Any, ...], str]] = {
     "disable_strategy_file_only_for_trainable_params": ((), ""),
     "save_operator_strategy_file": (("a.json",), ""),
     "load_operator_strategy_file": (("a.json",), "refused"),
-    "set_group_ckpt_save_file": (("g",), "AutoParallel.set_group_ckpt_save_file('g')"),
+    "set_group_ckpt_save_file": (("g",), ""),
     "print_local_norm": ((), "AutoParallel.print_local_norm()"),
     "dump_local_norm": (("n",), "AutoParallel.dump_local_norm('n')"),
     "enable_device_local_norm": ((), "AutoParallel.enable_device_local_norm()"),
