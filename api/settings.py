@@ -33,8 +33,9 @@ NO_NORMS = "no norms are written"
 SHAPES_OF_CALLS = "a graph is compiled for the shapes of each call"
 
 
-def _other_search(value: str) -> str:
-    return "" if value == "sharding_propagation" else "it runs as sharding propagation today"
+def _search(value: str) -> str:
+    """What the sharding pass looks for; "" where layouts spread from the configured operators, as by default."""
+    return "" if value == "sharding_propagation" else value
 
 
 def _missing(path: str) -> str:
@@ -172,9 +173,9 @@ PARALLEL = table(
             attribute="gradient_fp32_sync"),
     Setting("loss_repeated_mean", True, boolean, ignored="a loss that ranks repeat always counts once"),
     Setting("parallel_mode", "stand_alone", one_of(*MODES), "how the network is spread over ranks"),
-    Setting("search_mode", "", one_of(*SEARCHES), "how strategies are found", _other_search, modes=("auto_parallel",)),
-    Setting("auto_parallel_search_mode", "", one_of(*SEARCHES), "as search_mode", _other_search,
-            modes=("auto_parallel",)),
+    Setting("search_mode", "", one_of(*SEARCHES), "how strategies are found", modes=("auto_parallel",),
+            attribute="search_mode", compiled=_search),
+    Setting("auto_parallel_search_mode", "", one_of(*SEARCHES), "as search_mode", modes=("auto_parallel",)),
     Setting("sharding_propagation", False, boolean, "as search_mode", modes=("auto_parallel",)),
     Setting("parameter_broadcast", False, boolean, "parameters that are not cut start with the values of rank 0",
             modes=DATA_PARALLEL + SHARDED),

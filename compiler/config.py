@@ -28,6 +28,8 @@ class Config(_Attributes):
     parallel_optimizer, parallel_optimizer_threshold (KiB), optimizer_weight_shard_size: replicas of a parameter
     share its update (`enable_parallel_optimizer`).
     gradient_bucket: bytes of gradients whose reductions are one collective; 0: each its own (`comm_fusion`).
+    search_mode: automatic mode looks for the layouts of all operators at once: "dynamic_programming" for the best,
+    "recursive_programming" fast; "": they spread from the configured operators.
     gradient_fp32_sync: gradients of Float32 parameters are summed over ranks in Float32, not in the half precision that
     they were computed in.
 

@@ -57,7 +57,6 @@ _CALLS: dict[str, str] = {
     "parallel.AutoParallel.transformer_opt": "there are no such options",
     "dataset.config.set_enable_shared_mem": "worker processes hand rows on through pipes",
     "nn.Cell.set_grad": str(settings.SET_GRAD["requires_grad"].ignored),
-    "nn.Cell.set_inputs": str(settings.SET_INPUTS["inputs"].ignored),
     **{f"parallel.AutoParallel.{method}": str(settings.PARALLEL[name].ignored) for method, name in _OFF.items()},
 }
 

@@ -25,6 +25,7 @@ _MODES = {
     "semi_auto": (ParallelMode.SEMI_AUTO_PARALLEL, ""),
     "sharding_propagation": (ParallelMode.AUTO_PARALLEL, "sharding_propagation"),
     "recursive_programming": (ParallelMode.AUTO_PARALLEL, "recursive_programming"),
+    "dynamic_programming": (ParallelMode.AUTO_PARALLEL, "dynamic_programming"),
 }
 
 
@@ -33,7 +34,7 @@ class AutoParallel(Cell):
 
     Args:
         network: a Cell, or a function such as a training step.
-        parallel_mode: "semi_auto", "sharding_propagation" or "recursive_programming".
+        parallel_mode: "semi_auto", "sharding_propagation", "recursive_programming" or "dynamic_programming".
 
     Raises:
         RuntimeError: `init()` was not called. TypeError, ValueError: an argument is of the wrong kind.

@@ -42,6 +42,7 @@ HEADER: Mapping[str, Fact] = {
     "parallel_optimizer": _SWITCH,
     "parallel_optimizer_threshold": _integer(0),
     "optimizer_weight_shard_size": _integer(-1),
+    "search_mode": _TEXT,
 }
 """Of the lines `key : value` above the parameters."""
 

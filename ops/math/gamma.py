@@ -17,7 +17,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.bases import ArrayFunction, require_float, require_same
 from mspc.ops.math.arithmetic import Add, Mul, Neg, Sub, gradients
 from mspc.ops.math.elementwise import Exp, Gradients, Log, Log1p, constant
-from mspc.ops.op import ArrayBackend, Names, Op, sample
+from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, sample
 from mspc.sharding.rules import broadcast_rule
 
 FAR = 12
@@ -271,6 +271,7 @@ class Igammac(_IncompleteGamma):
 class IgammaGradA(_Numbers):
     """The derivative of Igamma by a."""
 
+    bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
     samples: ClassVar[Any] = tuple(sample(*s.shapes, low=s.low, high=s.high, gradient=False) for s in _POSITIVE)
 
     def rule(self, a: TensorType, x: TensorType) -> str:

@@ -9,7 +9,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import FLOAT32, FLOAT64, TensorType
-from mspc.ops.bases import Binary, require_same
+from mspc.ops.bases import Binary
 from mspc.ops.cpu.erf import erf
 from mspc.ops.math.arithmetic import Div, Mul, Neg, gradients
 from mspc.ops.math.comparison import NotEqual, Select
@@ -82,9 +82,9 @@ class NextAfter(Op):
     )
 
     def rule(self, x: TensorType, y: TensorType) -> str:
-        if x.dtype not in (FLOAT32, FLOAT64):
-            raise MspcError(f"{self.name}: input 0 is {x.dtype}, not Float32 or Float64", kind=TypeError)
-        require_same(self.name, x, y)
+        if x.dtype != y.dtype or x.dtype not in (FLOAT32, FLOAT64):
+            what = f"inputs are {x.dtype} and {y.dtype}, not both Float32 or Float64"
+            raise MspcError(f"{self.name}: {what}", kind=TypeError)
         return broadcast_rule((x.shape, y.shape))
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:

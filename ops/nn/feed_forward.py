@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import Type
+from mspc.ir.types import TensorType, Type
 from mspc.ops.composed import Cuts, Emit, WithOptionalOperands, dtype_in, together
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.grouped_product import GroupedProduct, GroupedRows
@@ -44,8 +44,15 @@ class FFN(WithOptionalOperands):
     samples: ClassVar[Any] = (
         sample((4, 8), (8, 6), (6, 4), gradient=False),
         sample((2, 4, 4), (2, 4, 6), (2, 6, 4), (2,), (2, 6), (2, 4), dtypes=(*("Float64",) * 3, "Int64", "Float64",
-               "Float64"), low=1, high=4, gradient=False, activation="relu", given=order[:6]),
+               "Float64"), low=1, high=5, gradient=False, activation="relu", given=order[:6]),
     )  # fmt: skip
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        """All experts together have no more rows than there are."""
+        if "expert_tokens" not in self.given:
+            return {}
+        rows, experts = math.prod(types[0].shape[:-1]), types[1].shape[0]
+        return {self.given.index("expert_tokens"): rows // max(1, experts) + 1}
 
     def infer(self, *types: Any) -> Type:
         found = self.named(types)

@@ -2,8 +2,9 @@
 
 Semi-automatic mode: forward operators without a strategy are cut along the batch (where that sends less, they follow
 their neighbours). Automatic mode (sharding propagation): shardings spread from the configured operators and the data to
-their neighbours, downstream first, each operator taking what costs the fewest bytes; those of data parallel cells are
-cut along the batch. In both modes a parameter is stored as its first reader needs it, configured readers first;
+their neighbours, downstream first, each operator taking what costs the fewest bytes, or, where the header names a
+`search_mode`, all operators are decided on together (`passes/search`); those of data parallel cells are cut along the
+batch. In both modes a parameter is stored as its first reader needs it, configured readers first;
 backward operators follow their operands, updates follow their parameter. Then backward operators are revisited for as
 long as that saves bytes and costs no matrix work.
 
@@ -18,6 +19,7 @@ from typing import ClassVar
 from mspc.ir.graph import Graph
 from mspc.passes.base import Pass
 from mspc.passes.needs import DIFFERENTIATED, KNOWN, WHOLE, Need
+from mspc.passes.search.whole_graph import mesh_of, place_forward
 from mspc.passes.sharding.backward_layouts import BackwardLayouts
 from mspc.passes.sharding.constraints import release_constraints
 from mspc.passes.sharding.forward_layouts import cut_asked, cut_batch, spread
@@ -41,7 +43,10 @@ class PropagateSharding(Pass):
         search.structure(forward)
         if search.automatic:
             cut_asked(search, forward)
-            spread(search, forward)
+            if graph.attrs.get("search_mode"):
+                place_forward(search, mesh_of(search.ranks))
+            else:
+                spread(search, forward)
         else:
             cut_batch(search, forward)
         store_parameters(search, forward)

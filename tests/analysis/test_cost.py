@@ -84,7 +84,7 @@ def test_partners_and_channels() -> None:
     sent, received = Send(sr_tag=2, dest_rank=0), Receive(sr_tag=2, src_rank=1)
     assert sent.partners(1) == (0,)
     assert received.partners(0) == (1,)
-    assert sent.channel(1) == received.channel(0) == ((0, 1), 2)
+    assert sent.channel(1) == received.channel(0) == ((1, 0), 2), "its direction tells them apart"
     exchange = NeighborExchange((2, 1), (5,), ((1,),), rank_list=tuple(range(6)))
     assert exchange.partners(1) == (2, 5)
     assert [op.communicates for op in (reduced, AllReduce(rank_list=(1,)), sent, exchange)] == [True, False, True, True]

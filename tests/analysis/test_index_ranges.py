@@ -20,13 +20,21 @@ MIXED = [
     if {"i", "f"} == {dtype_of(name).kind for name in sample.dtypes}
 ]
 
+NUMBERS = {
+    "AntiQuant": {0}, "Dequant": {0}, "WeightAntiQuant": {0}, "QuantBatchMatmul": {0, 1, 4},
+    "WeightQuantBatchMatmul": {1}, "MoeInitRouting": {2},
+}  # fmt: skip
+"""Operands of integers that are numbers to be read or ordered, and no places."""
+
 
 @pytest.mark.parametrize(("operator", "sample"), MIXED, ids=lambda x: getattr(x, "__name__", ""))
 def test_integers_beside_floats_have_limits(operator: type[Op], sample: Sample) -> None:
     types = [TensorType(dtype_of(name), shape) for name, shape in zip(sample.dtypes, sample.shapes, strict=True)]
     limits = operator(**sample.fields).index_limits(*types)
-    assert list(limits) == [i for i, type in enumerate(types) if type.dtype.is_integer]
-    assert all(0 < limit <= sample.high for limit in limits.values())
+    places = {i for i, type in enumerate(types) if type.dtype.is_integer} - NUMBERS.get(operator.__name__, set())
+    assert set(limits) == places
+    assert all(limit > 0 for limit in limits.values())
+    assert min(limits.values(), default=0) <= sample.high
 
 
 def test_the_smallest_table_counts_through_what_moves() -> None:

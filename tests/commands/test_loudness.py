@@ -107,7 +107,7 @@ def test_words_are_completed(script: Path) -> None:
     assert complete_script("ne") == ["net.py", "nets/"]
     assert complete_graph("nets/") == ["nets/a.ir"]
     assert complete_script("nowhere/") == []
-    assert complete_operator("MatM") == ["MatMul"]
+    assert complete_operator("MatM") == ["MatMul", "MatMulExt"]
     assert complete_passes("gr") == ["grad"]
     assert complete_passes("grad,slice_to") == ["grad,slice_to_rank"]
     assert complete_input("flo") == ["float16[", "float32[", "float64["]
@@ -115,7 +115,7 @@ def test_words_are_completed(script: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "offered"),
-    [("mspc opt -p grad,simp", "grad,simplify"), ("mspc ops Cub", ""), ("mspc ops MatM", "MatMul"),
+    [("mspc opt -p grad,simp", "grad,simplify"), ("mspc ops Cub", ""), ("mspc ops MatM", "MatMul MatMulExt"),
      ("mspc comp", "compile"), ("mspc compile net", "net.py"), ("mspc verify net", "net.py")],
 )  # fmt: skip
 def test_a_shell_asks(script: Path, words: str, offered: str) -> None:

@@ -22,9 +22,9 @@ ELSEWHERE = (
 )  # fmt: skip
 LIMITS = ("UnsortedSegmentMax", "UnsortedSegmentMin")
 """Show the limits of their own element type, which differ."""
-WIDE = ("Complex", "Polar")
-"""Make a complex number, whose parts are at least Float32, of parts of the same type; as MindSpore, they take no
-halves."""
+WIDE = ("Complex", "Polar", "NextAfter")
+"""Take no halves, as in MindSpore: those that make a complex number, whose parts are at least Float32, of parts of the
+same type, and what steps through the numbers of its own type."""
 CASES = [
     (name, index)
     for name, index in samples_of(ELSEWHERE)
@@ -68,7 +68,7 @@ def test_halves_give_the_rounded_float32_result(name: str, index: int, half: DTy
 
 @pytest.mark.parametrize("half", [FLOAT16, BFLOAT16], ids=str)
 @pytest.mark.parametrize("name", WIDE)
-def test_parts_of_complex_numbers_are_no_halves(name: str, half: DType) -> None:
+def test_some_take_no_halves(name: str, half: DType) -> None:
     op, spec = operator_of(name, 0)
     with pytest.raises(TypeError) as refused:
         op.infer(*types_of(spec, half.name))

@@ -1,0 +1,65 @@
+"""All ways to cut one operator on a mesh: every axis goes to a factor of its rule, or holds replicas."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from mspc.ir.layout import Axes, Layout
+from mspc.passes.sharding.choices import Choice, composite_conflict, make_choice
+from mspc.sharding.factors import Rule
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """What an operator may choose. gradients: for every choice how the gradient of every operand comes out of the
+    operator's own gradient, cut as it is: partial over each axis that cuts what the operand does not have."""
+
+    choices: tuple[Choice, ...]
+    gradients: tuple[tuple[Layout, ...], ...]
+
+
+@lru_cache(maxsize=4096)
+def domain_of(rule: Rule, mesh: tuple[int, ...], product: bool) -> Domain:
+    """The ways to cut an operator. A product of matrices takes as many ranks as any way does; others may be computed
+    by several ranks alike. Axes of one dimension stand in ascending order."""
+    factors = [f for f in range(len(rule.names)) if f not in rule.frozen and rule.sizes[f] > 1]
+    found: dict[Choice, tuple[Layout, ...]] = {}
+    for axes in _assignments(rule, mesh, factors):
+        choice = make_choice(rule, mesh, axes)
+        found.setdefault(choice, gradients_of(rule, mesh, axes))
+    if product:
+        least = min(choice.work for choice in found)
+        found = {choice: gradients for choice, gradients in found.items() if choice.work <= least * 1.0001}
+    return Domain(tuple(found), tuple(found.values()))
+
+
+def _assignments(rule: Rule, mesh: tuple[int, ...], factors: list[int]) -> list[tuple[Axes, ...]]:
+    found: list[tuple[Axes, ...]] = [((),) * len(rule.names)]
+    for axis, size in enumerate(mesh):
+        for axes in list(found):
+            for f in factors:
+                if rule.sizes[f] % (size * math.prod(mesh[a] for a in axes[f])) == 0:
+                    found.append((*axes[:f], (*axes[f], axis), *axes[f + 1 :]))
+    return [axes for axes in found if not composite_conflict(rule, mesh, axes) and _ascending(rule, axes)]
+
+
+def _ascending(rule: Rule, axes: tuple[Axes, ...]) -> bool:
+    """Whether the axes of every dimension ascend, so that there is one layout for every set of axes."""
+    for dims in (*rule.inputs, *rule.outputs):
+        for dim in dims:
+            cut = [a for f in dim for a in axes[f]]
+            if cut != sorted(cut):
+                return False
+    return True
+
+
+def gradients_of(rule: Rule, mesh: tuple[int, ...], axes: tuple[Axes, ...]) -> tuple[Layout, ...]:
+    """How the gradients of an operator's operands come out, as `Domain` says."""
+    found: list[Layout] = []
+    for dims in rule.inputs:
+        own = {f for dim in dims for f in dim}
+        partial = [a for f, cut in enumerate(axes) if f not in own for a in cut]
+        found.append(Layout.of(mesh, [[a for f in dim for a in axes[f]] for dim in dims], partial))
+    return tuple(found)

@@ -1,0 +1,187 @@
+"""The cheapest assignment of variables under a sum of cost tables, by elimination of one variable after the other.
+
+Exact where the tables that arise stay small. Where one would be too large its terms are minimised apart from each
+other ("mini-buckets", Dechter and Rish 2003): what comes out is then a lower bound, and the assignment, read back with
+the true costs and improved one variable at a time, an upper bound.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Table = Any
+"""An array of costs, one dimension a variable."""
+LARGEST = 1 << 23
+"""Elements of a table that is made, unless told otherwise."""
+ROUNDS = 20
+"""How often single variables are revisited where the elimination was not exact."""
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """Costs of the choices of some variables together. variables: ascending; table: their dimensions in this order.
+    Factors that have one table between them are alike, and what follows from them is computed once."""
+
+    variables: tuple[int, ...]
+    table: Table
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """values: the choice of every variable. cost: what they cost together. bound: no assignment costs less."""
+
+    values: tuple[int, ...]
+    cost: float
+    bound: float
+
+
+class _Bucket:
+    """What was joined when a variable was eliminated, to be read back: the factors, of which each had the variable."""
+
+    def __init__(self, variable: int, factors: Sequence[Factor]) -> None:
+        self.variable, self.factors = variable, tuple(factors)
+
+    def best(self, values: list[int]) -> int:
+        """The cheapest choice of the variable where all others that its factors name are decided."""
+        total: Table = 0.0
+        for factor in self.factors:
+            place = tuple(slice(None) if v == self.variable else values[v] for v in factor.variables)
+            total = total + factor.table[place]
+        return int(np.argmin(total))
+
+
+class Elimination:
+    """One problem: sizes[v] choices of every variable v, and the factors whose sum is to be the least. largest: the
+    elements that a table may have."""
+
+    def __init__(self, sizes: Sequence[int], factors: Sequence[Factor], largest: int = LARGEST) -> None:
+        self.sizes, self.largest = list(sizes), largest
+        self.given = list(factors)
+        self.of: list[dict[int, Factor]] = [{} for _ in sizes]
+        self.constant = 0.0
+        self.exact = True
+        self._messages: dict[tuple[Any, ...], Table] = {}
+        self._kept: list[Table] = []
+
+    def solve(self) -> Assignment:
+        """The cheapest assignment, and the bound that was proved."""
+        number = 0
+        for factor in self.given:
+            if factor.variables:
+                for v in factor.variables:
+                    self.of[v][number] = factor
+                number += 1
+            else:
+                self.constant += float(factor.table)
+        buckets: list[_Bucket] = []
+        queue = [(self._size(v), v) for v in range(len(self.sizes))]
+        heapq.heapify(queue)
+        done = [False] * len(self.sizes)
+        while queue:
+            size, v = heapq.heappop(queue)
+            if done[v]:
+                continue
+            now = self._size(v)
+            if now != size:
+                heapq.heappush(queue, (now, v))
+                continue
+            done[v] = True
+            held = [self.of[v][key] for key in sorted(self.of[v])]
+            around = sorted({w for factor in held for w in factor.variables} - {v})
+            buckets.append(_Bucket(v, held))
+            for key in list(self.of[v]):
+                for w in self.of[v][key].variables:
+                    if w != v:
+                        del self.of[w][key]
+            for factor in self._without(v, held):
+                if not factor.variables:
+                    self.constant += float(factor.table)
+                    continue
+                for w in factor.variables:
+                    self.of[w][number] = factor
+                number += 1
+            for w in around:
+                heapq.heappush(queue, (self._size(w), w))
+        values = [0] * len(self.sizes)
+        for bucket in reversed(buckets):
+            values[bucket.variable] = bucket.best(values)
+        if not self.exact:
+            self._improve(values)
+        return Assignment(tuple(values), self.cost(values), self.constant)
+
+    def cost(self, values: Sequence[int]) -> float:
+        """What an assignment costs by the factors given."""
+        return sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in self.given)
+
+    def _size(self, v: int) -> int:
+        """Elements of the table that arises where a variable is eliminated."""
+        size = 1
+        for w in {w for factor in self.of[v].values() for w in factor.variables}:
+            size *= self.sizes[w]
+        return size
+
+    def _without(self, v: int, held: Sequence[Factor]) -> list[Factor]:
+        """The factors that take the place of those of a variable: one, or several where one would be too large."""
+        groups: list[list[Factor]] = []
+        scopes: list[set[int]] = []
+        for factor in sorted(held, key=lambda f: -f.table.size):
+            for group, scope in zip(groups, scopes, strict=True):
+                if np.prod([self.sizes[w] for w in scope | set(factor.variables)], dtype=float) <= self.largest:
+                    group.append(factor)
+                    scope.update(factor.variables)
+                    break
+            else:
+                groups.append([factor])
+                scopes.append(set(factor.variables))
+        self.exact = self.exact and len(groups) <= 1
+        found = [Factor(tuple(sorted(scope - {v})), self._message(v, group, sorted(scope)))
+                 for group, scope in zip(groups, scopes, strict=True)]  # fmt: skip
+        return found or [Factor((), np.zeros(()))]
+
+    def _message(self, v: int, group: Sequence[Factor], scope: Sequence[int]) -> Table:
+        """The least of a sum of factors over a variable; remembered by the tables and how they meet."""
+        place = {w: i for i, w in enumerate(scope)}
+        parts = sorted((id(f.table), tuple(place[w] for w in f.variables)) for f in group)
+        key = (place[v], tuple(self.sizes[w] for w in scope), *parts)
+        known = self._messages.get(key)
+        if known is not None:
+            return known
+        total = np.zeros([self.sizes[w] for w in scope])
+        for factor in group:
+            shape = [1] * len(scope)
+            for w in factor.variables:
+                shape[place[w]] = self.sizes[w]
+            total += factor.table.reshape(shape)
+            self._kept.append(factor.table)  # its id is part of a key
+        found = total.min(axis=place[v])
+        self._messages[key] = found
+        return found
+
+    def _improve(self, values: list[int]) -> None:
+        """Revisit single variables while that makes the assignment cheaper."""
+        of: list[list[Factor]] = [[] for _ in self.sizes]
+        for factor in self.given:
+            for v in factor.variables:
+                of[v].append(factor)
+        for _ in range(ROUNDS):
+            changed = False
+            for v, factors in enumerate(of):
+                best = _Bucket(v, factors).best(values) if factors else values[v]
+                if best != values[v]:
+                    before = self._around(factors, values)
+                    old, values[v] = values[v], best
+                    if self._around(factors, values) < before - 1e-9:
+                        changed = True
+                    else:
+                        values[v] = old
+            if not changed:
+                return
+
+    @staticmethod
+    def _around(factors: Sequence[Factor], values: Sequence[int]) -> float:
+        return sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in factors)
