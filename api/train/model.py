@@ -261,10 +261,14 @@ class Model:
         that cuts each dimension (counted from the last, -1: none), a rank's shape, 0, True and "".
 
         Raises:
-            RuntimeError: not in graph mode. TypeError: data that are no Tensors, or an option that is no bool.
+            RuntimeError: not in graph mode, or not in semi-automatic or automatic mode. TypeError: data that are no
+                Tensors, or an option that is no bool.
         """
         if get_context("mode") == PYNATIVE_MODE:
             raise ApiRuntimeError("Model.infer_predict_layout needs graph mode")
+        mode = get_auto_parallel_context("parallel_mode")
+        if mode not in ("semi_auto_parallel", "auto_parallel"):
+            raise ApiRuntimeError(f"Model.infer_predict_layout needs semi_auto_parallel or auto_parallel, not {mode}")
         if not isinstance(skip_backend_compile, bool):
             raise ApiTypeError(f"Model.infer_predict_layout: skip_backend_compile is {skip_backend_compile!r}, no bool")
         _check_data("infer_predict_layout", predict_data)

@@ -15,7 +15,8 @@ from mspc.api.common.gradient import GradientFunction, JitFunction
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.optim.optimizer import Optimizer
-from mspc.api.ops.custom import Custom
+from mspc.api.ops.attributed import Attributed
+from mspc.api.ops.custom import Custom, InsertGradientOf
 from mspc.api.ops.morphing import Morph
 from mspc.api.ops.multitype import MultitypeFuncGraph
 from mspc.api.ops.primitive import Primitive
@@ -109,6 +110,16 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
         return _call_tensor_method(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, GradientFunction):
         return _call_gradient(tracer, frame, node, fn, args, kwargs)
+    if isinstance(fn, InsertGradientOf) and len(args) == 1 and not kwargs:
+        run = _runner(tracer, frame, node)
+        value = tracer.value(args[0])
+        return own_gradient(tracer, fn.f, [value], value, lambda function, given: run(function, given[-1:]))
+    if isinstance(fn, Attributed):
+        first = len(tracer.builder.nodes)
+        result = call(tracer, frame, node, fn.fn, args, kwargs, held)
+        for made in tracer.builder.nodes[first:]:
+            made.attrs |= fn.attrs
+        return result
     if isinstance(fn, JitFunction | Morph):
         return call(tracer, frame, node, fn.fn, args, kwargs, held)
     if isinstance(fn, MultitypeFuncGraph):
