@@ -51,7 +51,7 @@ class Custom(Primitive):
                 raise ApiTypeError(f"Custom: {name} must be a function, not {describe(value)}")
         self.func: Callable[..., Any] = func
         self.out_shape, self.out_dtype, self.own_gradient = out_shape, out_dtype, bprop
-        self.op = CustomOp(function=ScriptFunction.of(getattr(func, "__name__", "function"), func))
+        self.op = CustomOp(called=ScriptFunction.of(getattr(func, "__name__", "function"), func))
         self._start()
         if reg_info is not None:
             say_once("Custom reg_info", "Custom: reg_info changes nothing here: it describes kernels of other devices")
@@ -86,7 +86,7 @@ class Custom(Primitive):
         if callable(dtypes) and not isinstance(dtypes, DType):
             dtypes = dtypes(*(told(arg, lambda t: t.dtype, None) for arg in args))
         several, results = self._results(shapes, dtypes)
-        op = CustomOp(self.op.function, given, results, several)
+        op = CustomOp(self.op.called, given, results, several)
         return op, operands
 
     def _results(self, shapes: Any, dtypes: Any) -> tuple[bool, tuple[TensorType, ...]]:

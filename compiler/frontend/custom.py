@@ -31,7 +31,7 @@ def call_custom(
     given = [operand(tracer, arg) for arg in args]
     try:
         op, operands = custom.function_on(given, _type_of)
-        op = replace(op, function=ScriptFunction.of(_name(tracer, custom.func), custom.func))
+        op = replace(op, called=ScriptFunction.of(_name(tracer, custom.func), custom.func))
         if custom.in_strategy is not None and tracer.sharded:
             op = replace(op, cuts=_cuts(op, custom, [value.tensor_type for value in operands]))
     except MspcError as error:

@@ -48,12 +48,12 @@ class ScriptFunction(str):
 class Custom(Op):
     """What a function of the script computes of arrays of NumPy, at every step.
 
-    function: its name, and in the process of the script itself. given: its arguments, nested as in the call, with
+    called: its name, and in the process of the script itself. given: its arguments, nested as in the call, with
     `TENSOR` in the places of the operands. results: types of what it returns. several: it returns a tuple.
     cuts: its rule, which says along which dimensions the script has said that slices may be handed in; "" for none.
     """
 
-    function: str = ""  # type: ignore[misc]  # of its own, and not the name under which scripts call an operator
+    called: str = ""
     given: tuple[Any, ...] = ()
     results: tuple[Any, ...] = ()
     several: bool = False
@@ -76,22 +76,22 @@ class Custom(Op):
         return replace(self, results=tuple(TensorType(t.dtype, layout.local_shape(t.shape)) for t, layout in types))
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        call = getattr(self.function, "call", None)
+        call = getattr(self.called, "call", None)
         if call is None:
-            raise ExecutionError(f"Custom: {self.function} is a function of the script; run the script, not its files")
+            raise ExecutionError(f"Custom: {self.called} is a function of the script; run the script, not its files")
         if be.xp is not np:
             raise ExecutionError(
-                f"Custom: {self.function} is a function on NumPy arrays; run the script with --device cpu"
+                f"Custom: {self.called} is a function on NumPy arrays; run the script with --device cpu"
             )
         returned = call(*_filled(self.given, iter(inputs)))
         if self.several and not (isinstance(returned, tuple | list) and len(cast(Any, returned)) == len(self.results)):
-            raise ExecutionError(f"Custom: {self.function} must return {len(self.results)} arrays")
+            raise ExecutionError(f"Custom: {self.called} must return {len(self.results)} arrays")
         arrays = list(returned) if self.several else [returned]
         found = [np.asarray(array) for array in arrays]
         for array, type in zip(found, self.results, strict=True):
             if array.shape != type.shape:
                 raise ExecutionError(
-                    f"Custom: {self.function} returned an array of shape {array.shape}, not {type.shape} as its "
+                    f"Custom: {self.called} returned an array of shape {array.shape}, not {type.shape} as its "
                     "out_shape says of these slices"
                 )
         kept = [array.astype(t.dtype.numpy, "C", copy=False) for array, t in zip(found, self.results, strict=True)]

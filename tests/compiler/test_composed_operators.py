@@ -102,6 +102,17 @@ def test_a_gradient_goes_through_a_function() -> None:
         ops.InsertGradientOf(3)
 
 
+def test_what_gradients_do_not_pass_may_be_missing() -> None:
+    class Net(nn.Cell):
+        def construct(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            mask, (y, none) = ops.stop_gradient(mask), ops.stop_gradient((x, None))
+            return x * x + y if mask is None and none is None else x
+
+    x = Tensor(np.array([1.0, 3.0], np.float32))
+    np.testing.assert_allclose(ms.grad(Net())(x).asnumpy(), [2.0, 6.0])
+    assert ops.stop_gradient(None) is None
+
+
 def test_operators_of_a_function_carry_facts() -> None:
     class Net(nn.Cell):
         def __init__(self) -> None:

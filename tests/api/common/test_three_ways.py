@@ -172,7 +172,7 @@ def functions() -> list[str]:
     """Every lower-case name of ops that is a function over operators."""
     elsewhere = {
         "grad", "value_and_grad", "reshard", "partial", "functional", "constexpr", "make_range", "add_flags",
-        "identity", "barrier",
+        "identity", "barrier", "dropout_ext_op", "tuple_len",
     }  # fmt: skip
     return [name for name in dir(ops) if name[0].islower() and name not in elsewhere]
 
