@@ -32,7 +32,8 @@ class Cell:
     of that graph.
 
     Args:
-        auto_prefix: attribute names of this cell become part of the names of the parameters below it.
+        auto_prefix: parameters of a cell that becomes an attribute of this one are called by the attributes that lead
+            to them, `network.weight`, whatever name they were given; otherwise their names stay.
     """
 
     takes_data: ClassVar[bool] = True
@@ -167,9 +168,10 @@ class Cell:
             cell.update_parameters_name(f"{name}.")
 
     def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
-        """Put `prefix` before the attribute paths in the names of the parameters that the cells here own.
+        """Call the parameters that the cells here own by the attributes that lead to them, with `prefix` in front.
 
-        A cell that was named once and is now held by a second cell takes the second one's path.
+        What stands in a tuple, and has no attribute, keeps the name that it was given behind the path. A cell that was
+        named once and is now held by a second cell takes the second one's path.
         """
         cells = self._paths() if recurse else [("", self)]
         named: set[int] = set()
@@ -177,13 +179,14 @@ class Cell:
             for key, parameter in cell._params.items():
                 if key in cell._owned and id(parameter) not in named:
                     named.add(id(parameter))
-                    parameter.name = f"{prefix}{path}{parameter.given_name or key}"
+                    listed = parameter.given_name if "." in key else None  # of a tuple: it has no attribute
+                    parameter.name = f"{prefix}{path}{listed or key}"
 
     def _paths(self, path: str = "") -> Iterator[tuple[str, Cell]]:
         """(what this and all cells below add to the names of their parameters, cell)."""
         yield path, self
         for name, cell in self._cells.items():
-            yield from cell._paths(f"{path}{name}." if self._auto_prefix else path)
+            yield from cell._paths(f"{path}{name}.")
 
     # Looking around -------------------------------------------------------------------------------
 
