@@ -24,7 +24,7 @@ REASONS = {
     "the script's own function: tests/compiler/test_custom.py, tests/compiler/test_composed_operators.py":
         "ops.Custom ops.InsertGradientOf",
     "made of operators that are judged: tests/compiler/test_composed_operators.py":
-        "ops.Index ops.GroupNorm ops.dropout_ext_op",
+        "ops.Index ops.GroupNorm ops.dropout_ext_op ops.DynamicQuantExt",
     "made of operators that are judged: tests/api/common/test_small_names.py":
         """ops.DropoutExt ops.FloatStatus ops.NPUAllocFloatStatus ops.NPUClearFloatStatus ops.NPUClearFloatStatusV2
         ops.NPUGetFloatStatus ops.NPUGetFloatStatusV2 ops.clip_by_norm ops.tensor_dot ops.InvertPermutation
