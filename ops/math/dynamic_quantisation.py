@@ -13,8 +13,8 @@ from mspc.sharding.rules import factor_names
 
 class DynamicQuantExt(Op):
     """(every row of x, times smooth_scales, divided by its scale and rounded to Int8; the scales, Float32: a row's
-    largest magnitude over 127). Called as `DynamicQuantExt()(x, smooth_scales)`; smooth_scales, as long as a row, may be
-    None. A row of zeros has scale 0 and stays zeros."""
+    largest magnitude over 127). Called as `DynamicQuantExt()(x, smooth_scales)`; smooth_scales, as long as a row, may
+    be None. A row of zeros has scale 0 and stays zeros."""
 
     bprop: ClassVar[Any] = NotDifferentiable("it serves trained networks")
     samples: ClassVar[Any] = (
