@@ -108,6 +108,8 @@ class DropoutExt:
         return self
 
     def __call__(self, x: Any, p: float = 0.5, seed: Any = None, offset: Any = None) -> Any:
+        if isinstance(p, bool) or not isinstance(p, (int, float)):
+            raise ApiTypeError(f"DropoutExt: p must be a number, not {describe(p)}")
         seeds = (seed, offset or 0) if isinstance(seed, int) else (0, 0)
         return ops.Dropout(1 - p, *seeds).shard(self.in_strategy)(x)
 
@@ -123,7 +125,9 @@ dropout_ext_op = _DropoutExtEach()
 
 
 def tuple_len(values: Any) -> int:
-    """How many there are in a tuple."""
+    """How many there are in a tuple. Raises TypeError for what is none."""
+    if not isinstance(values, (tuple, list)):
+        raise ApiTypeError(f"tuple_len takes a tuple, not {describe(values)}")
     return len(values)
 
 
