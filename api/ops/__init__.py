@@ -30,7 +30,6 @@ _ELSEWHERE = {
     "Index": "mspc.api.ops.composed_tensors",
     "GroupNorm": "mspc.api.ops.composed_tensors",
     "dropout_ext_op": "mspc.api.ops.composed",
-    "tuple_len": "mspc.api.ops.composed",
     "constexpr": "mspc.api.ops.compile_time",
     "_primexpr": "mspc.api.ops.compile_time",
     "_constexpr": "mspc.api.ops.compile_time",

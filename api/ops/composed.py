@@ -124,13 +124,6 @@ class _DropoutExtEach(DropoutExt):
 dropout_ext_op = _DropoutExtEach()
 
 
-def tuple_len(values: Any) -> int:
-    """How many there are in a tuple. Raises TypeError for what is none."""
-    if not isinstance(values, (tuple, list)):
-        raise ApiTypeError(f"tuple_len takes a tuple, not {describe(values)}")
-    return len(values)
-
-
 def make_range(start: int, limit: int | None = None, delta: int = 1) -> Any:
     """Integers from start, or from 0 to it where it stands alone, below limit, a tuple."""
     for name, value in (("start", start), ("limit", limit), ("delta", delta)):

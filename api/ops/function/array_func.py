@@ -81,6 +81,11 @@ def cat(tensors: Sequence[Any], axis: int = 0) -> Any:
     return ops.Concat(axis)(tensors)
 
 
+def tuple_len(values: Sequence[Any]) -> int:
+    """How many there are in a tuple."""
+    return len(values)
+
+
 def stop_gradient(value: Any | None) -> Any:
     """The value; differentiation does not pass. Of a tuple that of each element; None stays None."""
     if isinstance(value, (tuple, list)):
