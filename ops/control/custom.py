@@ -83,11 +83,12 @@ class Custom(Op):
             raise ExecutionError(
                 f"Custom: {self.called} is a function on NumPy arrays; run the script with --device cpu"
             )
-        returned = call(*_filled(self.given, iter(inputs)))
-        if self.several and not (isinstance(returned, tuple | list) and len(cast(Any, returned)) == len(self.results)):
+        returned: Any = call(*_filled(self.given, iter(inputs)))
+        count = len(cast(Any, returned)) if isinstance(returned, tuple | list) else 1
+        if self.several and count != len(self.results):
             raise ExecutionError(f"Custom: {self.called} must return {len(self.results)} arrays")
-        arrays = list(returned) if self.several else [returned]
-        found = [np.asarray(array) for array in arrays]
+        arrays = cast("list[Any]", list(cast(Any, returned)) if self.several else [returned])
+        found: list[Any] = [np.asarray(array) for array in arrays]
         for array, type in zip(found, self.results, strict=True):
             if array.shape != type.shape:
                 raise ExecutionError(
