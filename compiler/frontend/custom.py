@@ -116,7 +116,10 @@ def own_gradient(tracer: Tracer, function: Any, args: Sequence[Any], result: Any
         return result
     placeholders = [tracer.builder.emit(GradientPlaceholder(type=value.type)) for value in results]
     dout = _rebuilt(result, iter(placeholders))
+    first = len(tracer.builder.nodes)
     found = run(function, [*args, result, dout])
+    for node in tracer.builder.nodes[first:]:  # backward operators follow their operands
+        node.in_strategy = node.out_strategy = None
     entries: tuple[Any, ...] = tuple(found) if isinstance(found, tuple | list) else (found,)
     if len(entries) < len(args):
         raise tracer.error(f"bprop returns {len(entries)} gradients for {len(args)} arguments", kind=TypeError)
