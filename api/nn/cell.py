@@ -32,8 +32,7 @@ class Cell:
     of that graph.
 
     Args:
-        auto_prefix: parameters of a cell that becomes an attribute of this one are called by the attributes that lead
-            to them, `network.weight`, whatever name they were given; otherwise their names stay.
+        auto_prefix: parameters of cells below are called by the attributes that lead there, not as they were given.
     """
 
     takes_data: ClassVar[bool] = True
@@ -168,10 +167,9 @@ class Cell:
             cell.update_parameters_name(f"{name}.")
 
     def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
-        """Call the parameters that the cells here own by the attributes that lead to them, with `prefix` in front.
-
-        What stands in a tuple, and has no attribute, keeps the name that it was given behind the path. A cell that was
-        named once and is now held by a second cell takes the second one's path.
+        """Call the parameters that the cells here own by the attributes that lead to them, with `prefix` in front; what
+        stands in a tuple, and has no attribute, keeps the name that it was given behind the path. A cell that a
+        second cell holds takes the second one's path.
         """
         cells = self._paths() if recurse else [("", self)]
         named: set[int] = set()
@@ -179,8 +177,7 @@ class Cell:
             for key, parameter in cell._params.items():
                 if key in cell._owned and id(parameter) not in named:
                     named.add(id(parameter))
-                    listed = parameter.given_name if "." in key else None  # of a tuple: it has no attribute
-                    parameter.name = f"{prefix}{path}{listed or key}"
+                    parameter.name = f"{prefix}{path}{('.' in key and parameter.given_name) or key}"
 
     def _paths(self, path: str = "") -> Iterator[tuple[str, Cell]]:
         """(what this and all cells below add to the names of their parameters, cell)."""
