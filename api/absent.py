@@ -41,7 +41,6 @@ REASONS: dict[str, str] = {
     "multiprocessing": "Python's own multiprocessing serves",
     "nn.probability": "there are no distributions; draw with ops.normal, ops.uniform and their like",
     "nn.thor": "second-order optimizers are not there; nn.Lamb and nn.AdamWeightDecay are",
-    "ops.Custom": "operators are not written in other languages here; write it in Python with ops",
     "ops.CustomRegOp": "operators are not written in other languages here; write it in Python with ops",
     "ops.CustomOpBuilder": "operators are not written in other languages here; write it in Python with ops",
     "ops.PyFunc": "a graph runs no Python; write it with ops, or call it between steps",

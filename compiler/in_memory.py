@@ -31,7 +31,7 @@ class Facts:
         parameter that optimizer parallel cuts further these are what its readers need, and in the last place stands the
         name of the group from which a rank gathers it.
     operators: one rank's operators before any are fused (`MatMul-0`): {"inputs": names and small constants, "attrs":
-        the operator's fields}.
+        the operator's fields, and facts that were attached to it}.
     compile_id: equal exactly for equal programs.
     """
 
@@ -133,7 +133,7 @@ def _operators(graph: Graph) -> dict[str, dict[str, Any]]:
         names[node] = f"{node.op.name}-{count[node.op.name]}"
         count[node.op.name] += 1
         inputs = [_shown(value, names) for value in node.inputs]
-        found[names[node]] = {"inputs": inputs, "attrs": dict(node.op.attributes())}
+        found[names[node]] = {"inputs": inputs, "attrs": node.attrs | dict(node.op.attributes())}
     return found
 
 

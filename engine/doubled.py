@@ -11,6 +11,7 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import COMPLEX128, FLOAT64, DType, TensorType, TupleType, Type
+from mspc.ops.control.custom import OwnGradient
 from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
 from mspc.ops.op import NotDifferentiable, Op
 from mspc.runtime.backend import NumPyBackend
@@ -29,11 +30,15 @@ class Request:
 
 
 def requests(graph: Graph) -> list[Request]:
-    """The requests for gradients of a graph that is not differentiated yet."""
+    """The requests for gradients of a graph that is not differentiated yet, but for those through a gradient that the
+    script gives, which may be any."""
     users = graph.users()
     found: list[Request] = []
+    given: set[Value] = set()
     for node in graph.nodes:
-        if isinstance(node.op, Gradient):
+        if isinstance(node.op, OwnGradient) or any(value in given for value in node.inputs):
+            given.add(node)
+        elif isinstance(node.op, Gradient):
             count, last = node.op.outputs, len(node.inputs) - (node.op.outputs if node.op.has_sens else 0)
             readers = [user for user, _ in users.get(node, []) if isinstance(user.op, TupleGetItem)]
             found.append(Request(node.inputs[:count], node.inputs[count:last], node.inputs[last:], readers))
@@ -156,9 +161,18 @@ def _wide(type: Type) -> Type:
 
 
 def _wide_op(op: Any) -> Any:
-    changed = {
-        f.name: _doubled(getattr(op, f.name))
-        for f in fields(op)
-        if isinstance(getattr(op, f.name), DType) and getattr(op, f.name).has_gradient
-    }
+    wide = {f.name: _wide_field(getattr(op, f.name)) for f in fields(op)}
+    changed = {name: value for name, value in wide.items() if value is not getattr(op, name)}
     return replace(op, **changed) if changed else op
+
+
+def _wide_field(value: Any) -> Any:
+    """A field with element types doubled; the same object where there are none to double."""
+    if isinstance(value, DType):
+        return _doubled(value)
+    if isinstance(value, TensorType):
+        return value if _doubled(value.dtype) is value.dtype else _wide(value)
+    if isinstance(value, tuple):
+        wide = tuple(map(_wide_field, value))
+        return value if all(a is b for a, b in zip(wide, value, strict=True)) else wide
+    return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from mspc.api import state
 from mspc.api.context import FrozenContext
 from mspc.checkpoint.cuts import cut_of
 from mspc.checkpoint.strategy_file import StrategyFile, write_groups, write_strategies
@@ -28,14 +29,22 @@ class StrategyFiles:
 
     def write(self, compiled: Compiled, context: FrozenContext, trains: bool) -> None:
         """Write what the script asks for, where the mode cuts anything. Raises MspcError."""
-        if not compiled.config.sharded:
-            return
-        groups = context.group_ckpt_save_file
+        self.write_groups(compiled, context, trains)
+        if not self._rank:
+            self.write_cuts(compiled, context, trains)
+
+    def write_groups(self, compiled: Compiled, context: FrozenContext, trains: bool) -> None:
+        """Write which ranks hold the same as this one. Raises MspcError."""
+        path = context.group_ckpt_save_file
         if self._own_process or not self._rank:
-            groups = groups or os.environ.get(GROUPS, "")
-        if self._is_due(groups, trains):
-            write_groups(Path(groups), groups_of(compiled, self._rank), ranks_alike(compiled, self._rank))
-        if self._rank:
+            path = path or os.environ.get(GROUPS, "")
+        shares = compiled.config.sharded or compiled.config.mode == "data_parallel"
+        if shares and self._is_due(path, trains):
+            write_groups(Path(path), groups_of(compiled, self._rank), ranks_alike(compiled, self._rank))
+
+    def write_cuts(self, compiled: Compiled, context: FrozenContext, trains: bool) -> None:
+        """Write how operators and parameters are cut. Raises MspcError."""
+        if not compiled.config.sharded:
             return
         for path in (context.strategy_save_file or context.strategy_ckpt_save_file, context.operator_save_file):
             if self._is_due(path, trains):
@@ -52,7 +61,9 @@ class StrategyFiles:
 
 def write_once(compiled: Compiled, context: FrozenContext) -> None:
     """Write what the script asks for of one compile. Raises MspcError."""
-    StrategyFiles().write(compiled, context, trains=True)
+    files = StrategyFiles(vars(state.current())["rank"])
+    files.write_groups(compiled, context, trains=True)
+    files.write_cuts(compiled, context, trains=True)
 
 
 def ranks_alike(compiled: Compiled, rank: int) -> list[int]:

@@ -34,7 +34,7 @@ class Cell:
     of that graph.
 
     Args:
-        auto_prefix: attribute names of this cell become part of the names of the parameters below it.
+        auto_prefix: parameters of cells below are called by the attributes that lead there, not as they were given.
     """
 
     takes_data: ClassVar[bool] = True
@@ -169,9 +169,9 @@ class Cell:
             cell.update_parameters_name(f"{name}.")
 
     def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
-        """Put `prefix` before the attribute paths in the names of the parameters that the cells here own.
-
-        A cell that was named once and is now held by a second cell takes the second one's path.
+        """Call the parameters that the cells here own by the attributes that lead to them, with `prefix` in front; what
+        stands in a tuple, and has no attribute, keeps the name that it was given behind the path. A cell that a
+        second cell holds takes the second one's path.
         """
         cells = self._paths() if recurse else [("", self)]
         named: set[int] = set()
@@ -179,13 +179,13 @@ class Cell:
             for key, parameter in cell._params.items():
                 if key in cell._owned and id(parameter) not in named:
                     named.add(id(parameter))
-                    parameter.name = f"{prefix}{path}{parameter.given_name or key}"
+                    parameter.name = f"{prefix}{path}{('.' in key and parameter.given_name) or key}"
 
     def _paths(self, path: str = "") -> Iterator[tuple[str, Cell]]:
         """(what this and all cells below add to the names of their parameters, cell)."""
         yield path, self
         for name, cell in self._cells.items():
-            yield from cell._paths(f"{path}{name}." if self._auto_prefix else path)
+            yield from cell._paths(f"{path}{name}.")
 
     # Looking around -------------------------------------------------------------------------------
 

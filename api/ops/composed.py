@@ -94,20 +94,34 @@ class DropoutExt:
     """(x with elements set to 0 with probability p and the others divided by 1 - p, the mask). Called as
     `DropoutExt()(x, p, seed, offset)`.
 
-    seed and offset, numbers known when the network is compiled, choose the mask; None draws it of the script's seed.
+    seed and offset, numbers known when the network is compiled, choose the mask; None draws it of the script's seed,
+    and so do tensors, whose contents are not known then.
     """
 
     def __init__(self) -> None:
         self.in_strategy: Any = None
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> DropoutExt:
-        """Say how x is cut, and return the operator; out_strategy follows from that."""
-        self.in_strategy = in_strategy
+        """Say how x is cut, and return the operator; out_strategy follows from that. Entries behind that of x, those of
+        seed and offset, change nothing."""
+        self.in_strategy = in_strategy if in_strategy is None else tuple(in_strategy)[:1]
         return self
 
     def __call__(self, x: Any, p: float = 0.5, seed: Any = None, offset: Any = None) -> Any:
-        seeds = (0, 0) if seed is None else (int(seed), int(offset or 0))
+        if isinstance(p, bool) or not isinstance(p, (int, float)):
+            raise ApiTypeError(f"DropoutExt: p must be a number, not {describe(p)}")
+        seeds = (seed, offset or 0) if isinstance(seed, int) else (0, 0)
         return ops.Dropout(1 - p, *seeds).shard(self.in_strategy)(x)
+
+
+class _DropoutExtEach(DropoutExt):
+    """What scripts import as one operator; every strategy makes another of it."""
+
+    def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> DropoutExt:
+        return DropoutExt().shard(in_strategy, out_strategy)
+
+
+dropout_ext_op = _DropoutExtEach()
 
 
 def make_range(start: int, limit: int | None = None, delta: int = 1) -> Any:

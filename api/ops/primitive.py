@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, cast
 
@@ -277,7 +277,7 @@ def check_strategy(strategy: Any, what: str) -> Strategies:
         message = f"{what} must be a tuple of tuples or of Layouts, not {strategy!r}"
         raise PrimitiveTypeError(message, caller(), [_EXAMPLE])
     entries: list[Any] = list(cast("tuple[Any, ...] | list[Any]", strategy))
-    named = [isinstance(entry, NamedLayout) for entry in entries if entry != ()]
+    named = list(_are_layouts(entries))
     if any(named) and not all(named):
         message = f"{what} mixes tuples and Layouts: {_shown(entries)}"
         raise PrimitiveValueError(message, caller(), ["use one kind"])
@@ -285,6 +285,15 @@ def check_strategy(strategy: Any, what: str) -> Strategies:
         message = f"{what}: entry 0 is {entries[0]}, not a tuple of ints or a Layout"
         raise PrimitiveTypeError(message, caller(), [f"write ({_shown(entries)},)"])
     return tuple(_checked_entry(entry, f"{what}: entry {i}") for i, entry in enumerate(entries))
+
+
+def _are_layouts(entries: Iterable[Any]) -> Iterator[bool]:
+    """For the entries of tensors, those inside of tuples too, whether each is a Layout."""
+    for entry in entries:
+        if isinstance(entry, tuple | list) and any(isinstance(e, tuple | list | NamedLayout) for e in cast(Any, entry)):
+            yield from _are_layouts(cast(Any, entry))
+        elif entry != ():
+            yield isinstance(entry, NamedLayout)
 
 
 def _checked_entry(entry: Any, what: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mspc.api import state
 from mspc.api.context import (
     get_auto_parallel_context,
     reset_auto_parallel_context,
@@ -17,24 +18,49 @@ _get_auto_parallel_context = get_auto_parallel_context
 _reset_auto_parallel_context = reset_auto_parallel_context
 
 
+_OTHER_NAMES = {
+    "strategy_search_mode": ("search_mode", ""),
+    "all_reduce_fusion_split_indices": ("all_reduce_fusion_config", ""),
+    "enable_all_reduce_fusion": ("comm_fusion", "openstate"),
+    "enable_all_gather_fusion": ("comm_fusion", "openstate"),
+    "enable_reduce_scatter_fusion": ("comm_fusion", "openstate"),
+    "pipeline_interleave": ("pipeline_config", "pipeline_interleave"),
+    "pipeline_scheduler": ("pipeline_config", "pipeline_scheduler"),
+}
+"""Methods that are called otherwise than the setting, or whose value is an entry of it."""
+_ENTRIES = {"pipeline_interleave": False, "pipeline_scheduler": "1f1b"}
+
+
 class AutoParallelContext:
     """Settings as methods: `set_device_num(8)`, `get_device_num()`, `get_device_num_is_set()`."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        kind, _, key = name.partition("_")
-        key = {"strategy_search_mode": "search_mode"}.get(key, key)
+        kind, _, asked = name.partition("_")
+        key, entry = _OTHER_NAMES.get(asked, (asked, ""))
         if kind == "get" and key in PARALLEL:
-            return lambda: get_auto_parallel_context(key)
+            return lambda: _value(key, entry)
         if kind == "set" and key in PARALLEL:
-            return lambda value: set_auto_parallel_context(**{key: value})
-        asked = key.removesuffix("_is_set")
-        if kind == "get" and asked != key and asked in PARALLEL:
-            return lambda: get_auto_parallel_context(asked) != PARALLEL[asked].default
+            return lambda *args, **named: _set(key, entry, *args, *named.values())
+        asked = asked.removesuffix("_is_set")
+        if kind == "get" and f"get_{asked}" != name and asked in PARALLEL:
+            return lambda: asked in state.current().parallel
         raise AttributeError(name)
 
     def reset(self) -> None:
         """Give every setting its default."""
         reset_auto_parallel_context()
+
+
+def _value(key: str, entry: str) -> Any:
+    value = get_auto_parallel_context(key)
+    return value.get(entry, _ENTRIES.get(entry)) if entry else value
+
+
+def _set(key: str, entry: str, value: Any) -> None:
+    if not entry:
+        set_auto_parallel_context(**{key: value})
+    elif value != _value(key, entry):
+        set_auto_parallel_context(**{key: get_auto_parallel_context(key) | {entry: value}})
 
 
 def auto_parallel_context() -> AutoParallelContext:

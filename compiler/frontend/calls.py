@@ -15,12 +15,15 @@ from mspc.api.common.gradient import GradientFunction, JitFunction
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.optim.optimizer import Optimizer
+from mspc.api.ops.attributed import Attributed
+from mspc.api.ops.custom import Custom, InsertGradientOf
 from mspc.api.ops.morphing import Morph
 from mspc.api.ops.multitype import MultitypeFuncGraph
 from mspc.api.ops.primitive import Primitive
 from mspc.compiler.frontend.arguments import bind
 from mspc.compiler.frontend.attributes import get_attribute, register_cells
 from mspc.compiler.frontend.builtins import HANDLERS, attribute_handlers
+from mspc.compiler.frontend.custom import call_custom, own_gradient
 from mspc.compiler.frontend.gradient import call_gradient
 from mspc.compiler.frontend.precision import as_float
 from mspc.compiler.frontend.primitives import call_primitive
@@ -75,6 +78,8 @@ def call(
     Raises:
         MspcError: the call cannot be taken. Poisoned: the callee had a mistake, already noted.
     """
+    if isinstance(fn, Custom):
+        return call_custom(tracer, frame, node, fn, fn.applied(args, kwargs)[1], _runner(tracer, frame, node))
     if isinstance(fn, Primitive):
         return call_primitive(tracer, frame, node, fn, args, kwargs)
     key = call_key(fn, args, kwargs)
@@ -83,6 +88,10 @@ def call(
     if key is not None:
         remember(tracer, key, result, first, (fn, args, kwargs))
     return result
+
+
+def _runner(tracer: Tracer, frame: Frame, node: ast.AST) -> Callable[[Any, list[Any]], Any]:
+    return lambda function, args: call(tracer, frame, node, function, args, {})
 
 
 def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwargs: Kwargs, held: str) -> Any:
@@ -101,6 +110,16 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
         return _call_tensor_method(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, GradientFunction):
         return _call_gradient(tracer, frame, node, fn, args, kwargs)
+    if isinstance(fn, InsertGradientOf) and len(args) == 1 and not kwargs:
+        run = _runner(tracer, frame, node)
+        value = tracer.value(args[0])
+        return own_gradient(tracer, fn.f, [value], value, lambda function, given: run(function, given[-1:]))
+    if isinstance(fn, Attributed):
+        first = len(tracer.builder.nodes)
+        result = call(tracer, frame, node, fn.fn, args, kwargs, held)
+        for made in tracer.builder.nodes[first:]:
+            made.attrs |= fn.attrs
+        return result
     if isinstance(fn, JitFunction | Morph):
         return call(tracer, frame, node, fn.fn, args, kwargs, held)
     if isinstance(fn, MultitypeFuncGraph):
@@ -158,6 +177,9 @@ def call_cell(
         first = len(tracer.builder.nodes)
     with planned(tracer, cell.parameter_plan):
         result = _inline_function(tracer, frame, node, function, [cell, *inputs], kwargs, True, cell)
+    own = getattr(cell, "bprop", None)
+    if own is not None:
+        result = own_gradient(tracer, own, [*inputs, *kwargs.values()], result, _runner(tracer, frame, node))
     tracer.at(frame, node)
     result = cut(tracer, result, cell.out_strategy, "out_strategy")
     if "result_float" in flags:

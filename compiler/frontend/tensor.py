@@ -26,6 +26,8 @@ def attribute(tracer: Tracer, x: Value, name: str) -> Any:
         return known(tracer, x)
     if find_method(name) is not None:
         return TensorMethod(x, name)
+    if name == "value":
+        return TensorMethod(x, "copy")
     if name in OUTSIDE:
         raise tracer.error(f"x.{name} needs the contents of a tensor, which are not known at compile time")
     raise tracer.error(
@@ -67,4 +69,4 @@ ATTRIBUTES: dict[str, Callable[[Tracer, Value], Any]] = {
     "mT": lambda t, x: _in_order(t, x, exchanged("mT", len(x.shape), -1, -2)),
     "name": lambda t, x: x.name,
 }
-OUTSIDE = ("asnumpy", "numpy", "item", "tolist", "value", "data", "init_data", "set_data")
+OUTSIDE = ("asnumpy", "numpy", "item", "tolist", "data", "init_data", "set_data")

@@ -77,7 +77,6 @@ class StopGradient(Op):
     """The operand; differentiation does not pass."""
 
     takes_complex: ClassVar[bool] = True
-    function: ClassVar[Names] = "stop_gradient"
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     is_view: ClassVar[bool] = True
 

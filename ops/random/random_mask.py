@@ -79,6 +79,10 @@ class DropoutGenMask(_Drawn):
             raise MspcError(f"DropoutGenMask takes 2 arguments (shape, keep_prob), not {len(args)}")
         return replace(self, shape=shape_of(self.name, "shape", args[0])), (args[1],)
 
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy cuts the result."""
+        return rule.outputs
+
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)
         require_float(self.name, *types)

@@ -20,6 +20,7 @@ from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.passes.autodiff.earlier_values import keep_earlier_values
+from mspc.passes.autodiff.own_gradients import drop_own_gradients
 from mspc.passes.base import Pass
 from mspc.passes.sharding.batch import with_rows
 
@@ -30,7 +31,7 @@ class Grad(Pass):
 
     def run(self, graph: Graph) -> bool:
         if not any(isinstance(node.op, Gradient) for node in graph.nodes):
-            return False
+            return drop_own_gradients(graph)
         keep_earlier_values(graph)
         nodes: list[Node] = []
         replaced: dict[Value, Value] = {}
@@ -49,6 +50,7 @@ class Grad(Pass):
             replaced[node] = builder.emit(MakeTuple(), *grads)
         graph.nodes = nodes
         graph.results = [replaced.get(v, v) for v in graph.results]
+        drop_own_gradients(graph)
         _mark_updates(graph)
         return True
 

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn
+from mspc.api.common.api import _cell_graph_executor
 from mspc.checkpoint import mindspore_file, wire
 from mspc.checkpoint.cuts import cut_of, layout_of
 from mspc.checkpoint.mindspore_file import Entry
@@ -118,6 +119,34 @@ def sliced(folder: Path, format: str) -> None:
         operators = {"MatMul_w": ((2, 1), (1, 2))}
         write_strategies(folder / f"{name}.ckpt", StrategyFile(operators, cuts))
         write_strategies(folder / f"{name}.json", StrategyFile(operators, cuts))
+
+
+def test_groups_of_ranks_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = ms.Parameter(ms.Tensor(np.ones((16, 16), np.float32)), "w")
+            self.matmul = ms.ops.MatMul().shard(((2, 1), (1, 2)))
+
+        def construct(self, x: ms.Tensor) -> ms.Tensor:
+            return self.matmul(x, self.w)
+
+    def alike(path: Path, **settings: object) -> list[int]:
+        ms.reset_auto_parallel_context()
+        ms.set_auto_parallel_context(device_num=8, **settings)
+        net = Net()
+        step = nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))
+        _cell_graph_executor.compile(step, ms.Tensor(np.ones((16, 16), np.float32)))
+        return restore_group_info_list(str(path))
+
+    sharded = {"parallel_mode": "semi_auto_parallel", "dataset_strategy": "full_batch"}
+    assert alike(tmp_path / "a", **sharded, group_ckpt_save_file=str(tmp_path / "a")) == [0, 1, 4, 5]
+    monkeypatch.setenv("GROUP_INFO_FILE", str(tmp_path / "b"))
+    assert alike(tmp_path / "b", parallel_mode="data_parallel") == [0, 1, 2, 3, 4, 5, 6, 7]
+    optimizer = {"parallel_optimizer_threshold": 0, "optimizer_weight_shard_size": 2}
+    found = alike(tmp_path / "b", **sharded, enable_parallel_optimizer=True, parallel_optimizer_config=optimizer)
+    assert len(found) == 2
+    assert found[0] == 0
 
 
 @pytest.mark.parametrize("suffix", ["ckpt", "json"])

@@ -20,7 +20,12 @@ REASONS = {
         ops.value_and_grad ops.StopGradient ops.stop_gradient ops.HyperMap ops.Map ops.MultitypeFuncGraph ops.Primitive
         ops.partial ops.Morph ops.constexpr ops._primexpr ops.DumpGradient ops.TensorDump ops.tensordump
         ops.Print ops.ControlDepend ops.Partial ops._constexpr ops.add_flags ops.identity ops.make_range
-        ops.PrimitiveWithCheck ops.PrimitiveWithInfer ops.prim_attr_register""",
+        ops.PrimitiveWithCheck ops.PrimitiveWithInfer ops.prim_attr_register
+        ops.tuple_len ops._add_attr ops.GradientPlaceholder ops.OwnGradient""",
+    "the script's own function: tests/compiler/test_custom.py, tests/compiler/test_composed_operators.py":
+        "ops.Custom ops.InsertGradientOf",
+    "made of operators that are judged: tests/compiler/test_composed_operators.py":
+        "ops.Index ops.GroupNorm ops.dropout_ext_op ops.DynamicQuantExt",
     "made of operators that are judged: tests/api/common/test_small_names.py":
         """ops.add_layer_norm ops.add_rms_norm ops.deepcopy ops.rotary_position_embedding ops.swiglu ops.DropoutExt
         ops.FloatStatus ops.NPUAllocFloatStatus ops.NPUClearFloatStatus ops.NPUClearFloatStatusV2

@@ -88,6 +88,18 @@ def cat(tensors: Sequence[Any], axis: int = 0) -> Any:
     return ops.Concat(axis)(tensors)
 
 
+def tuple_len(values: Sequence[Any]) -> int:
+    """How many there are in a tuple."""
+    return len(values)
+
+
+def stop_gradient(value: Any | None) -> Any:
+    """The value; differentiation does not pass. Of a tuple that of each element; None stays None."""
+    if isinstance(value, (tuple, list)):
+        return tuple([stop_gradient(each) for each in value])
+    return value if value is None else ops.StopGradient()(value)
+
+
 def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
     """Tensors side by side along a new dimension."""
     return ops.Stack(axis)(tensors)

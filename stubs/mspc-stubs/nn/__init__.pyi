@@ -2,6 +2,8 @@
 from mspc.api.nn.optim.asgd import ASGD as ASGD
 from mspc.api.nn.optim.adafactor import AdaFactor as AdaFactor
 from mspc.api.nn.optim.adamax import AdaMax as AdaMax
+from mspc.api.nn.adasum import AdaSumByDeltaWeightWrapCell as AdaSumByDeltaWeightWrapCell
+from mspc.api.nn.adasum import AdaSumByGradWrapCell as AdaSumByGradWrapCell
 from mspc.api.nn.optim.adadelta import Adadelta as Adadelta
 from mspc.api.nn.optim.adaptive import Adagrad as Adagrad
 from mspc.api.nn.optim.adam import Adam as Adam

@@ -2,12 +2,16 @@
 from typing import Any
 from mspc.api.ops.primitive import Primitive as Primitive
 from mspc.api.ops.composed import ControlDepend as ControlDepend
+from mspc.api.ops.custom import Custom as Custom
 from mspc.api.ops.composed import DropoutExt as DropoutExt
 from mspc.api.ops.composed import FloatStatus as FloatStatus
 from mspc.api.common.gradient import GradOperation as GradOperation
+from mspc.api.ops.composed_tensors import GroupNorm as GroupNorm
 from mspc.api.ops.composed import HistogramSummary as HistogramSummary
 from mspc.api.ops.hyper_map import HyperMap as HyperMap
 from mspc.api.ops.composed import ImageSummary as ImageSummary
+from mspc.api.ops.composed_tensors import Index as Index
+from mspc.api.ops.custom import InsertGradientOf as InsertGradientOf
 from mspc.api.ops.composed import InvertPermutation as InvertPermutation
 from mspc.api.ops.hyper_map import Map as Map
 from mspc.api.ops.morphing import Morph as Morph
@@ -24,6 +28,7 @@ from mspc.api.communication.group import ReduceOp as ReduceOp
 from mspc.api.ops.composed import ScalarSummary as ScalarSummary
 from mspc.api.ops.composed import TensorSummary as TensorSummary
 from mspc.api.nn.virtual_dataset import _VirtualDataset as _VirtualDataset
+from mspc.api.ops.attributed import _add_attr as _add_attr
 from mspc.api.ops.compile_time import _constexpr as _constexpr
 from mspc.api.ops.compile_time import _primexpr as _primexpr
 from mspc.api.ops.function.pool_func import adaptive_avg_pool1d as adaptive_avg_pool1d
@@ -137,6 +142,7 @@ from mspc.api.ops.function.image_func import dropout1d as dropout1d
 from mspc.api.ops.function.image_func import dropout2d as dropout2d
 from mspc.api.ops.function.image_func import dropout3d as dropout3d
 from mspc.api.ops.function.nn_func import dropout_ext as dropout_ext
+from mspc.api.ops.composed import dropout_ext_op as dropout_ext_op
 from mspc.api.ops.function.shape_func import dsplit as dsplit
 from mspc.api.ops.function.shape_func import dstack as dstack
 from mspc.api.ops.function.array_func import dtype as dtype
@@ -365,6 +371,7 @@ from mspc.api.ops.function.random_func import standard_normal as standard_normal
 from mspc.api.ops.function.norm_func import std as std
 from mspc.api.ops.function.norm_func import std_mean as std_mean
 from mspc.api.ops.function.window_func import stft as stft
+from mspc.api.ops.function.array_func import stop_gradient as stop_gradient
 from mspc.api.ops.function.array_func import strided_slice as strided_slice
 from mspc.api.ops.function.math_func import sum as sum
 from mspc.api.ops.function.matrix_func import svd as svd
@@ -391,6 +398,7 @@ from mspc.api.ops.function.array_func import triu as triu
 from mspc.api.ops.function.shape_func import triu_indices as triu_indices
 from mspc.api.ops.function.math_func import true_divide as true_divide
 from mspc.api.ops.function.math_func import trunc as trunc
+from mspc.api.ops.function.array_func import tuple_len as tuple_len
 from mspc.api.ops.function.array_func import tuple_to_array as tuple_to_array
 from mspc.api.ops.function.shape_func import type_as as type_as
 from mspc.api.ops.function.order_func import unbind as unbind
@@ -797,6 +805,9 @@ class DropoutGrad(Primitive):
 class DumpGradient(Primitive):
     """x, whose gradient is written as TensorDump writes. Called as `DumpGradient()(file, x, mode)`."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class DynamicQuantExt(Primitive):
+    """(every row of x, times smooth_scales, divided by its scale and rounded to Int8; the scales, Float32: a row's"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Eig(Primitive):
     """(eigenvalues of square matrices, complex, in no order; with compute_v their eigenvectors, columns of length 1,"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -967,6 +978,9 @@ class GetNext(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Gradient(Primitive):
     """A request that the pass `grad` replaces: gradients of the first `outputs` operands, with respect to the others."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class GradientPlaceholder(Primitive):
+    """Stands for the gradient of a result while the operators that compute the script's own gradient are read."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Greater(Primitive):
     """x > y."""
@@ -1351,6 +1365,9 @@ class OnesLikeExt(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Outer(Primitive):
     """The products x[i] * y[j] of two vectors."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class OwnGradient(Primitive):
+    """The first `results` operands, whose gradient the script gives. Behind them stand what they were computed from,"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class PReLU(Primitive):
     """x where it is positive, weight * x elsewhere; one weight, or one per channel (dimension 1)."""
@@ -2230,8 +2247,6 @@ def sqrt(*args: Any, **kwargs: Any) -> Any:
     """The square root of x."""
 def square(*args: Any, **kwargs: Any) -> Any:
     """x * x."""
-def stop_gradient(*args: Any, **kwargs: Any) -> Any:
-    """The operand; differentiation does not pass."""
 def sub(*args: Any, **kwargs: Any) -> Any:
     """x - y."""
 def sub_ext(*args: Any, **kwargs: Any) -> Any:

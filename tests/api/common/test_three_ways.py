@@ -263,7 +263,7 @@ def functions() -> list[str]:
     elsewhere = {
         "grad", "value_and_grad", "reshard", "partial", "functional", "constexpr", "make_range", "add_flags",
         "identity", "barrier", "jacfwd", "jacrev", "jvp", "linearize", "vjp", "vmap", "is_tensor",
-        "shard",
+        "shard", "dropout_ext_op", "tuple_len",
     }  # fmt: skip
     changes = {name for name in method_names() if name.endswith("_")}
     return [name for name in dir(ops) if name[0].islower() and name not in elsewhere | changes]

@@ -36,13 +36,13 @@ def names(cell):
     return [p.name for p in cell.get_parameters()]
 
 
-def test_names_are_attribute_path_and_given_name():
+def test_names_are_given_ones_and_paths_of_attributes():
     net = Net()
     assert names(net) == ["w", "other", "dense.weight", "dense.bias"]
     outer = Holder(net)
-    assert names(outer) == ["net.w", "net.other", "net.dense.weight", "net.dense.bias"]
+    assert names(outer) == ["net.weight", "net.other", "net.dense.weight", "net.dense.bias"]
     assert names(Holder(outer)) == [
-        "net.net.w",
+        "net.net.weight",
         "net.net.other",
         "net.net.dense.weight",
         "net.net.dense.bias",
@@ -60,7 +60,7 @@ def test_cells_in_lists_are_named_by_number():
             super().__init__()
             self.blocks = nn.CellList([Block(i) for i in range(2)])
 
-    assert names(Holder(Tower())) == ["net.blocks.0.l0.wq", "net.blocks.1.l1.wq"]
+    assert names(Holder(Tower())) == ["net.blocks.0.wq", "net.blocks.1.wq"]
 
 
 def test_optimizer_states_are_named_before_wrapping():
@@ -68,7 +68,7 @@ def test_optimizer_states_are_named_before_wrapping():
     optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
     step = nn.TrainOneStepCell(Holder(net), optimizer)
     assert names(step) == [
-        "net.w", "net.other", "net.dense.weight", "net.dense.bias", "global_step", "learning_rate",
+        "net.weight", "net.other", "net.dense.weight", "net.dense.bias", "global_step", "learning_rate",
         "momentum",
         "moments.w", "moments.other", "moments.dense.weight", "moments.dense.bias",
     ]  # fmt: skip
@@ -83,7 +83,7 @@ def test_wrapping_for_training_keeps_names():
 def test_a_second_holder_renames_from_the_start():
     net = Net()
     Holder(net)
-    assert names(Holder(net))[0] == "net.w"
+    assert names(Holder(net))[0] == "net.weight"
 
 
 def test_lists_of_parameters_are_collected():
@@ -147,9 +147,9 @@ def test_looking_around():
     assert [type(c).__name__ for c in outer.net.cells()] == ["Dense"]
     assert [name for name, _ in outer.cells_and_names()] == ["", "net", "net.dense"]
     assert [name for name, _ in outer.parameters_and_names()][:2] == ["net.weight", "net.other"]
-    assert list(outer.net.parameters_dict(recurse=False)) == ["net.w", "net.other"]
+    assert list(outer.net.parameters_dict(recurse=False)) == ["net.weight", "net.other"]
     outer.net.weight.requires_grad = False
-    assert [p.name for p in outer.untrainable_params()] == ["net.w"]
+    assert [p.name for p in outer.untrainable_params()] == ["net.weight"]
     assert len(outer.trainable_params()) == 3
     assert list(filter(lambda p: p.requires_grad, outer.get_parameters())) == outer.trainable_params()
 
@@ -310,3 +310,40 @@ def test_what_changes_nothing_is_said_once(capsys: pytest.CaptureFixture[str]) -
     assert said.count("Cell.set_grad(requires_grad=True) changes nothing here: what is differentiated follows") == 1
     with pytest.raises(TypeError, match=r"requires_grad"):
         net.set_grad("yes")
+
+
+class Own(nn.Cell):
+    def __init__(self, auto_prefix: bool = True) -> None:
+        super().__init__(auto_prefix)
+        self.w = Parameter(Tensor(np.ones(2, np.float32)), "a.given.name")
+
+
+class Holding(nn.Cell):
+    def __init__(self, network: nn.Cell, auto_prefix: bool = True) -> None:
+        super().__init__(auto_prefix)
+        self.network = network
+
+
+class Tuple(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = ParameterTuple((Parameter(Tensor([1.0]), "p0"), Parameter(Tensor([1.0]), "p1")))
+
+
+NAMED = {
+    "by itself": (Own(), ["a.given.name"]),
+    "in another": (Holding(Own()), ["network.w"]),
+    "in two": (Holding(Holding(Own())), ["network.network.w"]),
+    "in a cell that leaves names": (Holding(Own(), auto_prefix=False), ["a.given.name"]),
+    "below a cell that leaves names": (Holding(Holding(Own(), auto_prefix=False)), ["network.network.w"]),
+    "above a cell that leaves names": (Holding(Holding(Own()), auto_prefix=False), ["network.w"]),
+    "a cell that leaves names, held": (Holding(Own(auto_prefix=False)), ["network.w"]),
+    "in a sequence": (Holding(nn.SequentialCell(Own(), Holding(Own()))), ["network.0.w", "network.1.network.w"]),
+    "in a tuple": (Holding(Tuple()), ["network.p0", "network.p1"]),
+}
+
+
+@pytest.mark.parametrize(("cell", "names"), NAMED.values(), ids=NAMED)
+def test_parameters_are_called_by_the_attributes_that_lead_to_them(cell: nn.Cell, names: list[str]) -> None:
+    """Read from MindSpore 2.10.0."""
+    assert [parameter.name for parameter in cell.get_parameters()] == names

@@ -1,0 +1,198 @@
+"""Operators whose function the script gives, and gradients that it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, cast
+
+import numpy as np
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.graph import Node, Value
+from mspc.ir.types import TensorType, TupleType, Type
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement
+from mspc.sharding.factors import Rule
+
+TENSOR = "tensor"
+"""Stands in `Custom.given` for the next operand."""
+
+
+class ScriptFunction(str):
+    """The name of a function, as graphs are written, with the function itself; read from a file it is a name alone."""
+
+    call: Callable[..., Any]
+
+    @staticmethod
+    def of(name: str, call: Callable[..., Any]) -> ScriptFunction:
+        found = ScriptFunction(name)
+        found.call = call
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ScriptFunction):
+            return str(self) == str(other) and self.call is other.call
+        return str(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (str(self),)
+
+
+class Custom(Op):
+    """What a function of the script computes of arrays of NumPy, at every step.
+
+    called: its name, and in the process of the script itself. given: its arguments, nested as in the call, with
+    `TENSOR` in the places of the operands. results: types of what it returns. several: it returns a tuple.
+    cuts: its rule, which says along which dimensions the script has said that slices may be handed in; "" for none.
+    """
+
+    called: str = ""
+    given: tuple[Any, ...] = ()
+    results: tuple[Any, ...] = ()
+    several: bool = False
+    cuts: str = ""
+    has_side_effect: ClassVar[bool] = True
+    takes_complex: ClassVar[bool] = True
+    widens: ClassVar[bool] = False
+    may_alias: ClassVar[bool] = True
+    bprop: ClassVar[Any] = NotDifferentiable("its function is the script's; give Custom a bprop")
+
+    def rule(self, *types: TensorType) -> str | Rule:
+        return self.cuts or whole_rule([t.shape for t in types], [t.shape for t in self.results])
+
+    def infer(self, *types: Any) -> Type:
+        self.parsed_rule(*types)
+        return TupleType(self.results) if self.several else self.results[0]
+
+    def localize(self, placement: Placement) -> Op:
+        types = zip(placement.out_types, placement.out_layouts, strict=True)
+        return replace(self, results=tuple(TensorType(t.dtype, layout.local_shape(t.shape)) for t, layout in types))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        call = getattr(self.called, "call", None)
+        if call is None:
+            raise ExecutionError(f"Custom: {self.called} is a function of the script; run the script, not its files")
+        if be.xp is not np:
+            raise ExecutionError(
+                f"Custom: {self.called} is a function on NumPy arrays; run the script with --device cpu"
+            )
+        returned: Any = call(*_filled(self.given, iter(inputs)))
+        count = len(cast(Any, returned)) if isinstance(returned, tuple | list) else 1
+        if self.several and count != len(self.results):
+            raise ExecutionError(f"Custom: {self.called} must return {len(self.results)} arrays")
+        arrays = cast("list[Any]", list(cast(Any, returned)) if self.several else [returned])
+        found: list[Any] = [np.asarray(array) for array in arrays]
+        for array, type in zip(found, self.results, strict=True):
+            if array.shape != type.shape:
+                raise ExecutionError(
+                    f"Custom: {self.called} returned an array of shape {array.shape}, not {type.shape} as its "
+                    "out_shape says of these slices"
+                )
+        kept = [array.astype(t.dtype.numpy, "C", copy=False) for array, t in zip(found, self.results, strict=True)]
+        return tuple(kept) if self.several else kept[0]
+
+
+def _filled(given: Any, arrays: Iterator[Any]) -> Any:
+    if isinstance(given, tuple):
+        return tuple(_filled(each, arrays) for each in cast("tuple[Any, ...]", given))
+    return next(arrays) if given == TENSOR else given
+
+
+def whole_rule(inputs: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> str:
+    """The rule of an operator no dimension of which can be cut."""
+    return cut_rule(inputs, results, [[""] * len(shape) for shape in (*inputs, *results)])
+
+
+def cut_rule(inputs: Sequence[Sequence[int]], results: Sequence[Sequence[int]], labels: Sequence[Sequence[str]]) -> str:
+    """The rule of an operator whose dimensions of one label are cut together; those without stay whole.
+
+    Raises:
+        MspcError: dimensions of one label have different sizes, or an operand is cut where no result is.
+    """
+    shapes, count, texts = [*inputs, *results], len(inputs), list[str]()
+    sizes: dict[str, int] = {}
+    shared = {name for row in labels[:count] for name in row} & {name for row in labels[count:] for name in row}
+    for place, (shape, row) in enumerate(zip(shapes, labels, strict=True)):
+        own, other = (f"input {place}", "a result") if place < count else (f"result {place - count}", "an input")
+        names: list[str] = []
+        for dimension, (size, label) in enumerate(zip(shape, row, strict=True)):
+            if label and sizes.setdefault(label, size) != size:
+                raise MspcError(f"Custom: one axis cuts dimensions of sizes {sizes[label]} and {size}")
+            if label and label not in shared:
+                raise MspcError(
+                    f"Custom: dimension {dimension} of {own} is cut, and no dimension of {other} with it",
+                    notes=["say with out_strategy how the results are cut"],
+                )
+            names.append(label or f"t{place}d{dimension}{f'={size}' if place >= count else ''}!")
+        texts.append(" ".join(names))
+    return f"{', '.join(texts[:count])} -> {', '.join(texts[count:])}"
+
+
+class GradientPlaceholder(Op):
+    """Stands for the gradient of a result while the operators that compute the script's own gradient are read."""
+
+    type: Any = None
+    takes_complex: ClassVar[bool] = True
+    bprop: ClassVar[Any] = NotDifferentiable("it is gone before gradients are taken")
+
+    def infer(self, *types: Any) -> Type:
+        return self.type
+
+
+class OwnGradient(Op):
+    """The first `results` operands, whose gradient the script gives. Behind them stand what they were computed from,
+    a placeholder for each result's gradient, and what the script computes of these, for each of what they came from.
+    The pass `grad` puts the operators in place and takes this one out."""
+
+    results: int = 1
+    sources: int = 1
+    takes_complex: ClassVar[bool] = True
+
+    def infer(self, *types: Any) -> Type:
+        return TupleType(types[: self.results])
+
+    def bprop(self, b: Builder, *values: Any) -> Sequence[Value | None]:
+        *inputs, _, douts = values
+        first = self.results + self.sources
+        stands_for: dict[Value, Value] = {}
+        for placeholder, result, dout in zip(inputs[first : first + self.results], inputs, douts, strict=False):
+            stands_for[placeholder] = dout if dout is not None else _zeros(b, result.tensor_type)
+        grads = [_copied(b, value, stands_for) for value in inputs[first + self.results :]]
+        return (*[None] * self.results, *grads, *[None] * (self.results + self.sources))
+
+
+def _zeros(b: Builder, type: TensorType) -> Value:
+    return b.constant(np.zeros(type.shape, type.dtype.numpy), type.dtype)
+
+
+def _copied(b: Builder, value: Value, stands_for: dict[Value, Value]) -> Value:
+    """`value` as its operators compute it from what placeholders stand for; what does not depend on these stays."""
+    order: list[Node] = []
+    depends: dict[Value, bool] = dict.fromkeys(stands_for, True)
+    waiting = [value]
+    while waiting:
+        node = waiting[-1]
+        if node in depends or not isinstance(node, Node):
+            depends.setdefault(node, False)
+            waiting.pop()
+            continue
+        unknown = [operand for operand in node.inputs if operand not in depends]
+        if unknown:
+            waiting += unknown
+            continue
+        depends[node] = any(depends[operand] for operand in node.inputs)
+        if depends[node]:
+            order.append(node)
+    for node in order:
+        inputs = [stands_for.get(operand, operand) for operand in node.inputs]
+        copy = b.emit(cast(Op, node.op), *inputs, name=node.name, instance=node.instance)
+        copy.in_strategy, copy.out_strategy, copy.attrs = node.in_strategy, node.out_strategy, dict(node.attrs)
+        stands_for[node] = copy
+    return stands_for.get(value, value)

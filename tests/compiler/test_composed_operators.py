@@ -1,0 +1,163 @@
+"""MindSpore's operators that are several here, cut as their strategies say; functions whose operators carry facts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Tensor, mint, nn, ops
+from mspc.api.common.api import _cell_graph_executor
+from mspc.api.parallel.queries import _infer_rank_list
+from mspc.commands.compile import CompileOptions
+from mspc.commands.verify import verify_target
+from tests.compiler.test_operator_strategies import HEAD
+
+NETWORKS = {
+    "Index of a table that is cut": """
+from mindspore.ops.auto_generate.gen_ops_prim import Index
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(8, 16), "w")
+        self.index = Index().shard(((2, 4), ((1,), (1,))))
+    def construct(self, i, j):
+        return self.index(self.w, (i, j - 16))
+ids = Tensor(random.integers(0, 8, (12,)), ms.int32)
+net = Net()
+ms.value_and_grad(net, None, net.trainable_params())(ids, ids)
+""",
+    "GroupNorm": """
+from mindspore.ops.auto_generate.gen_ops_def import GroupNorm
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w, self.b = Parameter(tensor(6), "w"), Parameter(tensor(6), "b")
+        self.norm = GroupNorm().shard(((4, 1, 1), (1,), (1,)))
+    def construct(self, x):
+        out, mean, scale = self.norm(x, 3, self.w, self.b, 1e-5)
+        return out, mean * scale
+net = Net()
+ms.value_and_grad(net, 0, net.trainable_params())(tensor(8, 6, 4))
+""",
+    "DropoutGenMask by itself": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.mask = P.DropoutGenMask(1, 2).shard(((4, 2),))
+        self.drop = P.DropoutDoMask().shard(((8, 1),))
+    def construct(self, x):
+        return self.drop(x, self.mask(x.shape, Tensor(0.5, ms.float32)), Tensor(0.5, ms.float32))
+Net()(tensor(16, 8))
+""",
+    "dropout_ext_op": """
+from mindspore.ops.auto_generate import dropout_ext_op
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.drop = dropout_ext_op.shard(((4, 2), (), ()))
+        self.seed = Parameter(Tensor(3), "seed", requires_grad=False)
+    def construct(self, x):
+        return self.drop(x, 0.5, 3, 1)[0] + self.drop(x, 0.5, self.seed, self.seed)[0]
+Net()(tensor(16, 8))
+""",
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_equals_one_device(tmp_path: Path, name: str) -> None:
+    script = tmp_path / "net.py"
+    script.write_text(HEAD + NETWORKS[name])
+    verify_target(str(script), CompileOptions(), seed=1)
+
+
+def test_values_of_one_device() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 6, 5)).astype(np.float32)
+    out, mean, scale = ops.GroupNorm()(Tensor(x), 2, Tensor(np.ones(6, np.float32)), Tensor(np.zeros(6, np.float32)))
+    groups = x.reshape(2, 2, 15)
+    expected = (groups - groups.mean(-1, keepdims=True)) / np.sqrt(groups.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(out.asnumpy(), expected.reshape(x.shape), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(mean.asnumpy(), groups.mean(-1), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(scale.asnumpy(), 1 / np.sqrt(groups.var(-1) + 1e-5), rtol=1e-4)
+    places = Tensor(np.array([0, -1, 1]))
+    np.testing.assert_array_equal(ops.Index()(Tensor(x), (places, places)).asnumpy(), x[[0, -1, 1], [0, -1, 1]])
+    assert ops.tuple_len((1, 2, 3)) == 3
+
+
+def test_rows_as_small_integers() -> None:
+    x = np.array([[1.0, -2.54, 0.5], [0, 0, 0]], np.float32)
+    rows, scales = ops.DynamicQuantExt()(Tensor(x), Tensor(np.array([1, 0.5, 1], np.float32)))
+    np.testing.assert_allclose(scales.asnumpy(), [1.27 / 127, 0], rtol=1e-6)
+    assert rows.asnumpy().tolist() == [[100, -127, 50], [0, 0, 0]]
+    assert ops.DynamicQuantExt()(Tensor(x), None)[0].asnumpy()[0].tolist() == [50, -127, 25]
+    with pytest.raises(TypeError, match="DynamicQuantExt takes 1 or 2 arguments, not 3"):
+        ops.DynamicQuantExt()(x, x, x)
+
+
+def test_a_gradient_goes_through_a_function() -> None:
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.halved = ops.InsertGradientOf(lambda dout: dout / 2)
+
+        def construct(self, x: Tensor) -> Tensor:
+            return self.halved(x * x) + x
+
+    x = Tensor(np.array([1.0, 3.0], np.float32))
+    np.testing.assert_allclose(Net()(x).asnumpy(), [2.0, 12.0])
+    np.testing.assert_allclose(ms.grad(Net())(x).asnumpy(), [2.0, 4.0])
+    with pytest.raises(TypeError, match="f must be a function, not 3"):
+        ops.InsertGradientOf(3)
+
+
+def test_what_gradients_do_not_pass_may_be_missing() -> None:
+    class Net(nn.Cell):
+        def construct(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            mask, (y, none) = ops.stop_gradient(mask), ops.stop_gradient((x, None))
+            return x * x + y if mask is None and none is None else x
+
+    x = Tensor(np.array([1.0, 3.0], np.float32))
+    np.testing.assert_allclose(ms.grad(Net())(x).asnumpy(), [2.0, 6.0])
+    assert ops.stop_gradient(None) is None
+
+
+def test_operators_of_a_function_carry_facts() -> None:
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.product = ops._add_attr(ops._add_attr(mint.matmul, first=123), second=(True, "x"))
+
+        def construct(self, x: Tensor) -> Tensor:
+            return ops.relu(self.product(x, x))
+
+    phase, _ = _cell_graph_executor.compile(Net(), Tensor(np.ones((4, 4), np.float32)))
+    found = _cell_graph_executor.get_parallel_graph_info(phase)["@graph_0"]
+    facts = {name: {k: v for k, v in node["attrs"].items() if k in ("first", "second")} for name, node in found.items()}
+    assert facts["MatMul-0"] == {"first": 123, "second": (True, "x")}
+    assert facts["ReLU-0"] == {}
+    with pytest.raises(TypeError, match="_add_attr: a must be plain values, not ReLU"):
+        ops._add_attr(ops.relu, a=ops.relu)
+    with pytest.raises(TypeError, match="fn must be a function, not 1"):
+        ops._add_attr(1)
+
+
+def test_slices_that_a_network_that_predicts_needs() -> None:
+    cut = {"w": [[4, 8], [-1, 0]]}
+    assert _infer_rank_list(cut) == {"w": ([0, 1, 2, 3, 4, 5, 6, 7], False)}
+    assert _infer_rank_list(cut, {"w": [[8], [-1, 0]]}) == {"w": ([0], True)}
+    assert _infer_rank_list(cut, {"w": [[2, 2], [1, 0]]}) == {"w": ([0, 1, 2, 3, 4, 5, 6, 7], False)}
+    assert _infer_rank_list({"w": [[8], [-1, -1]]}, {"w": [[2, 2], [1, 0]]}) == {"w": ([0], False)}
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda x: ops.Index()(x, x), "Index: indices must be a tuple of tensors, not Tensor"),
+    (lambda x: ops.Index().shard(((1, 1), ((1,), (1,))))(x, (Tensor([1]), Tensor([1, 2]))),
+     "Index: with a strategy all indices have one shape, not [(1,), (2,)]"),
+    (lambda x: ops.GroupNorm()(x, 4), "GroupNorm: 6 channels are no multiple of num_groups 4"),
+])  # fmt: skip
+def test_wrong_operands_are_refused(call, message) -> None:
+    with pytest.raises(ms.MspcError) as error:
+        call(Tensor(np.ones((4, 6), np.float32)))
+    assert error.value.message == message
