@@ -29,9 +29,11 @@ from tests.random_updates import finish
 PASSES = ",".join(name for name in (*PREPARING, *SHARDED) if name not in VIEWS)
 """What makes a network ready for slicing."""
 RANKS = (2, 2, 2, 3, 4, 4, 4, 6, 6, 8, 8, 12, 16, 24)
-SEARCHES = ("", "dynamic_programming", "recursive_programming")
+SEARCHES = ("", "", "", "dynamic_programming", "", "", "recursive_programming")
 ROWS, COLUMNS = (8, 16, 24, 48), (8, 16, 24)
 PIECES = ("matmul", "matmul", "bias", "unary", "branch", "gate", "reshape", "transpose", "split", "shared")
+SINGULAR = frozenset({"LogMatrixDeterminant", "MatrixInverse", "MatrixSolve", "Qr", "Svd"})
+"""Operators that need regular matrices, which a network does not keep."""
 LEFT_OUT = frozenset({"collective", "control", "fused", "optim"})
 """Rooms of operators that stand in no network, or are not grown here."""
 
@@ -56,7 +58,7 @@ def usable() -> tuple[str, ...]:
     found: list[str] = []
     for name, op in sorted(REGISTRY.items()):
         room = op.__module__.split(".")[2]
-        plain = room not in LEFT_OUT and not name.endswith("Grad") and not op.mutates
+        plain = room not in LEFT_OUT and not name.endswith("Grad") and not op.mutates and name not in SINGULAR
         if plain and any(map(_fits, op.samples)):
             found.append(name)
     return tuple(found)

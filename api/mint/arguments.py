@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.api.ops.arguments import Shape, whole_shape
+from mspc.api.ops.arguments import Shape, ints, whole_shape
 from mspc.api.setting import place_of_caller, say_once
 from mspc.ops.arguments import describe
 
@@ -34,7 +34,7 @@ def drawn_shape(name: str, mean: Any, std: Any, size: Any) -> Shape:
     """The shape of what is drawn: `size`, or that of mean and deviation together. Raises ValueError where all are
     numbers and no size is given."""
     if size is not None:
-        return whole_shape(name, (size,) if isinstance(size, int) else size)
+        return whole_shape(name, ints(name, "size", size))
     shapes = [x.shape for x in (mean, std) if hasattr(x, "shape")]
     if not shapes:
         raise ApiValueError(f"{name}(): size must be given where mean and std are numbers")

@@ -57,7 +57,10 @@ def randperm(n: int, *, generator: Any = None, dtype: Any = INT64) -> Any:
     return ops.randperm(n, generator, 0, dtype)
 
 
-def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, generator: Any = None) -> Any:
+def normal(
+    mean: float | TensorLike = 0.0, std: float | TensorLike = 1.0, size: Any = None,
+    generator: Any = None,
+) -> Any:  # fmt: skip
     """Numbers of the normal distribution with this mean and deviation, numbers or tensors; of the shape `size`, of the
     tensors' unless given."""
     shape = drawn_shape("normal", mean, std, size)

@@ -16,11 +16,13 @@ _SHARDED = ("semi_auto_parallel", "auto_parallel")
 
 
 class _AdaSum(Cell):
-    """What both have: the optimizer, and the sum.
+    """What both have: the optimizer, and the sum. adds_up_gradients: of the ranks, so that a training step leaves them.
 
     Raises:
         RuntimeError: in stand_alone mode, with optimizer parallel, or on a number of ranks that is no power of 2.
     """
+
+    adds_up_gradients = True
 
     def __init__(self, optimizer: Any) -> None:
         super().__init__(auto_prefix=False)

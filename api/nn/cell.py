@@ -312,7 +312,7 @@ class Cell:
 
         Raises ValueError or TypeError where there is no such option or value."""
         found = checked("Cell.recompute", RECOMPUTE, options)
-        return self.add_flags_recursive(recompute=True, recompute_options=found)
+        return self.add_flags_recursive(recompute=True, **({"recompute_options": found} if found else {}))
 
     def to_float(self, dst_type: DType) -> Cell:
         """Compute in another element type: floating-point inputs of this cell and of all below, their parameters and

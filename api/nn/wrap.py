@@ -98,6 +98,7 @@ class TrainOneStepCell(Cell):
         self.parallel_mode = context.get_auto_parallel_context("parallel_mode")
         self.mean = context.get_auto_parallel_context("gradients_mean")
         self.degree = context.get_auto_parallel_context("device_num") or state.current().size
+        self.by_optimizer = bool(getattr(optimizer, "adds_up_gradients", False))
         reduces = self.parallel_mode in ("data_parallel", "hybrid_parallel")
         self.reducer_flag = reduces and state.current().initialized
         self.grad_reducer = _Reducer(self.weights, self.mean) if self.reducer_flag else Identity()
@@ -116,9 +117,9 @@ class TrainOneStepCell(Cell):
         return loss
 
     def reduced(self, grads: Any) -> Any:
-        """The gradients, through `grad_reducer` unless the compiler does what it would."""
-        by_compiler = self.parallel_mode != "hybrid_parallel" and self.grad_reducer is self.own_reducer
-        return grads if by_compiler else self.grad_reducer(grads)
+        """The gradients, through `grad_reducer` unless the compiler or the optimizer does what it would."""
+        elsewhere = self.parallel_mode != "hybrid_parallel" or self.by_optimizer
+        return grads if elsewhere and self.grad_reducer is self.own_reducer else self.grad_reducer(grads)
 
 
 class _TrainGradAccuStepCell(TrainOneStepCell):

@@ -12,6 +12,8 @@ import sys
 import types
 from typing import Any
 
+_IN_PLACE = """bernoulli_ clamp_ erfinv_ exponential_ normal_ put_ random_ sigmoid_ tanh_ uniform_ zero_""".split()
+"""Functions that change a tensor."""
 _ELSEWHERE = {
     "GradOperation": "mspc.api.common.gradient",
     "grad": "mspc.api.common.gradient",
@@ -43,10 +45,7 @@ _ELSEWHERE = {
     "barrier": "mspc.api.mint.distributed",
     **dict.fromkeys(("jacfwd", "jacrev", "jvp", "linearize", "vjp", "vmap"), "mspc.api.common.derivatives"),
     "is_tensor": "mspc.api.common.api",
-    **dict.fromkeys((
-        "bernoulli_", "clamp_", "erfinv_", "exponential_", "normal_", "put_", "random_", "sigmoid_", "tanh_",
-        "uniform_", "zero_",
-    ), "mspc.api.ops.tensor_method_changes"),
+    **dict.fromkeys(_IN_PLACE, "mspc.api.ops.tensor_method_changes"),
     **dict.fromkeys((
         "ControlDepend", "DropoutExt", "FloatStatus", "HistogramSummary", "ImageSummary", "InvertPermutation",
         "NPUAllocFloatStatus", "NPUClearFloatStatus", "NPUClearFloatStatusV2", "NPUGetFloatStatus",
@@ -81,7 +80,8 @@ def __getattr__(name: str) -> Any:
     if name == "functional":
         return sys.modules[__name__]
     if name in _ELSEWHERE:
-        return getattr(importlib.import_module(_ELSEWHERE[name]), name.lstrip("_"))
+        found = getattr(importlib.import_module(_ELSEWHERE[name]), name.lstrip("_"))
+        return _checked(name, found) if name in _IN_PLACE else found
     if name in _FUNCTION_CLASSES:
         return functools.partial(getattr, importlib.import_module(_FUNCTIONS), _FUNCTION_CLASSES[name])
     found = _operator(name) if name[0].isupper() else _function(name)
@@ -119,15 +119,19 @@ def _operator(name: str) -> Any:
 
 def _function(name: str) -> Any:
     if name in _python_functions():
-        from mspc.api.ops.checked import checked
-
-        return checked(f"ops.{name}", getattr(importlib.import_module(_FUNCTIONS), name))
+        return _checked(name, getattr(importlib.import_module(_FUNCTIONS), name))
     from mspc.api.ops.operator_function import function_of
     from mspc.ops.op import FUNCTION_OPERATORS
 
     _load_operators()
     op = FUNCTION_OPERATORS.get(name)
     return sys.modules.get(f"{__name__}.{name}") if op is None else function_of(op)
+
+
+def _checked(name: str, function: Any) -> Any:
+    from mspc.api.ops.checked import checked
+
+    return checked(f"ops.{name}", function)
 
 
 @functools.cache

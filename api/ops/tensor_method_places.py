@@ -9,7 +9,7 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.ops import known_values
-from mspc.api.ops.arguments import axis_of, element_type, no_such, sizes_of, summed_to
+from mspc.api.ops.arguments import axis_of, element_type, ints, no_such, sizes_of, summed_to
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT64, INT16, INT64, UINT8
@@ -87,7 +87,7 @@ def take(self: Any, indices: TensorLike, axis: int | None = None, mode: str = "c
     Raises:
         ValueError: another mode; "raise" is not there, as places are not known when a network is compiled.
     """
-    x, place = (ops.Reshape()(self, (-1,)), 0) if axis is None else (self, axis)
+    x, place = (ops.Reshape()(self, (-1,)), 0) if axis is None else (self, axis_of("take", axis, len(self.shape)))
     size = x.shape[place]
     if mode == "wrap":
         return ops.Gather()(x, ops.FloorMod()(indices, size), place)
@@ -172,7 +172,7 @@ def ptp(self: Any, axis: Any = None, keepdims: bool = False) -> Any:
 @tensor_method()
 def resize(self: Any, *new_shape: Any) -> Any:
     """The elements in their order in another shape: some at the end are left out, or zeros follow."""
-    shape = sizes_of(new_shape)
+    shape = ints("resize", "new_shape", sizes_of(new_shape))
     count, flat = math.prod(shape), ops.Reshape()(self, (-1,))
     if count <= self.size:
         return ops.Reshape()(ops.StridedSlice()(flat, (0,), (count,), (1,)), shape)

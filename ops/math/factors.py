@@ -11,6 +11,7 @@ from mspc.ir.graph import Node, Value
 from mspc.ir.types import COMPLEX64, COMPLEX128, FLOAT64, TensorType, TupleType
 from mspc.ops.bases import require_float
 from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.math.matrix import regular
 from mspc.ops.math.singular import SingularValuesGrad
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.tensor.broadcast import zeros
@@ -77,7 +78,7 @@ class QrGrad(Op):
         inner = xp.matmul(r, dr.swapaxes(-1, -2)) - xp.matmul(dq.swapaxes(-1, -2), q)
         lower = xp.tril(inner, -1)
         both = lower + lower.swapaxes(-1, -2) + inner * xp.eye(inner.shape[-1], dtype=inner.dtype)
-        found = xp.linalg.solve(r, (dq + xp.matmul(q, both)).swapaxes(-1, -2))
+        found = regular(self.name, xp.linalg.solve, r, (dq + xp.matmul(q, both)).swapaxes(-1, -2))
         return xp.ascontiguousarray(found.swapaxes(-1, -2))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
+
+import numpy as np
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -20,6 +22,14 @@ from mspc.ops.tensor.slicing import take_part
 from mspc.sharding.rules import factor_names
 
 Gradients = Sequence[Value | None]
+
+
+def regular(name: str, compute: Callable[..., Any], *matrices: Any) -> Any:
+    """`compute(*matrices)`. Raises MspcError where a matrix is singular."""
+    try:
+        return compute(*matrices)
+    except np.linalg.LinAlgError as error:
+        raise MspcError(f"{name}: {str(error)[:1].lower()}{str(error)[1:]}", kind=ValueError) from None
 
 
 class _Square(Op, abstract=True):
@@ -51,7 +61,7 @@ class MatrixInverse(_Square):
         return (b.emit(Neg(), b.emit(BatchMatMul(False, not self.adjoint), left, out)),)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        found = be.xp.linalg.inv(inputs[0])
+        found = regular(self.name, be.xp.linalg.inv, inputs[0])
         return be.xp.ascontiguousarray(found.swapaxes(-1, -2)) if self.adjoint else found
 
 
@@ -131,7 +141,7 @@ class MatrixSolve(_Square):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         a, y = inputs
-        return be.xp.linalg.solve(a.swapaxes(-1, -2) if self.adjoint else a, y)
+        return regular(self.name, be.xp.linalg.solve, a.swapaxes(-1, -2) if self.adjoint else a, y)
 
 
 class MatrixExp(_Square):

@@ -30,7 +30,7 @@ def unique(input: TensorLike) -> Any:
 
 
 @tensor_method()
-def unique_with_pad(x: TensorLike, pad_num: Any) -> Any:
+def unique_with_pad(x: TensorLike, pad_num: float) -> Any:
     """`unique` with as many elements as x has: behind the last there is pad_num."""
     return known_values.unique_with_pad(x, pad_num)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import least, no_such, of_rank, precision_of
+from mspc.api.ops.arguments import ints, least, no_such, of_rank, precision_of
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.index_arguments import crossed
 from mspc.api.ops.method_table import tensor_method
@@ -184,7 +184,9 @@ def batch_dot(x1: TensorLike, x2: TensorLike, axes: Any = None) -> Any:
     """
     least("batch_dot", "the number of dimensions of x1", len(x1.shape), 2)
     least("batch_dot", "the number of dimensions of x2", len(x2.shape), 2)
-    both = (axes, axes) if isinstance(axes, int) else (-1, max(1, len(x2.shape) - 2)) if axes is None else axes
+    both = (axes, axes) if isinstance(axes, int) else (-1, max(1, len(x2.shape) - 2)) if axes is None else (
+        ints("batch_dot", "axes", axes))  # fmt: skip
+    least("batch_dot", "the number of axes", len(both), 2)
     first, second = both[0] % len(x1.shape), both[1] % len(x2.shape)
     least("batch_dot", "a dimension of axes", min(first, second), 1)
     left, right = ops.moveaxis(x1, first, -1), ops.moveaxis(x2, second, 1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import axis_of, least, no_tensor, of_rank, part_of, within
+from mspc.api.ops.arguments import axis_of, ints, least, no_tensor, of_rank, part_of, within
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.index_arguments import chosen_places, triangle_places
 from mspc.api.ops.method_table import tensor_method
@@ -47,7 +47,7 @@ def ravel(input: TensorLike) -> Any:
 
 def expand(input_x: TensorLike, size: Any) -> Any:
     """The input repeated to a shape, in which -1 keeps a dimension."""
-    return ops.BroadcastTo(tuple(size))(input_x)
+    return ops.BroadcastTo(ints("expand", "size", size))(input_x)
 
 
 @tensor_method()
@@ -75,6 +75,8 @@ def atleast_1d(inputs: TensorLike | Sequence[Any]) -> Any:
     """A number as a vector, anything else as it is; of a tuple or a list each, as a tuple."""
     if isinstance(inputs, tuple | list):
         return tuple([atleast_1d(x) for x in inputs])
+    if not hasattr(inputs, "shape"):
+        no_tensor("atleast_1d", inputs)
     return inputs if inputs.shape else ops.Reshape()(inputs, (1,))
 
 
@@ -82,6 +84,8 @@ def atleast_2d(inputs: TensorLike | Sequence[Any]) -> Any:
     """A number or a vector as a matrix of one row, anything else as it is; of a tuple or a list each, as a tuple."""
     if isinstance(inputs, tuple | list):
         return tuple([atleast_2d(x) for x in inputs])
+    if not hasattr(inputs, "shape"):
+        no_tensor("atleast_2d", inputs)
     return inputs if len(inputs.shape) > 1 else ops.Reshape()(inputs, (1, -1))
 
 
@@ -89,6 +93,8 @@ def atleast_3d(inputs: TensorLike | Sequence[Any]) -> Any:
     """Three dimensions: a vector stands in the middle one, a matrix in the first two; of a tuple or a list each."""
     if isinstance(inputs, tuple | list):
         return tuple([atleast_3d(x) for x in inputs])
+    if not hasattr(inputs, "shape"):
+        no_tensor("atleast_3d", inputs)
     if len(inputs.shape) > 2:
         return inputs
     return ops.Reshape()(inputs, (*inputs.shape, 1) if len(inputs.shape) == 2 else (1, -1, 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
+from mspc.api.ops.arguments import no_tensor
 from mspc.api.ops.checked import TensorLike
 from mspc.ir.types import INT32
 
@@ -16,6 +17,8 @@ def csr_to_coo(tensor: Any) -> Any:
 
 def csr_to_dense(csr_tensor: Any) -> Any:
     """A CSRTensor as a whole matrix."""
+    if not hasattr(csr_tensor, "to_dense"):
+        no_tensor("csr_to_dense", csr_tensor)
     return csr_tensor.to_dense()
 
 

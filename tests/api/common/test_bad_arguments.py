@@ -16,7 +16,8 @@ from mspc.ir.diagnostics import MspcError
 BAD = [5, "x", None, [1, 2], {}, 1.5, True, object(), (Tensor([1.0]), "q")]
 X = Tensor(np.ones((2, 3), np.float32))
 ELSEWHERE = {"grad", "value_and_grad", "reshard", "partial", "functional", "nn", "optim", "checked"}
-ELSEWHERE |= {"add_flags", "identity"}
+ELSEWHERE |= {"add_flags", "identity", "is_tensor", "prim_attr_register", "shard"}
+ELSEWHERE |= {"jvp", "linearize", "vjp"}  # as grad
 PLACES = {"ops": ops, "mint": mint, "functional": mint.nn.functional}
 NAMES = [
     f"{place}.{name}"

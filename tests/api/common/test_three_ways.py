@@ -263,7 +263,8 @@ def functions() -> list[str]:
     elsewhere = {
         "grad", "value_and_grad", "reshard", "partial", "functional", "constexpr", "make_range", "add_flags",
         "identity", "barrier", "jacfwd", "jacrev", "jvp", "linearize", "vjp", "vmap", "is_tensor",
-        "shard", "dropout_ext_op", "tuple_len",
+        "shard", "dropout_ext_op", "tuple_len", "prim_attr_register",
+        "coo2csr", "csr2coo", "csr_mm", "csr_mv", "csr_to_coo", "csr_to_dense",  # of sparse tensors
     }  # fmt: skip
     changes = {name for name in method_names() if name.endswith("_")}
     return [name for name in dir(ops) if name[0].islower() and name not in elsewhere | changes]

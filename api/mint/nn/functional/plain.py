@@ -7,6 +7,7 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.errors import ApiValueError
 from mspc.api.mint.arguments import not_in_place
+from mspc.api.ops.arguments import ints
 
 
 def relu(input: Any, inplace: bool = False) -> Any:
@@ -157,7 +158,7 @@ def embedding(
 
 def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     """`input` normalised over its last dimensions, times weight, 1 unless given, plus bias, 0 unless given."""
-    sizes = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    sizes = ints("mint.nn.functional.layer_norm", "normalized_shape", normalized_shape)
     weight = ops.ones(sizes, input.dtype) if weight is None else weight
     bias = ops.zeros(sizes, input.dtype) if bias is None else bias
     return ops.layer_norm(input, sizes, weight, bias, eps)
