@@ -1,0 +1,83 @@
+"""`mspc search --memory`: plans that fit, and what is said where none does."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mspc.cli import app
+from mspc.commands.search import memory_of
+from mspc.ir.diagnostics import MspcError
+from mspc.passes.base import VERIFY
+
+SCRIPT = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Tensor, Parameter
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.weights = ms.ParameterTuple([
+            Parameter(Tensor(np.ones((128, 128)), ms.float32), name=f"w{i}") for i in range(4)
+        ])
+        self.matmul, self.relu = ops.MatMul(), ops.ReLU()
+    def construct(self, x):
+        for weight in self.weights:
+            x = self.relu(self.matmul(x, weight))
+        return ops.reduce_mean(x)
+net = Net()
+nn.TrainOneStepCell(net, nn.Adam(net.trainable_params()))(Tensor(np.ones((1024, 128)), ms.float32))
+"""
+
+
+def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(VERIFY, raising=False)
+    Path("net.py").write_text(SCRIPT)
+    return CliRunner().invoke(app, ["search", "net.py", "--ranks", "8", "--json", "-", *arguments])
+
+
+def plans(done: Any) -> dict[str, Any]:
+    assert done.exit_code == 0, done.output
+    return {plan["name"]: plan for plan in json.loads(done.stdout)["plans"]}
+
+
+def test_a_limit_brings_memory_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = plans(search(tmp_path, monkeypatch))["search"]
+    limit = free["memory"] - 200_000
+    found = plans(search(tmp_path, monkeypatch, "--memory", str(limit)))
+    assert found["search"]["memory"] <= limit
+    assert found["search"]["step"] >= free["step"]
+    assert all(plan["memory"] <= limit for plan in found.values())
+    assert "data parallel" not in found
+
+
+def test_a_limit_that_holds_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = plans(search(tmp_path, monkeypatch))["search"]
+    assert plans(search(tmp_path, monkeypatch, "--memory", "1GB"))["search"] == free
+
+
+def test_where_nothing_fits_the_smallest_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = search(tmp_path, monkeypatch, "--memory", "900kB")
+    assert done.exit_code == 2
+    assert re.search(r"no plan that was found (fits 900000|needs at most \d+) bytes of memory on a rank", done.stderr)
+    assert "take more ranks, recompute cells, or allow more memory" in done.stderr
+
+
+@pytest.mark.parametrize(("text", "nbytes"), [
+    (None, 0), ("1000", 1000), ("80GB", 80 * 10**9), ("1.5 GiB", 3 << 29), ("512MiB", 512 << 20), ("2kB", 2000),
+])  # fmt: skip
+def test_sizes(text: str | None, nbytes: int) -> None:
+    assert memory_of(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "much", "-5GB", "0", "80XB", "1e9"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(MspcError) as error:
+        memory_of(text)
+    assert error.value.message == f"--memory is {text!r}, not a size as in 80GB or 512MiB"
