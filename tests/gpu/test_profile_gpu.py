@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,10 +22,11 @@ from tests.gpu.emulated import EmulatedGpu, Event
 
 
 class TimedGpu(EmulatedGpu):
-    """An emulated GPU with a clock, which is the host's, and a pool that counts."""
+    """An emulated GPU with a clock, which is a microsecond further at every look, and a pool that counts."""
 
     def __init__(self, folder: Path) -> None:
         self.used = 0
+        self.looks = 0
         self.pool = SimpleNamespace(used_bytes=lambda: self.used)
         super().__init__(folder)
 
@@ -37,7 +37,8 @@ class TimedGpu(EmulatedGpu):
 
     def signal(self, timed: bool = False) -> Any:
         event: Any = Event()
-        event.time = time.perf_counter()
+        self.looks += 1
+        event.time = self.looks * 1e-6
         return event
 
     def milliseconds(self, first: Any, second: Any) -> float:
