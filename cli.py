@@ -169,8 +169,8 @@ def search(
         str | None, typer.Option("--ranks", "-n", metavar="N[,N...]", help="Number of ranks, or several to compare.")
     ] = None,
     machine: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Rates of the machine (TOML); else those of H200s.")
-    ] = None,
+        str, typer.Option(metavar="NAME|FILE", help="The machine: h200 (the default), h100, a100, or a TOML file.")
+    ] = "",
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory of a rank that a plan may take: '80GB'.")
     ] = None,

@@ -12,7 +12,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mspc.analysis.cost import Timeline, seconds
+from mspc.analysis.cost.nodes import seconds
+from mspc.analysis.cost.timeline import Timeline
 from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, compile_launch
 from mspc.compiler.pipeline import PER_RANK

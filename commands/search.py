@@ -6,8 +6,8 @@ import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from mspc.analysis.machine import H200, Machine
-from mspc.analysis.machine_file import read_machine
+from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.machine_file import H200, machine_of
 from mspc.commands.compile import CompileOptions, find_launch
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.progress import Progress
@@ -26,14 +26,14 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 1 << 10, 
 @dataclass(frozen=True)
 class SearchOptions:
     """The flags of `mspc search`. ranks: several numbers are tried one after the other. top: rows for each. free: leave
-    out the script's strategies. machine: a file, None for the one that is built in. memory: bytes that a rank
+    out the script's strategies. machine: its name or a file, "" for H200s. memory: bytes that a rank
     has, 0 for any. out: where the plan goes."""
 
     compile: CompileOptions
     ranks: tuple[int, ...] = ()
     top: int = 5
     free: bool = False
-    machine: Path | None = None
+    machine: str = ""
     memory: int = 0
     out: Path | None = None
 
@@ -72,7 +72,7 @@ def search_target(target: str, options: SearchOptions) -> None:
         check_writable(options.out, "--out")
         if len(options.ranks) > 1:
             raise MspcError("--out is for a plan of one number of ranks", notes=["give one number with --ranks"])
-    machine = H200 if options.machine is None else read_machine(options.machine)
+    machine = machine_of(options.machine) if options.machine else H200
     loudness = options.compile.loudness
     found: list[Plans] = []
     with Progress(not loudness.quiet) as progress:

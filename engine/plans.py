@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mspc.analysis.cost import Timeline, sent_bytes
-from mspc.analysis.machine import Machine
+from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.nodes import sent_bytes
+from mspc.analysis.cost.timeline import Timeline
 from mspc.api.settings import SHARDED
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
@@ -21,6 +22,8 @@ from mspc.runtime.memory_plan import MemoryPlan, plan_memory
 SEARCH = "search"
 ATTEMPTS = 6
 """How often a plan that takes too much memory is looked for anew."""
+LARGE = 1 << 24
+"""Bytes at which the search's one bandwidth is read from a machine's rates."""
 AUTOMATIC, SEMI = {"mode": "auto_parallel"}, {"mode": "semi_auto_parallel"}
 
 
@@ -87,8 +90,8 @@ def plans_for(
     base = own if own.mode != "stand_alone" else replace(own, dataset_strategy="full_batch")
     ways = (*WAYS, CONFIGURED) if own.sharded and not free else WAYS
     rates = {
-        "search_latency": int(machine.link.latency * machine.link.bandwidth),
-        "search_touch": int(1000 * machine.link.bandwidth / machine.memory),
+        "search_latency": int(machine.link.latency * machine.link.bandwidth.at(LARGE)),
+        "search_touch": int(1000 * machine.link.bandwidth.at(LARGE) / machine.memory.at(LARGE)),
     }
     plans: list[Plan] = []
     refused: list[str] = []

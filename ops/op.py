@@ -134,14 +134,13 @@ class Op:
         may_alias: `run` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
             All other results, but for those of updates, are arrays that share memory with no operand.
         is_collective: ranks run it together: a `Collective`. takes_complex: it computes with complex numbers, too.
-        packs: so many elements of the result are one in MindSpore, and one each here: a Reshape to so many times fewer
-            elements keeps them all, in its last dimension.
+        packs: so many elements of the result are one in MindSpore: a Reshape to so many times fewer keeps them, last.
         requests: names of attached attributes (`add_prim_attr`) that `decompose` carries out; see `asks`.
         constrains: the result is operand 0, and the strategy says how it is to be sharded; gone once that is decided.
         cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}` are
             the operands' elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R` that
             of the result. "" where there is none.
-        samples: inputs for the generated tests.
+        samples: inputs for the generated tests. work: the rates of its `operations`: products, convolutions, attention.
         function: names under which `ops` has the operator as a function of its inputs and then its fields, in order.
         method: the same for methods of a tensor, which is the first input.
     """
@@ -175,6 +174,7 @@ class Op:
     takes_complex: ClassVar[bool] = False
     requests: ClassVar[tuple[str, ...]] = ()
     cuda: ClassVar[str] = ""
+    work: ClassVar[str] = "products"
     samples: ClassVar[Sequence[Sample]] = ()
     function: ClassVar[Names] = ()
     method: ClassVar[Names] = ()

@@ -29,6 +29,7 @@ class Convolution(ImageOperator, abstract=True):
     dilation: Any = 1
     group: int = 1
     data_format: str = ""
+    work: ClassVar[str] = "convolutions"
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
     omitted: ClassVar[tuple[str, ...]] = ("mode", "data_format")
 

@@ -46,6 +46,7 @@ class AttentionOp(Op, abstract=True):
         "keep_prob", "scale_value", "pre_tokens", "next_tokens", "inner_precise", "input_layout", "sparse_mode",
         "optional", "packed", "first_query", "all_queries",
     )  # fmt: skip
+    work: ClassVar[str] = "attention"
     products: ClassVar[int] = 2
     """Products of matrices: of queries and keys, and of their weights and the values; more for gradients."""
 

@@ -45,6 +45,7 @@ class _Packed(Op, abstract=True):
     omitted: ClassVar[tuple[str, ...]] = (
         "scale_value", "sparse_mode", "pre_tokens", "next_tokens", "parts", "first_query", "first_key", "first_part",
     )  # fmt: skip
+    work: ClassVar[str] = "attention"
     products: ClassVar[int] = 2
     ends_at: ClassVar[int] = 3
 

@@ -24,7 +24,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mspc.analysis.cost import seconds
+from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.lifetimes import most_alive
 from mspc.analysis.shadow_weights import SHADOW
 from mspc.ir.graph import Graph, Node, Parameter, Value

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mspc.analysis.cost import seconds
+from mspc.analysis.cost.nodes import seconds
 from mspc.ir.graph import Node
 
 

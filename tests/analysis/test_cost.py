@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost import Timeline, seconds, sent_bytes
-from mspc.analysis.machine import H200, Link
+from mspc.analysis.cost.machine import Link, Rate
+from mspc.analysis.cost.machine_file import H200
+from mspc.analysis.cost.nodes import seconds, sent_bytes
+from mspc.analysis.cost.timeline import Timeline
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import BFLOAT16, FLOAT32, INT64, DType, TensorType
@@ -59,7 +61,7 @@ def node(op: Op, *shapes: tuple[int, ...], dtype: DType = FLOAT32) -> Node:
 def test_bytes_that_a_rank_sends(op: Collective, sent: float) -> None:
     made = node(op, (8, 16))
     assert sent_bytes(made) == sent * NBYTES
-    assert seconds(made) == H200.link.latency + sent * NBYTES / H200.link.bandwidth
+    assert seconds(made) == H200.collective_seconds("AllReduce", sent * NBYTES, (0, 1))
 
 
 def test_what_is_received_is_not_sent() -> None:
@@ -137,7 +139,7 @@ def test_time_of_a_product_depends_on_the_element_type() -> None:
 
 
 def test_another_machine_may_be_asked() -> None:
-    slow = replace(H200, link=Link(latency=1.0, bandwidth=1e3), memory=1e3, kernel=0.0)
+    slow = replace(H200, link=Link(1.0, Rate.of(1e3)), memory=Rate.of(1e3), kernel=0.0)
     assert seconds(node(AllReduce(rank_list=GROUP), (8, 16)), slow) == 1.0 + 1.5 * NBYTES / 1e3
     assert seconds(node(Add(), (8, 16), (8, 16)), slow) == 3 * NBYTES / 1e3
 

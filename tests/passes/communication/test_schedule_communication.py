@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mspc.analysis.cost import Timeline, seconds
+from mspc.analysis.cost.nodes import seconds
+from mspc.analysis.cost.timeline import Timeline
 from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, compile_launch
 from mspc.engine.capture import capture

@@ -11,7 +11,7 @@ import pytest
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
-from mspc.analysis.cost import sent_bytes
+from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_launch
 from mspc.ir.builder import Builder

@@ -1,0 +1,120 @@
+"""The machine that costs are reckoned for: how fast it computes, reads and writes, and sends between ranks.
+
+One description serves all that asks what is cheaper: the order of a step's nodes, what runs beside a collective, the
+report, the search. Nothing is measured when it is asked, so that the answer is the same on every rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mspc.ir.types import DType
+
+PRODUCTS, CONVOLUTIONS, ATTENTION = "products", "convolutions", "attention"
+"""Kinds of work that have rates of their own."""
+PAIRWISE = frozenset({"AlltoAll", "AlltoAllV", "CollectiveScatter", "CollectiveGather", "NeighborExchange",
+                      "NeighborExchangeV2", "Send", "Receive"})  # fmt: skip
+"""Collectives in which every two ranks have something for each other, which no third one passes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Something per second, by how much there is of it.
+
+    points: (amount, per second), by rising amount; one point where the rate is the same for all. Between two of them
+    the rate is straight over the amount's logarithm; outside it is that of the nearest.
+    """
+
+    points: tuple[tuple[float, float], ...]
+
+    @classmethod
+    def of(cls, per_second: float) -> Rate:
+        """The same rate for every amount."""
+        return cls(((1.0, per_second),))
+
+    def at(self, amount: float) -> float:
+        """What is done per second where there is so much of it."""
+        low, first = self.points[0]
+        for high, second in self.points[1:]:
+            if amount < high:
+                share = math.log(max(amount, low) / low) / math.log(high / low)
+                return first + share * (second - first)
+            low, first = high, second
+        return first
+
+    def seconds(self, amount: float) -> float:
+        """Time for so much."""
+        return amount / self.at(amount)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What joins ranks. latency: seconds of a collective of no bytes between two ranks. bandwidth: bytes per second
+    that a rank sends, by how many a collective sends. hop: seconds that every further rank of a group adds. own: links
+    of collectives that are measured apart, by operator."""
+
+    latency: float
+    bandwidth: Rate
+    hop: float = 0.0
+    own: Mapping[str, Link] = field(default_factory=dict[str, "Link"])
+
+    def seconds(self, operator: str, nbytes: float, ranks: int, cards: int = 1) -> float:
+        """Time of a collective of so many ranks in which each sends so many bytes.
+
+        Args:
+            cards: how many times `bandwidth` a rank has, as several rings run at once.
+        """
+        link = self.own.get(operator, self)
+        return link.latency + link.hop * max(0, ranks - 2) + nbytes / (link.bandwidth.at(nbytes) * cards)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Rates and latencies of one kind of machine.
+
+    name: for people. device: "CPU" or "GPU", what programs are made for. work: floating-point operations per second, by
+    kind of work and element type; an element type that convolutions or attention lack has the rate of products.
+    other_products: for what is in none. memory: bytes per second that an operator reads and writes. kernel: seconds
+    between the begins of two kernels that do nothing. link: joins ranks of one host. ranks_per_host: 0 where all are
+    of one host. network: joins hosts, by what one rank's card sends. source: where the figures come from.
+    """
+
+    name: str
+    device: str
+    work: Mapping[str, Mapping[str, Rate]]
+    other_products: Rate
+    memory: Rate
+    kernel: float
+    link: Link
+    ranks_per_host: int = 0
+    network: Link | None = None
+    source: str = ""
+
+    def work_seconds(self, kind: str, dtype: DType, operations: float) -> float:
+        """Time of floating-point operations of one kind of work on an element type."""
+        rates = self.work.get(kind, {})
+        rate = rates.get(dtype.name) or self.work.get(PRODUCTS, {}).get(dtype.name, self.other_products)
+        return rate.seconds(operations)
+
+    def collective_seconds(self, operator: str, nbytes: float, ranks: Sequence[int]) -> float:
+        """Time of a collective of these ranks in which each sends so many bytes.
+
+        Between hosts rings run through the cards of all ranks that the group has on a host, so that each carries its
+        share (Jeaugey, "Massively Scale Your Deep Learning Training with NCCL 2.4", 2019); what two ranks have for each
+        other goes through the sender's card.
+        """
+        hosts = Counter(rank // self.ranks_per_host for rank in ranks) if self.ranks_per_host else Counter[int]()
+        if len(hosts) < 2 or self.network is None:
+            return self.link.seconds(operator, nbytes, len(ranks))
+        near = min(hosts.values())
+        if operator not in PAIRWISE:
+            inside = self.link.seconds(operator, nbytes, len(ranks))
+            return max(inside, self.network.seconds(operator, nbytes, len(ranks), near))
+        leaving = (len(ranks) - near) / max(1, len(ranks) - 1)
+        return max(
+            self.network.seconds(operator, nbytes * leaving, len(ranks)),
+            self.link.seconds(operator, nbytes * (1 - leaving), len(ranks)),
+        )

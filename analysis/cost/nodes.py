@@ -1,0 +1,41 @@
+"""What nodes cost on a rank: bytes that collectives send and seconds of everything, by one description of a machine.
+
+The figures are rough: enough to decide what should run beside a collective, and to compare layouts.
+"""
+
+from __future__ import annotations
+
+from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.machine_file import H200
+from mspc.ir.graph import Node, element_types
+from mspc.ops.collective.base import Collective
+from mspc.ops.op import Op
+
+UNKNOWN_GROUP = 2
+"""Ranks of a group that is known by name only."""
+
+
+def sent_bytes(node: Node) -> float:
+    """Bytes that a rank sends for one node, in the mean of its group and by ring algorithms; 0 where it computes."""
+    if not isinstance(node.op, Collective):
+        return 0.0
+    operand = sum(value.type.nbytes for value in node.inputs)
+    return node.op.sent_bytes(operand, len(node.op.members) or UNKNOWN_GROUP)
+
+
+def seconds(node: Node, machine: Machine = H200) -> float:
+    """Time of one node that runs, by itself."""
+    if isinstance(node.op, Collective):
+        ranks = node.op.members or range(UNKNOWN_GROUP)
+        return machine.collective_seconds(node.op.name, sent_bytes(node), ranks)
+    moved = sum(value.type.nbytes for value in node.inputs) + node.type.nbytes
+    return machine.kernel + max(machine.memory.seconds(moved), _computing(node, machine))
+
+
+def _computing(node: Node, machine: Machine) -> float:
+    """Seconds in which matrices are multiplied; 0 for what memory bounds."""
+    if not isinstance(node.op, Op):
+        return 0.0
+    types = [type for value in node.inputs for type in element_types(value.type)]
+    operations = node.op.operations(types)
+    return machine.work_seconds(node.op.work, types[0].dtype, operations) if operations else 0.0
