@@ -17,6 +17,7 @@ from mspc.compiler.driver import Compiled, compile_traced, trace_call
 from mspc.engine.capture import Launch
 from mspc.engine.programs import config_of
 from mspc.ir.diagnostics import MspcError
+from mspc.passes.search.terms import Terms
 from mspc.runtime.memory_plan import MemoryPlan, plan_memory
 
 SEARCH = "search"
@@ -89,10 +90,7 @@ def plans_for(
     own = config_of(launch, ranks)
     base = own if own.mode != "stand_alone" else replace(own, dataset_strategy="full_batch")
     ways = (*WAYS, CONFIGURED) if own.sharded and not free else WAYS
-    rates = {
-        "search_latency": int(machine.link.latency * machine.link.bandwidth.at(LARGE)),
-        "search_touch": int(1000 * machine.link.bandwidth.at(LARGE) / machine.memory.at(LARGE)),
-    }
+    terms = terms_for(machine)
     plans: list[Plan] = []
     refused: list[str] = []
     searched: Compiled | None = None
@@ -100,7 +98,7 @@ def plans_for(
         if on_way is not None:
             on_way(way.name)
         try:
-            config = replace(base, **rates)
+            config = replace(base, search_terms=terms, device=machine.device)
             compiled = _within(launch, config, way, free, memory) if way.name == SEARCH and memory else (
                 compiled_way(launch, config, way, free))  # fmt: skip
             plan = _plan(way.name, compiled, machine)
@@ -115,6 +113,18 @@ def plans_for(
         searched = searched or compiled
     assert searched is not None
     return Plans(sorted(plans, key=lambda plan: (plan.step, plan.nbytes)), refused, searched)
+
+
+def terms_for(machine: Machine) -> Terms:
+    """What a search for a machine reckons with, as bytes sent inside of a host."""
+    bandwidth = machine.link.bandwidth.at(LARGE)
+    network = machine.network if machine.ranks_per_host else None
+    return Terms(
+        latency=int(machine.link.latency * bandwidth),
+        touch=int(1000 * bandwidth / machine.memory.at(LARGE)),
+        hosts=machine.ranks_per_host,
+        network=0 if network is None else int(1000 * bandwidth / network.bandwidth.at(LARGE)),
+    )
 
 
 def cut_by_file(launch: Launch, file: Path) -> Launch:
@@ -145,7 +155,8 @@ def _within(launch: Launch, config: Config, way: Way, free: bool, memory: int) -
     smallest: MemoryPlan | None = None
     for _ in range(ATTEMPTS):
         try:
-            compiled = compiled_way(launch, replace(config, search_memory=limit), way, free)
+            terms = replace(config.search_terms, memory=limit)
+            compiled = compiled_way(launch, replace(config, search_terms=terms), way, free)
         except MspcError:
             if smallest is None:
                 raise

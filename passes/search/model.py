@@ -19,9 +19,10 @@ from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import NotDifferentiable, Op
-from mspc.passes.search.distances import Places
+from mspc.passes.search.distances import Hosts, Places
 from mspc.passes.search.domains import domain_of, gradients_of
 from mspc.passes.search.elimination import Factor, Table
+from mspc.passes.search.terms import Terms
 from mspc.passes.sharding.choices import Choice, merge, multiplies, operand_types
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.placement import is_master
@@ -82,13 +83,14 @@ class Model:
 
     def __init__(self, search: Search, mesh: tuple[int, ...]) -> None:
         self.search, self.mesh = search, mesh
-        attrs = search.graph.attrs
-        self.latency = max(COLLECTIVE, float(attrs.get("search_latency", 0)))
-        self.touch = float(attrs.get("search_touch", 0)) / 1000 * (BOTH_WAYS if search.trains else 1)
+        terms = Terms.of(search.graph.attrs)
+        self.hosts = Hosts(terms.hosts, terms.network / 1000) if terms.network and search.ranks > terms.hosts else None
+        self.latency = max(COLLECTIVE, float(terms.latency))
+        self.touch = terms.touch / 1000 * (BOTH_WAYS if search.trains else 1)
         self.variables: list[Variable] = []
         self.factors: list[Factor] = []
         self.memory: list[Factor] = []
-        self.limited = bool(attrs.get("search_memory"))
+        self.limited = bool(terms.memory)
         self._copies = _copies(search)
         self.of: dict[Value, int] = {}
         self._places: dict[int, Places] = {}
@@ -150,7 +152,7 @@ class Model:
         )
 
     def _numbers(self, layouts: Sequence[Layout]) -> Numbers:
-        places = self._places.setdefault(len(layouts[0].dims), Places(self.mesh))
+        places = self._places.setdefault(len(layouts[0].dims), Places(self.mesh, self.hosts))
         return np.array([places.number(layout) for layout in layouts])
 
     def _stored(self, value: Value, readers: Sequence[_Reader]) -> None:
