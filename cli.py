@@ -174,6 +174,18 @@ def search(
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory of a rank that a plan may take: '80GB'.")
     ] = None,
+    mesh: Annotated[
+        str | None, typer.Option(metavar="MxN[,MxN...]", help="Mesh that is cut for, or several: '8x8,16x4'.")
+    ] = None,
+    time_limit: Annotated[
+        int, typer.Option(min=0, metavar="SECONDS", help="End a search with the best so far; 0: when it is done.")
+    ] = 0,
+    explain: Annotated[
+        str, typer.Option(metavar="NODE", help="Why an operator is cut so, and what else there is, instead of plans.")
+    ] = "",
+    compare: Annotated[
+        tuple[Path, Path] | None, typer.Option(metavar="A B", help="What two plan files differ in, instead of plans.")
+    ] = None,
     free: Annotated[bool, typer.Option("--free", help="Leave out the strategies that the script gives.")] = False,
     top: Annotated[int, typer.Option(min=1, metavar="K", help="Plans in the table for each number of ranks.")] = 5,
     out: Annotated[
@@ -186,13 +198,17 @@ def search(
     """Look for the layouts of all operators at once, and set the plan beside the usual ones."""
     from mspc.commands.compile import CompileOptions
     from mspc.commands.report.loudness import Loudness
-    from mspc.commands.search import SearchOptions, memory_of, ranks_of, search_target
+    from mspc.commands.search import SearchOptions, memory_of, meshes_of, ranks_of, search_target
 
     common = CompileOptions(
         inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()),
         loudness=Loudness(False, quiet),
     )  # fmt: skip
-    search_target(target, SearchOptions(common, ranks_of(ranks), top, free, machine, memory_of(memory), out))
+    options = SearchOptions(
+        common, ranks_of(ranks), top, free, machine, memory_of(memory), meshes_of(mesh), time_limit,
+        explain, compare, out,
+    )  # fmt: skip
+    search_target(target, options)
 
 
 @app.command(short_help="Train a script, or run a compile, on all ranks.")

@@ -8,7 +8,7 @@ readers may be brought somewhere once for all of them, and its gradients be adde
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import NotDifferentiable, Op
 from mspc.passes.search.distances import Hosts, Places
-from mspc.passes.search.domains import domain_of, gradients_of
+from mspc.passes.search.domains import THROUGH_ALL, domain_of, gradients_of
 from mspc.passes.search.elimination import Factor, Table
 from mspc.passes.search.terms import Terms
 from mspc.passes.sharding.choices import Choice, merge, multiplies, operand_types
@@ -33,6 +33,8 @@ SHARED = 1 << 13
 OF_WORK, OF_MEMORY = 1e-12, 1e-9
 """What a point of the iteration space and a byte of a parameter's slice count, in bytes sent: of plans that send the
 same, that with the fewest changes of layout is taken, then that with less memory and work."""
+FEW = 40
+"""Choices of a sum up to which partial sums may pass it: what runs along a whole network would have them everywhere."""
 BOTH_WAYS = 3
 """How many times what an operator reads and writes it and its gradient do together."""
 NEVER = 1e18
@@ -78,8 +80,9 @@ Source = tuple[Value, int]
 
 class Model:
     """The problem of one graph on one mesh. variables and factors are what `Elimination` takes; of: the variable of an
-    operator or a parameter. memory: bytes that a rank holds, as factors: parameters with their states and gradients,
-    and what operators make that gradients read."""
+    operator or a parameter; about: of every factor its kind ("alone", "there", "back", ...) and the value it is of.
+    memory: bytes that a rank holds, as factors: parameters with their states and gradients, and what operators make
+    that gradients read."""
 
     def __init__(self, search: Search, mesh: tuple[int, ...]) -> None:
         self.search, self.mesh = search, mesh
@@ -89,12 +92,14 @@ class Model:
         self.touch = terms.touch / 1000 * (BOTH_WAYS if search.trains else 1)
         self.variables: list[Variable] = []
         self.factors: list[Factor] = []
+        self.about: list[tuple[str, Value]] = []
         self.memory: list[Factor] = []
         self.limited = bool(terms.memory)
         self._copies = _copies(search)
         self.of: dict[Value, int] = {}
         self._places: dict[int, Places] = {}
         self._domains: dict[Any, Variable] = {}
+        self._sums: dict[int, frozenset[Layout]] = {}
         self._tables: dict[Any, Table] = {}
         self.nodes = [node for node in search.graph.nodes if node.phase == "forward" and self._decides(node)]
         self.graded = _graded(search) if search.trains else set[Value]()
@@ -135,11 +140,41 @@ class Model:
             choices = (Choice(operands, element_layouts(node.layout), 0.0),)
             sources = tuple((dims, layout) for dims, layout in zip(rule.inputs, operands, strict=True) if dims)
             return self._numbered(choices, (gradients_of(rule, *merge(rule, sources, self.search.ranks)),))
-        key = (rule, multiplies(rule, node))
+        product = multiplies(rule, node)
+        partial = {} if product else self._partial(node)
+        key = (rule, product, tuple(partial.items()))
         if key not in self._domains:
-            domain = domain_of(rule, self.mesh, key[1])
-            self._domains[key] = self._numbered(domain.choices, domain.gradients)
+            domain = domain_of(rule, self.mesh, product, tuple(partial))
+            kept = [i for i, choice in enumerate(domain.choices) if _comes_so(choice, partial)]
+            choices, gradients = ([those[i] for i in kept] for those in (domain.choices, domain.gradients))
+            self._domains[key] = self._numbered(tuple(choices), tuple(gradients))
         return self._domains[key]
+
+    def _partial(self, node: Node) -> dict[int, frozenset[Layout]]:
+        """The partial sums that may pass through an operator, by the operand as `domain_of` takes them."""
+        op = cast(Op, node.op)
+        if op.additive:
+            rule = self.search.rules[node]
+            if rule is None or len(domain_of(rule, self.mesh, False).choices) > FEW:
+                return {}
+            alike = frozenset[Layout].intersection(*(self._partial_sums(value) for value in node.inputs))
+            return {THROUGH_ALL: alike} if alike else {}
+        found = {i: self._partial_sums(node.inputs[i]) for i in op.linear_in if i < len(node.inputs)}
+        return {i: layouts for i, layouts in found.items() if layouts}
+
+    def _partial_sums(self, value: Value) -> frozenset[Layout]:
+        """The partial sums that a tensor may be."""
+        source = self._source(value)
+        if source is None or source[0] not in self.of or not isinstance(value.type, TensorType):
+            return frozenset()
+        numbers = self.variables[self.of[source[0]]].outputs[source[1]]
+        known = self._sums.get(id(numbers))
+        if known is None:
+            layouts = self._places[len(value.type.shape)].layouts
+            found = {layouts[int(n)] for n in numbers}
+            known = frozenset(layout for layout in found if layout.partial and layout.reduction == "sum")
+            self._sums[id(numbers)] = known
+        return known
 
     def _numbered(self, choices: tuple[Choice, ...], gradients: tuple[tuple[Layout, ...], ...]) -> Variable:
         results, operands = range(len(choices[0].outputs)), range(len(choices[0].inputs))
@@ -223,6 +258,7 @@ class Model:
 
     def _alone(self, node: Node) -> None:
         """What an operator's choices cost by themselves: bytes sent inside of it, there and back, and work."""
+        self._subject = node
         op, variable = cast(Op, node.op), self.variables[self.of[node]]
         inside = type(op).moved_bytes is not Op.moved_bytes
         types = operand_types(node)
@@ -253,6 +289,7 @@ class Model:
     def _edges(self, source: Source, readers: Sequence[_Reader]) -> None:
         """The factors of one tensor and all that read it."""
         value, index = source
+        self._subject = value
         own, variable, type = self.of[value], self.variables[self.of[value]], element_types(value.type)[index]
         outputs, returned = variable.outputs[index], variable.returned[index]
         if isinstance(value, Parameter) and not isinstance(value.layout, Layout):
@@ -323,6 +360,15 @@ class Model:
                     table = np.moveaxis(np.diagonal(table, axis1=i - 1, axis2=i), -1, i - 1)
             self._tables[key] = table = np.ascontiguousarray(table)
         self.factors.append(Factor(tuple(dict.fromkeys(variables[i] for i in order)), table))
+        self.about.append((key[0][0], self._subject))
+
+
+def _comes_so(choice: Choice, partial: Mapping[int, frozenset[Layout]]) -> bool:
+    """Whether the partial sums that a choice takes are there: nothing makes them of anything else."""
+    return all(
+        not layout.partial or layout in partial.get(i, partial.get(THROUGH_ALL, ()))
+        for i, layout in enumerate(choice.inputs)
+    )
 
 
 def _touched(node: Node, choice: Choice) -> float:

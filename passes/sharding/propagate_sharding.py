@@ -48,23 +48,30 @@ class PropagateSharding(Pass):
     needs: ClassVar[tuple[Need, ...]] = (KNOWN, WHOLE, DIFFERENTIATED)
 
     def run(self, graph: Graph) -> bool:
-        search = Search(graph)
-        for node in graph.nodes:
-            if node.in_layouts is not None and "strategy_from" not in node.attrs:
-                node.attrs["strategy_from"] = "shard()"
-        forward = [node for node in graph.nodes if node.phase == "forward"]
-        search.structure(forward)
+        search, forward = begun(graph)
         if not search.automatic:
             cut_batch(search, forward)
             _finish(search, forward)
             return True
-        cut_asked(search, forward)
         if graph.attrs.get("search_mode") in SEARCHES:
             _best_of_two(search, forward)
         else:
             spread(search, forward)
             _finish(search, forward)
         return True
+
+
+def begun(graph: Graph) -> tuple[Search, list[Node]]:
+    """The search for a graph, and its forward nodes, with all that is decided before anything is looked for."""
+    search = Search(graph)
+    for node in graph.nodes:
+        if node.in_layouts is not None and "strategy_from" not in node.attrs:
+            node.attrs["strategy_from"] = "shard()"
+    forward = [node for node in graph.nodes if node.phase == "forward"]
+    search.structure(forward)
+    if search.automatic:
+        cut_asked(search, forward)
+    return search, forward
 
 
 def _finish(search: Search, forward: list[Node], enough: float = 0.0) -> Total:

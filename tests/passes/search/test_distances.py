@@ -81,8 +81,8 @@ def test_what_goes_between_hosts_costs_more() -> None:
     assert found[both, whole] == 2.5
     assert found[both, outer] == 0.25
     assert found[within, whole] == 1.0, "two ranks reduce: each sends all of it once"
-    assert found[across, whole] == 5.0, "every rank reduces half of a half with the other host, then all is gathered"
-    assert found[everywhere, whole] == 0.5 + 5.0 + 0.5, "scattered in the host, reduced between hosts, gathered in the host"
+    assert found[across, whole] == 10.0, "two hosts reduce, each rank with its card"
+    assert found[everywhere, whole] == 2 * 0.75 * 5.0, "one ring, through two cards of each host"
 
 
 def test_what_is_partial_is_not_made_of_what_is_final() -> None:
