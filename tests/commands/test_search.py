@@ -78,7 +78,9 @@ def test_plans_are_set_side_by_side(run: Run) -> None:
         assert [plan["step"] for plan in plans] == sorted(plan["step"] for plan in plans)
         assert plans[0]["name"] == SEARCH, "the batch is small and the weights are large: the products are cut"
         assert plans[0]["gap"] == 0
-        assert plans[0]["nbytes"] < min(plan["nbytes"] for plan in plans[1:]) / 5
+        others = [plan["nbytes"] for plan in plans[1:] if "Megatron" not in plan["name"]]
+        assert plans[0]["nbytes"] < min(others) / 5
+        assert all(plans[0]["nbytes"] <= plan["nbytes"] for plan in plans), "pairs of products are the best here, too"
         assert all(plan["exposed"] <= plan["step"] and plan["memory"] > 0 for plan in plans)
 
 

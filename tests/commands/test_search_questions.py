@@ -154,7 +154,8 @@ def test_pairs_of_products_are_a_way_of_their_own(run: Run) -> None:
     assert found["name"] == "Megatron-style, 1 x 8"
     scattered, gathered = 7 / 8 * 16 * 64 * 4, 7 / 8 * 16 * 64 * 4
     assert found["nbytes"] == scattered + gathered + 2 * 7 / 8 * 4, "one sum behind the pair, and that of the mean"
-    single = SCRIPT.replace("self.product(self.relu(self.matmul(x, self.first)), self.second)", "self.matmul(x, self.first)")
+    pair = "self.product(self.relu(self.matmul(x, self.first)), self.second)"
+    single = SCRIPT.replace(pair, "self.matmul(x, self.first)")
     Path("net.py").write_text(single)
     done = run("--ranks", "8")
     assert "note: Megatron-style: no product of a weight follows on another" in done.stdout
