@@ -17,15 +17,15 @@ import numpy as np
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_layouts, element_types
 from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ir.types import TensorType
-from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
-from mspc.ops.op import NotDifferentiable, Op
+from mspc.ops.control.structural import MakeTuple, TupleGetItem
+from mspc.ops.op import Op
 from mspc.passes.search.distances import Hosts, Places
 from mspc.passes.search.domains import THROUGH_ALL, domain_of, gradients_of
 from mspc.passes.search.elimination import Factor, Table
+from mspc.passes.search.step_facts import copies, graded, is_state, touched
 from mspc.passes.search.terms import Terms
 from mspc.passes.sharding.choices import Choice, merge, multiplies, operand_types
 from mspc.passes.sharding.layout_search import Search
-from mspc.passes.sharding.placement import is_master
 from mspc.passes.sharding.traffic import COLLECTIVE
 
 SHARED = 1 << 13
@@ -95,18 +95,18 @@ class Model:
         self.about: list[tuple[str, Value]] = []
         self.memory: list[Factor] = []
         self.limited = bool(terms.memory)
-        self._copies = _copies(search)
+        self._copies = copies(search)
         self.of: dict[Value, int] = {}
         self._places: dict[int, Places] = {}
         self._domains: dict[Any, Variable] = {}
         self._sums: dict[int, frozenset[Layout]] = {}
         self._tables: dict[Any, Table] = {}
         self.nodes = [node for node in search.graph.nodes if node.phase == "forward" and self._decides(node)]
-        self.graded = _graded(search) if search.trains else set[Value]()
+        self.graded = graded(search) if search.trains else set[Value]()
         tied: dict[Any, int] = {}
         for node in self.nodes:
             variable = self._operator(node)
-            key = (*(self._source(v) for v in node.inputs if not _is_state(v)), self.search.rules[node])
+            key = (*(self._source(v) for v in node.inputs if not is_state(v)), self.search.rules[node])
             if node.in_layouts is not None or variable.size**3 <= SHARED or len(key) < 2:
                 self.of[node] = self._add(variable)
             else:  # twins, as the three products in front of an attention, are cut alike
@@ -266,7 +266,7 @@ class Model:
         def made() -> Table:
             found = np.array([choice.work * OF_WORK for choice in variable.choices])
             if self.touch:
-                found += self.touch * np.array([_touched(node, choice) for choice in variable.choices])
+                found += self.touch * np.array([touched(node, choice) for choice in variable.choices])
             if inside:
                 sent = [op.moved_bytes(types, choice.inputs) for choice in variable.choices]
                 found += np.array(sent) * (2 if self.search.trains else 1)
@@ -369,36 +369,3 @@ def _comes_so(choice: Choice, partial: Mapping[int, frozenset[Layout]]) -> bool:
         not layout.partial or layout in partial.get(i, partial.get(THROUGH_ALL, ()))
         for i, layout in enumerate(choice.inputs)
     )
-
-
-def _touched(node: Node, choice: Choice) -> float:
-    """Bytes of a rank's slices of what an operator reads and writes; none where nothing has to run."""
-    if node.op.is_view:
-        return 0.0
-    types = (*operand_types(node), *element_types(node.type))
-    layouts = (*choice.inputs, *choice.outputs)
-    return sum(type.nbytes / math.prod(layout.strategy) for type, layout in zip(types, layouts, strict=True))
-
-
-def _copies(search: Search) -> dict[Value, int]:
-    """How many tensors of its size a trained parameter brings: itself, its gradient, and states of the optimizer."""
-    found: dict[Value, int] = {}
-    for node in search.graph.nodes:
-        changed = [node.inputs[i] for i in node.op.mutates] if node.phase == "update" else []
-        for value in changed[:1]:
-            found[value] = 1 + sum(other.type == value.type for other in changed)
-    return found
-
-
-def _graded(search: Search) -> set[Value]:
-    """The values that have a gradient: parameters that are trained, and what is computed from them."""
-    found: set[Value] = {p for p in search.graph.parameters if is_master(p) and p.trainable}
-    for node in search.graph.nodes:
-        stopped = isinstance(node.op, StopGradient) or isinstance(cast(Any, node.op).bprop, NotDifferentiable)
-        if node.phase == "forward" and not stopped and any(value in found for value in node.inputs):
-            found.add(node)
-    return found
-
-
-def _is_state(value: Value) -> bool:
-    return isinstance(value, Constant) or (isinstance(value, Parameter) and value.kind != "input")
