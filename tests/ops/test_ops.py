@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -169,5 +170,5 @@ def test_a_choice_of_many_keeps_the_extremes_and_the_order() -> None:
         assert len(set(chosen)) == len(chosen) == 24
         assert chosen == sorted(chosen)
         assert (chosen[0], chosen[-1]) == (0, count - 1)
-        assert max(b - a for a, b in zip(chosen[:-1], chosen[1:], strict=True)) < 3 * count / 24
+        assert max(b - a for a, b in pairwise(chosen)) < 3 * count / 24
     assert spread([1, 2, 3], 24) == [1, 2, 3]

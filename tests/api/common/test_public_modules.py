@@ -43,7 +43,7 @@ def said(name):
         print(f"{name}: {type(error).__name__}: {error}", flush=True)
 
 def walk(alone):
-    """Each in a process of its own; those below it, whose import begins with its own, each in one that goes on there."""
+    """Each in a process of its own; those below, whose import begins with its own, each in one that goes on there."""
     for name in alone:
         child = os.fork()
         if child:
