@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +23,44 @@ LOADED = 10
 os.environ[VERIFY] = "1"  # for the processes that tests start, too
 for _size in ("COLUMNS", "LINES"):
     os.environ.pop(_size, None)  # tables have their own width, whoever runs the tests
+for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    # Threads of BLAS wait for each other by turning, which takes the cores from the other tests; workers of xdist and
+    # the processes that tests start read this before they load NumPy.
+    os.environ.setdefault(_threads, "1")
+
+LONG = (
+    "test_types.py", "passes/test_random_networks.py", "test_planted_errors.py", "ops/test_ops.py",
+    "test_conformance.py", "samples/", "compiler/test_rank_kinds.py", "compiler/test_vision_networks.py",
+    "api/common/test_public_modules.py", "runtime/comm/test_mismatches.py", "commands/", "checkpoint/test_resuming.py",
+    "ops/collective/test_every.py", "engine/", "ops/cuda/", "gpu/", "runtime/",
+)  # fmt: skip
+"""Files and folders of tests that take long, the longest first: they begin first, so that no core waits for one of them
+at the end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="rewrite golden files that differ")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False  # xdist's own order is by the number of tests in a file
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with long tests come first; the others stay as they were."""
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    file = item.nodeid.partition("::")[0].removeprefix("tests/")
+    return next((place for place, begin in enumerate(LONG) if file.startswith(begin)), len(LONG))
+
+
+def pytest_collection_finish() -> None:
+    """Nothing that was collected goes before the end: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,26 +35,32 @@ def files() -> Iterator[Path]:
             yield path
 
 
-TREES = {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in files()}
-
-
 def lines_of(node: ast.stmt) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-def definitions(kind: type | tuple[type, ...]) -> Iterator[tuple[str, ast.stmt]]:
-    """(`file:name`, definition) of every function or class; a method's name comes behind its class's."""
-    for file, tree in TREES.items():
-        yield from _inside(tree, f"{file}:", kind)
+@cache
+def sizes() -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
+    """By `file:name`, a method's name behind its class's: lines of every function; lines and attributes of every
+    class."""
+    functions: dict[str, int] = {}
+    classes: dict[str, tuple[int, int]] = {}
+    for path in files():
+        for name, node in _inside(ast.parse(path.read_text(encoding="utf-8")), f"{path.relative_to(ROOT)}:"):
+            if isinstance(node, ast.ClassDef):
+                classes[name] = lines_of(node), len(attributes(node))
+            else:
+                functions[name] = lines_of(node)
+    return functions, classes
 
 
-def _inside(node: ast.AST, prefix: str, kind: type | tuple[type, ...]) -> Iterator[tuple[str, ast.stmt]]:
+def _inside(node: ast.AST, prefix: str) -> Iterator[tuple[str, Function | ast.ClassDef]]:
     for child in ast.iter_child_nodes(node):
-        name = getattr(child, "name", "") if isinstance(child, Function | ast.ClassDef) else ""
-        if name and isinstance(child, kind):
-            assert isinstance(child, ast.stmt)
-            yield f"{prefix}{name}", child
-        yield from _inside(child, f"{prefix}{name}." if name else prefix, kind)
+        if isinstance(child, Function | ast.ClassDef):
+            yield f"{prefix}{child.name}", child
+            yield from _inside(child, f"{prefix}{child.name}.")
+        elif not isinstance(child, ast.expr):  # which holds no definition
+            yield from _inside(child, prefix)
 
 
 def own_name(name: str) -> str:
@@ -78,19 +85,15 @@ def attributes(node: ast.ClassDef) -> set[str]:
 
 
 def test_functions_stay_short() -> None:
-    found = {name: lines_of(node) for name, node in definitions((ast.FunctionDef, ast.AsyncFunctionDef))}
-    long = {name: lines for name, lines in found.items() if lines > FUNCTION_LINES}
+    functions, _ = sizes()
+    long = {name: lines for name, lines in functions.items() if lines > FUNCTION_LINES}
     assert {name: lines for name, lines in long.items() if own_name(name) not in LONG_FUNCTIONS} == {}
     assert set(LONG_FUNCTIONS) == set(map(own_name, long)), "an exception that is none any more"
 
 
 def test_classes_stay_small() -> None:
-    found = {
-        name: (lines_of(node), len(attributes(node)))
-        for name, node in definitions(ast.ClassDef)
-        if isinstance(node, ast.ClassDef)
-    }
-    large = {name: size for name, size in found.items() if size[0] > CLASS_LINES or size[1] > ATTRIBUTES}
+    _, classes = sizes()
+    large = {name: size for name, size in classes.items() if size[0] > CLASS_LINES or size[1] > ATTRIBUTES}
     assert {name: size for name, size in large.items() if own_name(name) not in LARGE_CLASSES} == {}
     assert set(LARGE_CLASSES) == set(map(own_name, large)), "an exception that is none any more"
 
@@ -106,7 +109,8 @@ def test_limits_of_tests_are_one_constant() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in sorted((ROOT / "tests").rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if "timeout" in (text := path.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in waiting
         for keyword in node.keywords
         if keyword.arg == "timeout" and isinstance(keyword.value, ast.Constant)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import networkx as nx
@@ -37,6 +39,7 @@ MACHINE_PATHS = re.compile(r"(?<![\w.-])/(root|(home|Users|tmp|var/tmp|var/folde
 """Somebody's home folder, or something in a temporary folder: what every machine has, and no file should name."""
 
 
+@cache
 def package_files() -> list[Path]:
     """Every Python file that is installed."""
     return [*sorted(ROOT.glob("*.py")), *(path for folder in LAYERS for path in sorted((ROOT / folder).rglob("*.py")))]
@@ -50,15 +53,44 @@ def text_files() -> Iterator[Path]:
                 yield path
 
 
-def imports(path: Path) -> Iterator[tuple[str, int, int]]:
-    """(dotted module, relative level, line) of every import statement, those inside functions too."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+@dataclass
+class Said:
+    """What the tests ask of a file, so that none of them keeps its tree or reads it again."""
+
+    documented: bool
+    statements: list[ast.Import | ast.ImportFrom] = field(default_factory=list)
+    evaluated: list[tuple[int, str]] = field(default_factory=list)
+    variables: list[tuple[int, str]] = field(default_factory=list)
+
+
+@cache
+def read(path: Path) -> Said:
+    """What stands in a file, inside functions too."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    said = Said(bool(ast.get_docstring(tree)))
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                said.statements.append(node)
+            case ast.Call(func=ast.Name(id="eval" | "exec" as name)):
+                said.evaluated.append((node.lineno, name))
+            case ast.Constant(value=str(text)) if LAUNCHER_VARIABLE.fullmatch(text):
+                said.variables.append((node.lineno, text))
+    return said
+
+
+@cache
+def imports(path: Path) -> list[tuple[str, int, int]]:
+    """(dotted module, relative level, line) of every import statement."""
+    found: list[tuple[str, int, int]] = []
+    for node in read(path).statements:
         if isinstance(node, ast.Import):
-            yield from ((alias.name, 0, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+            found += ((alias.name, 0, node.lineno) for alias in node.names)
+        else:
             module = node.module or ""
             names = [alias.name for alias in node.names] if module == "mspc" else [""]
-            yield from ((f"{module}.{name}".rstrip("."), node.level, node.lineno) for name in names)
+            found += ((f"{module}.{name}".rstrip("."), node.level, node.lineno) for name in names)
+    return found
 
 
 @pytest.mark.parametrize("folder", sorted(LAYERS))
@@ -86,10 +118,10 @@ def modules() -> dict[str, Path]:
 
 def imported_files(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
     """The files of mspc that a file names in an import statement: at its top, in functions, under TYPE_CHECKING."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in read(path).statements:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
-        elif isinstance(node, ast.ImportFrom) and node.module in known:
+        elif node.module in known:
             for alias in node.names:
                 deeper = f"{node.module}.{alias.name}"
                 yield deeper if deeper in known else node.module
@@ -177,10 +209,7 @@ def test_files_stay_short() -> None:
 
 
 def test_every_module_says_its_role() -> None:
-    silent = [
-        str(p.relative_to(ROOT)) for p in package_files() if not ast.get_docstring(ast.parse(p.read_text()))
-    ]
-    assert silent == []
+    assert [str(path.relative_to(ROOT)) for path in package_files() if not read(path).documented] == []
 
 
 def test_paths_of_a_machine_are_known() -> None:
@@ -208,14 +237,8 @@ def test_nothing_is_pickled_or_evaluated() -> None:
             for m, _, line in imports(path)
             if m.split(".")[0] in ("pickle", "marshal")
         ]
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            called = node.func if isinstance(node, ast.Call) else None
-            if (
-                isinstance(called, ast.Name)
-                and called.id in ("eval", "exec")
-                and shown != RUNS_SCRIPTS
-            ):
-                wrong.append(f"{shown}:{node.lineno} calls {called.id}")
+        if shown != RUNS_SCRIPTS:
+            wrong += [f"{shown}:{line} calls {name}" for line, name in read(path).evaluated]
     assert wrong == []
 
 
@@ -223,8 +246,6 @@ def test_one_room_reads_the_variables_of_launchers() -> None:
     wrong: list[str] = []
     for path in package_files():
         shown = str(path.relative_to(ROOT))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-            if LAUNCHER_VARIABLE.fullmatch(text) and not shown.startswith(READS_LAUNCHERS):
-                wrong.append(f"{shown}:{getattr(node, 'lineno', 0)} names {text}")
+        if not shown.startswith(READS_LAUNCHERS):
+            wrong += [f"{shown}:{line} names {text}" for line, text in read(path).variables]
     assert wrong == []

@@ -28,7 +28,7 @@ def on_ranks(
     local = [t.with_shape(layout.local_shape(t.shape)) for t, layout in zip(types, ins, strict=True)]
     for rank in range(ranks):
         forms.append((Placement(rank, tuple(types), tuple(ins), tuple(out_types), tuple(outs)), local))
-    several = [_expanded(op, placement, own) for placement, own in forms]
+    several = [_expanded(op, placement, own) for placement, own in forms] if expands(op) else []
     if any(parts is not None for parts in several):
         return _together(several, inputs, ins)
     done: dict[Any, Run] = {}
@@ -41,6 +41,11 @@ def on_ranks(
             done[key] = _results(form.kernel(BACKEND)(*operands)), element_types(form.infer(*own)), operands
         found.append(done[key])
     return found
+
+
+def expands(op: Op) -> bool:
+    """Whether the operator may be several on a rank."""
+    return type(op).expand is not Op.expand
 
 
 def _slices(inputs: Sequence[Any], ins: Sequence[Layout], rank: int) -> list[Any]:

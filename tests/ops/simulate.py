@@ -19,7 +19,7 @@ from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, Sample
 from mspc.sharding.factors import Rule
 from tests.ops.backend import BACKEND
-from tests.ops.ranks import on_ranks
+from tests.ops.ranks import expands, on_ranks
 
 COMBINE = {
     "sum": np.sum,
@@ -30,6 +30,9 @@ COMBINE = {
     "all": np.all,
     "any": np.any,
 }
+MOST, MOST_TOGETHER = 24, 10
+"""Strategies that are tried of one sample on one number of ranks: of operators that run alone on every rank, and of
+those that expand to others, which meet in collectives."""
 
 
 def samples_of(modules_left_out: Sequence[str]) -> Iterator[tuple[str, int]]:
@@ -169,6 +172,8 @@ def layouts_of(rule: Rule, cuts: Sequence[int], ranks: int, backwards: bool) -> 
 def check_sharded(op: Op, inputs: Sequence[Any], types: Sequence[TensorType], ranks: int) -> int:
     """Run `op` on simulated ranks under every legal strategy and compare with the whole run.
 
+    Where there are too many, the first, the last and others spread between them stand for all.
+
     Returns the number of strategies. Raises AssertionError where a result, a type or a mutated operand
     differs.
     """
@@ -177,14 +182,11 @@ def check_sharded(op: Op, inputs: Sequence[Any], types: Sequence[TensorType], ra
     whole_inputs = [np.array(x) for x in inputs]
     expected = op.kernel(BACKEND)(*whole_inputs)
     expected = expected if isinstance(expected, tuple) else (expected,)
-    count = 0
-    seen: set[Any] = set()
+    different: dict[Any, Sequence[int]] = {}
     for cuts, backwards in itertools.product(strategies(rule, ranks), (False, True)):
-        ins, outs = layouts_of(rule, cuts, ranks, backwards)
-        if (ins, outs) in seen:
-            continue
-        seen.add((ins, outs))
-        count += 1
+        different.setdefault(layouts_of(rule, cuts, ranks, backwards), cuts)
+    chosen = spread(list(different.items()), MOST_TOGETHER if expands(op) else MOST)
+    for (ins, outs), cuts in chosen:
         where = f"{op} {rule} cuts {cuts} layouts {[str(x) for x in ins]} -> {[str(x) for x in outs]}"
         parts: list[dict[Any, list[Any]]] = [{} for _ in expected]
         runs = on_ranks(op, ranks, types, ins, out_types, outs, inputs)
@@ -211,7 +213,16 @@ def check_sharded(op: Op, inputs: Sequence[Any], types: Sequence[TensorType], ra
                     assert len(contributions) == 1, f"{where}: {len(contributions)} ranks hold one slice"
                 wanted = whole[layout.slices_for(rank, whole.shape)]
                 np.testing.assert_allclose(combined, wanted, rtol=1e-10, atol=1e-12, err_msg=where)
-    return count
+    return len(chosen)
+
+
+def spread(found: list[Any], most: int) -> list[Any]:
+    """At most so many of a list, in its order: the first, the last, and of every stretch between them one at random."""
+    if len(found) <= most:
+        return found
+    edges = np.linspace(1, len(found) - 1, most - 1).astype(int)
+    between = np.random.default_rng(len(found)).integers(edges[:-1], edges[1:])
+    return [found[0], *(found[i] for i in between), found[-1]]
 
 
 def check_gradients(op: Op, inputs: Sequence[Any], types: Sequence[TensorType]) -> None:

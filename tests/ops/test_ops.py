@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from tests.ops.simulate import (
     operator_of,
     results_of,
     samples_of,
+    spread,
     types_of,
     wants_gradient,
 )
@@ -160,3 +162,13 @@ def test_wrong_reduction_is_caught() -> None:
     types = types_of(spec)
     with pytest.raises(AssertionError, match="Not equal"):
         check_sharded(WrongMaximum(), arrays_of("WrongMaximum", spec, types), types, 4)
+
+
+def test_a_choice_of_many_keeps_the_extremes_and_the_order() -> None:
+    for count in (24, 25, 47, 1000):
+        chosen = spread(list(range(count)), 24)
+        assert len(set(chosen)) == len(chosen) == 24
+        assert chosen == sorted(chosen)
+        assert (chosen[0], chosen[-1]) == (0, count - 1)
+        assert max(b - a for a, b in pairwise(chosen)) < 3 * count / 24
+    assert spread([1, 2, 3], 24) == [1, 2, 3]
