@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +21,7 @@ from typing import Any
 
 from mspc.analysis.machine import Link, Machine
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.parsing import parsed_toml
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.whole import reason_of, shown_path
 from mspc.ir.nearest import did_you_mean
@@ -41,7 +41,7 @@ def read_machine(path: Path) -> Machine:
     shown = shown_path(path)
     try:
         check_regular(path, LARGEST)
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = parsed_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise MspcError(f"there is no machine file {shown!r}", kind=ValueError) from None
     except OSError as error:
