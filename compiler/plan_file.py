@@ -10,13 +10,13 @@ Operators that a file leaves out are not configured.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.parsing import parsed_toml
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.toml_text import quoted
 from mspc.ir.files.whole import reason_of, shown_path, write_whole
@@ -56,7 +56,7 @@ def read_plan(path: Path) -> PlanFile:
     shown = shown_path(path)
     try:
         check_regular(path, LARGEST)
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = parsed_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise MspcError(f"there is no plan {shown!r}", kind=ValueError) from None
     except OSError as error:
