@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from mspc.api import nn, ops
 from mspc.api.common.initial_values import HeUniform, Uniform
+from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiValueError
 from mspc.api.mint.nn import functional
-from mspc.api.nn.arguments import parameter, positive
+from mspc.api.nn.arguments import number, parameter, positive
 from mspc.api.nn.cell import Cell
+from mspc.api.ops.arguments import element_type
 from mspc.ir.types import FLOAT32
 
 
@@ -49,10 +52,12 @@ class GELU(Cell):
 
 
 class PReLU(nn.PReLU):
-    """x where it is positive, weight * x elsewhere; one weight, or one for each channel."""
+    """x where it is positive, weight * x elsewhere; one weight of the type `dtype`, or one for each channel."""
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25, dtype: Any = None) -> None:
-        super().__init__(num_parameters, init)
+        count = positive("PReLU", "num_parameters", num_parameters)
+        kind = FLOAT32 if dtype is None else element_type(dtype)
+        super().__init__(count, Tensor([number("PReLU", "init", init, -math.inf)] * count, kind))
 
 
 class Softmax(Cell):
