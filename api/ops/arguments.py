@@ -83,7 +83,15 @@ def summed_type(dtype: Any, wanted: Any) -> Any:
     and Bool. Raises TypeError where what is wanted is no element type."""
     if wanted is not None:
         return element_type(wanted)
-    return dtype if dtype.is_float else INT64
+    return dtype if dtype.is_float or dtype.is_complex else INT64
+
+
+def real_type(name: str, dtype: DType) -> DType:
+    """The floating-point type that elements are computed in: their own, Float32 for integers and Bool. Raises TypeError
+    for complex numbers."""
+    if dtype.is_complex:
+        raise ApiTypeError(f"{name}(): input is {dtype}, not real", ["take its parts with ops.real and ops.imag"])
+    return dtype if dtype.is_float else FLOAT32
 
 
 def number_type(value: Any) -> DType:

@@ -49,7 +49,7 @@ def log_gamma(xp: Any, x: Any) -> Any:
 
 
 def digamma(xp: Any, x: Any) -> Any:
-    """The derivative of log gamma(x): minus infinity at 0, NaN at the negative integers."""
+    """The derivative of log gamma(x): minus infinity at 0, infinity at -0, NaN at the negative integers."""
     ends = xp.where(x > 0, xp.inf, xp.nan)
     infinite = xp.isinf(x)
     x = xp.where(infinite, 1.0, x)
@@ -64,7 +64,7 @@ def digamma(xp: Any, x: Any) -> Any:
     poles = (x <= 0) & (x == xp.floor(x))
     part = math.pi * xp.where(mirrored & ~poles, x - xp.floor(x), 0.25)
     found = xp.where(mirrored, found - math.pi * xp.cos(part) / xp.sin(part), found)
-    return xp.where(infinite, ends, xp.where(x == 0, -xp.inf, xp.where(poles, xp.nan, found)))
+    return xp.where(infinite, ends, xp.where(x == 0, xp.copysign(xp.inf, -x), xp.where(poles, xp.nan, found)))
 
 
 def zeta(xp: Any, x: Any, q: Any) -> Any:

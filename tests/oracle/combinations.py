@@ -147,9 +147,9 @@ VARIANCES = [
     ),
     Judge(
         everywhere("cumprod", besides="mint.cumprod"),
-        lambda x, dim, dtype: torch.cumprod(x, dim).to(getattr(torch, dtype)),
+        lambda x, dim, dtype: torch.cumprod(x, dim, dtype=getattr(torch, dtype)),
         [[drawn(2, 3)], [drawn(2, 3, dtype="int32")]],
-        ((0, "float32"), (1, "float64")),
+        ((0, "float32"), (1, "float64"), (0, "int64")),
         gradient=False,
         loose=8,
     ),

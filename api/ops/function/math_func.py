@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import element_type, kept, positive, reduced_axes, rounding, summed_type, unbounded
+from mspc.api.ops.arguments import (
+    element_type,
+    kept,
+    positive,
+    real_type,
+    reduced_axes,
+    rounding,
+    summed_type,
+    unbounded,
+)
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.method_table import tensor_method
 from mspc.api.ops.product_arguments import contracted, refuse_check, size_over
@@ -73,7 +82,8 @@ def cumsum(x: Any, axis: Any = None, dtype: Any = None) -> Any:
 @tensor_method()
 def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
     """The logarithm of the sum of exponentials along `dim`, () for all, without overflow."""
-    x = input if input.dtype.is_float else ops.cast(input, FLOAT32)
+    dtype = real_type("logsumexp", input.dtype)
+    x = input if input.dtype == dtype else ops.cast(input, dtype)
     axes = reduced_axes("logsumexp", dim, len(x.shape))
     if not x.size:
         return ops.Log()(ops.ReduceSum(keepdim)(ops.Exp()(x), axes))
@@ -85,9 +95,8 @@ def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
 
 @tensor_method()
 def cumprod(input: Any, dim: int, dtype: Any = None) -> Any:
-    """Running products along `dim`, as `dtype` where it is given."""
-    total = ops.CumProd()(input, dim)
-    return total if dtype is None else ops.cast(total, element_type(dtype))
+    """Running products along `dim` of the elements as `dtype`."""
+    return ops.CumProd()(input if dtype is None else ops.cast(input, element_type(dtype)), dim)
 
 
 def reduce_sum(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
@@ -138,7 +147,7 @@ def _as(input: Any, dtype: Any) -> Any:
 @tensor_method()
 def mean(x: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> Any:
     """Mean along `axis`, None for all; of integers it is cut off to one."""
-    if not x.dtype.is_float:
+    if not (x.dtype.is_float or x.dtype.is_complex):
         return ops.cast(mean(ops.cast(x, FLOAT64), axis, keep_dims, **spelled), x.dtype)
     return ops.ReduceMean(kept("mean", keep_dims, spelled))(x, reduced_axes("ReduceMean", axis, len(x.shape)))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import element_type, norm_of, power, reduced_axes, share_of
+from mspc.api.ops.arguments import element_type, norm_of, power, real_type, reduced_axes, share_of
 from mspc.api.ops.method_table import tensor_method
-from mspc.ir.types import FLOAT32, FLOAT64
+from mspc.ir.types import FLOAT64
 
 
 def var(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = False) -> Any:
@@ -52,7 +52,8 @@ def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dty
         ValueError: matrices or vectors have no such norm.
     """
     x = ops.cast(A, element_type(dtype)) if dtype is not None else A
-    x = x if x.dtype.is_float else ops.cast(x, FLOAT32)
+    kind = real_type("norm", x.dtype)
+    x = x if x.dtype == kind else ops.cast(x, kind)
     kind, axes = norm_of("norm", ord, dim, len(x.shape))
     if kind == "singular":
         return _of_singular_values(x, ord, axes, keepdim)
