@@ -39,7 +39,10 @@ def sizes_of(given: Sequence[Any]) -> tuple[Any, ...]:
 
 def axis_of(name: str, axis: int, rank: int) -> int:
     """`axis` counted from 0. Raises ValueError where a tensor of `rank` dimensions has no such axis."""
-    return _checked(axis_in, name, ints(name, "axis", axis)[0], rank)
+    given = ints(name, "axis", axis)
+    if len(given) != 1:
+        raise ApiValueError(f"{name}(): axis must be one integer, not {describe(axis)}")
+    return _checked(axis_in, name, given[0], rank)
 
 
 def reduced_axes(name: str, axis: Any, rank: int) -> tuple[int, ...]:

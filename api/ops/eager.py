@@ -143,7 +143,7 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         raise
     except (ValueError, OverflowError, IndexError) as error:
         raise PrimitiveValueError(f"{op.name}: {error}", caller()) from None
-    except TypeError as error:
+    except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
         raise PrimitiveTypeError(f"{op.name}: {error}", caller()) from None
     return _typed(result, inferred, _flat(args))
 

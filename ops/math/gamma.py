@@ -119,7 +119,7 @@ def _fraction(xp: Any, a: Any, x: Any) -> Any:
 
 
 def incomplete_gamma(xp: Any, a: Any, x: Any, upper: bool) -> Any:
-    """The share of gamma(a) below x, or above it; NaN where a is not positive or x is negative."""
+    """The share of gamma(a) below x, or above it; NaN where a or x is negative, or both are 0."""
     a, x = xp.broadcast_arrays(a, x)
     valid = (a > 0) & (x >= 0) & xp.isfinite(a) & xp.isfinite(x)
     inside = valid & (x > 0)
@@ -129,7 +129,8 @@ def incomplete_gamma(xp: Any, a: Any, x: Any, upper: bool) -> Any:
     found = xp.where(far, above, 1 - below) if upper else xp.where(far, 1 - above, below)
     found = xp.where(valid & (x == 0), float(upper), found)
     found = xp.where((a > 0) & xp.isinf(x) & (x > 0), float(not upper), found)
-    return xp.where(valid | ((a > 0) & (x > 0)), found, xp.nan)
+    found = xp.where(valid | ((a > 0) & (x > 0)), found, xp.nan)
+    return xp.where((a == 0) & (x > 0), float(not upper), found)
 
 
 def incomplete_beta(xp: Any, a: Any, b: Any, x: Any) -> Any:

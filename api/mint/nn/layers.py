@@ -61,25 +61,25 @@ class PReLU(nn.PReLU):
 
 
 class Softmax(Cell):
-    """exp(x) divided by its sum along `dim`."""
+    """exp(x) divided by its sum along `dim`, None: 0 of 0, 1 or 3 dimensions, else 1."""
 
-    def __init__(self, dim: int = -1) -> None:
+    def __init__(self, dim: int | None = None) -> None:
         super().__init__()
-        self.softmax = ops.Softmax(dim)
+        self.dim = dim
 
     def construct(self, input: Any) -> Any:
-        return self.softmax(input)
+        return functional.softmax(input, self.dim)
 
 
 class LogSoftmax(Cell):
-    """Logarithm of the softmax along `dim`."""
+    """Logarithm of the softmax along `dim`, None: 0 of 0, 1 or 3 dimensions, else 1."""
 
-    def __init__(self, dim: int = -1) -> None:
+    def __init__(self, dim: int | None = None) -> None:
         super().__init__()
-        self.log_softmax = ops.LogSoftmax(dim)
+        self.dim = dim
 
     def construct(self, input: Any) -> Any:
-        return self.log_softmax(input)
+        return functional.log_softmax(input, self.dim)
 
 
 class Embedding(Cell):

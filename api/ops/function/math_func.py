@@ -9,6 +9,7 @@ from mspc.api import ops
 from mspc.api.ops.arguments import (
     element_type,
     kept,
+    no_such,
     positive,
     real_type,
     reduced_axes,
@@ -19,7 +20,7 @@ from mspc.api.ops.arguments import (
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.method_table import tensor_method
 from mspc.api.ops.product_arguments import contracted, refuse_check, size_over
-from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT64
+from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT32, INT64
 
 
 @tensor_method("div", "divide", "true_divide")
@@ -50,9 +51,15 @@ def ceil(input: Any) -> Any:
 
 
 @tensor_method()
-def round(input: Any) -> Any:
-    """The next integers, halves to the even one; integers as they are."""
-    return ops.Round()(input) if input.dtype.is_float else input
+def round(input: Any, *, decimals: int = 0) -> Any:
+    """The next numbers of so many decimals, tens and hundreds for those below 0, halves to the even one; integers as
+    they are."""
+    if not input.dtype.is_float:
+        return input
+    if decimals == 0:
+        return ops.Round()(input)
+    scale = 10.0 ** abs(decimals)
+    return ops.Round()(input * scale) / scale if decimals > 0 else ops.Round()(input / scale) * scale
 
 
 @tensor_method()
@@ -189,20 +196,20 @@ def any(input: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -
 
 def argmax(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Index of the maximum along `dim`, Int64; None: among all elements in their order, without dimensions."""
-    return _place_of(ops.Argmax, input, dim, keepdim)
+    return _place_of(ops.Argmax, input, dim, keepdim, INT64)
 
 
-def argmin(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Index of the minimum along `dim`, Int64; None: among all elements in their order, without dimensions."""
-    return _place_of(ops.Argmin, input, dim, keepdim)
+def argmin(input: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """Index of the minimum along `axis`, Int32; None: among all elements in their order, without dimensions."""
+    return _place_of(ops.Argmin, input, axis, keepdims, INT32)
 
 
-def _place_of(extremum: Any, input: Any, dim: Any, keepdim: bool) -> Any:
+def _place_of(extremum: Any, input: Any, dim: Any, keepdim: bool, dtype: Any) -> Any:
     if dim is None:
-        return extremum(0, INT64)(ops.Reshape()(input, (-1,)))
+        return extremum(0, dtype)(ops.Reshape()(input, (-1,)))
     if keepdim:
-        return ops.ExpandDims()(extremum(dim, INT64)(input), dim)
-    return extremum(dim, INT64)(input)
+        return ops.ExpandDims()(extremum(dim, dtype)(input), dim)
+    return extremum(dim, dtype)(input)
 
 
 def clip_by_value(x: Any, clip_value_min: Any = None, clip_value_max: Any = None) -> Any:
@@ -226,13 +233,16 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
 clip = clamp
 
 
-def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0) -> Any:
-    """Tensors scaled together so that the norm of them all is at most `clip_norm`; a tuple.
+def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: None = None) -> Any:
+    """Tensors scaled together so that the norm of them all is at most `clip_norm`; a tuple. use_norm: None, as their
+    norm is computed.
 
     Raises:
-        ValueError: clip_norm is not above 0.
+        ValueError: clip_norm is not above 0, or a norm is given.
     """
     positive("clip_by_global_norm", "clip_norm", clip_norm)
+    if use_norm is not None:
+        no_such("clip_by_global_norm", "use_norm", use_norm, "None")
     total = ops.AddN()([ops.ReduceSum()(ops.Square()(t)) for t in x])
     scale = clip_norm / ops.Maximum()(ops.Sqrt()(total), clip_norm)
     return tuple([t * scale for t in x])

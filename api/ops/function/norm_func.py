@@ -64,7 +64,7 @@ def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dty
     return _of_vectors(x, 2 if kind == "euclid" else ord, axes, keepdim)
 
 
-def vector_norm(x: Any, ord: Any = 2, axis: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+def vector_norm(x: Any, ord: Any = 2, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Any:
     """The `ord`-th root of the sum of `ord`-th powers along `axis`, None for all; see `norm`.
 
     Raises:
@@ -72,7 +72,8 @@ def vector_norm(x: Any, ord: Any = 2, axis: Any = None, keepdim: bool = False, *
     """
     x = ops.cast(x, element_type(dtype)) if dtype is not None else x
     power("vector_norm", ord)
-    return _of_vectors(x, ord, reduced_axes("vector_norm", axis, len(x.shape)), keepdim)
+    real_type("vector_norm", x.dtype)
+    return _of_vectors(x, ord, reduced_axes("vector_norm", axis, len(x.shape)), keepdims)
 
 
 def _of_vectors(x: Any, ord: Any, axes: Any, keepdim: bool) -> Any:
