@@ -110,7 +110,9 @@ def refuse(
     kind = ApiValueError if isinstance(error, ValueError | ArithmeticError) else ApiTypeError
     takes = [f"it takes {', '.join(_signature(function).parameters)}"]
     for name, value in given.items():
-        if isinstance(error, AttributeError) and error.obj is value and not _is_tensor(value):
+        wrong = error.obj if isinstance(error, AttributeError) else error
+        array = isinstance(value, np.ndarray) and (wrong is value or wrong is value.dtype)
+        if array or (wrong is value and not _is_tensor(value)):
             raise kind(f"{label}(): {name} must be a tensor, not {describe(value)}", takes) from None
     shown = ", ".join(f"{name}={describe(value)}" for name, value in given.items())
     raise kind(f"{label}(): these arguments do not fit: {shown}: {error}", takes) from None
