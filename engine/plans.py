@@ -18,7 +18,7 @@ from mspc.engine.capture import Launch
 from mspc.engine.megatron import cut_in_pairs, tensor_sizes
 from mspc.engine.programs import config_of
 from mspc.ir.diagnostics import MspcError
-from mspc.passes.search.terms import Terms
+from mspc.passes.search.terms import LEAST, Terms
 from mspc.runtime.memory_plan import MemoryPlan, plan_memory
 
 SEARCH, MEGATRON = "search", "Megatron-style"
@@ -188,26 +188,32 @@ def compiled_way(launch: Launch, config: Config, way: Way, free: bool = False) -
 
 def _within(launch: Launch, config: Config, way: Way, free: bool, memory: int) -> Compiled:
     """The search's plan within a limit of memory. What the search reckons with, parameters and what is kept for
-    gradients, is not all that a step takes: where the planned memory is over, it gets so much less to work with. Raises
-    MspcError where nothing fits."""
+    gradients, is not all that a step takes: where the planned memory is over, it gets so much less to work with, and at
+    last it looks for the least. Raises MspcError where nothing fits."""
     limit = memory
     smallest: MemoryPlan | None = None
-    for _ in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):
+        if attempt == ATTEMPTS - 1:
+            limit = LEAST
+        terms = replace(config.search_terms, memory=limit)
         try:
-            terms = replace(config.search_terms, memory=limit)
             compiled = compiled_way(launch, replace(config, search_terms=terms), way, free)
         except MspcError:
-            if smallest is None:
+            if limit == LEAST:
                 raise
-            break
+            limit = LEAST  # even the least that it reckons with is more
+            continue
         taken = plan_memory(compiled.rank_graph(0))
         if taken.peak <= memory:
             return compiled
         if smallest is None or taken.peak < smallest.peak:
             smallest = taken
-        limit -= max(taken.peak - memory, limit // 50)
-        if limit <= 0:
+        if limit == LEAST:
             break
+        beside = taken.peak - int(compiled.graph.attrs.get("search_held", 0))
+        limit = min(memory - beside, limit - limit // 50)
+        if limit <= 0:
+            limit = LEAST
     assert smallest is not None
     raise MspcError(
         f"no plan that was found fits {memory} bytes of memory on a rank: the smallest takes {smallest.peak}",

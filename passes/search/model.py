@@ -275,11 +275,14 @@ class Model:
         self._factor((self.of[node],), ("alone", op if inside else None, types, node.type, id(variable)), made)
         if self.limited and self._kept(node):
             made_types = element_types(node.type)
-            sizes = [
-                sum(t.nbytes / math.prod(at.strategy) for t, at in zip(made_types, choice.outputs, strict=True))
-                for choice in variable.choices
-            ]
-            self.memory.append(Factor((self.of[node],), np.array(sizes)))
+
+            def held() -> Table:
+                return np.array([
+                    sum(t.nbytes / math.prod(at.strategy) for t, at in zip(made_types, choice.outputs, strict=True))
+                    for choice in variable.choices
+                ])  # fmt: skip
+
+            self.memory.append(Factor((self.of[node],), self._table(("kept", made_types, id(variable)), held)))
 
     def _kept(self, node: Node) -> bool:
         """Whether what an operator makes is kept for gradients."""
@@ -295,7 +298,9 @@ class Model:
         if isinstance(value, Parameter) and not isinstance(value.layout, Layout):
             self._factor((own,), ("held", outputs.tobytes(), type), lambda: self._held(outputs, type) * OF_MEMORY)
             if self.limited:
-                self.memory.append(Factor((own,), self._held(outputs, type) * self._copies.get(value, 1)))
+                times = self._copies.get(value, 1)
+                key = ("parameter", outputs.tobytes(), type, times)
+                self.memory.append(Factor((own,), self._table(key, lambda: self._held(outputs, type) * times)))
         graded = value in self.graded and type.dtype.has_gradient
         back = COLLECTIVE if isinstance(value, Parameter) else self.latency  # gradients of parameters travel together
         largest = max(len(reader.needs) for reader in readers)
@@ -352,15 +357,22 @@ class Model:
         """Add a factor; alike ones have one table between them. Of a variable that stands twice the diagonal counts."""
         order = sorted(range(len(variables)), key=lambda i: (variables[i], i))
         key = (key, tuple(order), tuple(variables.index(v) for v in variables))
-        table = self._tables.get(key)
-        if table is None:
+
+        def ordered() -> Table:
             table = np.transpose(made(), order)
             for i in range(len(order) - 1, 0, -1):
                 if variables[order[i]] == variables[order[i - 1]]:
                     table = np.moveaxis(np.diagonal(table, axis1=i - 1, axis2=i), -1, i - 1)
-            self._tables[key] = table = np.ascontiguousarray(table)
-        self.factors.append(Factor(tuple(dict.fromkeys(variables[i] for i in order)), table))
+            return np.ascontiguousarray(table)
+
+        self.factors.append(Factor(tuple(dict.fromkeys(variables[i] for i in order)), self._table(key, ordered)))
         self.about.append((key[0][0], self._subject))
+
+    def _table(self, key: Any, made: Callable[[], Table]) -> Table:
+        """The one table of all factors that have a key."""
+        if key not in self._tables:
+            self._tables[key] = made()
+        return self._tables[key]
 
 
 def _comes_so(choice: Choice, partial: Mapping[int, frozenset[Layout]]) -> bool:

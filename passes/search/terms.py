@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 _KEY = "search_"
+LEAST = -1
+"""In place of a limit of memory: the plan that takes the least."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,7 @@ class Terms:
 
     latency: what a collective costs by itself, as bytes sent. touch: the same for a thousand bytes that operators read
     or write. memory: bytes of parameters with their states and gradients and of kept results that a plan may take on a
-    rank. hosts: ranks of a host; network: what a byte between hosts costs, in thousandths of one inside of a host, for
+    rank, or `LEAST`. hosts: ranks of a host; network: what a byte between hosts costs, in thousandths of one inside of a host, for
     a rank's card. mesh: the mesh that layouts are looked for on, as "8x4". seconds: after which the search takes the
     best that it has found, as soon as there is one.
     """
