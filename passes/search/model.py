@@ -146,8 +146,9 @@ class Model:
         if key not in self._domains:
             domain = domain_of(rule, self.mesh, product, tuple(partial))
             kept = [i for i, choice in enumerate(domain.choices) if _comes_so(choice, partial)]
-            choices, gradients = ([those[i] for i in kept] for those in (domain.choices, domain.gradients))
-            self._domains[key] = self._numbered(tuple(choices), tuple(gradients))
+            self._domains[key] = self._numbered(
+                tuple(domain.choices[i] for i in kept), tuple(domain.gradients[i] for i in kept)
+            )
         return self._domains[key]
 
     def _partial(self, node: Node) -> dict[int, frozenset[Layout]]:

@@ -17,8 +17,8 @@ class Terms:
 
     latency: what a collective costs by itself, as bytes sent. touch: the same for a thousand bytes that operators read
     or write. memory: bytes of parameters with their states and gradients and of kept results that a plan may take on a
-    rank, or `LEAST`. hosts: ranks of a host; network: what a byte between hosts costs, in thousandths of one inside of a host, for
-    a rank's card. mesh: the mesh that layouts are looked for on, as "8x4". seconds: after which the search takes the
+    rank, or `LEAST`. hosts: ranks of a host; network: what a byte between hosts costs, in thousandths of one inside of
+    a host, for a rank's card. mesh: that layouts are looked for on, as "8x4". seconds: after which the search takes the
     best that it has found, as soon as there is one.
     """
 
