@@ -138,7 +138,6 @@ def _of_set(path: Path) -> int | None:
 
 def _of_file(path: Path) -> int | None:
     try:
-        check_regular(path)
         about = parsed_json(TensorFile(path).about.get(PLACES, "{}"))
     except (OSError, ValueError, MspcError):
         return None

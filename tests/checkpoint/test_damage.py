@@ -159,6 +159,15 @@ def test_what_is_no_checkpoint_is_passed_over_and_said(
     assert raised.value.message == f"cannot read the folder {tmp_path}: Permission denied"
 
 
+@pytest.mark.parametrize("name", ["a.json", "m-0.safetensors"])
+def test_nobody_waits_for_a_fifo(name: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"w": "m-0.safetensors"}}')
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(MspcError) as raised:
+        open_checkpoint(tmp_path / name if name == "a.json" else tmp_path)
+    assert raised.value.message == f"{tmp_path / name} is a FIFO, not a file"
+
+
 def test_the_checksum_is_compared_where_a_whole_slice_is_read(tmp_path: Path) -> None:
     place = write_set(tmp_path, 1)
     changed(place / "rank_1-1.safetensors", flip)
