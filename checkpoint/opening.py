@@ -29,7 +29,6 @@ def open_tensors(path: Path) -> Checkpoint:
         MspcError: there is no such file, or it is no safetensors file.
     """
     try:
-        check_regular(path)
         TensorFile(path)
     except FileNotFoundError:
         raise MspcError(f"there is no checkpoint {str(path)!r}") from None
@@ -113,6 +112,7 @@ def _open_folder(path: Path) -> Checkpoint:
 def open_index(path: Path) -> Checkpoint:
     """A set, or sharded safetensors as Hugging Face writes them. Raises MspcError."""
     try:
+        check_regular(path)
         with open(path, encoding="utf-8", errors="replace") as file:
             is_own = FORMAT in file.read(100)
     except FileNotFoundError:

@@ -7,7 +7,6 @@ a set that is written again under the same name never touches the files that its
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -18,8 +17,12 @@ from typing import Any
 from mspc.checkpoint.index import BEGINNING, INDEX, index_text, read_rank_file
 from mspc.checkpoint.publishing import sync_folder, write_synced
 from mspc.checkpoint.writing import PLACES
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.beside import remove, remove_left_over
+from mspc.ir.files.parsing import parsed_json
+from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import TensorFile
+from mspc.ir.files.whole import reason_of, shown_path
 
 RANK_FILE = re.compile(r"rank_(\d{1,6})-(\d{1,15})\.safetensors")
 SUFFIX = ".safetensors"
@@ -52,6 +55,14 @@ def find_sets(folder: Path, prefix: str) -> list[Found]:
         if sequence is not None:
             found.append(Found(path, sequence))
     return sorted(found, key=lambda entry: (entry.sequence, entry.path.name))
+
+
+def unreadable(folder: Path, prefix: str, found: Sequence[Found]) -> list[Path]:
+    """What is called as the published checkpoints of a prefix are that were found, and is none of them: it is damaged,
+    or cannot be read."""
+    known = {entry.path for entry in found}
+    paths = [folder / name for name in _names(folder, prefix) if folder / name not in known]
+    return [path for path in paths if path.name.endswith(SUFFIX) or os.path.lexists(path / INDEX)]
 
 
 def newest_of(folder: Path) -> Path | None:
@@ -117,17 +128,18 @@ def remove_unfinished(folder: Path, prefix: str, own: Sequence[Path] = ()) -> No
 
 def _of_set(path: Path) -> int | None:
     try:
+        check_regular(path / INDEX)
         with open(path / INDEX, encoding="utf-8", errors="replace") as file:
             match = BEGINNING.match(file.read(100))
-    except OSError:
+    except (OSError, MspcError):
         return None
     return int(match[1]) if match else None
 
 
 def _of_file(path: Path) -> int | None:
     try:
-        about = json.loads(TensorFile(path).about.get(PLACES, "{}"))
-    except (OSError, ValueError, RecursionError):
+        about = parsed_json(TensorFile(path).about.get(PLACES, "{}"))
+    except (OSError, ValueError, MspcError):
         return None
     sequence = about.get("sequence") if isinstance(about, dict) else None
     return sequence if type(sequence) is int else None
@@ -140,7 +152,10 @@ def _names(folder: Path, prefix: str) -> list[str]:
 
 
 def _listed(folder: Path) -> list[str]:
+    """Raises MspcError for a folder that is there and cannot be read: it is not one without checkpoints."""
     try:
         return sorted(os.listdir(folder))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise MspcError(f"cannot read the folder {shown_path(folder)}: {reason_of(error)}") from None

@@ -10,6 +10,7 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import check_regular
+from mspc.ir.files.whole import reason_of
 from mspc.ir.graph import Parameter
 from mspc.ir.types import BFLOAT16
 from mspc.runtime.slices import cut_parameter, full_type
@@ -95,7 +96,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
     except IsADirectoryError as error:
         raise MspcError(f"cannot read {path}: {error.strerror}") from None
     except Exception as error:  # NumPy raises many kinds for damaged archives
-        raise MspcError(f"cannot read {path}: {error}") from None
+        raise MspcError(f"cannot read {path}: {reason_of(error)}") from None
     return arrays
 
 

@@ -17,7 +17,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.inside import check_name, inside
 from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.refill import finish_refill
-from mspc.ir.files.regular import check_regular, read_text
+from mspc.ir.files.regular import read_text
 from mspc.ir.files.tensors import TensorFile
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.initial_value import read_description
@@ -248,7 +248,6 @@ def load_slices(program: Program, graph: Graph, rank: int) -> dict[str, Any]:
 def _read_slices(path: Path, parameters: Sequence[Parameter], rank: int) -> dict[str, Any]:
     """The slices that the file of weights holds."""
     try:
-        check_regular(path)
         file = TensorFile(path)
         names = set(file.names)
         return {p.name: _slice_of(file, p, rank, path) for p in parameters if p.name in names}

@@ -13,13 +13,14 @@ from mspc.api.common.stored_value import StoredValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
+from mspc.api.setting import say_once
 from mspc.api.train.model import Model
 from mspc.api.train.run_state import restore
 from mspc.api.train.serialization import MOST_LISTED, load_param_into_net, say_what_is_unchecked
 from mspc.api.train.several_ranks import share_a_run
 from mspc.checkpoint.opening import open_checkpoint, own_state
 from mspc.checkpoint.reading import Checkpoint
-from mspc.checkpoint.sets import Found, find_sets
+from mspc.checkpoint.sets import Found, find_sets, unreadable
 from mspc.ir.diagnostics import MspcError
 
 __all__ = ["Resumed", "resume_training"]
@@ -84,6 +85,9 @@ def resume_training(
 def _newest(folder: Path, prefix: str, together: bool) -> Path | None:
     """The newest checkpoint that all ranks see."""
     found: list[Found] = find_sets(folder, prefix)
+    for other in unreadable(folder, prefix, found):
+        why = "it is damaged, cannot be read, or does not say where its run stood"
+        say_once(f"resume_training {other}", f"resume_training passes over {other}: {why}")
     last = found[-1].sequence if found else 0
     if together:
         last = int(min(launch.launcher().of_all_ranks(float(last), FINDS, TOGETHER)))

@@ -16,6 +16,7 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.parsing import parsed_json
+from mspc.ir.files.regular import check_regular
 from mspc.ir.types import DTYPES, DType, TensorType
 
 CODES = {
@@ -116,11 +117,12 @@ class TensorFile:
     about: what its header says about the file. size: its bytes.
 
     Raises:
-        OSError: it cannot be read. ValueError: it is no such file, or damaged.
+        OSError: it cannot be read. ValueError: it is no such file, or damaged. MspcError: it is no regular file.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        check_regular(path)
         with open(path, "rb") as file:
             size = file.seek(0, 2)
             file.seek(0)

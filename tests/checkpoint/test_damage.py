@@ -18,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn
+from mspc.api.train.resume import resume_training
 from mspc.checkpoint import wire
 from mspc.checkpoint.checksum import kind_here
 from mspc.checkpoint.index import INDEX
@@ -131,6 +132,40 @@ def test_a_damaged_set_is_explained(damage: str, tmp_path: Path) -> None:
         ms.load_checkpoint(str(place), crc_check=True)["w"].asnumpy()
     assert message.format(size=size, size_less=size - 4) in raised.value.message
     assert raised.value.exit_status == 2
+
+
+def test_what_is_no_checkpoint_is_passed_over_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An index whose beginning is damaged, and a FIFO in its place, which no reader waits for; a folder that cannot be
+    read is none without checkpoints."""
+    for number in (1, 2):
+        os.mkdir(place := tmp_path / set_name("CKP", 1, number))
+        os.mkfifo(place / INDEX) if number == 1 else (place / INDEX).write_text('{"form')
+    os.mkfifo(tmp_path / "CKP-1_3.safetensors")
+    os.mkdir(tmp_path / set_name("CKP", 1, 4))  # of a run that was killed
+    assert resume_training(nn.ReLU(), str(tmp_path)).total_step == 0
+    assert capsys.readouterr().err == "".join(
+        f"warning: resume_training passes over {tmp_path}/CKP-1_{name}: it is damaged, cannot be read, or does not say "
+        "where its run stood\n" for name in ("1", "2", "3.safetensors")
+    )  # fmt: skip
+
+    def closed(path: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("mspc.checkpoint.sets.os.listdir", closed)
+    with pytest.raises(MspcError) as raised:
+        resume_training(nn.ReLU(), str(tmp_path))
+    assert raised.value.message == f"cannot read the folder {tmp_path}: Permission denied"
+
+
+@pytest.mark.parametrize("name", ["a.json", "m-0.safetensors"])
+def test_nobody_waits_for_a_fifo(name: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"w": "m-0.safetensors"}}')
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(MspcError) as raised:
+        open_checkpoint(tmp_path / name if name == "a.json" else tmp_path)
+    assert raised.value.message == f"{tmp_path / name} is a FIFO, not a file"
 
 
 def test_the_checksum_is_compared_where_a_whole_slice_is_read(tmp_path: Path) -> None:
