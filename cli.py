@@ -1,5 +1,5 @@
-"""The command line: `mspc compile | search | run | launch | verify | opt | ops | doctor | ckpt`. A command imports its
-work when called.
+"""The command line: `mspc compile | search | calibrate | run | launch | verify | opt | ops | doctor | ckpt`. A command
+imports its work when called.
 
 Nothing here may import NumPy or networkx: `mspc --help` answers at once.
 """
@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from mspc import __version__
 from mspc.commands import launch as launching
+from mspc.commands import search_options as searching
 from mspc.commands.ckpt import app as checkpoints
 from mspc.commands.completion import complete_graph, complete_operator, complete_passes, complete_script
 from mspc.commands.options import Device, Inputs, JsonFile, Judge, Quiet, Ranks, ScriptArguments, Verbose
@@ -165,15 +166,13 @@ def search(
         ),
     ],
     script_arguments: ScriptArguments = None,
-    ranks: Annotated[
-        str | None, typer.Option("--ranks", "-n", metavar="N[,N...]", help="Number of ranks, or several to compare.")
-    ] = None,
-    machine: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="The machine: h200 (the default), h100, a100, or a TOML file.")
-    ] = "",
-    memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory of a rank that a plan may take: '80GB'.")
-    ] = None,
+    ranks: searching.SeveralRanks = None,
+    machine: searching.MachineName = "",
+    memory: searching.MemorySize = None,
+    mesh: searching.Meshes = None,
+    time_limit: searching.TimeLimit = 0,
+    explain: searching.Explained = "",
+    compare: searching.TwoPlans = None,
     free: Annotated[bool, typer.Option("--free", help="Leave out the strategies that the script gives.")] = False,
     top: Annotated[int, typer.Option(min=1, metavar="K", help="Plans in the table for each number of ranks.")] = 5,
     out: Annotated[
@@ -186,13 +185,34 @@ def search(
     """Look for the layouts of all operators at once, and set the plan beside the usual ones."""
     from mspc.commands.compile import CompileOptions
     from mspc.commands.report.loudness import Loudness
-    from mspc.commands.search import SearchOptions, memory_of, ranks_of, search_target
+    from mspc.commands.search import SearchOptions, memory_of, meshes_of, ranks_of, search_target
 
     common = CompileOptions(
         inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()),
         loudness=Loudness(False, quiet),
     )  # fmt: skip
-    search_target(target, SearchOptions(common, ranks_of(ranks), top, free, machine, memory_of(memory), out))
+    options = SearchOptions(
+        common, ranks_of(ranks), top, free, machine, memory_of(memory), meshes_of(mesh), time_limit,
+        explain, compare, out,
+    )  # fmt: skip
+    search_target(target, options)
+
+
+@app.command(short_help="Measure this machine, for mspc search.")
+def calibrate(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the rates go (TOML).")],
+    ranks: Ranks = None,
+    device: Annotated[Device, typer.Option(help="What is measured; auto: GPUs where there are enough.")] = Device.AUTO,
+    name: Annotated[str, typer.Option(metavar="NAME", help="What the machine is called [the file's name].")] = "",
+    tf32: Annotated[bool, typer.Option("--tf32", help="Let GPUs round products of Float32.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Time operators and collectives in several sizes, under mpirun or with --ranks N, and write a machine file."""
+    from mspc.commands.calibrate import CalibrateOptions, calibrate_machine
+    from mspc.runtime.choose import Wishes
+
+    options = CalibrateOptions(out, ranks, name, Wishes(str(device)), tf32, quiet)
+    raise typer.Exit(calibrate_machine(options))
 
 
 @app.command(short_help="Train a script, or run a compile, on all ranks.")

@@ -16,6 +16,7 @@ from mspc.api.nn.loss_scale import TrainOneStepWithLossScaleCell
 from mspc.api.nn.loss_scaler import DynamicLossScaler, LossScaler, StaticLossScaler, all_finite, init_status
 from mspc.api.nn.precision import Precision
 from mspc.api.nn.wrap import TrainOneStepCell, WithLossCell, WithWideLossCell
+from mspc.api.setting import say_once
 from mspc.api.train.loss_scale_manager import (
     DynamicLossScaleManager,
     FixedLossScaleManager,
@@ -153,6 +154,7 @@ def build_train_network(
         level: "O0" and "O1" leave cells as they are ("O1" with the white list in half precision); "O2" computes in half
             precision but for normalizations, with a dynamic loss scale; "O3" in half precision throughout, without loss
             scale; "auto" is "O2" on a GPU, "O3" on an Ascend and "O0" on a CPU.
+        boost_level: says that it changes nothing.
         dtype: float16 or bfloat16.
         kwargs: keep_batchnorm_fp32 and loss_scale_manager replace the level's; cast_model_type replaces dtype
             (float32: as O0).
@@ -161,6 +163,7 @@ def build_train_network(
         TypeError, ValueError: an argument is of the wrong kind.
     """
     name = "build_train_network"
+    check_boost(name, boost_level)
     if not isinstance(network, Cell):
         raise ApiTypeError(f"{name}: network must be a Cell, not {type(network).__name__}")
     if not isinstance(optimizer, Cell):
@@ -186,6 +189,14 @@ def build_train_network(
     if update is None:
         return TrainOneStepCell(network, optimizer, manager.get_loss_scale()).set_train()
     return TrainOneStepWithLossScaleCell(network, optimizer, update).set_train()
+
+
+def check_boost(name: str, level: Any) -> None:
+    """Says once that steps are not approximated. Raises ValueError for a level that MindSpore does not have."""
+    if level not in ("O0", "O1", "O2", "auto"):
+        raise ApiValueError(f"{name}: boost_level {level!r} is not one of 'O0', 'O1', 'O2', 'auto'")
+    if level != "O0":
+        say_once(f"{name} boost", f"{name}(boost_level={level!r}) changes nothing here: no step is approximated")
 
 
 def resolved(name: str, level: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +11,7 @@ from mspc.checkpoint.index import read_rank_file
 from mspc.checkpoint.reading import Checkpoint, Stored
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.inside import check_name
+from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.regular import read_text
 from mspc.ir.files.whole import reason_of, shown_path
 
@@ -26,8 +26,8 @@ def open_sharded(path: Path) -> Checkpoint:
     """
     shown = shown_path(path)
     try:
-        content = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
+        content = parsed_json(read_text(path))
+    except ValueError as error:
         raise MspcError(f"{shown} is damaged: {error}") from None
     except OSError as error:
         raise MspcError(f"cannot read {shown}: {reason_of(error)}") from None

@@ -21,6 +21,7 @@ from mspc.checkpoint.mindir_inlining import HasLoop, inlined
 from mspc.checkpoint.wire import BYTES, EIGHT, FOUR, Field, fields, integers, signed, text
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import check_regular
+from mspc.ir.files.tensors import MOST_DIMENSIONS
 from mspc.ir.files.whole import reason_of, shown_path
 from mspc.ir.types import DTYPES, DType
 
@@ -49,6 +50,8 @@ def read_mindir(path: Path) -> MindirGraph:
         return _model(data)
     except (ValueError, IndexError, KeyError, struct.error) as error:
         raise MspcError(f"{shown_path(path)!r} is no whole MindIR file: {error}") from None
+    except RecursionError:
+        raise MspcError(f"{shown_path(path)!r} is no whole MindIR file: sequences stand too deep in it") from None
     except HasLoop as error:
         raise MspcError(
             f"{shown_path(path)!r} has a loop over contents of tensors, which cannot be compiled: {error} calls itself",
@@ -168,6 +171,8 @@ def _tensor(data: bytes, part: Field) -> tuple[str, str, np.ndarray]:
     if dtype not in DTYPES:
         raise ValueError(f"tensor {names[7]!r} is of an element type that is not read")
     kind: DType = DTYPES[dtype]
+    if len(sizes) > MOST_DIMENSIONS:
+        raise ValueError(f"tensor {names[7]!r} has {len(sizes)} dimensions; mspc reads {MOST_DIMENSIONS}")
     if min(sizes, default=0) < 0 or len(raw) != math.prod(sizes) * kind.itemsize:
         raise ValueError(f"tensor {names[7]!r} has {len(raw)} bytes, which are no {dtype} of shape {sizes}")
     return names[7], names[13], np.frombuffer(raw, kind.numpy).reshape(sizes).copy()

@@ -27,6 +27,7 @@ from mspc.checkpoint.reading import Checkpoint, Stored
 from mspc.checkpoint.wire import BYTES, Field, fields, integers, put_head, put_integer, put_text, text
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import check_regular
+from mspc.ir.files.tensors import MOST_DIMENSIONS
 from mspc.ir.files.whole import reason_of, shown_path
 from mspc.ir.types import DTYPES, TensorType
 
@@ -196,6 +197,8 @@ def _stored(name: str, value: _Value) -> Stored:
         raise ValueError(f"mspc does not know the element type {value.type!r} of {name!r}")
     held = sum(size for _, size in value.segments)
     shape = () if value.sizes == (0,) and held else value.sizes
+    if len(shape) > MOST_DIMENSIONS:
+        raise ValueError(f"{name!r} has {len(shape)} dimensions; mspc reads {MOST_DIMENSIONS}")
     if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != held:
         raise ValueError(f"{name!r} of shape {shape} and type {dtype} has {held} bytes")
     return Stored(TensorType(dtype, shape), (Piece(whole_box(shape), 0, tuple(value.segments)),))

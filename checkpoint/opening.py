@@ -38,11 +38,13 @@ def open_tensors(path: Path) -> Checkpoint:
     except ValueError as error:
         raise MspcError(f"{str(path)!r} is no safetensors file: {error}") from None
     file = read_rank_file(path)
-    about: Any = file.about
-    state = about.get("state", {})
+    about = file.about
+    state, texts = about.get("state", {}), about.get("texts", {})
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+        raise MspcError(f"{shown_path(path)} is no file of a checkpoint: its texts are {texts!r:.100}")
     return Checkpoint(
         shown_path(path), Files([path], [file.size]), file.tensors, state if isinstance(state, dict) else {},
-        texts=about.get("texts", {}), sequence=about.get("sequence", 0) if type(about.get("sequence")) is int else 0,
+        texts=texts, sequence=about.get("sequence", 0) if type(about.get("sequence")) is int else 0,
     )  # fmt: skip
 
 

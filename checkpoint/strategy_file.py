@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from mspc.checkpoint.wire import BYTES, VARINT, Field, fields, integers, put_bytes, put_integer, put_text, signed, text
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.whole import make_folder, reason_of, shown_path, write_whole
 
@@ -78,7 +79,7 @@ def read_strategies(path: Path) -> StrategyFile:
         raise MspcError(f"there is no strategy file {shown!r}", kind=ValueError) from None
     except OSError as error:
         raise MspcError(f"cannot read the strategy file {shown}: {reason_of(error)}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MspcError(f"{shown} is no strategy file: {error}", kind=ValueError) from None
     for name, cut in found.parameters.items():
         _check(shown, name, cut)
@@ -116,7 +117,7 @@ def _check(shown: str, name: str, cut: ParameterCut) -> None:
     """Whether a cut is one. Raises MspcError."""
     ranks = 1
     for size in cut.device_matrix:
-        ranks *= size
+        ranks = min(ranks * size, MOST_RANKS + 1)  # a file may have a million of sizes
     used = [axis for axes in cut.tensor_map for axis in axes]
     fits = all(size > 0 for size in cut.device_matrix) and 0 < ranks <= MOST_RANKS
     if not fits or any(not 0 <= axis < len(cut.device_matrix) for axis in used) or len(set(used)) < len(used):
@@ -252,7 +253,7 @@ def _json_map(cut: ParameterCut) -> list[Any]:
 
 
 def _from_json(data: bytes) -> StrategyFile:
-    content = json.loads(data)
+    content = parsed_json(data)
     read: Callable[[str], dict[str, Any]] = lambda key: cast(dict[str, Any], content.get(key) or {})  # noqa: E731
     operators = {
         name: tuple(tuple(_integers(cut)) for cut in entry["parallel_strategy"])

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
     from mspc.engine.ranks.hosts import Host
     from mspc.engine.ranks.launcher import LaunchJob
 
+MOST_RANKS = 999_999
+MOST_CORES = 1 << 16
+"""Numbers of cores are below it."""
+_LOG_NAME = re.compile(r"(?:[^{}/\0]|\{(?:rank|local_rank)(?::0?[0-9]d?)?\})+")
+
 
 def _option(name: str, metavar: str, help: str, **more: Any) -> Any:
     """An option in msrun's spelling and in that of the other commands."""
@@ -32,7 +39,7 @@ def _option(name: str, metavar: str, help: str, **more: Any) -> Any:
 Command = Annotated[
     list[str], typer.Argument(metavar="SCRIPT", help="A script, or a command.", show_default=False)
 ]
-WorkerNum = Annotated[int, _option("worker_num", "N", "Ranks of the job.", min=1)]
+WorkerNum = Annotated[int, _option("worker_num", "N", "Ranks of the job.", min=1, max=MOST_RANKS)]
 LocalWorkerNum = Annotated[int | None, _option("local_worker_num", "N", "Ranks on this host; all of them.", min=1)]
 HostFile = Annotated[Path | None, _option("hostfile", "FILE", "Hosts, a line each: NAME slots=N.")]
 HostList = Annotated[str | None, typer.Option("--host", "-H", metavar="LIST", help="Hosts: NAME:SLOTS,NAME:SLOTS.")]
@@ -88,7 +95,7 @@ def launch(
         folder=Path(os.path.abspath(log_dir)),
         hosts=tuple(hosts),
         log_name=_log_name(worker_log_name, bool(hosts)),
-        cores=_cores(bind_core),
+        cores=_cores(bind_core, ranks),
         variables=tuple(exported(list(os.environ), export or ())),
         shown=_shown(tail_worker_log, ranks),
         start_within=cluster_time_out,
@@ -140,6 +147,8 @@ def _command(words: Sequence[str]) -> list[str]:
     """The command of every rank: `mspc run` for a script, which knows `import mindspore`."""
     first = words[0]
     if not first.endswith(".py"):
+        if shutil.which(first) is None:
+            raise MspcError(f"there is no script and no command {first!r}")
         return list(words)
     if not os.path.isfile(first):
         raise MspcError(f"there is no script {first!r}")
@@ -148,36 +157,44 @@ def _command(words: Sequence[str]) -> list[str]:
 
 
 def _log_name(name: str, several: bool) -> str:
-    try:
-        found = {name.format(rank=rank, local_rank=rank) for rank in (0, 1)}
-    except (KeyError, IndexError, ValueError):
-        found = set[str]()
-    if len(found) < 2 or "/" in name or (several and "{rank}" not in name):
+    fits = _LOG_NAME.fullmatch(name) and ("{rank" in name or ("{local_rank" in name and not several))
+    if not fits or len(os.fsencode(name)) > 200:
         wanted = "{rank}" if several else "{rank} or {local_rank}"
         raise MspcError(f"--worker_log_name {name!r} must be the name of a file with {wanted} in it")
     return name
 
 
-def _cores(text: str) -> str:
+def _cores(text: str, ranks: int) -> str:
     """What `worker` takes: JSON by the rank's number on its host, "share" or ""."""
     if text.lower() in ("true", "false"):
         return "share" if text.lower() == "true" else ""
     try:
         given = json.loads(text.replace("'", '"'))
-        found = {key.removeprefix("device"): _core_numbers(value) for key, value in given.items()}
-    except (ValueError, AttributeError, TypeError):
+        found = {_local_rank(key, ranks): _core_numbers(value) for key, value in given.items()}
+    except (ValueError, AttributeError, TypeError, RecursionError):
         raise MspcError(
-            f"--bind_core {text!r} must be True, False, or cores by rank of a host",
+            f"--bind_core {text!r:.200} must be True, False, or cores by rank of a host",
             notes=['for example \'{"0": ["0-3"], "1": ["4-7"]}\''],
         ) from None
     return json.dumps(found)
+
+
+def _local_rank(key: str, ranks: int) -> str:
+    """The number of a rank on its host, as a key of `--bind_core` names it. Raises ValueError."""
+    number = key.removeprefix("device")
+    if not re.fullmatch("[0-9]{1,6}", number) or int(number) >= ranks:
+        raise ValueError(key)
+    return str(int(number))
 
 
 def _core_numbers(value: Any) -> list[int]:
     found: list[int] = []
     for part in value if isinstance(value, list) else [value]:
         first, dash, last = str(part).partition("-")
-        found += range(int(first), int(last if dash else first) + 1)
+        begin, end = int(first), int(last if dash else first)
+        if not begin <= end < MOST_CORES:
+            raise ValueError(part)
+        found += range(begin, end + 1)
     return found
 
 
@@ -185,8 +202,8 @@ def _shown(text: str, ranks: int) -> tuple[int, ...] | None:
     if text == "-1":
         return None
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) < ranks for part in parts):
-        raise MspcError(f"--tail_worker_log {text!r} must be -1 or ranks from 0 to {ranks - 1}, for example 0,3")
+    if not all(re.fullmatch("[0-9]{1,9}", part) and int(part) < ranks for part in parts):
+        raise MspcError(f"--tail_worker_log {text!r:.200} must be -1 or ranks from 0 to {ranks - 1}, for example 0,3")
     return tuple(map(int, parts))
 
 

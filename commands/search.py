@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.machine_file import H200, machine_of
 from mspc.commands.compile import CompileOptions, find_launch
+from mspc.commands.explain import compare_plans, explain_node
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.progress import Progress
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
-from mspc.commands.report.text import size_text
+from mspc.commands.report.text import size_text, time_text
 from mspc.compiler.plan_file import SUFFIX, write_plan
-from mspc.engine.plans import Plan, Plans, plans_for
+from mspc.engine.plans import SEARCH, WAYS, Plan, PlanRequest, Plans, plans_for
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_writable
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30,
          "TI": 1 << 40}  # fmt: skip
 """Bytes in a unit of sizes."""
+AXES = 4
+"""Axes of a mesh at most."""
 
 
 @dataclass(frozen=True)
 class SearchOptions:
     """The flags of `mspc search`. ranks: several numbers are tried one after the other. top: rows for each. free: leave
-    out the script's strategies. machine: its name or a file, "" for H200s. memory: bytes that a rank
-    has, 0 for any. out: where the plan goes."""
+    out the script's strategies. machine: its name or a file, "" for H200s. memory: bytes that a rank has, 0 for any.
+    meshes: as "8x4", that the search cuts for. seconds: for one search, 0 for any number. explain: an operator to tell
+    of instead; compare: two plans. out: where the plan goes."""
 
     compile: CompileOptions
     ranks: tuple[int, ...] = ()
@@ -35,6 +41,10 @@ class SearchOptions:
     free: bool = False
     machine: str = ""
     memory: int = 0
+    meshes: tuple[str, ...] = ()
+    seconds: int = 0
+    explain: str = ""
+    compare: tuple[Path, Path] | None = None
     out: Path | None = None
 
 
@@ -59,6 +69,25 @@ def memory_of(text: str | None) -> int:
     return int(nbytes)
 
 
+def meshes_of(text: str | None) -> tuple[str, ...]:
+    """The meshes in `8x8,16x4`, their axes from the slowest rank to the fastest. Raises MspcError."""
+    parts = [] if text is None else [part.strip() for part in text.split(",")]
+    for part in parts:
+        sizes = part.split("x")
+        if len(sizes) > AXES or not all(s.isascii() and s.isdigit() and 0 < int(s) < 1 << 20 for s in sizes):
+            raise MspcError(f"--mesh is {text!r}, not meshes of at most {AXES} axes as in 8x4 or 8x8,16x4")
+    return tuple("x".join(str(int(s)) for s in part.split("x")) for part in dict.fromkeys(parts))
+
+
+def cases_of(ranks: Sequence[int], meshes: Sequence[str]) -> list[tuple[int | None, str]]:
+    """(ranks, mesh) of everything that is asked for; None for the script's own number of ranks."""
+    sizes = {mesh: math.prod(map(int, mesh.split("x"))) for mesh in meshes}
+    found: list[tuple[int | None, str]] = []
+    for number in dict.fromkeys([*ranks, *sizes.values()]):
+        found += [(number, mesh) for mesh in [m for m, size in sizes.items() if size == number] or [""]]
+    return found or [(None, "")]
+
+
 def search_target(target: str, options: SearchOptions) -> None:
     """Try plans for a script, or for the network that `target` names, and print the table.
 
@@ -66,23 +95,31 @@ def search_target(target: str, options: SearchOptions) -> None:
         MspcError: every mistake of the command, the script or the network.
     """
     check_json(options.compile.json)
-    if options.out is not None:
-        if options.out.suffix != SUFFIX:
-            raise MspcError(f"--out {options.out}: a plan's name ends in {SUFFIX}")
-        check_writable(options.out, "--out")
-        if len(options.ranks) > 1:
-            raise MspcError("--out is for a plan of one number of ranks", notes=["give one number with --ranks"])
+    cases = cases_of(options.ranks, options.meshes)
+    _check(options, len(cases))
     machine = machine_of(options.machine) if options.machine else H200
     loudness = options.compile.loudness
     found: list[Plans] = []
     with Progress(not loudness.quiet) as progress:
-        for ranks in options.ranks or (None,):
+        for ranks, mesh in cases:
             launched = find_launch(target, replace(options.compile, ranks=ranks))
 
-            def tell(way: str, ranks: int = launched.ranks) -> None:
-                progress.show(f"{way} on {ranks} ranks")
+            asked = PlanRequest(
+                launched.ranks, machine, machine.device if options.machine else "", options.free, options.memory, mesh,
+                options.seconds,
+            )  # fmt: skip
+            if options.explain:
+                explain_node(launched.launch, asked, options.explain, options.top, options.compile.json)
+                return
+            if options.compare is not None:
+                compare_plans(launched.launch, asked, options.compare, options.compile.json)
+                return
+            known = any(plans.plans[0].ranks == asked.ranks for plans in found)
 
-            found.append(plans_for(launched.launch, launched.ranks, machine, options.free, options.memory, tell))
+            def tell(way: str, where: str = mesh or f"{asked.ranks} ranks") -> None:
+                progress.show(f"{way} on {where}")
+
+            found.append(plans_for(launched.launch, asked, tell, WAYS[:1] if known else None))
     if options.out is not None:
         names = found[0].searched.strategies.layouts
         write_plan(options.out, found[0].searched.config.ranks, names)
@@ -93,9 +130,26 @@ def search_target(target: str, options: SearchOptions) -> None:
         _print(found, machine, options)
 
 
+def _check(options: SearchOptions, cases: int) -> None:
+    """Refuse what does not go together. Raises MspcError."""
+    if options.explain and options.compare is not None:
+        raise MspcError("--explain and --compare are questions of their own", notes=["ask one after the other"])
+    single = "--explain" if options.explain else "--compare" if options.compare is not None else ""
+    if options.out is not None:
+        if single:
+            raise MspcError(f"--out has no meaning beside {single}, which looks for no plan")
+        if options.out.suffix != SUFFIX:
+            raise MspcError(f"--out {options.out}: a plan's name ends in {SUFFIX}")
+        check_writable(options.out, "--out")
+        single = "--out"
+    if single and cases > 1:
+        raise MspcError(f"{single} is for one case", notes=["give one number with --ranks, or one mesh with --mesh"])
+
+
 def _print(found: list[Plans], machine: Machine, options: SearchOptions) -> None:
     rows = [_row(plan) for plans in found for plan in plans.plans[: options.top]]
-    headings = ("ranks", "plan", "step", "compute", "exposed", "bytes sent", "collectives", "memory", "gap")
+    ranks = "mesh" if options.meshes else "ranks"
+    headings = (ranks, "plan", "step", "compute", "exposed", "bytes sent", "collectives", "memory", "gap")
     print_table(Table(f"plans, the fastest first, on {machine.name}", headings, rows, (0, 2, 3, 4, 5, 6, 7, 8)))
     for plans in found:
         for why in plans.refused:
@@ -106,10 +160,7 @@ def _print(found: list[Plans], machine: Machine, options: SearchOptions) -> None
 
 def _row(plan: Plan) -> tuple[str, ...]:
     return (
-        str(plan.ranks), plan.name, _time(plan.step), _time(plan.compute), _time(plan.exposed), f"{plan.nbytes:.0f}",
+        (plan.name == SEARCH and plan.mesh) or str(plan.ranks), plan.name, time_text(plan.step),
+        time_text(plan.compute), time_text(plan.exposed), f"{plan.nbytes:.0f}",
         str(plan.collectives), size_text(plan.memory), "-" if plan.gap is None else f"{plan.gap:.1%}",
     )  # fmt: skip
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"

@@ -12,12 +12,16 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import TensorType
+from mspc.passes.search.terms import Terms
 
 _Attributes = make_dataclass(
     "_Attributes",
     [(name, Any, s.attribute_of(getattr(FrozenContext, s.frozen_name))) for name, s in compiled_settings().items()],
     frozen=True,
 )
+
+
+_NONE = Terms()
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,7 @@ class Config(_Attributes):
     device: "CPU" or "GPU" (`device_target`); for GPUs attention that is written out becomes one operator.
     keeps_strategies: strategies for so many ranks stay on the operators though the mode shards nothing, so that the
         operators are those of a sharded compile, for comparing the two; 0: none do.
-    search_latency, search_touch: what a search reckons beside the bytes sent, as so many of them: for every collective,
-        and for a thousand bytes that operators read or write. search_memory: bytes of parameters with their states and
-        gradients and of kept results that a plan may take on a rank, 0 for any.
+    search_terms: what a search reckons with beside the bytes sent.
     strategies_from: a file that says how operators are cut, "" for none.
     """
 
@@ -52,9 +54,7 @@ class Config(_Attributes):
     script_folder: str = ""
     device: str = "CPU"
     keeps_strategies: int = 0
-    search_latency: int = 0
-    search_touch: int = 0
-    search_memory: int = 0
+    search_terms: Terms = _NONE
     strategies_from: str = ""
 
     @property

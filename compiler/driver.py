@@ -205,10 +205,8 @@ def _prepared(call: TracedCall) -> Graph:
     config, traced, fed = call.config, call.traced, call.fed
     graph = traced.graph
     graph.attrs |= {"mode": config.mode, "ranks": config.ranks} | config.attributes()
-    if config.search_mode and config.search_latency:
-        graph.attrs |= {"search_latency": config.search_latency, "search_touch": config.search_touch}
-    if config.search_mode and config.search_memory:
-        graph.attrs["search_memory"] = config.search_memory
+    if config.search_mode:
+        graph.attrs |= config.search_terms.attributes()
     if config.keeps_strategies:
         graph.attrs["strategies_for"] = config.keeps_strategies
     if config.sharded:

@@ -10,14 +10,15 @@ Operators that a file leaves out are not configured.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.parsing import parsed_toml
 from mspc.ir.files.regular import check_regular
+from mspc.ir.files.toml_text import quoted
 from mspc.ir.files.whole import reason_of, shown_path, write_whole
 from mspc.ir.layout import Layout
 from mspc.ir.nearest import did_you_mean
@@ -41,7 +42,7 @@ def write_plan(path: Path, ranks: int, operators: Mapping[str, Sequence[Layout]]
     """Write a plan. Raises MspcError where that cannot be."""
     lines = ["# How the operands of every operator are cut; see docs/search.md.", f"ranks = {ranks}", "", "[operators]"]
     for name, layouts in operators.items():
-        lines.append(f"{_quoted(name)} = [{', '.join(_quoted(str(layout)) for layout in layouts)}]")
+        lines.append(f"{quoted(name)} = [{', '.join(quoted(str(layout)) for layout in layouts)}]")
     text = "\n".join(lines) + "\n"
     write_whole(path, lambda file: file.write(text.encode()))
 
@@ -55,7 +56,7 @@ def read_plan(path: Path) -> PlanFile:
     shown = shown_path(path)
     try:
         check_regular(path, LARGEST)
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = parsed_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise MspcError(f"there is no plan {shown!r}", kind=ValueError) from None
     except OSError as error:
@@ -93,8 +94,3 @@ def _layout(shown: str, name: str, entry: Any, ranks: int) -> Layout:
     if layout.ranks != ranks:
         raise MspcError(f"{shown}: {name!r} has the layout {entry!r} of {layout.ranks} ranks, not {ranks}")
     return layout
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'

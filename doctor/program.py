@@ -55,8 +55,10 @@ def read_source(path: Path, shown: str | None = None) -> SourceFile:
         end = max(error.end_offset or 0, 0)
         where = Location(name, error.lineno, error.offset or 0, end, (error.text or "").rstrip("\n"))
         raise MspcError(f"not Python: {error.msg}", where) from None
-    except (ValueError, RecursionError, MemoryError) as error:  # a null byte; expressions nested too deep
+    except ValueError as error:  # a null byte
         raise MspcError(f"{name} is not Python: {error}") from None
+    except (RecursionError, MemoryError):
+        raise MspcError(f"{name} is not Python: expressions stand too deep in expressions") from None
     text = raw.decode(errors="replace").removeprefix("\ufeff")
     return SourceFile(path, name, tree, tuple(text.replace("\r\n", "\n").replace("\r", "\n").split("\n")))
 

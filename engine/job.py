@@ -150,7 +150,10 @@ def join_job(wishes: Wishes | None = None) -> Job:
     if comm.size != size:
         raise MspcError(
             f"mpirun started {size} ranks, but MPI counts {comm.size}",
-            notes=["mpi4py uses another MPI than this mpirun; use the mpirun beside this Python"],
+            notes=[
+                "mpi4py uses another MPI than this mpirun: use the mpirun beside this Python",
+                "or the environment has variables of a launcher (OMPI_*, SLURM_*, PMI_*) that are another job's",
+            ],
         )
     comm.barrier(tuple(range(size)))
     watch.ready()

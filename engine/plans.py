@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,15 @@ from mspc.analysis.cost.timeline import Timeline
 from mspc.api.settings import SHARDED
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, compile_traced, trace_call
+from mspc.compiler.driver import Compiled, compile_launch, compile_traced, trace_call
 from mspc.engine.capture import Launch
+from mspc.engine.megatron import cut_in_pairs, tensor_sizes
 from mspc.engine.programs import config_of
 from mspc.ir.diagnostics import MspcError
+from mspc.passes.search.terms import LEAST, Terms
 from mspc.runtime.memory_plan import MemoryPlan, plan_memory
 
-SEARCH = "search"
+SEARCH, MEGATRON = "search", "Megatron-style"
 ATTEMPTS = 6
 """How often a plan that takes too much memory is looked for anew."""
 LARGE = 1 << 24
@@ -29,11 +31,13 @@ AUTOMATIC, SEMI = {"mode": "auto_parallel"}, {"mode": "semi_auto_parallel"}
 
 @dataclass(frozen=True)
 class Way:
-    """One way to cut a network. settings: what is otherwise in `Config`. free: without the strategies of the script."""
+    """One way to cut a network. settings: what is otherwise in `Config`. free: without the strategies of the script.
+    tensor: ranks that share a product in pairs of products, 0 where they are not cut so."""
 
     name: str
     settings: dict[str, Any]
     free: bool = False
+    tensor: int = 0
 
 
 WAYS = (
@@ -47,13 +51,14 @@ CONFIGURED = Way("as configured", {})
 
 @dataclass(frozen=True)
 class Plan:
-    """What a way comes to on rank 0. step, compute, exposed: seconds of a step, of what it computes and of the
-    communication that nothing hides, estimated. nbytes: sent in a step. gap: the share of what the search reckons with,
-    bytes and collectives, that another plan whose gradients take the way of their values back could save at most; None
-    where nobody looked. memory: bytes at the peak. collectives: how many."""
+    """What a way comes to on rank 0. mesh: that the search was asked for. step, compute, exposed: seconds of a step, of
+    what it computes and of the communication that nothing hides, estimated. nbytes: sent in a step. gap: the share of
+    what the search reckons with, bytes and collectives, that another plan whose gradients take the way of their values
+    back could save at most; None where nobody looked. memory: bytes at the peak. collectives: how many."""
 
     name: str
     ranks: int
+    mesh: str
     step: float
     compute: float
     exposed: float
@@ -72,49 +77,91 @@ class Plans:
     searched: Compiled
 
 
+@dataclass(frozen=True)
+class PlanRequest:
+    """What plans are wanted for. ranks: how many there are. machine: times are estimated for it. device: what programs
+    are made for, "" for the script's. free: leave out the strategies of the script. memory: bytes that a rank has, 0
+    for any. mesh: that the search cuts for, as "8x4"; "" for any. seconds: for one search, 0 for any number."""
+
+    ranks: int
+    machine: Machine
+    device: str = ""
+    free: bool = False
+    memory: int = 0
+    mesh: str = ""
+    seconds: int = 0
+
+    def config(self, launch: Launch) -> Config:
+        """How a launch is compiled in every way."""
+        own = config_of(launch, self.ranks)
+        base = own if own.mode != "stand_alone" else replace(own, dataset_strategy="full_batch")
+        terms = replace(terms_for(self.machine), mesh=self.mesh, seconds=self.seconds)
+        return replace(base, search_terms=terms, device=self.device or own.device)
+
+
 def plans_for(
-    launch: Launch, ranks: int, machine: Machine, free: bool = False, memory: int = 0,
-    on_way: Callable[[str], None] | None = None,
-) -> Plans:  # fmt: skip
+    launch: Launch, asked: PlanRequest, on_way: Callable[[str], None] | None = None, ways: Sequence[Way] | None = None
+) -> Plans:
     """Compile a launch in every way.
 
     Args:
-        launch: what is cut. ranks: how many there are. machine: times are estimated for it. free: leave out the
-        strategies of the script. memory: bytes that a rank has, 0 for any. on_way: told the name of every way before
-        it is tried.
+        launch: what is cut. on_way: told the name of every way before it is tried. ways: all that there are without it;
+        the search is the first.
 
     Raises:
         MspcError: the search's plan does not compile, or no plan fits the memory.
     """
-    own = config_of(launch, ranks)
-    base = own if own.mode != "stand_alone" else replace(own, dataset_strategy="full_batch")
-    ways = (*WAYS, CONFIGURED) if own.sharded and not free else WAYS
-    rates = {
-        "search_latency": int(machine.link.latency * machine.link.bandwidth.at(LARGE)),
-        "search_touch": int(1000 * machine.link.bandwidth.at(LARGE) / machine.memory.at(LARGE)),
-    }
+    config = asked.config(launch)
+    memory = asked.memory
     plans: list[Plan] = []
     refused: list[str] = []
     searched: Compiled | None = None
-    for way in ways:
+    paired: list[Plan] = []
+    for way in _ways(launch, asked) if ways is None else ways:
         if on_way is not None:
             on_way(way.name)
         try:
-            config = replace(base, **rates)
-            compiled = _within(launch, config, way, free, memory) if way.name == SEARCH and memory else (
-                compiled_way(launch, config, way, free))  # fmt: skip
-            plan = _plan(way.name, compiled, machine)
+            compiled = _within(launch, config, way, asked.free, memory) if way.name == SEARCH and memory else (
+                compiled_way(launch, config, way, asked.free))  # fmt: skip
+            plan = _plan(way.name, compiled, asked)
             if memory and plan.memory > memory:
                 raise MspcError(f"it needs {plan.memory} bytes of memory on a rank, and there are {memory}")
-            plans.append(plan)
+            (paired if way.tensor else plans).append(plan)
+            searched = searched or compiled
         except MspcError as error:
             if way.name == SEARCH:
                 raise
-            refused.append(f"{way.name}: {error.message}")
-            continue
-        searched = searched or compiled
+            refused.append(f"{way.name.partition(',')[0]}: {error.message}")
     assert searched is not None
-    return Plans(sorted(plans, key=lambda plan: (plan.step, plan.nbytes)), refused, searched)
+    plans += sorted(paired, key=lambda plan: plan.step)[:1]
+    return Plans(sorted(plans, key=lambda plan: (plan.step, plan.nbytes)), list(dict.fromkeys(refused)), searched)
+
+
+def _ways(launch: Launch, asked: PlanRequest) -> Iterator[Way]:
+    yield from WAYS
+    for size in tensor_sizes(asked.ranks, asked.machine.ranks_per_host):
+        settings = {**AUTOMATIC, "search_mode": ""}
+        yield Way(f"{MEGATRON}, {asked.ranks // size} x {size}", settings, free=True, tensor=size)
+    if config_of(launch, asked.ranks).sharded and not asked.free:
+        yield CONFIGURED
+
+
+def plan_of_file(launch: Launch, asked: PlanRequest, file: Path) -> Plan:
+    """What a launch comes to that is cut as a plan says. Raises MspcError."""
+    config = replace(asked.config(launch), mode="auto_parallel", search_mode="", strategies_from=str(file))
+    return _plan(file.stem, compile_launch(launch.target, launch.args, config, whole=launch.whole), asked)
+
+
+def terms_for(machine: Machine) -> Terms:
+    """What a search for a machine reckons with, as bytes sent inside of a host."""
+    bandwidth = machine.link.bandwidth.at(LARGE)
+    network = machine.network if machine.ranks_per_host else None
+    return Terms(
+        latency=int(machine.link.latency * bandwidth),
+        touch=int(1000 * bandwidth / machine.memory.at(LARGE)),
+        hosts=machine.ranks_per_host,
+        network=0 if network is None else int(1000 * bandwidth / network.bandwidth.at(LARGE)),
+    )
 
 
 def cut_by_file(launch: Launch, file: Path) -> Launch:
@@ -134,30 +181,39 @@ def compiled_way(launch: Launch, config: Config, way: Way, free: bool = False) -
     if free or way.free:
         for node in call.traced.graph.nodes:
             node.in_strategy = node.out_strategy = None
+    if way.tensor:
+        cut_in_pairs(call.traced.graph, config.ranks, way.tensor)
     return compile_traced(call)
 
 
 def _within(launch: Launch, config: Config, way: Way, free: bool, memory: int) -> Compiled:
     """The search's plan within a limit of memory. What the search reckons with, parameters and what is kept for
-    gradients, is not all that a step takes: where the planned memory is over, it gets so much less to work with. Raises
-    MspcError where nothing fits."""
+    gradients, is not all that a step takes: where the planned memory is over, it gets so much less to work with, and at
+    last it looks for the least. Raises MspcError where nothing fits."""
     limit = memory
     smallest: MemoryPlan | None = None
-    for _ in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):
+        if attempt == ATTEMPTS - 1:
+            limit = LEAST
+        terms = replace(config.search_terms, memory=limit)
         try:
-            compiled = compiled_way(launch, replace(config, search_memory=limit), way, free)
+            compiled = compiled_way(launch, replace(config, search_terms=terms), way, free)
         except MspcError:
-            if smallest is None:
+            if limit == LEAST:
                 raise
-            break
+            limit = LEAST  # even the least that it reckons with is more
+            continue
         taken = plan_memory(compiled.rank_graph(0))
         if taken.peak <= memory:
             return compiled
         if smallest is None or taken.peak < smallest.peak:
             smallest = taken
-        limit -= max(taken.peak - memory, limit // 50)
-        if limit <= 0:
+        if limit == LEAST:
             break
+        beside = taken.peak - int(compiled.graph.attrs.get("search_held", 0))
+        limit = min(memory - beside, limit - limit // 50)
+        if limit <= 0:
+            limit = LEAST
     assert smallest is not None
     raise MspcError(
         f"no plan that was found fits {memory} bytes of memory on a rank: the smallest takes {smallest.peak}",
@@ -169,13 +225,14 @@ def _within(launch: Launch, config: Config, way: Way, free: bool, memory: int) -
     )
 
 
-def _plan(name: str, compiled: Compiled, machine: Machine) -> Plan:
+def _plan(name: str, compiled: Compiled, asked: PlanRequest) -> Plan:
     graph = compiled.rank_graph(0)
-    time, attrs = Timeline(graph, machine), compiled.graph.attrs
+    time, attrs = Timeline(graph, asked.machine), compiled.graph.attrs
     sent: Sequence[float] = [nbytes for node in graph.nodes if (nbytes := sent_bytes(node))]
     return Plan(
         name=name,
-        ranks=compiled.config.ranks,
+        ranks=asked.ranks,
+        mesh=asked.mesh,
         step=time.total,
         compute=time.compute,
         exposed=time.total - time.compute,

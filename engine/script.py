@@ -67,6 +67,8 @@ def read_script(path: Path) -> CodeType:
         raise MspcError(f"not Python: {error.msg}", where) from None
     except ValueError as error:  # a null byte
         raise MspcError(f"{path} is not Python: {error}") from None
+    except (RecursionError, MemoryError):
+        raise MspcError(f"{path} is not Python: expressions stand too deep in expressions") from None
 
 
 def run_script_as(name: str, path: Path, arguments: Sequence[str]) -> ModuleType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from mspc.ir.diagnostics import MspcError
@@ -37,7 +38,7 @@ class Builder:
             MspcError: the operands' types do not fit, at the current source line.
         """
         try:
-            _refuse_complex(op, inputs)
+            refuse_complex(op, [value.type for value in inputs])
             type = op.infer(*[value.type for value in inputs])  # type: ignore[misc]  # tuples reach structural operators only
         except MspcError as error:
             if error.location is not None:
@@ -62,11 +63,11 @@ class Builder:
         return self
 
 
-def _refuse_complex(op: TypedOp, inputs: tuple[Value, ...]) -> None:
+def refuse_complex(op: TypedOp, types: Sequence[Type]) -> None:
     """Raises MspcError where an operator that knows real numbers alone is given complex ones."""
     if getattr(op, "takes_complex", False):
         return
-    for index, value in enumerate(inputs):
-        if any(element.dtype.is_complex for element in element_types(value.type)):
-            raise MspcError(f"{op.name}: input {index} is {value.type}; the operator takes no complex numbers",
+    for index, type in enumerate(types):
+        if any(element.dtype.is_complex for element in element_types(type)):
+            raise MspcError(f"{op.name}: input {index} is {type}; the operator takes no complex numbers",
                             notes=["take its parts with ops.real and ops.imag"], kind=TypeError)  # fmt: skip

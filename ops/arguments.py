@@ -105,6 +105,8 @@ def axis_in(name: str, axis: int, rank: int) -> int:
 
 def axes_in(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
     """Ascending axes counted from 0; none given means all. Raises MspcError for a wrong or repeated axis."""
+    if not rank and tuple(axes) in ((0,), (-1,)):  # a number is as a vector of one element
+        return ()
     found = sorted(axis_in(name, axis, rank) for axis in axes) if axes else list(range(rank))
     if len(set(found)) != len(found):
         raise MspcError(f"{name}: axis {tuple(axes)} names a dimension twice")

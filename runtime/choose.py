@@ -250,6 +250,7 @@ class Hardware:
         self.choice: Choice | None = None
         self.device: Any = None
         self._local = (local_rank, local_size)
+        self.local_rank = local_rank
         self._simulated = simulated
         self._warn: Callable[[str], None] = warn or (lambda _: None)
         self._probe = probe or Probe()

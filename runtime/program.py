@@ -15,6 +15,7 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.inside import check_name, inside
+from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.refill import finish_refill
 from mspc.ir.files.regular import check_regular, read_text
 from mspc.ir.files.tensors import TensorFile
@@ -175,13 +176,11 @@ def load_program(folder: Path) -> Program:
             finish_refill(folder, PROGRAM)
     inside(folder, PROGRAM, "the folder")
     try:
-        content = json.loads(read_text(path))
+        content = parsed_json(read_text(path))
     except FileNotFoundError:
         raise MspcError(
             f"{folder} holds no compiled program: {PROGRAM} is missing", notes=["mspc compile makes one"]
         ) from None
-    except RecursionError:
-        raise MspcError(f"{path} is damaged: brackets stand too deep in brackets") from None
     except ValueError as error:
         raise MspcError(f"{path} is damaged: {error}") from None
     except OSError as error:

@@ -23,7 +23,6 @@ A rate is one number, or a list of amounts (bytes, operations) with the rate at 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +31,7 @@ from typing import Any, cast
 
 from mspc.analysis.cost.machine import ATTENTION, CONVOLUTIONS, PRODUCTS, Link, Machine, Rate
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.parsing import parsed_toml
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.whole import reason_of, shown_path
 from mspc.ir.nearest import did_you_mean
@@ -75,7 +75,7 @@ def read_machine(path: Path) -> Machine:
     shown = shown_path(path)
     try:
         check_regular(path, LARGEST)
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = parsed_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise MspcError(f"there is no machine file {shown!r}", kind=ValueError) from None
     except OSError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.machine_file import H200
 from mspc.ir.graph import Node, element_types
+from mspc.ir.types import TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.op import Op
 
@@ -33,10 +34,18 @@ def seconds(node: Node, machine: Machine = H200) -> float:
     return machine.kernel + max(machine.memory.seconds(moved), _computing(node, machine))
 
 
+def work_of(node: Node) -> float:
+    """Floating-point operations of a node's products of matrices; 0 for what memory bounds."""
+    return node.op.operations(_types(node)) if isinstance(node.op, Op) else 0.0
+
+
 def _computing(node: Node, machine: Machine) -> float:
-    """Seconds in which matrices are multiplied; 0 for what memory bounds."""
-    if not isinstance(node.op, Op):
+    """Seconds in which matrices are multiplied."""
+    operations = work_of(node)
+    if not operations or not isinstance(node.op, Op):
         return 0.0
-    types = [type for value in node.inputs for type in element_types(value.type)]
-    operations = node.op.operations(types)
-    return machine.work_seconds(node.op.work, types[0].dtype, operations) if operations else 0.0
+    return machine.work_seconds(node.op.work, _types(node)[0].dtype, operations)
+
+
+def _types(node: Node) -> list[TensorType]:
+    return [type for value in node.inputs for type in element_types(value.type)]

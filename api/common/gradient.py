@@ -69,7 +69,7 @@ class GradOperation:
                     f"GradOperation: {name} must be True or False, not {getattr(self, name)!r}"
                 )
 
-    def __call__(self, fn: Any, weights: Any = None, grad_position: Any = None) -> GradientFunction:
+    def __call__(self, fn: Any, weights: Any = None) -> GradientFunction:
         """What computes the gradients of `fn`.
 
         Raises:

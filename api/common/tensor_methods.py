@@ -5,6 +5,7 @@ run at once, so that they give what they give in a compiled function.
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any, Self
@@ -13,6 +14,7 @@ import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.ops.arguments import sizes_of
+from mspc.api.ops.checked import LEAKS, refuse
 from mspc.api.ops.method_table import find_method, method_names, misfit, respelled
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.notebook import html_table
@@ -97,7 +99,14 @@ def _run_at_once(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         wrong = misfit(name, function, (self, *args), kwargs)
         if wrong:
             raise ApiTypeError(wrong)
-        result = function(self, *args, **kwargs)
+        try:
+            result = function(self, *args, **kwargs)
+        except MspcError:
+            raise
+        except LEAKS as error:
+            if inspect.isfunction(function):
+                refuse(f"Tensor.{name}", function, (self, *args), kwargs, error)
+            raise
         if name.endswith("_"):
             return self  # changed in place
         return result.copy() if result is self else result

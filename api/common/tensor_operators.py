@@ -44,6 +44,9 @@ class TensorOperators:
             raise ApiValueError(f"{right} is no number of {kind}") from None
         try:
             return self._derived(function(*(operands[::-1] if swapped else operands)), other)
+        except TypeError:
+            name = getattr(function, "__name__", "operator")
+            raise ApiTypeError(f"{name}() takes no {kind}") from None
         except ValueError as error:
             raise ApiValueError(f"shapes {left.shape} and {np.shape(right)} do not fit: {error}") from None
 

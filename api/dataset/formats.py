@@ -9,12 +9,15 @@ import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import check_regular
 
+MOST_PACKED = 1100
+"""Bytes that one byte of a .gz file can stand for; of a plain file it is one."""
 PIXELS = 3 * 32 * 32
 """Bytes of an image of CIFAR: its red, green and blue planes."""
 
@@ -82,16 +85,24 @@ def read_idx(folder: Path, name: str, dimensions: int) -> tuple[np.ndarray, str]
         raise MspcError(f"there is no file {name!r} (or {name + '.gz'!r}) in {str(folder)!r}")
     try:
         check_regular(path)
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            return _array_of(file, path, dimensions), str(path)
     except (OSError, EOFError, zlib.error) as error:
         raise MspcError(f"cannot read {str(path)!r}: {error}") from None
-    start = 4 + 4 * dimensions
-    if len(raw) < start or raw[:4] != bytes((0, 0, 8, dimensions)):
+
+
+def _array_of(file: Any, path: Path, dimensions: int) -> np.ndarray:
+    """The array of an open file, of which no more is read, and unpacked, than its header says. Raises MspcError."""
+    head = file.read(4 + 4 * dimensions)
+    if len(head) < 4 + 4 * dimensions or head[:4] != bytes((0, 0, 8, dimensions)):
         raise MspcError(f"{str(path)!r} is no idx file of bytes with {dimensions} dimensions")
-    shape = struct.unpack(f">{dimensions}I", raw[4:start])
-    if len(raw) - start != math.prod(shape):
-        raise MspcError(f"{str(path)!r} holds {len(raw) - start} bytes for shape {shape}: it is damaged")
-    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape), str(path)
+    shape = struct.unpack(f">{dimensions}I", head[4:])
+    size = math.prod(shape)
+    raw = file.read(size + 1) if size <= MOST_PACKED * os.stat(path).st_size else b""
+    if len(raw) != size:
+        found = f"more than {size}" if len(raw) > size else f"less than {size}"
+        raise MspcError(f"{str(path)!r} holds {found} bytes for shape {shape}: it is damaged")
+    return np.frombuffer(raw, np.uint8).reshape(shape)
 
 
 def read_cifar(files: list[Path], classes: tuple[int, ...]) -> Records:

@@ -13,7 +13,7 @@ from mspc.api.dataset import config
 from mspc.api.dataset.draws import Pass
 from mspc.api.dataset.iterators import DatasetIterator
 from mspc.api.dataset.operation import flattened
-from mspc.api.dataset.rows import distinct, flag, names_of, next_shuffle, whole, workers_of
+from mspc.api.dataset.rows import common_shape, distinct, flag, names_of, next_shuffle, whole, workers_of
 from mspc.api.dataset.split import sizes_of_splits
 from mspc.api.dataset.stages.base import Stage
 from mspc.api.dataset.stages.batching import BatchChange, Batched
@@ -75,10 +75,19 @@ class Dataset:
         """Numbers of classes by their names, where there are names."""
         return dict(self._stage.class_indexing)
 
-    def output_shapes(self, estimate: bool = False) -> list[list[int]]:
-        """Shapes of the columns of the first row."""
-        block = self._first()
-        return [list(column[0].shape) for column in block.columns]
+    def output_shapes(self, estimate: bool = False) -> list[list[int | None]]:
+        """Shapes of the columns of the first row; with `estimate` of all rows, None where sizes differ.
+
+        Raises:
+            ValueError: rows of a column differ in their number of dimensions.
+        """
+        if not estimate:
+            return [list(column[0].shape) for column in self._first().columns]
+        found: list[set[tuple[int, ...]]] = [set() for _ in self._stage.columns]
+        for block in self._stage.blocks(Pass.begin(0)):
+            for shapes, column in zip(found, block.columns, strict=True):
+                shapes.update(row.shape for row in column)
+        return [common_shape(name, shapes) for name, shapes in zip(self._stage.columns, found, strict=True)]
 
     def output_types(self) -> list[Any]:
         """NumPy element types of the columns of the first row."""

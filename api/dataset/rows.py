@@ -51,6 +51,14 @@ def flag(function: str, what: str, value: Any) -> bool:
     return bool(value)
 
 
+def common_shape(name: str, shapes: set[tuple[int, ...]]) -> list[int | None]:
+    """The shape of all rows of a column, None where sizes differ. Raises ValueError where not all have as many
+    dimensions."""
+    if len({len(shape) for shape in shapes}) != 1:
+        raise ApiValueError(f"output_shapes: rows of column '{name}' have shapes {sorted(shapes)}: no common one")
+    return [sizes[0] if len({*sizes}) == 1 else None for sizes in zip(*shapes, strict=True)]
+
+
 def names_of(function: str, what: str, columns: Any) -> list[str]:
     """Names of columns, given as one or several. Raises TypeError for others, ValueError for one that comes twice."""
     names = [columns] if isinstance(columns, str) else columns

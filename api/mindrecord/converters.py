@@ -16,6 +16,7 @@ from mspc.api.dataset.pillow import image_of
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.mindrecord.filewriter import FileWriter
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.regular import check_regular
 from mspc.ir.files.whole import reason_of
 
 Row = dict[str, Any]
@@ -141,7 +142,7 @@ class ImageNetToMR(_Converter):
             folder, _, label = line.strip().rpartition(" ")
             if not line.strip():
                 continue
-            if not folder or not label.isdecimal() or int(label) >= 2**31:
+            if not folder or not label.isdecimal() or len(label) > 10 or int(label) >= 2**31:
                 raise MspcError(
                     f"ImageNetToMR: {str(self.map_file)!r} has no folder and label in line {number}: {line!r}"
                 )
@@ -240,10 +241,11 @@ def _png(image: np.ndarray) -> bytes:
 
 def _bytes(name: str, path: Path) -> bytes:
     try:
+        check_regular(path)
         return path.read_bytes()
     except FileNotFoundError:
         raise MspcError(f"{name}: there is no file {str(path)!r}") from None
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: characters that no file name holds
         raise MspcError(f"{name}: cannot read {str(path)!r}: {reason_of(error)}") from None
 
 

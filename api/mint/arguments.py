@@ -48,3 +48,8 @@ def not_in_place(name: str, inplace: Any) -> None:
             f"mint {name} inplace",
             f"{place_of_caller()}{name}(inplace=True) leaves its input as it is: what counts is its result",
         )
+
+
+def implicit_dim(rank: int) -> int:
+    """The dimension of a softmax that is given none: 0 of 0, 1 or 3 dimensions, else 1, as PyTorch has it."""
+    return 0 if rank in (0, 1, 3) else 1

@@ -93,7 +93,7 @@ def kthvalue(input: TensorLike, k: int, dim: int = -1, keepdim: bool = False) ->
 
 def argmin(input: TensorLike, dim: Any = None, keepdim: bool = False) -> Any:
     """The places of the smallest elements along `dim`, or among all elements, Int64."""
-    return ops.argmin(input, dim, keepdim)
+    return ops.cast(ops.argmin(input, dim, keepdim), INT64)
 
 
 def histc(input: TensorLike, bins: int = 100, min: float = 0, max: float = 0) -> Any:

@@ -39,7 +39,10 @@ def sizes_of(given: Sequence[Any]) -> tuple[Any, ...]:
 
 def axis_of(name: str, axis: int, rank: int) -> int:
     """`axis` counted from 0. Raises ValueError where a tensor of `rank` dimensions has no such axis."""
-    return _checked(axis_in, name, ints(name, "axis", axis)[0], rank)
+    given = ints(name, "axis", axis)
+    if len(given) != 1:
+        raise ApiValueError(f"{name}(): axis must be one integer, not {describe(axis)}")
+    return _checked(axis_in, name, given[0], rank)
 
 
 def reduced_axes(name: str, axis: Any, rank: int) -> tuple[int, ...]:
@@ -83,7 +86,15 @@ def summed_type(dtype: Any, wanted: Any) -> Any:
     and Bool. Raises TypeError where what is wanted is no element type."""
     if wanted is not None:
         return element_type(wanted)
-    return dtype if dtype.is_float else INT64
+    return dtype if dtype.is_float or dtype.is_complex else INT64
+
+
+def real_type(name: str, dtype: DType) -> DType:
+    """The floating-point type that elements are computed in: their own, Float32 for integers and Bool. Raises TypeError
+    for complex numbers."""
+    if dtype.is_complex:
+        raise ApiTypeError(f"{name}(): input is {dtype}, not real", ["take its parts with ops.real and ops.imag"])
+    return dtype if dtype.is_float else FLOAT32
 
 
 def number_type(value: Any) -> DType:

@@ -7,11 +7,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from mspc.api.errors import ApiTypeError
+import mspc
+from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.arguments import describe
 
@@ -34,6 +36,12 @@ _TENSORS = frozenset(
 """Parameters that are tensors, whatever else the function takes; where they are optional, or None."""
 _NUMBERS = frozenset("other value min max clip_value_min clip_value_max alpha beta fill_value".split())
 """Parameters that are numbers or tensors."""
+LEAKS = (AttributeError, TypeError, ValueError, LookupError, ArithmeticError)
+"""What Python and NumPy raise inside of a function for arguments that do not fit."""
+_HOME = Path(mspc.__file__).parent
+_OWN = (*(str(_HOME / room) for room in ("api", "ops", "ir", "sharding")), str(Path(np.__file__).parent),
+        str(Path(functools.__file__).parent), "<")  # fmt: skip
+"""Where files begin that are no script's."""
 TensorLike = Any
 """An annotation: a tensor, whatever the parameter is called."""
 
@@ -88,6 +96,28 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, bool | int | float | np.generic)
 
 
+def refuse(
+    label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception
+) -> None:
+    """Raises TypeError or ValueError that names the arguments, for a mistake that came to light inside of a function;
+    nothing where it came to light in a function of the script."""
+    trace = error.__traceback__
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(_OWN):
+            return
+        trace = trace.tb_next
+    given = _signature(function).bind(*args, **kwargs).arguments
+    kind = ApiValueError if isinstance(error, ValueError | ArithmeticError) else ApiTypeError
+    takes = [f"it takes {', '.join(_signature(function).parameters)}"]
+    for name, value in given.items():
+        wrong = error.obj if isinstance(error, AttributeError) else error
+        array = isinstance(value, np.ndarray) and (wrong is value or wrong is value.dtype)
+        if array or (wrong is value and not _is_tensor(value)):
+            raise kind(f"{label}(): {name} must be a tensor, not {describe(value)}", takes) from None
+    shown = ", ".join(f"{name}={describe(value)}" for name, value in given.items())
+    raise kind(f"{label}(): these arguments do not fit: {shown}: {error}", takes) from None
+
+
 @functools.cache
 def _signature(function: Function) -> inspect.Signature:
     return inspect.signature(function)
@@ -107,6 +137,9 @@ def checked(label: str, function: Function) -> Function:
         except MspcError as error:
             if label.rpartition(".")[2] not in error.message:
                 error.notes = (*error.notes, f"in {label}()")
+            raise
+        except LEAKS as error:
+            refuse(label, function, args, kwargs, error)
             raise
 
     call.__dict__["check_arguments"] = functools.partial(check_arguments, label, function)

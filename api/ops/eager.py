@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from mspc.api.ops.collective_calls import called, meets_others, run_on_ranks
+from mspc.api.ops.complex_operands import check_complex
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.location import Location
 from mspc.ir.types import TensorType, TupleType, Type
@@ -124,6 +125,7 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         kinds = operand_dtypes(op, [_tensor(a).dtype for a in arrays])
         arrays = [a.astype(kind.numpy, copy=False) for a, kind in zip(arrays, kinds, strict=True)]
         types = [_tensor(a).type for a in arrays]
+        check_complex(op, types)
         op.infer(*types)
         op = called(op)
         inferred = op.infer(*types)
@@ -141,7 +143,7 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         raise
     except (ValueError, OverflowError, IndexError) as error:
         raise PrimitiveValueError(f"{op.name}: {error}", caller()) from None
-    except TypeError as error:
+    except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
         raise PrimitiveTypeError(f"{op.name}: {error}", caller()) from None
     return _typed(result, inferred, _flat(args))
 

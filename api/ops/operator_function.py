@@ -20,7 +20,8 @@ class OperatorFunction(Primitive):
     def applied(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Primitive, Sequence[Any]]:
         inputs, attributes = parameters_of(type(self.op))
         if inputs is None:
-            return super().applied(args, kwargs)
+            return super().applied(*by_position(self.name, args, kwargs))
+        kwargs = {_input_of(name, inputs, attributes): value for name, value in kwargs.items()}
         given = dict(zip((*inputs, *attributes), args, strict=False))
         unknown = [name for name in kwargs if name in given or name not in (*inputs, *attributes)]
         missing = [name for name in inputs if name not in given and name not in kwargs]
@@ -54,3 +55,63 @@ def parameters_of(operator: type[Op]) -> tuple[tuple[str, ...] | None, tuple[str
         return None, ()
     names = tuple(p.name for p in parameters)
     return names, () if own else tuple(f.name for f in fields(operator))  # type: ignore[arg-type]  # a dataclass
+
+
+_FIRST = frozenset("abs bboxes indices input input_x tensor variable x".split())
+_SECOND = frozenset("angle img_metas mat2 other value vec2 y".split())
+"""Names that MindSpore's functions have for the first and the second input, whatever the operator's rule calls them."""
+
+
+def _input_of(name: str, inputs: Sequence[str], attributes: Sequence[str]) -> str:
+    """The name that the operator has for an argument."""
+    if name not in (*inputs, *attributes):
+        for place, names in enumerate((_FIRST, _SECOND)):
+            if name in names and place < len(inputs):
+                return inputs[place]
+    return name
+
+
+Argument = tuple[tuple[str, ...], Any]
+"""(the names of an argument, its default)."""
+_NONE = inspect.Parameter.empty
+
+
+def _call(*required: str, **defaults: Any) -> tuple[Argument, ...]:
+    wanted = [(tuple(names.split("|")), _NONE) for names in required]
+    return (*wanted, *(((name,), default) for name, default in defaults.items()))
+
+
+_KINDS = ("", "I", "R", "IR", "H", "IH")
+_CALLS = {
+    **dict.fromkeys(("Assign", "AssignAdd", "AssignSub"), _call("variable", "value")),
+    "Cast": _call("input|input_x", "dtype"),
+    "Depend": _call("value", "expr"),
+    "ExpandDims": _call("input|input_x", "axis|dim"),
+    "Fill": _call("type", "shape", "value"),
+    "IsClose": _call("input", "other", rtol=1e-05, atol=1e-08, equal_nan=False),
+    "NanToNum": _call("input", nan=None, posinf=None, neginf=None),
+    "Reshape": _call("input|input_x", "shape"),
+    "ScatterNd": _call("indices", "updates", "shape"),
+    "Tile": _call("input", "dims"),
+    "Transpose": _call("input", "axis|dims"),
+    **{f"{kind}FFT": _call("input", n=None, dim=-1, norm=None) for kind in _KINDS},
+    **{f"{kind}FFT2": _call("input", s=None, dim=(-2, -1), norm=None) for kind in _KINDS},
+    **{f"{kind}FFTN": _call("input", s=None, dim=None, norm=None) for kind in _KINDS},
+    **{f"{kind}FFTShift": _call("input", dim=None) for kind in ("", "I")},
+    **{f"UnsortedSegment{kind}": _call("x|input_x", "segment_ids", "num_segments")
+       for kind in ("Sum", "Prod", "Max", "Min")},
+}  # fmt: skip
+"""What the functions of operators with a call of their own take, as MindSpore names it."""
+
+
+def by_position(
+    operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """A call with the arguments by position that were named, as far as the table above knows their names."""
+    left, found = dict(kwargs), list(args)
+    for names, default in _CALLS.get(operator, ())[len(args) :]:
+        name = next((name for name in names if name in left), None)
+        if name is None and (default is _NONE or not left):
+            break
+        found.append(default if name is None else left.pop(name))
+    return found, left

@@ -199,7 +199,7 @@ def argmax(self: Any, axis: Any = None, keepdims: bool = False) -> Any:
 
 @tensor_method()
 def argmin(self: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """Index of the minimum along `axis`, Int64; None: among all elements in their order."""
+    """Index of the minimum along `axis`, Int32; None: among all elements in their order."""
     return ops.argmin(self, axis, keepdims)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from mspc.api.amp import build_train_network, resolved
+from mspc.api.amp import build_train_network, check_boost, resolved
 from mspc.api.common.executor import CellGraphExecutor
 from mspc.api.common.tensor import Tensor
 from mspc.api.context import PYNATIVE_MODE, get_auto_parallel_context, get_context
@@ -322,10 +322,10 @@ def _check_others(eval_indexes: Any, boost_level: Any, kwargs: Collection[str]) 
         raise ApiValueError(
             f"Model: eval_indexes {eval_indexes!r} must be a list of three integers: where loss, output and label stand"
         )
-    if boost_level not in ("O0", "O1", "O2", "auto"):
-        raise ApiValueError(f"Model: boost_level {boost_level!r} is not one of 'O0', 'O1', 'O2', 'auto'")
-    if boost_level != "O0" or any(key in kwargs for key in _BOOST):
-        say_once("Model boost", f"Model(boost_level={boost_level!r}) changes nothing here: no step is approximated")
+    check_boost("Model", boost_level)
+    for key in _BOOST:
+        if key in kwargs:
+            say_once(f"Model {key}", f"Model({key}=...) changes nothing here: no step is approximated")
 
 
 def _are_places(indexes: Any) -> bool:

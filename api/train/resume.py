@@ -129,6 +129,6 @@ def _restored(source: Checkpoint, dataset: Any, file: str) -> Resumed:
         position = saved["data"]
         if dataset is not None and position is not None:
             dataset.set_init_step(int(position))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise MspcError(f"resume_training: the state of the run in {file} is damaged: {error}") from None
     return Resumed(epoch, step, epoch if step == batches else epoch - 1, total, file)

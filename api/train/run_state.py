@@ -14,6 +14,8 @@ __all__: tuple[str, ...] = ()
 COUNTERS = ("initializers", "shuffles", "dropouts", "draws")
 """Counters of a session from which seeds are made."""
 SEEDS = ("seed", "dataset_seed")
+_WORDS = 624
+"""Words of the state of a Mersenne twister."""
 
 
 def state_of(param: Any) -> dict[str, Any]:
@@ -56,9 +58,12 @@ def restore(saved: dict[str, Any], of_rank: dict[str, Any]) -> None:
         going_on({str(key): _integer(value) for key, value in saved["graph_steps"].items()})
     if "numpy" in of_rank:
         keys, place, has_gauss, gauss = of_rank["numpy"]
-        np.random.set_state(("MT19937", _words(keys), _integer(place), _integer(has_gauss), float(gauss)))
+        if not 0 <= _integer(place) <= _WORDS:  # NumPy would read beyond the words
+            raise ValueError(f"place {place} of {_WORDS} random numbers")
+        np.random.set_state(("MT19937", _words(keys), place, int(bool(has_gauss)), float(gauss)))
     if "python" in of_rank:
         version, numbers, next_gauss = of_rank["python"]
+        next_gauss = None if next_gauss is None else float(next_gauss)
         random.setstate((version, tuple(map(int, _words(numbers))), next_gauss))
 
 

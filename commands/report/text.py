@@ -86,6 +86,11 @@ def _strategy(strategy: tuple[tuple[int, ...], ...]) -> str:
     return " ".join(str(cut).replace(",)", ")") for cut in strategy) or "-"
 
 
+def time_text(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+
+
 def size_text(count: int) -> str:
     """A number of bytes in the unit that suits it."""
     for unit in ("B", "KiB", "MiB"):

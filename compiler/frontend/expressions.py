@@ -12,12 +12,22 @@ from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.attributes import get_attribute, look_up
 from mspc.compiler.frontend.builtins import text_of
 from mspc.compiler.frontend.calls import call
+from mspc.compiler.frontend.condition import condition_of, merged, negation
 from mspc.compiler.frontend.index import subscript, unpacked
 from mspc.compiler.frontend.index_assign import with_elements
-from mspc.compiler.frontend.operators import COMPARE, binary, compare, is_graph_value, is_same, truth, unary
+from mspc.compiler.frontend.operators import (
+    COMPARE,
+    binary,
+    compare,
+    is_graph_value,
+    is_member,
+    is_same,
+    truth,
+    unary,
+)
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.values import Closure, Frame, contains_tensor, describe
+from mspc.compiler.frontend.values import Closure, Frame, describe
 from mspc.ir.diagnostics import kind_of
 from mspc.ir.graph import Node, Value
 
@@ -75,8 +85,7 @@ def _call(tracer: Tracer, frame: Frame, node: ast.Call) -> Any:
 
 
 def _binary(tracer: Tracer, frame: Frame, node: ast.BinOp) -> Any:
-    left = evaluate(tracer, frame, node.left)
-    right = evaluate(tracer, frame, node.right)
+    left, right = evaluate(tracer, frame, node.left), evaluate(tracer, frame, node.right)
     tracer.at(frame, node)
     return binary(tracer, type(node.op), left, right)
 
@@ -85,19 +94,27 @@ def _unary(tracer: Tracer, frame: Frame, node: ast.UnaryOp) -> Any:
     operand = evaluate(tracer, frame, node.operand)
     tracer.at(frame, node)
     if isinstance(node.op, ast.Not):
+        condition = condition_of(tracer, operand)
+        if condition is not None:
+            return negation(tracer, condition)
         return not truth(tracer, operand, "'not'")
     return unary(tracer, type(node.op), operand)
 
 
 def _boolean(tracer: Tracer, frame: Frame, node: ast.BoolOp) -> Any:
-    word, stop = ("or", True) if isinstance(node.op, ast.Or) else ("and", False)
+    """The first operand that decides; where tensors are among them, one Bool of all that are."""
+    word, stop, name = ("or", True, "LogicalOr") if isinstance(node.op, ast.Or) else ("and", False, "LogicalAnd")
+    met: Value | None = None
     value: Any = None
-    for operand in node.values[:-1]:
+    for i, operand in enumerate(node.values):
         value = evaluate(tracer, frame, operand)
         tracer.at(frame, operand)
-        if truth(tracer, value, f"'{word}'") is stop:
+        condition = condition_of(tracer, value, only_bool=True)  # of numbers, `x or y` is one of them
+        if condition is not None:
+            met = condition if met is None else tracer.emit(tracer.op(name), met, condition)
+        elif (i + 1 < len(node.values) or met is not None) and truth(tracer, value, f"'{word}'") is stop:
             return value
-    return evaluate(tracer, frame, node.values[-1])
+    return value if met is None else met
 
 
 def _compare(tracer: Tracer, frame: Frame, node: ast.Compare) -> Any:
@@ -118,25 +135,18 @@ def _compared(tracer: Tracer, operator: ast.cmpop, left: Any, right: Any) -> Any
         return compare(tracer, type(operator), left, right)
     if isinstance(operator, ast.Is | ast.IsNot):
         return is_same(tracer, left, right) is isinstance(operator, ast.Is)
-    if is_graph_value(right):
-        raise tracer.error("'in' looks into a tensor, whose contents are not known at compile time")
-    if isinstance(right, list | tuple) and (is_graph_value(left) or contains_tensor(right)):
-        found = any(
-            left is item or (not is_graph_value(item) and not is_graph_value(left) and left == item)
-            for item in right
-        )
-    else:
-        try:
-            found = left in right
-        except TypeError as error:
-            raise tracer.error(f"'in': {error}", kind=kind_of(error)) from None
-    return found is isinstance(operator, ast.In)
+    return is_member(tracer, left, right) is isinstance(operator, ast.In)
 
 
 def _conditional(tracer: Tracer, frame: Frame, node: ast.IfExp) -> Any:
     test = evaluate(tracer, frame, node.test)
     tracer.at(frame, node.test)
-    return evaluate(tracer, frame, node.body if truth(tracer, test, "the condition") else node.orelse)
+    holds = condition_of(tracer, test)
+    if holds is None:
+        return evaluate(tracer, frame, node.body if truth(tracer, test, "the condition") else node.orelse)
+    body, other = evaluate(tracer, frame, node.body), evaluate(tracer, frame, node.orelse)
+    tracer.at(frame, node)
+    return merged(tracer, holds, body, other)
 
 
 def _elements(tracer: Tracer, frame: Frame, nodes: list[ast.expr]) -> list[Any]:
@@ -185,18 +195,14 @@ def _dict(tracer: Tracer, frame: Frame, node: ast.Dict) -> Any:
 
 
 def _subscript(tracer: Tracer, frame: Frame, node: ast.Subscript) -> Any:
-    base = evaluate(tracer, frame, node.value)
-    index = evaluate(tracer, frame, node.slice)
+    base, index = evaluate(tracer, frame, node.value), evaluate(tracer, frame, node.slice)
     tracer.at(frame, node)
     return subscript(tracer, base, index)
 
 
 def _slice(tracer: Tracer, frame: Frame, node: ast.Slice) -> Any:
-    parts = [
-        None if part is None else evaluate(tracer, frame, part)
-        for part in (node.lower, node.upper, node.step)
-    ]
-    return slice(*parts)
+    parts = (node.lower, node.upper, node.step)
+    return slice(*(None if part is None else evaluate(tracer, frame, part) for part in parts))
 
 
 def _lambda(tracer: Tracer, frame: Frame, node: ast.Lambda) -> Any:
@@ -272,9 +278,7 @@ def _loop(
 
 def _list_comprehension(tracer: Tracer, frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Any:
     found: list[Any] = []
-    _comprehension(
-        tracer, frame, node.generators, lambda inner: found.append(evaluate(tracer, inner, node.elt))
-    )
+    _comprehension(tracer, frame, node.generators, lambda inner: found.append(evaluate(tracer, inner, node.elt)))
     return tracer.own(found)
 
 
@@ -327,18 +331,15 @@ def _unpack(tracer: Tracer, frame: Frame, targets: list[ast.expr], values: list[
     starred = [i for i, target in enumerate(targets) if isinstance(target, ast.Starred)]
     if not starred:
         if len(values) != len(targets):
-            raise tracer.error(
-                f"{len(targets)} names on the left, but {len(values)} values on the right", kind=ValueError
-            )
+            text = f"{len(targets)} names on the left, but {len(values)} values on the right"
+            raise tracer.error(text, kind=ValueError)
         for target, value in zip(targets, values, strict=True):
             assign(tracer, frame, target, value)
         return
     place, after = starred[0], len(targets) - starred[0] - 1
     if len(values) < place + after:
-        raise tracer.error(
-            f"at least {place + after} values are needed on the right, but there are {len(values)}",
-            kind=ValueError,
-        )
+        text = f"at least {place + after} values are needed on the right, but there are {len(values)}"
+        raise tracer.error(text, kind=ValueError)
     _unpack(tracer, frame, targets[:place], values[:place])
     star = targets[place]
     assert isinstance(star, ast.Starred)
@@ -347,8 +348,7 @@ def _unpack(tracer: Tracer, frame: Frame, targets: list[ast.expr], values: list[
 
 
 def _assign_item(tracer: Tracer, frame: Frame, target: ast.Subscript, value: Any) -> None:
-    base = evaluate(tracer, frame, target.value)
-    index = evaluate(tracer, frame, target.slice)
+    base, index = evaluate(tracer, frame, target.value), evaluate(tracer, frame, target.slice)
     tracer.at(frame, target)
     if tracer.is_tensor(base):
         _assign_elements(tracer, frame, target.value, base, with_elements(tracer, tracer.value(base), index, value))
@@ -385,10 +385,8 @@ def _assign_attribute(tracer: Tracer, frame: Frame, target: ast.Attribute, value
 
 
 EXPRESSIONS: dict[type[ast.expr], Callable[..., Any]] = {
-    ast.Name: look_up, ast.Attribute: _attribute, ast.Call: _call, ast.Constant: _constant,
-    ast.BinOp: _binary,
-    ast.UnaryOp: _unary, ast.BoolOp: _boolean, ast.Compare: _compare, ast.IfExp: _conditional,
-    ast.Tuple: _tuple,
+    ast.Name: look_up, ast.Attribute: _attribute, ast.Call: _call, ast.Constant: _constant, ast.BinOp: _binary,
+    ast.UnaryOp: _unary, ast.BoolOp: _boolean, ast.Compare: _compare, ast.IfExp: _conditional, ast.Tuple: _tuple,
     ast.List: _list, ast.Set: _set, ast.Dict: _dict, ast.Subscript: _subscript, ast.Slice: _slice,
     ast.Lambda: _lambda, ast.JoinedStr: _string, ast.FormattedValue: _formatted, ast.NamedExpr: _named,
     ast.ListComp: _list_comprehension, ast.GeneratorExp: _list_comprehension, ast.SetComp: _set_comprehension,

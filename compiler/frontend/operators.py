@@ -12,7 +12,7 @@ import numpy as np
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.values import Undecided, describe
+from mspc.compiler.frontend.values import Undecided, contains_tensor, describe
 from mspc.ir.diagnostics import kind_of
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL
@@ -65,6 +65,25 @@ def is_same(tracer: Tracer, left: Any, right: Any) -> bool:
 def is_graph_value(value: Any) -> bool:
     """Whether an operator on `value` belongs into the graph: tensors of the graph and Parameters."""
     return isinstance(value, Value | Parameter)
+
+
+def is_member(tracer: Tracer, left: Any, right: Any) -> bool:
+    """`left in right`.
+
+    Raises:
+        MspcError: it depends on the contents of a tensor, or `right` holds nothing.
+    """
+    if is_graph_value(right):
+        raise tracer.error("'in' looks into a tensor, whose contents are not known at compile time")
+    if isinstance(right, list | tuple) and (is_graph_value(left) or contains_tensor(right)):
+        return any(
+            left is item or (not is_graph_value(item) and not is_graph_value(left) and left == item)
+            for item in right
+        )
+    try:
+        return left in right
+    except TypeError as error:
+        raise tracer.error(f"'in': {error}", kind=kind_of(error)) from None
 
 
 def binary(tracer: Tracer, kind: type[ast.operator], left: Any, right: Any) -> Any:

@@ -12,26 +12,17 @@ from collections.abc import Callable
 from typing import Any
 
 from mspc.api.common.gradient import jit
-from mspc.compiler.frontend.condition import branch, is_condition
+from mspc.compiler.frontend.condition import branch, condition_of
 from mspc.compiler.frontend.expressions import assign, closure, evaluate
 from mspc.compiler.frontend.index import unpacked
 from mspc.compiler.frontend.operators import binary, truth
 from mspc.compiler.frontend.source import assigned_names
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.values import POISON, Frame, Poisoned, describe
+from mspc.compiler.frontend.values import POISON, Frame, Poisoned, Returned, describe
 from mspc.ir.diagnostics import MspcError, kind_of
 
 MAX_TURNS = 100_000
 """Turns of one `while` loop; a condition that never fails reaches it."""
-
-
-class Returned:
-    """The end of a function: its value."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
 
 
 BREAK = object()
@@ -50,12 +41,15 @@ def run(tracer: Tracer, frame: Frame) -> Any:
 
 def _block(tracer: Tracer, frame: Frame, statements: list[ast.stmt]) -> Any:
     """None where the end is reached, else `Returned`, `BREAK` or `CONTINUE`."""
-    for statement in statements:
+    for i, statement in enumerate(statements):
         try:
             handler = STATEMENTS.get(type(statement))
-            if handler is None:
+            if isinstance(statement, ast.If):
+                signal = _if(tracer, frame, statement, statements[i + 1 :])
+            elif handler is None:
                 raise _refusal(frame, statement)
-            signal = handler(tracer, frame, statement)
+            else:
+                signal = handler(tracer, frame, statement)
         except MspcError as error:
             tracer.note(error)
             signal = _poison(frame, statement)
@@ -131,19 +125,16 @@ def _return(tracer: Tracer, frame: Frame, node: ast.Return) -> Returned:
     return Returned(None if node.value is None else evaluate(tracer, frame, node.value))
 
 
-def _if(tracer: Tracer, frame: Frame, node: ast.If) -> Any:
-    inner, negated = node.test, False
-    while isinstance(inner, ast.UnaryOp) and isinstance(inner.op, ast.Not):
-        inner, negated = inner.operand, not negated
-    test = evaluate(tracer, frame, inner)
-    if is_condition(test) and branch(tracer, frame, node, test, negated, _block):
-        return None
-    if inner is not node.test:
-        tracer.at(frame, inner)
-        test = truth(tracer, test, "'not'") != negated
+def _if(tracer: Tracer, frame: Frame, node: ast.If, rest: list[ast.stmt]) -> Any:
+    """An `if` with what follows it in its block."""
+    test = evaluate(tracer, frame, node.test)
     tracer.at(frame, node.test)
+    condition = condition_of(tracer, test)
+    if condition is not None:
+        return branch(tracer, frame, node, condition, rest, _block)
     taken = truth(tracer, test, "the condition of 'if'")
-    return _block(tracer, frame, node.body if taken else node.orelse)
+    with frame.followed_by(rest):
+        return _block(tracer, frame, node.body if taken else node.orelse)
 
 
 def _for(tracer: Tracer, frame: Frame, node: ast.For) -> Any:
@@ -151,7 +142,8 @@ def _for(tracer: Tracer, frame: Frame, node: ast.For) -> Any:
     tracer.at(frame, node.iter)
     for item in unpacked(tracer, items, "the loop"):
         assign(tracer, frame, node.target, item)
-        signal = _block(tracer, frame, node.body)
+        with frame.followed_by(None):
+            signal = _block(tracer, frame, node.body)
         if signal is BREAK:
             return None
         if isinstance(signal, Returned):
@@ -165,7 +157,8 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While) -> Any:
         tracer.at(frame, node.test)
         if not truth(tracer, test, "the condition of 'while'"):
             return _block(tracer, frame, node.orelse)
-        signal = _block(tracer, frame, node.body)
+        with frame.followed_by(None):
+            signal = _block(tracer, frame, node.body)
         if signal is BREAK:
             return None
         if isinstance(signal, Returned):
@@ -176,6 +169,9 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While) -> Any:
 def _assert(tracer: Tracer, frame: Frame, node: ast.Assert) -> None:
     test = evaluate(tracer, frame, node.test)
     tracer.at(frame, node.test)
+    if condition_of(tracer, test) is not None:
+        tracer.warn("this check depends on the contents of a tensor, and is left out")
+        return
     if truth(tracer, test, "the condition of 'assert'"):
         return
     text = "" if node.msg is None else f": {evaluate(tracer, frame, node.msg)}"
@@ -218,7 +214,7 @@ def _continue(tracer: Tracer, frame: Frame, node: ast.Continue) -> Any:
 
 STATEMENTS: dict[type[ast.stmt], Callable[..., Any]] = {
     ast.Expr: _expression, ast.Assign: _assign, ast.AnnAssign: _annotated, ast.AugAssign: _augmented,
-    ast.Return: _return, ast.If: _if, ast.For: _for, ast.While: _while, ast.Assert: _assert,
+    ast.Return: _return, ast.For: _for, ast.While: _while, ast.Assert: _assert,
     ast.Raise: _raise,
     ast.FunctionDef: _function, ast.Pass: _nothing, ast.Break: _break, ast.Continue: _continue,
 }  # fmt: skip

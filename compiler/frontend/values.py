@@ -10,7 +10,8 @@ import ast
 import builtins
 import difflib
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -41,6 +42,15 @@ MISSING = object()
 """What looking up a name gives where there is none."""
 UNSET = object()
 """What looking up a name gives that the function assigns, but not before this point."""
+
+
+class Returned:
+    """The end of a function: its value."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
 
 @dataclass(frozen=True)
@@ -91,8 +101,8 @@ class Frame:
     """One running function: its names and where it stands."""
 
     __slots__ = (
-        "_local_names", "_spans", "call_frames", "depth", "enclosing", "globals", "locals", "phase", "precision",
-        "scope", "source", "to_float",
+        "_local_names", "_spans", "call_frames", "depth", "enclosing", "following", "globals", "locals", "phase",
+        "precision", "scope", "source", "to_float",
     )  # fmt: skip
 
     def __init__(
@@ -114,6 +124,8 @@ class Frame:
         self.precision: Any = caller.precision if caller else None
         self.to_float: Any = caller.to_float if caller else None
         self.depth = caller.depth + 1 if caller else 0
+        self.following: tuple[list[ast.stmt] | None, ...] = ()
+        """What stands behind the statement in the blocks around it, outermost first; None for a loop."""
         self._local_names: frozenset[str] | None = None
         self._spans: dict[ast.AST, Frames] = {}
 
@@ -122,6 +134,16 @@ class Frame:
         if self._local_names is None:
             self._local_names = self.source.assigned
         return self._local_names
+
+    @contextmanager
+    def followed_by(self, statements: list[ast.stmt] | None) -> Iterator[None]:
+        """Inside of a block that `statements` follow; None is a loop."""
+        outer = self.following
+        self.following = (*outer, statements)
+        try:
+            yield
+        finally:
+            self.following = outer
 
     def frames(self, node: ast.AST) -> Frames:
         """The call stack at `node`, innermost first; lines of files without a shown name are left out."""

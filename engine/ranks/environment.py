@@ -37,9 +37,15 @@ _LAUNCHERS = (
 
 def _launcher(environment: Mapping[str, str]) -> _Launcher | None:
     for launcher in _LAUNCHERS:
-        if all(mark in environment for mark in launcher.marks) and environment.get(launcher.size, "").isdigit():
-            return launcher
+        if all(mark in environment for mark in launcher.marks):
+            rank, size = (_number(environment.get(name, "")) for name in (launcher.rank, launcher.size))
+            if size is not None and (rank is None or rank < size):
+                return launcher
     return None
+
+
+def _number(text: str) -> int | None:
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
 
 
 def mpi_size(environment: Mapping[str, str] | None = None) -> int:
@@ -52,17 +58,16 @@ def mpi_size(environment: Mapping[str, str] | None = None) -> int:
 def mpi_rank() -> int:
     """This process's rank as its launcher says, 0 without one."""
     launcher = _launcher(os.environ)
-    text = os.environ.get(launcher.rank, "") if launcher else ""
-    return int(text) if text.isdigit() else 0
+    return _number(os.environ.get(launcher.rank, "") if launcher else "") or 0
 
 
 def local_place() -> tuple[int, int]:
     """This process's number among the ranks on this host, and how many they are."""
     launcher = _launcher(os.environ)
-    rank = os.environ.get(launcher.local_rank, "") if launcher else ""
-    size = re.match(r"\d+", os.environ.get(launcher.local_size, "") if launcher else "")  # "2(x3),1" on Slurm
-    if rank.isdigit() and size:
-        return int(rank), int(size[0])
+    rank = _number(os.environ.get(launcher.local_rank, "") if launcher else "")
+    size = re.match("[0-9]{1,9}", os.environ.get(launcher.local_size, "") if launcher else "")  # "2(x3),1" on Slurm
+    if rank is not None and size:
+        return rank, int(size[0])
     return mpi_rank(), max(1, mpi_size())
 
 
@@ -93,7 +98,7 @@ def place() -> dict[str, int]:
     """Rank and size of this process, in the job and on its host, as its launcher says; one rank without one. claimed:
     how many ranks RANK_SIZE speaks of where no launcher has started any."""
     if not mpi_size():
-        text = os.environ.get("RANK_SIZE", "")
-        return {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "claimed": int(text) if text.isdigit() else 1}
+        claimed = _number(os.environ.get("RANK_SIZE", ""))
+        return {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "claimed": 1 if claimed is None else claimed}
     local_rank, local_size = local_place()
     return {"rank": mpi_rank(), "size": mpi_size(), "local_rank": local_rank, "local_size": local_size, "claimed": 0}

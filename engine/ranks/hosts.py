@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.regular import read_text
+from mspc.ir.files.whole import reason_of
 from mspc.ir.location import Location
 
-_SLOTS = re.compile(r"slots\s*=\s*(\S+)")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:%-]*")
+_SLOTS = re.compile(r"(?<![\w-])slots\s*=\s*(\S+)")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:%-]{0,254}")
+_COUNT = re.compile(r"0{0,9}[1-9][0-9]{0,5}")
+"""A number of slots: more than a million ranks are a slip of the finger."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,9 @@ def read_host_file(path: Path) -> list[Host]:
         MspcError: it cannot be read, or a line is none of a host file; the message names the line.
     """
     try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        lines = read_text(path).splitlines()
+    except (OSError, ValueError) as error:
+        reason = "it is no text" if isinstance(error, UnicodeDecodeError) else reason_of(error)
         raise MspcError(f"cannot read the host file {str(path)!r}: {reason}") from None
     found: list[Host] = []
     for number, line in enumerate(lines, 1):
@@ -43,13 +47,13 @@ def read_host_file(path: Path) -> list[Host]:
         if not text:
             continue
         where = Location(str(path), number, text=line)
-        name, _, rest = text.partition(" ")
-        slots = _SLOTS.search(rest)
-        if not _NAME.fullmatch(name) or (rest.strip() and slots is None):
+        name, *rest = text.split(maxsplit=1)
+        slots = _SLOTS.search(rest[0]) if rest else None
+        if not is_host(name) or (rest and slots is None):
             raise MspcError("a line of a host file is NAME slots=N", where)
         count = slots[1] if slots else "1"
-        if not count.isdigit() or int(count) < 1:
-            raise MspcError(f"slots={count} of host {name!r} must be 1 or more", where)
+        if not _COUNT.fullmatch(count):
+            raise MspcError(f"slots={count:.40} of host {name!r} must be 1 or more, and below a million", where)
         if any(host.name == name for host in found):
             raise MspcError(f"host {name!r} stands twice in the host file", where)
         found.append(Host(name, int(count)))
@@ -65,12 +69,17 @@ def read_hosts(text: str) -> list[Host]:
         name, colon, slots = part.strip().rpartition(":")
         if not colon:
             name, slots = slots, "1"
-        if not _NAME.fullmatch(name) or not slots.isdigit() or int(slots) < 1:
-            raise MspcError(f"--host {text!r}: {part!r} is no NAME or NAME:SLOTS")
+        if not is_host(name) or not _COUNT.fullmatch(slots):
+            raise MspcError(f"--host {text!r:.200}: {part!r:.100} is no NAME or NAME:SLOTS")
         if any(host.name == name for host in found):
             raise MspcError(f"--host {text!r}: {name!r} stands there twice")
         found.append(Host(name, int(slots)))
     return found
+
+
+def is_host(name: str) -> bool:
+    """Whether a text can be the name or the address of a host."""
+    return _NAME.fullmatch(name) is not None
 
 
 def check_slots(hosts: Sequence[Host], ranks: int) -> None:

@@ -6,13 +6,18 @@ with `instance_list`, an entry for every rank. All numbers are strings there.
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mspc.engine.ranks.hosts import Host
+from mspc.engine.ranks.hosts import Host, is_host
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.parsing import parsed_json
+from mspc.ir.files.regular import read_text
+from mspc.ir.files.whole import reason_of
+
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def read_rank_table(path: Path) -> list[Host]:
@@ -23,10 +28,10 @@ def read_rank_table(path: Path) -> list[Host]:
     """
     name = str(path)
     try:
-        table = json.loads(path.read_text())
+        table = parsed_json(read_text(path))
     except OSError as error:
-        raise MspcError(f"cannot read the rank table {name!r}: {error.strerror}") from None
-    except ValueError as error:  # no text, or no JSON
+        raise MspcError(f"cannot read the rank table {name!r}: {reason_of(error)}") from None
+    except ValueError as error:
         raise MspcError(f"the rank table {name!r} is no JSON: {error}") from None
     by_rank: dict[int, tuple[str, int]] = {}
     taken: set[tuple[str, int]] = set()
@@ -39,8 +44,8 @@ def read_rank_table(path: Path) -> list[Host]:
                 raise MspcError(f"the rank table {name!r} has device {device} of server {server!r} twice")
             by_rank[rank] = server, device
             taken.add((server, device))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        what = f"has no {error}" if isinstance(error, KeyError) else f"is none: {error}"
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        what = f"has no {error}" if isinstance(error, KeyError) else f"is none: {error!s:.200}"
         raise MspcError(
             f"the rank table {name!r} {what}",
             notes=["a rank table has server_list with server_id and device, each device with device_id and rank_id"],
@@ -66,14 +71,14 @@ def _entries(table: Any) -> Iterator[tuple[str, int, int]]:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value or value.startswith("-"):
+    if not isinstance(value, str) or not is_host(value):
         raise ValueError(f"{value!r} is no server_id")
     return value
 
 
 def _number(entry: Any, key: str) -> int:
     value = str(entry[key])
-    if not value.isdigit():
+    if not _NUMBER.fullmatch(value):
         raise ValueError(f"{key} is {entry[key]!r}, not a number")
     return int(value)
 

@@ -25,8 +25,15 @@ def bind(cores: str, local_rank: int, local_size: int) -> None:
         return
     there = sorted(os.sched_getaffinity(0))
     wanted = share_of(there, local_rank, local_size) if cores == "share" else json.loads(cores).get(str(local_rank))
-    if wanted:
+    if not wanted:
+        return
+    try:
         os.sched_setaffinity(0, wanted)
+    except OSError:
+        listed = ", ".join(map(str, wanted))
+        sys.stderr.write(f"error: --bind_core gives local rank {local_rank} the cores {listed}; this host lets it have "
+                         f"{', '.join(map(str, there))}\n")  # fmt: skip
+        sys.exit(2)
 
 
 def main(folder: str, name: str, cores: str, command: list[str]) -> None:

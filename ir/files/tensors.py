@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Protocol, cast
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.parsing import parsed_json
 from mspc.ir.types import DTYPES, DType, TensorType
 
 CODES = {
@@ -28,6 +29,8 @@ ABOUT_FILE = "__metadata__"
 """The entry of a header that is no tensor."""
 LONGEST_HEADER = 100_000_000
 """Bytes, as the format has it."""
+MOST_DIMENSIONS = 32
+"""Of a tensor of a file; NumPy has room for 64."""
 ALIGNMENT = 8
 AT_ONCE = 1 << 24
 """Bytes that are handed to the file together."""
@@ -154,11 +157,9 @@ def _read_header(text: bytes, size: int) -> tuple[dict[str, tuple[TensorType, in
     """Type and place of every tensor, and what is said about the file; the tensors fill the `size` bytes behind the
     header, without gaps."""
     try:
-        header = json.loads(text.decode(), object_pairs_hook=_without_repeats)
-    except RecursionError:
-        raise ValueError("its header is nested too deeply") from None
-    except UnicodeDecodeError:
-        raise ValueError("its header is not text") from None
+        header = parsed_json(text)
+    except ValueError as error:
+        raise ValueError(f"its header cannot be read: {error}") from None
     if not isinstance(header, dict):
         raise ValueError("its header is no object")
     entries = cast(dict[str, Any], header)
@@ -180,13 +181,6 @@ def _read_header(text: bytes, size: int) -> tuple[dict[str, tuple[TensorType, in
     return found, {key: value for key, value in said.items() if isinstance(value, str)}
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    entries = dict(pairs)
-    if len(entries) != len(pairs):
-        raise ValueError("its header has an entry twice")
-    return entries
-
-
 def _read_entry(name: str, entry: Any) -> tuple[TensorType, int, int]:
     """(type, first byte, byte behind the last) of a tensor."""
     place = f"tensor {name!r}"
@@ -195,9 +189,9 @@ def _read_entry(name: str, entry: Any) -> tuple[TensorType, int, int]:
     fields = cast(dict[str, Any], entry)
     shape, offsets = _sizes(fields["shape"]), _sizes(fields["data_offsets"])
     if shape is None:
-        raise ValueError(f"{place}: its shape is {fields['shape']!r}")
+        raise ValueError(f"{place}: its shape is {fields['shape']!r:.100}")
     if offsets is None or len(offsets) != 2:
-        raise ValueError(f"{place}: its data_offsets are {fields['data_offsets']!r}")
+        raise ValueError(f"{place}: its data_offsets are {fields['data_offsets']!r:.100}")
     type = TensorType(_dtype(place, fields["dtype"]), shape)
     begin, end = offsets
     if end - begin != type.nbytes:
@@ -206,11 +200,12 @@ def _read_entry(name: str, entry: Any) -> tuple[TensorType, int, int]:
 
 
 def _sizes(value: Any) -> tuple[int, ...] | None:
-    """A list of integers from 0 on; None for anything else."""
+    """A list of integers from 0 on, as many as a shape may have; None for anything else."""
     if not isinstance(value, list):
         return None
     numbers = cast(list[Any], value)
-    return tuple(numbers) if all(type(n) is int and n >= 0 for n in numbers) else None
+    fits = len(numbers) <= MOST_DIMENSIONS and all(type(n) is int and 0 <= n < 1 << 62 for n in numbers)
+    return tuple(numbers) if fits else None
 
 
 def _dtype(place: str, code: Any) -> DType:

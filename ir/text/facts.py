@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,8 @@ _TEXT = _of(str, "a string")
 _SWITCH = _of(bool, "true or false")
 _TEXTS = Fact("a tuple of strings", lambda value: isinstance(value, tuple) and all(isinstance(v, str) for v in value))  # pyright: ignore[reportUnknownVariableType]
 
+_MESH = re.compile("[1-9][0-9]{0,9}(x[1-9][0-9]{0,9}){0,7}", re.ASCII)
+
 HEADER: Mapping[str, Fact] = {
     "mode": _TEXT,
     "ranks": _integer(1, MOST_RANKS),
@@ -47,7 +50,12 @@ HEADER: Mapping[str, Fact] = {
     "search_cost": _integer(0),
     "search_latency": _integer(0),
     "search_touch": _integer(0),
-    "search_memory": _integer(0),
+    "search_memory": _integer(-1),
+    "search_held": _integer(0),
+    "search_hosts": _integer(0, MOST_RANKS),
+    "search_network": _integer(0),
+    "search_mesh": Fact("sizes of axes as in 8x4", lambda value: isinstance(value, str) and _MESH.fullmatch(value)),
+    "search_seconds": _integer(0),
 }
 """Of the lines `key : value` above the parameters."""
 

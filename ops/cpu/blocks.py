@@ -67,11 +67,16 @@ def elementwise(xp: Any, work: Work, out: Any, operands: Sequence[Any], scratch:
 
 
 def blockwise(xp: Any, work: Work, scratch: int = 0) -> Callable[..., Any]:
-    """The kernel `function(*operands, out=None)` of operands of one shape."""
+    """The kernel `function(*operands, out=None)` of operands that are broadcast to one shape: a fused operator hands on
+    numbers as they are."""
 
     def kernel(*operands: Any, out: Any = None) -> Any:
+        shape = operands[0].shape if out is None else out.shape
+        if any(array.shape != shape for array in operands):
+            shape = np.broadcast_shapes(shape, *(array.shape for array in operands))
+            operands = tuple(xp.broadcast_to(array, shape) for array in operands)
         if out is None:
-            out = xp.empty(operands[0].shape, operands[0].dtype)
+            out = xp.empty(shape, operands[0].dtype)
         elementwise(xp, work, out, operands, scratch)
         return out
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import DType, TensorType, complex_of, real_of
+from mspc.ir.types import FLOAT32, DType, TensorType, complex_of, real_of
 from mspc.ops.bases import require_float
 from mspc.ops.math.arithmetic import Add, DivNoNan, Mul, Neg, Sub, gradients
 from mspc.ops.math.elementwise import Square
@@ -97,8 +97,14 @@ class Angle(_Part):
         share = b.emit(DivNoNan(), dout, b.emit(Add(), b.emit(Square(), real), b.emit(Square(), imag)))
         return (_as_operand(b, x, b.emit(Neg(), b.emit(Mul(), share, imag)), b.emit(Mul(), share, real)),)
 
+    def result_dtype(self, *types: TensorType) -> DType:
+        dtype = types[0].dtype
+        return real_of(dtype) if dtype.is_float or dtype.is_complex else FLOAT32
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.angle(inputs[0])
+        (x,) = inputs
+        found = be.xp.angle(x)
+        return found.astype(be.xp.float32) if x.dtype.kind in "biu" else found
 
     samples: ClassVar[Any] = (sample((8, 16), low=0.5), sample((4,), dtypes=("Complex128",), gradient=False))
 

@@ -49,7 +49,7 @@ def log_gamma(xp: Any, x: Any) -> Any:
 
 
 def digamma(xp: Any, x: Any) -> Any:
-    """The derivative of log gamma(x): minus infinity at 0, NaN at the negative integers."""
+    """The derivative of log gamma(x): minus infinity at 0, infinity at -0, NaN at the negative integers."""
     ends = xp.where(x > 0, xp.inf, xp.nan)
     infinite = xp.isinf(x)
     x = xp.where(infinite, 1.0, x)
@@ -64,7 +64,7 @@ def digamma(xp: Any, x: Any) -> Any:
     poles = (x <= 0) & (x == xp.floor(x))
     part = math.pi * xp.where(mirrored & ~poles, x - xp.floor(x), 0.25)
     found = xp.where(mirrored, found - math.pi * xp.cos(part) / xp.sin(part), found)
-    return xp.where(infinite, ends, xp.where(x == 0, -xp.inf, xp.where(poles, xp.nan, found)))
+    return xp.where(infinite, ends, xp.where(x == 0, xp.copysign(xp.inf, -x), xp.where(poles, xp.nan, found)))
 
 
 def zeta(xp: Any, x: Any, q: Any) -> Any:
@@ -119,7 +119,7 @@ def _fraction(xp: Any, a: Any, x: Any) -> Any:
 
 
 def incomplete_gamma(xp: Any, a: Any, x: Any, upper: bool) -> Any:
-    """The share of gamma(a) below x, or above it; NaN where a is not positive or x is negative."""
+    """The share of gamma(a) below x, or above it; NaN where a or x is negative, or both are 0."""
     a, x = xp.broadcast_arrays(a, x)
     valid = (a > 0) & (x >= 0) & xp.isfinite(a) & xp.isfinite(x)
     inside = valid & (x > 0)
@@ -129,7 +129,8 @@ def incomplete_gamma(xp: Any, a: Any, x: Any, upper: bool) -> Any:
     found = xp.where(far, above, 1 - below) if upper else xp.where(far, 1 - above, below)
     found = xp.where(valid & (x == 0), float(upper), found)
     found = xp.where((a > 0) & xp.isinf(x) & (x > 0), float(not upper), found)
-    return xp.where(valid | ((a > 0) & (x > 0)), found, xp.nan)
+    found = xp.where(valid | ((a > 0) & (x > 0)), found, xp.nan)
+    return xp.where((a == 0) & (x > 0), float(not upper), found)
 
 
 def incomplete_beta(xp: Any, a: Any, b: Any, x: Any) -> Any:

@@ -43,7 +43,10 @@ class Reduce(Op, abstract=True):
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("axis",), optional=1)
         axis = found.get("axis", ())
-        return replace(self, axis=ints_of(self.name, "axis", () if axis is None else axis)), tensors
+        axis = ints_of(self.name, "axis", () if axis is None else axis)
+        if getattr(tensors[0], "shape", None) == ():
+            axis = axes_in(self.name, axis, 0)
+        return replace(self, axis=axis), tensors
 
     def axes(self, rank: int) -> tuple[int, ...]:
         """The reduced axes counted from 0."""

@@ -9,6 +9,8 @@ reduce-scatter of n ranks sends (n - 1) / n of what a rank holds, an all-reduce 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -20,14 +22,53 @@ EXACT = 64
 """Ranks up to which every rank's slice is looked at."""
 AT_ONCE = 1 << 24
 """Numbers of an intermediate array."""
+TIE = 1e-9
+"""Of ways that send the same, that which moves least behind a reduction is taken, as by the planner."""
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Ranks that are of several hosts, the first `ranks` of the first, and so on. network: what a byte costs that a
+    rank's card sends to another host, where one inside of a host costs 1."""
+
+    ranks: int
+    network: float
+
+    def ring(self, mesh: tuple[int, ...], axes: Sequence[int]) -> float:
+        """What a byte of a ring along mesh axes costs; rings run through the cards of all its ranks on a host."""
+        outer = self.outer(mesh)
+        if all(a >= outer for a in axes):
+            return 1.0
+        return max(1.0, self.network / math.prod(mesh[a] for a in axes if a >= outer))
+
+    def outer(self, mesh: tuple[int, ...]) -> int:
+        """How many axes of a mesh go from host to host, the first ones."""
+        return next((i for i in range(len(mesh)) if math.prod(mesh[i:]) <= self.ranks), len(mesh))
+
+    def missing(self, sources: list[Layout], targets: list[Layout], mesh: tuple[int, ...]) -> Any:
+        """[source, target]: what the ranks of a host lack together and fetch through all their cards, by its price."""
+        outer = self.outer(mesh)
+        between, inside = mesh[:outer], math.prod(mesh[outer:])
+        whole = [_of_hosts(layout, mesh, outer) for layout in (*sources, *targets)]
+        found = _missing(whole[: len(sources)], whole[len(sources) :], between or (1,))
+        return found * self.network / inside
+
+
+def _of_hosts(layout: Layout, mesh: tuple[int, ...], outer: int) -> Layout:
+    """What hosts hold of a tensor, each all that its ranks have; taken to be all of it where the layout is on a mesh of
+    its own."""
+    finer = common_mesh(mesh, layout.mesh)
+    if finer != mesh:
+        return Layout.of(mesh[:outer] or (1,), [()] * len(layout.dims))
+    return Layout.of(mesh[:outer] or (1,), [[a for a in axes if a < outer] for axes in on_mesh(layout, mesh)[0]])
 
 
 class Places:
     """Layouts of tensors of one number of dimensions on the same ranks, by a number each. mesh: along its axes partial
-    values are reduced."""
+    values are reduced. hosts: None where all ranks are of one."""
 
-    def __init__(self, mesh: tuple[int, ...]) -> None:
-        self.mesh = mesh
+    def __init__(self, mesh: tuple[int, ...], hosts: Hosts | None = None) -> None:
+        self.mesh, self.hosts = mesh, hosts
         self.layouts: list[Layout] = []
         self._numbers: dict[Layout, int] = {}
         self._matrix: Any = None
@@ -52,44 +93,59 @@ class Places:
         count = len(self.layouts)
         found = np.full((count, count), np.inf)
         targets = [i for i, layout in enumerate(self.layouts) if not layout.partial]
-        sources: list[tuple[int, float, Layout]] = []
+        sources: list[tuple[int, _Reduced]] = []
         for i, layout in enumerate(self.layouts):
-            if not layout.partial:
-                sources.append((i, 0.0, layout))
-                continue
-            sources.extend((i, share, reduced) for share, reduced in _reductions(layout, self.mesh))
-        missing = _missing([s[2] for s in sources], [self.layouts[i] for i in targets], self.mesh)
-        for row, (i, first, _) in zip(missing, sources, strict=True):
-            found[i, targets] = np.minimum(found[i, targets], first + row)
+            found_ways = _reductions(layout, self.mesh, self.hosts) if layout.partial else [_Reduced(0.0, 0.0, layout)]
+            sources.extend((i, reduced) for reduced in found_ways)
+        behind, wanted = [reduced.layout for _, reduced in sources], [self.layouts[i] for i in targets]
+        missing = dear = _missing(behind, wanted, self.mesh)
+        if self.hosts is not None:
+            dear = np.maximum(missing, self.hosts.missing(behind, wanted, self.mesh))
+        least = np.full((count, len(targets)), np.inf)
+        for row, price, (i, reduced) in zip(missing, dear, sources, strict=True):
+            sent = reduced.sent + row * (1 + TIE)
+            better = sent < least[i]
+            least[i] = np.where(better, sent, least[i])
+            found[i, targets] = np.where(better, reduced.price + price, found[i, targets])
         found[np.arange(count), np.arange(count)] = 0.0
         return found
 
 
-def _reductions(layout: Layout, mesh: tuple[int, ...]) -> list[tuple[float, Layout]]:
-    """Ways to reduce a partial layout, (share of the tensor that a rank sends, layout behind it): replicas may take a
-    slice each first, and every partial axis is scattered along a dimension or reduced whole."""
+@dataclass(frozen=True)
+class _Reduced:
+    """A way to reduce a partial layout. sent: the share of the tensor that a rank sends. price: the same with what goes
+    between hosts at its price. layout: behind it."""
+
+    sent: float
+    price: float
+    layout: Layout
+
+
+def _reductions(layout: Layout, mesh: tuple[int, ...], hosts: Hosts | None) -> list[_Reduced]:
+    """Ways to reduce a partial layout: replicas may take a slice each first, and every partial axis is scattered along
+    a dimension or reduced whole."""
     mesh = common_mesh(mesh, layout.mesh) or layout.mesh
     old, parts = on_mesh(layout, mesh)
     used = {*parts, *(a for axes in old for a in axes)}
     free, dimensions = [a for a in range(len(mesh)) if a not in used], range(len(old))
-    found: dict[Layout, float] = {}
+    found: dict[Layout, _Reduced] = {}
     for sliced in product((*dimensions, -1), repeat=len(free)):
         for scattered in product((*dimensions, -1), repeat=len(parts)):
             dims = [[*axes, *(a for a, d in zip(free, sliced, strict=True) if d == to)]
                     for to, axes in enumerate(old)]  # fmt: skip
-            held, sent = 1 / math.prod(mesh[a] for axes in dims for a in axes), 0.0
+            held, sent, price = 1 / math.prod(mesh[a] for axes in dims for a in axes), 0.0, 0.0
             for to in (*dimensions, -1):
                 axes = [a for a, d in zip(parts, scattered, strict=True) if d == to]
                 size = math.prod(mesh[a] for a in axes)
-                share = held * (1 - 1 / size)
-                if to < 0:
-                    sent += 2 * share
-                else:
+                share = held * (1 - 1 / size) * (2 if to < 0 else 1)
+                sent, price = sent + share, price + share * (1.0 if hosts is None else hosts.ring(mesh, axes))
+                if to >= 0:
                     dims[to] += axes
-                    sent, held = sent + share, held / size
+                    held /= size
             behind = Layout.of(mesh, dims)
-            found[behind] = min(sent, found.get(behind, sent))
-    return [(sent, behind) for behind, sent in found.items()]
+            if behind not in found or sent < found[behind].sent:
+                found[behind] = _Reduced(sent, price, behind)
+    return list(found.values())
 
 
 def _missing(sources: list[Layout], targets: list[Layout], mesh: tuple[int, ...]) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
+from itertools import product as product_of
 
 from mspc.ir.layout import Axes, Layout
 from mspc.passes.sharding.choices import Choice, composite_conflict, make_choice
@@ -20,19 +22,50 @@ class Domain:
     gradients: tuple[tuple[Layout, ...], ...]
 
 
+MOST = 400
+"""Choices of an operator up to which those are among them that let partial sums pass."""
+THROUGH_ALL = -1
+"""In place of an operand: partial sums pass where all operands are partial over the same ranks."""
+
+
 @lru_cache(maxsize=4096)
-def domain_of(rule: Rule, mesh: tuple[int, ...], product: bool) -> Domain:
+def domain_of(rule: Rule, mesh: tuple[int, ...], product: bool, passing: tuple[int, ...] = ()) -> Domain:
     """The ways to cut an operator. A product of matrices takes as many ranks as any way does; others may be computed
-    by several ranks alike. Axes of one dimension stand in ascending order."""
+    by several ranks alike. Axes of one dimension stand in ascending order.
+
+    Args:
+        passing: operands whose partial sums may pass through the operator, which is linear in them.
+    """
     factors = [f for f in range(len(rule.names)) if f not in rule.frozen and rule.sizes[f] > 1]
     found: dict[Choice, tuple[Layout, ...]] = {}
-    for axes in _assignments(rule, mesh, factors):
+    assignments = _assignments(rule, mesh, factors)
+    for axes in assignments:
         choice = make_choice(rule, mesh, axes)
         found.setdefault(choice, gradients_of(rule, mesh, axes))
+    if passing and len(found) <= MOST:
+        found |= _let_through(rule, mesh, assignments, passing)
     if product:
         least = min(choice.work for choice in found)
         found = {choice: gradients for choice, gradients in found.items() if choice.work <= least * 1.0001}
     return Domain(tuple(found), tuple(found.values()))
+
+
+def _let_through(
+    rule: Rule, mesh: tuple[int, ...], assignments: list[tuple[Axes, ...]], passing: tuple[int, ...]
+) -> dict[Choice, tuple[Layout, ...]]:
+    """The ways in which partial sums over axes that cut nothing pass. Gradients come out whole along these axes."""
+    found: dict[Choice, tuple[Layout, ...]] = {}
+    for axes in assignments:
+        if rule.reduction != "sum" and any(axes[f] for f in rule.reduced):
+            continue  # partial means, or maxima, do not add up with partial sums
+        free = [a for a in range(len(mesh)) if all(a not in cut for cut in axes)]
+        for count in range(1, len(free) + 1):
+            for passed, operand in product_of(combinations(free, count), passing):
+                choice = make_choice(rule, mesh, axes, operand, passed)
+                found.setdefault(choice, gradients_of(rule, mesh, axes))
+        if len(found) > MOST:
+            return {}
+    return found
 
 
 def _assignments(rule: Rule, mesh: tuple[int, ...], factors: list[int]) -> list[tuple[Axes, ...]]:

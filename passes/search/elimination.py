@@ -8,6 +8,8 @@ the true costs and improved one variable at a time, an upper bound.
 from __future__ import annotations
 
 import heapq
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +49,10 @@ class Assignment:
         return self.cost if self.cost - self.bound <= ROUNDING * abs(self.cost) else self.bound
 
 
+class OutOfTime(Exception):
+    """A deadline has passed."""
+
+
 class _Bucket:
     """What was joined when a variable was eliminated, to be read back: the factors, of which each had the variable."""
 
@@ -64,10 +70,12 @@ class _Bucket:
 
 class Elimination:
     """One problem: sizes[v] choices of every variable v, and the factors whose sum is to be the least. largest: the
-    elements that a table may have."""
+    elements that a table may have. deadline: by `time.monotonic`, when `OutOfTime` is raised."""
 
-    def __init__(self, sizes: Sequence[int], factors: Sequence[Factor], largest: int = LARGEST) -> None:
-        self.sizes, self.largest = list(sizes), largest
+    def __init__(
+        self, sizes: Sequence[int], factors: Sequence[Factor], largest: int = LARGEST, deadline: float = math.inf
+    ) -> None:
+        self.sizes, self.largest, self.deadline = list(sizes), largest, deadline
         self.given = list(factors)
         self.of: list[dict[int, Factor]] = [{} for _ in sizes]
         self.constant = 0.0
@@ -76,7 +84,34 @@ class Elimination:
         self._kept: list[Table] = []
 
     def solve(self) -> Assignment:
-        """The cheapest assignment, and the bound that was proved."""
+        """The cheapest assignment, and the bound that was proved. Raises OutOfTime."""
+        values = [0] * len(self.sizes)
+        self._read_back(self._eliminate(), values)
+        if not self.exact:
+            self._improve(values)
+        return Assignment(tuple(values), self.cost(values), self.constant)
+
+    def given_each(self, kept: int) -> list[Assignment]:
+        """For every choice of one variable the cheapest assignment with it, and what is proved of those."""
+        buckets = self._eliminate(kept)
+        bounds = self.constant + sum((f.table for f in self.of[kept].values()), np.zeros(self.sizes[kept]))
+        found: list[Assignment] = []
+        for choice, bound in enumerate(bounds):
+            values = [0] * len(self.sizes)
+            values[kept] = choice
+            self._read_back(buckets, values)
+            if not self.exact:
+                self._improve(values, kept)
+            found.append(Assignment(tuple(values), self.cost(values), float(bound)))
+        return found
+
+    @staticmethod
+    def _read_back(buckets: Sequence[_Bucket], values: list[int]) -> None:
+        for bucket in reversed(buckets):
+            values[bucket.variable] = bucket.best(values)
+
+    def _eliminate(self, kept: int = -1) -> list[_Bucket]:
+        """Leave out one variable after the other, all but `kept`."""
         number = 0
         for factor in self.given:
             if factor.variables:
@@ -86,10 +121,12 @@ class Elimination:
             else:
                 self.constant += float(factor.table)
         buckets: list[_Bucket] = []
-        queue = [(self._size(v), v) for v in range(len(self.sizes))]
+        queue = [(self._size(v), v) for v in range(len(self.sizes)) if v != kept]
         heapq.heapify(queue)
-        done = [False] * len(self.sizes)
+        done = [v == kept for v in range(len(self.sizes))]
         while queue:
+            if time.monotonic() > self.deadline:
+                raise OutOfTime
             size, v = heapq.heappop(queue)
             if done[v]:
                 continue
@@ -114,12 +151,7 @@ class Elimination:
                 number += 1
             for w in around:
                 heapq.heappush(queue, (self._size(w), w))
-        values = [0] * len(self.sizes)
-        for bucket in reversed(buckets):
-            values[bucket.variable] = bucket.best(values)
-        if not self.exact:
-            self._improve(values)
-        return Assignment(tuple(values), self.cost(values), self.constant)
+        return buckets
 
     def cost(self, values: Sequence[int]) -> float:
         """What an assignment costs by the factors given."""
@@ -169,8 +201,8 @@ class Elimination:
         self._messages[key] = found
         return found
 
-    def _improve(self, values: list[int]) -> None:
-        """Revisit single variables while that makes the assignment cheaper."""
+    def _improve(self, values: list[int], kept: int = -1) -> None:
+        """Revisit single variables, all but `kept`, while that makes the assignment cheaper."""
         of: list[list[Factor]] = [[] for _ in self.sizes]
         for factor in self.given:
             for v in factor.variables:
@@ -178,6 +210,8 @@ class Elimination:
         for _ in range(ROUNDS):
             changed = False
             for v, factors in enumerate(of):
+                if v == kept:
+                    continue
                 best = _Bucket(v, factors).best(values) if factors else values[v]
                 if best != values[v]:
                     before = self._around(factors, values)

@@ -8,7 +8,7 @@ readers may be brought somewhere once for all of them, and its gradients be adde
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,14 +17,15 @@ import numpy as np
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_layouts, element_types
 from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ir.types import TensorType
-from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
-from mspc.ops.op import NotDifferentiable, Op
-from mspc.passes.search.distances import Places
-from mspc.passes.search.domains import domain_of, gradients_of
+from mspc.ops.control.structural import MakeTuple, TupleGetItem
+from mspc.ops.op import Op
+from mspc.passes.search.distances import Hosts, Places
+from mspc.passes.search.domains import THROUGH_ALL, domain_of, gradients_of
 from mspc.passes.search.elimination import Factor, Table
+from mspc.passes.search.step_facts import copies, graded, is_state, touched
+from mspc.passes.search.terms import Terms
 from mspc.passes.sharding.choices import Choice, merge, multiplies, operand_types
 from mspc.passes.sharding.layout_search import Search
-from mspc.passes.sharding.placement import is_master
 from mspc.passes.sharding.traffic import COLLECTIVE
 
 SHARED = 1 << 13
@@ -32,6 +33,8 @@ SHARED = 1 << 13
 OF_WORK, OF_MEMORY = 1e-12, 1e-9
 """What a point of the iteration space and a byte of a parameter's slice count, in bytes sent: of plans that send the
 same, that with the fewest changes of layout is taken, then that with less memory and work."""
+FEW = 40
+"""Choices of a sum up to which partial sums may pass it: what runs along a whole network would have them everywhere."""
 BOTH_WAYS = 3
 """How many times what an operator reads and writes it and its gradient do together."""
 NEVER = 1e18
@@ -77,29 +80,33 @@ Source = tuple[Value, int]
 
 class Model:
     """The problem of one graph on one mesh. variables and factors are what `Elimination` takes; of: the variable of an
-    operator or a parameter. memory: bytes that a rank holds, as factors: parameters with their states and gradients,
-    and what operators make that gradients read."""
+    operator or a parameter; about: of every factor its kind ("alone", "there", "back", ...) and the value it is of.
+    memory: bytes that a rank holds, as factors: parameters with their states and gradients, and what operators make
+    that gradients read."""
 
     def __init__(self, search: Search, mesh: tuple[int, ...]) -> None:
         self.search, self.mesh = search, mesh
-        attrs = search.graph.attrs
-        self.latency = max(COLLECTIVE, float(attrs.get("search_latency", 0)))
-        self.touch = float(attrs.get("search_touch", 0)) / 1000 * (BOTH_WAYS if search.trains else 1)
+        terms = Terms.of(search.graph.attrs)
+        self.hosts = Hosts(terms.hosts, terms.network / 1000) if terms.network and search.ranks > terms.hosts else None
+        self.latency = max(COLLECTIVE, float(terms.latency))
+        self.touch = terms.touch / 1000 * (BOTH_WAYS if search.trains else 1)
         self.variables: list[Variable] = []
         self.factors: list[Factor] = []
+        self.about: list[tuple[str, Value]] = []
         self.memory: list[Factor] = []
-        self.limited = bool(attrs.get("search_memory"))
-        self._copies = _copies(search)
+        self.limited = bool(terms.memory)
+        self._copies = copies(search)
         self.of: dict[Value, int] = {}
         self._places: dict[int, Places] = {}
         self._domains: dict[Any, Variable] = {}
+        self._sums: dict[int, frozenset[Layout]] = {}
         self._tables: dict[Any, Table] = {}
         self.nodes = [node for node in search.graph.nodes if node.phase == "forward" and self._decides(node)]
-        self.graded = _graded(search) if search.trains else set[Value]()
+        self.graded = graded(search) if search.trains else set[Value]()
         tied: dict[Any, int] = {}
         for node in self.nodes:
             variable = self._operator(node)
-            key = (*(self._source(v) for v in node.inputs if not _is_state(v)), self.search.rules[node])
+            key = (*(self._source(v) for v in node.inputs if not is_state(v)), self.search.rules[node])
             if node.in_layouts is not None or variable.size**3 <= SHARED or len(key) < 2:
                 self.of[node] = self._add(variable)
             else:  # twins, as the three products in front of an attention, are cut alike
@@ -133,11 +140,41 @@ class Model:
             choices = (Choice(operands, element_layouts(node.layout), 0.0),)
             sources = tuple((dims, layout) for dims, layout in zip(rule.inputs, operands, strict=True) if dims)
             return self._numbered(choices, (gradients_of(rule, *merge(rule, sources, self.search.ranks)),))
-        key = (rule, multiplies(rule, node))
+        product = multiplies(rule, node)
+        partial = {} if product else self._partial(node)
+        key = (rule, product, tuple(partial.items()))
         if key not in self._domains:
-            domain = domain_of(rule, self.mesh, key[1])
-            self._domains[key] = self._numbered(domain.choices, domain.gradients)
+            domain = domain_of(rule, self.mesh, product, tuple(partial))
+            kept = [i for i, choice in enumerate(domain.choices) if _comes_so(choice, partial)]
+            choices, gradients = ([those[i] for i in kept] for those in (domain.choices, domain.gradients))
+            self._domains[key] = self._numbered(tuple(choices), tuple(gradients))
         return self._domains[key]
+
+    def _partial(self, node: Node) -> dict[int, frozenset[Layout]]:
+        """The partial sums that may pass through an operator, by the operand as `domain_of` takes them."""
+        op = cast(Op, node.op)
+        if op.additive:
+            rule = self.search.rules[node]
+            if rule is None or len(domain_of(rule, self.mesh, False).choices) > FEW:
+                return {}
+            alike = frozenset[Layout].intersection(*(self._partial_sums(value) for value in node.inputs))
+            return {THROUGH_ALL: alike} if alike else {}
+        found = {i: self._partial_sums(node.inputs[i]) for i in op.linear_in if i < len(node.inputs)}
+        return {i: layouts for i, layouts in found.items() if layouts}
+
+    def _partial_sums(self, value: Value) -> frozenset[Layout]:
+        """The partial sums that a tensor may be."""
+        source = self._source(value)
+        if source is None or source[0] not in self.of or not isinstance(value.type, TensorType):
+            return frozenset()
+        numbers = self.variables[self.of[source[0]]].outputs[source[1]]
+        known = self._sums.get(id(numbers))
+        if known is None:
+            layouts = self._places[len(value.type.shape)].layouts
+            found = {layouts[int(n)] for n in numbers}
+            known = frozenset(layout for layout in found if layout.partial and layout.reduction == "sum")
+            self._sums[id(numbers)] = known
+        return known
 
     def _numbered(self, choices: tuple[Choice, ...], gradients: tuple[tuple[Layout, ...], ...]) -> Variable:
         results, operands = range(len(choices[0].outputs)), range(len(choices[0].inputs))
@@ -150,7 +187,7 @@ class Model:
         )
 
     def _numbers(self, layouts: Sequence[Layout]) -> Numbers:
-        places = self._places.setdefault(len(layouts[0].dims), Places(self.mesh))
+        places = self._places.setdefault(len(layouts[0].dims), Places(self.mesh, self.hosts))
         return np.array([places.number(layout) for layout in layouts])
 
     def _stored(self, value: Value, readers: Sequence[_Reader]) -> None:
@@ -221,6 +258,7 @@ class Model:
 
     def _alone(self, node: Node) -> None:
         """What an operator's choices cost by themselves: bytes sent inside of it, there and back, and work."""
+        self._subject = node
         op, variable = cast(Op, node.op), self.variables[self.of[node]]
         inside = type(op).moved_bytes is not Op.moved_bytes
         types = operand_types(node)
@@ -228,7 +266,7 @@ class Model:
         def made() -> Table:
             found = np.array([choice.work * OF_WORK for choice in variable.choices])
             if self.touch:
-                found += self.touch * np.array([_touched(node, choice) for choice in variable.choices])
+                found += self.touch * np.array([touched(node, choice) for choice in variable.choices])
             if inside:
                 sent = [op.moved_bytes(types, choice.inputs) for choice in variable.choices]
                 found += np.array(sent) * (2 if self.search.trains else 1)
@@ -237,11 +275,14 @@ class Model:
         self._factor((self.of[node],), ("alone", op if inside else None, types, node.type, id(variable)), made)
         if self.limited and self._kept(node):
             made_types = element_types(node.type)
-            sizes = [
-                sum(t.nbytes / math.prod(at.strategy) for t, at in zip(made_types, choice.outputs, strict=True))
-                for choice in variable.choices
-            ]
-            self.memory.append(Factor((self.of[node],), np.array(sizes)))
+
+            def held() -> Table:
+                return np.array([
+                    sum(t.nbytes / math.prod(at.strategy) for t, at in zip(made_types, choice.outputs, strict=True))
+                    for choice in variable.choices
+                ])  # fmt: skip
+
+            self.memory.append(Factor((self.of[node],), self._table(("kept", made_types, id(variable)), held)))
 
     def _kept(self, node: Node) -> bool:
         """Whether what an operator makes is kept for gradients."""
@@ -251,12 +292,15 @@ class Model:
     def _edges(self, source: Source, readers: Sequence[_Reader]) -> None:
         """The factors of one tensor and all that read it."""
         value, index = source
+        self._subject = value
         own, variable, type = self.of[value], self.variables[self.of[value]], element_types(value.type)[index]
         outputs, returned = variable.outputs[index], variable.returned[index]
         if isinstance(value, Parameter) and not isinstance(value.layout, Layout):
             self._factor((own,), ("held", outputs.tobytes(), type), lambda: self._held(outputs, type) * OF_MEMORY)
             if self.limited:
-                self.memory.append(Factor((own,), self._held(outputs, type) * self._copies.get(value, 1)))
+                times = self._copies.get(value, 1)
+                key = ("parameter", outputs.tobytes(), type, times)
+                self.memory.append(Factor((own,), self._table(key, lambda: self._held(outputs, type) * times)))
         graded = value in self.graded and type.dtype.has_gradient
         back = COLLECTIVE if isinstance(value, Parameter) else self.latency  # gradients of parameters travel together
         largest = max(len(reader.needs) for reader in readers)
@@ -313,44 +357,27 @@ class Model:
         """Add a factor; alike ones have one table between them. Of a variable that stands twice the diagonal counts."""
         order = sorted(range(len(variables)), key=lambda i: (variables[i], i))
         key = (key, tuple(order), tuple(variables.index(v) for v in variables))
-        table = self._tables.get(key)
-        if table is None:
+
+        def ordered() -> Table:
             table = np.transpose(made(), order)
             for i in range(len(order) - 1, 0, -1):
                 if variables[order[i]] == variables[order[i - 1]]:
                     table = np.moveaxis(np.diagonal(table, axis1=i - 1, axis2=i), -1, i - 1)
-            self._tables[key] = table = np.ascontiguousarray(table)
-        self.factors.append(Factor(tuple(dict.fromkeys(variables[i] for i in order)), table))
+            return np.ascontiguousarray(table)
+
+        self.factors.append(Factor(tuple(dict.fromkeys(variables[i] for i in order)), self._table(key, ordered)))
+        self.about.append((key[0][0], self._subject))
+
+    def _table(self, key: Any, made: Callable[[], Table]) -> Table:
+        """The one table of all factors that have a key."""
+        if key not in self._tables:
+            self._tables[key] = made()
+        return self._tables[key]
 
 
-def _touched(node: Node, choice: Choice) -> float:
-    """Bytes of a rank's slices of what an operator reads and writes; none where nothing has to run."""
-    if node.op.is_view:
-        return 0.0
-    types = (*operand_types(node), *element_types(node.type))
-    layouts = (*choice.inputs, *choice.outputs)
-    return sum(type.nbytes / math.prod(layout.strategy) for type, layout in zip(types, layouts, strict=True))
-
-
-def _copies(search: Search) -> dict[Value, int]:
-    """How many tensors of its size a trained parameter brings: itself, its gradient, and states of the optimizer."""
-    found: dict[Value, int] = {}
-    for node in search.graph.nodes:
-        changed = [node.inputs[i] for i in node.op.mutates] if node.phase == "update" else []
-        for value in changed[:1]:
-            found[value] = 1 + sum(other.type == value.type for other in changed)
-    return found
-
-
-def _graded(search: Search) -> set[Value]:
-    """The values that have a gradient: parameters that are trained, and what is computed from them."""
-    found: set[Value] = {p for p in search.graph.parameters if is_master(p) and p.trainable}
-    for node in search.graph.nodes:
-        stopped = isinstance(node.op, StopGradient) or isinstance(cast(Any, node.op).bprop, NotDifferentiable)
-        if node.phase == "forward" and not stopped and any(value in found for value in node.inputs):
-            found.add(node)
-    return found
-
-
-def _is_state(value: Value) -> bool:
-    return isinstance(value, Constant) or (isinstance(value, Parameter) and value.kind != "input")
+def _comes_so(choice: Choice, partial: Mapping[int, frozenset[Layout]]) -> bool:
+    """Whether the partial sums that a choice takes are there: nothing makes them of anything else."""
+    return all(
+        not layout.partial or layout in partial.get(i, partial.get(THROUGH_ALL, ()))
+        for i, layout in enumerate(choice.inputs)
+    )

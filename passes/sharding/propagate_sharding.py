@@ -21,6 +21,7 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.control.constraint import is_constraint
 from mspc.passes.base import Pass
 from mspc.passes.needs import DIFFERENTIATED, KNOWN, WHOLE, Need
+from mspc.passes.search.terms import Terms
 from mspc.passes.search.whole_graph import place_forward
 from mspc.passes.sharding.backward_layouts import BackwardLayouts
 from mspc.passes.sharding.choices import multiplies
@@ -47,23 +48,30 @@ class PropagateSharding(Pass):
     needs: ClassVar[tuple[Need, ...]] = (KNOWN, WHOLE, DIFFERENTIATED)
 
     def run(self, graph: Graph) -> bool:
-        search = Search(graph)
-        for node in graph.nodes:
-            if node.in_layouts is not None and "strategy_from" not in node.attrs:
-                node.attrs["strategy_from"] = "shard()"
-        forward = [node for node in graph.nodes if node.phase == "forward"]
-        search.structure(forward)
+        search, forward = begun(graph)
         if not search.automatic:
             cut_batch(search, forward)
             _finish(search, forward)
             return True
-        cut_asked(search, forward)
         if graph.attrs.get("search_mode") in SEARCHES:
             _best_of_two(search, forward)
         else:
             spread(search, forward)
             _finish(search, forward)
         return True
+
+
+def begun(graph: Graph) -> tuple[Search, list[Node]]:
+    """The search for a graph, and its forward nodes, with all that is decided before anything is looked for."""
+    search = Search(graph)
+    for node in graph.nodes:
+        if node.in_layouts is not None and "strategy_from" not in node.attrs:
+            node.attrs["strategy_from"] = "shard()"
+    forward = [node for node in graph.nodes if node.phase == "forward"]
+    search.structure(forward)
+    if search.automatic:
+        cut_asked(search, forward)
+    return search, forward
 
 
 def _finish(search: Search, forward: list[Node], enough: float = 0.0) -> Total:
@@ -89,12 +97,13 @@ def _best_of_two(search: Search, forward: list[Node]) -> None:
     graph = search.graph
     values = (*graph.nodes, *graph.parameters)
     begin, sources = [state_of(value) for value in values], [_source_of(value) for value in values]
-    alone = bool(graph.attrs.get("search_memory")) or any(is_constraint(node) for node in graph.nodes)
+    terms = Terms.of(graph.attrs)
+    alone = bool(terms.memory or terms.mesh) or any(is_constraint(node) for node in graph.nodes)
     found = place_forward(search)
     foreseen = found.assignment.cost
     first = _finish(search, forward, foreseen * AS_FORESEEN + LEAST)
     graph.attrs |= {"search_cost": round(foreseen), "search_bound": round(found.assignment.proven)}
-    latency = int(graph.attrs.get("search_latency", 0))
+    latency = terms.latency
     if alone or abs(first.nbytes - foreseen) <= (AS_FORESEEN - 1) * foreseen + LEAST:
         return
     states, found_sources = [state_of(value) for value in values], [_source_of(value) for value in values]

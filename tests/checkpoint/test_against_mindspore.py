@@ -23,6 +23,8 @@ pytestmark = pytest.mark.skipif(
     not PYTHON or shutil.which(PYTHON) is None, reason="MSPC_MINDSPORE names no Python that has MindSpore"
 )
 SAME = [name for name in DTYPES if name != "BFloat16"]
+LOADED = [name for name in SAME if not name.startswith("Complex")]
+"""Element types that MindSpore reads: it writes complex ones to .ckpt files, and does not read them back."""
 RANKS = 8
 CUTS = {
     "plain": ParameterCut((2, 4), ((1,), (0,))),
@@ -77,7 +79,7 @@ def test_checkpoints_of_mindspore_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.ckpt", "a.safetensors"])
 def test_mindspore_reads_checkpoints(name: str, tmp_path: Path) -> None:
-    values = {n: Tensor(np.arange(6).reshape(2, 3).astype(DTYPES[n].numpy)) for n in SAME}
+    values = {n: Tensor(np.arange(6).reshape(2, 3).astype(DTYPES[n].numpy)) for n in LOADED}
     values["scalar"] = Tensor(np.float32(2.5))
     more = {"epoch_num": 3, "text": "häß"} if name.endswith("ckpt") else {"epoch_num": 3}
     ms.save_checkpoint(values, str(tmp_path / name), append_dict=more, crc_check=True)
@@ -89,7 +91,7 @@ def test_mindspore_reads_checkpoints(name: str, tmp_path: Path) -> None:
         "d[n].asnumpy().astype(float).tolist()))\n",
         tmp_path,
     )
-    wanted = {n: (n, (2, 3), np.arange(6).reshape(2, 3).astype(DTYPES[n].numpy).astype(float).tolist()) for n in SAME}
+    wanted = {n: (n, (2, 3), np.arange(6).reshape(2, 3).astype(DTYPES[n].numpy).astype(float).tolist()) for n in LOADED}
     wanted |= {"scalar": ("Float32", (), 2.5), "epoch_num": ("Int64", (), 3.0)}
     lines = dict(line.split(" ", 1) for line in said.splitlines() if " " in line)
     assert {n: lines[n] for n in wanted} == {n: str(value) for n, value in wanted.items()}

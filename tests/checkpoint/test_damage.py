@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn
@@ -111,6 +112,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a folder below": (index(lambda c: c["files"][0].update(name="a/b")), "files of a set lie beside its index"),
     "an unknown type": (index(lambda c: c["tensors"]["w"].update(dtype="Object")), "has element type 'Object'"),
     "no checksum": (index(lambda c: first(c).update(checksum="md5:00")), "a slice with checksum 'md5:00'"),
+    "a checksum of another kind": (index(lambda c: first(c).update(checksum={})), "a slice with checksum {{}}"),
+    "an entry twice": (
+        lambda place: changed(place / INDEX, lambda data: data.replace(b'"ranks": 2', b'"ranks": 2, "ranks": 3')),
+        "index.json is damaged: it has an entry 'ranks' twice",
+    ),
     "lists": (index(lambda c: c.update(tensors=[1])), "its tensors is no object"),
 }  # fmt: skip
 
@@ -220,6 +226,11 @@ HOSTILE = {
         ),
         "mspc does not know the element type 'object' of 'w'",
     ),
+    "too many dimensions": (
+        wire.put_bytes(1, wire.put_text(1, "w") + wire.put_bytes(2, wire.put_integer(1, 1) * 99
+                       + wire.put_text(2, "Float32") + wire.put_bytes(3, b"abcd"))),
+        "'w' has 99 dimensions; mspc reads 32",
+    ),
     "no tensor": (wire.put_bytes(1, wire.put_text(1, "w")), "has no name or no tensor"),
     "no text": (wire.put_bytes(1, wire.put_bytes(1, b"\xff\xff") + wire.put_bytes(2, b"")), "invalid start byte"),
 }  # fmt: skip
@@ -234,6 +245,17 @@ def test_hostile_files_of_mindspores_format(name: str, tmp_path: Path) -> None:
         ms.load_checkpoint(str(path))
     assert message in raised.value.message
     assert str(path) in raised.value.message
+
+
+@pytest.mark.parametrize("texts", [[], {"t": 1}, "t"])
+def test_texts_of_a_file_that_are_none(texts: Any, tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    ms.save_checkpoint({"w": Tensor([1.0])}, str(path), append_dict={"t": "text"})
+    tensors = load_file(path)
+    save_file(tensors, path, {"mspc": json.dumps({"texts": texts})})
+    with pytest.raises(MspcError) as raised:
+        ms.load_checkpoint(str(path))
+    assert raised.value.message == f"{path} is no file of a checkpoint: its texts are {texts!r}"
 
 
 def test_every_cut_of_a_file_of_mindspores_format_is_noticed(tmp_path: Path) -> None:

@@ -126,6 +126,14 @@ def test_branches_and_calls_are_in_one_graph(value: float) -> None:
     assert float(function(Tensor(value), Tensor(-1.0)).asnumpy()) == pytest.approx(slope, rel=1e-4)
 
 
+def deep(count: int) -> bytes:
+    """A sequence in sequences."""
+    inner = b""
+    for _ in range(count):
+        inner = put_bytes(17, put_integer(16, 20) + inner)
+    return inner
+
+
 MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: ms.load("missing.mindir"), MspcError, "there is no file 'missing.mindir'"),
     (lambda: ms.load("m.ckpt"), ValueError, "load: 'm.ckpt' does not end in .mindir"),
@@ -134,6 +142,8 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: ms.load(written(b"")), MspcError, "'m.mindir' is no whole MindIR file: it has 0 graphs"),
     (lambda: ms.load(written(model()[:100])), MspcError,
      "'m.mindir' is no whole MindIR file: a field at byte 8 has 452 bytes, and 92 are left"),
+    (lambda: ms.load(written(put_bytes(12, put_text(1, "p") + put_bytes(3, put_integer(16, 20) + deep(5000))))),
+     MspcError, "'m.mindir' is no whole MindIR file: sequences stand too deep in it"),
     (lambda: ms.load(written(branches("loop"))), MspcError,
      "'m.mindir' has a loop over contents of tensors, which cannot be compiled: b calls itself"),
     (lambda: ms.load(written(branches("missing"))), MspcError,

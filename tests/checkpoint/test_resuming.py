@@ -11,6 +11,7 @@ import pytest
 import mspc as ms
 from mspc.api import launch, state
 from mspc.api.train.resume import Resumed, resume_training
+from mspc.api.train.run_state import COUNTERS, SEEDS, restore, state_of_rank
 from mspc.checkpoint.opening import open_checkpoint
 from mspc.checkpoint.reading import Checkpoint
 from mspc.checkpoint.sets import find_sets
@@ -230,7 +231,10 @@ def test_a_damaged_state_of_a_run_is_explained(tmp_path: Path, monkeypatch: pyte
     earlier = resume_training(trained_model, checkpoint="sets/CKP-1_2.safetensors", train_dataset=(rows := batches(3)))
     assert (earlier.epoch, earlier.step, earlier.initial_epoch, rows.get_init_step()) == (1, 2, 0, 2)
     assert resume_training(trained_model, "nowhere") == Resumed()
-    for wanted, damaged in (('\\"total_step\\":3', '\\"total_step\\":[]'), ('\\"counters\\"', '\\"countess\\"')):
+    for wanted, damaged in (
+        ('\\"total_step\\":3', '\\"total_step\\":1e999'), ('\\"total_step\\":3', '\\"total_step\\":[]'),
+        ('\\"counters\\"', '\\"countess\\"'),
+    ):  # fmt: skip
         path = Path("sets/CKP-1_3.safetensors")
         before = path.read_bytes()
         text = before.replace(wanted.encode(), damaged.encode())
@@ -239,6 +243,11 @@ def test_a_damaged_state_of_a_run_is_explained(tmp_path: Path, monkeypatch: pyte
         with pytest.raises(MspcError, match=r"the state of the run in sets/CKP-1_3\.safetensors is damaged"):
             resume_training(trained_model, "sets")
         path.write_bytes(before)
+    saved = {"counters": dict.fromkeys(COUNTERS, 0), "seeds": dict.fromkeys(SEEDS), "graph_steps": {}}
+    own = state_of_rank()
+    own["numpy"][1] = 10**6  # NumPy itself reads what lies behind the generator, or ends the process
+    with pytest.raises(ValueError, match="place 1000000 of 624 random numbers"):
+        restore(saved, own)
     ms.save_checkpoint(trained_model.train_network, "plain")
     with pytest.raises(RuntimeError, match="does not say where its run stood"):
         resume_training(trained_model, checkpoint="plain.safetensors")

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from mspc.commands import launch as launch_command
+from mspc.engine.ranks.worker import bind
+from mspc.ir.diagnostics import MspcError
 from tests.conftest import HANG
 
 SCRIPT = """
@@ -89,9 +92,42 @@ def test_what_would_be_started() -> None:
     (["--tail_worker_log", "8", "train.py"], "error: --tail_worker_log '8' must be -1 or ranks from 0 to 7"),
     (["--worker_log_name", "log", "train.py"], "error: --worker_log_name 'log' must be the name of a file with {rank}"),
     (["--bind_core", "{1", "train.py"], "error: --bind_core '{1' must be True, False, or cores by rank of a host"),
+    (["nosuchcommand", "train.py"], "error: there is no script and no command 'nosuchcommand'"),
 ])  # fmt: skip
 def test_mistakes(arguments: list[str], message: str) -> None:
     done = launched(*arguments)
     assert done.returncode == 2
     assert done.stderr.startswith(message)
     assert not list(Path().glob("*.log"))
+
+
+@pytest.mark.parametrize("text", [
+    '{"0": ["0-999999999999"]}', '{"0": ["3-1"]}', '{"nobody": ["0"]}', '{"8": ["0"]}', '{"0": ["²"]}', "[" * 9999,
+])  # fmt: skip
+def test_cores_that_no_host_has(text: str) -> None:
+    with pytest.raises(MspcError, match="must be True, False, or cores by rank of a host"):
+        launch_command._cores(text, 8)
+
+
+@pytest.mark.parametrize("name", [
+    "{rank:>99999999}", "{rank.real}", "{rank[0]}", "{rank", "{rank}\0", "x" * 200 + "{rank}",
+])  # fmt: skip
+def test_names_of_logs_that_cannot_be(name: str) -> None:
+    with pytest.raises(MspcError, match=r"must be the name of a file with \{rank\} or"):
+        launch_command._log_name(name, False)
+
+
+def test_names_of_logs() -> None:
+    assert launch_command._log_name("{rank:02d}.{local_rank}.log", True) == "{rank:02d}.{local_rank}.log"
+
+
+def test_cores_that_this_host_lacks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("os.sched_setaffinity", refuse)
+    with pytest.raises(SystemExit, match="2"):
+        bind('{"0": [7, 8]}', 0, 2)
+    said = "error: --bind_core gives local rank 0 the cores 7, 8; this host lets it have 0, 1\n"
+    assert capsys.readouterr().err == said

@@ -32,7 +32,7 @@ class Net(nn.Cell):
         self.second = Parameter(Tensor(np.ones((256, 64)), ms.float32))
         self.matmul, self.relu, self.product = ops.MatMul(), ops.ReLU(), ops.MatMul()
     def construct(self, x):
-        return ops.reduce_mean(self.product(self.relu(self.matmul(x, self.first)), self.second))
+        return ops.reduce_mean(self.relu(self.product(self.relu(self.matmul(x, self.first)), self.second)))
 net = Net()
 nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))(Tensor(np.ones((16, 64)), ms.float32))
 """
@@ -74,11 +74,13 @@ def test_plans_are_set_side_by_side(run: Run) -> None:
     assert found["machine"] == "slow links"
     for ranks in (4, 8):
         plans = [plan for plan in found["plans"] if plan["ranks"] == ranks]
-        assert {plan["name"] for plan in plans} == {way.name for way in WAYS}
+        assert {plan["name"] for plan in plans} == {way.name for way in WAYS} | {f"Megatron-style, 1 x {ranks}"}
         assert [plan["step"] for plan in plans] == sorted(plan["step"] for plan in plans)
         assert plans[0]["name"] == SEARCH, "the batch is small and the weights are large: the products are cut"
         assert plans[0]["gap"] == 0
-        assert plans[0]["nbytes"] < min(plan["nbytes"] for plan in plans[1:]) / 5
+        others = [plan["nbytes"] for plan in plans[1:] if "Megatron" not in plan["name"]]
+        assert plans[0]["nbytes"] < min(others) / 5
+        assert all(plans[0]["nbytes"] <= plan["nbytes"] for plan in plans), "pairs of products are the best here, too"
         assert all(plan["exposed"] <= plan["step"] and plan["memory"] > 0 for plan in plans)
 
 
@@ -165,7 +167,7 @@ def test_machines_that_cannot_be(run: Run, change: tuple[str, str], said: str) -
     [
         (["--ranks", "eight"], "--ranks is 'eight', not numbers of ranks as in 8 or 8,16,64"),
         (["--ranks", "8,0"], "--ranks is '8,0', not numbers of ranks"),
-        (["--ranks", "8,4", "--out", "plan.toml"], "--out is for a plan of one number of ranks"),
+        (["--ranks", "8,4", "--out", "plan.toml"], "--out is for one case"),
         (["--ranks", "8", "--out", "plan.json"], "--out plan.json: a plan's name ends in .toml"),
         (["--ranks", "8", "--machine", "none.toml"], "there is no machine file 'none.toml'"),
     ],

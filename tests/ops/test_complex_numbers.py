@@ -122,3 +122,14 @@ def test_a_gpu_refuses_complex_numbers() -> None:
 
     with pytest.raises(MspcError, match="x: complex numbers are computed on the CPU alone"):
         GpuExecutor(graph, Device(), {})
+
+
+def test_outside_of_a_network_no_imaginary_part_is_dropped() -> None:
+    numbers = np.array([1 + 2j, 3 - 1j], np.complex64)
+    x = Tensor(numbers)
+    assert (ops.sum(x).dtype, ops.sum(x).item()) == (COMPLEX64, 4 + 1j)
+    assert (ops.mean(x).item(), ops.prod(x).item()) == (2 + 0.5j, 5 + 5j)
+    np.testing.assert_allclose(ops.exp(x).asnumpy(), np.exp(numbers), rtol=1e-6)
+    for function in (ops.sigmoid, ops.relu, ops.erf, ops.sort, ops.cov, ops.norm, lambda x: ops.logsumexp(x, 0)):
+        with pytest.raises(TypeError, match=r"takes no complex numbers|input is Complex64, not real"):
+            function(x)

@@ -11,7 +11,7 @@ from mspc import Tensor, ops
 
 special = pytest.importorskip("scipy.special", reason="needs SciPy: pip install -e '.[oracle]'")
 RANDOM = np.random.default_rng(3)
-ENDS = np.array([-2.5, -1.0, 0.0, 1.0, 2.0, 170.0, np.inf, np.nan])
+ENDS = np.array([-2.5, -1.0, 0.0, -0.0, 1.0, 2.0, 170.0, np.inf, np.nan])
 WIDE = np.concatenate([RANDOM.uniform(-20, 20, 60), 10 ** RANDOM.uniform(-8, 8, 40)])
 
 
@@ -37,7 +37,7 @@ def test_the_zeta_function() -> None:
 def test_shares_of_the_gamma_function(operator: str, theirs: Any) -> None:
     a, x = 10 ** RANDOM.uniform(-2, 2.5, 200), 10 ** RANDOM.uniform(-2, 2.5, 200)
     np.testing.assert_allclose(ours(operator, a, x), theirs(a, x), rtol=1e-9, atol=1e-13)
-    edges = np.array([2.0, 2, 1, -1, 3]), np.array([0.0, np.inf, 1, 1, -1])
+    edges = np.array([2.0, 2, 1, -1, 3, 0, 0, 0]), np.array([0.0, np.inf, 1, 1, -1, 1, 0, np.inf])
     np.testing.assert_allclose(ours(operator, *edges), theirs(*edges), rtol=1e-13)
 
 

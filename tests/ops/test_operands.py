@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mspc import Tensor, ops
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
@@ -274,3 +275,19 @@ def test_wrong_calls_are_named(op: Op, args: Any, text: str) -> None:
     with pytest.raises(MspcError) as caught:
         op.call(*args)
     assert caught.value.message == text
+
+
+def test_functions_of_operators_take_their_arguments_by_name() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    tensor = Tensor(x)
+    assert ops.reshape(tensor, shape=(4, 3)).shape == ops.reshape(input=tensor, shape=(4, -1)).shape == (4, 3)
+    np.testing.assert_allclose(ops.fft(tensor, dim=0).asnumpy(), np.fft.fft(x, axis=0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(ops.rfft(tensor, norm="ortho").asnumpy(), np.fft.rfft(x, norm="ortho"), rtol=1e-5)
+    assert tensor.isclose(tensor + 1, atol=2).asnumpy().all()
+    assert not tensor.isclose(tensor + 1).asnumpy().any()
+    assert ops.nan_to_num(Tensor(np.array([np.inf, 1], np.float32)), posinf=7.0).asnumpy().tolist() == [7, 1]
+    assert ops.unsorted_segment_sum(tensor, segment_ids=Tensor([0, 1, 0]), num_segments=2).shape == (2, 4)
+    np.testing.assert_array_equal(ops.maximum(input=tensor, other=tensor.multiply(value=2.0)).asnumpy(), 2 * x)
+    for call in (lambda: ops.fft(tensor, bogus=1), lambda: ops.reshape(shape=(4, 3)), lambda: ops.add(tensor, z=1)):
+        with pytest.raises(TypeError, match=r"by position, not by name: (bogus|shape)|Add: these arguments do not fit"):
+            call()

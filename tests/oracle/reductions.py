@@ -21,12 +21,12 @@ def _spelled(name: str, axis: Any, keep: bool) -> dict[str, Any]:
     place, short = name.split(".")
     found: dict[str, Any] = {}
     if axis != ():
-        dim = place == "mint" or (place == "ops" and short in ("sum", "argmax", "argmin"))
+        dim = place == "mint" or (place == "ops" and short in ("sum", "argmax"))
         found["dim" if dim else "axis"] = axis[0]
     if keep:
         by_place = {"mint": "keepdim", "Tensor": "keepdims"}
-        functions = {"sum": "keepdim", "argmax": "keepdim", "argmin": "keepdim", "amax": "keepdims", "amin": "keepdims"}
-        functions |= {"var": "keepdims", "std": "keepdims"}
+        functions = {"sum": "keepdim", "argmax": "keepdim"}
+        functions |= dict.fromkeys(("argmin", "amax", "amin", "var", "std"), "keepdims")
         found[by_place.get(place, functions.get(short, "keep_dims"))] = True
     return found
 
@@ -174,7 +174,12 @@ _SORTED = [*(case for case in reduced(TYPES) if case[0].shape[-1] > 2), *EXTREME
 _UNIQUE = [[np.argsort(drawn(24)).reshape(2, 3, 4).astype(kind)] for kind in ("float64", "int32")]
 PLACES = [
     *_placed("argmax", torch.argmax),
-    *_placed("argmin", torch.argmin),
+    *[judge for judge in _placed("argmin", torch.argmin) if judge.names[0] == "mint.argmin"],
+    *[
+        judge
+        for judge in _placed("argmin", lambda *args, **by: torch.argmin(*args, **by).int())
+        if judge.names[0] != "mint.argmin"
+    ],
     Judge(("ops.Argmax",), lambda x: torch.argmax(x, -1).to(torch.int32), reduced(NUMBERS)),
     Judge(("ops.Argmin",), lambda x: torch.argmin(x, -1).to(torch.int32), reduced(NUMBERS)),
     Judge(("ops.ArgMaxWithValue",), _with_value(torch.argmax, torch.max), reduced(NUMBERS)),

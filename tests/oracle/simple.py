@@ -24,6 +24,14 @@ _DISTINCT = [[drawn(5, 4)], [drawn(3, 7)], [drawn(2, 3, 5)]]
 _HOLES = [[np.array([[1.0, np.nan, 2.0, 5.0], [np.nan, np.nan, 4.0, 0.5]])], [drawn(3, 7)]]
 
 
+_NOT_NUMBERS = [[np.array([[1.0, np.nan, 2.0], [np.nan, np.nan, 4.0], [3.0, 1.0, 2.0]])]]
+_RANKS = [[drawn(5)], [drawn(3, 4)], [drawn(2, 3, 4)], [drawn(2, 2, 3, 2)]]
+
+
+def _on_implicit(function: Any) -> Any:
+    return lambda x: function(x, 0 if x.dim() in (0, 1, 3) else 1)
+
+
 def _pair(found: Any) -> Any:
     return found.values, found.indices
 
@@ -117,6 +125,15 @@ ELEMENTS = [
     Judge(
         everywhere("type_as"), lambda x, y: x.type_as(y), [[drawn(3), drawn(2, dtype="float32")], [drawn(3), drawn(3)]]
     ),
+    Judge(
+        everywhere("round"),
+        lambda x, decimals: torch.round(x, decimals=decimals),
+        [[100 * drawn(3, 4)], [drawn(3, dtype="float32")]],
+        arguments=[(1,), (-1,)],
+        ours=lambda f, x, decimals: f(x, decimals=decimals),
+    ),
+    Judge(("mint.nn.functional.softmax",), _on_implicit(torch.softmax), _RANKS, loose=4),
+    Judge(("mint.nn.functional.log_softmax",), _on_implicit(torch.log_softmax), _RANKS, loose=4),
 ]
 SORTED = [
     Judge(everywhere("msort"), torch.msort, _DISTINCT),
@@ -126,7 +143,14 @@ SORTED = [
         _DISTINCT,
         arguments=[*_on(0), *_on(-1)],
     ),
-    Judge(("mint.median",), torch.median, _DISTINCT),
+    Judge(everywhere("median"), lambda x, *a: _pair(torch.median(x, *a)), _NOT_NUMBERS, arguments=_on(-1)),
+    Judge(("mint.median",), torch.median, [*_DISTINCT, *_NOT_NUMBERS]),
+    Judge(
+        everywhere("searchsorted"),
+        lambda s, v, **by: torch.searchsorted(s, v, **by),
+        [[np.array([1.0, 2.0, 3.0]), np.array([np.nan, 2.0, np.inf])]],
+        named=[{}, {"right": True}],
+    ),
     Judge(everywhere("nanmedian"), lambda x, *a: _pair(torch.nanmedian(x, *a)), _HOLES, arguments=_on(-1)),
     Judge(("mint.kthvalue",), lambda x, *a: _pair(torch.kthvalue(x, *a)), _DISTINCT, arguments=[(2,), (2, -1, True)]),
     Judge(

@@ -9,6 +9,7 @@ from mspc.api import nn, ops
 from mspc.api.common.initial_values import HeUniform, Uniform
 from mspc.api.common.parameter import Parameter
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.mint.arguments import not_in_place
 from mspc.api.mint.nn import functional
 from mspc.api.nn.arguments import channel_groups, flag, number, parameter, positive
 from mspc.api.nn.cell import Cell
@@ -365,6 +366,7 @@ class Dropout2d(nn.Dropout2d):
     """Dropout of whole channels of images."""
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
+        not_in_place("Dropout2d", inplace)
         super().__init__(p)
 
 
@@ -373,6 +375,7 @@ class Hardtanh(Cell):
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
+        not_in_place("Hardtanh", inplace)
         self.min_val, self.max_val = min_val, max_val
 
     def construct(self, input: Any) -> Any:

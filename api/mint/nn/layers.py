@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from mspc.api import nn, ops
 from mspc.api.common.initial_values import HeUniform, Uniform
+from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiValueError
 from mspc.api.mint.nn import functional
-from mspc.api.nn.arguments import parameter, positive
+from mspc.api.nn.arguments import number, parameter, positive
 from mspc.api.nn.cell import Cell
+from mspc.api.ops.arguments import element_type
 from mspc.ir.types import FLOAT32
 
 
@@ -49,32 +52,34 @@ class GELU(Cell):
 
 
 class PReLU(nn.PReLU):
-    """x where it is positive, weight * x elsewhere; one weight, or one for each channel."""
+    """x where it is positive, weight * x elsewhere; one weight of the type `dtype`, or one for each channel."""
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25, dtype: Any = None) -> None:
-        super().__init__(num_parameters, init)
+        count = positive("PReLU", "num_parameters", num_parameters)
+        kind = FLOAT32 if dtype is None else element_type(dtype)
+        super().__init__(count, Tensor([number("PReLU", "init", init, -math.inf)] * count, kind))
 
 
 class Softmax(Cell):
-    """exp(x) divided by its sum along `dim`."""
+    """exp(x) divided by its sum along `dim`, None: 0 of 0, 1 or 3 dimensions, else 1."""
 
-    def __init__(self, dim: int = -1) -> None:
+    def __init__(self, dim: int | None = None) -> None:
         super().__init__()
-        self.softmax = ops.Softmax(dim)
+        self.dim = dim
 
     def construct(self, input: Any) -> Any:
-        return self.softmax(input)
+        return functional.softmax(input, self.dim)
 
 
 class LogSoftmax(Cell):
-    """Logarithm of the softmax along `dim`."""
+    """Logarithm of the softmax along `dim`, None: 0 of 0, 1 or 3 dimensions, else 1."""
 
-    def __init__(self, dim: int = -1) -> None:
+    def __init__(self, dim: int | None = None) -> None:
         super().__init__()
-        self.log_softmax = ops.LogSoftmax(dim)
+        self.dim = dim
 
     def construct(self, input: Any) -> Any:
-        return self.log_softmax(input)
+        return functional.log_softmax(input, self.dim)
 
 
 class Embedding(Cell):

@@ -73,17 +73,17 @@ def batch_norm(
     return ops.BatchNorm(training, eps, momentum)(input_x, weight, bias, running_mean, running_var)[0]
 
 
-def group_norm(x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     """Every image's channels in groups, each normalised to mean 0 and variance 1, times `weight`, plus `bias`."""
-    n, channels = x.shape[0], x.shape[1]
+    n, channels = input.shape[0], input.shape[1]
     if channels % num_groups:
         raise ApiValueError(f"group_norm: {channels} channels are no multiple of num_groups {num_groups}")
-    each = channels // num_groups * math.prod(x.shape[2:])
-    rows = ops.reshape(x, (n, num_groups, each))
-    ones = ops.ones((each,), x.dtype)
-    rows, _, _ = ops.LayerNorm(2, 2, eps)(rows, ones, ops.zeros((each,), x.dtype))
-    out = ops.reshape(rows, x.shape)
-    channel = (channels,) + (1,) * (len(x.shape) - 2)
+    each = channels // num_groups * math.prod(input.shape[2:])
+    rows = ops.reshape(input, (n, num_groups, each))
+    ones = ops.ones((each,), input.dtype)
+    rows, _, _ = ops.LayerNorm(2, 2, eps)(rows, ones, ops.zeros((each,), input.dtype))
+    out = ops.reshape(rows, input.shape)
+    channel = (channels,) + (1,) * (len(input.shape) - 2)
     if weight is not None:
         out = out * ops.reshape(weight, channel)
     if bias is not None:

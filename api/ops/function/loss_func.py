@@ -152,15 +152,15 @@ def binary_cross_entropy(logits: Any, labels: Any, weight: Any = None, reduction
 
 
 def binary_cross_entropy_with_logits(
-    logits: Any, label: Any, weight: Any = None, pos_weight: Any = None, reduction: str = "mean"
+    input: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: str = "mean"
 ) -> Any:
-    """Binary cross entropy of sigmoid(logits) and labels, times weight; labels of 1 count pos_weight times."""
+    """Binary cross entropy of sigmoid(input) and targets, times weight; targets of 1 count pos_weight times."""
     check_reduction("binary_cross_entropy_with_logits", reduction)
     if pos_weight is None:
-        losses = ops.SigmoidCrossEntropyWithLogits()(logits, label)
+        losses = ops.SigmoidCrossEntropyWithLogits()(input, target)
     else:
-        share = (pos_weight - 1.0) * label + 1.0
-        losses = (1.0 - label) * logits + share * ops.Softplus()(ops.Neg()(logits))
+        share = (pos_weight - 1.0) * target + 1.0
+        losses = (1.0 - target) * input + share * ops.Softplus()(ops.Neg()(input))
     return _reduced(losses if weight is None else losses * weight, reduction)
 
 

@@ -6,11 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import element_type, kept, positive, reduced_axes, rounding, summed_type, unbounded
+from mspc.api.ops.arguments import (
+    element_type,
+    kept,
+    no_such,
+    positive,
+    real_type,
+    reduced_axes,
+    rounding,
+    summed_type,
+    unbounded,
+)
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.method_table import tensor_method
 from mspc.api.ops.product_arguments import contracted, refuse_check, size_over
-from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT64
+from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT32, INT64
 
 
 @tensor_method("div", "divide", "true_divide")
@@ -41,9 +51,15 @@ def ceil(input: Any) -> Any:
 
 
 @tensor_method()
-def round(input: Any) -> Any:
-    """The next integers, halves to the even one; integers as they are."""
-    return ops.Round()(input) if input.dtype.is_float else input
+def round(input: Any, *, decimals: int = 0) -> Any:
+    """The next numbers of so many decimals, tens and hundreds for those below 0, halves to the even one; integers as
+    they are."""
+    if not input.dtype.is_float:
+        return input
+    if decimals == 0:
+        return ops.Round()(input)
+    scale = 10.0 ** abs(decimals)
+    return ops.Round()(input * scale) / scale if decimals > 0 else ops.Round()(input / scale) * scale
 
 
 @tensor_method()
@@ -73,7 +89,8 @@ def cumsum(x: Any, axis: Any = None, dtype: Any = None) -> Any:
 @tensor_method()
 def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
     """The logarithm of the sum of exponentials along `dim`, () for all, without overflow."""
-    x = input if input.dtype.is_float else ops.cast(input, FLOAT32)
+    dtype = real_type("logsumexp", input.dtype)
+    x = input if input.dtype == dtype else ops.cast(input, dtype)
     axes = reduced_axes("logsumexp", dim, len(x.shape))
     if not x.size:
         return ops.Log()(ops.ReduceSum(keepdim)(ops.Exp()(x), axes))
@@ -85,9 +102,8 @@ def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
 
 @tensor_method()
 def cumprod(input: Any, dim: int, dtype: Any = None) -> Any:
-    """Running products along `dim`, as `dtype` where it is given."""
-    total = ops.CumProd()(input, dim)
-    return total if dtype is None else ops.cast(total, element_type(dtype))
+    """Running products along `dim` of the elements as `dtype`."""
+    return ops.CumProd()(input if dtype is None else ops.cast(input, element_type(dtype)), dim)
 
 
 def reduce_sum(x: Any, axis: Any = (), keep_dims: bool = False) -> Any:
@@ -138,7 +154,7 @@ def _as(input: Any, dtype: Any) -> Any:
 @tensor_method()
 def mean(x: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> Any:
     """Mean along `axis`, None for all; of integers it is cut off to one."""
-    if not x.dtype.is_float:
+    if not (x.dtype.is_float or x.dtype.is_complex):
         return ops.cast(mean(ops.cast(x, FLOAT64), axis, keep_dims, **spelled), x.dtype)
     return ops.ReduceMean(kept("mean", keep_dims, spelled))(x, reduced_axes("ReduceMean", axis, len(x.shape)))
 
@@ -180,20 +196,20 @@ def any(input: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -
 
 def argmax(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Index of the maximum along `dim`, Int64; None: among all elements in their order, without dimensions."""
-    return _place_of(ops.Argmax, input, dim, keepdim)
+    return _place_of(ops.Argmax, input, dim, keepdim, INT64)
 
 
-def argmin(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Index of the minimum along `dim`, Int64; None: among all elements in their order, without dimensions."""
-    return _place_of(ops.Argmin, input, dim, keepdim)
+def argmin(input: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """Index of the minimum along `axis`, Int32; None: among all elements in their order, without dimensions."""
+    return _place_of(ops.Argmin, input, axis, keepdims, INT32)
 
 
-def _place_of(extremum: Any, input: Any, dim: Any, keepdim: bool) -> Any:
+def _place_of(extremum: Any, input: Any, dim: Any, keepdim: bool, dtype: Any) -> Any:
     if dim is None:
-        return extremum(0, INT64)(ops.Reshape()(input, (-1,)))
+        return extremum(0, dtype)(ops.Reshape()(input, (-1,)))
     if keepdim:
-        return ops.ExpandDims()(extremum(dim, INT64)(input), dim)
-    return extremum(dim, INT64)(input)
+        return ops.ExpandDims()(extremum(dim, dtype)(input), dim)
+    return extremum(dim, dtype)(input)
 
 
 def clip_by_value(x: Any, clip_value_min: Any = None, clip_value_max: Any = None) -> Any:
@@ -217,13 +233,16 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
 clip = clamp
 
 
-def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0) -> Any:
-    """Tensors scaled together so that the norm of them all is at most `clip_norm`; a tuple.
+def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: None = None) -> Any:
+    """Tensors scaled together so that the norm of them all is at most `clip_norm`; a tuple. use_norm: None, as their
+    norm is computed.
 
     Raises:
-        ValueError: clip_norm is not above 0.
+        ValueError: clip_norm is not above 0, or a norm is given.
     """
     positive("clip_by_global_norm", "clip_norm", clip_norm)
+    if use_norm is not None:
+        no_such("clip_by_global_norm", "use_norm", use_norm, "None")
     total = ops.AddN()([ops.ReduceSum()(ops.Square()(t)) for t in x])
     scale = clip_norm / ops.Maximum()(ops.Sqrt()(total), clip_norm)
     return tuple([t * scale for t in x])

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import ints, least, no_such, of_rank, precision_of
+from mspc.api.ops.arguments import ints, least, no_such, of_rank, precision_of, real_type
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.index_arguments import crossed
 from mspc.api.ops.method_table import tensor_method
-from mspc.ir.types import FLOAT32
 
 # Products -------------------------------------------------------------------------------------------------
 
@@ -126,7 +125,8 @@ def pinv(x: TensorLike, *, atol: Any = None, rtol: Any = None, hermitian: bool =
     atol: 0 unless given. rtol: the element type's precision times the longer side, or 0 where atol is given.
     hermitian: nothing else is done with matrices that are.
     """
-    x = x if x.dtype.is_float else ops.cast(x, FLOAT32)
+    kind = real_type("pinv", x.dtype)
+    x = x if x.dtype == kind else ops.cast(x, kind)
     values, left, right = ops.Svd()(x)
     if rtol is None:
         rtol = 0.0 if atol is not None else max(x.shape[-2:]) * precision_of(x.dtype)

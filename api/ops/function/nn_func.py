@@ -34,10 +34,14 @@ def flash_attention_score(
     return out
 
 
-def layer_norm(input_x: Any, normalized_shape: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Any:
-    """`input_x` normalised over its last dimensions, those of normalized_shape."""
-    axis = len(input_x.shape) - len(normalized_shape)
-    out, _, _ = ops.LayerNorm(axis, axis, eps)(input_x, gamma, beta)
+def layer_norm(
+    input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    """The input normalised over its last dimensions, those of normalized_shape, times `weight`, plus `bias`."""
+    axis = len(input.shape) - len(normalized_shape)
+    weight = ops.ones(input.shape[axis:], input.dtype) if weight is None else weight
+    bias = ops.zeros(input.shape[axis:], input.dtype) if bias is None else bias
+    out, _, _ = ops.LayerNorm(axis, axis, eps)(input, weight, bias)
     return out
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import element_type, norm_of, power, reduced_axes, share_of
+from mspc.api.ops.arguments import element_type, norm_of, power, real_type, reduced_axes, share_of
 from mspc.api.ops.method_table import tensor_method
-from mspc.ir.types import FLOAT32, FLOAT64
+from mspc.ir.types import FLOAT64
 
 
 def var(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = False) -> Any:
@@ -52,7 +52,8 @@ def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dty
         ValueError: matrices or vectors have no such norm.
     """
     x = ops.cast(A, element_type(dtype)) if dtype is not None else A
-    x = x if x.dtype.is_float else ops.cast(x, FLOAT32)
+    kind = real_type("norm", x.dtype)
+    x = x if x.dtype == kind else ops.cast(x, kind)
     kind, axes = norm_of("norm", ord, dim, len(x.shape))
     if kind == "singular":
         return _of_singular_values(x, ord, axes, keepdim)
@@ -63,7 +64,7 @@ def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dty
     return _of_vectors(x, 2 if kind == "euclid" else ord, axes, keepdim)
 
 
-def vector_norm(x: Any, ord: Any = 2, axis: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+def vector_norm(x: Any, ord: Any = 2, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Any:
     """The `ord`-th root of the sum of `ord`-th powers along `axis`, None for all; see `norm`.
 
     Raises:
@@ -71,7 +72,8 @@ def vector_norm(x: Any, ord: Any = 2, axis: Any = None, keepdim: bool = False, *
     """
     x = ops.cast(x, element_type(dtype)) if dtype is not None else x
     power("vector_norm", ord)
-    return _of_vectors(x, ord, reduced_axes("vector_norm", axis, len(x.shape)), keepdim)
+    real_type("vector_norm", x.dtype)
+    return _of_vectors(x, ord, reduced_axes("vector_norm", axis, len(x.shape)), keepdims)
 
 
 def _of_vectors(x: Any, ord: Any, axes: Any, keepdim: bool) -> Any:

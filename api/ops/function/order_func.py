@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import axis_of, part_of
+from mspc.api.ops.arguments import axis_of, no_such, part_of
 from mspc.api.ops.index_arguments import (
     diagonal_order,
     diagonal_places,
@@ -34,14 +34,35 @@ def argsort(input: Any, axis: int = -1, descending: bool = False) -> Any:
     return places
 
 
-def max(input: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """(the greatest elements along `axis`, their places, Int64); over all elements the place is 0."""
-    return _extremum(ops.ArgMaxWithValue, input, axis, keepdims)
+def max(input: Any, axis: Any = None, keepdims: bool = False, *, initial: Any = None, where: Any = None) -> Any:
+    """(the greatest elements along `axis`, their places, Int64); over all elements the place is 0.
+
+    initial: the least that an element counts as. where: elements elsewhere count as `initial`.
+
+    Raises:
+        ValueError: `where` without `initial`.
+    """
+    return _extremum(ops.ArgMaxWithValue, _chosen("max", ops.Maximum(), input, initial, where), axis, keepdims)
 
 
-def min(input: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """(the least elements along `axis`, their places, Int64); over all elements the place is 0."""
-    return _extremum(ops.ArgMinWithValue, input, axis, keepdims)
+def min(input: Any, axis: Any = None, keepdims: bool = False, *, initial: Any = None, where: Any = None) -> Any:
+    """(the least elements along `axis`, their places, Int64); over all elements the place is 0.
+
+    initial: the greatest that an element counts as. where: elements elsewhere count as `initial`.
+
+    Raises:
+        ValueError: `where` without `initial`.
+    """
+    return _extremum(ops.ArgMinWithValue, _chosen("min", ops.Minimum(), input, initial, where), axis, keepdims)
+
+
+def _chosen(name: str, bound: Any, x: Any, initial: Any, where: Any) -> Any:
+    if initial is None:
+        if where is not None:
+            no_such(name, "initial", None, "a number, which where needs")
+        return x
+    bounded = bound(x, ops.cast(initial, x.dtype))
+    return bounded if where is None else ops.Select()(where, bounded, ops.cast(initial, x.dtype))
 
 
 def _extremum(kind: Any, x: Any, axis: Any, keepdims: bool) -> Any:

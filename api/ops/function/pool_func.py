@@ -72,9 +72,12 @@ def lp_pool1d(x: Any, norm_type: Any, kernel_size: int, stride: Any = None, ceil
 
 
 def lp_pool2d(x: Any, norm_type: Any, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Any:
-    """The roots of order `norm_type` of the sums of x**norm_type in every window of images [n, c, h, w]."""
+    """The roots of order `norm_type` of the sums of x**norm_type in every window of images [n, c, h, w]; the largest
+    |x| for inf."""
     sizes = tuple(kernel_size) if isinstance(kernel_size, (tuple, list)) else (kernel_size, kernel_size)
     moves = sizes if stride is None else stride
+    if norm_type == float("inf"):
+        return ops.max_pool2d(ops.abs(x), sizes, moves, ceil_mode=ceil_mode)
     mean = ops.AvgPool(sizes, moves, "pad", "NCHW", 0, 1, ceil_mode)(x**norm_type)
     return (ops.sign(mean) * ops.relu(ops.abs(mean)) * (sizes[0] * sizes[1])) ** (1.0 / norm_type)
 

@@ -6,14 +6,15 @@ import math
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import axis_of, least, part_of
+from mspc.api.ops.arguments import axis_of, least, part_of, real_type
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.method_table import tensor_method
-from mspc.ir.types import BOOL, FLOAT32
+from mspc.ir.types import BOOL
 
 
-def _float(x: Any) -> Any:
-    return x if x.dtype.is_float else ops.cast(x, FLOAT32)
+def _float(name: str, x: Any) -> Any:
+    dtype = real_type(name, x.dtype)
+    return x if x.dtype == dtype else ops.cast(x, dtype)
 
 
 @tensor_method()
@@ -48,7 +49,7 @@ def sgn(input: TensorLike) -> Any:
 @tensor_method()
 def copysign(x: TensorLike, other: Any) -> Any:
     """|x| with the sign of the other, a tensor or a number; integers as Float32."""
-    size = ops.Abs()(_float(x))
+    size = ops.Abs()(_float("copysign", x))
     if isinstance(other, int | float):
         return -size if math.copysign(1.0, other) < 0 else size
     return ops.Select()(signbit(other), -size, size)
@@ -98,7 +99,7 @@ def lcm(input: TensorLike, other: TensorLike) -> Any:
 @tensor_method()
 def logit(input: TensorLike, eps: float | None = None) -> Any:
     """The logarithm of x / (1 - x), of x kept between eps and 1 - eps where eps is given; of integers as Float32."""
-    x = _float(input)
+    x = _float("logit", input)
     x = x if eps is None else ops.clamp(x, eps, 1 - eps)
     return ops.Log()(x / (1 - x))
 
@@ -129,7 +130,7 @@ def mvlgamma(input: TensorLike, p: int) -> Any:
         ValueError: p is below 1.
     """
     least("mvlgamma", "p", p, 1)
-    x = _float(input)
+    x = _float("mvlgamma", input)
     total = ops.Lgamma()(x)
     for i in range(1, p):
         total = total + ops.Lgamma()(x - 0.5 * i)
@@ -143,7 +144,7 @@ def polygamma(n: int, input: TensorLike) -> Any:
         ValueError: n is below 0.
     """
     order = least("polygamma", "n", n, 0)
-    x = _float(input)
+    x = _float("polygamma", input)
     if order == 0:
         return ops.Digamma()(x)
     return ops.Zeta()(ops.full_like(x, order + 1.0), x) * float((-1) ** (order + 1) * math.factorial(order))

@@ -6,15 +6,16 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import axis_of, least, no_such, of_rank, part_of
+from mspc.api.ops.arguments import axis_of, least, no_such, of_rank, part_of, real_type
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.index_arguments import chosen_places, shares, vector_of
 from mspc.api.ops.method_table import tensor_method
-from mspc.ir.types import BOOL, FLOAT32, INT32, INT64
+from mspc.ir.types import BOOL, INT32, INT64
 
 
-def _float(x: Any) -> Any:
-    return x if x.dtype.is_float else ops.cast(x, FLOAT32)
+def _float(name: str, x: Any) -> Any:
+    dtype = real_type(name, x.dtype)
+    return x if x.dtype == dtype else ops.cast(x, dtype)
 
 
 # Sorted elements ------------------------------------------------------------------------------------------
@@ -40,11 +41,20 @@ def _at(x: Any, axis: int, place: int, keepdims: bool) -> Any:
 
 @tensor_method()
 def median(input: TensorLike, axis: int = -1, keepdims: bool = False) -> Any:
-    """(the median along `axis`, the smaller of two in the middle, its place, Int64). NaN stands behind all numbers."""
+    """(the median along `axis`, the smaller of two in the middle, its place, Int64); NaN, and where the first one
+    stands, where there is one."""
     axis = axis_of("median", axis, len(input.shape))
     values, places = ops.SortExt()(input, axis, False, True)
     middle = (input.shape[axis] - 1) // 2
-    return _at(values, axis, middle, keepdims), _at(places, axis, middle, keepdims)
+    found = _at(values, axis, middle, keepdims), _at(places, axis, middle, keepdims)
+    if not input.dtype.is_float:
+        return found
+    numbers = ops.ReduceSum(True)(ops.cast(ops.Equal()(input, input), INT64), axis)
+    first = ops.Minimum()(numbers, input.shape[axis] - 1)
+    missing = ops.Less()(numbers if keepdims else ops.Squeeze(axis)(numbers), input.shape[axis])
+    behind = [ops.GatherD()(x, axis, first) for x in (values, places)]
+    behind = behind if keepdims else [ops.Squeeze(axis)(x) for x in behind]
+    return ops.Select()(missing, behind[0], found[0]), ops.Select()(missing, behind[1], found[1])
 
 
 @tensor_method()
@@ -127,7 +137,7 @@ def histc(input: TensorLike, bins: int = 100, min: float = 0.0, max: float = 0.0
     least("histc", "bins", bins, 1)
     if min > max:
         no_such("histc", "min", min, f"a number up to max, which is {max}")
-    x = ops.Reshape()(_float(input), (-1,))
+    x = ops.Reshape()(_float("histc", input), (-1,))
     low, high = min, max
     if min == max == 0:
         low, high = ops.ReduceMin()(x), ops.ReduceMax()(x)
@@ -163,8 +173,14 @@ def searchsorted(
         no_such("searchsorted", "the shape of values", wanted.shape, f"that of sorted_sequence, {found.shape}, but the "
                 "last dimension")  # fmt: skip
     line = ops.ExpandDims()(found, -2) if len(found.shape) > 1 else found
-    before = ops.LessEqual() if right or side == "right" else ops.Less()
-    counted = ops.cast(before(line, ops.ExpandDims()(wanted, -1)), INT32 if out_int32 else INT64)
+    wanted = ops.ExpandDims()(wanted, -1)
+    if right or side == "right":
+        before = ops.LessEqual()(line, wanted)
+    else:
+        before = ops.Less()(line, wanted)
+    if wanted.dtype.is_float:  # NaN stands behind all numbers
+        before = ops.LogicalOr()(before, ops.NotEqual()(wanted, wanted))
+    counted = ops.cast(before, INT32 if out_int32 else INT64)
     return ops.ReduceSum()(counted, -1)
 
 
@@ -172,7 +188,7 @@ def bucketize(input: TensorLike, boundaries: Any, *, right: bool = False) -> Any
     """Which part between boundaries in order, a list of numbers, each element lies in, Int32: how many are below it,
     for right those that are equal, too."""
     line = vector_of("bucketize", "boundaries", boundaries)
-    return ops.cast(searchsorted(ops.cast(line, _float(input).dtype), input, right=right), INT32)
+    return ops.cast(searchsorted(ops.cast(line, real_type("bucketize", input.dtype)), input, right=right), INT32)
 
 
 def intopk(x1: TensorLike, x2: TensorLike, k: int) -> Any:
@@ -195,7 +211,7 @@ def cov(input: TensorLike, *, correction: int = 1, fweights: Any = None, aweight
     """
     if len(input.shape) > 2:
         of_rank("cov", "input", input.shape, 2)
-    x = _float(ops.atleast_2d(input))
+    x = _float("cov", ops.atleast_2d(input))
     weights = ops.ones_like(x[0])
     for given in (fweights, aweights):
         weights = weights if given is None else weights * ops.cast(given, x.dtype)
@@ -222,7 +238,7 @@ def pdist(input: TensorLike, p: float = 2.0) -> Any:
 def cosine_similarity(x1: TensorLike, x2: TensorLike, dim: int = 1, eps: float = 1e-08) -> Any:
     """The cosine of the angle between vectors along `dim`; their norms are at least eps."""
     shape = ops.Mul()(x1, x2).shape
-    x1, x2 = ops.broadcast_to(_float(x1), shape), ops.broadcast_to(_float(x2), shape)
+    x1, x2 = [ops.broadcast_to(_float("cosine_similarity", x), shape) for x in (x1, x2)]
     dim = axis_of("cosine_similarity", dim, len(shape))
     size = ops.Maximum()(ops.vector_norm(x1, 2, dim, True), eps) * ops.Maximum()(ops.vector_norm(x2, 2, dim, True), eps)
     return ops.ReduceSum()(ops.Mul()(x1, x2) / size, dim)
@@ -239,7 +255,7 @@ def renorm(input: TensorLike, p: float, axis: int, maxnorm: float) -> Any:
 def trapz(y: TensorLike, x: Any = None, *, dx: float = 1.0, dim: int = -1) -> Any:
     """The area below y along `dim`, of trapezia over steps of dx, or between the places x."""
     axis = axis_of("trapz", dim, len(y.shape))
-    y, size = _float(y), y.shape[axis]
+    y, size = _float("trapz", y), y.shape[axis]
     second = ops.StridedSlice()(y, *part_of(y.shape, (1, size - 1), axis, 1))
     both = second + ops.StridedSlice()(y, *part_of(y.shape, (size - 1, 1), axis, 0))
     if x is None:

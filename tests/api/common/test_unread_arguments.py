@@ -14,10 +14,10 @@ API = Path(mspc.__file__).parent / "api"
 REASONS = {
     "how something is done, never what comes out": """
         common/parameter.py:Parameter.__init__.storage_format common/parameter.py:Parameter.__init__.device
-        communication/group.py:create_group.options amp.py:build_train_network.boost_level
+        communication/group.py:create_group.options
         dataset/images.py:MnistDataset.__init__.cache dataset/images.py:Cifar10Dataset.__init__.cache
         dataset/images.py:Cifar100Dataset.__init__.cache dataset/images.py:ImageFolderDataset.__init__.cache
-        dataset/pipeline.py:Dataset.output_shapes.estimate dataset/pipeline.py:Dataset.create_tuple_iterator.do_copy
+        dataset/pipeline.py:Dataset.create_tuple_iterator.do_copy
         dataset/pipeline.py:Dataset.create_dict_iterator.do_copy
         dataset/pipeline.py:Dataset.batch.python_multiprocessing dataset/pipeline.py:Dataset.batch.max_rowsize
         dataset/sources.py:GeneratorDataset.__init__.max_rowsize
@@ -33,7 +33,6 @@ REASONS = {
         _extends/__init__.py:cell_attr_register.attrs common/api.py:lazy_inline.attrs common/api.py:lazy_inline.policy
         train/model.py:Model.predict.config""",
     "values have no places in a network": """
-        mint/nn/images.py:Dropout2d.__init__.inplace mint/nn/images.py:Hardtanh.__init__.inplace
         numpy/array_creations.py:array.copy ops/tensor_method.py:astype.copy""",
     "of an interface that others heed": """
         alias.py:PublicFinder.find_spec.path alias.py:PublicFinder.find_spec.target checks.py:anything.key
@@ -61,8 +60,8 @@ REASONS = {
         train/history.py:History.on_train_begin.run_context train/monitored.py:_Monitored.on_train_begin.run_context
         train/monitored.py:EarlyStopping.on_train_end.run_context ops/eager.py:OneRank""",
     "it follows from another argument": """
-        common/gradient.py:GradOperation.__call__.grad_position common/parameter.py:Parameter.set_data.slice_shape
-        mint/nn/layers.py:PReLU.__init__.dtype nn/basic.py:Dropout.__init__.dtype
+        common/parameter.py:Parameter.set_data.slice_shape
+        nn/basic.py:Dropout.__init__.dtype
         nn/normalization.py:BatchNorm1d.__init__.data_format
         ops/function/image_func.py:interpolate.recompute_scale_factor
         train/checkpoint_config.py:CheckpointConfig.__init__.enc_mode

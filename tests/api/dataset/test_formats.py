@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from mspc import dataset as ds
+from mspc.api.dataset.formats import read_idx
 from mspc.dataset import vision
 from mspc.ir.diagnostics import MspcError
 
@@ -74,6 +76,15 @@ def encoded(colour: tuple[int, int, int], size: tuple[int, int] = (5, 4), kind: 
     data = io.BytesIO()
     Image.new("RGB", size, colour).save(data, kind)
     return data.getvalue()
+
+
+@pytest.mark.parametrize(("size", "said"), [(10**9, "less than 1000000000"), (4, "more than 4")])
+def test_a_packed_file_is_unpacked_as_far_as_it_says(size: int, said: str, tmp_path: Path) -> None:
+    """A megabyte of zeros in a thousand bytes: what it says is wrong, so nothing of it comes to be in memory."""
+    raw = bytes((0, 0, 8, 1)) + size.to_bytes(4, "big") + bytes(1 << 20)
+    (tmp_path / "x-idx1-ubyte.gz").write_bytes(gzip.compress(raw))
+    with pytest.raises(MspcError, match=f"holds {said} bytes for shape \\({size},\\): it is damaged"):
+        read_idx(tmp_path, "x-idx1-ubyte", 1)
 
 
 @pytest.fixture

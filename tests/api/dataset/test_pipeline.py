@@ -57,6 +57,16 @@ def test_column_types_convert():
     assert dataset.output_shapes() == [[], [2]]
 
 
+def test_shapes_of_all_rows():
+    rows = [(np.zeros((2, 3)), np.zeros(1)), (np.zeros((4, 3)), np.zeros(1))]
+    dataset = ds.GeneratorDataset(rows, ["a", "b"], shuffle=False)
+    assert dataset.output_shapes() == [[2, 3], [1]]
+    assert dataset.output_shapes(estimate=True) == [[None, 3], [1]]
+    mixed = ds.GeneratorDataset([np.zeros(2), np.zeros((2, 2))], ["a"], shuffle=False)
+    with pytest.raises(ValueError, match=r"column 'a' have shapes \[\(2,\), \(2, 2\)\]: no common one"):
+        mixed.output_shapes(True)
+
+
 def test_map_style_sources_are_shuffled_anew_each_epoch_and_alike_everywhere():
     def epochs():
         ms.set_seed(4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -97,6 +98,11 @@ def table(text: str) -> CsvToMR:
     return CsvToMR("t.csv", "t.mindrecord", ["a"])
 
 
+def waiting() -> CsvToMR:
+    os.mkfifo("t.csv")
+    return CsvToMR("t.csv", "t.mindrecord")
+
+
 def mapped(text: str) -> ImageNetToMR:
     Path("map.txt").write_text(text)
     return ImageNetToMR("map.txt", ".", "t.mindrecord")
@@ -113,12 +119,14 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: table("a,b\n").run(), MspcError, "CsvToMR: 't.csv' has no rows below its first line"),
     (lambda: table('a,b\n1,"2').run(), MspcError, "CsvToMR: 't.csv' is no table: unexpected end of data"),
     (lambda: table("b\n1\n").run(), RuntimeError, "CsvToMR: 't.csv' has no column 'a'"),
+    (lambda: waiting().run(), MspcError, "t.csv is a FIFO, not a file"),
     (lambda: CsvToMR("x.csv", "t").run(), MspcError, "CsvToMR: there is no file 'x.csv'"),
     (lambda: CsvToMR(3, "t"), ValueError, "CsvToMR: source must be a path, not 3"),  # type: ignore[arg-type]
     (lambda: CsvToMR("a", "t", [1]), ValueError, "CsvToMR: columns_list must be a list of names"),  # type: ignore[list-item]
     (lambda: MnistToMR(".", "t", 0), ValueError, "MnistToMR: partition_number must be an integer from 1, not 0"),
     (lambda: MnistToMR("x", "t").run(), MspcError, "MnistToMR: there is no folder 'x'"),
     (lambda: mapped("n01\n").run(), MspcError, "ImageNetToMR: 'map.txt' has no folder and label in line 1: 'n01'"),
+    (lambda: mapped("n01 " + "1" * 5000).run(), MspcError, "ImageNetToMR: 'map.txt' has no folder and label in line 1"),
     (lambda: mapped("n01 1\n").run(), MspcError, "ImageNetToMR: there is no folder 'n01'"),
     (lambda: pickled().run(), MspcError, "Cifar10ToMR: there is no 'data_batch_1.bin' in '.'"),
     (lambda: Cifar10ToMR(".", "t").run("label"), ValueError, "Cifar10ToMR: fields must be a list of names"),  # type: ignore[arg-type]

@@ -429,17 +429,6 @@ def test_mistakes_are_named(wrong: Any, message: str) -> None:
     assert caught.value.message == message
 
 
-def test_a_condition_around_anything_else_stays_an_error() -> None:
-    class Conditional(nn.Cell):
-        def construct(self, x):
-            if ops.reduce_sum(x) > 0:
-                x = x + 1
-            return x
-
-    with pytest.raises(mspc.MspcError, match="the condition of 'if' depends on the contents of a tensor"):
-        traced(Conditional(), (4,))
-
-
 @pytest.mark.parametrize("spread", SPREAD, ids=lambda s: s.get("mode", "one"))
 def test_an_infinite_loss_leaves_its_step_out(spread: dict[str, Any]) -> None:
     training = Training(train_cell("O2", loss_scale_manager=dynamic(4.0)), SHAPES, **spread)

@@ -38,8 +38,8 @@ def test_files_of_the_library_are_read(tmp_path: Path) -> None:
 
 HEADERS = {
     "[]": "its header is no object",
-    "{": "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
-    "[" * 9999: "its header is nested too deeply",
+    "{": "its header cannot be read: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+    "[" * 9999: "its header cannot be read: brackets stand too deep in brackets",
     '{"x": 1}': "tensor 'x': its entry does not have dtype, shape and data_offsets",
     '{"x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 8]}}':
         "tensor 'x': <Tensor[Float32], (1)> takes 4 bytes, and its data_offsets are [0, 8]",
@@ -47,7 +47,9 @@ HEADERS = {
     '{"x": {"dtype": "F32", "shape": [2], "data_offsets": [8]}}': "tensor 'x': its data_offsets are [8]",
     '{"x": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}': "tensor 'x' begins at byte 4, not at 0",
     '{"x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}': "its tensors take 4 bytes, and 8 are there",
-    '{"x": {}, "x": {}}': "its header has an entry twice",
+    '{"x": {"dtype": "F32", "shape": [' + "1, " * 64 + '2], "data_offsets": [0, 8]}}':
+        "tensor 'x': its shape is [" + "1, " * 33,
+    '{"x": {}, "x": {}}': "its header cannot be read: it has an entry 'x' twice",
 }  # fmt: skip
 
 

@@ -73,14 +73,47 @@ def contents_of_a_tensor(x):
 
 
 @wrong(
-    "x.sum() > 0",
-    "the condition of 'if' depends on the contents of a tensor <Tensor[Bool], ()>, which are "
+    "x > 0",
+    "the condition of 'if' depends on the contents of a tensor <Tensor[Bool], (2, 4)>, which are "
     "not known at compile time",
 )
 def if_on_a_tensor(x):
-    if x.sum() > 0:
+    if x > 0:
         return x
     return -x
+
+
+@wrong(
+    "if x.sum() > i:",
+    "'return' inside of a loop cannot depend on the contents of a tensor",
+)
+def return_from_a_loop(x):
+    for i in range(2):
+        if x.sum() > i:
+            return x
+    return -x
+
+
+@wrong(
+    "if x.sum() > i:",
+    "'break' and 'continue' cannot depend on the contents of a tensor",
+)
+def break_on_a_tensor(x):
+    for i in range(2):
+        if x.sum() > i:
+            break
+    return -x
+
+
+@wrong(
+    "if x.sum() > 0:",
+    "a list has other elements, depending on the contents of a tensor",
+)
+def list_that_grows_in_one_branch(x):
+    found = [x]
+    if x.sum() > 0:
+        found.append(-x)
+    return found
 
 
 @wrong(

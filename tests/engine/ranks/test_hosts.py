@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,18 @@ def test_a_host_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("a slots=0\n", "hosts:1: error: slots=0 of host 'a' must be 1 or more"),
+    ("a slots=0\n", "hosts:1: error: slots=0 of host 'a' must be 1 or more, and below a million"),
     ("a\nb cores=3\n", "hosts:2: error: a line of a host file is NAME slots=N"),
     ("a\na slots=2\n", "hosts:2: error: host 'a' stands twice in the host file"),
     ("-x\n", "hosts:1: error: a line of a host file is NAME slots=N"),
     ("# nobody\n", "the host file 'hosts' names no host"),
+    ("a slots=²\n", "hosts:1: error: slots=² of host 'a' must be 1 or more, and below a million"),
+    (f"a slots={'9' * 5000}\n", f"hosts:1: error: slots={'9' * 40} of host 'a' must be 1 or more, and below a million"),
+    ("a\tmax_slots=3\n", "hosts:1: error: a line of a host file is NAME slots=N"),
 ])  # fmt: skip
 def test_damaged_host_files(text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("hosts").write_text(text)
+    Path("hosts").write_text(text, encoding="utf-8")
     with pytest.raises(MspcError) as found:
         read_host_file(Path("hosts"))
     assert message in str(found.value)
@@ -55,7 +59,8 @@ def test_damaged_host_files(text: str, message: str, tmp_path: Path, monkeypatch
 
 def test_hosts_of_a_list() -> None:
     assert read_hosts("a:2,10.0.0.1:3,c") == [Host("a", 2), Host("10.0.0.1", 3), Host("c", 1)]
-    for text, message in (("a:x", "'a:x' is no NAME or NAME:SLOTS"), ("a,a:2", "'a' stands there twice")):
+    wrong = {"a:x": "'a:x' is no NAME or NAME:SLOTS", "a:²": "'a:²' is no NAME", "a,a:2": "'a' stands there twice"}
+    for text, message in wrong.items():
         with pytest.raises(MspcError, match=message):
             read_hosts(text)
 
@@ -82,6 +87,9 @@ def test_rank_tables(tmp_path: Path) -> None:
     ({"version": "1.0"}, "has no 'group_list'"),
     (table(("", [(0, 0)])), "is none: '' is no server_id"),
     ([], "is none: "),
+    (table(("a b", [(0, 0)])), "is none: 'a b' is no server_id"),
+    (table(("a", [(0, int("9" * 12))])), "is none: rank_id is '999999999999', not a number"),
+    ({"group_list": [{"instance_list": [{"devices": [], "rank_id": "0", "server_id": "a"}]}]}, "is none: list index"),
 ])  # fmt: skip
 def test_damaged_rank_tables(content: Any, message: str, tmp_path: Path) -> None:
     path = tmp_path / "table.json"
@@ -89,6 +97,20 @@ def test_damaged_rank_tables(content: Any, message: str, tmp_path: Path) -> None
     with pytest.raises(MspcError) as found:
         read_rank_table(path)
     assert f"the rank table {str(path)!r} {message}" in str(found.value)
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"[" * 100_000, "the rank table {!r} is no JSON: brackets stand too deep in brackets"),
+    (b'{"server_list": [], "server_list": []}', "the rank table {!r} is no JSON: it has an entry 'server_list' twice"),
+    (b"\xff", "the rank table {!r} is no JSON: "),
+    (None, "{} is a FIFO, not a file"),
+])  # fmt: skip
+def test_rank_tables_that_are_none(content: bytes | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    os.mkfifo(path) if content is None else path.write_bytes(content)
+    with pytest.raises(MspcError) as found:
+        read_rank_table(path)
+    assert found.value.message.startswith(message.format(str(path)))
 
 
 def test_mpirun_gets_ranks_host_by_host() -> None:

@@ -11,7 +11,7 @@ import pytest
 from mspc.ir.layout import Layout
 from mspc.passes.communication.redistribution_plan import cost
 from mspc.passes.search import distances
-from mspc.passes.search.distances import Places
+from mspc.passes.search.distances import Hosts, Places
 
 PAIRS = 400
 
@@ -67,6 +67,22 @@ def test_thousands_of_ranks_take_no_longer() -> None:
     whole, cut = places.number(Layout.replicated(8192, 3)), places.number(Layout.of((8192,), [(0,), (), ()]))
     assert places.distances()[cut, whole] == pytest.approx(8191 / 8192)
     assert places.distances()[whole, cut] == 0
+
+
+def test_what_goes_between_hosts_costs_more() -> None:
+    places = Places((2, 2), Hosts(ranks=2, network=10.0))  # axis 0 from host to host
+    whole, both = places.number(Layout.replicated(4, 1)), places.number(Layout.of((2, 2), [(0, 1)]))
+    outer, inner = places.number(Layout.of((2, 2), [(0,)])), places.number(Layout.of((2, 2), [(1,)]))
+    across, within = places.number(Layout.of((2, 2), [()], [0])), places.number(Layout.of((2, 2), [()], [1]))
+    everywhere = places.number(Layout.of((2, 2), [()], [0, 1]))
+    found = places.distances()
+    assert found[inner, whole] == 0.5, "every host has all of it"
+    assert found[outer, whole] == 2.5, "a host lacks half, and two cards bring it"
+    assert found[both, whole] == 2.5
+    assert found[both, outer] == 0.25
+    assert found[within, whole] == 1.0, "two ranks reduce: each sends all of it once"
+    assert found[across, whole] == 10.0, "two hosts reduce, each rank with its card"
+    assert found[everywhere, whole] == 2 * 0.75 * 5.0, "one ring, through two cards of each host"
 
 
 def test_what_is_partial_is_not_made_of_what_is_final() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import time
 from itertools import product
 
 import numpy as np
 import pytest
 
-from mspc.passes.search.elimination import Elimination, Factor
+from mspc.passes.search.elimination import Elimination, Factor, OutOfTime
 
 
 def drawn(seed: int) -> tuple[list[int], list[Factor]]:
@@ -46,6 +47,22 @@ def test_small_tables_give_bounds(seed: int) -> None:
     largest = max(factor.table.size for factor in factors)
     found = Elimination(sizes, factors, largest).solve()
     assert found.bound <= least(sizes, factors) <= found.cost
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_choice_of_one_variable_has_its_best(seed: int) -> None:
+    sizes, factors = drawn(seed)
+    for kept in range(len(sizes)):
+        for choice, found in enumerate(Elimination(sizes, factors).given_each(kept)):
+            fixed = Factor((kept,), np.where(np.arange(sizes[kept]) == choice, 0.0, 1e6))
+            assert found.values[kept] == choice
+            assert found.cost == found.bound == least(sizes, [*factors, fixed])
+
+
+def test_an_elimination_ends_in_time() -> None:
+    sizes, factors = drawn(7)
+    with pytest.raises(OutOfTime):
+        Elimination(sizes, factors, deadline=time.monotonic() - 1).solve()
 
 
 def test_a_variable_that_nothing_costs_takes_its_first_choice() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiValueError
-from mspc.api.mint.arguments import not_in_place
+from mspc.api.mint.arguments import implicit_dim, not_in_place
 from mspc.api.ops.arguments import ints
 
 
@@ -43,8 +43,9 @@ def gelu(input: Any, *, approximate: str = "none") -> Any:
     return ops.gelu(input, approximate)
 
 
-def elu(input: Any, alpha: float = 1.0) -> Any:
+def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     """x where it is positive, alpha (exp(x) - 1) elsewhere."""
+    not_in_place("elu", inplace)
     return ops.elu(input, alpha)
 
 
@@ -93,8 +94,9 @@ def tanhshrink(input: Any) -> Any:
     return ops.tanhshrink(input)
 
 
-def threshold(input: Any, threshold: float, value: float) -> Any:
+def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Any:
     """x where it is above the threshold, else value."""
+    not_in_place("threshold", inplace)
     return ops.threshold(input, threshold, value)
 
 
@@ -113,13 +115,15 @@ def glu(input: Any, dim: int = -1) -> Any:
     return ops.glu(input, dim)
 
 
-def softmax(input: Any, dim: int = -1, *, dtype: Any = None) -> Any:
-    """exp(input) divided by its sum along `dim`."""
+def softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
+    """exp(input) divided by its sum along `dim`; see `implicit_dim` for None."""
+    dim = implicit_dim(len(input.shape)) if dim is None else dim
     return ops.Softmax(dim)(input if dtype is None else ops.cast(input, dtype))
 
 
-def log_softmax(input: Any, dim: int = -1, *, dtype: Any = None) -> Any:
-    """Logarithm of the softmax along `dim`."""
+def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Any:
+    """Logarithm of the softmax along `dim`; see `implicit_dim` for None."""
+    dim = implicit_dim(len(input.shape)) if dim is None else dim
     return ops.LogSoftmax(dim)(input if dtype is None else ops.cast(input, dtype))
 
 

@@ -1,0 +1,92 @@
+"""`mspc calibrate`: measures the machine under this command, and writes its rates as a file.
+
+Imports nothing heavy at the top: a rank sets its number of BLAS threads before NumPy is loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mspc.engine.ranks.environment import limit_threads, mpi_rank, mpi_size
+from mspc.engine.ranks.mpirun import run_under_mpirun
+from mspc.ir.diagnostics import MspcError
+from mspc.runtime.choose import Wishes
+
+SUFFIX = ".toml"
+
+
+@dataclass(frozen=True)
+class CalibrateOptions:
+    """The flags of `mspc calibrate`. ranks: None for mpirun's, else 1. name: of the machine. tf32: products of Float32
+    may be rounded on a GPU."""
+
+    out: Path
+    ranks: int | None = None
+    name: str = ""
+    wishes: Wishes = Wishes()  # noqa: RUF009  # frozen
+    tf32: bool = False
+    quiet: bool = False
+
+
+def calibrate_machine(options: CalibrateOptions) -> int:
+    """Measure, on all ranks, and let rank 0 write the file and print the table; the exit status.
+
+    Raises:
+        MspcError: the file cannot be written, or a device cannot be had.
+    """
+    from mspc.ir.files.whole import check_writable
+
+    if options.out.suffix != SUFFIX:
+        raise MspcError(f"--out {options.out}: a machine's file ends in {SUFFIX}")
+    if mpi_rank() == 0:
+        check_writable(options.out, "--out")
+    if mpi_size() <= 1 and (options.ranks or 1) > 1:
+        return run_under_mpirun(options.ranks or 1, ["calibrate", *_arguments(options)])
+    if options.ranks is not None and mpi_size() > 1 and options.ranks != mpi_size():
+        raise MspcError(f"--ranks is {options.ranks}, and mpirun started {mpi_size()} ranks")
+    limit_threads(max(1, mpi_size()))
+    from mspc.engine.job import join_job
+
+    job = join_job(options.wishes)
+    return job.guard(lambda: _measure(options, job))
+
+
+def _arguments(options: CalibrateOptions) -> list[str]:
+    found = ["--out", str(options.out), *options.wishes.arguments()]
+    found += ["--name", options.name] if options.name else []
+    return found + ["--tf32"] * options.tf32 + ["--quiet"] * options.quiet
+
+
+def _measure(options: CalibrateOptions, job: Any) -> None:
+    from mspc.analysis.cost.machine_text import write_machine
+    from mspc.commands.report.progress import Progress
+    from mspc.engine.calibration import calibrate
+    from mspc.ops.modules import load_operators
+
+    load_operators()
+    with Progress(not options.quiet and job.rank == 0) as progress:
+        machine = calibrate(job, options.name or options.out.stem, progress.show, tf32=options.tf32)
+    if job.rank == 0:
+        write_machine(options.out, machine)
+        _print(machine, options)
+
+
+def _print(machine: Any, options: CalibrateOptions) -> None:
+    from mspc.commands.report.fitting import Table
+    from mspc.commands.report.table import print_line, print_table
+    from mspc.commands.report.text import time_text
+
+    rows = [("small operator", "", time_text(machine.kernel)), ("memory", "", _rates(machine.memory, "GB/s", 1e9))]
+    for kind, rates in machine.work.items():
+        rows += [(kind, dtype, _rates(rate, "GFLOP/s", 1e9)) for dtype, rate in rates.items()]
+    for name, link in (("link", machine.link), ("network", machine.network)):
+        for operator, own in {"AllReduce": link, **link.own}.items() if link is not None else ():
+            rows.append((name, operator, f"{time_text(own.latency)}, {_rates(own.bandwidth, 'GB/s', 1e9)}"))
+    print_table(Table(f"{machine.name}: {machine.source}", ("what", "of", "from the smallest to the largest"), rows))
+    print_line(f"the rates are in {options.out}; `mspc search --machine {options.out}` takes them")
+
+
+def _rates(rate: Any, unit: str, of: float) -> str:
+    return f"{', '.join(f'{at / of:.3g}' for _, at in rate.points)} {unit}"

@@ -1,0 +1,105 @@
+"""`mspc search --explain NODE` and `--compare A B`: why an operator is cut so, and what two plans differ in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from math import isinf
+from pathlib import Path
+
+from mspc.commands.report.fitting import Table
+from mspc.commands.report.table import print_line, print_table, write_json
+from mspc.commands.report.text import size_text, time_text
+from mspc.compiler.plan_file import read_plan
+from mspc.engine.capture import Launch
+from mspc.engine.explained import Explanation, explain
+from mspc.engine.plans import Plan, PlanRequest, plan_of_file
+from mspc.ir.layout import Layout
+
+
+def explain_node(launch: Launch, asked: PlanRequest, name: str, top: int, json: Path | None) -> None:
+    """Print why an operator is cut as it is, and the next `top` ways. Raises MspcError."""
+    found = explain(launch, asked, name)
+    if json is not None:
+        write_json(asdict(found), json)
+    if json == Path("-"):
+        return
+    print_line(f"{found.operator}, {found.name}")
+    if found.line:
+        print_line(f"    {found.line}")
+    print_line(f"decided by {found.origin} (*), for {asked.machine.name}")
+    shown = [a for a in found.alternatives if a.taken]
+    shown += [a for a in found.alternatives if not a.taken][:top]
+    print_line(f"{len(found.alternatives)} ways to cut it, the cheapest first, each with the cheapest plan around it:")
+    for way in sorted(shown, key=lambda a: a.seconds):
+        more = "never" if isinf(way.seconds) else f"{time_text(way.seconds)} more" if way.seconds else "the least"
+        held = f", {size_text(way.memory)} held" if asked.memory else ""
+        print_line(f"{'*' if way.taken else ' '} {more:>15}  {'; '.join(way.layouts)}{held}")
+        for spent in way.where:
+            print_line(f"{'':19}{spent.seconds * 1e6:+.1f} us {spent.what} {_short(spent.name)}")
+    for why in found.cannot:
+        print_line(f"note: {why}")
+    _explain_limit(found, asked)
+
+
+def _short(name: str) -> str:
+    """The innermost cell and the operator."""
+    return "/".join(name.split("/")[-2:])
+
+
+def _explain_limit(found: Explanation, asked: PlanRequest) -> None:
+    taken = next((a for a in found.alternatives if a.taken), None)
+    if taken is not None and taken.seconds > 0 and found.origin != "search":
+        print_line(f"note: {found.origin} speaks against the ways that cost less")
+    elif asked.memory and found.alternatives and found.alternatives[0].memory > asked.memory:
+        print_line(f"note: the first is over {asked.memory} bytes; with --memory another may be taken")
+
+
+def compare_plans(launch: Launch, asked: PlanRequest, files: Sequence[Path], json: Path | None) -> None:
+    """Print what two plan files differ in, and what each comes to. Raises MspcError."""
+    first, second = (read_plan(file) for file in files)
+    names = list(dict.fromkeys([*first.operators, *second.operators]))
+    differing = [name for name in names if first.operators.get(name) != second.operators.get(name)]
+    plans = [plan_of_file(launch, asked, file) for file in files]
+    if json is not None:
+        operators = {
+            name: [_texts(plan.operators.get(name)) for plan in (first, second)] for name in differing
+        }
+        write_json({"operators": operators, "plans": [asdict(plan) for plan in plans]}, json)
+    if json == Path("-"):
+        return
+    rows = [(name, _shown(first.operators.get(name)), _shown(second.operators.get(name))) for name in differing]
+    if rows:
+        headings = ("operator", str(files[0]), str(files[1]))
+        print_table(Table(f"operators that differ: {len(rows)} of {len(names)}", headings, rows, (), (2, 1)))
+    else:
+        print_line("the plans cut every operator alike")
+    print_table(Table(f"what they come to on {asked.machine.name}", COMPARED, _sides(plans, files), (1, 2, 3, 4, 5, 6)))
+
+
+COMPARED = ("plan", "step", "compute", "exposed", "bytes sent", "collectives", "memory")
+
+
+def _sides(plans: Sequence[Plan], files: Sequence[Path]) -> list[tuple[str, ...]]:
+    rows = [
+        (
+            str(file), time_text(plan.step), time_text(plan.compute), time_text(plan.exposed), f"{plan.nbytes:.0f}",
+            str(plan.collectives), size_text(plan.memory),
+        )
+        for plan, file in zip(plans, files, strict=True)
+    ]  # fmt: skip
+    a, b = plans
+    signed = [f"{'-' if y < x else '+'}{time_text(abs(y - x))}" for x, y in
+              ((a.step, b.step), (a.compute, b.compute), (a.exposed, b.exposed))]  # fmt: skip
+    memory = f"{'-' if b.memory < a.memory else '+'}{size_text(abs(b.memory - a.memory))}"
+    sent, collectives = f"{b.nbytes - a.nbytes:+.0f}", f"{b.collectives - a.collectives:+d}"
+    rows.append(("second - first", *signed, sent, collectives, memory))
+    return rows
+
+
+def _texts(layouts: Sequence[Layout] | None) -> list[str] | None:
+    return None if layouts is None else [str(layout) for layout in layouts]
+
+
+def _shown(layouts: Sequence[Layout] | None) -> str:
+    return "left open" if layouts is None else "; ".join(map(str, layouts))

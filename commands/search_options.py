@@ -1,0 +1,30 @@
+"""The options of `mspc search` alone. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SeveralRanks = Annotated[
+    str | None, typer.Option("--ranks", "-n", metavar="N[,N...]", help="Number of ranks, or several to compare.")
+]
+MachineName = Annotated[
+    str, typer.Option(metavar="NAME|FILE", help="The machine: h200 (the default), h100, a100, or a TOML file.")
+]
+MemorySize = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Memory of a rank that a plan may take: '80GB'.")
+]
+Meshes = Annotated[
+    str | None, typer.Option(metavar="MxN[,MxN...]", help="Mesh that is cut for, or several: '8x8,16x4'.")
+]
+TimeLimit = Annotated[
+    int, typer.Option(min=0, metavar="SECONDS", help="End a search with the best so far; 0: when it is done.")
+]
+Explained = Annotated[
+    str, typer.Option(metavar="NODE", help="Why an operator is cut so, and what else there is, instead of plans.")
+]
+TwoPlans = Annotated[
+    tuple[Path, Path] | None, typer.Option(metavar="A B", help="What two plan files differ in, instead of plans.")
+]

@@ -1,0 +1,181 @@
+"""Why an operator is cut as it is: what every other way would cost at least, and where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mspc.compiler.call import describe_call
+from mspc.compiler.driver import Stage, compile_traced, trace_call
+from mspc.compiler.strategy_names import CONFIGURED, StrategyNames
+from mspc.engine.capture import Launch
+from mspc.engine.plans import LARGE, WAYS, PlanRequest
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.nearest import did_you_mean
+from mspc.passes.search.elimination import LARGEST, Assignment, Elimination
+from mspc.passes.search.model import NEVER, Model
+from mspc.passes.search.whole_graph import mesh_of
+from mspc.passes.sharding.propagate_sharding import begun
+
+NAMED = 8
+"""Names that a message lists."""
+PLACES = 3
+"""Tensors named as those that another way makes dearer."""
+WORDS = {"alone": "in", "there": "to the readers of", "back": "the gradient of"}
+"""What a kind of cost is of a value, for people."""
+LITTLE = 1e-9
+"""Seconds below which two plans cost the same."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What one tensor or operator costs more in one of two plans. what: of it. name: in plans, or a parameter's."""
+
+    seconds: float
+    what: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One way to cut an operator. layouts: of its operands. seconds: what the cheapest plan with it takes more than the
+    cheapest of all, by bytes, collectives and memory traffic; infinite where there is none. where: what it is spent on,
+    the most first. memory: bytes of parameters and kept results of that plan on a rank. taken: it is the one that
+    stands."""
+
+    layouts: tuple[str, ...]
+    seconds: float
+    where: tuple[Spent, ...]
+    memory: int
+    taken: bool
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What is known of one operator. name: its name in plans. origin: who decided. line: "file:line: source". cannot:
+    what cannot be cut, and why."""
+
+    name: str
+    operator: str
+    origin: str
+    line: str
+    alternatives: tuple[Alternative, ...]
+    cannot: tuple[str, ...]
+
+
+class _Found(Exception):  # it ends a compile that has told enough
+    def __init__(self, explanation: Explanation) -> None:
+        super().__init__()
+        self.explanation = explanation
+
+
+def explain(launch: Launch, asked: PlanRequest, name: str) -> Explanation:
+    """Why the search cuts an operator as it does.
+
+    Args:
+        name: of the operator in plans, or what it ends in.
+
+    Raises:
+        MspcError: no operator has that name, or nothing can be decided on it.
+    """
+    config = replace(asked.config(launch), **WAYS[0].settings)
+    config = replace(config, search_terms=replace(config.search_terms, memory=asked.memory))
+    call = trace_call(launch.target, describe_call(launch.args, []), config, launch.whole)
+    graph = call.traced.graph
+    names = StrategyNames()
+    names.name(graph)
+    node = _named(names.places, name)
+    if asked.free:
+        for other in graph.nodes:
+            other.in_strategy = other.out_strategy = None
+
+    def look(stage: Stage) -> None:
+        if stage.name == CONFIGURED:
+            raise _Found(_Question(stage.graph, node, names.places, asked).answer())
+
+    try:
+        compile_traced(call, look)
+    except _Found as found:
+        return found.explanation
+    raise MspcError(f"{config.mode} decides on no operator")
+
+
+def _named(places: Mapping[Node, str], name: str) -> Node:
+    exact = [node for node, place in places.items() if place == name]
+    ending = exact or [node for node, place in places.items() if place.endswith("/" + name.lstrip("/"))]
+    if len(ending) == 1:
+        return ending[0]
+    known = list(places.values())
+    if ending:
+        several = [place for place in known if place.endswith("/" + name.lstrip("/"))]
+        raise MspcError(f"{name!r} is the name of {len(several)} operators", notes=several[:NAMED])
+    notes = did_you_mean(name, known) or [f"the first are {', '.join(known[:5])}"]
+    raise MspcError(f"the network has no operator {name!r}", kind=ValueError, notes=notes)
+
+
+class _Question:
+    """The search for a graph, asked about one of its nodes."""
+
+    def __init__(self, graph: Graph, node: Node, places: Mapping[Node, str], asked: PlanRequest) -> None:
+        self.node, self.places, self.asked = node, places, asked
+        self.search, _ = begun(graph)
+        self.given = node.in_layouts
+        self.origin = str(node.attrs.get("strategy_from", "shard()")) if self.given is not None else "search"
+        if node not in graph.nodes or self.search.rules[node] is None:
+            raise MspcError(f"nothing is decided on {places[node]}: it is left out, or it follows what it reads")
+        if self.given is not None:  # left open, to see what else there would be
+            node.in_layouts = node.layout = None
+        self.model = Model(self.search, mesh_of(self.search))
+        if node not in self.model.of:
+            raise MspcError(f"nothing is decided on {places[node]}: it takes what it reads as that lies")
+
+    def answer(self) -> Explanation:
+        model, node = self.model, self.node
+        variable = model.of[node]
+        sizes = [v.size for v in model.variables]
+        found = Elimination(sizes, model.factors, LARGEST).given_each(variable)
+        best = min(range(len(found)), key=lambda i: (found[i].cost, i))
+        choices = model.variables[variable].choices
+        bandwidth = self.asked.machine.link.bandwidth.at(LARGE)
+        alternatives: dict[tuple[str, ...], Alternative] = {}
+        for i in sorted(range(len(found)), key=lambda i: (found[i].cost, i)):
+            layouts = tuple(str(layout) for layout in choices[i].inputs)
+            taken = i == best if self.given is None else choices[i].inputs == self.given
+            more = found[i].cost - found[best].cost
+            seconds = float("inf") if more >= NEVER / 2 else more / bandwidth
+            where = self._where(found[best], found[i], bandwidth) if LITTLE < seconds < float("inf") else ()
+            held = sum(float(f.table[tuple(found[i].values[v] for v in f.variables)]) for f in model.memory)
+            alternatives.setdefault(layouts, Alternative(layouts, seconds, where, int(held), taken))
+        line = next((f"{f.file}:{f.line}: {f.text.strip()}" for f in node.frames if not f.file.startswith("mspc/")), "")
+        return Explanation(
+            self.places[node], node.label, self.origin, line, tuple(alternatives.values()), tuple(self._cannot())
+        )
+
+    def _where(self, best: Assignment, other: Assignment, bandwidth: float) -> tuple[Spent, ...]:
+        """What costs more in another plan, and what costs less."""
+        more: Counter[tuple[str, Value]] = Counter()
+        for factor, about in zip(self.model.factors, self.model.about, strict=True):
+            ours, theirs = (float(factor.table[tuple(a.values[v] for v in factor.variables)]) for a in (best, other))
+            if ours != theirs and about[0] in WORDS:
+                more[about] += theirs - ours  # pyright: ignore[reportArgumentType]  # counted in bytes, which may be parts
+        ordered = sorted(more.items(), key=lambda item: -abs(item[1]))[:PLACES]
+        return tuple(Spent(cost / bandwidth, WORDS[kind], self._called(value)) for (kind, value), cost in ordered)
+
+    def _called(self, value: Value) -> str:
+        return self.places.get(value, value.label) if isinstance(value, Node) else str(getattr(value, "name", value))
+
+    def _cannot(self) -> Sequence[str]:
+        """Dimensions that stay whole, and why."""
+        rule = self.search.rules[self.node]
+        assert rule is not None
+        found: list[str] = []
+        mesh = self.model.mesh
+        for f, (name, size) in enumerate(zip(rule.names, rule.sizes, strict=True)):
+            if f in rule.frozen:
+                found.append(f"{name} ({size}) stays whole: the operator's rule says so")
+            elif size > 1 and any(size % axis for axis in mesh):
+                odd = sorted({axis for axis in mesh if size % axis})
+                found.append(f"{name} ({size}) is not cut {' or '.join(map(str, odd))} ways: it is no multiple")
+        return found

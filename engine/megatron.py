@@ -1,0 +1,68 @@
+"""The usual way to cut transformers by hand: of two products in a row the first weight by columns, the second by rows,
+so that one sum over ranks follows the pair (Shoeybi et al., "Megatron-LM", 2019); the batch over the remaining ranks.
+"""
+
+from __future__ import annotations
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ops.math.matmul import BatchMatMul, MatMul
+
+MOST = 8
+"""Ranks that share a product at most where nothing is known of hosts."""
+
+
+def tensor_sizes(ranks: int, per_host: int) -> list[int]:
+    """How many ranks may share a product: powers of two that divide their number, within a host."""
+    most = min(ranks, per_host or MOST)
+    return [size for size in (2, 4, 8, 16) if size <= most and ranks % size == 0]
+
+
+def cut_in_pairs(graph: Graph, ranks: int, tensor: int) -> None:
+    """Give the products of a graph, read but not compiled yet, strategies of pairs; `tensor` ranks share each.
+
+    Raises:
+        MspcError: no product follows on another, or a dimension cannot be cut so often.
+    """
+    data = ranks // tensor
+    opened: set[Value] = set()
+    pairs = 0
+    for node in graph.nodes:
+        comes_open = any(value in opened for value in node.inputs)
+        if not _is_layer(node):
+            if comes_open:
+                opened.add(node)
+            continue
+        pairs += comes_open
+        _cut(node, data, tensor, by_rows=comes_open)
+        if not comes_open:
+            opened.add(node)
+    if not pairs:
+        raise MspcError("no product of a weight follows on another")
+
+
+def _is_layer(node: Node) -> bool:
+    if not isinstance(node.op, MatMul | BatchMatMul) or len(node.inputs) != 2:
+        return False
+    weight = node.inputs[1]
+    return isinstance(weight, Parameter) and weight.trainable and len(weight.tensor_type.shape) == 2
+
+
+def _cut(node: Node, data: int, tensor: int, by_rows: bool) -> None:
+    """Set the strategy of one product. Raises MspcError."""
+    op, (x, weight) = node.op, node.inputs
+    assert isinstance(op, MatMul | BatchMatMul)
+    shape = x.tensor_type.shape
+    left, right = [1] * len(shape), [1, 1]
+    rows, inner = (len(shape) - 1, len(shape) - 2) if op.transpose_a else (0, len(shape) - 1)
+    left[rows] = data
+    if by_rows:
+        left[inner] = tensor
+        right[1 if op.transpose_b else 0] = tensor
+    else:
+        right[0 if op.transpose_b else 1] = tensor
+    for value, cut in ((x, left), (weight, right)):
+        for size, count in zip(value.tensor_type.shape, cut, strict=True):
+            if size % count:
+                raise MspcError(f"{node.label} has a dimension of {size}, which {count} ranks cannot share")
+    node.in_strategy = (tuple(left), tuple(right))

@@ -1,0 +1,42 @@
+"""JSON and TOML that files hold, read strictly: where a standard leaves something open, it is a mistake."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+DEEP = "brackets stand too deep in brackets"
+
+
+def parsed_json(text: str | bytes) -> Any:
+    """What a text of JSON says.
+
+    Raises:
+        ValueError: it is no JSON, has an entry twice, or brackets so deep in brackets that no reader has room for them.
+    """
+    try:
+        decoded = text.decode() if isinstance(text, bytes) else text
+        return json.loads(decoded, object_pairs_hook=_without_repeats)
+    except RecursionError:
+        raise ValueError(DEEP) from None
+    except UnicodeDecodeError:
+        raise ValueError("it is not text") from None
+
+
+def parsed_toml(text: str) -> dict[str, Any]:
+    """What a text of TOML says. Raises ValueError as `parsed_json`."""
+    import tomllib  # hardly any command needs it
+
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(DEEP) from None
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        seen = set[str]()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise ValueError(f"it has an entry {twice!r:.100} twice")
+    return entries

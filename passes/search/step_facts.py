@@ -1,0 +1,47 @@
+"""What a search wants to know of a training step: which values have gradients, how often parameters are there."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+from mspc.ir.graph import Constant, Node, Parameter, Value, element_types
+from mspc.ops.control.structural import StopGradient
+from mspc.ops.op import NotDifferentiable
+from mspc.passes.sharding.choices import Choice, operand_types
+from mspc.passes.sharding.layout_search import Search
+from mspc.passes.sharding.placement import is_master
+
+
+def touched(node: Node, choice: Choice) -> float:
+    """Bytes of a rank's slices of what an operator reads and writes; none where nothing has to run."""
+    if node.op.is_view:
+        return 0.0
+    types = (*operand_types(node), *element_types(node.type))
+    layouts = (*choice.inputs, *choice.outputs)
+    return sum(type.nbytes / math.prod(layout.strategy) for type, layout in zip(types, layouts, strict=True))
+
+
+def copies(search: Search) -> dict[Value, int]:
+    """How many tensors of its size a trained parameter brings: itself, its gradient, and states of the optimizer."""
+    found: dict[Value, int] = {}
+    for node in search.graph.nodes:
+        changed = [node.inputs[i] for i in node.op.mutates] if node.phase == "update" else []
+        for value in changed[:1]:
+            found[value] = 1 + sum(other.type == value.type for other in changed)
+    return found
+
+
+def graded(search: Search) -> set[Value]:
+    """The values that have a gradient: parameters that are trained, and what is computed from them."""
+    found: set[Value] = {p for p in search.graph.parameters if is_master(p) and p.trainable}
+    for node in search.graph.nodes:
+        stopped = isinstance(node.op, StopGradient) or isinstance(cast(Any, node.op).bprop, NotDifferentiable)
+        if node.phase == "forward" and not stopped and any(value in found for value in node.inputs):
+            found.add(node)
+    return found
+
+
+def is_state(value: Value) -> bool:
+    """Whether a value is a parameter or a constant, which lies where it is wanted."""
+    return isinstance(value, Constant) or (isinstance(value, Parameter) and value.kind != "input")

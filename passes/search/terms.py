@@ -1,0 +1,46 @@
+"""What a search reckons with beside the bytes that are sent: read from and written to the header of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+_KEY = "search_"
+LEAST = -1
+"""In place of a limit of memory: the plan that takes the least."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Terms of a search; 0 and "" where they do not count.
+
+    latency: what a collective costs by itself, as bytes sent. touch: the same for a thousand bytes that operators read
+    or write. memory: bytes of parameters with their states and gradients and of kept results that a plan may take on a
+    rank, or `LEAST`. hosts: ranks of a host; network: what a byte between hosts costs, in thousandths of one inside of a host, for
+    a rank's card. mesh: the mesh that layouts are looked for on, as "8x4". seconds: after which the search takes the
+    best that it has found, as soon as there is one.
+    """
+
+    latency: int = 0
+    touch: int = 0
+    memory: int = 0
+    hosts: int = 0
+    network: int = 0
+    mesh: str = ""
+    seconds: int = 0
+
+    @classmethod
+    def of(cls, attrs: Mapping[str, Any]) -> Terms:
+        """The terms that stand in a graph's header."""
+        return cls(**{f.name: attrs[_KEY + f.name] for f in fields(cls) if _KEY + f.name in attrs})
+
+    def attributes(self) -> dict[str, Any]:
+        """What of them goes into a graph's header."""
+        found = {_KEY + f.name: getattr(self, f.name) for f in fields(self)}
+        return {key: value for key, value in found.items() if value}
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The sizes of the mesh that is asked for; () where none is."""
+        return tuple(map(int, self.mesh.split("x"))) if self.mesh else ()

@@ -1,0 +1,38 @@
+"""JSON and TOML of files: what no reader takes, and what would be read otherwise than it was meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mspc.analysis.machine_file import read_machine
+from mspc.compiler.plan_file import read_plan
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.parsing import parsed_json
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("[" * 100_000, "brackets stand too deep in brackets"),
+    ('{"a": {"b": 1, "c": 2, "b": 3}}', "it has an entry 'b' twice"),
+    (b"\xff", "it is not text"),
+    ("9" * 5000, "Exceeds the limit"),
+])  # fmt: skip
+def test_json_that_is_refused(text: str | bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parsed_json(text)
+
+
+def test_json() -> None:
+    assert parsed_json(b'{"a": [1, {}], "\xc3\xa9": null}') == {"a": [1, {}], "é": None}
+
+
+@pytest.mark.parametrize("read", [read_machine, read_plan])
+def test_brackets_in_brackets_of_toml(read: Callable[[Path], Any], tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text("name = " + "[" * 9999)
+    with pytest.raises(MspcError, match=re.escape(f"{path} is no TOML file: brackets stand too deep in brackets")):
+        read(path)
