@@ -27,7 +27,8 @@ def sent_bytes(node: Node) -> float:
 def seconds(node: Node, machine: Machine = H200) -> float:
     """Time of one node that runs, by itself."""
     if isinstance(node.op, Collective):
-        ranks = node.op.members or range(UNKNOWN_GROUP)
+        # Only their number is asked for: who they are would be asked of every rank anew (`ir.varying`).
+        ranks = node.op.members if len(node.op.members) else range(UNKNOWN_GROUP)
         return machine.collective_seconds(node.op.name, sent_bytes(node), ranks)
     moved = sum(value.type.nbytes for value in node.inputs) + node.type.nbytes
     return machine.kernel + max(machine.memory.seconds(moved), _computing(node, machine))

@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from mspc.analysis.cost.machine_file import H200
 from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.lifetimes import most_alive
 from mspc.analysis.shadow_weights import SHADOW
@@ -34,6 +35,9 @@ from mspc.ops.collective.collectives import AllGather
 from mspc.passes.base import Pass
 from mspc.passes.communication.collective_order import sums_gradients
 
+ONE_HOST = replace(H200, ranks_per_host=0)
+"""What costs are reckoned for. With hosts they would depend on who is in a group, and so every rank would be a kind of
+its own (`rank_kinds`) and might order its collectives in its own way."""
 PATIENCE = (6, 3, 1)
 """How many collectives a node that is ready may be put off for; the next one is tried where memory grows too much."""
 GROWTH = 1.03
@@ -102,7 +106,8 @@ class _Facts:
         self.changes: list[tuple[int, ...]] = [node.op.mutates for node in nodes]
         self.is_collective = [node.op.is_collective for node in nodes]
         self.apart = _apart(nodes)
-        self.costs = [0.0 if self.is_view[i] or SHADOW in n.attrs else seconds(n) for i, n in enumerate(nodes)]
+        free = [view or SHADOW in node.attrs for view, node in zip(self.is_view, nodes, strict=True)]
+        self.costs = [0.0 if free[i] else seconds(node, ONE_HOST) for i, node in enumerate(nodes)]
         self.sizes = [0 if self.is_view[i] or self.changes[i] else node.type.nbytes for i, node in enumerate(nodes)]
         self.needs = self._dependencies(graph)
 

@@ -112,14 +112,14 @@ def test_random_networks(device: str) -> None:
     load_operators()
     generator = random.Random(20261121)
     shared = 0
-    for seed in (generator.getrandbits(48) for _ in range(80)):
+    for seed in (generator.getrandbits(48) for _ in range(40)):
         graph = run_passes(RandomNetwork(seed).graph, parse_passes(PASSES))
         graphs = RankGraphs(graph, rank_passes_of(device))
         ranks = int(graph.attrs["ranks"])
         assert_every_rank_as_alone(graphs, random.Random(seed).sample(range(ranks), min(ranks, 5)))
         assert graphs.kinds, f"seed {seed}: the passes ran for every rank"
         shared += graphs.kinds < min(ranks, 5)
-    assert shared >= 40
+    assert shared >= 20
 
 
 @pytest.mark.parametrize(("rows", "columns", "ranks"), [(2, 2, 4), (3, 2, 6), (4, 3, 12), (8, 1, 8), (3, 3, 3)])
