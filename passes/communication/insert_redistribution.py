@@ -82,16 +82,22 @@ class _Inserter:
             self.bring(node, self.wanted[node], None, self.graph.results.index(node))
 
     def add_by_layout(self, node: Node) -> None:
-        """Add the terms of every layout first, so that only the sums move; every rank cuts constants for itself."""
+        """Add the terms of every layout first, so that only the sums move; every rank cuts constants for itself.
+        Partial products and extrema are no sums: each moves by itself."""
         assert node.in_layouts is not None
         groups: dict[Layout, list[Value]] = {}
         constants = [value for value in node.inputs if isinstance(value, Constant)]
-        for value in node.inputs:
-            if not isinstance(value, Constant):
-                groups.setdefault(value.tensor_layout, []).append(value)
-        if len(groups) == 1 and node.in_layouts[0] in groups:
-            return
         sums: list[Value] = []
+        for value in node.inputs:
+            if isinstance(value, Constant):
+                continue
+            layout = value.tensor_layout
+            if layout.partial and layout.reduction not in ("sum", "mean"):
+                sums.append(value)
+            else:
+                groups.setdefault(layout, []).append(value)
+        if len(groups) == 1 and not sums and node.in_layouts[0] in groups:
+            return
         for layout, values in groups.items():
             if len(values) == 1:
                 sums.append(values[0])
