@@ -103,6 +103,7 @@ class Op:
 
     Class attributes:
         reduction: how results combine when a reduced factor is cut.
+        operand_names: names under which a call takes what it is given, where `call` takes more than inputs.
         linear_in: inputs in each of which it is linear, the others held fixed: a partial sum in one may pass through.
         additive: the result is a sum of the inputs, or they side by side: partial sums over the same axes pass.
         operandwise: the result combines one idempotent `reduction` (all, any, max, min) per operand: every operand may
@@ -147,6 +148,7 @@ class Op:
     """
 
     reduction: ClassVar[str] = "sum"
+    operand_names: ClassVar[tuple[str, ...]] = ()
     linear_in: ClassVar[tuple[int, ...]] = ()
     additive: ClassVar[bool] = False
     operandwise: ClassVar[bool] = False

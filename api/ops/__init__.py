@@ -52,8 +52,8 @@ _ELSEWHERE = {
         "NPUGetFloatStatusV2", "Partial", "ScalarSummary", "TensorSummary",
     ), "mspc.api.ops.composed"),
     **dict.fromkeys((
-        "BCEWithLogitsLoss", "Diag", "Einsum", "Meshgrid", "NLLLoss", "ReverseSequence", "ScalarCast", "ScalarToArray",
-        "ScalarToTensor", "Scatter", "StandardNormal", "UniformInt",
+        "BCEWithLogitsLoss", "Diag", "DiagPart", "Einsum", "Meshgrid", "NLLLoss", "ReverseSequence", "ScalarCast",
+        "ScalarToArray", "ScalarToTensor", "Scatter", "StandardNormal", "UniformInt",
     ), "mspc.api.ops.composed_functions"),
 }
 _FUNCTIONS = "mspc.api.ops.function"

@@ -126,6 +126,13 @@ class Diag:
         return ops.diag(input_x)
 
 
+class DiagPart:
+    """`ops.diagonal`: the diagonal of a matrix. Called with the matrix."""
+
+    def __call__(self, input_x: Any) -> Any:
+        return ops.diagonal(input_x)
+
+
 class Scatter:
     """Elements of src put, or added with reduce 1, at the places that index names along dim. Called as
     `Scatter()(input, dim, index, src, reduce)`."""

@@ -93,6 +93,7 @@ def test_operators_that_are_functions() -> None:
     np.testing.assert_array_equal(found[2], ROWS[2, [2, 1, 0, 3, 4]])
     np.testing.assert_allclose(in_graph(lambda a: P.Einsum("ij,kj->ik")((a, a)), ROWS).asnumpy(), ROWS @ ROWS.T, 1e-5)
     np.testing.assert_array_equal(in_graph(lambda a: P.Diag()(a), WEIGHTS).asnumpy(), np.diag(WEIGHTS))
+    np.testing.assert_array_equal(in_graph(lambda a: P.DiagPart()(a), ROWS[:, :4]).asnumpy(), np.diag(ROWS))
     found = in_graph(lambda a: P.Scatter()(a, 0, Tensor([[0, 0, 1, 1, 2]]), a[:1], 1), ROWS).asnumpy()
     wanted = ROWS.copy()
     wanted[[0, 0, 1, 1, 2], range(5)] += ROWS[0]
