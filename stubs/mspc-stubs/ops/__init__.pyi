@@ -5,6 +5,7 @@ from mspc.api.ops.composed_functions import BCEWithLogitsLoss as BCEWithLogitsLo
 from mspc.api.ops.composed import ControlDepend as ControlDepend
 from mspc.api.ops.custom import Custom as Custom
 from mspc.api.ops.composed_functions import Diag as Diag
+from mspc.api.ops.composed_functions import DiagPart as DiagPart
 from mspc.api.ops.composed import DropoutExt as DropoutExt
 from mspc.api.ops.composed_functions import Einsum as Einsum
 from mspc.api.ops.composed import FloatStatus as FloatStatus
