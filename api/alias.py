@@ -96,7 +96,11 @@ OTHER_NAMES: dict[str, str] = {
     "parallel._transformer.loss": "api.parallel.transformer.loss",
     "parallel._transformer.op_parallel_config": "api.parallel.transformer.config",
     "parallel._transformer.transformer": "api.parallel.transformer",
+    "profiler.profiling": "api.profiler",
     "train.amp": "api.amp",
+    "train.callback._callback": "api.train.callback",
+    "train.summary": "api.train.history",
+    "train.summary.summary_record": "api.train.history",
 }
 """Modules whose place in MindSpore is another than in api/."""
 

@@ -62,6 +62,9 @@ _FROM: dict[str, tuple[str, ...]] = {
         "Callback", "CheckpointConfig", "EarlyStopping", "History", "LambdaCallback", "LearningRateScheduler",
         "LossMonitor", "ModelCheckpoint", "ReduceLROnPlateau", "RunContext", "SummaryCollector", "TimeMonitor",
     ),
+    "mspc.api.train.dataset_helper": ("DatasetHelper", "connect_network_with_dataset", "data_sink"),
+    "mspc.api.train.history": ("SummaryRecord",),
+    "mspc.api.profiler": ("Profiler",),
     "mspc.api.train.loss_scale_manager": ("DynamicLossScaleManager", "FixedLossScaleManager", "LossScaleManager"),
     "mspc.api.train.metrics.accuracy": (
         "Accuracy", "Top1CategoricalAccuracy", "Top5CategoricalAccuracy", "TopKCategoricalAccuracy",

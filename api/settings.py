@@ -238,6 +238,10 @@ DEVICE_MEMORY = table(
 DATASET = table(
     Setting("num_parallel_workers", 8, integer(1), changes="how many threads share a stage, up to the cores there are"),
     Setting("prefetch_size", 16, integer(1), changes="how many rows, or batches, are read ahead"),
+    Setting("numa_enable", False, boolean, ignored="threads run on any core"),
+    Setting("enable_watchdog", True, boolean, ignored="a worker that hangs is not looked for"),
+    Setting("multiprocessing_timeout_interval", 300, integer(1), ignored="a worker that is slow is not spoken of"),
+    Setting("monitor_sampling_interval", 1000, integer(1), ignored="pipelines are not watched"),
     Setting("enable_shared_mem", True, boolean, ignored="worker processes hand rows on through pipes"),
 )
 """What `dataset.config.set_...` sets, apart from the seed."""

@@ -71,8 +71,7 @@ class Sample:
     """Inputs for the generated tests of an operator.
 
     shapes: of the tensor inputs. fields: attributes of the operator. dtypes: of the inputs, default all Float64.
-    low, high: range of the random values. integers: values are drawn as integers in [low, high).
-    gradient: whether the derivative is checked against finite differences here.
+    low, high: range of the random values. gradient: whether the derivative is checked against finite differences here.
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -102,7 +101,7 @@ class Op:
     """An operator with its attributes.
 
     Class attributes:
-        reduction: how results combine when a reduced factor is cut.
+        reduction: how results combine when a reduced factor is cut. operand_names: of a `call` with more than inputs.
         linear_in: inputs in each of which it is linear, the others held fixed: a partial sum in one may pass through.
         additive: the result is a sum of the inputs, or they side by side: partial sums over the same axes pass.
         operandwise: the result combines one idempotent `reduction` (all, any, max, min) per operand: every operand may
@@ -146,6 +145,7 @@ class Op:
     """
 
     reduction: ClassVar[str] = "sum"
+    operand_names: ClassVar[tuple[str, ...]] = ()
     linear_in: ClassVar[tuple[int, ...]] = ()
     additive: ClassVar[bool] = False
     operandwise: ClassVar[bool] = False

@@ -64,6 +64,48 @@ def get_enable_shared_mem() -> bool:
     return _get("enable_shared_mem")
 
 
+def set_numa_enable(enable: bool) -> None:
+    """Whether workers stay with one part of the memory; says that it changes nothing. Raises TypeError for no bool."""
+    _set("numa_enable", enable)
+
+
+def get_numa_enable() -> bool:
+    """What `set_numa_enable` has set, or MindSpore's default."""
+    return _get("numa_enable")
+
+
+def set_enable_watchdog(enable: bool) -> None:
+    """Whether workers that hang are looked for; says that it changes nothing. Raises TypeError for no bool."""
+    _set("enable_watchdog", enable)
+
+
+def get_enable_watchdog() -> bool:
+    """What `set_enable_watchdog` has set, or MindSpore's default."""
+    return _get("enable_watchdog")
+
+
+def set_multiprocessing_timeout_interval(interval: int) -> None:
+    """After how many seconds a slow worker is spoken of; says that it changes nothing. Raises
+    TypeError or ValueError for no positive number."""
+    _set("multiprocessing_timeout_interval", interval)
+
+
+def get_multiprocessing_timeout_interval() -> int:
+    """What `set_multiprocessing_timeout_interval` has set, or MindSpore's default."""
+    return _get("multiprocessing_timeout_interval")
+
+
+def set_monitor_sampling_interval(interval: int) -> None:
+    """How often pipelines are watched, in milliseconds; says that it changes nothing. Raises
+    TypeError or ValueError for no positive number."""
+    _set("monitor_sampling_interval", interval)
+
+
+def get_monitor_sampling_interval() -> int:
+    """What `set_monitor_sampling_interval` has set, or MindSpore's default."""
+    return _get("monitor_sampling_interval")
+
+
 def _set(name: str, value: Any) -> None:
     found = checked(f"dataset.config.set_{name}", DATASET, {name: value})
     state.current().general.setdefault(_KEY, {}).update(found)

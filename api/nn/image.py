@@ -6,7 +6,7 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiValueError
-from mspc.api.nn.arguments import positive
+from mspc.api.nn.arguments import number, positive
 from mspc.api.nn.cell import Cell
 
 
@@ -147,3 +147,23 @@ class Unflatten(Cell):
         shape = input_x.shape
         axis = self.axis % len(shape)
         return ops.reshape(input_x, (*shape[:axis], *self.unflattened_size, *shape[axis + 1 :]))
+
+
+class CentralCrop(Cell):
+    """The middle of images [c, h, w] or [n, c, h, w].
+
+    Args:
+        central_fraction: the share of height and width that is kept, above 0, at most 1.
+    """
+
+    def __init__(self, central_fraction: float) -> None:
+        super().__init__()
+        if number("CentralCrop", "central_fraction", central_fraction) > 1 or central_fraction <= 0:
+            raise ApiValueError(f"CentralCrop: central_fraction must be above 0, at most 1, not {central_fraction!r}")
+        self.central_fraction = float(central_fraction)
+
+    def construct(self, image: Any) -> Any:
+        if len(image.shape) not in (3, 4):
+            raise ApiValueError(f"CentralCrop: takes [c, h, w] or [n, c, h, w], not the shape {image.shape}")
+        top, left = (int((side - side * self.central_fraction) / 2) for side in image.shape[-2:])
+        return image[..., top : image.shape[-2] - top, left : image.shape[-1] - left]

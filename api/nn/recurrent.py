@@ -65,6 +65,16 @@ class _OneStep(Cell):
         return _project(x, self.weight_ih, self.bias_ih)
 
 
+class RNNCellBase(_OneStep):
+    """What scripts derive cells of their own from: the parameters of num_chunks gates."""
+
+    def __init__(
+        self, input_size: int, hidden_size: int, has_bias: bool, num_chunks: int, dtype: Any = FLOAT32
+    ) -> None:
+        self.gates = positive(type(self).__name__, "num_chunks", num_chunks)  # type: ignore[misc]  # of this object
+        super().__init__(input_size, hidden_size, has_bias, dtype)
+
+
 class RNNCell(_OneStep):
     """One step: tanh (or relu) of weight_ih x + bias_ih + weight_hh h + bias_hh."""
 

@@ -51,6 +51,10 @@ _ELSEWHERE = {
         "NPUAllocFloatStatus", "NPUClearFloatStatus", "NPUClearFloatStatusV2", "NPUGetFloatStatus",
         "NPUGetFloatStatusV2", "Partial", "ScalarSummary", "TensorSummary",
     ), "mspc.api.ops.composed"),
+    **dict.fromkeys((
+        "BCEWithLogitsLoss", "Diag", "DiagPart", "Einsum", "Meshgrid", "NLLLoss", "ReverseSequence", "ScalarCast",
+        "ScalarToArray", "ScalarToTensor", "Scatter", "StandardNormal", "UniformInt",
+    ), "mspc.api.ops.composed_functions"),
 }
 _FUNCTIONS = "mspc.api.ops.function"
 _FUNCTION_CLASSES = {

@@ -7,6 +7,7 @@ reads the primitive; called anywhere else it runs at once with NumPy.
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -158,9 +159,17 @@ class Primitive:
         """
         if self._mistake:
             raise PrimitiveTypeError(self._mistake)
-        if kwargs:
-            raise PrimitiveTypeError(f"{self.name} takes its operands by position, not by name: {', '.join(kwargs)}")
-        return self, args
+        if not kwargs:
+            return self, args
+        operator = type(self.op)
+        names = operator.operand_names
+        if not names and operator.call is Op.call:
+            names = tuple(inspect.signature(operator.rule).parameters)[1:]
+        behind = names[len(args) : len(args) + len(kwargs)]
+        if set(behind) != set(kwargs):
+            text = f"{self.name} has no operand of this name, or has it by position: {', '.join(kwargs)}"
+            raise PrimitiveTypeError(text, notes=[f"it takes {', '.join(names)}"] if names else [])
+        return self, (*args, *(kwargs[name] for name in behind))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run now, on Tensors, arrays and numbers; returns a Tensor or a tuple of Tensors."""

@@ -9,10 +9,10 @@ import numpy as np
 
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError
-from mspc.api.setting import say_once
+from mspc.api.setting import place_of_caller, say_once
 from mspc.api.train.listening import Callback, RunContext
 
-__all__ = ["History", "LambdaCallback", "SummaryCollector"]
+__all__ = ["History", "LambdaCallback", "SummaryCollector", "SummaryRecord"]
 
 
 class History(Callback):
@@ -88,3 +88,37 @@ class SummaryCollector(Callback):
             f"SummaryCollector({summary_dir!r}) writes nothing here; LossMonitor, TimeMonitor and History say how "
             "training goes",
         )
+
+
+class SummaryRecord:
+    """MindSpore's writer of values for its viewer; takes them and says that it writes none."""
+
+    def __init__(self, log_dir: str, *_: Any, **__: Any) -> None:
+        say_once(
+            "SummaryRecord",
+            f"{place_of_caller()}SummaryRecord({log_dir!r}) writes nothing here; LossMonitor, TimeMonitor and History "
+            "say how training goes",
+        )
+        self.log_dir = str(log_dir)
+
+    def __enter__(self) -> SummaryRecord:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add_value(self, *_: Any, **__: Any) -> None:
+        """A value of the next record."""
+
+    def set_mode(self, *_: Any, **__: Any) -> None:
+        """Whether values are of training or of an evaluation."""
+
+    def record(self, *_: Any, **__: Any) -> bool:
+        """Whether the values of a step were written: False."""
+        return False
+
+    def flush(self) -> None:
+        """There is nothing to write."""
+
+    def close(self) -> None:
+        """There is nothing to write."""

@@ -8,7 +8,12 @@ from typing import Any
 from mspc.api.amp import build_train_network, check_boost, resolved
 from mspc.api.common.executor import CellGraphExecutor
 from mspc.api.common.tensor import Tensor
-from mspc.api.context import PYNATIVE_MODE, get_auto_parallel_context, get_context
+from mspc.api.context import (
+    PYNATIVE_MODE,
+    ParallelMode,  # noqa: F401  # for scripts, which import it from here
+    get_auto_parallel_context,
+    get_context,
+)
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.wrap import TrainOneStepCell, WithEvalCell, WithLossCell

@@ -158,18 +158,17 @@ def _operand(tracer: Tracer, part: Part) -> Value:
 
 
 def unpacked(tracer: Tracer, value: Any, what: str) -> list[Any]:
-    """The elements of something that is iterated over at compile time.
+    """The elements of something that is iterated over at compile time; of a tensor, what stands at every place of its
+    first dimension.
 
     Raises:
-        MspcError: it is a tensor, or it cannot be iterated over in an order that is always the same.
+        MspcError: it has no elements, or cannot be iterated over in an order that is always the same.
     """
-    if isinstance(value, Value) or tracer.is_tensor(value):
-        shape = tuple(value.shape)
-        raise tracer.error(
-            f"{what} goes over a tensor of shape {shape}",
-            ["loop over range(x.shape[0]) and take x[i], or use ops.unstack"],
-            kind=TypeError,
-        )
+    if tracer.is_tensor(value):
+        tensor = tracer.value(value)
+        if not tensor.shape:
+            raise tracer.error(f"{what} goes over a tensor without dimensions", kind=TypeError)
+        return [subscript(tracer, tensor, i) for i in range(tensor.shape[0])]
     if isinstance(value, set | frozenset):
         raise tracer.error(f"{what} goes over a set, whose order is not defined", ["use sorted(...)"], kind=TypeError)
     if isinstance(value, list | tuple):

@@ -39,6 +39,7 @@ class Reduce(Op, abstract=True):
     keep_dims: bool = False
     axis: Axis = ()
     closes_chains: ClassVar[bool] = False
+    operand_names: ClassVar[tuple[str, ...]] = ("x", "axis")
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("axis",), optional=1)

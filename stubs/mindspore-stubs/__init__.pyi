@@ -2,6 +2,7 @@
 from mspc import *
 from mindspore import _extends as _extends
 from mindspore import amp as amp
+from mindspore import boost as boost
 from mindspore import common as common
 from mindspore import communication as communication
 from mindspore import context as context

@@ -11,6 +11,7 @@ from mspc.api.train.metrics.confusion_matrix import ConfusionMatrix as Confusion
 from mspc.api.train.metrics.confusion_matrix import ConfusionMatrixMetric as ConfusionMatrixMetric
 from mspc.api.train.metrics.similarity import CosineSimilarity as CosineSimilarity
 from mspc.ir.types import DType as DType
+from mspc.api.train.dataset_helper import DatasetHelper as DatasetHelper
 from mspc.api.train.metrics.similarity import Dice as Dice
 from mspc.api.train.loss_scale_manager import DynamicLossScaleManager as DynamicLossScaleManager
 from mspc.api.train.callback import EarlyStopping as EarlyStopping
@@ -42,6 +43,7 @@ from mspc.api.common.parameter import Parameter as Parameter
 from mspc.api.common.parameter import ParameterTuple as ParameterTuple
 from mspc.api.train.metrics.error import Perplexity as Perplexity
 from mspc.api.train.metrics.counted import Precision as Precision
+from mspc.api.profiler import Profiler as Profiler
 from mspc.api.train.metrics.curves import ROC as ROC
 from mspc.api.train.metrics.counted import Recall as Recall
 from mspc.api.train.callback import ReduceLROnPlateau as ReduceLROnPlateau
@@ -49,6 +51,7 @@ from mspc.api.common.row_tensor import RowTensor as RowTensor
 from mspc.api.train.callback import RunContext as RunContext
 from mspc.api.context import STRICT as STRICT
 from mspc.api.train.callback import SummaryCollector as SummaryCollector
+from mspc.api.train.history import SummaryRecord as SummaryRecord
 from mspc.api.common.symbol import Symbol as Symbol
 from mspc.api.common.tensor import Tensor as Tensor
 from mspc.api.common.dtype import TensorType as TensorType
@@ -68,7 +71,9 @@ from mspc.api.common.dtype import cdouble as cdouble
 from mspc.api.common.dtype import cfloat as cfloat
 from mspc.api.common.dtype import complex128 as complex128
 from mspc.api.common.dtype import complex64 as complex64
+from mspc.api.train.dataset_helper import connect_network_with_dataset as connect_network_with_dataset
 from mspc.api.ops.compile_time import constexpr as constexpr
+from mspc.api.train.dataset_helper import data_sink as data_sink
 from mspc.api.common.generator import default_generator as default_generator
 from mspc.api.runtime import dispatch_threads_num as dispatch_threads_num
 from mspc.api.common.dtype import double as double
@@ -179,6 +184,7 @@ from mspc.api.common.dtype import ushort as ushort
 from mspc.api.common.gradient import value_and_grad as value_and_grad
 from mspc import _extends as _extends
 from mspc import amp as amp
+from mspc import boost as boost
 from mspc import common as common
 from mspc import communication as communication
 from mspc import context as context

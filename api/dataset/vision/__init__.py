@@ -1,7 +1,7 @@
 """Operations on images, as `mindspore.dataset.vision`: arrays [height, width, channels] unless said otherwise."""
 
 from mspc.api.dataset.vision.color import Grayscale, RandomColorAdjust, RandomGrayscale
-from mspc.api.dataset.vision.convert import Decode, ToNumpy, ToPIL, ToType
+from mspc.api.dataset.vision.convert import Decode, RandomCropDecodeResize, ToNumpy, ToPIL, ToType
 from mspc.api.dataset.vision.crops import CenterCrop, Crop, Pad, RandomCrop, RandomResizedCrop
 from mspc.api.dataset.vision.enhance import (
     AdjustBrightness,
@@ -71,6 +71,7 @@ __all__ = [
     "RandomColor",
     "RandomColorAdjust",
     "RandomCrop",
+    "RandomCropDecodeResize",
     "RandomEqualize",
     "RandomErasing",
     "RandomGrayscale",

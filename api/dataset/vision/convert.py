@@ -12,6 +12,7 @@ from mspc.api.dataset.pillow import decoded, image_of
 from mspc.api.dataset.rows import flag
 from mspc.api.dataset.stages.block import Column
 from mspc.api.dataset.transforms import TypeCast
+from mspc.api.dataset.vision.crops import RandomResizedCrop
 from mspc.api.errors import ApiTypeError
 
 
@@ -58,3 +59,10 @@ class ToNumpy(Operation):
 
 class ToType(TypeCast):
     """Another element type."""
+
+
+class RandomCropDecodeResize(RandomResizedCrop):
+    """A random part, in another size, of the RGB image of the bytes of a file. Arguments as of RandomResizedCrop."""
+
+    def single(self, value: np.ndarray, draws: Draws) -> np.ndarray:
+        return super().single(Decode().single(value, draws), draws)

@@ -4,8 +4,8 @@ the step counter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,14 @@ from mspc.api.nn.cell import Cell
 from mspc.api.nn.learning_rate_schedule import LearningRateSchedule
 from mspc.api.placement import DEVICES, note_target
 from mspc.ir.types import FLOAT32, INT32
+
+_Init = TypeVar("_Init", bound=Callable[..., Any])
+
+
+def opt_init_args_register(fn: _Init) -> _Init:
+    """The decorator by which MindSpore's optimizers remember their arguments; nothing here asks for them."""
+    return fn
+
 
 GROUP_KEYS = ("params", "lr", "weight_decay", "grad_centralization", "order_params")
 

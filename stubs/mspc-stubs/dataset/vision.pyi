@@ -28,6 +28,7 @@ from mspc.api.dataset.vision.enhance import RandomAutoContrast as RandomAutoCont
 from mspc.api.dataset.vision.enhance import RandomColor as RandomColor
 from mspc.api.dataset.vision.color import RandomColorAdjust as RandomColorAdjust
 from mspc.api.dataset.vision.crops import RandomCrop as RandomCrop
+from mspc.api.dataset.vision.convert import RandomCropDecodeResize as RandomCropDecodeResize
 from mspc.api.dataset.vision.enhance import RandomEqualize as RandomEqualize
 from mspc.api.dataset.vision.turned import RandomErasing as RandomErasing
 from mspc.api.dataset.vision.color import RandomGrayscale as RandomGrayscale

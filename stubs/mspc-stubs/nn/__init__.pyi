@@ -26,6 +26,7 @@ from mspc.api.nn.activation import CELU as CELU
 from mspc.api.nn.cell import Cell as Cell
 from mspc.api.nn.container import CellDict as CellDict
 from mspc.api.nn.container import CellList as CellList
+from mspc.api.nn.image import CentralCrop as CentralCrop
 from mspc.api.nn.image import ChannelShuffle as ChannelShuffle
 from mspc.api.nn.array_layers import ClipByNorm as ClipByNorm
 from mspc.api.nn.padding import ConstantPad1d as ConstantPad1d
@@ -34,6 +35,7 @@ from mspc.api.nn.padding import ConstantPad3d as ConstantPad3d
 from mspc.api.nn.conv import Conv1d as Conv1d
 from mspc.api.nn.conv import Conv1dTranspose as Conv1dTranspose
 from mspc.api.nn.conv import Conv2d as Conv2d
+from mspc.api.nn.combined import Conv2dBnAct as Conv2dBnAct
 from mspc.api.nn.conv import Conv2dTranspose as Conv2dTranspose
 from mspc.api.nn.conv import Conv3d as Conv3d
 from mspc.api.nn.conv import Conv3dTranspose as Conv3dTranspose
@@ -41,6 +43,7 @@ from mspc.api.nn.learning_rate_schedule import CosineDecayLR as CosineDecayLR
 from mspc.api.nn.loss import CosineEmbeddingLoss as CosineEmbeddingLoss
 from mspc.api.nn.loss import CrossEntropyLoss as CrossEntropyLoss
 from mspc.api.nn.basic import Dense as Dense
+from mspc.api.nn.combined import DenseBnAct as DenseBnAct
 from mspc.api.nn.segmentation_loss import DiceLoss as DiceLoss
 from mspc.api.nn.declared_inputs import Dimension as Dimension
 from mspc.api.nn.grad_reducer import DistributedGradReducer as DistributedGradReducer
@@ -121,6 +124,7 @@ from mspc.api.nn.array_layers import Norm as Norm
 from mspc.api.nn.array_layers import OneHot as OneHot
 from mspc.api.nn.optim.optimizer import Optimizer as Optimizer
 from mspc.api.nn.activation import PReLU as PReLU
+from mspc.api.nn.image_measures import PSNR as PSNR
 from mspc.api.nn.padding import Pad as Pad
 from mspc.api.nn.wrap import ParameterUpdate as ParameterUpdate
 from mspc.api.nn.wrap import PipelineCell as PipelineCell
@@ -133,6 +137,7 @@ from mspc.api.nn.basic import RMSNorm as RMSNorm
 from mspc.api.nn.optim.adaptive import RMSProp as RMSProp
 from mspc.api.nn.recurrent import RNN as RNN
 from mspc.api.nn.recurrent import RNNCell as RNNCell
+from mspc.api.nn.recurrent import RNNCellBase as RNNCellBase
 from mspc.api.nn.activation import RReLU as RReLU
 from mspc.api.nn.array_layers import Range as Range
 from mspc.api.nn.activation import ReLU as ReLU
@@ -148,6 +153,7 @@ from mspc.api.nn.image import ResizeBilinear as ResizeBilinear
 from mspc.api.nn.array_layers import Roll as Roll
 from mspc.api.nn.optim.rprop import Rprop as Rprop
 from mspc.api.nn.optim.sgd import SGD as SGD
+from mspc.api.nn.image_measures import SSIM as SSIM
 from mspc.api.nn.activation import SeLU as SeLU
 from mspc.api.nn.container import SequentialCell as SequentialCell
 from mspc.api.nn.activation import SiLU as SiLU
@@ -192,6 +198,7 @@ from mspc.api.nn.activation import get_activation as get_activation
 from mspc.api.nn.dynamic_lr import inverse_decay_lr as inverse_decay_lr
 from mspc.api.nn.dynamic_lr import natural_exp_decay_lr as natural_exp_decay_lr
 from mspc.api.nn.declared_inputs import open_dimensions as open_dimensions
+from mspc.api.nn.optim.optimizer import opt_init_args_register as opt_init_args_register
 from mspc.api.nn.dynamic_lr import piecewise_constant_lr as piecewise_constant_lr
 from mspc.api.nn.dynamic_lr import polynomial_decay_lr as polynomial_decay_lr
 from mspc.api.nn.dynamic_lr import warmup_lr as warmup_lr

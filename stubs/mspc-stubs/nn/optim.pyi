@@ -15,3 +15,4 @@ from mspc.api.nn.optim.optimizer import Optimizer as Optimizer
 from mspc.api.nn.optim.adaptive import RMSProp as RMSProp
 from mspc.api.nn.optim.rprop import Rprop as Rprop
 from mspc.api.nn.optim.sgd import SGD as SGD
+from mspc.api.nn.optim.optimizer import opt_init_args_register as opt_init_args_register

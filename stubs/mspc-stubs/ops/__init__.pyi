@@ -1,9 +1,13 @@
 # Made by `make goldens`.
 from typing import Any
 from mspc.api.ops.primitive import Primitive as Primitive
+from mspc.api.ops.composed_functions import BCEWithLogitsLoss as BCEWithLogitsLoss
 from mspc.api.ops.composed import ControlDepend as ControlDepend
 from mspc.api.ops.custom import Custom as Custom
+from mspc.api.ops.composed_functions import Diag as Diag
+from mspc.api.ops.composed_functions import DiagPart as DiagPart
 from mspc.api.ops.composed import DropoutExt as DropoutExt
+from mspc.api.ops.composed_functions import Einsum as Einsum
 from mspc.api.ops.composed import FloatStatus as FloatStatus
 from mspc.api.common.gradient import GradOperation as GradOperation
 from mspc.api.ops.composed_tensors import GroupNorm as GroupNorm
@@ -14,8 +18,10 @@ from mspc.api.ops.composed_tensors import Index as Index
 from mspc.api.ops.custom import InsertGradientOf as InsertGradientOf
 from mspc.api.ops.composed import InvertPermutation as InvertPermutation
 from mspc.api.ops.hyper_map import Map as Map
+from mspc.api.ops.composed_functions import Meshgrid as Meshgrid
 from mspc.api.ops.morphing import Morph as Morph
 from mspc.api.ops.multitype import MultitypeFuncGraph as MultitypeFuncGraph
+from mspc.api.ops.composed_functions import NLLLoss as NLLLoss
 from mspc.api.ops.composed import NPUAllocFloatStatus as NPUAllocFloatStatus
 from mspc.api.ops.composed import NPUClearFloatStatus as NPUClearFloatStatus
 from mspc.api.ops.composed import NPUClearFloatStatusV2 as NPUClearFloatStatusV2
@@ -25,8 +31,15 @@ from mspc.api.ops.composed import Partial as Partial
 from mspc.api.ops.primitive import PrimitiveWithCheck as PrimitiveWithCheck
 from mspc.api.ops.primitive import PrimitiveWithInfer as PrimitiveWithInfer
 from mspc.api.communication.group import ReduceOp as ReduceOp
+from mspc.api.ops.composed_functions import ReverseSequence as ReverseSequence
+from mspc.api.ops.composed_functions import ScalarCast as ScalarCast
 from mspc.api.ops.composed import ScalarSummary as ScalarSummary
+from mspc.api.ops.composed_functions import ScalarToArray as ScalarToArray
+from mspc.api.ops.composed_functions import ScalarToTensor as ScalarToTensor
+from mspc.api.ops.composed_functions import Scatter as Scatter
+from mspc.api.ops.composed_functions import StandardNormal as StandardNormal
 from mspc.api.ops.composed import TensorSummary as TensorSummary
+from mspc.api.ops.composed_functions import UniformInt as UniformInt
 from mspc.api.nn.virtual_dataset import _VirtualDataset as _VirtualDataset
 from mspc.api.ops.attributed import _add_attr as _add_attr
 from mspc.api.ops.compile_time import _constexpr as _constexpr

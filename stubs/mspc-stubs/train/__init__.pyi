@@ -6,6 +6,7 @@ from mspc.api.train.checkpointing import CheckpointConfig as CheckpointConfig
 from mspc.api.train.metrics.confusion_matrix import ConfusionMatrix as ConfusionMatrix
 from mspc.api.train.metrics.confusion_matrix import ConfusionMatrixMetric as ConfusionMatrixMetric
 from mspc.api.train.metrics.similarity import CosineSimilarity as CosineSimilarity
+from mspc.api.train.dataset_helper import DatasetHelper as DatasetHelper
 from mspc.api.train.metrics.similarity import Dice as Dice
 from mspc.api.amp import DynamicLossScaleManager as DynamicLossScaleManager
 from mspc.api.amp import DynamicLossScaler as DynamicLossScaler
@@ -34,6 +35,7 @@ from mspc.api.train.resume import Resumed as Resumed
 from mspc.api.train.listening import RunContext as RunContext
 from mspc.api.amp import StaticLossScaler as StaticLossScaler
 from mspc.api.train.history import SummaryCollector as SummaryCollector
+from mspc.api.train.history import SummaryRecord as SummaryRecord
 from mspc.api.train.callback import TimeMonitor as TimeMonitor
 from mspc.api.train.metrics.accuracy import Top1CategoricalAccuracy as Top1CategoricalAccuracy
 from mspc.api.train.metrics.accuracy import Top5CategoricalAccuracy as Top5CategoricalAccuracy
@@ -43,7 +45,9 @@ from mspc.api.train.serialization import async_ckpt_thread_status as async_ckpt_
 from mspc.api.train.metrics.curves import auc as auc
 from mspc.api.amp import auto_mixed_precision as auto_mixed_precision
 from mspc.api.amp import build_train_network as build_train_network
+from mspc.api.train.dataset_helper import connect_network_with_dataset as connect_network_with_dataset
 from mspc.api.amp import custom_mixed_precision as custom_mixed_precision
+from mspc.api.train.dataset_helper import data_sink as data_sink
 from mspc.api.train.mindir import export as export
 from mspc.api.amp import get_black_list as get_black_list
 from mspc.api.train.metrics.factory import get_metric_fn as get_metric_fn

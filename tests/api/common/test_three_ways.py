@@ -382,7 +382,7 @@ def test_forms_of_calls_agree(call: Callable[..., Any]) -> None:
         (lambda x: x.mean(last=1), "mean(): unexpected argument 'last'"),
         (lambda x: x.abs(1), "Abs: these arguments do not fit"),
         (lambda x: x.mul(1, ather=2), "Mul: these arguments do not fit"),
-        (lambda x: ops.Abs()(x=x), "Abs takes its operands by position, not by name: x"),
+        (lambda x: ops.Abs()(name=x), "Abs has no operand of this name, or has it by position: name"),
     ],
 )
 def test_mistakes_are_told_in_the_same_words(call: Callable[..., Any], message: str) -> None:

@@ -144,17 +144,17 @@ def and_on_tensors(x):
     return x > 0 and x < 1
 
 
-@wrong("x", "the loop goes over a tensor of shape (2, 4)")
-def loop_over_a_tensor(x):
+@wrong("x.sum()", "the loop goes over a tensor without dimensions")
+def loop_over_a_number(x):
     total = 0
-    for row in x:
+    for row in x.sum():
         total = total + row
     return total
 
 
-@wrong("a, b", "the assignment goes over a tensor of shape (2, 4)")
+@wrong("a, b, c", "3 names on the left, but 2 values on the right")
 def unpacking_a_tensor(x):
-    a, b = x
+    a, b, c = x
     return a
 
 
@@ -421,7 +421,7 @@ def cell_inside(x):
     return nn.Dense(4, 2)(x)
 
 
-@wrong("ops.ReLU()(x, name=1)", "ReLU takes its operands by position, not by name: name")
+@wrong("ops.ReLU()(x, name=1)", "ReLU has no operand of this name, or has it by position: name")
 def operator_with_names(x):
     return ops.ReLU()(x, name=1)
 

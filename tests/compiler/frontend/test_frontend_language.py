@@ -160,6 +160,15 @@ def loops(x, y):
 
 
 @case
+def rows_of_a_tensor(x, y):
+    total = 0.0
+    for i, (row, other) in enumerate(zip(x, y, strict=True)):
+        total = total + row * other * i
+    first, second = x
+    return total, [row.sum() for row in y], ops.ReduceSum(True)(x, axis=-1) + first[0] * second[1]
+
+
+@case
 def nested_return_from_loop(x, y):
     for i in range(5):
         if i == 2:

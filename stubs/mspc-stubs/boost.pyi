@@ -1,0 +1,2 @@
+# Made by `make goldens`.
+from mspc.api.boost.grad_accumulation import GradientAccumulation as GradientAccumulation
