@@ -67,9 +67,11 @@ def elementwise(xp: Any, work: Work, out: Any, operands: Sequence[Any], scratch:
 
 
 def blockwise(xp: Any, work: Work, scratch: int = 0) -> Callable[..., Any]:
-    """The kernel `function(*operands, out=None)` of operands of one shape."""
+    """The kernel `function(*operands, out=None)` of operands that are broadcast against each other."""
 
     def kernel(*operands: Any, out: Any = None) -> Any:
+        if any(array.shape != operands[0].shape for array in operands):
+            operands = tuple(xp.broadcast_arrays(*operands))
         if out is None:
             out = xp.empty(operands[0].shape, operands[0].dtype)
         elementwise(xp, work, out, operands, scratch)
