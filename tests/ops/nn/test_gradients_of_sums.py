@@ -30,7 +30,8 @@ class Step(nn.Cell):
         return gradients[0] + 0.0
 
 
-NAMES = "relu relu6 sigmoid tanh silu gelu fast_gelu elu hardswish hardsigmoid softplus mish leaky_relu".split()
+NAMES = """relu relu6 sigmoid tanh silu gelu fast_gelu elu hardswish hardsigmoid softplus mish leaky_relu softmax
+log_softmax selu hardshrink softshrink celu logsigmoid""".split()
 
 
 @pytest.mark.parametrize("name", NAMES)
