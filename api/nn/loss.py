@@ -23,6 +23,7 @@ class LossBase(Cell):
         self.reduce_mean = ops.ReduceMean()
         self.reduce_sum = ops.ReduceSum()
         self.mul = ops.Mul()
+        self.cast = ops.Cast()
 
     def get_axis(self, x: Any) -> Any:
         """All axes of x."""

@@ -156,6 +156,14 @@ def test_cells_of_gates_that_scripts_write() -> None:
     ]  # fmt: skip
 
 
+def test_losses_that_scripts_derive_have_a_cast() -> None:
+    class Counted(nn.LossBase):
+        def construct(self, logits, labels):
+            return self.get_loss(self.cast(logits > labels, mspc.float32))
+
+    assert Counted("sum")(Tensor([1.0, 3.0]), Tensor([2.0, 2.0])).asnumpy() == 1
+
+
 def test_a_part_of_a_file_is_decoded() -> None:
     import io
 
