@@ -17,7 +17,7 @@ from mspc.commands.report.progress import Progress
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.commands.report.text import size_text, time_text
 from mspc.compiler.plan_file import SUFFIX, write_plan
-from mspc.engine.plans import SEARCH, WAYS, Plan, PlanRequest, Plans, plans_for
+from mspc.engine.plans import SEARCH, WAYS, Plan, PlanRequest, Plans, file_name, plans_for
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_writable
 
@@ -120,11 +120,17 @@ def search_target(target: str, options: SearchOptions) -> None:
                 progress.show(f"{way} on {where}")
 
             found.append(plans_for(launched.launch, asked, tell, WAYS[:1] if known else None))
-    if options.out is not None:
-        names = found[0].searched.strategies.layouts
-        write_plan(options.out, found[0].searched.config.ranks, names)
+    if options.out is not None and options.out.suffix == SUFFIX:
+        write_plan(options.out, found[0].plans[0].ranks, found[0].layouts[SEARCH])
+    elif options.out is not None:
+        options.out.mkdir(exist_ok=True)
+        for plans in found:
+            for plan in plans.plans[: options.top]:
+                write_plan(options.out / file_name(plan), plan.ranks, plans.layouts[plan.name])
     if options.compile.json is not None:
-        content = [asdict(plan) for plans in found for plan in plans.plans[: options.top]]
+        content = [
+            {**asdict(plan), "file": file_name(plan)} for plans in found for plan in plans.plans[: options.top]
+        ]
         write_json({"machine": machine.name, "plans": content}, options.compile.json)
     if options.compile.json != Path("-"):
         _print(found, machine, options)
@@ -138,10 +144,12 @@ def _check(options: SearchOptions, cases: int) -> None:
     if options.out is not None:
         if single:
             raise MspcError(f"--out has no meaning beside {single}, which looks for no plan")
-        if options.out.suffix != SUFFIX:
-            raise MspcError(f"--out {options.out}: a plan's name ends in {SUFFIX}")
-        check_writable(options.out, "--out")
-        single = "--out"
+        if options.out.suffix not in ("", SUFFIX):
+            raise MspcError(f"--out {options.out}: a plan's name ends in {SUFFIX}, that of a folder in nothing")
+        if not options.out.suffix and options.out.exists() and not options.out.is_dir():
+            raise MspcError(f"--out {options.out} is no folder")
+        check_writable(options.out / f"plan{SUFFIX}" if options.out.is_dir() else options.out, "--out")
+        single = "--out" if options.out.suffix else ""
     if single and cases > 1:
         raise MspcError(f"{single} is for one case", notes=["give one number with --ranks, or one mesh with --mesh"])
 
@@ -154,7 +162,9 @@ def _print(found: list[Plans], machine: Machine, options: SearchOptions) -> None
     for plans in found:
         for why in plans.refused:
             print_line(f"note: {why}")
-    if options.out is not None:
+    if options.out is not None and not options.out.suffix:
+        print_line(f"the plans are in {options.out}; `mspc compile --strategies` takes one")
+    elif options.out is not None:
         print_line(f"the plan of the search is in {options.out}; `mspc compile --strategies {options.out}` takes it")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from mspc.api.settings import SHARDED
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_launch, compile_traced, trace_call
+from mspc.compiler.plan_file import SUFFIX
 from mspc.engine.capture import Launch
 from mspc.engine.megatron import cut_in_pairs, tensor_sizes
 from mspc.engine.programs import config_of
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.layout import Layout
 from mspc.passes.search.terms import LEAST, Terms
 from mspc.runtime.memory_plan import MemoryPlan, plan_memory
 
@@ -70,11 +73,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Plans:
-    """Plans for one number of ranks, the fastest first, and why ways are not among them. searched: of the search."""
+    """Plans for one number of ranks, the fastest first, and why ways are not among them. layouts: of every plan by its
+    name, how operators are cut."""
 
     plans: list[Plan]
     refused: list[str]
-    searched: Compiled
+    layouts: Mapping[str, Mapping[str, tuple[Layout, ...]]]
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ def plans_for(
     memory = asked.memory
     plans: list[Plan] = []
     refused: list[str] = []
-    searched: Compiled | None = None
+    layouts: dict[str, Mapping[str, tuple[Layout, ...]]] = {}
     paired: list[Plan] = []
     for way in _ways(launch, asked) if ways is None else ways:
         if on_way is not None:
@@ -127,14 +131,13 @@ def plans_for(
             if memory and plan.memory > memory:
                 raise MspcError(f"it needs {plan.memory} bytes of memory on a rank, and there are {memory}")
             (paired if way.tensor else plans).append(plan)
-            searched = searched or compiled
+            layouts[way.name] = compiled.strategies.layouts
         except MspcError as error:
             if way.name == SEARCH:
                 raise
             refused.append(f"{way.name.partition(',')[0]}: {error.message}")
-    assert searched is not None
     plans += sorted(paired, key=lambda plan: plan.step)[:1]
-    return Plans(sorted(plans, key=lambda plan: (plan.step, plan.nbytes)), list(dict.fromkeys(refused)), searched)
+    return Plans(sorted(plans, key=lambda plan: (plan.step, plan.nbytes)), list(dict.fromkeys(refused)), layouts)
 
 
 def _ways(launch: Launch, asked: PlanRequest) -> Iterator[Way]:
@@ -162,6 +165,13 @@ def terms_for(machine: Machine) -> Terms:
         hosts=machine.ranks_per_host,
         network=0 if network is None else int(1000 * bandwidth / network.bandwidth.at(LARGE)),
     )
+
+
+def file_name(plan: Plan) -> str:
+    """What a plan's file is called in a folder of several."""
+    mesh = f" {plan.mesh}" if plan.mesh and plan.name == SEARCH else ""
+    words = re.findall(r"[a-z0-9]+", f"{plan.ranks} {plan.name}{mesh}".lower())
+    return f"{'-'.join(words)}{SUFFIX}"
 
 
 def cut_by_file(launch: Launch, file: Path) -> Launch:

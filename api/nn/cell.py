@@ -95,7 +95,9 @@ class Cell:
             raise ApiRuntimeError(
                 f"{type(self).__name__}: call super().__init__() before setting attribute {name!r}"
             )
-        if name in self._members:
+        stays = (name in self._params and isinstance(value, Parameter)) or (
+            name in self._cells and isinstance(value, Cell))  # fmt: skip
+        if name in self._members and not stays:  # what takes the place of its kind keeps the place
             self._forget(name)
         if isinstance(value, Parameter):
             self._insert(name, value)

@@ -14,16 +14,41 @@ class _Ordered(Cell):
 
     def _fill(self, cells: Iterable[Any]) -> None:
         for cell in cells:
-            self.append(cell)
+            self._add(cell)
 
     def append(self, cell: Any) -> Any:
         """Add a cell at the end. Raises TypeError for anything else."""
+        return self._add(cell, self._front())
+
+    def _front(self) -> str:
+        """What stands in front of the number in the names of the first cell's parameters: MindSpore 2.10 takes it over
+        for a cell that is added later, and finds it in the last place where the name has the cell's number, unless the
+        next cell's has its own there. So cells of numbered cells get names such as `0.1.0.weight`, which stand in
+        checkpoints."""
+        first = [(key, name.split(".")) for key, name in self._first_names()][:2]
+        front: list[str] = []
+        for i, part in enumerate(first[0][1] if first else []):
+            if part == first[0][0]:
+                front = first[0][1][:i]
+                if len(first) > 1 and first[1][1][i : i + 1] == [first[1][0]]:
+                    break
+        return "".join(f"{part}." for part in front)
+
+    def _first_names(self) -> Iterator[tuple[str, str]]:
+        for key, cell in self._cells.items():
+            found = next(iter(cell.get_parameters()), None)
+            if found is not None:
+                yield key, found.name
+
+    def _add(self, cell: Any, front: str = "") -> Any:
         if not isinstance(cell, Cell):
             raise ApiTypeError(f"{type(self).__name__} holds Cells, not {type(cell).__name__}")
         place = len(self._cells)
         while str(place) in self._cells:  # a part has the numbers of the whole
             place += 1
         self._adopt(str(place), cell)
+        if front and self._auto_prefix:
+            cell.update_parameters_name(f"{front}{place}.")
         return self
 
     def _replace(self, cells: list[tuple[str, Cell]]) -> None:
@@ -41,7 +66,9 @@ class _Ordered(Cell):
         self._replace(cells)
 
     def extend(self, cells: Iterable[Any]) -> Any:
-        self._fill(cells)
+        front = self._front()
+        for cell in cells:
+            self._add(cell, front)
         return self
 
     def __getitem__(self, index: Any) -> Any:

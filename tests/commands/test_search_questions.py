@@ -149,6 +149,20 @@ def test_two_plans_are_compared(run: Run) -> None:
     assert re.search(r"second - first +\+0\.0 us .*\+0 +\+0 ", alike.stdout)
 
 
+def test_a_folder_takes_every_plan(run: Run) -> None:
+    found = plans(run, "--mesh", "8,2x4", "--out", "plans", "--top", "9")
+    assert sorted(p.name for p in Path("plans").iterdir()) == sorted({plan["file"] for plan in found})
+    assert {"8-search-8.toml", "8-search-2x4.toml", "8-data-parallel.toml"} <= {plan["file"] for plan in found}
+    two = ("plans/8-search-2x4.toml", "plans/8-data-parallel.toml")
+    both = run("--ranks", "8", "--compare", *two, "--json", "both.json")
+    assert both.exit_code == 0, both.output
+    sent = [plan["nbytes"] for plan in json.loads(Path("both.json").read_text())["plans"]]
+    assert sent == [next(p["nbytes"] for p in found if p["file"] == f"8-{name}.toml") for name in
+                    ("search-2x4", "data-parallel")]  # fmt: skip
+    Path("taken").write_text("")
+    assert "--out taken is no folder" in run("--ranks", "8", "--out", "taken").stderr
+
+
 def test_pairs_of_products_are_a_way_of_their_own(run: Run) -> None:
     (found,) = [plan for plan in plans(run, "--ranks", "8", "--top", "9") if plan["name"].startswith("Megatron-style")]
     assert found["name"] == "Megatron-style, 1 x 8"

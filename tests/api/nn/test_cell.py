@@ -347,3 +347,31 @@ NAMED = {
 def test_parameters_are_called_by_the_attributes_that_lead_to_them(cell: nn.Cell, names: list[str]) -> None:
     """Read from MindSpore 2.10.0."""
     assert [parameter.name for parameter in cell.get_parameters()] == names
+
+
+def test_cells_added_to_a_list_are_called_as_mindspore_calls_them() -> None:
+    """MindSpore 2.10 gives these names: the second cell's begin as the first one's, up to its last own number."""
+    plain, nested = nn.CellList(), nn.CellList()
+    for _ in range(3):
+        plain.append(nn.Dense(2, 2, has_bias=False))
+        nested.append(nn.SequentialCell(nn.ReLU(), nn.Dense(2, 2, has_bias=False)))
+    assert [p.name for p in plain.get_parameters()] == ["0.weight", "1.weight", "2.weight"]
+    assert [p.name for p in nested.get_parameters()] == ["0.1.weight", "1.1.weight", "2.1.weight"]
+    first = nn.CellList([nn.SequentialCell(nn.Dense(2, 2, has_bias=False))])
+    first.append(nn.SequentialCell(nn.ReLU(), nn.Dense(2, 2, has_bias=False)))
+    first.append(nn.SequentialCell(nn.ReLU(), nn.Dense(2, 2, has_bias=False)))
+    assert [p.name for p in first.get_parameters()] == ["0.0.weight", "0.1.1.weight", "0.2.1.weight"]
+    pairs = nn.SequentialCell()
+    for _ in range(2):
+        pairs.append(nn.SequentialCell([nn.SequentialCell([nn.Dense(2, 2, has_bias=False)])]))
+    assert [p.name for p in pairs.get_parameters()] == ["0.0.0.weight", "0.0.1.0.0.weight"]
+
+
+def test_a_parameter_that_replaces_another_has_its_place() -> None:
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = nn.Dense(2, 2)
+            self.dense.weight = Parameter(Tensor(np.ones((2, 2), np.float32)), name="own")
+
+    assert [p.name for p in Net().get_parameters()] == ["own", "dense.bias"]
