@@ -250,8 +250,9 @@ def _top_line(frame: FrameType | None) -> Location | None:
 def _later_launches(module: ModuleType, path: Path, source: bytes, line: Location) -> tuple[Location, ...]:
     """Calls of a network or a Model below `line` at the script's top level, as far as its text shows them."""
     from mspc.api.nn.cell import Cell
-    from mspc.api.train import Model
 
+    # A script that has a Model has loaded its module, which takes long.
+    model = getattr(sys.modules.get("mspc.api.train.model"), "Model", ())
     found: list[Location] = []
     for statement in ast.parse(source).body:
         if statement.lineno <= line.line or isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
@@ -261,7 +262,7 @@ def _later_launches(module: ModuleType, path: Path, source: bytes, line: Locatio
             method = function.attr if isinstance(function, ast.Attribute) else ""
             owner = function.value if isinstance(function, ast.Attribute) else function
             value = vars(module).get(owner.id) if isinstance(owner, ast.Name) else None
-            trains = isinstance(value, Model) and method in ("train", "eval", "fit", "predict")
+            trains = isinstance(value, model) and method in ("train", "eval", "fit", "predict")
             if trains or (isinstance(value, Cell) and not method):
                 assert function is not None
                 text = linecache.getline(str(path), function.lineno).rstrip("\n")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from mspc.analysis.cost.machine_file import known_machines
+
 
 @pytest.fixture(scope="module")
 def wheel_names(root: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
@@ -51,9 +53,11 @@ def test_wheel_holds_every_module(root: Path, wheel_names: set[str]) -> None:
     assert {name for name in wheel_names if name.endswith(".py")} == modules
 
 
-def test_wheel_holds_the_grammar_and_no_other_data(wheel_names: set[str]) -> None:
+def test_wheel_holds_the_grammar_the_machines_and_no_other_data(wheel_names: set[str]) -> None:
     data = {name for name in wheel_names if name.startswith("mspc/") and not name.endswith(".py")}
-    assert data == {"mspc/ir/text/grammar.lark", "mspc/py.typed"}
+    machines = {f"mspc/analysis/cost/machines/{name}.toml" for name in known_machines()}
+    assert machines
+    assert data == {"mspc/ir/text/grammar.lark", "mspc/py.typed"} | machines
 
 
 def test_wheel_holds_the_stubs(root: Path, wheel_names: set[str]) -> None:

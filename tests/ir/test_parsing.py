@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.machine_file import read_machine
+from mspc.analysis.cost.machine_file import read_machine
 from mspc.compiler.plan_file import read_plan
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.parsing import parsed_json

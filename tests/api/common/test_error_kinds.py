@@ -51,9 +51,9 @@ def unpacking(net: Any, x: Any) -> Any:
 
 
 def unknown_at_compile_time(net: Any, x: Any) -> Any:
-    if x.sum() > 0:
-        return x
-    return -x
+    while x.sum() > 0:
+        x = x - 1
+    return x
 
 
 def importing(net: Any, x: Any) -> Any:
@@ -67,7 +67,7 @@ IN_CONSTRUCT: list[tuple[type[Exception], Callable[..., Any]]] = [
     (TypeError, lambda net, x: ops.ReLU()("x")),
     (TypeError, lambda net, x: ops.relu(None)),
     (TypeError, lambda net, x: ops.MatMul()(x)),
-    (TypeError, lambda net, x: ops.ReLU()(input=x)),
+    (TypeError, lambda net, x: ops.ReLU()(bogus=x)),
     (TypeError, lambda net, x: ops.reduce_sum(x, "0")),
     (TypeError, lambda net, x: ops.reshape(x, 1.5)),
     (TypeError, lambda net, x: ops.cast(x, "nothing")),
