@@ -254,7 +254,8 @@ class Tracer:
         """
         values = [_written(v) if i in op.mutates else v for i, v in enumerate(values)]
         variable = values[op.mutates[0]]
-        self._require_place(op, variable)
+        if not getattr(op, "updates_aside", False):  # its result is what counts: statistics may be of no one
+            self._require_place(op, variable)
         kind = variable.tensor_type.dtype
         values = [self.cast(v, kind) if i not in op.mutates and _narrower(v, kind) else v for i, v in enumerate(values)]
         if self.guard is None:
