@@ -12,6 +12,8 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.types import TensorType
 
+__all__: tuple[str, ...] = ()
+
 
 def declared(construct: Callable[..., Any], inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs by the names that `construct` has for them. Raises TypeError where it has none."""

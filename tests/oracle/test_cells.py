@@ -57,6 +57,7 @@ JUDGED: dict[str, tuple[tuple[Any, ...], Any, list[np.ndarray]]] = {
     "nn.LogSoftmax": ((1,), lambda x: F.log_softmax(x, 1), X),
     "mint.nn.LogSoftmax": ((1,), lambda x: F.log_softmax(x, 1), X),
     "nn.Mish mint.nn.Mish": ((), F.mish, X),
+    "mint.nn.SoftMarginLoss": ((), F.soft_margin_loss, [PAIR[0], np.sign(floats(9, 4, 5))]),
     "nn.ReLU mint.nn.ReLU": ((), F.relu, X),
     "nn.ReLU6 mint.nn.ReLU6": ((), F.relu6, X),
     "nn.SeLU mint.nn.SELU": ((), F.selu, X),
@@ -117,7 +118,7 @@ ELSEWHERE = {
     "test_schedules.py": """nn.CosineDecayLR nn.ExponentialDecayLR nn.InverseDecayLR nn.NaturalExpDecayLR
         nn.PolynomialDecayLR nn.WarmUpLR""",
     "test_fractional_pooling.py": "nn.FractionalMaxPool2d nn.FractionalMaxPool3d",
-    "test_cells.py": "nn.Dense nn.Embedding mint.nn.Linear mint.nn.Embedding",
+    "test_cells.py": "mint.nn.CosineEmbeddingLoss nn.Dense nn.Embedding mint.nn.Linear mint.nn.Embedding",
 }
 """Cells that other tests hold against PyTorch, by the file that does."""
 REASONS = {
@@ -131,7 +132,10 @@ REASONS = {
         "nn.Dropout nn.Dropout1d nn.Dropout2d nn.Dropout3d mint.nn.Dropout mint.nn.Dropout2d nn.RReLU",
     "PyTorch has none; tests/api/nn hold it against NumPy": """nn.Lamb nn.FTRL nn.LazyAdam nn.EmbeddingLookup
         nn.MultiFieldEmbeddingLookup""",
-    "made of layers that are judged one by one": "nn.TransformerDecoder",
+    "made of layers that are judged one by one": "nn.TransformerDecoder nn.Conv2dBnAct nn.DenseBnAct",
+    "tests/api/nn/test_adasum.py": "nn.AdaSumByDeltaWeightWrapCell nn.AdaSumByGradWrapCell",
+    "tests/api/common/test_public_code_names.py": "nn.CentralCrop nn.PSNR nn.SSIM nn.RNNCellBase",
+    "tests/api/common/test_sparse_tensors.py": "nn.SparseTensorDenseMatmul nn.SparseToDense",
     "it adds up gradients of ranks: tests/compiler/test_own_gradients.py holds it": "nn.DistributedGradReducer",
     "SyncBatchNorm by another name: tests/api/nn hold its groups": "nn.GlobalBatchNorm",
     "tests/api/common/test_small_names.py": "nn.ClipByNorm nn.Moments nn.OneHot nn.Range",
@@ -147,6 +151,12 @@ def test_a_cell_is_pytorchs(name: str) -> None:
     cell = reduce(getattr, name.split("."), mspc)(*arguments)
     judged = [0] if len(inputs) > 1 else None
     same(cell, theirs, inputs, grads=judged, tolerance=1e-6)
+
+
+def test_cosine_embedding_loss_is_pytorchs() -> None:
+    targets = np.array([1, -1, 1, -1], np.float64)
+    same(mint.nn.CosineEmbeddingLoss(0.2), lambda a, b, y: F.cosine_embedding_loss(a, b, y, 0.2),
+         [floats(3, 4, 5), floats(4, 4, 5), targets], grads=[0, 1], tolerance=1e-6)  # fmt: skip
 
 
 @pytest.mark.parametrize("layer", [nn.Dense(6, 3), mint.nn.Linear(6, 3)])

@@ -45,7 +45,6 @@ from mspc.api.nn.loss import CrossEntropyLoss as CrossEntropyLoss
 from mspc.api.nn.basic import Dense as Dense
 from mspc.api.nn.combined import DenseBnAct as DenseBnAct
 from mspc.api.nn.segmentation_loss import DiceLoss as DiceLoss
-from mspc.api.nn.declared_inputs import Dimension as Dimension
 from mspc.api.nn.grad_reducer import DistributedGradReducer as DistributedGradReducer
 from mspc.api.nn.basic import Dropout as Dropout
 from mspc.api.nn.basic import Dropout1d as Dropout1d
@@ -190,14 +189,11 @@ from mspc.api.nn.wrap import WithEvalCell as WithEvalCell
 from mspc.api.nn.wrap import WithLossCell as WithLossCell
 from mspc.api.nn.wrap import WithWideLossCell as WithWideLossCell
 from mspc.api.nn.padding import ZeroPad2d as ZeroPad2d
-from mspc.api.nn.declared_inputs import check as check
 from mspc.api.nn.dynamic_lr import cosine_decay_lr as cosine_decay_lr
-from mspc.api.nn.declared_inputs import declared as declared
 from mspc.api.nn.dynamic_lr import exponential_decay_lr as exponential_decay_lr
 from mspc.api.nn.activation import get_activation as get_activation
 from mspc.api.nn.dynamic_lr import inverse_decay_lr as inverse_decay_lr
 from mspc.api.nn.dynamic_lr import natural_exp_decay_lr as natural_exp_decay_lr
-from mspc.api.nn.declared_inputs import open_dimensions as open_dimensions
 from mspc.api.nn.optim.optimizer import opt_init_args_register as opt_init_args_register
 from mspc.api.nn.dynamic_lr import piecewise_constant_lr as piecewise_constant_lr
 from mspc.api.nn.dynamic_lr import polynomial_decay_lr as polynomial_decay_lr
