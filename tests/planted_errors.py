@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
-LEFT_OUT = shutil.ignore_patterns("tests", ".git", "docs", "benchmarks", "*.egg-info", "saved_graph")
+LEFT_OUT = shutil.ignore_patterns("tests", ".*", "docs", "benchmarks", "build", "dist", "*.egg-info", "saved_graph")
 SAMPLE = "samples/transformer/net.py"
 NETWORK = '''
 import mindspore as ms
