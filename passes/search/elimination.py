@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,7 +113,7 @@ class Elimination:
     def _eliminate(self, kept: int = -1) -> list[_Bucket]:
         """Leave out one variable after the other, all but `kept`."""
         number = 0
-        for factor in self.given:
+        for factor in self._decidable(kept):
             if factor.variables:
                 for v in factor.variables:
                     self.of[v][number] = factor
@@ -152,6 +152,20 @@ class Elimination:
             for w in around:
                 heapq.heappush(queue, (self._size(w), w))
         return buckets
+
+    def _decidable(self, kept: int) -> Iterator[Factor]:
+        """The factors given, without variables of one choice: a table has no more dimensions than NumPy knows."""
+        known: dict[tuple[int, tuple[bool, ...]], Table] = {}
+        for factor in self.given:
+            open_ones = tuple(self.sizes[v] > 1 or v == kept for v in factor.variables)
+            if all(open_ones):
+                yield factor
+                continue
+            key = (id(factor.table), open_ones)
+            variables = tuple(v for v, is_open in zip(factor.variables, open_ones, strict=True) if is_open)
+            if key not in known:
+                known[key] = factor.table.reshape([self.sizes[v] for v in variables])
+            yield Factor(variables, known[key])
 
     def cost(self, values: Sequence[int]) -> float:
         """What an assignment costs by the factors given."""

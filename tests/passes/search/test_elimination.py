@@ -65,5 +65,14 @@ def test_an_elimination_ends_in_time() -> None:
         Elimination(sizes, factors, deadline=time.monotonic() - 1).solve()
 
 
+def test_variables_of_one_choice_may_be_many() -> None:
+    sizes = [2, *[1] * 100]
+    factors = [Factor((0, v), np.array([[3.0], [1.0]])) for v in range(1, 101)]
+    factors.append(Factor(tuple(range(1, 60)), np.full((1,) * 59, 2.0)))
+    found = Elimination(sizes, factors).solve()
+    assert found.values == (1,) + (0,) * 100
+    assert found.cost == found.bound == 102.0
+
+
 def test_a_variable_that_nothing_costs_takes_its_first_choice() -> None:
     assert Elimination([3, 2], []).solve().values == (0, 0)
