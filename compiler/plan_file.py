@@ -16,12 +16,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.parsing import parsed_toml
-from mspc.ir.files.regular import check_regular
-from mspc.ir.files.toml_text import quoted
-from mspc.ir.files.whole import reason_of, shown_path, write_whole
+from mspc.ir.files.toml_text import check_keys, quoted, read_toml
+from mspc.ir.files.whole import shown_path, write_whole
 from mspc.ir.layout import Layout
-from mspc.ir.nearest import did_you_mean
 from mspc.ir.text.fragments import Malformed, read_layouts
 
 LARGEST = 1 << 28
@@ -54,18 +51,8 @@ def read_plan(path: Path) -> PlanFile:
         MspcError: there is no such file, or it is no plan.
     """
     shown = shown_path(path)
-    try:
-        check_regular(path, LARGEST)
-        found = parsed_toml(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise MspcError(f"there is no plan {shown!r}", kind=ValueError) from None
-    except OSError as error:
-        raise MspcError(f"cannot read the plan {shown}: {reason_of(error)}") from None
-    except ValueError as error:
-        raise MspcError(f"{shown} is no TOML file: {error}", kind=ValueError) from None
-    for key in found:
-        if key not in KEYS:
-            raise MspcError(f"{shown}: there is no {key!r} of a plan", notes=did_you_mean(key, KEYS))
+    found = read_toml(path, "plan", LARGEST)
+    check_keys(shown, found, KEYS, "a plan")
     ranks, operators = found.get("ranks"), found.get("operators")
     if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
         raise MspcError(f"{shown}: ranks is {ranks!r}, not a number of ranks")

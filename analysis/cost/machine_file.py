@@ -31,9 +31,8 @@ from typing import Any, cast
 
 from mspc.analysis.cost.machine import ATTENTION, CONVOLUTIONS, PRODUCTS, Link, Machine, Rate
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.parsing import parsed_toml
-from mspc.ir.files.regular import check_regular
-from mspc.ir.files.whole import reason_of, shown_path
+from mspc.ir.files.toml_text import check_keys, read_toml
+from mspc.ir.files.whole import shown_path
 from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import DTYPES
 
@@ -72,17 +71,7 @@ def read_machine(path: Path) -> Machine:
     Raises:
         MspcError: there is no such file, it is no TOML, or a rate is missing or impossible.
     """
-    shown = shown_path(path)
-    try:
-        check_regular(path, LARGEST)
-        found = parsed_toml(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise MspcError(f"there is no machine file {shown!r}", kind=ValueError) from None
-    except OSError as error:
-        raise MspcError(f"cannot read the machine file {shown}: {reason_of(error)}") from None
-    except ValueError as error:
-        raise MspcError(f"{shown} is no TOML file: {error}", kind=ValueError) from None
-    return _Reading(shown).machine(found, path.stem)
+    return _Reading(shown_path(path)).machine(read_toml(path, "machine file", LARGEST), path.stem)
 
 
 class _Reading:
@@ -92,7 +81,7 @@ class _Reading:
         self.shown = shown
 
     def machine(self, found: Mapping[str, Any], name: str) -> Machine:
-        self._known(found, KEYS, "a machine")
+        check_keys(self.shown, found, KEYS, "a machine")
         device = found.get("device", "GPU")
         if device not in ("GPU", "CPU"):
             raise MspcError(f'{self.shown}: device is {device!r}, not "GPU" or "CPU"')
@@ -114,11 +103,6 @@ class _Reading:
             source=str(found.get("source", "")).strip(),
         )
 
-    def _known(self, found: Mapping[str, Any], known: tuple[str, ...], of: str) -> None:
-        for key in found:
-            if key not in known:
-                raise MspcError(f"{self.shown}: there is no {key!r} of {of}", notes=did_you_mean(key, known))
-
     def _table(self, found: Mapping[str, Any], key: str) -> Mapping[str, Any]:
         table = found.get(key)
         if not isinstance(table, dict):
@@ -127,19 +111,19 @@ class _Reading:
 
     def _work(self, found: Mapping[str, Any], kind: str) -> Mapping[str, Rate]:
         table = self._table(found, kind)
-        self._known(table, tuple(DTYPES), "element types")
+        check_keys(self.shown, table, tuple(DTYPES), "element types")
         return MappingProxyType({key: self._rate(table, key, f"{kind}.") for key in table})
 
     def _link(self, found: Mapping[str, Any], key: str) -> Link:
         table = self._table(found, key)
-        self._known(table, (*LINK, *COLLECTIVES), "a link")
+        check_keys(self.shown, table, (*LINK, *COLLECTIVES), "a link")
         own = {name: self._plain_link(self._table(table, name), f"{key}.{name}.")
                for name in COLLECTIVES if name in table}  # fmt: skip
         return self._plain_link(table, f"{key}.", own)
 
     def _plain_link(self, table: Mapping[str, Any], where: str, own: Mapping[str, Link] | None = None) -> Link:
         if own is None:
-            self._known(table, LINK, "a collective's link")
+            check_keys(self.shown, table, LINK, "a collective's link")
         return Link(
             latency=self._number(table, "latency", where),
             bandwidth=self._rate(table, "bandwidth", where),
