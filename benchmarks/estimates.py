@@ -1,66 +1,157 @@
 """Estimated against measured times of steps: plans of a transformer and of ResNet-50 on the ranks of this machine.
 
-    python benchmarks/estimates.py --ranks 1,2 [--device gpu] [--machine here.toml] [--plot estimates.svg] [--smaller 8]
+    python benchmarks/estimates.py --ranks 1,2 --smaller 1,2 [--device gpu] [--machine here.toml] [--plot plot.svg]
+        [--save FOLDER]
+    python benchmarks/estimates.py --measured FOLDER [--machine here.toml] [--plot plot.svg]
 
-Without `--machine` the machine is measured first (`mspc calibrate`). Every plan is written to a file, compiled for its
-estimate, and trained as it says. Prints a line for each, then the mean error, the rank correlation (Spearman's), and
-whether the fastest by measure is among the three that were estimated fastest.
+Without `--machine` the machine is measured first (`mspc calibrate`). The plans are those of every way that
+`mspc search` knows, and mixtures of them that can be; each is written to a file, compiled for its estimate, and trained
+as it says. Prints a line for each, then the mean error, the rank correlation (Spearman's), and whether the fastest by
+measure is among the three that were estimated fastest. `--save` keeps plans and measured times, `--measured` estimates
+such plans again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 SCRIPT = Path(__file__).parent / "networks" / "planned.py"
 MESHES = {1: ("",), 2: ("2",), 4: ("4", "2x2"), 8: ("8", "4x2", "2x2x2")}
+SHARDED = "optimizer parallel"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One plan. file: its name in the folder. Without measured times: seconds, memory 0."""
+
+    network: str
+    smaller: str
+    ranks: int
+    name: str
+    file: str
+    seconds: float = 0.0
+    memory: int = 0
+
+    @property
+    def case(self) -> tuple[str, str, int]:
+        return self.network, self.smaller, self.ranks
+
+    def arguments(self, folder: Path, steps: str) -> list[str]:
+        """What the network's script is given."""
+        sharded = ["optimizer"] * (self.name == SHARDED)
+        return [self.network, str(folder / self.file), steps, self.smaller, *sharded]
 
 
 @dataclass(frozen=True)
 class Result:
-    """One plan. estimated, measured: seconds of a step. planned: bytes of memory."""
+    """A plan beside its estimate: seconds of a step, bytes of a rank."""
 
-    network: str
-    ranks: int
-    plan: str
-    estimated: float
-    measured: float
-    planned: int
+    plan: Planned
+    seconds: float
+    memory: int
+
+    @property
+    def error(self) -> float:
+        return self.seconds / self.plan.seconds - 1
+
+
+class Failed(Exception):
+    """A command's message."""
 
 
 def mspc(*arguments: str) -> str:
     done = subprocess.run([sys.executable, "-m", "mspc", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"mspc {' '.join(arguments)}: {done.stderr}")
+        raise Failed(f"mspc {' '.join(arguments)}: {done.stderr}")
     return done.stdout
 
 
-def plans(network: str, ranks: int, machine: Path, folder: Path, smaller: str) -> list[tuple[str, Path, float, int]]:
-    """(name, file, estimated seconds, bytes of memory) of the plans of every way that `mspc search` knows."""
-    found: list[tuple[str, Path, float, int]] = []
+def plans(network: str, smaller: str, ranks: int, machine: Path, folder: Path) -> list[Planned]:
+    """The plans of every way that `mspc search` knows, and mixtures of them, as files of the folder."""
+    found: dict[tuple[str, bool], str] = {}
     for mesh in MESHES[ranks]:
-        every = folder / f"{network}{ranks}{mesh}"
+        every = folder / f"{network}-{smaller}-{ranks}{mesh}"
         where = ["--mesh", mesh] if mesh else ["--ranks", str(ranks)]
         table = json.loads(mspc("search", str(SCRIPT), *where, "--machine", str(machine), "--top", "9",
                                 "--json", "-", "--out", str(every), "--", network, "-", "1", smaller))  # fmt: skip
         for plan in table["plans"]:
-            file = every / plan["file"]
-            if all(file.read_bytes() != other.read_bytes() for _, other, _, _ in found):
-                name = f"{plan['name']}{' ' + mesh if plan['name'] == 'search' else ''}"
-                found.append((name, file, plan["step"], plan["memory"]))
-    return found
+            name = f"{plan['name']}{' ' + mesh if plan['name'] == 'search' else ''}"
+            text = (every / plan["file"]).read_text(encoding="utf-8")
+            found.setdefault((text, plan["name"] == SHARDED), name)
+    if ranks > 1:
+        texts = [text for (text, sharded) in found if not sharded]
+        for name, text in mixtures(texts).items():
+            found.setdefault((text, False), name)
+    made: list[Planned] = []
+    for (text, _), name in found.items():
+        file = f"{network}-{smaller}-{ranks}-{name.replace(' ', '-')}.toml"
+        (folder / file).write_text(text, encoding="utf-8")
+        made.append(Planned(network, smaller, ranks, name, file))
+    return made
 
 
-def measured(network: str, ranks: int, file: Path, device: str, steps: str, smaller: str) -> float:
-    out = mspc("run", str(SCRIPT), "--ranks", str(ranks), "--device", device, "--", network, str(file), steps, smaller)
-    return float(json.loads(next(line for line in out.splitlines() if line.startswith("{")))["seconds"])
+def mixtures(texts: list[str]) -> dict[str, str]:
+    """Plans whose operators are cut as one or another of those say; of images, by height in place of batches."""
+    first, last = texts[0], texts[-1]
+    lines = operators(first)
+    number = len(lines)
+    other = [line.replace("[0, -, -, -]", "[-, -, 0, -]") for line in lines] if len(texts) == 1 else operators(last)
+
+    def mixed(takes_other: Callable[[int], bool]) -> str:
+        own = {line.partition(" = ")[0]: line for line in other}
+        chosen = [own.get(line.partition(" = ")[0], line) if takes_other(i) else line for i, line in enumerate(lines)]
+        return first[: first.index('"')] + "\n".join(chosen) + "\n"
+
+    draw = random.Random(0)
+    return {
+        "first eighth otherwise": mixed(lambda i: i < number // 8),
+        "first half otherwise": mixed(lambda i: i < number // 2),
+        "last half otherwise": mixed(lambda i: i >= number // 2),
+        "one in ten otherwise": mixed(lambda _: draw.random() < 0.1),
+    }
+
+
+def operators(text: str) -> list[str]:
+    """The lines of a plan's file that cut an operator each."""
+    return [line for line in text.splitlines() if line.startswith('"')]
+
+
+def estimated(plan: Planned, folder: Path, machine: Path) -> Result:
+    file = str(folder / plan.file)
+    sharded = ["optimizer"] * (plan.name == SHARDED)
+    where = ["--ranks", str(plan.ranks), "--machine", str(machine), "--compare", file, file, "--json", "-"]
+    table = json.loads(mspc("search", str(SCRIPT), *where, "--", plan.network, "-", "1", plan.smaller, *sharded))
+    return Result(plan, table["plans"][0]["step"], table["plans"][0]["memory"])
+
+
+def measured(plan: Planned, folder: Path, device: str, steps: str) -> Planned:
+    out = mspc("run", str(SCRIPT), "--ranks", str(plan.ranks), "--device", device, "--",
+               *plan.arguments(folder, steps))  # fmt: skip
+    found = json.loads(next(line for line in out.splitlines() if line.startswith("{")))
+    return Planned(*plan.case[:2], plan.ranks, plan.name, plan.file, float(found["seconds"]), int(found["memory"]))
+
+
+def can_be(plan: Planned, folder: Path, machine: Path) -> bool:
+    """Whether every operator of a mixture can be cut as it says."""
+    try:
+        estimated(plan, folder, machine)
+    except Failed as why:
+        if "cannot be cut as the plan" not in str(why):
+            raise
+        print(f"{plan.name} of {plan.case} cannot be", flush=True)
+        return False
+    return True
 
 
 def ranked(values: list[float]) -> np.ndarray:
@@ -68,21 +159,24 @@ def ranked(values: list[float]) -> np.ndarray:
 
 
 def summary(results: list[Result]) -> list[str]:
-    """A line for each network and number of ranks, and one for all."""
-    errors = [abs(r.estimated - r.measured) / r.measured for r in results]
-    lines = [f"{len(results)} plans: mean error {np.mean(errors):.1%}"]
-    for case in dict.fromkeys((r.network, r.ranks) for r in results):
-        own = [r for r in results if (r.network, r.ranks) == case]
-        best = min(own, key=lambda r: r.measured)
-        first = sorted(own, key=lambda r: r.estimated)[:3]
-        lines.append(f"{case[0]} on {case[1]}: the fastest is {'' if best in first else 'not '}among the first three")
-    correlation = np.corrcoef(ranked([r.estimated for r in results]), ranked([r.measured for r in results]))[0, 1]
-    return [*lines, f"rank correlation {correlation:.3f}"]
+    """A line for each network and number of ranks, and those for all."""
+    lines = [f"{len(results)} plans: mean error {np.mean([abs(r.error) for r in results]):.1%}"]
+    for case in dict.fromkeys(r.plan.case for r in results):
+        own = [r for r in results if r.plan.case == case]
+        best = min(own, key=lambda r: r.plan.seconds)
+        first = sorted(own, key=lambda r: r.seconds)[:3]
+        place = f"{'' if best in first else 'not '}among the first three of {len(own)}"
+        error = np.mean([abs(r.error) for r in own])
+        lines.append(f"{case[0]} / {case[1]} on {case[2]}: mean error {error:.1%}, the fastest is {place}")
+    rows = [ranked([r.seconds for r in results]), ranked([r.plan.seconds for r in results])]
+    lines.append(f"rank correlation {np.corrcoef(*rows)[0, 1]:.3f}")
+    held = [abs(r.memory / r.plan.memory - 1) for r in results if r.plan.memory]
+    return [*lines, f"memory: mean error {np.mean(held):.2%}, largest {max(held):.2%}"] if held else lines
 
 
 def drawn(results: list[Result]) -> str:
     """A scatter plot as SVG: estimated along x, measured along y, both logarithmic; a mark for each network."""
-    values = np.log10([[r.estimated, r.measured] for r in results])
+    values = np.log10([[r.seconds, r.plan.seconds] for r in results])
     low, high = values.min() - 0.1, values.max() + 0.1
     places = 40 + 520 * (values - low) / (high - low)
     lines = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 600 600" font-family="sans-serif" font-size="13">',
@@ -92,14 +186,39 @@ def drawn(results: list[Result]) -> str:
              '<text x="300" y="592" text-anchor="middle">estimated seconds of a step (logarithmic)</text>',
              '<text x="14" y="300" text-anchor="middle" transform="rotate(-90 14 300)">measured seconds</text>']
     for (x, y), result in zip(places, results, strict=True):
+        plan = result.plan
         shape = (f'<circle cx="{x:.1f}" cy="{600 - y:.1f}" r="5" fill="none" stroke="black"/>'
-                 if result.network == "transformer" else
+                 if plan.network == "transformer" else
                  f'<rect x="{x - 4:.1f}" y="{596 - y:.1f}" width="8" height="8" fill="none" stroke="black"/>')
-        times = f"{result.estimated:.4g} s, {result.measured:.4g} s"
-        title = f"{result.network}, {result.ranks} ranks, {result.plan}: {times}"
+        times = f"{result.seconds:.4g} s, {plan.seconds:.4g} s"
+        title = f"{plan.network} / {plan.smaller}, {plan.ranks} ranks, {plan.name}: {times}"
         lines.append(f"<g>{shape}<title>{title}</title></g>")
     lines.append('<text x="60" y="40">circles: transformer; squares: ResNet-50; dashed: equal</text></svg>')
     return "\n".join(lines) + "\n"
+
+
+def shown(result: Result) -> str:
+    plan = result.plan
+    held = f", memory {result.memory} of {plan.memory}" if plan.memory else ""
+    name = f"{plan.network:11} / {plan.smaller} {plan.ranks:2} {plan.name:24}"
+    times = f"estimated {1e3 * result.seconds:8.3f} ms, measured {1e3 * plan.seconds:8.3f} ms"
+    return f"{name} {times}, {result.error:+6.1%}{held}"
+
+
+def measure_all(options: argparse.Namespace, folder: Path, machine: Path) -> list[Planned]:
+    """Make the plans at once, then time one after the other; what is known by then stands in the folder."""
+    cases = [(network, smaller, int(ranks)) for smaller in options.smaller.split(",")
+             for network in options.networks.split(",") for ranks in options.ranks.split(",")]  # fmt: skip
+    with ThreadPoolExecutor(options.jobs) as pool:
+        found = [plan for made in pool.map(lambda case: plans(*case, machine, folder), cases) for plan in made]
+        can = pool.map(lambda plan: can_be(plan, folder, machine), found)
+        every = [plan for plan, possible in zip(found, can, strict=True) if possible]
+    done: list[Planned] = []
+    for plan in every:
+        done.append(measured(plan, folder, options.device, options.steps))
+        print(f"measured {done[-1].name} of {done[-1].case}: {1e3 * done[-1].seconds:.3f} ms", flush=True)
+        (folder / "measured.json").write_text(json.dumps([asdict(p) for p in done], indent=1), encoding="utf-8")
+    return done
 
 
 def main() -> None:
@@ -109,26 +228,26 @@ def main() -> None:
     parser.add_argument("--machine", type=Path)
     parser.add_argument("--networks", default="transformer,resnet")
     parser.add_argument("--steps", default="20")
-    parser.add_argument("--smaller", default="1", help="widths are divided by it")
+    parser.add_argument("--smaller", default="1", help="widths are divided by it; several: 1,2")
     parser.add_argument("--plot", type=Path)
+    parser.add_argument("--save", type=Path, help="folder for plans, the machine's file and measured times")
+    parser.add_argument("--measured", type=Path, help="such a folder: nothing is timed")
+    parser.add_argument("--jobs", type=int, default=1, help="compiles at once")
     options = parser.parse_args()
-    numbers = [int(n) for n in options.ranks.split(",")]
-    results: list[Result] = []
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        machine = options.machine or folder / "here.toml"
-        if options.machine is None:
-            ranks = str(max(numbers))
+        folder = (options.measured or options.save or Path(name)).resolve()
+        folder.mkdir(exist_ok=True, parents=True)
+        machine = (options.machine or folder / "here.toml").resolve()
+        if not machine.exists():
+            ranks = str(max(int(n) for n in options.ranks.split(",")))
             print(mspc("calibrate", "--ranks", ranks, "--device", options.device, "--out", str(machine), "-q"))
-        for network in options.networks.split(","):
-            for ranks in numbers:
-                for plan, file, estimated, memory in plans(network, ranks, machine.resolve(), folder, options.smaller):
-                    seconds = measured(network, ranks, file, options.device, options.steps, options.smaller)
-                    results.append(Result(network, ranks, plan, estimated, seconds, memory))
-                    error = estimated / seconds - 1
-                    print(f"{network:12} {ranks:3} {plan:28} estimated {1e3 * estimated:9.3f} ms, measured "
-                          f"{1e3 * seconds:9.3f} ms, {error:+.1%}, memory planned {memory}", flush=True)  # fmt: skip
-    print("\n".join(summary(results)))
+        if options.measured is None:
+            done = measure_all(options, folder, machine)
+        else:
+            done = [Planned(**row) for row in json.loads((folder / "measured.json").read_text(encoding="utf-8"))]
+        with ThreadPoolExecutor(options.jobs) as pool:
+            results = list(pool.map(lambda plan: estimated(plan, folder, machine), done))
+    print("\n".join([*map(shown, results), *summary(results)]))
     if options.plot is not None:
         options.plot.write_text(drawn(results), encoding="utf-8")
 

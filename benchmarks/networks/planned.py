@@ -1,8 +1,9 @@
-"""A transformer or a ResNet-50, trained some steps as a plan cuts it; rank 0 prints the seconds of a step as JSON.
+"""A transformer or a ResNet-50, trained some steps as a plan cuts it; rank 0 prints a step's seconds and bytes as JSON.
 
-    mspc run benchmarks/networks/planned.py --ranks 2 -- transformer plan.toml [STEPS [SMALLER]]
+    mspc run benchmarks/networks/planned.py --ranks 2 -- transformer plan.toml [STEPS [SMALLER [optimizer]]]
 
-Without a plan ("-") nothing is cut by hand. SMALLER divides widths, for machines without GPUs. Asked by estimates.py.
+Without a plan ("-") nothing is cut by hand. SMALLER divides widths, for machines without GPUs. With `optimizer` the
+optimizer is sharded, too. Asked by estimates.py.
 """
 
 import json
@@ -18,7 +19,7 @@ from mindspore.common.initializer import Normal, initializer
 from mindspore.communication import get_rank, init
 from mindspore.parallel.auto_parallel import AutoParallel
 
-NETWORK, PLAN, STEPS, SMALLER = (*sys.argv[1:], *("transformer", "-", "20", "1")[len(sys.argv) - 1 :])
+NETWORK, PLAN, STEPS, SMALLER, SHARDED = (*sys.argv[1:], *("transformer", "-", "20", "1", "")[len(sys.argv) - 1 :])
 STEPS, SMALLER = int(STEPS), int(SMALLER)
 LAYERS, WIDTH, HEADS, BATCH, SEQUENCE = 4, 2048 // SMALLER, 16, 8, 1024 // SMALLER
 WARM = 5
@@ -83,6 +84,8 @@ train = nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 1e-
 train.set_train()
 step = AutoParallel(train, parallel_mode="sharding_propagation")
 step.dataset_strategy("full_batch")
+if SHARDED:
+    step.hsdp()
 if PLAN != "-":
     step.load_operator_strategy_file(PLAN)
 times = []
@@ -93,4 +96,5 @@ for number in range(WARM + STEPS):
         float(loss.asnumpy())
         times.append(time.perf_counter())
 if get_rank() == 0:
-    print(json.dumps({"seconds": (times[1] - times[0]) / STEPS, "loss": float(loss.asnumpy())}), flush=True)
+    seconds, taken = (times[1] - times[0]) / STEPS, ms.runtime.max_memory_allocated()
+    print(json.dumps({"seconds": seconds, "memory": taken, "loss": float(loss.asnumpy())}), flush=True)
