@@ -1,37 +1,37 @@
 """Measures the machine that this runs on: rates by size of products, convolutions, attention, memory and links.
 
-Everything is timed as a network's nodes are, on the executor that runs networks: a graph has the same operator in
-several sizes, and of each node the median over some steps counts. What passes between two small nodes is the time of a
-chain of them, divided. A collective's time is that of the rank that came last to it, which waited for nobody.
+Everything is timed as a network's nodes run: in steps, on the executor that runs networks. An operator's time is what
+a step takes longer with more copies of it, so that neither the begin of a step nor a clock between nodes counts.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mspc.analysis.cost.machine import ATTENTION, CONVOLUTIONS, PRODUCTS, Link, Machine, Rate
+from mspc.analysis.cost.machine import PRODUCTS, Link, Machine, Rate
 from mspc.analysis.cost.nodes import sent_bytes, work_of
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, TensorType
-from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
-from mspc.ops.convolution.convolve import Conv2D
+from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropFilter, Conv2DBackpropInput
+from mspc.ops.convolution.order import last_order
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import MatMul
-from mspc.ops.nn.attention import FlashAttentionScore
+from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
 from mspc.runtime.choose import GPU, Asked
 
-STEPS, PREPARING = 9, 3
+STEPS, PREPARING = 7, 3
 """How many steps are timed, and how many run before."""
-CHAIN = 200
-"""Small nodes in a row."""
+REPEATS = 3
+"""How often so many steps are timed; the least time counts, which nothing else disturbed."""
+SHORTEST = 1e-9
+"""Seconds that an operator takes at least, whatever a clock says."""
 LEAST = 0.2
 """The share of a measured time that counts at least as work where most of it is the begin of a kernel."""
 
@@ -39,7 +39,8 @@ LEAST = 0.2
 @dataclass(frozen=True)
 class Sizes:
     """What is timed. products: sides of square matrices. images: (rows, channels, side). sequences: tokens. touched,
-    sent: bytes of operands. types: element types."""
+    sent: bytes of operands. types: element types. copies: (how few, how many) operators a step has, by the seconds up
+    to which one takes so long. channels_last: of images."""
 
     products: tuple[int, ...]
     images: tuple[tuple[int, int, int], ...]
@@ -47,13 +48,20 @@ class Sizes:
     touched: tuple[int, ...]
     sent: tuple[int, ...]
     types: tuple[DType, ...]
+    copies: tuple[tuple[float, tuple[int, int]], ...] = ((float("inf"), (1, 3)),)
+    channels_last: bool = False
 
 
 ON_CPU = Sizes((64, 256, 768), ((4, 16, 16), (8, 64, 28)), (), (1 << 12, 1 << 16, 1 << 20, 1 << 24),
-               (1 << 10, 1 << 14, 1 << 18, 1 << 22), (FLOAT32, FLOAT64))  # fmt: skip
-ON_GPU = Sizes((128, 512, 1024, 2048, 4096, 8192), ((16, 64, 56), (64, 256, 28), (256, 256, 56)), (1024, 4096),
+               (1 << 10, 1 << 14, 1 << 18, 1 << 22), (FLOAT32, FLOAT64),
+               ((1e-4, (8, 40)), (float("inf"), (1, 3))))  # fmt: skip
+ON_GPU = Sizes((128, 512, 1024, 2048, 4096, 8192),
+               ((4, 32, 28), (16, 64, 28), (16, 128, 28), (64, 128, 28), (64, 64, 56), (256, 256, 56)), (512, 1024),
                (1 << 14, 1 << 18, 1 << 21, 1 << 24, 1 << 28), (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 27),
-               (FLOAT32, FLOAT16, BFLOAT16, FLOAT64))  # fmt: skip
+               (FLOAT32, FLOAT16, BFLOAT16, FLOAT64),
+               ((5e-5, (64, 192)), (1e-3, (4, 12)), (float("inf"), (1, 3))), channels_last=True)  # fmt: skip
+HEADS, DEPTH = 16, 64
+"""Of the attention that is timed."""
 
 
 def calibrate(
@@ -73,22 +81,16 @@ def calibrate(
     job.hardware.prepare(False, job.comm, job.watch)
     on_gpu = job.hardware.choice.device == GPU
     sizes = sizes or (ON_GPU if on_gpu else ON_CPU)
-    timer = _Timer(job, tf32)
+    timer = _Timer(job, tf32, sizes)
     tell("small operators")
-    kernel = timer.chain()
+    kernel = timer.seconds(_node(Add(), FLOAT32, (16,), (16,)))
     work: dict[str, dict[str, Rate]] = {}
-    for dtype in sizes.types:
-        tell(f"products of {dtype.name}")
-        rates = _rates(timer.times(_products(sizes, dtype)), kernel, work_of)
-        work.setdefault(PRODUCTS, {})[dtype.name] = rates
-    for dtype in sizes.types[: 3 if on_gpu else 1] if sizes.images else ():
-        tell(f"convolutions of {dtype.name}")
-        work.setdefault(CONVOLUTIONS, {})[dtype.name] = _rates(timer.times(_images(sizes, dtype)), kernel, work_of)
-    for dtype in (FLOAT16, BFLOAT16) if sizes.sequences else ():
-        tell(f"attention of {dtype.name}")
-        work.setdefault(ATTENTION, {})[dtype.name] = _rates(timer.times(_attention(sizes, dtype)), kernel, work_of)
+    for kind, types, groups in _work(sizes, on_gpu):
+        for dtype in types:
+            tell(f"{kind.replace('_', ' ')} of {dtype.name}")
+            work.setdefault(kind, {})[dtype.name] = _rates(timer.times(groups(dtype)), kernel, work_of)
     tell("memory")
-    touched = timer.times([_node(Add(), FLOAT32, (n // 4,), (n // 4,)) for n in sizes.touched])
+    touched = timer.times([[_node(Add(), FLOAT32, (n // 4,), (n // 4,))] for n in sizes.touched])
     memory = _rates(touched, kernel, lambda node: 3.0 * node.type.nbytes)
     tell("links")
     near = range(job.size)
@@ -113,81 +115,71 @@ ALONE = Link(latency=1e-5, bandwidth=Rate.of(1e10))
 
 
 class _Timer:
-    """Times graphs on this rank's executor, the same ones on all ranks."""
+    """Times operators on this rank's executor, the same ones on all ranks."""
 
-    def __init__(self, job: Any, tf32: bool) -> None:
-        self.job, self.tf32 = job, tf32
+    def __init__(self, job: Any, tf32: bool, sizes: Sizes) -> None:
+        self.job, self.tf32, self.sizes = job, tf32, sizes
         everyone = tuple(range(job.size))
         firsts = job.aside.all_gather(np.array([job.hardware.local_rank == 0]), everyone, 0) if job.size > 1 else [True]
         self.ranks_per_host = job.size // max(1, int(np.sum(firsts)))
         self.number = 0
 
-    def times(self, nodes: Sequence[Node]) -> list[tuple[Node, float]]:
-        """Seconds of nodes that do not depend on each other: the median of steps; of a step the least of the ranks'
-        where they wait for each other, else the most."""
-        executor = self._executor(nodes)
-        for _ in range(PREPARING):
-            executor.run_timed([])
-        rows: list[list[float]] = []
-        for _ in range(STEPS):
-            _, timed = executor.run_timed([])
-            found = {t.index: t.duration / 1000 for t in timed}
-            rows.append([found.get(i, 0.0) for i in range(len(nodes))])
-        self.job.hardware.memory.finish()
-        table = np.array(rows)
-        if self.job.size > 1:
-            every = self.job.aside.all_gather(table[None], tuple(range(self.job.size)), 0)
-            waits = np.array([isinstance(node.op, Collective) for node in nodes])
-            members = np.array([[self._member(node, rank) for node in nodes] for rank in range(self.job.size)])
-            least = np.where(members[:, None, :], every, np.inf).min(axis=0)
-            table = np.where(waits, least, every.max(axis=0))
-        return [(node, statistics.median(table[:, i].tolist())) for i, node in enumerate(nodes)]
+    def times(self, groups: Sequence[Sequence[Node]]) -> list[tuple[Sequence[Node], float]]:
+        """Groups of operators, each with the seconds of all that are in it."""
+        return [(group, sum(self.seconds(node) for node in group)) for group in groups]
 
-    @staticmethod
-    def _member(node: Node, rank: int) -> bool:
-        return not isinstance(node.op, Collective) or rank in node.op.members
+    def seconds(self, node: Node) -> float:
+        """Seconds of an operator on the slowest rank."""
+        few = self.sizes.copies[0][1][0]
+        about = self._slowest(self._step(node, few) / few)
+        few, many = next(counts for limit, counts in self.sizes.copies if about <= limit)
+        return self._slowest((self._step(node, many) - self._step(node, few)) / (many - few))
 
-    def chain(self) -> float:
-        """Seconds from one small node to the next in a step that is not timed node by node."""
-        x = Parameter("x", TensorType(FLOAT32, (16,)), "parameter", False)
+    def _step(self, node: Node, count: int) -> float:
+        """Seconds of a step of so many copies of an operator."""
         graph = _graph(self.job.size)
+        graph.parameters = [value for value in node.inputs if isinstance(value, Parameter)]
         b = Builder(graph)
-        last: Any = x
-        for _ in range(CHAIN):
-            last = b.emit(Add(), last, x)
-        graph.parameters, graph.results = [x], [last]
+        for _ in range(count):
+            b.emit(node.op, *node.inputs)
+        for i, parameter in enumerate(graph.parameters):
+            parameter.name = f"p{i}"
         executor = self._prepared(graph)
-        found: list[float] = []
-        for step in range(PREPARING + STEPS):
+        finish = self.job.hardware.memory.finish
+        for _ in range(PREPARING):
+            executor.run([])
+        finish()
+        found = float("inf")
+        for _ in range(REPEATS):
             begin = time.perf_counter()
-            np.asarray(executor.run([])[0])
-            if step >= PREPARING:
-                found.append((time.perf_counter() - begin) / CHAIN)
-        self.job.hardware.memory.finish()
-        return statistics.median(found)
+            for _ in range(STEPS):
+                executor.run([])
+            finish()
+            found = min(found, (time.perf_counter() - begin) / STEPS)
+        return found
+
+    def _slowest(self, seconds: float) -> float:
+        """The most of all ranks."""
+        if self.job.size == 1:
+            return max(seconds, SHORTEST)
+        every = self.job.aside.all_gather(np.array([seconds]), tuple(range(self.job.size)), 0)
+        return max(float(every.max()), SHORTEST)
 
     def link(self, ranks: Sequence[int], sizes: Sizes) -> Link:
         """What joins some ranks, by collectives of two and of all of them."""
         pair, group = tuple(ranks[:2]), tuple(ranks)
-        of_pair, of_group = (self.times(_collectives(sizes, g, self.job.rank)) for g in (pair, group))
+        of_pair, of_group = ([(nodes[0], t) for nodes, t in self.times(_collectives(sizes, g, self.job.rank))]
+                             for g in (pair, group))  # fmt: skip
         links: dict[str, Link] = {}
         for operator in dict.fromkeys(node.op.name for node, _ in of_group):
             small = [next(t for node, t in times if node.op.name == operator) for times in (of_pair, of_group)]
             hop = max(0.0, small[1] - small[0]) / max(1, len(group) - 2)
             latency = small[0] if len(group) > 2 else min(small)
             begin = latency + hop * max(0, len(group) - 2)
-            own = [(node, t) for node, t in of_group if node.op.name == operator][1:]
+            own = [([node], t) for node, t in of_group if node.op.name == operator][1:]
             links[operator] = Link(latency, _rates(own, begin, sent_bytes), hop)
         first = links.pop("AllReduce")
         return Link(first.latency, first.bandwidth, first.hop, links)
-
-    def _executor(self, nodes: Sequence[Node]) -> Any:
-        graph = _graph(self.job.size)
-        graph.nodes = list(nodes)
-        graph.parameters = list(dict.fromkeys(v for node in nodes for v in node.inputs if isinstance(v, Parameter)))
-        for i, parameter in enumerate(graph.parameters):
-            parameter.name = f"p{i}"
-        return self._prepared(graph)
 
     def _prepared(self, graph: Graph) -> Any:
         hardware = self.job.hardware
@@ -212,43 +204,86 @@ def _node(op: Any, dtype: DType, *shapes: tuple[int, ...]) -> Node:
     return Builder(Graph("one")).emit(op, *inputs)
 
 
-def _products(sizes: Sizes, dtype: DType) -> list[Node]:
+Groups = list[list[Node]]
+
+
+def _work(sizes: Sizes, on_gpu: bool) -> Iterator[tuple[str, Sequence[DType], Callable[[DType], Groups]]]:
+    """The kinds of work that have rates of their own, each with the element types and what is timed of one."""
+    yield PRODUCTS, sizes.types, lambda dtype: _products(sizes, dtype)
+    for op in (Conv2D, Conv2DBackpropInput, Conv2DBackpropFilter):
+        if sizes.images:
+            yield op.work, sizes.types[: 3 if on_gpu else 1], lambda dtype, op=op: _images(sizes, dtype, op)
+    for op in (FlashAttentionScore, FlashAttentionScoreGrad):
+        if sizes.sequences:
+            gradient = op is FlashAttentionScoreGrad
+            yield op.work, sizes.types[:3], lambda dtype, gradient=gradient: _attention(sizes, dtype, gradient)
+
+
+def _products(sizes: Sizes, dtype: DType) -> Groups:
     most = 4096 if dtype == FLOAT64 else max(sizes.products)
-    return [_node(MatMul(), dtype, (n, n), (n, n)) for n in sizes.products if n <= most]
+    return [[_node(MatMul(), dtype, (n, n), (n, n))] for n in sizes.products if n <= most]
 
 
-def _images(sizes: Sizes, dtype: DType) -> list[Node]:
-    return [
-        _node(Conv2D(out_channel=c, kernel_size=3, pad_mode="same"), dtype, (n, c, side, side), (c, c, 3, 3))
-        for n, c, side in sizes.images
-    ]
+def _images(sizes: Sizes, dtype: DType, op: type[Any]) -> Groups:
+    """Of every size windows of one place and of nine, as networks have them in turn."""
+    return [[_convolution(op, dtype, image, window, sizes.channels_last) for window in (1, 3)]
+            for image in sizes.images]  # fmt: skip
 
 
-def _attention(sizes: Sizes, dtype: DType) -> list[Node]:
-    op = FlashAttentionScore(16, scale_value=0.125, input_layout="BNSD", sparse_mode=2)
-    return [_node(op, dtype, *[(4, 16, n, 64)] * 3) for n in sizes.sequences]
+def _convolution(op: type[Any], dtype: DType, image: tuple[int, int, int], window: int, last: bool) -> Node:
+    rows, channels, side = image
+    images, weight = (rows, channels, side, side), (channels, channels, window, window)
+    settings = {"out_channel": channels, "kernel_size": window, "pad_mode": "same"}
+    operands: dict[type[Any], tuple[Any, ...]] = {
+        Conv2D: (Conv2D(**settings), images, weight),
+        Conv2DBackpropInput: (Conv2DBackpropInput(input_size=images, **settings), images, weight),
+        Conv2DBackpropFilter: (Conv2DBackpropFilter(filter_size=weight, **settings), images, images),
+    }
+    made, *shapes = operands[op]
+    if last:
+        made, shapes = made.with_channels_last(), [tuple(shape[d] for d in last_order(4)) for shape in shapes]
+    return _node(made, dtype, *shapes)
 
 
-def _collectives(sizes: Sizes, group: tuple[int, ...], rank: int) -> list[Node]:
+def _attention(sizes: Sizes, dtype: DType, gradient: bool) -> Groups:
+    found: Groups = []
+    for tokens in sizes.sequences:
+        settings: dict[str, Any] = {"scale_value": DEPTH**-0.5, "input_layout": "BNSD"}
+        operand, statistics = (4, HEADS, tokens, DEPTH), (4, HEADS, tokens, 1)
+        if not gradient:
+            found.append([_node(FlashAttentionScore(HEADS, **settings), dtype, *[operand] * 3)])
+            continue
+        graph = Builder(Graph("one"))
+        inputs = [Parameter("p", TensorType(kind, shape), "parameter", False)
+                  for kind, shape in [(dtype, operand)] * 4 + [(FLOAT32, statistics), (dtype, operand)]]  # fmt: skip
+        found.append([graph.emit(FlashAttentionScoreGrad(HEADS, **settings), *inputs)])
+    return found
+
+
+def _collectives(sizes: Sizes, group: tuple[int, ...], rank: int) -> Groups:
     """The collectives of a group in every size; ranks that are not in it run them as a group of their own."""
     count = len(group)
     members = group if rank in group else (rank,)
-    found: list[Node] = []
+    found: Groups = []
     for nbytes in sizes.sent:
         length = -(-nbytes // 4 // count) * count
         split = len(members)
         found += [
-            _node(AllReduce(rank_list=members), FLOAT32, (length,)),
-            _node(AllGather(rank_list=members), FLOAT32, (length // count,)),
-            _node(ReduceScatter(rank_list=members), FLOAT32, (length,)),
-            _node(AlltoAll(split, 0, 0, rank_list=members), FLOAT32, (length,)),
+            [_node(AllReduce(rank_list=members), FLOAT32, (length,))],
+            [_node(AllGather(rank_list=members), FLOAT32, (length // count,))],
+            [_node(ReduceScatter(rank_list=members), FLOAT32, (length,))],
+            [_node(AlltoAll(split, 0, 0, rank_list=members), FLOAT32, (length,))],
         ]
     return found
 
 
-def _rates(times: Sequence[tuple[Node, float]], kernel: float, amount_of: Callable[[Node], float]) -> Rate:
+def _rates(
+    times: Sequence[tuple[Sequence[Node], float]], kernel: float, amount_of: Callable[[Node], float]
+) -> Rate:
     """The rate at every size, without the time in which nothing is done."""
-    points: Mapping[float, float] = {
-        amount_of(node): amount_of(node) / max(seconds - kernel, LEAST * seconds, 1e-9) for node, seconds in times
-    }
+    points: dict[float, float] = {}
+    for group, seconds in times:
+        amounts, begins = [amount_of(node) for node in group], len(group) * kernel
+        doing = max(seconds - begins, LEAST * seconds, SHORTEST)
+        points[sum(amounts) / len(amounts)] = sum(amounts) / doing
     return Rate(tuple(sorted(points.items())))

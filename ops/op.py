@@ -139,7 +139,7 @@ class Op:
         cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}` are
             the operands' elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R` that
             of the result. "" where there is none.
-        samples: inputs for the generated tests. work: the rates of its `operations`: products, convolutions, attention.
+        samples: inputs for the generated tests. work: the rates of its `operations`, as machines name them.
         function: names under which `ops` has the operator as a function of its inputs and then its fields, in order.
         method: the same for methods of a tensor, which is the first input.
     """

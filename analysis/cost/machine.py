@@ -13,8 +13,13 @@ from dataclasses import dataclass, field
 
 from mspc.ir.types import DType
 
-PRODUCTS, CONVOLUTIONS, ATTENTION = "products", "convolutions", "attention"
-"""Kinds of work that have rates of their own."""
+PRODUCTS = "products"
+LIKE = {
+    "convolutions": PRODUCTS, "convolution_inputs": "convolutions", "convolution_filters": "convolutions",
+    "attention": PRODUCTS, "attention_gradients": "attention",
+}  # fmt: skip
+"""Kinds of work that may have rates of their own, gradients in images and in filters too, each with the kind whose
+rates it has where there are none."""
 PAIRWISE = frozenset({"AlltoAll", "AlltoAllV", "CollectiveScatter", "CollectiveGather", "NeighborExchange",
                       "NeighborExchangeV2", "Send", "Receive"})  # fmt: skip
 """Collectives in which every two ranks have something for each other, which no third one passes on."""
@@ -76,7 +81,7 @@ class Machine:
     """Rates and latencies of one kind of machine.
 
     name: for people. device: "CPU" or "GPU", what programs are made for. work: floating-point operations per second, by
-    kind of work and element type; an element type that convolutions or attention lack has the rate of products.
+    kind of work and element type; what a kind lacks is that of the kind in `LIKE`.
     other_products: for what is in none. memory: bytes per second that an operator reads and writes. kernel: seconds
     between the begins of two kernels that do nothing. link: joins ranks of one host. ranks_per_host: 0 where all are
     of one host. network: joins hosts, by what one rank's card sends. source: where the figures come from.
@@ -95,9 +100,11 @@ class Machine:
 
     def work_seconds(self, kind: str, dtype: DType, operations: float) -> float:
         """Time of floating-point operations of one kind of work on an element type."""
-        rates = self.work.get(kind, {})
-        rate = rates.get(dtype.name) or self.work.get(PRODUCTS, {}).get(dtype.name, self.other_products)
-        return rate.seconds(operations)
+        while True:
+            rate = self.work.get(kind, {}).get(dtype.name)
+            if rate is not None or kind not in LIKE:
+                return (rate or self.other_products).seconds(operations)
+            kind = LIKE[kind]
 
     def collective_seconds(self, operator: str, nbytes: float, ranks: Sequence[int]) -> float:
         """Time of a collective of these ranks in which each sends so many bytes.

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from mspc.analysis.cost.machine import ATTENTION, CONVOLUTIONS, PRODUCTS, Link, Machine, Rate
+from mspc.analysis.cost.machine import LIKE, PRODUCTS, Link, Machine, Rate
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.toml_text import check_keys, read_toml
 from mspc.ir.files.whole import shown_path
@@ -40,7 +40,7 @@ LARGEST = 1 << 20
 """Bytes of a file."""
 MACHINES = Path(__file__).parent / "machines"
 """Where the files that come along lie."""
-WORK = (PRODUCTS, CONVOLUTIONS, ATTENTION)
+WORK = (PRODUCTS, *LIKE)
 LINK = ("latency", "bandwidth", "hop")
 COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AlltoAllV", "Broadcast", "Reduce",
                "CollectiveScatter", "CollectiveGather", "NeighborExchange", "NeighborExchangeV2", "Send", "Receive",

@@ -30,8 +30,14 @@ def seconds(node: Node, machine: Machine = H200) -> float:
         # Only their number is asked for: who they are would be asked of every rank anew (`ir.varying`).
         ranks = node.op.members if len(node.op.members) else range(UNKNOWN_GROUP)
         return machine.collective_seconds(node.op.name, sent_bytes(node), ranks)
+    return machine.kernel + max(machine.memory.seconds(_moved(node)), _computing(node, machine))
+
+
+def _moved(node: Node) -> int:
+    """Bytes that a node reads and writes: its operands, its result, and what it overwrites beside that."""
     moved = sum(value.type.nbytes for value in node.inputs) + node.type.nbytes
-    return machine.kernel + max(machine.memory.seconds(moved), _computing(node, machine))
+    written = sum(node.inputs[i].type.nbytes for i in node.op.mutates) if isinstance(node.op, Op) else 0
+    return moved + max(0, written - node.type.nbytes)
 
 
 def work_of(node: Node) -> float:
@@ -41,10 +47,11 @@ def work_of(node: Node) -> float:
 
 def _computing(node: Node, machine: Machine) -> float:
     """Seconds in which matrices are multiplied."""
-    operations = work_of(node)
-    if not operations or not isinstance(node.op, Op):
+    if not isinstance(node.op, Op):
         return 0.0
-    return machine.work_seconds(node.op.work, _types(node)[0].dtype, operations)
+    types = _types(node)
+    operations = node.op.operations(types)
+    return machine.work_seconds(node.op.work, types[0].dtype, operations) if operations else 0.0
 
 
 def _types(node: Node) -> list[TensorType]:

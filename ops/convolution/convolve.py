@@ -153,6 +153,7 @@ class _InputGradient(_Backward, abstract=True):
     """
 
     input_size: tuple[int, ...] = ()
+    work: ClassVar[str] = "convolution_inputs"
     sizes_of: ClassVar[tuple[str, ...]] = ("input_size",)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -201,6 +202,7 @@ class _WeightGradient(_Backward, abstract=True):
     """
 
     filter_size: tuple[int, ...] = ()
+    work: ClassVar[str] = "convolution_filters"
     sizes_of: ClassVar[tuple[str, ...]] = ("filter_size",)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:

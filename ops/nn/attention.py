@@ -181,6 +181,7 @@ class FlashAttentionScoreGrad(AttentionOp):
 
     bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
     linear_in: ClassVar[tuple[int, ...]] = (3,)
+    work: ClassVar[str] = "attention_gradients"
     products: ClassVar[int] = 5
 
     def infer(self, *types: Any) -> Type:

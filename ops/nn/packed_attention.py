@@ -228,6 +228,7 @@ class FlashAttentionVarlenGrad(_Packed):
     bprop: ClassVar[Any] = NotDifferentiable("it is a gradient, and its second derivative is not built")
     ends_at: ClassVar[int] = 4
     linear_in: ClassVar[tuple[int, ...]] = (3,)
+    work: ClassVar[str] = "attention_gradients"
     products: ClassVar[int] = 5
     samples: ClassVar[Any] = (
         sample((8, 4, 2), (8, 4, 2), (8, 4, 3), (8, 4, 3), (1,), (1,), (8, 4, 1), head_num=4, sparse_mode=3,

@@ -86,7 +86,7 @@ class Convolutions:
     def _fastest(self, kind: str, operands: Operands, windows: Sequence[Sliding], place: int = 0) -> Launch | None:
         """The fastest of all that run a convolution; scratch memory is free from `place` on."""
         found = self._launches(kind, operands, windows, place)
-        for other in (self._product(kind, operands, windows), self._folded(kind, operands, windows, place)):
+        for other in (self._product(kind, operands, windows, place), self._folded(kind, operands, windows, place)):
             if other is not None:
                 found.append(other)
         if not found:
@@ -122,20 +122,31 @@ class Convolutions:
             return in_order(filled, fold(self._device, weight, wide["weight"], stride, (0, 0)), best)
         return in_order(filled, best, unfold(self._device, wide["weight"], weight, stride))
 
-    def _product(self, kind: str, operands: Operands, windows: Sequence[Sliding]) -> Launch | None:
-        """A convolution of single places whose channels come last is a product of two matrices."""
+    def _product(self, kind: str, operands: Operands, windows: Sequence[Sliding], place: int) -> Launch | None:
+        """A convolution of single places whose channels come last is a product of two matrices; with a stride, of the
+        places that are looked at, one beside the other."""
         image, weight, result = (operands[name] for name in ("image", "weight", "result"))
-        if any(n != 1 for n in weight.shape[2:]) or any(window != (0, 0, 1, 1) for window in windows):
+        if any(n != 1 for n in weight.shape[2:]) or any(window.before or window.after for window in windows):
             return None
         if image.shape[1] != weight.shape[1] or not all(map(_is_channels_last, (image, result))):
             return None
-        x, y = (array.transpose(last_order(array.ndim)).reshape(-1, array.shape[1]) for array in (image, result))
+        seen, apart = image, any(window.stride != 1 for window in windows)
+        if apart:
+            seen, _ = self._room(image, (*image.shape[:2], *result.shape[2:]), place)
+        x, y = (array.transpose(last_order(array.ndim)).reshape(-1, array.shape[1]) for array in (seen, result))
         w = weight.reshape(weight.shape[:2])
         if kind == "forward":
-            return self._device.matmul(x, w, y, False, True)
+            product = self._device.matmul(x, w, y, False, True)
+        elif kind == "image":
+            product = self._device.matmul(y, w, x, False, False)
+        else:
+            product = self._device.matmul(y, x, w, True, False)
+        if product is None or not apart:
+            return product
+        places = image[(slice(None), slice(None), *(slice(None, None, window.stride) for window in windows))]
         if kind == "image":
-            return self._device.matmul(y, w, x, False, False)
-        return self._device.matmul(y, x, w, True, False)
+            return in_order(product, _zeroing(image), _copying(seen, places))
+        return in_order(_copying(places, seen), product)
 
     def _launches(self, kind: str, operands: Operands, windows: Sequence[Sliding], place: int) -> list[Launch]:
         """What runs a convolution on these arrays, one launch for every kernel of cuDNN's."""

@@ -61,15 +61,26 @@ def test_convolutions_equal_numpys(precise: tuple[Any, str]) -> None:
     assert not failed, f"{len(failed)} failed:\n" + "\n".join(failed[:40])
 
 
-def test_a_convolution_of_single_places(precise: tuple[Any, str]) -> None:
-    """Of sizes for which products of matrices are tried beside cuDNN's kernels."""
+@pytest.mark.parametrize("stride", [1, 2])
+def test_convolutions_of_single_places(precise: tuple[Any, str], stride: int) -> None:
+    """Of sizes for which products of matrices are tried beside cuDNN's kernels, forward and both gradients."""
     device, name = precise
     dtype = "float32" if name == "tf32" else name
-    op: Any = REGISTRY["Conv2D"](out_channel=64, kernel_size=1, data_format="NHWC")  # type: ignore[call-arg]
+    sizes: Any = {"out_channel": 64, "kernel_size": 1, "stride": stride, "data_format": "NHWC"}
     x, weight = drawn((4, 14, 14, 32), dtype, 1), drawn((64, 1, 1, 32), dtype, 2)
-    launch, (out,) = launched(device, op, [put(device, x), put(device, weight)])
-    with device.stream("compute"):
-        launch()
-    wanted = x.astype(np.float64) @ weight.reshape(64, 32).astype(np.float64).T
-    found = fetched(device, out).astype(np.float64)
-    assert np.abs(found - wanted).max() / np.abs(wanted).max() <= ERRORS[name]
+    seen = x[:, ::stride, ::stride].reshape(-1, 32).astype(np.float64)
+    dout = drawn((4, 14 // stride, 14 // stride, 64), dtype, 3)
+    rows, matrix = dout.reshape(-1, 64).astype(np.float64), weight.reshape(64, 32).astype(np.float64)
+    back = np.zeros(x.shape)
+    back[:, ::stride, ::stride] = (rows @ matrix).reshape(4, 14 // stride, 14 // stride, 32)
+    cases = [
+        (REGISTRY["Conv2D"](**sizes), (x, weight), seen @ matrix.T),
+        (REGISTRY["Conv2DBackpropInput"](input_size=x.shape, **sizes), (dout, weight), back),
+        (REGISTRY["Conv2DBackpropFilter"](filter_size=weight.shape, **sizes), (dout, x), rows.T @ seen),
+    ]
+    for op, operands, wanted in cases:
+        launch, (out,) = launched(device, op, [put(device, operand) for operand in operands])
+        with device.stream("compute"):
+            launch()
+        found = fetched(device, out).astype(np.float64).reshape(wanted.shape)
+        assert np.abs(found - wanted).max() / np.abs(wanted).max() <= ERRORS[name], op
