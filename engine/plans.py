@@ -20,9 +20,11 @@ from mspc.engine.capture import Launch
 from mspc.engine.megatron import cut_in_pairs, tensor_sizes
 from mspc.engine.programs import config_of
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph
 from mspc.ir.layout import Layout
 from mspc.passes.search.terms import LEAST, Terms
 from mspc.runtime.memory_plan import MemoryPlan, plan_memory
+from mspc.runtime.workspaces import workspace_bytes
 
 SEARCH, MEGATRON = "search", "Megatron-style"
 ATTEMPTS = 6
@@ -127,7 +129,7 @@ def plans_for(
         try:
             compiled = _within(launch, config, way, asked.free, memory) if way.name == SEARCH and memory else (
                 compiled_way(launch, config, way, asked.free))  # fmt: skip
-            plan = _plan(way.name, compiled, asked)
+            plan = _plan(way.name, compiled, launch, asked)
             if memory and plan.memory > memory:
                 raise MspcError(f"it needs {plan.memory} bytes of memory on a rank, and there are {memory}")
             (paired if way.tensor else plans).append(plan)
@@ -152,7 +154,7 @@ def _ways(launch: Launch, asked: PlanRequest) -> Iterator[Way]:
 def plan_of_file(launch: Launch, asked: PlanRequest, file: Path) -> Plan:
     """What a launch comes to that is cut as a plan says. Raises MspcError."""
     config = replace(asked.config(launch), mode="auto_parallel", search_mode="", strategies_from=str(file))
-    return _plan(file.stem, compile_launch(launch.target, launch.args, config, whole=launch.whole), asked)
+    return _plan(file.stem, compile_launch(launch.target, launch.args, config, whole=launch.whole), launch, asked)
 
 
 def terms_for(machine: Machine) -> Terms:
@@ -202,6 +204,7 @@ def _within(launch: Launch, config: Config, way: Way, free: bool, memory: int) -
     last it looks for the least. Raises MspcError where nothing fits."""
     limit = memory
     smallest: MemoryPlan | None = None
+    beside_it = 0
     for attempt in range(ATTEMPTS):
         if attempt == ATTEMPTS - 1:
             limit = LEAST
@@ -213,29 +216,37 @@ def _within(launch: Launch, config: Config, way: Way, free: bool, memory: int) -
                 raise
             limit = LEAST  # even the least that it reckons with is more
             continue
-        taken = plan_memory(compiled.rank_graph(0))
-        if taken.peak <= memory:
+        graph = compiled.rank_graph(0)
+        taken, workspace = plan_memory(graph), _workspace(graph, launch, config)
+        if taken.peak + workspace <= memory:
             return compiled
-        if smallest is None or taken.peak < smallest.peak:
-            smallest = taken
+        if smallest is None or taken.peak + workspace < smallest.peak + beside_it:
+            smallest, beside_it = taken, workspace
         if limit == LEAST:
             break
-        beside = taken.peak - int(compiled.graph.attrs.get("search_held", 0))
+        beside = taken.peak + workspace - int(compiled.graph.attrs.get("search_held", 0))
         limit = min(memory - beside, limit - limit // 50)
         if limit <= 0:
             limit = LEAST
     assert smallest is not None
     raise MspcError(
-        f"no plan that was found fits {memory} bytes of memory on a rank: the smallest takes {smallest.peak}",
+        f"no plan that was found fits {memory} bytes of memory on a rank: the smallest takes "
+        f"{smallest.peak + beside_it}",
         notes=[
             f"weights {smallest.weights}, states {smallest.states}, inputs {smallest.inputs}, gradients at most "
-            f"{smallest.gradients}, activations at most {smallest.activations}",
+            f"{smallest.gradients}, activations at most {smallest.activations}"
+            + f", workspaces of kernels {beside_it}" * bool(beside_it),
             "take more ranks, recompute cells, or allow more memory",
         ],
     )
 
 
-def _plan(name: str, compiled: Compiled, asked: PlanRequest) -> Plan:
+def _workspace(graph: Graph, launch: Launch, config: Config) -> int:
+    """Bytes of a GPU that kernels take beside the memory plan; 0 on the CPU."""
+    return workspace_bytes(graph, launch.context.matmul_allow_tf32) if config.device == "GPU" else 0
+
+
+def _plan(name: str, compiled: Compiled, launch: Launch, asked: PlanRequest) -> Plan:
     graph = compiled.rank_graph(0)
     time, attrs = Timeline(graph, asked.machine), compiled.graph.attrs
     sent: Sequence[float] = [nbytes for node in graph.nodes if (nbytes := sent_bytes(node))]
@@ -248,6 +259,6 @@ def _plan(name: str, compiled: Compiled, asked: PlanRequest) -> Plan:
         exposed=time.total - time.compute,
         nbytes=sum(sent),
         gap=None if "search_cost" not in attrs else 1 - attrs["search_bound"] / max(1, attrs["search_cost"]),
-        memory=plan_memory(graph).peak,
+        memory=plan_memory(graph).peak + _workspace(graph, launch, compiled.config),
         collectives=len(sent),
     )

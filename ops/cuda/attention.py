@@ -158,6 +158,11 @@ extern "C" __global__ void attention_sum(const W* g, F* to, i64 count, int batch
 """E: elements in memory, W: what is computed with, F: of the shift, M: of the mask, G: of the scores' gradients."""
 
 
+def whole_blocks(nbytes: int) -> int:
+    """Bytes that an array of so many takes in scratch memory."""
+    return -(-nbytes // _ALIGNED) * _ALIGNED
+
+
 @dataclass(frozen=True)
 class Part:
     """A place in scratch memory for an array, or the array itself where none is needed."""
@@ -179,7 +184,7 @@ class Room:
     def take(self, shape: tuple[int, ...], dtype: Any) -> Part:
         part = Part(shape, np.dtype(dtype), self._size)
         nbytes = math.prod(shape) * part.dtype.itemsize
-        self._size += -(-nbytes // _ALIGNED) * _ALIGNED
+        self._size += whole_blocks(nbytes)
         return part
 
     def by_head(self, view: Array) -> Part:

@@ -15,11 +15,10 @@ from typing import Any
 from mspc.ops.convolution.order import first_order, last_order
 from mspc.ops.cuda.fold import fold, unfold
 from mspc.ops.device import Array, Launch, Sliding, in_order
+from mspc.runtime.workspaces import convolution_room
 
 CANDIDATES = 6
 """Kernels that are tried for a new shape."""
-WORKSPACE = 256 << 20
-"""Bytes that a kernel may ask for beside its operands."""
 _ALIGNMENT = 16
 """Bytes; cuDNN's kernels load so many at once."""
 _MOST_FOLDED = 64
@@ -221,16 +220,17 @@ def _build(cudnn: Any, handle: Any, kind: str, operands: Operands, windows: Sequ
     graph.validate()
     graph.build_operation_graph()
     graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
-    graph.deselect_workspace_greater_than(WORKSPACE)
+    room = convolution_room(sum(array.nbytes for array in operands.values()))
+    graph.deselect_workspace_greater_than(room)
     graph.deselect_numeric_notes(_unwanted(cudnn, name, device))
     graph.check_support()
-    kernels = _kernels(cudnn, graph, 1 if device.deterministic else CANDIDATES)
+    kernels = _kernels(cudnn, graph, 1 if device.deterministic else CANDIDATES, room)
     if not kernels:
         raise RuntimeError("no kernel of cuDNN's takes it")
     return _Plans(graph, tensors, kernels)
 
 
-def _kernels(cudnn: Any, graph: Any, most: int) -> tuple[tuple[int, int], ...]:
+def _kernels(cudnn: Any, graph: Any, most: int, room: int) -> tuple[tuple[int, int], ...]:
     """The first of the proposed kernels that can be built."""
     found: list[tuple[int, int]] = []
     for index in range(graph.get_execution_plan_count()):
@@ -241,7 +241,7 @@ def _kernels(cudnn: Any, graph: Any, most: int) -> tuple[tuple[int, int], ...]:
             found.append((index, int(graph.get_workspace_size_plan_at_index(index))))
         except (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError):
             continue
-    return tuple(kernel for kernel in found if kernel[1] <= WORKSPACE)
+    return tuple(kernel for kernel in found if kernel[1] <= room)
 
 
 def _unwanted(cudnn: Any, name: str, device: Any) -> list[Any]:

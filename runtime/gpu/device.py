@@ -23,7 +23,7 @@ _LAZY_PEER_ACCESS = 1
 """CUDA's flag: a GPU whose memory is opened becomes reachable."""
 _ORDINARY_SHARED = 48 << 10
 """Bytes of shared memory that a block gets without asking."""
-_SMALLEST_SCRATCH = 1 << 20
+_SMALLEST_SCRATCH, _MOST_AHEAD = 1 << 20, 64 << 20
 
 
 class GpuDevice:
@@ -143,7 +143,7 @@ class GpuDevice:
         if held is None or held.nbytes < nbytes:
             if held is not None:
                 self._kept.append(held)  # launches made before hold its address
-            size = max(_SMALLEST_SCRATCH, 2 * nbytes if held is not None else nbytes)
+            size = max(_SMALLEST_SCRATCH, nbytes if held is None else nbytes + min(nbytes, _MOST_AHEAD))
             held = self._scratch[stream] = self.empty((size,), "uint8")
             self.workspaces["scratch"] = self.workspaces.get("scratch", 0) + size
         return held[:nbytes]

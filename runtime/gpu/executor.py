@@ -25,6 +25,7 @@ from mspc.runtime.gpu.step import Step
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.pending import Pending
 from mspc.runtime.profile import Timed
+from mspc.runtime.workspaces import scratch_bytes
 
 Array = Any
 DEPTH = 2
@@ -91,6 +92,7 @@ class GpuExecutor:
                 if isinstance(value, Constant):
                     kept[value] = self._copied(value.value)
             self._kept = kept
+            self._reserve()
             self._step = Step(graph, device, self.plan, kept)
             device.products.agree(self.comm)
             self._slots = [self._slot() for _ in range(DEPTH)]
@@ -100,6 +102,13 @@ class GpuExecutor:
             raise self._failure(error, getattr(error, "node", None), "cannot be prepared") from error
         self._by_name = {p.name: p for p in graph.parameters}
         self._origins: list[Any] = [None] * len(self.inputs)
+
+    def _reserve(self) -> None:
+        """Take what launches of the main stream will share, at once and not by and by in growing pieces."""
+        nbytes = scratch_bytes(self.graph, self.device.tf32)
+        if nbytes:
+            with self.device.stream("compute"):
+                self.device.scratch(nbytes)
 
     def go_on(self, steps: int) -> None:
         """Draw random numbers as if so many steps had been run before."""

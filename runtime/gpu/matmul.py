@@ -18,9 +18,8 @@ from nvmath.bindings import cublasLt as lt
 from nvmath.bindings.cublas import ComputeType
 
 from mspc.ops.device import Array, Launch
+from mspc.runtime.workspaces import PRODUCTS
 
-WORKSPACE = 64 << 20
-"""Bytes for split sums; the size that NVIDIA's libraries use on Hopper is 32 MiB."""
 CANDIDATES = 12
 """Algorithms that are timed for a new shape."""
 _WARM, _TIMED = 2, 5
@@ -147,8 +146,8 @@ class Products:
     @property
     def workspace(self) -> Array:
         if self._workspace is None:
-            self._workspace = self._device.empty((WORKSPACE,), "uint8")
-            self._device.workspaces["matrix products"] = WORKSPACE
+            self._workspace = self._device.empty((PRODUCTS,), "uint8")
+            self._device.workspaces["matrix products"] = PRODUCTS
         return self._workspace
 
     def algorithm(self, key: Key) -> int:
@@ -302,7 +301,7 @@ class _Product:
 
     def _expected(self, count: int) -> Any:
         preference = lt.matmul_preference_create()
-        limit = np.array([WORKSPACE], np.uint64)
+        limit = np.array([PRODUCTS], np.uint64)
         attribute = lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
         lt.matmul_preference_set_attribute(preference, attribute, limit.ctypes.data, limit.nbytes)
         found = np.zeros(count, lt.matmul_heuristic_result_dtype)
@@ -333,7 +332,7 @@ class _Product:
         lt.matmul(
             self._products.handle, self._desc, self._alpha.ctypes.data, y.data.ptr, self._first, x.data.ptr,
             self._second, self._beta.ctypes.data, plus.data.ptr, self._target, out.data.ptr, self._target,
-            algorithm, workspace.data.ptr, WORKSPACE, self._products.stream(),
+            algorithm, workspace.data.ptr, PRODUCTS, self._products.stream(),
         )  # fmt: skip
 
     def __call__(self) -> None:

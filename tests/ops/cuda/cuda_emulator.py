@@ -266,7 +266,8 @@ class Emulator:
         self._scratch = aligned(1 << 20)
 
     def scratch(self, nbytes: int) -> Any:
-        assert nbytes <= self._scratch.nbytes
+        if nbytes > self._scratch.nbytes:
+            self._scratch = aligned(nbytes)
         return self._scratch[:nbytes]
 
     def matmul(self, x: Any, y: Any, out: Any, transpose_a: bool, transpose_b: bool, *, addend: Any = None,

@@ -1,0 +1,90 @@
+"""Memory of a GPU that kernels take beside a step's values: what products share, and scratch memory of convolutions and
+attention. It is reserved before the first step, so that a plan's estimate and the device agree.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mspc.analysis.cost.nodes import work_of
+from mspc.ir.graph import Graph, Node, element_types
+from mspc.ir.types import FLOAT32, TensorType
+from mspc.ops.convolution.base import Convolution
+from mspc.ops.cuda.attention import LOWEST, whole_blocks
+from mspc.ops.cuda.flash import TILES
+from mspc.ops.nn.attention_base import AttentionOp
+
+PRODUCTS = 64 << 20
+"""Bytes for split sums of products of matrices; the size that NVIDIA's libraries use on Hopper is 32 MiB."""
+LEAST_FOR_CONVOLUTION, MOST_FOR_CONVOLUTION = 64 << 20, 256 << 20
+"""Bytes that a kernel for a convolution may ask for at least and at most, whatever its operands take."""
+PACK = 16
+"""Bytes that kernels load at once: where a place's channels are none of these, an image is filled up in a copy."""
+
+
+def convolution_room(operands: int) -> int:
+    """Bytes that a kernel for a convolution may ask for whose operands and result take so many."""
+    return min(MOST_FOR_CONVOLUTION, max(LEAST_FOR_CONVOLUTION, 2 * operands))
+
+
+def workspace_bytes(graph: Graph, tf32: bool) -> int:
+    """Bytes that a rank's graph takes on a GPU beside its memory plan.
+
+    Args:
+        tf32: products of Float32 may be rounded.
+    """
+    multiplies = any(map(work_of, graph.nodes))
+    return PRODUCTS * multiplies + scratch_bytes(graph, tf32)
+
+
+def scratch_bytes(graph: Graph, tf32: bool) -> int:
+    """Bytes that the launches of a graph share, which run one after the other; small ones are not counted."""
+    found = 0
+    for node in graph.nodes:
+        if isinstance(node.op, Convolution):
+            found = max(found, _of_convolution(node.op, node))
+        elif isinstance(node.op, AttentionOp):
+            found = max(found, _of_attention(node.op, _types(node), tf32))
+    return found
+
+
+def _of_convolution(op: Convolution, node: Node) -> int:
+    """What a kernel may ask for, and a copy of the image where cuDNN is given one."""
+    (result,) = element_types(node.type)
+    operands = [*_types(node), result]
+    room = convolution_room(sum(type.nbytes for type in operands))
+    image = max(op.in_order(operands), key=lambda type: math.prod(type.shape[2:]))
+    if image.shape[1] * image.dtype.itemsize % PACK:
+        return room + 2 * image.nbytes
+    along = op.along(image.shape[2:])
+    if any(window.before != window.after for window in along):
+        return room + image.nbytes + image.nbytes // 4
+    return room + image.nbytes // math.prod(window.stride for window in along) * any(w.stride != 1 for w in along)
+
+
+def _of_attention(op: Any, types: list[TensorType], tf32: bool) -> int:
+    """Scores, and operands by head, where products of matrices stand for a fused kernel."""
+    dtype = types[0].dtype
+    shape = op.sizes(op.separated(types) if op.packed else types)
+    rows = shape.batch * shape.heads * shape.queries
+    if dtype.name.lower() in LOWEST:
+        return max((dtype.itemsize * type.size for type in op.named(types).values()), default=0)
+    gradient = op.products > 2
+    low, _ = op.window(shape)
+    if dtype == FLOAT32 and tf32 and not op.optional and low is None and shape.depth == shape.value_depth in TILES:
+        return 8 * rows * gradient
+    wide = max(dtype.itemsize, FLOAT32.itemsize)
+    scores = whole_blocks(rows * shape.keys * wide)
+    if op.input_layout == "BNSD" and not op.packed:
+        return scores * (1 + gradient)
+    of_keys = shape.batch * shape.key_heads * shape.keys
+    query, key, value, out = (
+        whole_blocks(n * dtype.itemsize)
+        for n in (rows * shape.depth, of_keys * shape.depth, of_keys * shape.value_depth, rows * shape.value_depth)
+    )
+    return scores * (1 + gradient) + (query + key + value) * (1 + gradient) + out
+
+
+def _types(node: Node) -> list[TensorType]:
+    return [type for value in node.inputs for type in element_types(value.type)]
