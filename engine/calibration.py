@@ -28,6 +28,8 @@ from mspc.runtime.choose import GPU, Asked
 
 STEPS, PREPARING = 7, 3
 """How many steps are timed, and how many run before."""
+FEW = 1, 3
+"""Copies of an operator in the two steps that tell how long it takes."""
 REPEATS = 3
 """How often so many steps are timed; the least time counts, which nothing else disturbed."""
 SHORTEST = 1e-9
@@ -39,7 +41,7 @@ LEAST = 0.2
 @dataclass(frozen=True)
 class Sizes:
     """What is timed. products: sides of square matrices. images: (rows, channels, side). sequences: tokens. touched,
-    sent: bytes of operands. types: element types. copies: (how few, how many) operators a step has, by the seconds up
+    sent: bytes of operands. types: element types. copies: more than `FEW` of an operator in a step, by the seconds up
     to which one takes so long. channels_last: of images."""
 
     products: tuple[int, ...]
@@ -48,18 +50,18 @@ class Sizes:
     touched: tuple[int, ...]
     sent: tuple[int, ...]
     types: tuple[DType, ...]
-    copies: tuple[tuple[float, tuple[int, int]], ...] = ((float("inf"), (1, 3)),)
+    copies: tuple[tuple[float, tuple[int, int]], ...] = ()
     channels_last: bool = False
 
 
 ON_CPU = Sizes((64, 256, 768), ((4, 16, 16), (8, 64, 28)), (), (1 << 12, 1 << 16, 1 << 20, 1 << 24),
                (1 << 10, 1 << 14, 1 << 18, 1 << 22), (FLOAT32, FLOAT64),
-               ((1e-4, (8, 40)), (float("inf"), (1, 3))))  # fmt: skip
+               ((1e-4, (8, 40)),))  # fmt: skip
 ON_GPU = Sizes((128, 512, 1024, 2048, 4096, 8192),
-               ((4, 32, 28), (16, 64, 28), (16, 128, 28), (64, 128, 28), (64, 64, 56), (256, 256, 56)), (512, 1024),
+               ((4, 32, 28), (16, 64, 28), (64, 128, 28), (64, 64, 56), (128, 256, 28)), (512, 1024),
                (1 << 14, 1 << 18, 1 << 21, 1 << 24, 1 << 28), (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 27),
                (FLOAT32, FLOAT16, BFLOAT16, FLOAT64),
-               ((5e-5, (64, 192)), (1e-3, (4, 12)), (float("inf"), (1, 3))), channels_last=True)  # fmt: skip
+               ((5e-5, (64, 192)), (1e-3, (4, 12))), channels_last=True)  # fmt: skip
 HEADS, DEPTH = 16, 64
 """Of the attention that is timed."""
 
@@ -130,9 +132,12 @@ class _Timer:
 
     def seconds(self, node: Node) -> float:
         """Seconds of an operator on the slowest rank."""
-        few = self.sizes.copies[0][1][0]
-        about = self._slowest(self._step(node, few) / few)
-        few, many = next(counts for limit, counts in self.sizes.copies if about <= limit)
+        about = self._between(node, *FEW)
+        more = next((counts for limit, counts in self.sizes.copies if about <= limit), None)
+        return self._between(node, *more) if more is not None else about
+
+    def _between(self, node: Node, few: int, many: int) -> float:
+        """By how much each copy of an operator makes a step longer."""
         return self._slowest((self._step(node, many) - self._step(node, few)) / (many - few))
 
     def _step(self, node: Node, count: int) -> float:
@@ -156,6 +161,7 @@ class _Timer:
                 executor.run([])
             finish()
             found = min(found, (time.perf_counter() - begin) / STEPS)
+        self.job.hardware.release(executor)
         return found
 
     def _slowest(self, seconds: float) -> float:
@@ -168,8 +174,10 @@ class _Timer:
     def link(self, ranks: Sequence[int], sizes: Sizes) -> Link:
         """What joins some ranks, by collectives of two and of all of them."""
         pair, group = tuple(ranks[:2]), tuple(ranks)
-        of_pair, of_group = ([(nodes[0], t) for nodes, t in self.times(_collectives(sizes, g, self.job.rank))]
-                             for g in (pair, group))  # fmt: skip
+        of_group = [(nodes[0], t) for nodes, t in self.times(_collectives(sizes, group, self.job.rank))]
+        of_pair = of_group
+        if pair != group:
+            of_pair = [(nodes[0], t) for nodes, t in self.times(_collectives(sizes, pair, self.job.rank))]
         links: dict[str, Link] = {}
         for operator in dict.fromkeys(node.op.name for node, _ in of_group):
             small = [next(t for node, t in times if node.op.name == operator) for times in (of_pair, of_group)]

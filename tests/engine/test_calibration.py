@@ -61,7 +61,9 @@ def test_the_gpus_executor_is_measured_where_there_is_one(tmp_path: Path, monkey
         folder.mkdir()
         return GpuExecutor(graph, test_gpu_executor.device(folder), values)
 
-    hardware: Any = SimpleNamespace(choice=Choice("gpu", 0), local_rank=0, memory=Memory(), executor=executor)
+    hardware: Any = SimpleNamespace(
+        choice=Choice("gpu", 0), local_rank=0, memory=Memory(), executor=executor, release=GpuExecutor.finish
+    )
     timer = calibration._Timer(Job(OneRank(), OneRank(), hardware=hardware), False, SMALL)
     times = timer.times(calibration._products(SMALL, FLOAT32))
     assert [node.op.name for [node], _ in times] == ["MatMul", "MatMul"]
