@@ -178,13 +178,24 @@ def drawn(results: list[Result]) -> str:
     """A scatter plot as SVG: estimated along x, measured along y, both logarithmic; a mark for each network."""
     values = np.log10([[r.seconds, r.plan.seconds] for r in results])
     low, high = values.min() - 0.1, values.max() + 0.1
-    places = 40 + 520 * (values - low) / (high - low)
-    lines = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 600 600" font-family="sans-serif" font-size="13">',
-             '<rect width="600" height="600" fill="white"/>',
+
+    def place(value: np.ndarray) -> np.ndarray:
+        return 40 + 520 * (value - low) / (high - low)
+
+    places = place(values)
+    lines = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="-20 0 620 600" font-family="sans-serif" font-size="13">',
+             '<rect x="-20" width="620" height="600" fill="white"/>',
              '<path d="M40 560 H580 M40 560 V20" stroke="black"/>',
              '<path d="M40 560 L560 40" stroke="gray" stroke-dasharray="4"/>',
              '<text x="300" y="592" text-anchor="middle">estimated seconds of a step (logarithmic)</text>',
-             '<text x="14" y="300" text-anchor="middle" transform="rotate(-90 14 300)">measured seconds</text>']
+             '<text x="-8" y="300" text-anchor="middle" transform="rotate(-90 -8 300)">measured seconds</text>']
+    ticks = [digit * 10.0**power for power in range(-6, 3) for digit in (1, 2, 5)]
+    for tick in ticks:
+        if low < np.log10(tick) < high:
+            at = place(np.log10(tick))
+            lines.append(f'<text x="{at:.1f}" y="575" text-anchor="middle">{tick:g}</text>')
+            lines.append(f'<text x="36" y="{604 - at:.1f}" text-anchor="end">{tick:g}</text>')
+            lines.append(f'<path d="M{at:.1f} 560 v-4 M40 {600 - at:.1f} h4" stroke="black"/>')
     for (x, y), result in zip(places, results, strict=True):
         plan = result.plan
         shape = (f'<circle cx="{x:.1f}" cy="{600 - y:.1f}" r="5" fill="none" stroke="black"/>'

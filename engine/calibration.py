@@ -40,12 +40,13 @@ LEAST = 0.2
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is timed. products: sides of square matrices. images: (rows, channels, side). sequences: tokens. touched,
+    """What is timed. products: sides of square matrices. images: groups of (rows, channels, side)
+    whose convolutions have one rate, as one network has them from its first to its last. sequences: tokens. touched,
     sent: bytes of operands. types: element types. copies: more than `FEW` of an operator in a step, by the seconds up
     to which one takes so long. channels_last: of images."""
 
     products: tuple[int, ...]
-    images: tuple[tuple[int, int, int], ...]
+    images: tuple[tuple[tuple[int, int, int], ...], ...]
     sequences: tuple[int, ...]
     touched: tuple[int, ...]
     sent: tuple[int, ...]
@@ -54,11 +55,13 @@ class Sizes:
     channels_last: bool = False
 
 
-ON_CPU = Sizes((64, 256, 768), ((4, 16, 16), (8, 64, 28)), (), (1 << 12, 1 << 16, 1 << 20, 1 << 24),
+ON_CPU = Sizes((64, 256, 768), (((4, 16, 16),), ((8, 64, 28),)), (), (1 << 12, 1 << 16, 1 << 20, 1 << 24),
                (1 << 10, 1 << 14, 1 << 18, 1 << 22), (FLOAT32, FLOAT64),
                ((1e-4, (8, 40)),))  # fmt: skip
 ON_GPU = Sizes((128, 512, 1024, 2048, 4096, 8192),
-               ((4, 32, 28), (16, 64, 28), (64, 128, 28), (64, 64, 56), (128, 256, 28)), (512, 1024),
+               (((1, 64, 56), (1, 128, 28), (1, 256, 14), (1, 512, 7)),
+                ((8, 64, 56), (8, 128, 28), (8, 256, 14), (8, 512, 7)),
+                ((64, 64, 56), (64, 128, 28), (64, 256, 14), (64, 512, 7))), (512, 1024),
                (1 << 14, 1 << 18, 1 << 21, 1 << 24, 1 << 28), (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 27),
                (FLOAT32, FLOAT16, BFLOAT16, FLOAT64),
                ((5e-5, (64, 192)), (1e-3, (4, 12))), channels_last=True)  # fmt: skip
@@ -234,8 +237,8 @@ def _products(sizes: Sizes, dtype: DType) -> Groups:
 
 def _images(sizes: Sizes, dtype: DType, op: type[Any]) -> Groups:
     """Of every size windows of one place and of nine, as networks have them in turn."""
-    return [[_convolution(op, dtype, image, window, sizes.channels_last) for window in (1, 3)]
-            for image in sizes.images]  # fmt: skip
+    return [[_convolution(op, dtype, image, window, sizes.channels_last) for image in group for window in (1, 3)]
+            for group in sizes.images]  # fmt: skip
 
 
 def _convolution(op: type[Any], dtype: DType, image: tuple[int, int, int], window: int, last: bool) -> Node:

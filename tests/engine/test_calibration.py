@@ -27,7 +27,7 @@ from mspc.runtime.gpu.executor import GpuExecutor
 from tests.gpu import test_gpu_executor
 from tests.gpu.test_profile_gpu import TimedGpu
 
-SMALL = Sizes((8, 32), ((1, 4, 8),), (), (1 << 8, 1 << 12), (1 << 8, 1 << 12, 1 << 14), (FLOAT32,))
+SMALL = Sizes((8, 32), (((1, 4, 8),),), (), (1 << 8, 1 << 12), (1 << 8, 1 << 12, 1 << 14), (FLOAT32,))
 
 
 def test_one_rank_measures_what_it_computes() -> None:
