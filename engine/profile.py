@@ -20,7 +20,6 @@ import numpy as np
 from mspc.engine.profile_options import ProfileOptions
 from mspc.ir.files.whole import write_whole
 from mspc.ir.graph import Graph
-from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.runtime.choose import EACH_ITS_OWN
 from mspc.runtime.comm.interface import fingerprint
@@ -184,6 +183,7 @@ def _graphs(comm: Any, graph: Graph | None) -> dict[int, Graph]:
 
 
 def _read(text: str, rank: int) -> Graph:
+    from mspc.ir.text.parser import parse  # its library takes a tenth of a command's start
     from mspc.ops.modules import load_operators
     from mspc.ops.op import REGISTRY
 

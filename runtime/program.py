@@ -23,7 +23,6 @@ from mspc.ir.graph import Graph, Parameter
 from mspc.ir.initial_value import read_description
 from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import Malformed, read_layouts
-from mspc.ir.text.parser import parse
 from mspc.ir.types import dtype_of
 from mspc.runtime.slices import cut_parameter, full_type, slices_of, typed_as
 
@@ -119,7 +118,8 @@ class Program:
         Raises:
             MspcError: the text is no graph of this rank of this program.
         """
-        from mspc.ops.modules import load_operators  # only a rank that runs needs the operators
+        from mspc.ir.text.parser import parse  # only a rank that runs needs this and the operators
+        from mspc.ops.modules import load_operators
         from mspc.ops.op import REGISTRY
 
         load_operators()
