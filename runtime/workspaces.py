@@ -38,6 +38,14 @@ def workspace_bytes(graph: Graph, tf32: bool) -> int:
     return PRODUCTS * multiplies + scratch_bytes(graph, tf32)
 
 
+def reserve_scratch(graph: Graph, device: Any) -> None:
+    """Take what launches of a graph's main stream will share, at once and not by and by in growing pieces."""
+    nbytes = scratch_bytes(graph, device.tf32)
+    if nbytes:
+        with device.stream("compute"):
+            device.scratch(nbytes)
+
+
 def scratch_bytes(graph: Graph, tf32: bool) -> int:
     """Bytes that the launches of a graph share, which run one after the other; small ones are not counted."""
     found = 0

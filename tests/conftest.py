@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +14,8 @@ import pytest
 
 from mspc.api import launch, state
 from mspc.passes.base import VERIFY
+from tests.serving import FOLDER
+from tests.serving.client import SERVER
 
 ROOT = Path(__file__).resolve().parent.parent
 HANG = 600.0
@@ -70,6 +75,18 @@ def _own_launcher() -> Iterator[None]:
     yield
     launch.install(before)
     state.swap(session)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _served() -> Iterator[None]:
+    """A process that runs commands of mspc for `tests.serving.SERVED`."""
+    with tempfile.TemporaryDirectory() as folder:  # its name is short, as that of a socket must be
+        path = f"{folder}/socket"
+        with subprocess.Popen([sys.executable, str(FOLDER / "server.py"), path], stdin=subprocess.DEVNULL) as server:
+            os.environ[SERVER] = path
+            yield
+            del os.environ[SERVER]
+            server.kill()
 
 
 @pytest.fixture(scope="session")

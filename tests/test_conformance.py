@@ -6,6 +6,7 @@ The cases lie beside the checkout and are no part of it; where they are missing 
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 CASES = (
     "deep_propagate", "data_parallel", "matmul_transpose_b", "quickstart_auto", "quickstart_semi",
@@ -28,7 +30,7 @@ CASES = (
 @pytest.fixture(scope="module")
 def answers(conformance: Path) -> dict[str, str]:
     """What compare.py says of every case, and its closing line on bytes under "mean"."""
-    compare = [sys.executable, str(conformance / "compare.py"), "--mspc", f"{sys.executable} -m mspc", *CASES]
+    compare = [sys.executable, str(conformance / "compare.py"), "--mspc", shlex.join(SERVED), *CASES]
     done = subprocess.run(compare, capture_output=True, text=True, check=False, timeout=HANG)
     lines = done.stdout.splitlines()
     found = {line.split()[0]: line for line in lines if line}

@@ -25,7 +25,7 @@ from mspc.runtime.gpu.step import Step
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.pending import Pending
 from mspc.runtime.profile import Timed
-from mspc.runtime.workspaces import scratch_bytes
+from mspc.runtime.workspaces import reserve_scratch
 
 Array = Any
 DEPTH = 2
@@ -84,15 +84,13 @@ class GpuExecutor:
         self.mutated = updated_parameters(graph)
         _refuse_complex(graph)
         self.plan = plan_memory(graph)
-        kept: dict[Value, Array] = {}
         try:
-            for parameter in graph.parameters:
-                kept[parameter] = self._place(parameter, values)
+            kept: dict[Value, Array] = {parameter: self._place(parameter, values) for parameter in graph.parameters}
             for value in self.plan.places:
                 if isinstance(value, Constant):
                     kept[value] = self._copied(value.value)
             self._kept = kept
-            self._reserve()
+            reserve_scratch(graph, device)
             self._step = Step(graph, device, self.plan, kept)
             device.products.agree(self.comm)
             self._slots = [self._slot() for _ in range(DEPTH)]
@@ -102,13 +100,6 @@ class GpuExecutor:
             raise self._failure(error, getattr(error, "node", None), "cannot be prepared") from error
         self._by_name = {p.name: p for p in graph.parameters}
         self._origins: list[Any] = [None] * len(self.inputs)
-
-    def _reserve(self) -> None:
-        """Take what launches of the main stream will share, at once and not by and by in growing pieces."""
-        nbytes = scratch_bytes(self.graph, self.device.tf32)
-        if nbytes:
-            with self.device.stream("compute"):
-                self.device.scratch(nbytes)
 
     def go_on(self, steps: int) -> None:
         """Draw random numbers as if so many steps had been run before."""

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import textwrap
 from collections.abc import Sequence
 from itertools import pairwise
@@ -25,6 +24,7 @@ from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ops.modules import load_operators
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 ALL_STAGES = stages()
 MPIRUN = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
@@ -57,7 +57,7 @@ SEMI_4 = (
 
 def compile_(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     variables = {k: v for k, v in os.environ.items() if k not in MPIRUN} | environment
-    command = [sys.executable, "-m", "mspc", "compile", *arguments]
+    command = [*SERVED, "compile", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, cwd=cwd, env=variables, check=False, timeout=HANG
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 NETWORK = """\
 import numpy as np
@@ -119,7 +119,7 @@ def refused(folder: Path, *arguments: str) -> str:
     """What a compile says that must fail, write nothing and show no traceback."""
     before = sorted(folder.iterdir())
     variables = {k: v for k, v in os.environ.items() if not k.startswith("OMPI_")}
-    command = [sys.executable, "-m", "mspc", "compile", *arguments]
+    command = [*SERVED, "compile", *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=folder, env=variables, check=False, timeout=HANG
     )

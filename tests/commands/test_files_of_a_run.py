@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from mspc.engine.profile_options import ProfileOptions
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import DTYPES
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 NETWORK = """
 import numpy as np
@@ -196,7 +196,7 @@ def test_two_files_of_one_name_are_refused(program: Path) -> None:
 
 
 def mspc(*arguments: str, out: Any = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mspc", *arguments]
+    command = [*SERVED, *arguments]
     return subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=HANG, check=False)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import pytest
 
 from mspc.commands.run import run_script
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 SCRIPT = """
 import sys
@@ -123,7 +123,7 @@ def _trained(script: Path, ranks: int, *arguments: str, simulate: bool = True) -
     if simulate:
         run_script(script, ranks, True, script_arguments=given)
     else:
-        command = [sys.executable, "-m", "mspc", "run", str(script), "--ranks", str(ranks), "--", *given]
+        command = [*SERVED, "run", str(script), "--ranks", str(ranks), "--", *given]
         done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, env=dict(os.environ))
         assert done.returncode == 0, done.stderr
     with np.load(out) as found:

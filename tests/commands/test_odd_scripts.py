@@ -11,6 +11,7 @@ import pytest
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.ir.diagnostics import MspcError
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 NETWORK = """
 import mindspore as ms, numpy as np
@@ -54,7 +55,7 @@ def test_threads_that_never_end_are_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NETWORK + thread + CALL)
     for command, status in (("compile", 0), ("verify", 0)):
         done = subprocess.run(
-            [sys.executable, "-m", "mspc", command, "net.py"], cwd=tmp_path, capture_output=True, text=True,
+            [*SERVED, command, "net.py"], cwd=tmp_path, capture_output=True, text=True,
             check=False, timeout=HANG,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (status, "")

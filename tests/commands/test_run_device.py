@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from mspc.runtime.comm.local import World
 from tests.commands.played_gpu import Machine, PlayedCuda
 from tests.commands.test_run_script import NETWORK, TRAIN
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 WISHES = Wishes("gpu", deterministic=True)
 TWO_GRAPHS = (
@@ -236,7 +236,7 @@ def test_settings_change_nothing_else_in_a_compiled_program(cuda: PlayedCuda) ->
 def test_no_gpu_is_an_error_of_status_2(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
-    command = [sys.executable, "-m", "mspc", "run", str(script)]
+    command = [*SERVED, "run", str(script)]
     hidden = {"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}
     done = subprocess.run([*command, "--device", "gpu"], capture_output=True, text=True, env=hidden, check=False)
     assert done.returncode == 2
@@ -251,7 +251,7 @@ def test_no_gpu_is_an_error_of_status_2(tmp_path: Path) -> None:
 def test_ranks_of_mpirun_get_the_flag_and_one_speaks_for_all(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
-    command = [sys.executable, "-m", "mspc", "run", str(script), "--ranks", "2", "--device", "gpu"]
+    command = [*SERVED, "run", str(script), "--ranks", "2", "--device", "gpu"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
     if done.returncode == 0:
         pytest.skip("this machine has GPUs")

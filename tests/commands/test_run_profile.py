@@ -24,6 +24,7 @@ from mspc.runtime.profile import Timed
 from tests.commands.test_run_script import NETWORK, TRAIN
 from tests.conftest import HANG
 from tests.gpu.programs import compiled
+from tests.serving import SERVED
 
 NINE = TRAIN.replace("range(3)", "range(9)")
 HEAD = ["node", "stream", "time", "share", "line", "result"]
@@ -55,7 +56,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def mspc(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mspc", *arguments]
+    command = [*SERVED, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
 
 

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from mspc.commands.run import run_directory, run_script
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from tests.commands.test_run_script import NETWORK, TRAIN, losses
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 X = np.random.default_rng(5).random((24, 8), dtype=np.float32)
 Y = np.random.default_rng(6).random((24, 4), dtype=np.float32)
@@ -92,7 +92,7 @@ def test_synthetic_data_and_mpirun_give_the_same(program: Path, capsys: pytest.C
     simulate(program, synthetic=True, steps=2)
     wanted = capsys.readouterr().out
     done = subprocess.run(
-        [sys.executable, "-m", "mspc", "run", str(program), "--synthetic", "--steps", "2"],
+        [*SERVED, "run", str(program), "--synthetic", "--steps", "2"],
         capture_output=True, text=True, timeout=HANG, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, wanted), done.stderr

@@ -14,6 +14,7 @@ import pytest
 from mspc.commands.run import run_script
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 NETWORK = """
 import sys
@@ -256,7 +257,7 @@ def test_a_mistake_of_the_network_is_reported_once(script: Path) -> None:
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "mspc", *arguments], capture_output=True, text=True, timeout=HANG, check=False
+        [*SERVED, *arguments], capture_output=True, text=True, timeout=HANG, check=False
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from mspc.commands.ops import list_operators
 from mspc.commands.report.fitting import LEAST, NARROWEST, Table, broken, fit
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 REASON = "input 0 is cut (8, 1) on mesh (8), input 0 of MatMul 'matmul' must be cut (2, 4) on mesh (2, 4)"
 NAME = "backbone.layers.31.attention.query.weight"
@@ -102,7 +102,7 @@ def test_a_terminal_has_bold_headings(extra: dict[str, str], bold: bool, tmp_pat
     mine, theirs = pty.openpty()
     environment = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS")}
     environment |= {"TERM": "xterm", "COLUMNS": "60"} | extra
-    command = [sys.executable, "-m", "mspc", "ops", "MatMul"]
+    command = [*SERVED, "ops", "MatMul"]
     done = subprocess.run(command, stdout=theirs, env=environment, cwd=tmp_path, check=True, timeout=HANG)
     os.close(theirs)
     shown = os.read(mine, 65536).decode()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.tensors import StoredTensor, write_tensors
 from mspc.ir.types import TensorType, dtype_of
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 HEAD = """
 import numpy as np
@@ -161,7 +161,7 @@ def test_initial_values_do_not_depend_on_the_number_of_ranks(script: Path, capsy
 def test_mpirun_makes_the_same_values(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = compiled(script)
     run_directory(folder, data=Path("data.npz"), steps=2, simulate=True, save=Path("one.safetensors"))
-    command = [sys.executable, "-m", "mspc", "run", str(folder), "--data", "data.npz", "--steps", "2"]
+    command = [*SERVED, "run", str(folder), "--data", "data.npz", "--steps", "2"]
     done = subprocess.run(
         [*command, "--save", "two.safetensors"], capture_output=True, text=True, timeout=HANG, check=False
     )

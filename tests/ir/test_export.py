@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from mspc.ir.location import Location
 from mspc.ir.opaque import OpaqueOp
 from tests.conftest import HANG
 from tests.ir.graphs import small_graph
+from tests.serving import SERVED
 
 
 def test_networkx_has_an_edge_per_reading() -> None:
@@ -102,7 +102,7 @@ def quickstart_dot(root: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The last drawing of rank 0."""
     folder = tmp_path_factory.mktemp("drawn") / "out"
     script = root / "samples/quickstart/net.py"
-    command = [sys.executable, "-m", "mspc", "compile", str(script), "--ranks", "8", "--rank", "0", "--level", "3"]
+    command = [*SERVED, "compile", str(script), "--ranks", "8", "--rank", "0", "--level", "3"]
     subprocess.run([*command, "--out", str(folder), "-q"], check=True, timeout=HANG, cwd=folder.parent)
     (drawn,) = (folder / "rank_0").glob("*_execute_*.dot")
     return drawn.read_text()

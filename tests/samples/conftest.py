@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 Run = Callable[..., str]
 """Runs `mspc ARGUMENTS` and returns its standard output."""
@@ -36,7 +36,7 @@ def mspc(tmp_path: Path, samples: Path) -> Run:
 
     def run(*arguments: Any) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "mspc", *map(str, arguments)],
+            [*SERVED, *map(str, arguments)],
             cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=HANG, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

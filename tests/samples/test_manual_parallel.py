@@ -15,6 +15,7 @@ import pytest
 
 from mspc import dataset as ds
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 Run = Callable[..., str]
 LINE = re.compile(r"epoch: (\d+) step: (\d+), loss is (\S+)")
@@ -52,7 +53,7 @@ def test_the_tutorial_as_written_drifts_apart_and_says_so(
     folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATA_PATH", str(folder / "data"))
-    command = [sys.executable, "-m", "mspc", "run", str(folder / "train.py"), "--ranks", "8", "--simulate"]
+    command = [*SERVED, "run", str(folder / "train.py"), "--ranks", "8", "--simulate"]
     done = subprocess.run([*command, "--", "--epochs", "1"], capture_output=True, text=True, timeout=HANG, check=True)
     found = losses(done.stdout, 8)
     assert found.shape == (1, 8)
@@ -68,7 +69,7 @@ def test_averaged_gradients_equal_one_device(folder: Path, monkeypatch: pytest.M
     monkeypatch.setenv("DATA_PATH", str(folder / "data"))
 
     def run(*how: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "mspc", "run", str(folder / "train_reduced.py"), *how, "--", "--epochs", "2"]
+        command = [*SERVED, "run", str(folder / "train_reduced.py"), *how, "--", "--epochs", "2"]
         return subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=True)
 
     alone, together = run("--ranks", "1"), run("--ranks", "8", "--simulate")
@@ -99,7 +100,7 @@ def test_run_sh_leaves_what_each_rank_printed(folder: Path) -> None:
 def test_each_rank_is_compiled_with_its_own_rows(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the module that asks for the rank is one that the script imports."""
     monkeypatch.setenv("DATA_PATH", str(folder / "data"))
-    command = [sys.executable, "-m", "mspc", "compile", str(folder / "train_reduced.py"), "--ranks", "2"]
+    command = [*SERVED, "compile", str(folder / "train_reduced.py"), "--ranks", "2"]
     subprocess.run([*command, "--out", str(tmp_path / "out")], check=True, capture_output=True, timeout=HANG)
     for rank in (0, 1):
         (file,) = (tmp_path / "out" / f"rank_{rank}").glob("*_execute_*.ir")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 SHARDED = "ops.MatMul().shard(((2, 4), (4, 1)))"
 ROWS = "inputs = np.random.rand(batch, in_dim)"
@@ -30,7 +30,7 @@ def run(folder: Path, source: str, *arguments: str) -> list[tuple[str, str]]:
     """(`epoch: E step: S`, loss) of every line that the script printed."""
     folder.mkdir(exist_ok=True)
     (folder / "net.py").write_text(source)
-    command = [sys.executable, "-m", "mspc", "run", "net.py", *arguments]
+    command = [*SERVED, "run", "net.py", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=HANG)
     assert done.returncode == 0, done.stderr
     return re.findall(r"^(epoch: \d+ step: \d+), loss is (\S+)$", done.stdout, re.MULTILINE)
@@ -66,7 +66,7 @@ def test_eight_ranks_train_like_one_device(source: str, tmp_path: Path, launch: 
 
 def test_rank_zero_multiplies_its_slices_and_adds_over_its_row(source: str, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(source)
-    command = [sys.executable, "-m", "mspc", "compile", "net.py", "--ranks", "8"]
+    command = [*SERVED, "compile", "net.py", "--ranks", "8"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "2503 bytes sent per step" in done.stdout

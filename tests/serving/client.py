@@ -1,0 +1,48 @@
+"""`python -S -E client.py ARGUMENTS` does what `python -m mspc ARGUMENTS` does, in a process of `server.py`, which has
+mspc loaded; by itself where there is no server. It loads next to nothing.
+"""
+
+import array
+import json
+import os
+import socket
+import sys
+import time
+
+SERVER = "MSPC_TEST_SERVER"
+"""The variable with the server's socket."""
+BY_ITSELF = ("PYTHONHASHSEED", "PYTHONOPTIMIZE", "PYTHONFAULTHANDLER")
+"""Variables that count at the start of a process only."""
+TRIES = 600
+
+
+def reach(connection: socket.socket, path: str) -> None:
+    """Connect; a server that has just been started needs a moment."""
+    for _ in range(TRIES):
+        try:
+            connection.connect(path)
+            return
+        except (FileNotFoundError, ConnectionRefusedError):
+            time.sleep(0.05)
+    connection.connect(path)
+
+
+def served(path: str) -> int:
+    """The command's status."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        reach(connection, path)
+        wanted = {"arguments": sys.argv[1:], "folder": os.getcwd(), "environment": dict(os.environ)}
+        fds = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]
+        text = json.dumps(wanted).encode()
+        connection.sendmsg([len(text).to_bytes(8, "big")], fds)
+        connection.sendall(text)
+        status = connection.recv(1)
+    return status[0] if status else 1
+
+
+if __name__ == "__main__":
+    server = os.environ.get(SERVER, "")
+    if not server or any(name in os.environ for name in BY_ITSELF):
+        os.execv(sys.executable, [sys.executable, "-m", "mspc", *sys.argv[1:]])
+    sys.stdout.flush()
+    os._exit(served(server))

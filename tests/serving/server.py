@@ -1,0 +1,119 @@
+"""`python server.py SOCKET` runs commands of mspc for `client.py`, each in a process that is forked from this one.
+
+Most of what a short command takes is the loading of NumPy and of mspc's modules; here they are loaded once. Every
+command begins with the state in which these modules were loaded, and has the arguments, the folder, the variables and
+the files of its client. The server ends with the process that started it.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import importlib
+import io
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import traceback
+
+LOADED = (
+    "mspc.cli", "mspc.commands.compile", "mspc.commands.run", "mspc.commands.verify", "mspc.commands.search",
+    "mspc.commands.opt", "mspc.engine.simulate", "mspc.ir.text.parser", "mspc.api.nn", "mspc.api.ops",
+    "mspc.api.dataset", "mspc.api.train", "mspc.passes.search.elimination",
+)  # fmt: skip
+LOOK = 2.0
+"""Seconds between two looks at whether somebody is there."""
+
+
+def serve(path: str) -> None:
+    parent, here = os.getppid(), [entry for entry in sys.path if entry != os.path.dirname(__file__)]
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen(64)
+        listening.settimeout(LOOK)
+        for name in LOADED:
+            importlib.import_module(name)
+        importlib.import_module("mspc.ops.modules").load_operators()
+        while os.getppid() == parent:
+            reap()
+            try:
+                connection, _ = listening.accept()
+            except TimeoutError:
+                continue
+            if os.fork() == 0:
+                listening.close()
+                handle(connection, here)
+            connection.close()
+
+
+def reap() -> None:
+    """Let go of those that are over."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def handle(connection: socket.socket, path: list[str]) -> None:
+    """Run one command in a process of its own and send its status; a client that goes away ends it."""
+    connection.settimeout(None)
+    begin, ancillary, _, _ = connection.recvmsg(8, socket.CMSG_SPACE(3 * array.array("i").itemsize))
+    files = array.array("i")
+    files.frombytes(ancillary[0][2])
+    length, text = int.from_bytes(begin, "big"), b""
+    while len(text) < length:
+        text += connection.recv(length - len(text))
+    wanted = json.loads(text)
+    child = os.fork()
+    if child == 0:
+        connection.close()
+        command(wanted, list(files), path)
+    for file in files:
+        os.close(file)
+    _, code = os.waitpid(child, 0)
+    status = os.waitstatus_to_exitcode(code)
+    connection.sendall(bytes([status if status >= 0 else 128 - status]))
+    os._exit(0)
+
+
+def command(wanted: dict[str, object], files: list[int], path: list[str]) -> None:
+    """What `python -m mspc` does."""
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(str(wanted["folder"]))
+    os.environ.clear()
+    os.environ.update(wanted["environment"])  # type: ignore[call-overload]  # names and texts
+    extra = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.path[:] = [os.getcwd(), *extra, *(entry for entry in path if entry not in extra)]
+    sys.argv = ["mspc", *wanted["arguments"]]  # type: ignore[misc]  # a list
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    sys.stdin = io.TextIOWrapper(io.FileIO(0, "r", closefd=False))
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), encoding="utf-8")
+    sys.stderr = io.TextIOWrapper(
+        io.BufferedWriter(io.FileIO(2, "w", closefd=False)), encoding="utf-8", errors="backslashreplace",
+        line_buffering=True,
+    )  # fmt: skip
+    random.seed()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    status = 1
+    try:
+        from mspc.cli import main
+
+        main()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
