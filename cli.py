@@ -1,5 +1,5 @@
-"""The command line: `mspc compile | search | calibrate | run | launch | diff | check | verify | opt | ops | doctor | ckpt`.
-A command imports its work when called.
+"""The command line: `mspc compile | search | calibrate | run | launch | verify | diff | check | opt | ops | doctor |
+ckpt`. A command imports its work when called.
 
 Nothing here may import NumPy or networkx: `mspc --help` answers at once.
 """
@@ -310,6 +310,7 @@ app.command(
 
 
 app.command(short_help="What two compiles, dumps or plans differ in.")(comparing.diff)
+app.command(short_help="Hold a compile to a budget.")(comparing.check)
 
 
 @app.command(short_help="Compare steps on N ranks with one device.")

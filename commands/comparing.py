@@ -29,3 +29,43 @@ def diff(
     from mspc.commands.diff import diff_targets
 
     raise typer.Exit(diff_targets(first, second, json, html, machine))
+
+
+def check(
+    target: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", show_default=False, help="The folder of a compile, or a graph (.ir).",
+            autocompletion=complete_graph,
+        ),
+    ],
+    max_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bytes that a rank may send in one step: '3MB'.")
+    ] = None,
+    max_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory that a rank's step may take: '60GB'.")
+    ] = None,
+    max_collectives: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[OPERATOR=]N", show_default=False, help="Collectives of a rank in one step at most."),
+    ] = None,
+    forbid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="'OPERATOR [in CELL]'", show_default=False, help="A collective that may not be there."),
+    ] = None,
+    budget: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A TOML file with a table [mspc.budget]; options go before it.")
+    ] = None,
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="A budget of a file with several: [mspc.budgets.NAME].")
+    ] = "",
+    json: JsonFile = None,
+) -> None:
+    """Hold a compile to a budget of bytes, memory and collectives; status 1 where it breaks a limit, with the
+    collectives that do."""
+    from mspc.commands.budget.limits import COLLECTIVES, budget_of, counts_of
+    from mspc.commands.check import check_target
+
+    counts = counts_of(max_collectives, f"--{COLLECTIVES}") if max_collectives else None
+    given = {"max-bytes": max_bytes, "max-memory": max_memory, "max-collectives": counts, "forbid": forbid}
+    raise typer.Exit(check_target(target, budget_of(given, "--"), budget, name, json))
