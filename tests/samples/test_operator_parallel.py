@@ -82,7 +82,8 @@ def test_operators_and_weights_are_cut_as_written(
     mspc_budget: Callable[..., None],
 ) -> None:  # fmt: skip
     tables = compiled(folder / script)
-    mspc_budget(tmp_path / "out", budget=samples / "budget.toml", name=script.replace("net", "operator_parallel", 1)[:-3])
+    name = script.removesuffix(".py").replace("net", "operator_parallel")
+    mspc_budget(tmp_path / "out", budget=samples / "budget.toml", name=name)
     operators = {row["instance"]: (row["strategy"], row["origin"]) for row in tables["operators"]}
     assert operators["matmul1"] == ([[2, 4], [4, 1]], "shard()")
     assert operators["relu1"] == ([[4, 1]], "shard()")
