@@ -22,6 +22,8 @@ MODULES = (
 FIRST = ("tutorial.md", "how-a-compile-runs.md")
 FORMATS = ("passes.md", "ir-format.md", "program.md", "in-memory.md", "names.md")
 LAST = ("contributing.md",)
+LONGEST = 40
+"""Characters of a default that is shown."""
 _LINK = re.compile(r"(?<!!)\[([^\]\n]*(?:\n[^\]\n]*)?)\]\(([^)\s]+)\)")
 _CODE = re.compile(r"(`+[^`]*`+)")
 _SECTION = re.compile(r"(Args|Returns|Raises|Class attributes):")
@@ -157,8 +159,8 @@ class _Shown:
 def _default(value: Any) -> Any:
     if value is inspect.Parameter.empty or isinstance(value, int | float | str | bool | tuple | type(None)):
         return value
-    text = str(value)
-    return _Shown("..." if " at 0x" in text or len(text) > 40 else text)
+    text = value.__name__ if isinstance(value, type) else str(value)
+    return _Shown("..." if text.startswith("<") or len(text) > LONGEST else text)
 
 
 def described(value: Any) -> str:
