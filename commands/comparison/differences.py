@@ -14,6 +14,8 @@ from mspc.commands.comparison.matching import Stage, paired
 from mspc.commands.facts.model import Facts, OperatorFact, RankFacts, ScopeTotals, cell_of
 from mspc.commands.report.text import group, time_text
 
+OVER = " over "
+"""Between what a collective sends and its group."""
 MOST_FIGURES = ("weights", "states", "inputs", "constants", "step", "gradients", "activations")
 """Figures of a rank's memory that are compared."""
 
@@ -50,15 +52,28 @@ class ScopeDifference:
     second: ScopeTotals
 
 
-@dataclass
-class RankDifferences:
-    """What ranks of one kind do differently. ranks: of the first, and of the second."""
+RankPair = tuple[tuple[int, ...], tuple[int, ...]]
+"""Ranks of the first, and those of the second that they are compared with."""
 
-    ranks: tuple[tuple[int, ...], tuple[int, ...]]
-    operators: list[Difference]
-    collectives: list[Difference]
+
+@dataclass
+class RankSums:
+    """Sums of a step that ranks of the two differ in."""
+
+    ranks: RankPair
     scopes: list[ScopeDifference]
     figures: list[Figure]
+
+
+@dataclass
+class RankDifferences:
+    """What ranks do differently. Groups are those of the first of them. sums: of them, those that differ alike
+    together."""
+
+    ranks: RankPair
+    operators: list[Difference]
+    collectives: list[Difference]
+    sums: list[RankSums]
 
 
 @dataclass
@@ -94,7 +109,7 @@ class _Sent:
 
     @property
     def text(self) -> str:
-        return f"{self.operator} of {self.nbytes} bytes over {group(self.ranks)}"
+        return f"{self.operator} of {self.nbytes} bytes{OVER}{group(self.ranks)}"
 
 
 def differences(first: Facts, second: Facts) -> Differences:
@@ -108,11 +123,37 @@ def differences(first: Facts, second: Facts) -> Differences:
     ]
     found.layouts = list(_layouts(first, second))
     found.tensors = list(_tensors(first, second))
+    kinds: dict[Hashable, RankDifferences] = {}
     for one, other in _same_ranks(first.kinds, second.kinds):
         each = _ranks_differ(one, other, foreign)
-        if each.operators or each.collectives or each.scopes or each.figures:
-            found.kinds.append(each)
+        sums = each.sums[0]
+        if each.operators or each.collectives or sums.scopes or sums.figures:
+            same = kinds.setdefault(_without_groups(each), each)
+            if same is not each:
+                same.ranks = _joined(same.ranks, each.ranks)
+                _add(same.sums, sums)
+    found.kinds = list(kinds.values())
     return found
+
+
+def _without_groups(each: RankDifferences) -> Hashable:
+    """What two kinds of ranks say alike where they do the same in groups of their own."""
+    texts = [(d.name, d.cell, d.line, *(text and text.partition(OVER)[0] for text in (d.first, d.second)), d.why)
+             for d in each.collectives]  # fmt: skip
+    return tuple(each.operators), tuple(texts)
+
+
+def _joined(one: RankPair, other: RankPair) -> RankPair:
+    first, second = (tuple(sorted({*ours, *theirs})) for ours, theirs in zip(one, other, strict=True))
+    return first, second
+
+
+def _add(known: list[RankSums], sums: RankSums) -> None:
+    for each in known:
+        if each.figures == sums.figures and [str(s) for s in each.scopes] == [str(s) for s in sums.scopes]:
+            each.ranks = _joined(each.ranks, sums.ranks)
+            return
+    known.append(sums)
 
 
 def _layouts(first: Facts, second: Facts) -> Iterator[Difference]:
@@ -162,8 +203,11 @@ def _ranks_differ(first: RankFacts, second: RankFacts, foreign: bool) -> RankDif
         ranks=(first.ranks, second.ranks),
         operators=list(_operators(first, second, foreign)),
         collectives=list(_collectives(first, second, foreign)),
-        scopes=list(_scopes(first, second, foreign)),
-        figures=list(_figures(first, second)),
+        sums=[
+            RankSums(
+                (first.ranks, second.ranks), list(_scopes(first, second, foreign)), list(_figures(first, second))
+            )
+        ],
     )
 
 

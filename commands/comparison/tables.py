@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mspc.commands.comparison.differences import Difference, Differences, Figure, RankDifferences
+from mspc.commands.comparison.differences import Difference, Differences, Figure, RankDifferences, RankPair, RankSums
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.text import group, size_text, time_text
 
@@ -36,21 +36,12 @@ def tables(found: Differences) -> list[Table]:
 
 
 def _tables_of(kind: RankDifferences, names: tuple[str, str]) -> list[Table]:
-    where = ranks_text(kind.ranks[0])
-    if kind.ranks[0] != kind.ranks[1]:
-        where += f" of {names[0]}, {ranks_text(kind.ranks[1])} of {names[1]}"
+    where = _where(kind.ranks, names)
     collectives = [
         (d.name, d.line or NOTHING, _text(d.first), _text(d.second), d.cell or NOTHING, " / ".join(d.why) or NOTHING)
         for d in kind.collectives
     ]
-    scopes = [
-        (
-            d.cell or NOTHING, _both(d.first.sent, d.second.sent), _both(d.first.bytes_sent, d.second.bytes_sent),
-            _both(_time(d.first.seconds), _time(d.second.seconds)),
-        )
-        for d in kind.scopes
-    ]  # fmt: skip
-    return [
+    made = [
         Table(
             f"operators that differ: {len(kind.operators)}; types on {where}", ("operator", "line", "cell", *names),
             _rows(kind.operators), below=(2, 3, 4),
@@ -59,15 +50,37 @@ def _tables_of(kind: RankDifferences, names: tuple[str, str]) -> list[Table]:
             f"collectives that differ: {len(kind.collectives)}; on {where}",
             ("collective", "line", *names, "cell", "reason"), collectives, below=(5, 4, 2, 3),
         ),
+    ]  # fmt: skip
+    for sums in kind.sums:
+        made += _tables_of_sums(sums, names)
+    return made
+
+
+def _tables_of_sums(sums: RankSums, names: tuple[str, str]) -> list[Table]:
+    where = _where(sums.ranks, names)
+    scopes = [
+        (
+            d.cell or NOTHING, _both(d.first.sent, d.second.sent), _both(d.first.bytes_sent, d.second.bytes_sent),
+            _both(_time(d.first.seconds), _time(d.second.seconds)),
+        )
+        for d in sums.scopes
+    ]  # fmt: skip
+    return [
         Table(
             f"cells whose sums differ; on {where}", ("cell", "tensors sent", "bytes sent", "time of its nodes"), scopes,
             below=(0,),
         ),
         Table(
-            f"figures of a step; on {where}", ("figure", *names, "second - first"), [_figure(f) for f in kind.figures],
+            f"figures of a step; on {where}", ("figure", *names, "second - first"), [_figure(f) for f in sums.figures],
             (1, 2, 3),
         ),
     ]  # fmt: skip
+
+
+def _where(ranks: RankPair, names: tuple[str, str]) -> str:
+    if ranks[0] == ranks[1]:
+        return ranks_text(ranks[0])
+    return f"{ranks_text(ranks[0])} of {names[0]}, {ranks_text(ranks[1])} of {names[1]}"
 
 
 def _rows(differences: Sequence[Difference]) -> list[tuple[str, ...]]:

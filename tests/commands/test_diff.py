@@ -12,7 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from mspc.cli import app
+from mspc.commands.comparison.differences import differences
+from mspc.commands.facts.model import CollectiveFact, Facts, RankFacts, SentTensor
 from mspc.commands.facts.reading import read_facts
+from mspc.commands.report.facts import CollectiveRow
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.html import page
 from mspc.compiler.plan_file import read_plan, write_plan
@@ -117,14 +120,14 @@ def test_one_changed_strategy_names_what_follows_from_it_alone(changed: dict[str
 
 
 def test_figures_are_those_of_the_compiles_own_tables(folder: Path, changed: dict[str, Any]) -> None:
-    figures = {f["name"]: (f["first"], f["second"]) for f in changed["kinds"][0]["figures"]}
+    figures = {f["name"]: (f["first"], f["second"]) for f in changed["kinds"][0]["sums"][0]["figures"]}
     tables = [json.loads((folder / f"{name}.json").read_text()) for name in "ab"]
     assert figures["collectives"] == tuple(table["totals"]["collectives"] for table in tables)
     assert figures["bytes sent"] == tuple(table["totals"]["bytes_sent"] for table in tables)
     assert figures["memory: together"] == tuple(table["totals"]["peak_bytes"] for table in tables)
     for name in ("weights", "states", "step", "gradients", "activations"):
         assert figures[f"memory: {name}"] == tuple(table["memory"][name] for table in tables)
-    cells = changed["kinds"][0]["scopes"]
+    cells = changed["kinds"][0]["sums"][0]["scopes"]
     sums = [sum(cell[side]["bytes_sent"] for cell in cells) for side in ("first", "second")]
     assert sums[1] - sums[0] == figures["bytes sent"][1] - figures["bytes sent"][0]
 
@@ -233,3 +236,28 @@ def test_bad_input(folder: Path, names: tuple[str, str], said: str, monkeypatch:
     assert done.exit_code == 2, done.output
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_ranks_that_differ_alike_are_told_once() -> None:
+    """Kinds of ranks differ in their groups, and may differ in what they send before the change, too."""
+
+    def kind(ranks: tuple[int, ...], group: tuple[int, ...], extra: int, gathers: bool) -> RankFacts:
+        sent = [("AllReduce", extra)] + [("AllGather", 96)] * gathers
+        facts = [
+            CollectiveFact(
+                CollectiveRow(name, group, nbytes, "forward", "", "why", "net.py:1"), "Default",
+                (SentTensor("", "Default", nbytes),), (), None,
+            )
+            for name, nbytes in sent
+        ]  # fmt: skip
+        return RankFacts(ranks, "", (), tuple(facts), {}, None, None, None)
+
+    def compiled(gathers: bool) -> Facts:
+        kinds = (kind((0, 1), (0, 1), 8, gathers), kind((2, 3), (2, 3), 8, gathers), kind((4,), (4, 5), 16, gathers))
+        return Facts("x", 5, "", None, kinds=kinds)
+
+    (found,) = differences(compiled(False), compiled(True)).kinds
+    assert found.ranks == ((0, 1, 2, 3, 4), (0, 1, 2, 3, 4))
+    assert [(d.first, d.second) for d in found.collectives] == [(None, "AllGather of 96 bytes over 0-1")]
+    assert [sums.ranks[0] for sums in found.sums] == [(0, 1, 2, 3), (4,)]
+    assert [sums.figures[1].first for sums in found.sums] == [8, 16]
