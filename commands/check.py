@@ -11,7 +11,7 @@ from mspc.commands.budget.file import read_budget
 from mspc.commands.budget.limits import KEYS, Budget
 from mspc.commands.comparison.tables import ranks_text
 from mspc.commands.facts.model import Facts
-from mspc.commands.facts.reading import read_facts
+from mspc.commands.facts.targets import Compiling, check_used, target_facts
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.commands.report.text import group, size_text
@@ -37,17 +37,20 @@ class Checked:
         return f"{self.facts.name} breaks its budget: {limits} limit{'s' * (limits != 1)}"
 
 
-def check_target(target: Path, limits: Budget, file: Path | None, name: str, json: Path | None) -> int:
+def check_target(
+    target: str, compiling: Compiling, limits: Budget, file: Path | None, name: str, json: Path | None
+) -> int:
     """Print what breaks a budget, write it as JSON on request, and give the exit status.
 
     Args:
-        target: the folder of a compile, or a graph. limits: go before those of the file. file, name: as `read_budget`.
+        target: the folder of a compile, a graph, a script or a network. compiling: how a script is compiled. limits: go
+        before those of the file. file, name: as `read_budget`.
 
     Raises:
         MspcError: the target or the file cannot be read, or nothing is limited.
     """
     check_json(json)
-    checked = checked_target(target, limits, file, name)
+    checked = checked_target(target, compiling, limits, file, name)
     if json is not None:
         write_json({"kept": not checked.broken, "broken": [asdict(breach) for breach in checked.broken]}, json)
     if json != Path("-"):
@@ -60,14 +63,15 @@ def check_target(target: Path, limits: Budget, file: Path | None, name: str, jso
     return BROKEN if checked.broken else 0
 
 
-def checked_target(target: Path, limits: Budget, file: Path | None, name: str) -> Checked:
+def checked_target(target: str, compiling: Compiling, limits: Budget, file: Path | None, name: str) -> Checked:
     """As `check_target`, without a word."""
     if name and file is None:
         raise MspcError(f"the budget {name!r} needs the file that has it", notes=["name it with --budget FILE"])
     budget = limits if file is None else read_budget(file, name).under(limits)
     if not budget:
         raise MspcError("the budget limits nothing", notes=[f"limits are {', '.join(KEYS)}"])
-    facts = read_facts(target)
+    check_used((target,), compiling)
+    facts = target_facts(target, compiling)
     return Checked(facts, breaches(facts, budget))
 
 

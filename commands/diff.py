@@ -8,7 +8,7 @@ from pathlib import Path
 from mspc.analysis.cost.machine_file import H200, machine_of
 from mspc.commands.comparison.differences import differences
 from mspc.commands.comparison.tables import tables
-from mspc.commands.facts.reading import read_facts
+from mspc.commands.facts.targets import Compiling, check_used, target_facts
 from mspc.commands.report.html import page
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.ir.diagnostics import MspcError
@@ -18,11 +18,14 @@ DIFFERENT = 1
 """Exit status where the two differ."""
 
 
-def diff_targets(first: Path, second: Path, json: Path | None, html: Path | None, machine: str = "") -> int:
+def diff_targets(
+    first: str, second: str, compiling: Compiling, json: Path | None, html: Path | None, machine: str = ""
+) -> int:
     """Print what two differ in, write it as JSON and as a page on request, and give the exit status.
 
     Args:
-        first, second: folders of compiles, graphs or plans. machine: times are predicted for it; "" for H200s.
+        first, second: folders of compiles, graphs, plans, scripts or networks. compiling: how scripts are compiled.
+        machine: times are predicted for it; "" for H200s.
 
     Raises:
         MspcError: one cannot be read, or the two have nothing to compare.
@@ -31,7 +34,8 @@ def diff_targets(first: Path, second: Path, json: Path | None, html: Path | None
     if html is not None:
         check_writable(html, "--html")
     rates = machine_of(machine) if machine else H200
-    ours, theirs = (read_facts(path, rates) for path in (first, second))
+    check_used((first, second), compiling)
+    ours, theirs = (target_facts(target, compiling, rates) for target in (first, second))
     if (ours.layouts is None or theirs.layouts is None) and (not ours.kinds or not theirs.kinds):
         raise MspcError(
             f"{first} and {second} say nothing of the same kind",

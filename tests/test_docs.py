@@ -94,6 +94,8 @@ def test_links_are_turned_to_pages_of_the_site() -> None:
     assert pages.linked(text, "README.md", "index.md") == (
         "[a](gpu.md#x) [b](samples/quickstart.md) c [d](https://x.org) [e](nowhere.md)"
     )
+    assert pages.linked("![x](images/a.png)", "docs/view.md", "view.md") == "![x](images/a.png)"
+    assert pages.linked("![x](docs/images/a.png)", "README.md", "index.md") == "![x](images/a.png)"
     assert pages.linked("[a](../../docs/gpu.md)", "samples/quickstart/README.md", "samples/quickstart.md") == (
         "[a](../gpu.md)"
     )

@@ -24,7 +24,7 @@ FORMATS = ("passes.md", "ir-format.md", "program.md", "in-memory.md", "names.md"
 LAST = ("contributing.md",)
 LONGEST = 40
 """Characters of a default that is shown."""
-_LINK = re.compile(r"(?<!!)\[([^\]\n]*(?:\n[^\]\n]*)?)\]\(([^)\s]+)\)")
+_LINK = re.compile(r"(!?)\[([^\]\n]*(?:\n[^\]\n]*)?)\]\(([^)\s]+)\)")
 _CODE = re.compile(r"(`+[^`]*`+)")
 _SECTION = re.compile(r"(Args|Returns|Raises|Class attributes):")
 _ENTRY = re.compile(r"\*{0,2}\w+(?:, \*{0,2}\w+)*: ")
@@ -76,11 +76,13 @@ def linked(markdown: str, source: str, place: str) -> str:
     pages = sources()
 
     def turned(match: re.Match[str]) -> str:
-        text, target = match.groups()
+        image, text, target = match.groups()
         path, mark, anchor = target.partition("#")
         if "://" in target or not path:
             return match[0]
         at = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+        if image and at.startswith("docs/images/"):
+            return f"![{text}]({posixpath.relpath(at.removeprefix('docs/'), posixpath.dirname(place) or '.')})"
         if posixpath.join(at, "README.md") in pages:
             at = posixpath.join(at, "README.md")
         if at in pages:

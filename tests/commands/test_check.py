@@ -59,15 +59,16 @@ def test_a_planted_all_gather_is_caught(root: Path, file: Path, tmp_path: Path) 
         text = text.replace(line, other)
     script = tmp_path / "net.py"
     script.write_text(text)
-    out = compiled(script, tmp_path / "out")
-    done = run("check", out, "--budget", file, "--name", "quickstart", "--json", tmp_path / "broken.json")
+    done = run(
+        "check", script, "--ranks", "8", "--budget", file, "--name", "quickstart", "--json", tmp_path / "broken.json"
+    )
     assert done.exit_code == 1, done.output
     broken = {breach["key"]: breach for breach in json.loads((tmp_path / "broken.json").read_text())["broken"]}
     gathers = [c for c in broken["max-collectives"]["collectives"] if c["row"]["operator"] == "AllGather"]
     assert any("Abs 'gathered'" in c["row"]["reason"] for c in gathers)
     row = text.split("\n").index(PLANTED[1].rstrip("\n")) + 1
     assert any(c["row"]["line"] == f"net.py:{row}" for c in gathers)
-    assert f"{out} breaks its budget" in done.stdout
+    assert f"{script} breaks its budget" in done.stdout
 
 
 def test_what_breaks_is_what_the_compiles_table_says(quickstart: Path) -> None:
@@ -124,6 +125,7 @@ def test_the_fixture_fails_with_the_tables(quickstart: Path, mspc_budget: Callab
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (("--max-bytes", "3", "--ranks", "8"), "--ranks and --input are for scripts, and "),
         (("--max-bytes", "3XB"), "--max-bytes is '3XB', not a size as in 80GB or 512MiB"),
         (("--max-collectives", "two"), "--max-collectives is 'two', not a number as in 7 or AllGather=4"),
         (("--max-collectives", "MatMul=1"), "--max-collectives names 'MatMul', which is no collective"),

@@ -132,6 +132,13 @@ def test_figures_are_those_of_the_compiles_own_tables(folder: Path, changed: dic
     assert sums[1] - sums[0] == figures["bytes sent"][1] - figures["bytes sent"][0]
 
 
+def test_a_script_is_compiled_for_the_comparison(folder: Path) -> None:
+    done = run("diff", folder / "a_out", folder / "a" / "net.py")
+    assert done.exit_code == 0, done.output
+    done = run("diff", folder / "a_out", folder / "a" / "net.py", "--ranks", "16", "--json", "-")
+    assert [(d["name"], d["first"], d["second"]) for d in json.loads(done.stdout)["header"]] == [("ranks", "8", "16")]
+
+
 def test_a_line_that_moved_is_no_difference(folder: Path) -> None:
     moved = folder / "moved"
     shutil.copytree(folder / "a_out", moved)
@@ -211,7 +218,9 @@ def test_a_compile_beside_mindspores_dump(conformance: Path, tmp_path: Path) -> 
     [
         (("a_out", "nowhere"), "nowhere does not exist"),
         (("a_out", "a"), "a holds no compiled program: program.json is missing"),
-        (("a_out", "a/net.py"), "a/net.py is no folder of a compile, no graph (.ir) and no plan (.toml)"),
+        (("a_out", "a.json"), "a.json is no folder of a compile, no graph (.ir) and no plan (.toml)"),
+        (("a_out", "b_out", "--ranks", "8"), "--ranks and --input are for scripts, and a_out and b_out are none"),
+        (("a_out", "nowhere.py"), "no script"),
         (("a_out", "nowhere.ir"), "there is no file"),
         (("a_out", "cut.ir"), "the text ends too early"),
         (("a_out", "mixed"), "files of two compiles lie in one folder: compile again"),
@@ -219,7 +228,7 @@ def test_a_compile_beside_mindspores_dump(conformance: Path, tmp_path: Path) -> 
         (("a_out", "kinds"), "program.json is damaged"),
     ],
 )
-def test_bad_input(folder: Path, names: tuple[str, str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_input(folder: Path, names: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (file,) = Path("a_out/rank_0").glob("*.ir")
     Path("one.ir").write_text(file.read_text())
