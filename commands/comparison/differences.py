@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mspc.commands.comparison.matching import Stage, paired
-from mspc.commands.facts.model import Facts, OperatorFact, RankFacts, ScopeTotals, cell_of
+from mspc.commands.facts.model import EQUALS, Facts, OperatorFact, RankFacts, ScopeTotals, cell_of
 from mspc.commands.report.text import group, time_text
 
 OVER = " over "
@@ -150,7 +150,7 @@ def _joined(one: RankPair, other: RankPair) -> RankPair:
 
 def _add(known: list[RankSums], sums: RankSums) -> None:
     for each in known:
-        if each.figures == sums.figures and [str(s) for s in each.scopes] == [str(s) for s in sums.scopes]:
+        if each.figures == sums.figures and each.scopes == sums.scopes:
             each.ranks = _joined(each.ranks, sums.ranks)
             return
     known.append(sums)
@@ -163,7 +163,8 @@ def _layouts(first: Facts, second: Facts) -> Iterator[Difference]:
         one, other = first.layouts.get(name), second.layouts.get(name)
         if one != other:
             cell, _, operator = name.rpartition("/")
-            yield Difference(operator, cell, "", *("; ".join(x) if x is not None else None for x in (one, other)))
+            texts = [None if layouts is None else "; ".join(layouts) for layouts in (one, other)]
+            yield Difference(operator, cell, "", texts[0], texts[1])
 
 
 def _tensors(first: Facts, second: Facts) -> Iterator[Difference]:
@@ -188,14 +189,14 @@ def _tensors(first: Facts, second: Facts) -> Iterator[Difference]:
 
 
 def _same_ranks(first: Sequence[RankFacts], second: Sequence[RankFacts]) -> list[tuple[RankFacts, RankFacts]]:
-    """Kinds of both that have ranks in common, each pair once."""
+    """Kinds of both that have ranks in common, each pair once; the first of either where none has."""
     of_rank = {rank: kind for kind in second for rank in kind.ranks}
     pairs: dict[tuple[int, int], tuple[RankFacts, RankFacts]] = {}
     for one in first:
         for rank in one.ranks:
             if rank in of_rank:
                 pairs.setdefault((id(one), id(of_rank[rank])), (one, of_rank[rank]))
-    return list(pairs.values())
+    return list(pairs.values()) or list(zip(first[:1], second[:1], strict=False))
 
 
 def _ranks_differ(first: RankFacts, second: RankFacts, foreign: bool) -> RankDifferences:
@@ -212,8 +213,11 @@ def _ranks_differ(first: RankFacts, second: RankFacts, foreign: bool) -> RankDif
 
 
 def _operators(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator[Difference]:
+    same_rank = first.ranks[0] == second.ranks[0]
+
     def said(fact: OperatorFact) -> Hashable:
-        return fact.inputs, fact.outputs
+        bare = tuple(text.partition(EQUALS)[0] for text in fact.inputs)
+        return (bare, fact.outputs) if foreign else (fact.inputs, fact.outputs, fact.attributes if same_rank else "")
 
     def cell(fact: OperatorFact) -> Hashable:
         return fact.phase, cell_of(fact.scope), fact.label
@@ -228,17 +232,21 @@ def _operators(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator[D
         there = one or other
         assert there is not None
         if one is not None and other is not None:
-            cut = one.cut != other.cut and bool(one.cut and other.cut)
-            alike = one.outputs == other.outputs and (not one.inputs or not other.inputs or one.inputs == other.inputs)
-            if alike and not cut:
+            told = [(one.inputs, other.inputs), (one.cut, other.cut)]
+            if same_rank and not foreign:
+                told.append((one.attributes, other.attributes))
+            alike = all(ours == theirs for ours, theirs in told if ours and theirs)
+            if said(one) == said(other) or (alike and one.outputs == other.outputs):
                 continue
-        texts = [None if fact is None else _operator_text(fact) for fact in (one, other)]
+        attributes = one is not None and other is not None and one.attributes != other.attributes
+        texts = [None if fact is None else _operator_text(fact, attributes) for fact in (one, other)]
         yield Difference(_phased(there.label, there.phase), cell_of(there.scope), there.line, texts[0], texts[1])
 
 
-def _operator_text(fact: OperatorFact) -> str:
+def _operator_text(fact: OperatorFact, with_attributes: bool) -> str:
+    told = f" {{{fact.attributes}}}" if with_attributes and fact.attributes else ""
     cut = f", cut {fact.cut}" if fact.cut else ""
-    return f"{'; '.join(fact.inputs)} -> {'; '.join(fact.outputs)}{cut}".strip()
+    return f"{'; '.join(fact.inputs)} -> {'; '.join(fact.outputs)}{told}{cut}".strip()
 
 
 def _phased(label: str, phase: str) -> str:

@@ -13,6 +13,7 @@ from mspc.analysis.cost.machine_file import H200
 from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.cost.timeline import Timeline
 from mspc.commands.facts.model import (
+    EQUALS,
     GRADIENTS,
     CollectiveFact,
     OperatorFact,
@@ -25,7 +26,7 @@ from mspc.commands.facts.model import (
     cell_of,
 )
 from mspc.commands.report.facts import STRUCTURAL, CollectiveRow, collective_row, memory_row, source_line
-from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts, element_types
+from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value, element_layouts, element_types
 from mspc.ir.text.facts import PHASES
 from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.base import Collective
@@ -164,23 +165,24 @@ class GraphFacts:
 
     def _operators(self, node: Node) -> Iterator[OperatorFact]:
         """The operators that a node is: one, or the members of a fused one."""
+        operands = [_operand_text(value) for value in node.inputs]
         if isinstance(node.op, FusedElementwise):
             types = [type for value in node.inputs if isinstance(type := value.type, TensorType)]
-            made = step_types(node.op, types)
+            made = [(type_text(type),) for type in step_types(node.op, types)]
             labels = _Labels(node)
-            for line, type in zip(steps_of(node.op), made, strict=True):
-                inputs = [(types if kind == "x" else made)[index] for kind, index in line.operands]
-                yield self._fact(node, line.op.name, labels.next(line.op.name), inputs, type)
+            for line, output in zip(steps_of(node.op), made, strict=True):
+                inputs = [(operands if kind == "x" else made)[index] for kind, index in line.operands]
+                yield self._fact(node, labels.next(line.op.name), line.op, inputs, output)
         elif isinstance(node.op, FusedMatMul) and "fused" in node.attrs:
-            inputs, output = [value.type for value in node.inputs[:2]], element_types(node.type)[0]
-            for label in map(str, node.attrs["fused"]):
-                yield self._fact(node, label.partition(" ")[0], label, inputs, output)
-                inputs = []  # of what follows the product the text does not tell them one by one
+            product, *others = map(str, node.attrs["fused"])
+            output = (type_text(element_types(node.type)[0]),)
+            yield self._fact(node, product, None, operands[:2], output)
+            for label in others:  # of which the text does not say what each reads
+                yield self._fact(node, label, None, (), output)
         elif isinstance(node.op, GroupedUpdate):
-            for operands in node.op.members(node.inputs):
-                name = node.op.member.name
-                inputs = [value.type for value in operands]
-                yield self._fact(node, name, f"{name} of {operands[0].name}", inputs, operands[0].type)
+            names = node.op.members([value.name for value in node.inputs])
+            for (name, *_), inputs in zip(names, node.op.members(operands), strict=True):
+                yield self._fact(node, f"{node.op.member.name} of {name}", node.op.member, inputs, inputs[0])
         else:
             kind = REGISTRY.get(node.op.name)
             changed = node.inputs[0] if node.inputs and kind is not None and issubclass(kind, Update) else None
@@ -188,16 +190,19 @@ class GraphFacts:
             label = f"{node.op.name} '{name}'" if name else node.op.name
             if isinstance(changed, Parameter):
                 label = f"{node.op.name} of {changed.name}"
-            yield self._fact(node, node.op.name, label, [value.type for value in node.inputs], node.type)
+            yield self._fact(node, label, node.op, operands, _texts([node.type]))
 
-    def _fact(self, node: Node, operator: str, label: str, inputs: Sequence[Type], output: Type) -> OperatorFact:
+    def _fact(self, node: Node, label: str, op: OpLike | None, inputs: Sequence[Texts], output: Texts) -> OperatorFact:
+        """One operator. op: None where its attributes are not told."""
         cut = "; ".join(str(layout) for layout in element_layouts(node.layout))
         strategy = node.strategy or node.in_strategy
         if not cut and strategy is not None:
             cut = " ".join(str(entry).replace(",)", ")") for entry in strategy)
+        attributes = None if op is None or self.foreign else op.attributes()
         return OperatorFact(
-            self._phase(node), self.scope(node), operator, label, _texts(inputs), _texts([output]), cut,
-            source_line(node.frames),
+            self._phase(node), self.scope(node), label.partition(" ")[0], label,
+            tuple(text for texts in inputs for text in texts), output, cut, source_line(node.frames),
+            None if attributes is None else ", ".join(f"{key}: {value}" for key, value in attributes.items()),
         )  # fmt: skip
 
 
@@ -209,6 +214,14 @@ def type_text(type: Type) -> str:
 def _texts(types: Sequence[Type]) -> Texts:
     """Of tensors, those of tuples one by one; what else MindSpore's operators take are attributes."""
     return tuple(type_text(tensor) for type in types for tensor in element_types(type))
+
+
+def _operand_text(value: Value) -> Texts:
+    """What an operand is; of a constant number its value, too."""
+    texts = _texts([value.type])
+    if isinstance(value, Constant) and value.value.size == 1:
+        return (f"{texts[0]}{EQUALS}{value.value.item()}",)
+    return texts
 
 
 def _origin(value: Value) -> Node | None:
@@ -223,7 +236,8 @@ def _origin(value: Value) -> Node | None:
 
 def _listed(node: Node) -> tuple[int, ...]:
     """The ranks of a collective's group, where the text lists them."""
-    found = node.op.attributes().get("rank_list")
+    told = node.op.attributes()
+    found = told.get("rank_list", told.get("group_rank_ids"))
     members = cast("tuple[Any, ...]", found) if isinstance(found, tuple) else ()
     return members if all(isinstance(rank, int) for rank in members) else ()
 

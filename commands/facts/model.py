@@ -10,6 +10,8 @@ from mspc.commands.report.facts import CollectiveRow, MemoryRow
 
 GRADIENTS = "Gradients/"
 """Begins the scopes of nodes that differentiation made."""
+EQUALS = " = "
+"""Between the type of a constant and its value."""
 Texts = tuple[str, ...]
 
 
@@ -17,8 +19,9 @@ Texts = tuple[str, ...]
 class OperatorFact:
     """An operator of a rank's graph; members of fused ones are operators of their own.
 
-    label: `MatMul 'matmul'`. inputs, outputs: types of the rank's tensors. cut: the strategy or the layouts, where the
-    text holds them. line: of the user's source.
+    label: `MatMul 'matmul'`. inputs, outputs: types of the rank's tensors, of constant numbers with EQUALS and the
+    value. cut: the strategy or the layouts, where the text holds them. line: of the user's source. attributes: None
+    where the text does not tell them.
     """
 
     phase: str
@@ -29,6 +32,7 @@ class OperatorFact:
     outputs: Texts
     cut: str
     line: str
+    attributes: str | None
 
 
 @dataclass(frozen=True)

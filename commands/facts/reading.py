@@ -17,6 +17,7 @@ from mspc.ir.files.inside import inside
 from mspc.ir.files.regular import read_text
 from mspc.ir.files.whole import shown_path
 from mspc.ir.text.parser import parse
+from mspc.ops.check_graph import check_graph
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 from mspc.runtime.program import PROGRAM, Program, load_program
@@ -67,6 +68,7 @@ def folder_facts(folder: Path, machine: Machine = H200) -> Facts:
                 notes=["files of two compiles lie in one folder: compile again"],
             )
         if program.edited(ranks[0], text):
+            check_graph(graph)
             notes.append(f"{folder / program.execute[ranks[0]]} has been edited since it was compiled")
         read = GraphFacts(graph, False, True, machine)
         kinds.append(read.of_ranks(ranks, program.execute[ranks[0]]))
@@ -106,6 +108,8 @@ def _graph_facts(path: Path, machine: Machine) -> Facts:
         raise MspcError(f"cannot read {shown_path(path)}: {error.strerror}") from None
     graph, attrs = module.main, module.attrs
     foreign = module.dialect == "mindspore"
+    if not foreign and len(module.graphs) == 1:
+        check_graph(graph)
     for other in module.graphs:
         if other is not graph:
             graph.nodes += other.nodes

@@ -132,6 +132,24 @@ def test_figures_are_those_of_the_compiles_own_tables(folder: Path, changed: dic
     assert sums[1] - sums[0] == figures["bytes sent"][1] - figures["bytes sent"][0]
 
 
+def test_attributes_and_constants_are_compared(folder: Path) -> None:
+    (file,) = (folder / "a_out" / "rank_0").glob("*.ir")
+    text = file.read_text()
+    one, other = folder / "same.ir", folder / "changed.ir"
+    one.write_text(text)
+    for old, new in (("use_nesterov=false", "use_nesterov=true"), ("Float32, value=0.125)", "Float32, value=0.5)")):
+        assert old in text
+        text = text.replace(old, new)
+    other.write_text(text)
+    assert run("diff", folder / "a_out" / "rank_0" / file.name, one).exit_code == 0
+    (kind,) = json.loads(run("diff", one, other, "--json", "-").stdout)["kinds"]
+    assert {d["name"] for d in kind["operators"]} == {
+        "Mul", *(f"ApplyMomentum of {side}.{name} (update)" for side in ("right", "left") for name in "vw")
+    }  # fmt: skip
+    assert kind["operators"][0]["second"] == "Float32 (); Float32 () = 0.5 -> Float32 ()"
+    assert "{use_nesterov: True, use_locking: False, gradient_scale: 1.0}" in kind["operators"][1]["second"]
+
+
 def test_a_script_is_compiled_for_the_comparison(folder: Path) -> None:
     done = run("diff", folder / "a_out", folder / "a" / "net.py")
     assert done.exit_code == 0, done.output
@@ -161,6 +179,13 @@ def test_ranks_of_one_kind_are_read_once_and_edited_ones_apart(folder: Path) -> 
     (kind,) = json.loads(done.stdout)["kinds"]
     assert kind["ranks"] == [list(range(8)), [5]]
     assert [d["name"] for d in kind["operators"]] == ["Tanh", "Sin"]
+
+
+def test_dumps_of_two_ranks_are_compared_though_their_groups_differ(folder: Path) -> None:
+    places = (folder / "a_out" / "rank_0", folder / "a_out" / "rank_5", folder / "b_out" / "rank_5")
+    files = [next(place.glob("*.ir")) for place in places]
+    assert run("diff", *files[:2]).exit_code == 0
+    assert run("diff", files[0], files[2]).exit_code == 1
 
 
 def test_plans_beside_plans_and_compiles(folder: Path) -> None:
