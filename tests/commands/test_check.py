@@ -107,10 +107,10 @@ def test_a_collective_of_one_edited_rank_is_found(quickstart: Path, tmp_path: Pa
     text = file.read_text()
     old = ' = AllReduce(%8) primitive_attrs: {op: "sum", '
     assert text.count(old) == 1
-    file.write_text(text.replace(old, " = Broadcast(%8) primitive_attrs: {root_rank: 0, "))
-    done = run("check", edited, "--max-collectives", "Broadcast=0")
+    file.write_text(text.replace(old, ' = Reduce(%8) primitive_attrs: {dest_rank: 0, op: "sum", '))
+    done = run("check", edited, "--max-collectives", "Reduce=0")
     assert done.exit_code == 1, done.output
-    assert "1 Broadcast in a step, 0 may be; on rank 6" in done.stdout
+    assert "1 Reduce in a step, 0 may be; on rank 6" in done.stdout
 
 
 def test_the_fixture_fails_with_the_tables(quickstart: Path, mspc_budget: Callable[..., None]) -> None:
