@@ -10,14 +10,27 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from typer.testing import CliRunner
 
-from docs.site import pages
 from mspc.cli import app
 from mspc.passes.base import VERIFY
+from tests.conftest import ROOT
 
+
+def loaded(file: Path) -> ModuleType:
+    """A Python file that is in no package."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+pages = loaded(ROOT / "docs" / "site" / "pages.py")
 EXAMPLE = re.compile(r"<!-- (file|run)(?:: (\S+))? -->\n```\w*\n(.*?)```", re.DOTALL)
 """A file that an example needs, or commands with what they print; `...` stands for anything."""
 WITH_EXAMPLES = ("tutorial.md", "how-a-compile-runs.md")
@@ -139,4 +152,4 @@ def test_the_site_is_built_without_a_warning(root: Path, tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Tutorial" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     operators = (tmp_path / "site" / "operators" / "math.html").read_text(encoding="utf-8")
-    assert "m k, k n -&gt; m n" in operators
+    assert "m k, k n -&gt; m n" in re.sub(r"<[^>]*>", "", operators)

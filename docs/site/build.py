@@ -10,10 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent.parent))  # the checkout, beside whatever is installed
+from pages import ROOT, all_pages  # beside this file
 
-from docs.site.pages import ROOT, all_pages  # noqa: E402
+HERE = Path(__file__).resolve().parent
 
 
 def build(place: Path) -> int:
