@@ -53,6 +53,24 @@ net = Net()
 data = Tensor(np.ones([16, 32], np.float32))
 nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))(data, data)
 '''
+OWN = '''
+import numpy as np
+import mindspore as ms
+from mindspore import Tensor, nn
+from mindspore.communication import get_rank, init
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.factor = 3.0 + get_rank()
+
+    def construct(self, x):
+        return x * self.factor
+
+ms.set_auto_parallel_context(parallel_mode="hybrid_parallel", device_num=2)
+init()
+Net()(Tensor(np.ones(2, np.float32)))
+'''
 LEFT, OTHER = "((2, 1), (1, 4))", "((8, 1), (1, 1))"
 
 
@@ -236,6 +254,28 @@ def test_a_compile_beside_mindspores_dump(conformance: Path, tmp_path: Path) -> 
     sent = [(d["first"], d["second"]) for d in kind["collectives"]]
     assert sent[0] == ("AlltoAll of 192 bytes over 0-1-2-3", "AllGather of 768 bytes over 0-1-2-3")
     assert all(first is not None and second is not None for first, second in sent)
+
+
+def test_a_compile_that_sends_what_mindspore_sends(conformance: Path) -> None:
+    done = run(
+        "diff", conformance / "cases" / "redistribute_03.py", conformance / "dumps" / "redistribute_03.execute.ir"
+    )
+    assert done.exit_code == 0, done.output
+
+
+def test_ranks_with_networks_of_their_own_are_kinds_of_their_own(folder: Path) -> None:
+    script = folder / "own.py"
+    script.write_text(OWN)
+    for name in ("one", "two"):
+        assert run("compile", script, "--out", folder / name, "-q").exit_code == 0
+        script.write_text(OWN.replace("3.0 + get_rank()", "3.0 + 2 * get_rank()"))
+    assert [kind.ranks for kind in read_facts(folder / "one").kinds] == [(0,), (1,)]
+    assert run("diff", folder / "one", folder / "one").exit_code == 0
+    (kind,) = json.loads(run("diff", folder / "one", folder / "two", "--json", "-").stdout)["kinds"]
+    assert kind["ranks"] == [[1], [1]]
+    assert [(d["name"], d["first"].partition(" -> ")[0]) for d in kind["operators"]] == [
+        ("Mul", "Float32 (2,); Float32 () = 4.0")
+    ]
 
 
 @pytest.mark.parametrize(
