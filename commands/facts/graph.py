@@ -60,8 +60,8 @@ class GraphFacts:
     whole: bool
     machine: Machine = H200
 
-    def of_ranks(self, ranks: Sequence[int], file: str) -> RankFacts:
-        """The facts of the ranks that run this graph, which `file` holds."""
+    def of_ranks(self, ranks: Sequence[int]) -> RankFacts:
+        """The facts of the ranks that run this graph."""
         operators: list[OperatorFact] = []
         unit = 0.0 if self.whole else None
         collectives: list[CollectiveFact] = []
@@ -83,7 +83,6 @@ class GraphFacts:
         time = Timeline(self.graph, self.machine) if self.whole else None
         return RankFacts(
             ranks=tuple(ranks),
-            file=file,
             operators=tuple(operators),
             collectives=tuple(collectives),
             scopes=scopes,

@@ -78,11 +78,11 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class RankFacts:
-    """What ranks of one kind do in a step; figures and names are of `ranks[0]`. file: the text they were read from.
+    """What ranks of one kind do in a step; figures and names are of `ranks[0]`.
+
     memory, times: None where the text does not say enough."""
 
     ranks: tuple[int, ...]
-    file: str
     operators: tuple[OperatorFact, ...]
     collectives: tuple[CollectiveFact, ...]
     scopes: Mapping[str, ScopeTotals]

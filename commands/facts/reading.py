@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.machine_file import H200
@@ -71,7 +71,7 @@ def folder_facts(folder: Path, machine: Machine = H200) -> Facts:
             check_graph(graph)
             notes.append(f"{folder / program.execute[ranks[0]]} has been edited since it was compiled")
         read = GraphFacts(graph, False, True, machine)
-        kinds.append(read.of_ranks(ranks, program.execute[ranks[0]]))
+        kinds.append(read.of_ranks(ranks))
         tensors = {tensor.name: tensor for tensor in read.tensors()} | tensors
     held = (*tensors.values(), *_outputs(program))
     return Facts(str(folder), program.ranks, program.mode, program.operators, held, tuple(kinds), notes=notes)
@@ -92,7 +92,9 @@ def _kinds(program: Program) -> Iterator[tuple[int, ...]]:
 
 def _outputs(program: Program) -> Iterator[TensorFact]:
     for place, entry in enumerate(program.outputs):
-        type = f"{entry.get('dtype', entry.get('type', ''))} {tuple(entry.get('shape', ()))}"
+        shape = entry.get("shape")
+        shown = str(tuple(cast("list[Any]", shape))) if isinstance(shape, list) else ""
+        type = f"{entry.get('dtype', entry.get('type', ''))} {shown}".strip()
         yield TensorFact(f"output {place}", "output", type, "", str(entry.get("layout", "")))
 
 
@@ -116,7 +118,7 @@ def _graph_facts(path: Path, machine: Machine) -> Facts:
     own = not foreign and "rank" in attrs and len(module.graphs) == 1
     read = GraphFacts(graph, foreign, own, machine)
     ranks = None if foreign else _number(attrs, "ranks")
-    kind = read.of_ranks([_number(attrs, "rank") or 0], str(path))
+    kind = read.of_ranks([_number(attrs, "rank") or 0])
     return Facts(str(path), ranks, str(attrs.get("mode", "")), None, read.tensors(), (kind,), foreign)
 
 

@@ -145,6 +145,11 @@ def test_figures_are_those_of_the_compiles_own_tables(folder: Path, changed: dic
     assert figures["memory: together"] == tuple(table["totals"]["peak_bytes"] for table in tables)
     for name in ("weights", "states", "step", "gradients", "activations"):
         assert figures[f"memory: {name}"] == tuple(table["memory"][name] for table in tables)
+    sent = [
+        sum(int(d[side].split(" of ")[1].split(" ")[0]) for d in changed["kinds"][0]["collectives"] if d[side])
+        for side in ("first", "second")
+    ]
+    assert sent[1] - sent[0] == figures["bytes sent"][1] - figures["bytes sent"][0], "nothing is left out"
     cells = changed["kinds"][0]["sums"][0]["scopes"]
     sums = [sum(cell[side]["bytes_sent"] for cell in cells) for side in ("first", "second")]
     assert sums[1] - sums[0] == figures["bytes sent"][1] - figures["bytes sent"][0]
@@ -324,7 +329,7 @@ def test_ranks_that_differ_alike_are_told_once() -> None:
             )
             for name, nbytes in sent
         ]  # fmt: skip
-        return RankFacts(ranks, "", (), tuple(facts), {}, None, None, None)
+        return RankFacts(ranks, (), tuple(facts), {}, None, None, None)
 
     def compiled(gathers: bool) -> Facts:
         kinds = (kind((0, 1), (0, 1), 8, gathers), kind((2, 3), (2, 3), 8, gathers), kind((4,), (4, 5), 16, gathers))
