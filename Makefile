@@ -16,7 +16,10 @@ test: ## every test
 goldens: ## rewrite golden files and the tree of folders and stubs where they differ, then look at `git diff`
 	$(PYTHON) -m pytest -q tests/passes tests/test_tree.py tests/test_stubs.py --update-goldens
 
+docs: ## the site of docs/ in build/site, with every link followed; needs the extra `docs`
+	$(PYTHON) docs/site/build.py
+
 gpu: ## the tests that need GPUs; each says why where it is skipped
 	$(PYTHON) -m pytest -q -rs tests/gpu
 
-.PHONY: help lint types test goldens gpu
+.PHONY: help lint types test goldens docs gpu

@@ -1,5 +1,5 @@
-"""The command line: `mspc compile | search | calibrate | run | launch | verify | opt | ops | doctor | ckpt`. A command
-imports its work when called.
+"""The command line: `mspc compile | search | calibrate | run | launch | verify | diff | check | opt | ops | doctor |
+ckpt`. A command imports its work when called.
 
 Nothing here may import NumPy or networkx: `mspc --help` answers at once.
 """
@@ -16,10 +16,11 @@ import typer
 from typer.core import TyperGroup
 
 from mspc import __version__
+from mspc.commands import comparing, lists
 from mspc.commands import launch as launching
 from mspc.commands import search_options as searching
 from mspc.commands.ckpt import app as checkpoints
-from mspc.commands.completion import complete_graph, complete_operator, complete_passes, complete_script
+from mspc.commands.completion import complete_graph, complete_passes, complete_script
 from mspc.commands.options import Device, Inputs, JsonFile, Judge, Quiet, Ranks, ScriptArguments, Verbose
 from mspc.commands.report.streams import complain, run_guarded
 from mspc.ir.diagnostics import MspcError
@@ -308,6 +309,10 @@ app.command(
 )(launching.launch)  # fmt: skip
 
 
+app.command(short_help="What two compiles, dumps or plans differ in.")(comparing.diff)
+app.command(short_help="Hold a compile to a budget.")(comparing.check)
+
+
 @app.command(short_help="Compare steps on N ranks with one device.")
 def verify(
     target: Annotated[
@@ -364,34 +369,8 @@ def opt(
     print(optimize(file, passes, Loudness(verbose, quiet)), end="")
 
 
-@app.command(short_help="List the operators and their rules.")
-def ops(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAME]...", help="Only these operators.", show_default=False, autocompletion=complete_operator
-        ),
-    ] = None,
-    json: JsonFile = None,
-) -> None:
-    """List the operators: their sharding rules, attributes and gradients."""
-    from mspc.commands.ops import list_operators
-
-    list_operators(tuple(names or ()), json)
-
-
-@app.command(short_help="List what a script uses that mspc lacks or ignores.")
-def doctor(
-    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A script.", autocompletion=complete_script)],
-    json: JsonFile = None,
-) -> None:
-    """Read a script and the modules of its own that it imports, run nothing, and list every name, argument and setting
-    of MindSpore that mspc lacks or ignores. Status 1 where it lacks one."""
-    from mspc.commands.doctor import examine_script
-
-    raise typer.Exit(examine_script(script, json))
-
-
+app.command(short_help="List the operators and their rules.")(lists.ops)
+app.command(short_help="List what a script uses that mspc lacks or ignores.")(lists.doctor)
 app.add_typer(checkpoints, name="ckpt")
 
 

@@ -164,6 +164,7 @@ def _write(
     report: Report | None = None
     execute: dict[int, str] = {}
     digests: dict[str, str] = {}
+    kinds: dict[int, int] = {}
     for done, rank in enumerate(wanted, 1):
         progress.show(f"writing rank {rank} ({done} of {len(wanted)})")
         built = programs.of_rank(rank)
@@ -176,9 +177,11 @@ def _write(
             if is_execute(name):
                 execute[rank] = name
                 digests[name] = hashlib.sha256(content).hexdigest()
+        if not programs.differ and rank in built.compiled.rank_graphs.kind_of:
+            kinds[rank] = built.compiled.rank_graphs.kind_of[rank]
     compared = not programs.differ and programs.first.compiled.config.mode != "hybrid_parallel"
     network = programs.first.network if compared else ""
-    output.write(PROGRAM, program(programs.first.compiled, execute, digests, settings, values, network))
+    output.write(PROGRAM, program(programs.first.compiled, execute, digests, settings, values, network, kinds))
     assert report is not None
     return report
 

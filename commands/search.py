@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,14 +15,12 @@ from mspc.commands.report.fitting import Table
 from mspc.commands.report.progress import Progress
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.commands.report.text import size_text, time_text
+from mspc.commands.sizes import size_of
 from mspc.compiler.plan_file import SUFFIX, write_plan
 from mspc.engine.plans import SEARCH, WAYS, Plan, PlanRequest, Plans, file_name, plans_for
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_writable
 
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30,
-         "TI": 1 << 40}  # fmt: skip
-"""Bytes in a unit of sizes."""
 AXES = 4
 """Axes of a mesh at most."""
 
@@ -60,13 +57,7 @@ def ranks_of(text: str | None) -> tuple[int, ...]:
 
 def memory_of(text: str | None) -> int:
     """The bytes in `80GB`, `512MiB` or `1000`; 0 for nothing. Raises MspcError."""
-    if text is None:
-        return 0
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?", text.strip(), re.ASCII)
-    nbytes = float(found[1]) * UNITS[(found[2] or "").upper()] if found else 0.0
-    if not 1 <= nbytes < 1 << 60:
-        raise MspcError(f"--memory is {text!r}, not a size as in 80GB or 512MiB")
-    return int(nbytes)
+    return 0 if text is None else size_of(text, "--memory")
 
 
 def meshes_of(text: str | None) -> tuple[str, ...]:

@@ -84,8 +84,9 @@ class RankStages:
 
 @dataclass
 class _Run:
-    """The passes, run for a kind of ranks."""
+    """The passes, run for a kind of ranks. number: of the kind, from 0."""
 
+    number: int
     kind: Kind
     stages: dict[str, StageOfKind]
 
@@ -95,12 +96,13 @@ class RankGraphs:
     """The graphs of a program's ranks.
 
     graph: of all ranks. passes: names of those that run for a rank; the first one slices. on_pass: told of every pass
-    that runs.
+    that runs. kind_of: the number of the kind of every rank that was asked for; ranks of none have none.
     """
 
     graph: Graph
     passes: Sequence[str]
     on_pass: OnPass | None = None
+    kind_of: dict[int, int] = field(default_factory=dict[int, int])
     _places: Places | None = None
     _differences: Differences | None = None
     _runs: dict[Hashable, list[_Run]] = field(default_factory=dict[Hashable, list[_Run]])
@@ -160,19 +162,24 @@ class RankGraphs:
         runs = self._runs.setdefault(alike, [])
         known = next((run for run in runs if run.kind.holds_for(rank, parts)), None)
         if known is not None and wanted <= known.stages.keys():
+            self.kind_of[rank] = known.number
             return RankStages(rank, parts, known.stages)
-        run = self._run_for_kind(Kind(rank, parts, self._differences), wanted) if alike not in self._apart else None
+        number = self.kinds if known is None else known.number
+        run = None
+        if alike not in self._apart:
+            run = self._run_for_kind(number, Kind(rank, parts, self._differences), wanted)
         if run is None:
             self._apart.add(alike)
             return RankStages(rank, parts, self._stages(rank, parts, wanted))
         if known is not None:
             runs.remove(known)
         runs.append(run)
+        self.kind_of[rank] = number
         return RankStages(rank, parts, run.stages)
 
-    def _run_for_kind(self, kind: Kind, wanted: Collection[str]) -> _Run | None:
+    def _run_for_kind(self, number: int, kind: Kind, wanted: Collection[str]) -> _Run | None:
         try:
-            run = _Run(kind, self._stages(kind.rank, kind.parts, wanted))
+            run = _Run(number, kind, self._stages(kind.rank, kind.parts, wanted))
         except Exception:
             # A pass did with a stand-in what only values can do, or the rank cannot be compiled: its own values tell.
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mspc.compiler.driver import Compiled, Stage
@@ -70,12 +70,14 @@ def program(
     settings: Settings,
     values: Iterable[FirstValue],
     network: str = "",
+    kinds: Mapping[int, int] | None = None,
 ) -> str:
     """The text of `program.json`.
 
     execute: the file of every rank that was written. digests: SHA-256 of these files. settings: of the script.
     values: the first values of the parameters and constants; those without a description stand in the weights.
-    network: the text of the graph as it was read; "" where one device cannot be compared with the ranks.
+    network: the text of the graph as it was read; "" where one device cannot be compared with the ranks. kinds: a
+    number for every rank, the same for those with equal programs.
     """
     graph = compiled.graph
     made = {value.name: {"initial": value.description.entry()} for value in values if value.description is not None}
@@ -89,6 +91,7 @@ def program(
         **({"settings": set_by_script} if set_by_script else {}),
         "execute": {str(rank): name for rank, name in execute.items()},
         "digests": digests,
+        "kinds": {str(rank): kind for rank, kind in (kinds or {}).items()},
         "inputs": [
             {"name": p.name, **_typed(fed.global_type), "layout": str(fed.layout)}
             for p, fed in zip(compiled.inputs, compiled.fed, strict=True)
@@ -105,9 +108,15 @@ def program(
             for p in graph.parameters
             if p.kind != "input"
         ],
+        **({"operators": _operators(compiled)} if compiled.strategies.layouts else {}),
         **({"network": network} if network else {}),
     }
     return json.dumps(content, indent=1) + "\n"
+
+
+def _operators(compiled: Compiled) -> dict[str, list[str]]:
+    """How the operands of every operator are cut, as a plan has it."""
+    return {name: [str(layout) for layout in layouts] for name, layouts in compiled.strategies.layouts.items()}
 
 
 def _outputs(graph: Graph) -> list[dict[str, Any]]:

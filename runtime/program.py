@@ -70,7 +70,9 @@ class Program:
     ranks, mode, compile_id: of the compile. training: whether a step changes parameters.
     execute: rank to its file, relative to `folder`. digests: SHA-256 of these files when they were written.
     settings: of the script; a program that says nothing of them has the defaults. network: the text of the graph that
-    was read from the script, "" where there is none that all ranks share.
+    was read from the script, "" where there is none that all ranks share. kinds: ranks with the same number have equal
+    programs but for ranks, groups and offsets. operators: how the operands of operators are cut, by names as plans have
+    them; None where that is not told.
     """
 
     folder: Path
@@ -85,6 +87,8 @@ class Program:
     parameters: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     settings: Settings = Settings()
     network: str = ""
+    kinds: Mapping[int, int] = field(default_factory=dict[int, int])
+    operators: Mapping[str, tuple[str, ...]] | None = None
 
     def text(self, rank: int) -> str:
         """The text of a rank's graph.
@@ -203,7 +207,10 @@ def load_program(folder: Path) -> Program:
             parameters=_typed(content, "parameters", list),
             settings=Settings.read(content.get("settings", {})),
             network=_typed(content, "network", str) if "network" in content else "",
-        )
+            kinds={int(rank): int(kind) for rank, kind in _typed(content, "kinds", dict).items()}
+            if "kinds" in content else {},
+            operators=_operators(content),
+        )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise MspcError(f"{path} is damaged: {error}") from None
 
@@ -214,6 +221,16 @@ def _execute(path: Path, entry: dict[str, Any]) -> dict[int, str]:
     for name in found.values():
         check_name(name, str(path))
     return found
+
+
+def _operators(content: dict[str, Any]) -> dict[str, tuple[str, ...]] | None:
+    if "operators" not in content:
+        return None
+    entries = _typed(content, "operators", dict)
+    for name, layouts in entries.items():
+        if not isinstance(layouts, list):
+            raise TypeError(f"operators has {name!r} without a list of layouts")
+    return {str(name): tuple(map(str, layouts)) for name, layouts in entries.items()}
 
 
 def load_slices(program: Program, graph: Graph, rank: int) -> dict[str, Any]:

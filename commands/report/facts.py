@@ -14,6 +14,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import LayoutChange, LocalSlice
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
+from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
 
 STRUCTURAL = (Depend, MakeTuple, TupleGetItem, Collective, LayoutChange)
@@ -116,7 +117,7 @@ class Report:
 
 def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
     """The report of a compile; `graph` is the execute graph of `rank`."""
-    collectives = [_collective(node) for node in graph.nodes if isinstance(node.op, Collective)]
+    collectives = [collective_row(node) for node in graph.nodes if isinstance(node.op, Collective)]
     parameters = [_parameter(parameter) for parameter in graph.parameters]
     kept = sum(row.bytes for row in parameters if row.kind != "input")
     plan = plan_memory(graph)
@@ -136,17 +137,22 @@ def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
         totals=Totals(
             len(graph.nodes), len(collectives), sum(c.bytes for c in collectives), kept, plan.peak
         ),
-        memory=MemoryRow(
-            plan.weights, plan.states, plan.inputs, plan.constants,
-            plan.arena, plan.lower_bound, plan.gradients, plan.activations,
-        ),
+        memory=memory_row(plan),
     )
+
+
+def memory_row(plan: MemoryPlan) -> MemoryRow:
+    """The figures of a plan."""
+    return MemoryRow(
+        plan.weights, plan.states, plan.inputs, plan.constants,
+        plan.arena, plan.lower_bound, plan.gradients, plan.activations,
+    )  # fmt: skip
 
 
 def _operator(node: Node, sharded: bool) -> OperatorRow:
     strategy = tuple(cut for value in node.inputs for cut in _cuts(value)) if sharded else ()
     return OperatorRow(
-        node.op.name, node.instance, strategy, str(node.attrs.get("strategy_from", "")), _line(node.frames)
+        node.op.name, node.instance, strategy, str(node.attrs.get("strategy_from", "")), source_line(node.frames)
     )
 
 
@@ -165,7 +171,8 @@ def _parameter(parameter: Parameter) -> ParameterRow:
     )
 
 
-def _collective(node: Node) -> CollectiveRow:
+def collective_row(node: Node) -> CollectiveRow:
+    """What a table says of a collective."""
     return CollectiveRow(
         node.op.name,
         node.op.members if isinstance(node.op, Collective) else (),
@@ -173,7 +180,7 @@ def _collective(node: Node) -> CollectiveRow:
         node.phase,
         str(node.attrs.get("mirror_user_id", "")),
         str(node.attrs.get("reason", "")),
-        _line(node.frames),
+        source_line(node.frames),
     )
 
 
@@ -184,11 +191,11 @@ def _slice(node: Node) -> SliceRow:
         target.local_shape(node.shape),
         node.phase,
         str(node.attrs.get("reason", "")),
-        _line(node.frames),
+        source_line(node.frames),
     )
 
 
-def _line(frames: Frames) -> str:
+def source_line(frames: Frames) -> str:
     """`net.py:45`, of the innermost line of the user's own files where there is one."""
     for frame in frames:
         if not frame.file.startswith("mspc/"):

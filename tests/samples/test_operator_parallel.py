@@ -78,9 +78,12 @@ def test_a_step_equals_one_devices(mspc: Callable[..., str], folder: Path, scrip
 
 @pytest.mark.parametrize("script", ["net.py", "net_layout.py"])
 def test_operators_and_weights_are_cut_as_written(
-    compiled: Callable[[Path], dict[str, Any]], folder: Path, script: str
-) -> None:
+    compiled: Callable[[Path], dict[str, Any]], folder: Path, script: str, samples: Path, tmp_path: Path,
+    mspc_budget: Callable[..., None],
+) -> None:  # fmt: skip
     tables = compiled(folder / script)
+    name = script.removesuffix(".py").replace("net", "operator_parallel")
+    mspc_budget(tmp_path / "out", budget=samples / "budget.toml", name=name)
     operators = {row["instance"]: (row["strategy"], row["origin"]) for row in tables["operators"]}
     assert operators["matmul1"] == ([[2, 4], [4, 1]], "shard()")
     assert operators["relu1"] == ([[4, 1]], "shard()")

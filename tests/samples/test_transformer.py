@@ -44,8 +44,12 @@ def test_losses_under_mpi_equal_one_ranks(train: Callable[..., np.ndarray]) -> N
     np.testing.assert_allclose(train(8, 10, "--only-rank", "0"), train(1, 10), rtol=1e-4)
 
 
-def test_eight_ranks_are_two_groups_of_four(compiled: Callable[[Path], dict[str, Any]], script: Path) -> None:
+def test_eight_ranks_are_two_groups_of_four(
+    compiled: Callable[[Path], dict[str, Any]], script: Path, samples: Path, tmp_path: Path,
+    mspc_budget: Callable[..., None],
+) -> None:  # fmt: skip
     tables = compiled(script)
+    mspc_budget(tmp_path / "out", budget=samples / "budget.toml", name="transformer")
     slices = {row["name"]: row["slice"] for row in tables["parameters"]}
     assert slices["table"] == [16, 64]
     assert slices["layers.0.attention.wq"] == [64, 16]

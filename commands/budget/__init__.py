@@ -1,0 +1,1 @@
+"""Budgets of bytes, memory and collectives that a compile must keep."""

@@ -1,0 +1,125 @@
+"""What a budget may limit, and how each limit is written on a command line, in a file and in a test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from mspc.commands.sizes import size_of
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.nearest import did_you_mean
+from mspc.ops.collective.base import Collective
+from mspc.ops.modules import load_operators
+
+BYTES, MEMORY, COLLECTIVES, FORBID = "max-bytes", "max-memory", "max-collectives", "forbid"
+KEYS = (BYTES, MEMORY, COLLECTIVES, FORBID)
+ANY = "*"
+"""In the place of an operator: every collective."""
+_COUNT = re.compile(r"(?:([\w*]+)\s*=\s*)?(\d{1,9})", re.ASCII)
+_FORBIDDEN = re.compile(r"(\S+)(?:\s+in\s+(\S+))?")
+
+
+@dataclass(frozen=True)
+class Forbidden:
+    """A collective that may not be. operator: its name, or ANY. cell: in which it may not be, with those inside of it
+    and their gradients; "" for everywhere."""
+
+    operator: str
+    cell: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.operator} in {self.cell}" if self.cell else self.operator
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits for every rank and one step. nbytes: sent. memory: bytes of all that a planned step takes. collectives:
+    how many, by operator, ANY for all together. None and nothing: no limit."""
+
+    nbytes: int | None = None
+    memory: int | None = None
+    collectives: Mapping[str, int] | None = None
+    forbidden: tuple[Forbidden, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.nbytes is not None or self.memory is not None or bool(self.collectives or self.forbidden)
+
+    def under(self, other: Budget) -> Budget:
+        """With the limits of another in the place of its own; what is forbidden in either stays forbidden."""
+        return Budget(
+            self.nbytes if other.nbytes is None else other.nbytes,
+            self.memory if other.memory is None else other.memory,
+            {**(self.collectives or {}), **(other.collectives or {})},
+            tuple(dict.fromkeys((*self.forbidden, *other.forbidden))),
+        )
+
+
+def budget_of(limits: Mapping[str, Any], where: str = "") -> Budget:
+    """The budget that values by their keys make.
+
+    Args:
+        limits: of KEYS; None where there is no limit. where: begins messages.
+
+    Raises:
+        MspcError: a value is none that the key takes.
+    """
+    counts = limits.get(COLLECTIVES)
+    forbidden = limits.get(FORBID)
+    forbidden = [forbidden] if isinstance(forbidden, str) else forbidden
+    if forbidden is not None and not isinstance(forbidden, list | tuple):
+        raise MspcError(f"{where}{FORBID} is {forbidden!r}, not a list as in ['AllGather in Default/network-Net']")
+    entries = cast("Iterable[Any]", forbidden or ())
+    return Budget(
+        _size(limits.get(BYTES), f"{where}{BYTES}"),
+        _size(limits.get(MEMORY), f"{where}{MEMORY}"),
+        None if counts is None else _counts(counts, f"{where}{COLLECTIVES}"),
+        tuple(_forbidden(entry, f"{where}{FORBID}") for entry in entries),
+    )
+
+
+def counts_of(texts: Iterable[str], name: str) -> dict[str, int]:
+    """The limits in `AllGather=4` and `7`. Raises MspcError."""
+    found: dict[str, int] = {}
+    for text in texts:
+        for part in text.split(","):
+            match = _COUNT.fullmatch(part.strip())
+            if match is None:
+                raise MspcError(f"{name} is {part.strip()!r}, not a number as in 7 or AllGather=4")
+            found[_known(match[1] or ANY, name)] = int(match[2])
+    return found
+
+
+def _size(value: Any, name: str) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise MspcError(f"{name} is {value!r}, not a size as in 80GB or 512MiB")
+    return size_of(str(value), name, 0)
+
+
+def _counts(value: Any, name: str) -> dict[str, int]:
+    entries = cast("dict[Any, Any]", value) if isinstance(value, dict) else {ANY: value}
+    for count in entries.values():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise MspcError(f"{name} has {count!r}, not a number of collectives")
+    return {_known(str(operator), name): count for operator, count in entries.items()}
+
+
+def _forbidden(value: Any, name: str) -> Forbidden:
+    match = _FORBIDDEN.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise MspcError(f"{name} has {value!r}, not 'AllGather' or 'AllGather in Default/network-Net/head'")
+    return Forbidden(_known(match[1], name), (match[2] or "").strip("/"))
+
+
+def _known(operator: str, name: str) -> str:
+    """The name of a collective. Raises MspcError for another."""
+    if operator == ANY:
+        return operator
+    known = [each for each, kind in load_operators().items() if issubclass(kind, Collective)]
+    if operator not in known:
+        notes = did_you_mean(operator, known) or [f"collectives are {', '.join(sorted(known))}"]
+        raise MspcError(f"{name} names {operator!r}, which is no collective", notes=notes)
+    return operator

@@ -1,0 +1,78 @@
+"""The options of `mspc diff` and `mspc check`. Each imports its work when it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mspc.commands.completion import complete_graph
+from mspc.commands.options import Inputs, JsonFile, Ranks
+from mspc.commands.search_options import MachineName
+
+_COMPARED = "A compile's folder, a graph (.ir, MindSpore's too), a plan (.toml), or as for compile."
+First = Annotated[
+    str, typer.Argument(metavar="A", help=_COMPARED, show_default=False, autocompletion=complete_graph)
+]
+Second = Annotated[
+    str, typer.Argument(metavar="B", help="What it is beside.", show_default=False, autocompletion=complete_graph)
+]
+Page = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as a page (HTML).")]
+
+
+def diff(
+    first: First, second: Second, ranks: Ranks = None, input_: Inputs = None, json: JsonFile = None,
+    html: Page = None, machine: MachineName = "",
+) -> None:  # fmt: skip
+    """Compare layouts, operators, collectives, memory and predicted times of two compiles; status 1 where they
+    differ."""
+    from mspc.commands.diff import diff_targets
+    from mspc.commands.facts.targets import Compiling
+
+    compiling = Compiling(ranks, tuple(input_ or ()))
+    raise typer.Exit(diff_targets(first, second, compiling, json, html, machine))
+
+
+def check(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", show_default=False, help="The folder of a compile, a graph (.ir), or as for compile.",
+            autocompletion=complete_graph,
+        ),
+    ],
+    max_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bytes that a rank may send in one step: '3MB'.")
+    ] = None,
+    max_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory that a rank's step may take: '60GB'.")
+    ] = None,
+    max_collectives: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[OPERATOR=]N", show_default=False, help="Collectives of a rank in one step at most."),
+    ] = None,
+    forbid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="'OPERATOR [in CELL]'", show_default=False, help="A collective that may not be there."),
+    ] = None,
+    budget: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A TOML file with a table [mspc.budget]; options go before it.")
+    ] = None,
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="A budget of a file with several: [mspc.budgets.NAME].")
+    ] = "",
+    ranks: Ranks = None,
+    input_: Inputs = None,
+    json: JsonFile = None,
+) -> None:
+    """Hold a compile to a budget of bytes, memory and collectives; status 1 where it breaks a limit, with the
+    collectives that do."""
+    from mspc.commands.budget.limits import COLLECTIVES, budget_of, counts_of
+    from mspc.commands.check import check_target
+    from mspc.commands.facts.targets import Compiling
+
+    counts = counts_of(max_collectives, f"--{COLLECTIVES}") if max_collectives else None
+    given = {"max-bytes": max_bytes, "max-memory": max_memory, "max-collectives": counts, "forbid": forbid}
+    compiling = Compiling(ranks, tuple(input_ or ()))
+    raise typer.Exit(check_target(target, compiling, budget_of(given, "--"), budget, name, json))

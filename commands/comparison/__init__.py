@@ -1,0 +1,1 @@
+"""What two compiles, dumps or plans differ in."""

@@ -1,0 +1,115 @@
+"""The tables of a comparison, for a terminal and for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mspc.commands.comparison.differences import Difference, Differences, Figure, RankDifferences, RankPair, RankSums
+from mspc.commands.report.fitting import Table
+from mspc.commands.report.text import group, size_text, time_text
+
+NOTHING = "-"
+LONGEST = 30
+"""Characters of a name that stands above a column; where one is longer it is "first" and "second"."""
+
+
+def tables(found: Differences) -> list[Table]:
+    """All that differs, the cause before what follows from it."""
+    names = found.names if max(map(len, found.names)) <= LONGEST else ("first", "second")
+    made = [
+        Table(
+            "the two are not of one kind", ("what", *names),
+            [(d.name, _text(d.first), _text(d.second)) for d in found.header],
+        ),
+        Table(
+            f"layouts that differ: {len(found.layouts)}", ("operator", "cell", *names),
+            [(d.name, d.cell, _text(d.first), _text(d.second)) for d in found.layouts], below=(1,),
+        ),
+        Table(
+            f"inputs, parameters and outputs that differ: {len(found.tensors)}", ("name", "kind", *names),
+            [(d.name, d.cell, _text(d.first), _text(d.second)) for d in found.tensors], below=(2, 3),
+        ),
+    ]  # fmt: skip
+    for kind in found.kinds:
+        made += _tables_of(kind, names)
+    return [table for table in made if table.rows]
+
+
+def _tables_of(kind: RankDifferences, names: tuple[str, str]) -> list[Table]:
+    where = _where(kind.ranks, names)
+    collectives = [
+        (d.name, d.line or NOTHING, _text(d.first), _text(d.second), d.cell or NOTHING, " / ".join(d.why) or NOTHING)
+        for d in kind.collectives
+    ]
+    made = [
+        Table(
+            f"operators that differ: {len(kind.operators)}; types on {where}", ("operator", "line", "cell", *names),
+            _rows(kind.operators), below=(2, 3, 4),
+        ),
+        Table(
+            f"collectives that differ: {len(kind.collectives)}; on {where}",
+            ("collective", "line", *names, "cell", "reason"), collectives, below=(5, 4, 2, 3),
+        ),
+    ]  # fmt: skip
+    for sums in kind.sums:
+        made += _tables_of_sums(sums, names)
+    return made
+
+
+def _tables_of_sums(sums: RankSums, names: tuple[str, str]) -> list[Table]:
+    where = _where(sums.ranks, names)
+    scopes = [
+        (
+            d.cell or NOTHING, _both(d.first.sent, d.second.sent), _both(d.first.bytes_sent, d.second.bytes_sent),
+            _both(_time(d.first.seconds), _time(d.second.seconds)),
+        )
+        for d in sums.scopes
+    ]  # fmt: skip
+    return [
+        Table(
+            f"cells whose sums differ; on {where}", ("cell", "tensors sent", "bytes sent", "time of its nodes"), scopes,
+            below=(0,),
+        ),
+        Table(
+            f"figures of a step; on {where}", ("figure", *names, "second - first"), [_figure(f) for f in sums.figures],
+            (1, 2, 3),
+        ),
+    ]  # fmt: skip
+
+
+def _where(ranks: RankPair, names: tuple[str, str]) -> str:
+    if ranks[0] == ranks[1]:
+        return ranks_text(ranks[0])
+    return f"{ranks_text(ranks[0])} of {names[0]}, {ranks_text(ranks[1])} of {names[1]}"
+
+
+def _rows(differences: Sequence[Difference]) -> list[tuple[str, ...]]:
+    return [(d.name, d.line or NOTHING, d.cell or NOTHING, _text(d.first), _text(d.second)) for d in differences]
+
+
+def _text(text: str | None) -> str:
+    return NOTHING if text is None else text or "whole"
+
+
+def _both(first: object, second: object) -> str:
+    return str(first) if first == second else f"{first} -> {second}"
+
+
+def _time(seconds: float | None) -> str:
+    return NOTHING if seconds is None else time_text(seconds)
+
+
+def _figure(figure: Figure) -> tuple[str, ...]:
+    more = figure.second - figure.first
+    sign = "-" if more < 0 else "+"
+    units: dict[str, Callable[[float], str]] = {"bytes": lambda n: size_text(int(n)), "seconds": time_text}
+    shown = units.get(figure.unit, lambda n: str(int(n)))
+    return figure.name, shown(figure.first), shown(figure.second), sign + shown(abs(more))
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """`rank 0`, `ranks 0 to 7`; what are no neighbours as tables have groups."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    neighbours = tuple(ranks) == tuple(range(ranks[0], ranks[-1] + 1))
+    return f"ranks {ranks[0]} to {ranks[-1]}" if neighbours else f"ranks {group(tuple(ranks))}"

@@ -1,0 +1,59 @@
+"""`mspc diff`: what two compiles, dumps or plans differ in."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from mspc.analysis.cost.machine_file import H200, machine_of
+from mspc.commands.comparison.differences import differences
+from mspc.commands.comparison.tables import tables
+from mspc.commands.facts.targets import Compiling, check_used, target_facts
+from mspc.commands.report.html import page
+from mspc.commands.report.table import check_json, print_line, print_table, write_json
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.whole import check_writable, write_whole
+
+DIFFERENT = 1
+"""Exit status where the two differ."""
+
+
+def diff_targets(
+    first: str, second: str, compiling: Compiling, json: Path | None, html: Path | None, machine: str = ""
+) -> int:
+    """Print what two differ in, write it as JSON and as a page on request, and give the exit status.
+
+    Args:
+        first, second: folders of compiles, graphs, plans, scripts or networks. compiling: how scripts are compiled.
+        machine: times are predicted for it; "" for H200s.
+
+    Raises:
+        MspcError: one cannot be read, or the two have nothing to compare.
+    """
+    check_json(json)
+    if html is not None:
+        check_writable(html, "--html")
+    rates = machine_of(machine) if machine else H200
+    check_used((first, second), compiling)
+    ours, theirs = (target_facts(target, compiling, rates) for target in (first, second))
+    if (ours.layouts is None or theirs.layouts is None) and (not ours.kinds or not theirs.kinds):
+        raise MspcError(
+            f"{first} and {second} say nothing of the same kind",
+            notes=["a plan is compared with a plan, or with the folder of a compile in a sharded mode"],
+        )
+    found = differences(ours, theirs)
+    notes = [f"note: {note}" for facts in (ours, theirs) for note in facts.notes]
+    verdict = f"{first} and {second} differ" if found else f"{first} and {second} are equal"
+    made = tables(found)
+    if json is not None:
+        write_json({"equal": not found, **asdict(found)}, json)
+    if html is not None:
+        text = page(f"{first} beside {second}", [verdict, *notes], made)
+        write_whole(html, lambda file: file.write(text.encode()))
+    if json != Path("-"):
+        for table in made:
+            print_table(table)
+            print()
+        for line in (verdict, *notes):
+            print_line(line)
+    return DIFFERENT if found else 0

@@ -1,0 +1,259 @@
+"""The facts of one graph: of a rank's own, of all ranks' between two passes, or of MindSpore's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.machine_file import H200
+from mspc.analysis.cost.nodes import seconds
+from mspc.analysis.cost.timeline import Timeline
+from mspc.commands.facts.model import (
+    EQUALS,
+    GRADIENTS,
+    CollectiveFact,
+    OperatorFact,
+    RankFacts,
+    ScopeTotals,
+    SentTensor,
+    StepTimes,
+    TensorFact,
+    Texts,
+    cell_of,
+)
+from mspc.commands.report.facts import STRUCTURAL, CollectiveRow, collective_row, memory_row, source_line
+from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value, element_layouts, element_types
+from mspc.ir.text.facts import PHASES
+from mspc.ir.types import TensorType, Type
+from mspc.ops.collective.base import Collective
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
+from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.fused.matmul import FusedMatMul
+from mspc.ops.op import REGISTRY
+from mspc.ops.optim.optimizer import Update
+from mspc.runtime.memory_plan import plan_memory
+
+FORWARD, BACKWARD, UPDATE = PHASES
+NO_WORK = frozenset({"Depend", "MakeTuple", "TupleGetItem", "Load", "UpdateState", "call", "J", "RefToEmbed",
+                     "EnvironGet", "EnvironSet", "EnvironAdd", "_VirtualDataset", "partial"})  # fmt: skip
+"""Operators of MindSpore's dumps that order, pack or name values."""
+_OPTIMIZER = "Default/optimizer-"
+_PLACE = re.compile(r"(?:/Grad_\w+)?/\w+-op\d+\Z")
+"""What MindSpore's scopes end in: the operator, and in its gradients what it belongs to."""
+_MADE_NAME = re.compile(r"_op_\d+\w*\Z")
+"""What instance names of the nodes that MindSpore inserts end in."""
+_GROUP = re.compile(r"(\d{1,7})-\d+\Z")
+"""A group's name, which begins with the number of its ranks."""
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """What is read of a graph. whole: it is a rank's own, so that memory and times say what the rank takes."""
+
+    graph: Graph
+    foreign: bool
+    whole: bool
+    machine: Machine = H200
+
+    def of_ranks(self, ranks: Sequence[int]) -> RankFacts:
+        """The facts of the ranks that run this graph."""
+        operators: list[OperatorFact] = []
+        unit = 0.0 if self.whole else None
+        collectives: list[CollectiveFact] = []
+        scopes: dict[str, ScopeTotals] = {}
+        for node in self.graph.nodes:
+            if self._packs(node):
+                continue
+            collective = self._collective(node)
+            totals = scopes.setdefault(cell_of(self.scope(node)), ScopeTotals(seconds=unit))
+            totals.nodes += 1
+            if collective is not None:
+                collectives.append(collective)
+                self._count(collective, scopes, unit)
+                continue
+            if totals.seconds is not None and not node.op.is_view:
+                totals.seconds += seconds(node, self.machine)
+            operators += self._operators(node)
+        plan = plan_memory(self.graph) if self.whole else None
+        time = Timeline(self.graph, self.machine) if self.whole else None
+        return RankFacts(
+            ranks=tuple(ranks),
+            operators=tuple(operators),
+            collectives=tuple(collectives),
+            scopes=scopes,
+            memory=None if plan is None else memory_row(plan),
+            peak_bytes=None if plan is None else plan.peak,
+            times=None if time is None else StepTimes(time.total, time.compute, time.total - time.compute),
+        )
+
+    def _count(self, fact: CollectiveFact, scopes: dict[str, ScopeTotals], unit: float | None) -> None:
+        """Add a collective to the cells from which its tensors come."""
+        whole = sum(tensor.bytes for tensor in fact.tensors)
+        for tensor in fact.tensors:
+            totals = scopes.setdefault(tensor.cell, ScopeTotals(seconds=unit))
+            totals.sent += 1
+            totals.bytes_sent += tensor.bytes
+            if totals.seconds is not None and fact.seconds:
+                totals.seconds += fact.seconds * (tensor.bytes / whole if whole else 1 / len(fact.tensors))
+
+    def tensors(self) -> tuple[TensorFact, ...]:
+        """Its parameters and inputs."""
+        return tuple(self._tensor(parameter) for parameter in self.graph.parameters)
+
+    def _tensor(self, parameter: Parameter) -> TensorFact:
+        layout = "; ".join(str(layout) for layout in element_layouts(parameter.layout))
+        whole = "" if self.foreign else type_text(parameter.global_type or parameter.type)
+        held = type_text(parameter.type) if self.foreign or self.whole else ""
+        return TensorFact(parameter.name, parameter.kind, whole, held, layout)
+
+    def scope(self, node: Node) -> str:
+        """The cells around a node."""
+        return _PLACE.sub("", node.scope) if self.foreign else node.scope
+
+    def _packs(self, node: Node) -> bool:
+        if self.foreign:
+            return node.op.name in NO_WORK
+        return isinstance(node.op, STRUCTURAL) and not isinstance(node.op, Collective)
+
+    def _phase(self, node: Node) -> str:
+        if not self.foreign:
+            return node.phase
+        return BACKWARD if node.scope.startswith(GRADIENTS) else UPDATE if _OPTIMIZER in node.scope else FORWARD
+
+    def _collective(self, node: Node) -> CollectiveFact | None:
+        if isinstance(node.op, Collective):
+            row, sent = collective_row(node), node.op.sent_bytes
+            ranks = len(node.op.members)
+            time = seconds(node, self.machine) if self.whole else None
+        else:
+            kind = REGISTRY.get(node.op.name)
+            if not self.foreign or kind is None or not issubclass(kind, Collective):
+                return None
+            row, ranks = self._foreign_row(node, kind)
+            sent, time = kind.sent_bytes, None
+        names = row.parameter.split(", ")
+        if len(names) != len(node.inputs):
+            names = [row.parameter] * len(node.inputs)
+        tensors = [
+            SentTensor(name, cell_of(self.scope(_origin(value) or node)), int(sent(_nbytes(value.type), max(1, ranks))))
+            for name, value in zip(names, node.inputs, strict=True)
+        ]
+        tensors = tensors or [SentTensor(row.parameter, cell_of(self.scope(node)), row.bytes)]
+        return CollectiveFact(row, self.scope(node), tuple(tensors), _texts([node.type]), time)
+
+    def _foreign_row(self, node: Node, kind: type[Collective]) -> tuple[CollectiveRow, int]:
+        """What MindSpore's text says of a collective, and the size of its group."""
+        told = node.op.attributes()
+        ranks = _listed(node)
+        named = _GROUP.match(str(told.get("group", "")))
+        size = len(ranks) or (int(named[1]) if named else self._world)
+        sent = kind.sent_bytes(sum(_nbytes(value.type) for value in node.inputs), size)
+        parameter = str(node.attrs.get("mirror_user_id", told.get("mirror_user_id", "")))
+        row = CollectiveRow(node.op.name, ranks, int(sent), self._phase(node), parameter, "", source_line(node.frames))
+        return row, size
+
+    @cached_property
+    def _world(self) -> int:
+        """How many ranks MindSpore's text lets one know of: a group of all of them is known by name only."""
+        return 1 + max((rank for node in self.graph.nodes for rank in _listed(node)), default=0)
+
+    def _operators(self, node: Node) -> Iterator[OperatorFact]:
+        """The operators that a node is: one, or the members of a fused one."""
+        operands = [_operand_text(value) for value in node.inputs]
+        if isinstance(node.op, FusedElementwise):
+            types = [type for value in node.inputs if isinstance(type := value.type, TensorType)]
+            made = [(type_text(type),) for type in step_types(node.op, types)]
+            labels = _Labels(node)
+            for line, output in zip(steps_of(node.op), made, strict=True):
+                inputs = [(operands if kind == "x" else made)[index] for kind, index in line.operands]
+                yield self._fact(node, labels.next(line.op.name), line.op, inputs, output)
+        elif isinstance(node.op, FusedMatMul) and "fused" in node.attrs:
+            product, *others = map(str, node.attrs["fused"])
+            output = (type_text(element_types(node.type)[0]),)
+            yield self._fact(node, product, None, operands[:2], output)
+            for label in others:  # of which the text does not say what each reads
+                yield self._fact(node, label, None, (), output)
+        elif isinstance(node.op, GroupedUpdate):
+            names = node.op.members([value.name for value in node.inputs])
+            for (name, *_), inputs in zip(names, node.op.members(operands), strict=True):
+                yield self._fact(node, f"{node.op.member.name} of {name}", node.op.member, inputs, inputs[0])
+        else:
+            kind = REGISTRY.get(node.op.name)
+            changed = node.inputs[0] if node.inputs and kind is not None and issubclass(kind, Update) else None
+            name = "" if _MADE_NAME.search(node.instance) else node.instance
+            label = f"{node.op.name} '{name}'" if name else node.op.name
+            if isinstance(changed, Parameter):
+                label = f"{node.op.name} of {changed.name}"
+            yield self._fact(node, label, node.op, operands, _texts([node.type]))
+
+    def _fact(self, node: Node, label: str, op: OpLike | None, inputs: Sequence[Texts], output: Texts) -> OperatorFact:
+        """One operator. op: None where its attributes are not told."""
+        cut = "; ".join(str(layout) for layout in element_layouts(node.layout))
+        strategy = node.strategy or node.in_strategy
+        if not cut and strategy is not None:
+            cut = " ".join(str(entry).replace(",)", ")") for entry in strategy)
+        attributes = None if op is None or self.foreign else op.attributes()
+        return OperatorFact(
+            self._phase(node), self.scope(node), label.partition(" ")[0], label,
+            tuple(text for texts in inputs for text in texts), output, cut, source_line(node.frames),
+            None if attributes is None else ", ".join(f"{key}: {value}" for key, value in attributes.items()),
+        )  # fmt: skip
+
+
+def type_text(type: Type) -> str:
+    """A type as tables have it: `Float32 (2, 16)`."""
+    return ", ".join(f"{tensor.dtype} {tensor.shape}" for tensor in element_types(type)) or str(type)
+
+
+def _texts(types: Sequence[Type]) -> Texts:
+    """Of tensors, those of tuples one by one; what else MindSpore's operators take are attributes."""
+    return tuple(type_text(tensor) for type in types for tensor in element_types(type))
+
+
+def _operand_text(value: Value) -> Texts:
+    """What an operand is; of a constant number its value, too."""
+    texts = _texts([value.type])
+    if isinstance(value, Constant) and value.value.size == 1:
+        return (f"{texts[0]}{EQUALS}{value.value.item()}",)
+    return texts
+
+
+def _origin(value: Value) -> Node | None:
+    """The node that a tensor comes from, before any bucket that it has travelled in."""
+    while isinstance(value, Node) and isinstance(value.op, TupleGetItem):
+        whole = value.inputs[0]
+        if not isinstance(whole, Node) or not isinstance(whole.op, Collective) or len(whole.inputs) < 2:
+            break
+        value = whole.inputs[value.op.index]
+    return value if isinstance(value, Node) else None
+
+
+def _listed(node: Node) -> tuple[int, ...]:
+    """The ranks of a collective's group, where the text lists them."""
+    told = node.op.attributes()
+    found = told.get("rank_list", told.get("group_rank_ids"))
+    members = cast("tuple[Any, ...]", found) if isinstance(found, tuple) else ()
+    return members if all(isinstance(rank, int) for rank in members) else ()
+
+
+class _Labels:
+    """The labels of what a node was made of, operator by operator; equal ones stand there once."""
+
+    def __init__(self, node: Node) -> None:
+        self._left: dict[str, list[str]] = {}
+        for label in map(str, node.attrs.get("fused", ())):
+            self._left.setdefault(label.partition(" ")[0], []).append(label)
+
+    def next(self, operator: str) -> str:
+        """The label of the next member that is this operator."""
+        left = self._left.get(operator, [operator])
+        return left.pop(0) if len(left) > 1 else left[0]
+
+
+def _nbytes(type: Type) -> int:
+    return sum(tensor.nbytes for tensor in element_types(type))

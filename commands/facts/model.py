@@ -1,0 +1,130 @@
+"""The facts of a compile, a dump or a plan. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from mspc.commands.report.facts import CollectiveRow, MemoryRow
+
+GRADIENTS = "Gradients/"
+"""Begins the scopes of nodes that differentiation made."""
+EQUALS = " = "
+"""Between the type of a constant and its value."""
+Texts = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OperatorFact:
+    """An operator of a rank's graph; members of fused ones are operators of their own.
+
+    label: `MatMul 'matmul'`. inputs, outputs: types of the rank's tensors, of constant numbers with EQUALS and the
+    value. cut: the strategy or the layouts, where the text holds them. line: of the user's source. attributes: None
+    where the text does not tell them.
+    """
+
+    phase: str
+    scope: str
+    operator: str
+    label: str
+    inputs: Texts
+    outputs: Texts
+    cut: str
+    line: str
+    attributes: str | None
+
+
+@dataclass(frozen=True)
+class SentTensor:
+    """One of the tensors that a collective moves. parameter: whose gradient it is, or "". cell: that it comes from.
+    bytes: that a rank sends of it."""
+
+    parameter: str
+    cell: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class CollectiveFact:
+    """A collective of a rank. outputs: types of its results. seconds: predicted; None where nothing tells."""
+
+    row: CollectiveRow
+    scope: str
+    tensors: tuple[SentTensor, ...]
+    outputs: Texts
+    seconds: float | None
+
+
+@dataclass
+class ScopeTotals:
+    """Sums over the nodes of one cell, their gradients included. sent: tensors that collectives take from here.
+    seconds: predicted, of every node by itself; None where the text says too little."""
+
+    nodes: int = 0
+    sent: int = 0
+    bytes_sent: int = 0
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Predicted seconds of a step: all of it, what is computed, and the communication that nothing hides."""
+
+    step: float
+    compute: float
+    exposed: float
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """What ranks of one kind do in a step; figures and names are of `ranks[0]`.
+
+    memory, times: None where the text does not say enough."""
+
+    ranks: tuple[int, ...]
+    operators: tuple[OperatorFact, ...]
+    collectives: tuple[CollectiveFact, ...]
+    scopes: Mapping[str, ScopeTotals]
+    memory: MemoryRow | None
+    peak_bytes: int | None
+    times: StepTimes | None
+
+    @cached_property
+    def bytes_sent(self) -> int:
+        """Bytes that a rank sends in one step."""
+        return sum(collective.row.bytes for collective in self.collectives)
+
+
+@dataclass(frozen=True)
+class TensorFact:
+    """An input, parameter or output: whole type, type of a rank's slice, layout; "" for what is not told."""
+
+    name: str
+    kind: str
+    type: str
+    slice: str
+    layout: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that is known of one compile, dump or plan.
+
+    name: as the user named it. layouts: of operators by their names in plans, a text for every operand; None where
+    nothing is known of them. kinds: of ranks; empty for a plan. foreign: MindSpore wrote it.
+    """
+
+    name: str
+    ranks: int | None
+    mode: str
+    layouts: Mapping[str, Texts] | None
+    tensors: tuple[TensorFact, ...] = ()
+    kinds: tuple[RankFacts, ...] = ()
+    foreign: bool = False
+    notes: list[str] = field(default_factory=list[str])
+
+
+def cell_of(scope: str) -> str:
+    """The scope of the forward nodes that a node belongs to: its own, or that of what it is the gradient of."""
+    return scope.removeprefix(GRADIENTS)

@@ -1,0 +1,37 @@
+"""The options of `mspc ops` and `mspc doctor`. Each imports its work when it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mspc.commands.completion import complete_operator, complete_script
+from mspc.commands.options import JsonFile
+
+
+def ops(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...", help="Only these operators.", show_default=False, autocompletion=complete_operator
+        ),
+    ] = None,
+    json: JsonFile = None,
+) -> None:
+    """List the operators: their sharding rules, attributes and gradients."""
+    from mspc.commands.ops import list_operators
+
+    list_operators(tuple(names or ()), json)
+
+
+def doctor(
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A script.", autocompletion=complete_script)],
+    json: JsonFile = None,
+) -> None:
+    """Read a script and the modules of its own that it imports, run nothing, and list every name, argument and setting
+    of MindSpore that mspc lacks or ignores. Status 1 where it lacks one."""
+    from mspc.commands.doctor import examine_script
+
+    raise typer.Exit(examine_script(script, json))

@@ -1,0 +1,170 @@
+"""`mspc check`, its budget files and the fixture `mspc_budget`; the samples keep theirs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mspc.cli import app
+from mspc.passes.base import VERIFY
+
+BACKBONE = "Default/network-WithLossCell/_backbone-Net"
+PLANTED = (
+    "        out = self.matmul2(out, self.weight2)\n",
+    "        out = self.matmul2(self.gathered(out), self.weight2)\n",
+    "        self.relu = ops.ReLU()\n",
+    "        self.relu = ops.ReLU().shard(((2, 4),))\n        self.gathered = ops.Abs().shard(((2, 1),))\n",
+)
+"""Lines of the quick start and others in their place, which gather its hidden layer on every rank."""
+
+
+def run(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def compiled(script: Path, out: Path) -> Path:
+    done = run("compile", script, "--ranks", "8", "--out", out, "-q")
+    assert done.exit_code == 0, done.output
+    return out
+
+
+@pytest.fixture(scope="module")
+def quickstart(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The quick start, compiled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(VERIFY, raising=False)
+        return compiled(root / "samples" / "quickstart" / "net.py", tmp_path_factory.mktemp("budgets") / "out")
+
+
+@pytest.fixture
+def file(root: Path) -> Path:
+    return root / "samples" / "budget.toml"
+
+
+def test_the_quick_start_keeps_its_budget(quickstart: Path, file: Path, mspc_budget: Callable[..., None]) -> None:
+    """The other samples keep theirs in tests/samples, where they are compiled."""
+    mspc_budget(quickstart, budget=file, name="quickstart")
+
+
+def test_a_planted_all_gather_is_caught(root: Path, file: Path, tmp_path: Path) -> None:
+    text = (root / "samples" / "quickstart" / "net.py").read_text()
+    for line, other in zip(PLANTED[::2], PLANTED[1::2], strict=True):
+        assert text.count(line) == 1
+        text = text.replace(line, other)
+    script = tmp_path / "net.py"
+    script.write_text(text)
+    done = run(
+        "check", script, "--ranks", "8", "--budget", file, "--name", "quickstart", "--json", tmp_path / "broken.json"
+    )
+    assert done.exit_code == 1, done.output
+    broken = {breach["key"]: breach for breach in json.loads((tmp_path / "broken.json").read_text())["broken"]}
+    gathers = [c for c in broken["max-collectives"]["collectives"] if c["row"]["operator"] == "AllGather"]
+    assert any("Abs 'gathered'" in c["row"]["reason"] for c in gathers)
+    row = text.split("\n").index(PLANTED[1].rstrip("\n")) + 1
+    assert any(c["row"]["line"] == f"net.py:{row}" for c in gathers)
+    assert f"{script} breaks its budget" in done.stdout
+
+
+def test_what_breaks_is_what_the_compiles_table_says(quickstart: Path) -> None:
+    done = run(
+        "check", quickstart, "--max-bytes", "2kB", "--max-memory", "0", "--max-collectives", "AllReduce=1",
+        "--forbid", f"AllGather in {BACKBONE}", "--json", "-",
+    )  # fmt: skip
+    assert done.exit_code == 1
+    nbytes, memory, count, forbidden = json.loads(done.stdout)["broken"]
+    assert nbytes["message"] == "2503 bytes are sent in a step, 2000 may be"
+    assert sum(c["row"]["bytes"] for c in nbytes["collectives"]) == 2503
+    assert nbytes["ranks"] == [*range(8)]
+    assert memory["message"] == "a step takes 3488 bytes of memory, 0 may be"
+    assert sum(part for _, part in memory["memory"]) == 3488
+    assert count["message"] == "2 AllReduces in a step, 1 may be"
+    assert [c["row"]["line"] for c in forbidden["collectives"]] == ["net.py:40", "net.py:38"]
+    assert all("must be cut" in c["row"]["reason"] for c in forbidden["collectives"])
+
+
+def test_limits_that_hold_and_options_before_the_file(quickstart: Path, tmp_path: Path) -> None:
+    budget = tmp_path / "pyproject.toml"
+    budget.write_text('[tool.x]\ny = 1\n[mspc.budget]\nmax-bytes = "1kB"\nforbid = "AllGather in Default/network-x"\n')
+    assert run("check", quickstart, "--max-bytes", "2503", "--max-collectives", "AlltoAll=1,7").exit_code == 0
+    assert "has no cell 'Default/network-x'" in run("check", quickstart, "--budget", budget).stderr
+    budget.write_text('[mspc.budget]\nmax-bytes = "1kB"\n')
+    assert run("check", quickstart, "--budget", budget).exit_code == 1
+    done = run("check", quickstart, "--budget", budget, "--max-bytes", "3kB")
+    assert done.exit_code == 0
+    assert done.stdout == f"{quickstart} keeps its budget\n"
+
+
+def test_a_collective_of_one_edited_rank_is_found(quickstart: Path, tmp_path: Path) -> None:
+    edited = tmp_path / "edited"
+    shutil.copytree(quickstart, edited)
+    (file,) = (edited / "rank_6").glob("*.ir")
+    text = file.read_text()
+    old = ' = AllReduce(%8) primitive_attrs: {op: "sum", '
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, ' = Reduce(%8) primitive_attrs: {dest_rank: 0, op: "sum", '))
+    done = run("check", edited, "--max-collectives", "Reduce=0")
+    assert done.exit_code == 1, done.output
+    assert "1 Reduce in a step, 0 may be; on rank 6" in done.stdout
+
+
+def test_the_fixture_fails_with_the_tables(quickstart: Path, mspc_budget: Callable[..., None]) -> None:
+    with pytest.raises(pytest.fail.Exception) as error:
+        mspc_budget(quickstart, max_collectives={"AllReduce": 1}, forbid=["AlltoAll"])
+    text = str(error.value)
+    assert "breaks its budget: 2 limits" in text
+    assert "forbid: AlltoAll is forbidden, and there is one; on ranks 0 to 7" in text
+    assert "net.py:38" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--max-bytes", "3", "--ranks", "8"), "--ranks and --input are for scripts, and "),
+        (("--max-bytes", "3XB"), "--max-bytes is '3XB', not a size as in 80GB or 512MiB"),
+        (("--max-collectives", "two"), "--max-collectives is 'two', not a number as in 7 or AllGather=4"),
+        (("--max-collectives", "MatMul=1"), "--max-collectives names 'MatMul', which is no collective"),
+        (("--forbid", "AllGahter"), "did you mean 'AllGather'?"),
+        (("--forbid", "AllGather at x"), "--forbid has 'AllGather at x', not 'AllGather' or 'AllGather in Default/"),
+        (("--forbid", f"AllGather in {BACKBONE}x"), f"did you mean '{BACKBONE}'"),
+        ((), "the budget limits nothing"),
+        (("--name", "quickstart"), "the budget 'quickstart' needs the file that has it"),
+        (("--budget", "nowhere.toml"), "there is no budget file 'nowhere.toml'"),
+        (("--budget", "several.toml"), "several.toml has several budgets\n  note: name one of them: small, large"),
+        (("--budget", "several.toml", "--name", "smal"), "there is no budget 'smal'\n  note: did you mean 'small'?"),
+        (("--budget", "key.toml"), "there is no 'max_bytes' of a budget\n  note: did you mean 'max-bytes'?"),
+        (("--budget", "other.toml"), "there is no 'budgte' of [mspc]\n  note: did you mean 'budget'"),
+        (("--budget", "value.toml"), "value.toml: max-memory is True, not a size as in 80GB or 512MiB"),
+        (("--budget", "counts.toml"), "counts.toml: max-collectives has -1, not a number of collectives"),
+        (("--budget", "none.toml"), "none.toml: there is no table [mspc.budget]"),
+    ],
+)
+def test_bad_input(
+    arguments: tuple[str, ...], said: str, quickstart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = {
+        "several": "budgets.small]\nmax-bytes = 1\n[mspc.budgets.large]\nmax-bytes = 2",
+        "key": "budget]\nmax_bytes = 1", "other": "budgte]\nmax-bytes = 1", "value": "budget]\nmax-memory = true",
+        "counts": "budget]\nmax-collectives = {AllGather = -1}", "none": "budgets]",
+    }  # fmt: skip
+    for name, text in files.items():
+        Path(f"{name}.toml").write_text(f"[mspc.{text}\n")
+    Path("none.toml").write_text("[mspc]\n")
+    done = run("check", quickstart, *arguments)
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_is_no_compile(tmp_path: Path) -> None:
+    done = run("check", tmp_path, "--max-bytes", "1")
+    assert done.exit_code == 2
+    assert "holds no compiled program: program.json is missing" in done.stderr
+    (tmp_path / "plan.toml").write_text("ranks = 2\n[operators]\n")
+    assert "is a plan, which sends nothing" in run("check", tmp_path / "plan.toml", "--max-bytes", "1").stderr

@@ -1,0 +1,342 @@
+"""`mspc diff`: nothing between a compile and itself, what follows from one changed strategy, MindSpore's dumps."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mspc.cli import app
+from mspc.commands.comparison.differences import differences
+from mspc.commands.facts.model import CollectiveFact, Facts, RankFacts, SentTensor
+from mspc.commands.facts.reading import read_facts
+from mspc.commands.report.facts import CollectiveRow
+from mspc.commands.report.fitting import Table
+from mspc.commands.report.html import page
+from mspc.compiler.plan_file import read_plan, write_plan
+from mspc.ir.text.fragments import read_layouts
+from mspc.passes.base import VERIFY
+
+SCRIPT = '''
+import numpy as np
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.common.initializer import initializer
+
+class Branch(nn.Cell):
+    def __init__(self, name, cut):
+        super().__init__()
+        self.w = Parameter(initializer("normal", [32, 64]), name + "w")
+        self.v = Parameter(initializer("normal", [64, 32]), name + "v")
+        self.up, self.act, self.down = ops.MatMul().shard(cut), ops.GeLU(), ops.MatMul()
+
+    def construct(self, x):
+        return self.down(self.act(self.up(x, self.w)), self.v)
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = Branch("l", LEFT), Branch("r", ((2, 1), (1, 4)))
+        self.join = ops.Add().shard(((8, 1), (8, 1)))
+        self.loss = nn.MSELoss()
+
+    def construct(self, x, y):
+        return self.loss(self.join(self.left(ops.relu(x)), self.right(ops.tanh(x))), y)
+
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch")
+net = Net()
+data = Tensor(np.ones([16, 32], np.float32))
+nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))(data, data)
+'''
+OWN = '''
+import numpy as np
+import mindspore as ms
+from mindspore import Tensor, nn
+from mindspore.communication import get_rank, init
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.factor = 3.0 + get_rank()
+
+    def construct(self, x):
+        return x * self.factor
+
+ms.set_auto_parallel_context(parallel_mode="hybrid_parallel", device_num=2)
+init()
+Net()(Tensor(np.ones(2, np.float32)))
+'''
+LEFT, OTHER = "((2, 1), (1, 4))", "((8, 1), (1, 1))"
+
+
+def run(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two compiles, `a` and `b`, of which one strategy differs, and their tables as JSON."""
+    place = tmp_path_factory.mktemp("diff")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(VERIFY, raising=False)
+        for name, cut in (("a", LEFT), ("b", OTHER)):
+            script = place / name / "net.py"
+            script.parent.mkdir()
+            script.write_text(f"LEFT = {cut}\n{SCRIPT}")
+            done = run("compile", script, "--out", place / name / "out", "--json", place / f"{name}.json", "-q")
+            assert done.exit_code == 0, done.output
+    for name in "ab":
+        (place / name / "out").rename(place / f"{name}_out")
+    return place
+
+
+@pytest.fixture(scope="module")
+def changed(folder: Path) -> dict[str, Any]:
+    """What the two differ in."""
+    done = run("diff", folder / "a_out", folder / "b_out", "--json", "-")
+    assert done.exit_code == 1, done.output
+    return json.loads(done.stdout)
+
+
+def test_a_compile_and_itself_are_equal(folder: Path) -> None:
+    copy = folder / "copy"
+    shutil.copytree(folder / "a_out", copy)
+    done = run("diff", folder / "a_out", copy, "--json", folder / "none.json")
+    assert done.exit_code == 0, done.output
+    assert done.stdout == f"{folder / 'a_out'} and {copy} are equal\n"
+    found = json.loads((folder / "none.json").read_text())
+    assert found.pop("equal") is True
+    assert not any(value for key, value in found.items() if key != "names")
+
+
+def test_one_changed_strategy_names_what_follows_from_it_alone(changed: dict[str, Any]) -> None:
+    branch, net, optimizer = ("Default/network-Net/left-Branch", "Default/network-Net", "Default/optimizer-Momentum")
+    assert [(d["cell"], d["name"]) for d in changed["layouts"]] == [
+        (net, "ReLU-op0"), (branch, "MatMul-op0"), (branch, "GeLU-op0"), (branch, "MatMul-op1"),
+    ]  # fmt: skip
+    assert changed["layouts"][1]["second"] == "(8) [0, -]; (8) [-, -]"
+    assert [d["name"] for d in changed["tensors"]] == ["left.w", "moments.left.w"]
+    (kind,) = changed["kinds"]
+    assert {(d["cell"], d["name"]) for d in kind["operators"]} == {
+        (net, "ReLU"), (branch, "MatMul 'up'"), (branch, "GeLU 'act'"), (branch, "MatMul 'down'"),
+        (branch, "GeLUGrad (backward)"), (branch, "MatMul (backward)"), (branch, "StridedSlice"), (net, "StridedSlice"),
+        (optimizer, "ApplyMomentum of left.w (update)"),
+    }  # fmt: skip
+    assert {(d["name"], d["first"], d["second"]) for d in kind["collectives"]} == {
+        ("ReduceScatter", "ReduceScatter of 768 bytes over 0-1-2-3", None),
+        ("gradient of left.v", "AllReduce of 2048 bytes over 0-4", "AllReduce of 14336 bytes over 0-1-2-3-4-5-6-7"),
+        ("gradient of left.w", "AllReduce of 2048 bytes over 0-4", "AllReduce of 14336 bytes over 0-1-2-3-4-5-6-7"),
+        ("gradient of left.v", "AllGather of 6144 bytes over 0-1-2-3", None),
+    }
+    assert {d["line"] for d in kind["collectives"]} == {"net.py:16"}
+    assert "given by shard()" in kind["collectives"][0]["why"][0]
+
+
+def test_figures_are_those_of_the_compiles_own_tables(folder: Path, changed: dict[str, Any]) -> None:
+    figures = {f["name"]: (f["first"], f["second"]) for f in changed["kinds"][0]["sums"][0]["figures"]}
+    tables = [json.loads((folder / f"{name}.json").read_text()) for name in "ab"]
+    assert figures["collectives"] == tuple(table["totals"]["collectives"] for table in tables)
+    assert figures["bytes sent"] == tuple(table["totals"]["bytes_sent"] for table in tables)
+    assert figures["memory: together"] == tuple(table["totals"]["peak_bytes"] for table in tables)
+    for name in ("weights", "states", "step", "gradients", "activations"):
+        assert figures[f"memory: {name}"] == tuple(table["memory"][name] for table in tables)
+    sent = [
+        sum(int(d[side].split(" of ")[1].split(" ")[0]) for d in changed["kinds"][0]["collectives"] if d[side])
+        for side in ("first", "second")
+    ]
+    assert sent[1] - sent[0] == figures["bytes sent"][1] - figures["bytes sent"][0], "nothing is left out"
+    cells = changed["kinds"][0]["sums"][0]["scopes"]
+    sums = [sum(cell[side]["bytes_sent"] for cell in cells) for side in ("first", "second")]
+    assert sums[1] - sums[0] == figures["bytes sent"][1] - figures["bytes sent"][0]
+
+
+def test_attributes_and_constants_are_compared(folder: Path) -> None:
+    (file,) = (folder / "a_out" / "rank_0").glob("*.ir")
+    text = file.read_text()
+    one, other = folder / "same.ir", folder / "changed.ir"
+    one.write_text(text)
+    for old, new in (("use_nesterov=false", "use_nesterov=true"), ("Float32, value=0.125)", "Float32, value=0.5)")):
+        assert old in text
+        text = text.replace(old, new)
+    other.write_text(text)
+    assert run("diff", folder / "a_out" / "rank_0" / file.name, one).exit_code == 0
+    (kind,) = json.loads(run("diff", one, other, "--json", "-").stdout)["kinds"]
+    assert {d["name"] for d in kind["operators"]} == {
+        "Mul", *(f"ApplyMomentum of {side}.{name} (update)" for side in ("right", "left") for name in "vw")
+    }  # fmt: skip
+    assert kind["operators"][0]["second"] == "Float32 (); Float32 () = 0.5 -> Float32 ()"
+    assert "{use_nesterov: True, use_locking: False, gradient_scale: 1.0}" in kind["operators"][1]["second"]
+
+
+def test_a_script_is_compiled_for_the_comparison(folder: Path) -> None:
+    done = run("diff", folder / "a_out", folder / "a" / "net.py")
+    assert done.exit_code == 0, done.output
+    done = run("diff", folder / "a_out", folder / "a" / "net.py", "--ranks", "16", "--json", "-")
+    assert [(d["name"], d["first"], d["second"]) for d in json.loads(done.stdout)["header"]] == [("ranks", "8", "16")]
+
+
+def test_a_line_that_moved_is_no_difference(folder: Path) -> None:
+    moved = folder / "moved"
+    shutil.copytree(folder / "a_out", moved)
+    for file in moved.glob("rank_*/*.ir"):
+        file.write_text(file.read_text().replace("net.py(16)", "net.py(99)"))
+    done = run("diff", folder / "a_out", moved)
+    assert done.exit_code == 0, done.output
+    assert "has been edited since it was compiled" in done.stdout
+
+
+def test_ranks_of_one_kind_are_read_once_and_edited_ones_apart(folder: Path) -> None:
+    assert [kind.ranks for kind in read_facts(folder / "a_out").kinds] == [tuple(range(8))]
+    edited = folder / "edited"
+    shutil.copytree(folder / "a_out", edited)
+    (file,) = (edited / "rank_5").glob("*.ir")
+    file.write_text(file.read_text().replace("Tanh(", "Sin("))
+    os.utime(file, (file.stat().st_atime, (edited / "program.json").stat().st_mtime + 5))
+    assert [kind.ranks for kind in read_facts(edited).kinds] == [(0, 1, 2, 3, 4, 6, 7), (5,)]
+    done = run("diff", folder / "a_out", edited, "--json", "-")
+    (kind,) = json.loads(done.stdout)["kinds"]
+    assert kind["ranks"] == [list(range(8)), [5]]
+    assert [d["name"] for d in kind["operators"]] == ["Tanh", "Sin"]
+
+
+def test_dumps_of_two_ranks_are_compared_though_their_groups_differ(folder: Path) -> None:
+    places = (folder / "a_out" / "rank_0", folder / "a_out" / "rank_5", folder / "b_out" / "rank_5")
+    files = [next(place.glob("*.ir")) for place in places]
+    assert run("diff", *files[:2]).exit_code == 0
+    assert run("diff", files[0], files[2]).exit_code == 1
+
+
+def test_plans_beside_plans_and_compiles(folder: Path) -> None:
+    facts = [read_facts(folder / f"{name}_out") for name in "ab"]
+    for name, each in zip("ab", facts, strict=True):
+        assert each.layouts is not None
+        operators = {key: [read_layouts(text)[0] for text in texts] for key, texts in each.layouts.items()}
+        write_plan(folder / f"{name}.toml", 8, operators)
+    assert read_plan(folder / "a.toml").ranks == 8
+    assert run("diff", folder / "a.toml", folder / "a_out").exit_code == 0
+    done = run("diff", folder / "a.toml", folder / "b.toml", "--json", "-")
+    assert done.exit_code == 1
+    names = [d["name"] for d in json.loads(done.stdout)["layouts"]]
+    assert names == ["ReLU-op0", "MatMul-op0", "GeLU-op0", "MatMul-op1"]
+
+
+def test_the_page_is_text_alone(folder: Path) -> None:
+    out = folder / "page.html"
+    assert run("diff", folder / "a_out", folder / "b_out", "--html", out).exit_code == 1
+    text = out.read_text()
+    assert "gradient of left.v" in text
+    assert "<script" not in text
+    assert "http://" not in text
+    assert "https://" not in text
+    hostile = '<script>alert("x")</script>'
+    made = page(hostile, [hostile], [Table(hostile, (hostile,), [(hostile,)])])
+    assert "<script" not in made
+    assert made.count("&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;") == 6
+
+
+@pytest.mark.parametrize("case", ["quickstart_semi", "transformer_semi", "softmax_layernorm", "optimizer_parallel"])
+def test_facts_of_mindspores_dumps_are_those_of_its_reference(case: str, conformance: Path) -> None:
+    told = json.loads((conformance / "reference" / f"{case}.json").read_text())
+    (kind,) = read_facts(conformance / "dumps" / f"{case}.execute.ir").kinds
+    assert sorted(c.row.operator for c in kind.collectives) == sorted(entry[0] for entry in told["comm"])
+    assert kind.bytes_sent == pytest.approx(told["ring_bytes"], abs=len(kind.collectives))
+
+
+def test_a_compile_beside_mindspores_dump(conformance: Path, tmp_path: Path) -> None:
+    case = conformance / "cases" / "quickstart_semi.py"
+    assert run("compile", case, "--out", tmp_path / "out", "-q").exit_code == 0
+    done = run("diff", tmp_path / "out", conformance / "dumps" / "quickstart_semi.execute.ir", "--json", "-")
+    assert done.exit_code == 1, done.output
+    found = json.loads(done.stdout)
+    assert found["tensors"] == [], "slices of parameters follow from the strategies"
+    (kind,) = found["kinds"]
+    assert not any("MatMul" in d["name"] or "ApplyMomentum" in d["name"] for d in kind["operators"])
+    sent = [(d["first"], d["second"]) for d in kind["collectives"]]
+    assert sent[0] == ("AlltoAll of 192 bytes over 0-1-2-3", "AllGather of 768 bytes over 0-1-2-3")
+    assert all(first is not None and second is not None for first, second in sent)
+
+
+def test_a_compile_that_sends_what_mindspore_sends(conformance: Path) -> None:
+    done = run(
+        "diff", conformance / "cases" / "redistribute_03.py", conformance / "dumps" / "redistribute_03.execute.ir"
+    )
+    assert done.exit_code == 0, done.output
+
+
+def test_ranks_with_networks_of_their_own_are_kinds_of_their_own(folder: Path) -> None:
+    script = folder / "own.py"
+    script.write_text(OWN)
+    for name in ("one", "two"):
+        assert run("compile", script, "--out", folder / name, "-q").exit_code == 0
+        script.write_text(OWN.replace("3.0 + get_rank()", "3.0 + 2 * get_rank()"))
+    assert [kind.ranks for kind in read_facts(folder / "one").kinds] == [(0,), (1,)]
+    assert run("diff", folder / "one", folder / "one").exit_code == 0
+    (kind,) = json.loads(run("diff", folder / "one", folder / "two", "--json", "-").stdout)["kinds"]
+    assert kind["ranks"] == [[1], [1]]
+    assert [(d["name"], d["first"].partition(" -> ")[0]) for d in kind["operators"]] == [
+        ("Mul", "Float32 (2,); Float32 () = 4.0")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("a_out", "nowhere"), "nowhere does not exist"),
+        (("a_out", "a"), "a holds no compiled program: program.json is missing"),
+        (("a_out", "a.json"), "a.json is no folder of a compile, no graph (.ir) and no plan (.toml)"),
+        (("a_out", "b_out", "--ranks", "8"), "--ranks and --input are for scripts, and a_out and b_out are none"),
+        (("a_out", "nowhere.py"), "no script"),
+        (("a_out", "nowhere.ir"), "there is no file"),
+        (("a_out", "cut.ir"), "the text ends too early"),
+        (("a_out", "mixed"), "files of two compiles lie in one folder: compile again"),
+        (("cut.toml", "one.ir"), "say nothing of the same kind"),
+        (("a_out", "kinds"), "program.json is damaged"),
+    ],
+)
+def test_bad_input(folder: Path, names: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    (file,) = Path("a_out/rank_0").glob("*.ir")
+    Path("one.ir").write_text(file.read_text())
+    Path("cut.ir").write_text(file.read_text()[:3000])
+    Path("cut.toml").write_text('ranks = 2\n[operators]\n"Default/MatMul-op0" = ["(2) [0, -]"]\n')
+    for name in ("mixed", "kinds"):
+        if not Path(name).exists():
+            shutil.copytree("a_out", name)
+    (other,) = Path("b_out/rank_0").glob("*.ir")
+    shutil.copy(other, Path("mixed/rank_0") / file.name)
+    content = json.loads(Path("a_out/program.json").read_text())
+    Path("kinds/program.json").write_text(json.dumps({**content, "kinds": {"0": "x"}}))
+    done = run("diff", *names)
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ranks_that_differ_alike_are_told_once() -> None:
+    """Kinds of ranks differ in their groups, and may differ in what they send before the change, too."""
+
+    def kind(ranks: tuple[int, ...], group: tuple[int, ...], extra: int, gathers: bool) -> RankFacts:
+        sent = [("AllReduce", extra)] + [("AllGather", 96)] * gathers
+        facts = [
+            CollectiveFact(
+                CollectiveRow(name, group, nbytes, "forward", "", "why", "net.py:1"), "Default",
+                (SentTensor("", "Default", nbytes),), (), None,
+            )
+            for name, nbytes in sent
+        ]  # fmt: skip
+        return RankFacts(ranks, (), tuple(facts), {}, None, None, None)
+
+    def compiled(gathers: bool) -> Facts:
+        kinds = (kind((0, 1), (0, 1), 8, gathers), kind((2, 3), (2, 3), 8, gathers), kind((4,), (4, 5), 16, gathers))
+        return Facts("x", 5, "", None, kinds=kinds)
+
+    (found,) = differences(compiled(False), compiled(True)).kinds
+    assert found.ranks == ((0, 1, 2, 3, 4), (0, 1, 2, 3, 4))
+    assert [(d.first, d.second) for d in found.collectives] == [(None, "AllGather of 96 bytes over 0-1")]
+    assert [sums.ranks[0] for sums in found.sums] == [(0, 1, 2, 3), (4,)]
+    assert [sums.figures[1].first for sums in found.sums] == [8, 16]

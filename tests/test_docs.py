@@ -1,0 +1,155 @@
+"""The documentation: examples do what they say, links lead somewhere, the site can be built."""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from typer.testing import CliRunner
+
+from mspc.cli import app
+from mspc.passes.base import VERIFY
+from tests.conftest import ROOT
+
+
+def loaded(file: Path) -> ModuleType:
+    """A Python file that is in no package."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+pages = loaded(ROOT / "docs" / "site" / "pages.py")
+EXAMPLE = re.compile(r"<!-- (file|run)(?:: (\S+))? -->\n```\w*\n(.*?)```", re.DOTALL)
+"""A file that an example needs, or commands with what they print; `...` stands for anything."""
+WITH_EXAMPLES = ("tutorial.md", "how-a-compile-runs.md")
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"`[^`\n]*`")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+BREAK = re.compile(r"(?m)^(?=\$ )")
+
+
+def same(wanted: str, printed: str) -> bool:
+    """Whether a text is the wanted one, in which `...` stands for anything; how words are spaced does not count."""
+    pieces = [re.escape(" ".join(piece.split())) for piece in wanted.split("...")]
+    return re.fullmatch(r"\s*.*?\s*".join(pieces), " ".join(printed.split())) is not None
+
+
+def words_of(command: str) -> list[str]:
+    """The words of a command behind `mspc`, with names of files filled in as a shell does."""
+    words = shlex.split(command.removeprefix("$ mspc "))
+    return [found for word in words for found in (sorted(glob.glob(word)) if "*" in word else [word])]
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_examples_print_what_they_say(
+    name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(VERIFY, raising=False)
+    ran = 0
+    for kind, file, text in EXAMPLE.findall((root / "docs" / name).read_text(encoding="utf-8")):
+        if kind == "file":
+            Path(file).write_text(text)
+            continue
+        for step in filter(None, BREAK.split(text)):
+            command, _, wanted = step.partition("\n")
+            done = CliRunner().invoke(app, words_of(command))
+            assert done.exit_code in (0, 1), f"{command}\n{done.output}"
+            assert same(wanted, done.stdout), f"{command}\n{done.output}"
+            ran += 1
+    assert ran > 2
+
+
+def test_what_stands_for_anything_and_what_does_not() -> None:
+    assert same("a ...\nd  e\n", "a b c\nd e\n")
+    assert same("... b\n", "b\n")
+    assert not same("a ... c\n", "a b d\n")
+    assert not same("a\n", "a b\n")
+
+
+def anchors(text: str) -> set[str]:
+    """The names by which headings are linked to, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", FENCED.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def links(root: Path) -> Iterator[tuple[Path, str]]:
+    for folder in ("*.md", "docs/*.md", "samples/*/*.md"):
+        for path in sorted(root.glob(folder)):
+            text = INLINE.sub("", FENCED.sub("", path.read_text(encoding="utf-8")))
+            yield from ((path, target) for target in LINK.findall(text) if "://" not in target)
+
+
+def test_links_lead_somewhere(root: Path) -> None:
+    broken: list[str] = []
+    for path, target in links(root):
+        name, _, anchor = target.partition("#")
+        other = path.parent / name if name else path
+        if not other.exists() or (anchor and anchor not in anchors(other.read_text(encoding="utf-8"))):
+            broken.append(f"{path.relative_to(root)}: {target}")
+    assert broken == []
+
+
+def test_links_are_turned_to_pages_of_the_site() -> None:
+    text = "[a](docs/gpu.md#x) [b](samples/quickstart/README.md) [c](LICENSE) [d](https://x.org) [e](nowhere.md)"
+    assert pages.linked(text, "README.md", "index.md") == (
+        "[a](gpu.md#x) [b](samples/quickstart.md) c [d](https://x.org) [e](nowhere.md)"
+    )
+    assert pages.linked("![x](images/a.png)", "docs/view.md", "view.md") == "![x](images/a.png)"
+    assert pages.linked("![x](docs/images/a.png)", "README.md", "index.md") == "![x](images/a.png)"
+    assert pages.linked("[a](../../docs/gpu.md)", "samples/quickstart/README.md", "samples/quickstart.md") == (
+        "[a](../gpu.md)"
+    )
+
+
+def test_docstrings_are_text_and_their_sections_lists() -> None:
+    def sample(rows: int, *rest: int) -> None:
+        """Rows of <b>, `a<b`, x*y.
+
+        Args:
+            rows: how many, and
+                of what.
+            *rest: others.
+
+        Raises:
+            ValueError: never.
+        """
+
+    assert pages.described(sample).split("\n") == [
+        "Rows of &lt;b>, `a<b`, x\\*y.", "", "", "**Args**", "", "- rows: how many, and", "  of what.",
+        "- \\*rest: others.", "", "", "**Raises**", "", "- ValueError: never.",
+    ]  # fmt: skip
+
+
+def test_every_public_class_and_operator_has_its_place() -> None:
+    text = pages.reference("train")
+    assert "## Model\n" in text
+    assert "`train(epoch, train_dataset, callbacks=None" in text
+    assert [name for name, _ in pages.members("parallel")] == [
+        line.removeprefix("## ") for line in pages.reference("parallel").split("\n") if line.startswith("## ")
+    ]
+    assert "MatMul" not in {name for name, _ in pages.members("ops")}, "an operator, which has a page"
+
+
+def test_the_site_is_built_without_a_warning(root: Path, tmp_path: Path) -> None:
+    missing = [name for name in ("sphinx", "myst_parser", "furo") if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}: pip install -e '.[docs]'")
+    build = [sys.executable, str(root / "docs" / "site" / "build.py"), str(tmp_path)]
+    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Tutorial" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    operators = (tmp_path / "site" / "operators" / "math.html").read_text(encoding="utf-8")
+    assert "m k, k n -&gt; m n" in re.sub(r"<[^>]*>", "", operators)
