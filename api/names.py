@@ -19,6 +19,7 @@ _FROM: dict[str, tuple[str, ...]] = {
         "Generator", "default_generator", "get_rng_state", "initial_seed", "manual_seed", "seed", "set_rng_state",
     ),
     "mspc.api.common.gradient": ("value_and_grad", "grad", "jit", "GradOperation"),
+    "mspc.api.common.derivatives": ("jacfwd", "jacrev", "jvp", "vjp", "vmap"),
     "mspc.api.context": (
         "COMPATIBLE", "GRAPH_MODE", "LAX", "PYNATIVE_MODE", "ParallelMode", "STRICT", "set_context", "get_context",
         "set_auto_parallel_context",
