@@ -17,8 +17,10 @@ from mspc.api.dataset.samplers import (
     SubsetSampler,
     WeightedRandomSampler,
 )
+from mspc.api.dataset.schema import Schema
 from mspc.api.dataset.sources import GeneratorDataset, NumpySlicesDataset
 from mspc.api.dataset.stages.batching import BatchInfo
+from mspc.api.dataset.tf_records import TFRecordDataset
 
 __all__ = [
     "BatchInfo",
@@ -35,10 +37,12 @@ __all__ = [
     "PKSampler",
     "RandomSampler",
     "Sampler",
+    "Schema",
     "SequentialSampler",
     "Shuffle",
     "SubsetRandomSampler",
     "SubsetSampler",
+    "TFRecordDataset",
     "WeightedRandomSampler",
     "config",
     "transforms",
