@@ -1,6 +1,6 @@
 """Data sets, as `mindspore.dataset`: sources of rows and steps over them, in Python."""
 
-from mspc.api.dataset import config, transforms, vision
+from mspc.api.dataset import config, text, transforms, vision
 from mspc.api.dataset.images import Cifar10Dataset, Cifar100Dataset, ImageFolderDataset, MnistDataset
 from mspc.api.dataset.pipeline import Dataset
 from mspc.api.dataset.pipeline import zip_datasets as zip
@@ -45,6 +45,7 @@ __all__ = [
     "TFRecordDataset",
     "WeightedRandomSampler",
     "config",
+    "text",
     "transforms",
     "vision",
     "zip",
