@@ -91,6 +91,7 @@ class Optimizer(Cell, takes_data=False):
         self.ps_parameters = (False,) * self.param_length
         self.use_parallel = self.cache_enable = False
         self.map_, self.hyper_map = Map(), HyperMap()
+        self.map_reverse, self.hyper_map_reverse = Map(None, True), HyperMap(None, True)
 
     @property
     def _parameters(self) -> ParameterTuple:
