@@ -210,3 +210,11 @@ def test_images_without_a_batch_are_averaged() -> None:
     image = np.arange(27, dtype=np.float32).reshape(3, 3, 3)
     found = ops.adaptive_avg_pool2d(Tensor(image), (None, 2))
     np.testing.assert_allclose(found.asnumpy(), np.stack([image[..., :2].mean(-1), image[..., 1:].mean(-1)], -1))
+
+
+def test_an_infinite_gradient_does_not_pass_where_relu_gives_nothing() -> None:
+    x = Tensor([-1.0, 1.0, 0.0], ms.float32)
+    for activation in (ops.relu, ops.relu6):
+        near(ms.grad(lambda x, function=activation: ops.sqrt(function(x)).sum())(x), [0.0, 0.5, 0.0])
+    halves = ms.grad(lambda x: ops.log(ops.relu(x)).sum())(x.astype(ms.float16))
+    assert halves.asnumpy().tolist() == [0.0, 1.0, 0.0]
