@@ -184,7 +184,7 @@ def _with(tracer: Tracer, frame: Frame, node: ast.With) -> Any:
         tracer.at(frame, item.context_expr)
         if isinstance(manager, contextlib.nullcontext):
             entered = manager.enter_result
-        elif all(isinstance(getattr(type(manager), name, None), types.FunctionType) for name in CONTEXT):
+        elif _is_of_the_script(tracer, type(manager)):
             entered = tracer.call(frame, item.context_expr, manager.__enter__, [], {})
             managers.append(manager)
         else:
@@ -197,6 +197,13 @@ def _with(tracer: Tracer, frame: Frame, node: ast.With) -> Any:
     for manager in reversed(managers):
         tracer.call(frame, node, manager.__exit__, [None, None, None], {})
     return signal
+
+
+def _is_of_the_script(tracer: Tracer, cls: type) -> bool:
+    methods = [getattr(cls, name, None) for name in CONTEXT]
+    functions = [method for method in methods if isinstance(method, types.FunctionType)]
+    read = [function for function in functions if tracer.sources.file(function.__code__.co_filename).is_traced]
+    return len(read) == len(CONTEXT)
 
 
 def _assert(tracer: Tracer, frame: Frame, node: ast.Assert) -> None:
