@@ -33,6 +33,8 @@ OTHER_NAMES: dict[str, str] = {
     "dataset.engine": "api.dataset",
     "dataset.engine.datasets": "api.dataset",
     "dataset.engine.samplers": "api.dataset.samplers",
+    "dataset.text.transforms": "api.dataset.text",
+    "dataset.text.utils": "api.dataset.text",
     "dataset.transforms.c_transforms": "api.dataset.transforms",
     "dataset.transforms.py_transforms": "api.dataset.transforms",
     "dataset.transforms.transforms": "api.dataset.transforms",

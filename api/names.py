@@ -19,13 +19,14 @@ _FROM: dict[str, tuple[str, ...]] = {
         "Generator", "default_generator", "get_rng_state", "initial_seed", "manual_seed", "seed", "set_rng_state",
     ),
     "mspc.api.common.gradient": ("value_and_grad", "grad", "jit", "GradOperation"),
+    "mspc.api.common.derivatives": ("jacfwd", "jacrev", "jvp", "vjp", "vmap"),
     "mspc.api.context": (
         "COMPATIBLE", "GRAPH_MODE", "LAX", "PYNATIVE_MODE", "ParallelMode", "STRICT", "set_context", "get_context",
         "set_auto_parallel_context",
         "get_auto_parallel_context", "reset_auto_parallel_context",
     ),
     "mspc.api.common.dtype": (
-        "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
+        "bool", "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
         "bfloat16",
         "float32", "float64", "complex64", "complex128", "byte", "short", "half", "single", "double", "int_", "uint",
         "float_", "long", "ubyte", "ushort", "uintc", "uintp", "intc", "intp", "cfloat", "cdouble", "list_", "tuple_",
@@ -107,5 +108,5 @@ def find(name: str) -> Any:
 
 
 def names() -> list[str]:
-    """Every public name, for `dir()` and `import *`: the objects, and the modules right below."""
-    return sorted({*HOME, *(module for module in public_modules() if module and "." not in module)})
+    """Every public name, for `dir()` and `import *`: the objects, and the modules right below; none hides Python's."""
+    return sorted({*HOME.keys() - {"bool"}, *(module for module in public_modules() if module and "." not in module)})

@@ -20,8 +20,8 @@ from typing import Any
 MODULES = (
     "", "nn", "nn.optim", "nn.loss", "nn.wrap", "ops", "ops.operations", "ops.composite", "ops.functional", "mint",
     "mint.nn", "mint.nn.functional", "mint.optim", "mint.distributed", "mint.linalg", "mint.special", "numpy", "Tensor",
-    "dataset", "dataset.transforms", "dataset.vision", "train", "train.callback", "train.serialization", "amp",
-    "parallel", "parallel.nn", "communication", "communication.comm_func", "common", "common.dtype",
+    "dataset", "dataset.transforms", "dataset.vision", "dataset.text", "train", "train.callback", "train.serialization",
+    "amp", "parallel", "parallel.nn", "communication", "communication.comm_func", "common", "common.dtype",
     "common.initializer", "context", "log", "runtime", "_checkparam",
 )  # fmt: skip
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "names.md"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from mspc.api.ops.operator_function import OperatorFunction, parameters_of
+from mspc.api.ops.method_table import own_name
+from mspc.api.ops.operator_function import OperatorFunction, input_of, parameters_of
 from mspc.api.ops.primitive import Primitive
 from mspc.api.setting import Reason, Setting, Table
 from mspc.doctor.findings import IGNORED, LACKS
@@ -41,14 +42,23 @@ def misfits(callee: Public, call: ast.Call, values: Mapping[ast.AST, Any]) -> It
     yield from _settings(table, is_closed, callee, call, values)
     if any(isinstance(argument, ast.Starred) for argument in call.args):
         return
-    if isinstance(callee.found, OperatorFunction):
-        inputs, attributes = parameters_of(type(callee.found.op))
+    function = getattr(callee.found, "__wrapped__", None) if inspect.isfunction(callee.found) else callee.found
+    if isinstance(function, OperatorFunction):
+        inputs, attributes = parameters_of(type(function.op))
         if inputs is not None:
-            yield from _unknown(call, (*inputs, *attributes), len(inputs) + len(attributes))
+            own = (*inputs, *attributes)[1 if callee.bound else 0 :]
+            named = _respelled(call, lambda name: input_of(name, inputs, attributes))
+            yield from _unknown(named, own, len(own))
     elif inspect.isclass(callee.found) and issubclass(callee.found, Primitive):
         yield from _of_operator(callee.found, call)
     else:
         yield from _by_signature(callee, call)
+
+
+def _respelled(call: ast.Call, own: Callable[[str], str]) -> ast.Call:
+    """The call with the function's own names of arguments in place of others that it takes for them."""
+    words = [ast.copy_location(ast.keyword(own(w.arg), w.value), w) if w.arg else w for w in call.keywords]
+    return ast.copy_location(ast.Call(call.func, call.args, words), call)
 
 
 def _of_operator(cls: type[Primitive], call: ast.Call) -> Iterator[Misfit]:
@@ -83,6 +93,8 @@ def _by_signature(callee: Public, call: ast.Call) -> Iterator[Misfit]:
     takes_more = any(each.kind is each.VAR_POSITIONAL for each in parameters)
     if _takes_any(callee):
         by_name += [word.arg for word in call.keywords if word.arg]
+    if callee.bound and hasattr(callee.found, "__wrapped__"):  # a method of tensors
+        call = _respelled(call, lambda name: own_name(name, by_name))
     yield from _unknown(call, by_name, len(call.args) if takes_more else len(by_place))
 
 

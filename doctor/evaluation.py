@@ -100,6 +100,9 @@ class Evaluation:
         for module, level in top.stars:
             source = self.module(file, module, level)
             if isinstance(source, OwnModule):
+                if self.program.module(file, name, 1) is not None:
+                    found.append(None)  # `from .below import *` makes `below` a name, too
+                    continue
                 inner = self.scopes[source.file]
                 if name in inner.bindings:
                     return self.name(source.file, inner, name)

@@ -75,6 +75,7 @@ class Program:
         self.script = read_source(script)
         self.roots = _roots(script)
         self._read: dict[Path, SourceFile] = {_real(script): self.script}
+        self._found: dict[tuple[Path, str], SourceFile | None] = {}
 
     @cached_property
     def files(self) -> list[SourceFile]:
@@ -115,6 +116,12 @@ class Program:
                         yield found
 
     def _file(self, folder: Path, name: str) -> SourceFile | None:
+        key = (folder, name)
+        if key not in self._found:
+            self._found[key] = self._searched(folder, name)
+        return self._found[key]
+
+    def _searched(self, folder: Path, name: str) -> SourceFile | None:
         place = folder.joinpath(*name.split(".")) if name else folder
         for path in (place / "__init__.py", *([place.with_name(f"{place.name}.py")] if name else [])):
             if path.is_file():

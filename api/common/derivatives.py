@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.common.derivative_arguments import axes_of, batch_size, lacking, no_weights
+from mspc.api.common.derivative_arguments import axes_of, batch_size, ensemble, lacking, no_weights
 
 
 def vjp(fn: Callable[..., Any], *inputs: Any, weights: Any = None, has_aux: bool = False) -> Any:
@@ -96,13 +96,18 @@ def jacfwd(fn: Callable[..., Any], grad_position: Any = 0, has_aux: bool = False
 
 
 def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Any:
-    """The function of batches: fn of every slice along in_axes, an integer for all arguments or one or None for each,
-    whose results stand side by side along out_axes. fn is computed for one slice after another."""
+    """The function of batches: fn of every slice along in_axes, an integer for all arguments or one or None for each, a
+    tuple of such for one that is a tuple; the results stand side by side along out_axes. fn is computed for one slice
+    after another; of a CellList every cell has the slice of its number."""
+    members = ensemble(fn)
 
     def mapped(*args: Any) -> Any:
-        axes = axes_of("vmap", in_axes, len(args))
-        count = batch_size("vmap", [x.shape if hasattr(x, "shape") else None for x in args], axes)
-        rows = [fn(*[_slice(args[a], axes[a], i) for a in range(len(args))]) for i in range(count)]
+        axes = axes_of("vmap", in_axes, len(args), nested=True)
+        count = batch_size("vmap", [_shape(x) for x in args], axes, len(members))
+        rows = [
+            (members[i] if members else fn)(*[_slice(args[a], axes[a], i) for a in range(len(args))])
+            for i in range(count)
+        ]
         if not isinstance(rows[0], tuple | list):
             return _along(rows, axes_of("vmap", out_axes, 1)[0])
         places = axes_of("vmap", out_axes, len(rows[0]))
@@ -112,7 +117,16 @@ def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Any:
     return mapped
 
 
+def _shape(x: Any) -> Any:
+    if isinstance(x, tuple | list):
+        return [_shape(each) for each in x]
+    return x.shape if hasattr(x, "shape") else None
+
+
 def _slice(x: Any, axis: Any, place: int) -> Any:
+    if isinstance(x, tuple | list):
+        inner = axis if isinstance(axis, tuple | list) else (axis,) * len(x)
+        return tuple([_slice(x[k], inner[k], place) for k in range(len(x))])
     return x if axis is None else ops.Squeeze(axis)(ops.narrow(x, axis, place, 1))
 
 

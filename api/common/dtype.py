@@ -38,6 +38,12 @@ NAMES = (
 FUNCTIONS = ("dtype_to_nptype", "dtype_to_pytype", "get_py_obj_dtype", "pytype_to_dtype")
 
 
+def __getattr__(name: str) -> Any:
+    if name == "bool":  # functions below mean Python's
+        return bool_
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def dtype_to_nptype(type_: DType) -> Any:
     """The NumPy scalar type of an element type."""
     return type_.numpy.type

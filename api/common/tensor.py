@@ -349,13 +349,13 @@ def as_array(data: Any, dtype: Any = None) -> np.ndarray:
         return array if kind is None or kind == data.dtype else array.astype(kind.numpy)
     if isinstance(data, (np.ndarray, np.generic)):
         return np.array(data, dtype=None if kind is None else kind.numpy)
-    if not isinstance(data, (bool, int, float, list, tuple)):
+    if not isinstance(data, (bool, int, float, complex, list, tuple)):
         raise ApiTypeError(f"a tensor is made of numbers, lists and arrays, not of {type(data).__name__}")
     try:
         array = np.array(_unwrapped(data))
     except ValueError:
         raise ApiValueError("the rows of the list have different lengths") from None
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in "biufc":
         raise ApiTypeError(f"a tensor is made of numbers, not of {data!r}")
     if kind is None and array.dtype.kind == "f":
         kind = FLOAT32

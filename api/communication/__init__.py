@@ -6,6 +6,7 @@ from mspc.api.communication.group import (
     NCCL_WORLD_COMM_GROUP,
     GlobalComm,
     ReduceOp,
+    _is_initialized,  # noqa: F401  # for scripts
     create_group,
     destroy_group,
     get_comm_name,

@@ -67,6 +67,11 @@ def init(backend_name: str | None = None) -> None:
         say_once("init", f"init: {claimed}no launcher started this process: it runs as one rank; {more}")
 
 
+def _is_initialized() -> bool:
+    """Whether `init` was called, under the name that MindSpore's own code has for it."""
+    return state.current().initialized
+
+
 def release() -> None:
     """The opposite of `init`; groups are forgotten. Raises RuntimeError before `init()`."""
     session = require_init("release")

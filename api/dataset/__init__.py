@@ -1,6 +1,6 @@
 """Data sets, as `mindspore.dataset`: sources of rows and steps over them, in Python."""
 
-from mspc.api.dataset import config, transforms, vision
+from mspc.api.dataset import config, text, transforms, vision
 from mspc.api.dataset.images import Cifar10Dataset, Cifar100Dataset, ImageFolderDataset, MnistDataset
 from mspc.api.dataset.pipeline import Dataset
 from mspc.api.dataset.pipeline import zip_datasets as zip
@@ -17,8 +17,10 @@ from mspc.api.dataset.samplers import (
     SubsetSampler,
     WeightedRandomSampler,
 )
+from mspc.api.dataset.schema import Schema
 from mspc.api.dataset.sources import GeneratorDataset, NumpySlicesDataset
 from mspc.api.dataset.stages.batching import BatchInfo
+from mspc.api.dataset.tf_records import TFRecordDataset
 
 __all__ = [
     "BatchInfo",
@@ -35,12 +37,15 @@ __all__ = [
     "PKSampler",
     "RandomSampler",
     "Sampler",
+    "Schema",
     "SequentialSampler",
     "Shuffle",
     "SubsetRandomSampler",
     "SubsetSampler",
+    "TFRecordDataset",
     "WeightedRandomSampler",
     "config",
+    "text",
     "transforms",
     "vision",
     "zip",

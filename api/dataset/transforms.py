@@ -10,6 +10,15 @@ import numpy as np
 from mspc.api.dataset.arithmetic import Arithmetic, Step
 from mspc.api.dataset.draws import Draws
 from mspc.api.dataset.operation import Operation
+from mspc.api.dataset.rearranged import (  # noqa: F401  # for scripts
+    Concatenate,
+    Duplicate,
+    Mask,
+    PadEnd,
+    Relational,
+    Slice,
+    Unique,
+)
 from mspc.api.dataset.rows import whole
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.types import dtype_of

@@ -383,8 +383,8 @@ class Cell:
         own = self.extend_repr()
         below = [f"  ({name}): {cell!r}".replace("\n", "\n  ") for name, cell in self._cells.items()]
         if not below:
-            return f"{type(self).__name__}<{own}>"
-        return "\n".join([f"{type(self).__name__}<{own}", *below, "  >"])
+            return f"{type(self).__name__}({own})"
+        return "\n".join([f"{type(self).__name__}({own}", *below, ")"])
 
 
 def _positional(construct: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.ops.arguments import Shape, axis_of, least
+from mspc.ir.types import INT32
 from mspc.ops.arguments import describe
 
 
@@ -55,11 +56,12 @@ def unique(x: Any) -> tuple[Tensor, Tensor]:
 
 
 def unique_with_pad(x: Any, number: Any) -> tuple[Tensor, Tensor]:
-    """`unique`, its elements followed by a number up to the length of x."""
+    """`unique`, its elements followed by a number up to the length of x; places are Int32 for Int32, else Int64."""
     values, places = unique(x)
     found = np.full(places.size, number, values.value.dtype)
     found[: values.size] = values.value
-    return Tensor.from_array(found), Tensor.from_array(places.value.astype(np.int64))
+    kind = np.int32 if values.dtype == INT32 else np.int64
+    return Tensor.from_array(found), Tensor.from_array(places.value.astype(kind))
 
 
 def unique_consecutive(x: Any, inverse: Any, counts: Any, dim: Any) -> Any:

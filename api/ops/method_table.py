@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -62,10 +62,12 @@ def respelled(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[s
     if not kwargs or not inspect.isfunction(function):
         return dict(kwargs)
     parameters = inspect.signature(function).parameters
-    return {_own_name(name, parameters): value for name, value in kwargs.items()}
+    return {own_name(name, parameters): value for name, value in kwargs.items()}
 
 
-def _own_name(name: str, parameters: Mapping[str, Any]) -> str:
+def own_name(name: str, parameters: Iterable[str]) -> str:
+    """The name that a function with these parameters has for an argument."""
+    parameters = list(parameters)
     same = next((group for group in _SYNONYMS if name in group), None)
     own = None if same is None or name in parameters else next((key for key in parameters if key in same), None)
     return name if own is None else own

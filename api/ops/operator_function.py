@@ -21,7 +21,7 @@ class OperatorFunction(Primitive):
         inputs, attributes = parameters_of(type(self.op))
         if inputs is None:
             return super().applied(*by_position(self.name, args, kwargs))
-        kwargs = {_input_of(name, inputs, attributes): value for name, value in kwargs.items()}
+        kwargs = {input_of(name, inputs, attributes): value for name, value in kwargs.items()}
         given = dict(zip((*inputs, *attributes), args, strict=False))
         unknown = [name for name in kwargs if name in given or name not in (*inputs, *attributes)]
         missing = [name for name in inputs if name not in given and name not in kwargs]
@@ -62,7 +62,7 @@ _SECOND = frozenset("angle img_metas mat2 other value vec2 y".split())
 """Names that MindSpore's functions have for the first and the second input, whatever the operator's rule calls them."""
 
 
-def _input_of(name: str, inputs: Sequence[str], attributes: Sequence[str]) -> str:
+def input_of(name: str, inputs: Sequence[str], attributes: Sequence[str]) -> str:
     """The name that the operator has for an argument."""
     if name not in (*inputs, *attributes):
         for place, names in enumerate((_FIRST, _SECOND)):

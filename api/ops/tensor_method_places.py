@@ -180,15 +180,21 @@ def resize(self: Any, *new_shape: Any) -> Any:
 
 
 @tensor_method()
-def argmax_with_value(self: Any, axis: int = 0, keep_dims: bool = False) -> Any:
-    """(places of the greatest elements along `axis`, Int32, these elements)."""
-    return ops.ArgMaxWithValue(axis, keep_dims)(self)
+def argmax_with_value(self: Any, axis: int | None = 0, keep_dims: bool = False) -> Any:
+    """(the greatest elements along `axis`, their places, Int64); along None of all elements, without dimensions."""
+    return _with_places(ops.ArgMaxWithValue, self, axis, keep_dims)
 
 
 @tensor_method()
-def argmin_with_value(self: Any, axis: int = 0, keep_dims: bool = False) -> Any:
-    """(places of the least elements along `axis`, Int32, these elements)."""
-    return ops.ArgMinWithValue(axis, keep_dims)(self)
+def argmin_with_value(self: Any, axis: int | None = 0, keep_dims: bool = False) -> Any:
+    """(the least elements along `axis`, their places, Int64); along None of all elements, without dimensions."""
+    return _with_places(ops.ArgMinWithValue, self, axis, keep_dims)
+
+
+def _with_places(search: Any, x: Any, axis: Any, keep_dims: bool) -> Any:
+    flat = axis is None
+    places, values = search(0 if flat else axis, keep_dims and not flat)(ops.Reshape()(x, (-1,)) if flat else x)
+    return values, ops.cast(places, INT64)
 
 
 @tensor_method()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import types
 from typing import Any
 
@@ -49,6 +50,10 @@ def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: 
     if isinstance(base, Parameter) and name in ("T", "mT"):
         tracer.at(frame, node)
         return ATTRIBUTES[name](tracer, tracer.value(base))
+    key = (id(base), name)
+    if key in tracer.attributes:
+        return tracer.attributes[key]
+    tracer.attributes_read.add(key)
     if isinstance(base, Closure | TensorMethod):
         raise frame.error(node, f"{describe(base)} has no attribute '{name}'", kind=AttributeError)
     try:
@@ -79,6 +84,47 @@ def _of_cell(tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, name: str,
         return found
     tracer.at(frame, node)
     return attribute_as_float(tracer, found, kind, full)
+
+
+def set_attribute(tracer: Tracer, base: Any, name: str, value: Any) -> None:
+    """`base.name = value`: what the compiled function reads from then on. The object itself stays as it is.
+
+    Raises:
+        MspcError: the value would have to be kept from call to call, or the attribute is none that holds values.
+    """
+    key = (id(base), name)
+    plain = isinstance(base, Cell) or (hasattr(base, "__dict__") and not isinstance(base, type | types.ModuleType))
+    if not plain or isinstance(base, Closure | TensorMethod | Tensor) or _is_of_its_class(base, name):
+        raise tracer.error(
+            f"attribute '{name}' cannot be set inside a compiled function",
+            ["set attributes in __init__; only a Parameter can get a new value here"],
+        )
+    if isinstance(value, Cell | Parameter) or isinstance(getattr(base, name, None), Cell):
+        raise tracer.error(f"attribute '{name}' cannot become another cell or Parameter: make them in __init__")
+    if tracer.guard is not None:
+        raise tracer.error(f"attribute '{name}' cannot be set where that depends on the contents of a tensor")
+    made_here = id(base) in tracer.owned
+    if key in tracer.attributes_read and key not in tracer.attributes and not made_here:
+        raise tracer.error(
+            f"attribute '{name}' is set after it is read, so that its value would be kept from call to call",
+            ["make it a Parameter(..., requires_grad=False) in __init__, and assign to that"],
+        )
+    if key not in tracer.attributes and not made_here:
+        tracer.warn(
+            f"attribute '{name}' keeps its new value until the compiled function ends; the script does not see it"
+        )
+    tracer.keep(base)
+    tracer.runs.clear()  # what was computed before may have read the attribute
+    tracer.attributes[key] = value
+
+
+def _is_of_its_class(base: Any, name: str) -> bool:
+    return hasattr(type(base), name) or (isinstance(base, Cell) and name in _of_every_cell())
+
+
+@functools.cache
+def _of_every_cell() -> frozenset[str]:
+    return frozenset(vars(Cell()))
 
 
 def name_tensor(tracer: Tracer, tensor: Any, name: str) -> None:

@@ -25,7 +25,7 @@ from mspc.ops.control.structural import Depend
 Block = Callable[[Tracer, Frame, list[ast.stmt]], Any]
 
 _LEAVES_LOOP = "'break' and 'continue' cannot depend on the contents of a tensor"
-_RETURNS_IN_LOOP = "'return' inside of a loop cannot depend on the contents of a tensor"
+_RETURNS_IN_LOOP = "'return' inside of a loop or 'with' cannot depend on the contents of a tensor"
 
 
 def condition_of(tracer: Tracer, value: Any, only_bool: bool = False) -> Value | None:

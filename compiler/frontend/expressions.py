@@ -9,7 +9,7 @@ from typing import Any
 
 from mspc.api.common.parameter import Parameter
 from mspc.api.nn.cell import Cell
-from mspc.compiler.frontend.attributes import get_attribute, look_up
+from mspc.compiler.frontend.attributes import get_attribute, look_up, set_attribute
 from mspc.compiler.frontend.builtins import text_of
 from mspc.compiler.frontend.calls import call
 from mspc.compiler.frontend.condition import condition_of, merged, negation
@@ -376,12 +376,10 @@ def _assign_attribute(tracer: Tracer, frame: Frame, target: ast.Attribute, value
     base = evaluate(tracer, frame, target.value)
     current = getattr(base, target.attr, None) if not isinstance(base, Value) else None
     tracer.at(frame, target)
-    if not isinstance(current, Parameter):
-        raise tracer.error(
-            f"attribute '{target.attr}' cannot be set inside a compiled function",
-            ["set attributes in __init__; only a Parameter can get a new value here"],
-        )
-    tracer.update(current, value)
+    if isinstance(current, Parameter):
+        tracer.update(current, value)
+    else:
+        set_attribute(tracer, base, target.attr, value)
 
 
 EXPRESSIONS: dict[type[ast.expr], Callable[..., Any]] = {

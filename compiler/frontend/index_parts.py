@@ -183,8 +183,6 @@ def _bounds(tracer: Tracer, entry: slice, size: int, dim: int) -> tuple[int, int
     if parts[2] == 0:
         raise tracer.error(f"the step of the slice of dimension {dim} is 0", kind=ValueError)
     taken = range(*slice(*parts).indices(size))
-    if not taken and size:
-        raise tracer.error(f"the slice takes nothing from dimension {dim}, whose size is {size}", kind=ValueError)
     return taken.start, taken.step if len(taken) > 1 else 1, len(taken)
 
 

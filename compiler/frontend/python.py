@@ -25,6 +25,14 @@ Kwargs = Mapping[str, Any]
 
 _CHANGING = "append extend insert pop remove clear sort reverse update setdefault popitem add discard".split()
 
+COUNTED_LATER = {
+    "masked_select": "ops.select(mask, x, other) keeps the shape; the sum of the elements is (x * mask).sum()",
+    "nonzero": "ops.select(x != 0, a, b) keeps the shape; ops.count_nonzero(x) says how many there are",
+    "unique": "call it outside of the network, and hand in what it gives",
+    "unique_consecutive": "call it outside of the network, and hand in what it gives",
+}
+"""What to write instead of functions whose results have as many elements as the contents of a tensor say."""
+
 
 def call_handler(
     tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, handler: Any, args: Args, kwargs: Kwargs
@@ -59,7 +67,7 @@ def call_class(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Any:
     holds = issubclass(cls, functools.partial) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
     if holds or dataclasses.is_dataclass(cls):
         return call_python(tracer, cls, args, kwargs, takes_tensors=True)
-    return call_python(tracer, cls, args, kwargs)
+    return tracer.own(call_python(tracer, cls, args, kwargs))
 
 
 def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tensors: bool = False) -> Any:
@@ -81,6 +89,9 @@ def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tenso
             )
         takes_tensors = True
     if not takes_tensors and (contains_tensor(list(args)) or contains_tensor(dict(kwargs))):
+        if name in COUNTED_LATER and str(getattr(fn, "__module__", "")).startswith("mspc."):
+            message = f"{name}(): how many elements it gives is only known at run time"
+            raise tracer.error(message, [COUNTED_LATER[name]], kind=TypeError)
         raise tracer.error(
             f"{name}() takes only what is known at compile time, not tensors",
             ["operators on tensors stand in mindspore.ops"],

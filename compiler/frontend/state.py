@@ -70,6 +70,9 @@ class Tracer:
         self.rounded: dict[tuple[int, DType], Tensor] = {}
         self.precision: Precision | None = None
         self.to_float: DType | None = None
+        self.attributes: dict[tuple[int, str], Any] = {}
+        """What the program set, by the identity of the object and the name of the attribute."""
+        self.attributes_read: set[tuple[int, str]] = set()
         self.guard: Value | None = None
         """A Bool scalar without which updates change nothing."""
         self.parameter_readers: dict[int, Callable[[Parameter], Value]] = {}

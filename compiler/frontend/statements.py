@@ -8,6 +8,8 @@ from another.
 from __future__ import annotations
 
 import ast
+import contextlib
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +26,11 @@ from mspc.ir.diagnostics import MspcError, kind_of
 MAX_TURNS = 100_000
 """Turns of one `while` loop; a condition that never fails reaches it."""
 
+
+BOUNDED = "write a bound and choose in every turn: for _ in range(most): x = ops.select(condition(x), step(x), x)"
+
+CONTEXT = ("__enter__", "__exit__")
+OUTSIDE = "enter the context in the script, around the call of the network"
 
 BREAK = object()
 CONTINUE = object()
@@ -155,6 +162,8 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While) -> Any:
     for _ in range(MAX_TURNS):
         test = evaluate(tracer, frame, node.test)
         tracer.at(frame, node.test)
+        if condition_of(tracer, test) is not None:
+            raise tracer.error("how often 'while' turns depends on the contents of a tensor", [BOUNDED])
         if not truth(tracer, test, "the condition of 'while'"):
             return _block(tracer, frame, node.orelse)
         with frame.followed_by(None):
@@ -164,6 +173,37 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While) -> Any:
         if isinstance(signal, Returned):
             return signal
     raise frame.error(node.test, f"the loop still runs after {MAX_TURNS} turns")
+
+
+def _with(tracer: Tracer, frame: Frame, node: ast.With) -> Any:
+    """A context whose class is the script's own is entered and left as its methods say; the null context does nothing.
+    What another one does to the program that runs, it cannot do to a graph."""
+    managers: list[Any] = []
+    for item in node.items:
+        manager = evaluate(tracer, frame, item.context_expr)
+        tracer.at(frame, item.context_expr)
+        if isinstance(manager, contextlib.nullcontext):
+            entered = manager.enter_result
+        elif _is_of_the_script(tracer, type(manager)):
+            entered = tracer.call(frame, item.context_expr, manager.__enter__, [], {})
+            managers.append(manager)
+        else:
+            message = f"'with' over {describe(manager)} is not supported inside a compiled function"
+            raise tracer.error(message, [OUTSIDE])
+        if item.optional_vars is not None:
+            assign(tracer, frame, item.optional_vars, entered)
+    with frame.followed_by(None):
+        signal = _block(tracer, frame, node.body)
+    for manager in reversed(managers):
+        tracer.call(frame, node, manager.__exit__, [None, None, None], {})
+    return signal
+
+
+def _is_of_the_script(tracer: Tracer, cls: type) -> bool:
+    methods = [getattr(cls, name, None) for name in CONTEXT]
+    functions = [method for method in methods if isinstance(method, types.FunctionType)]
+    read = [function for function in functions if tracer.sources.file(function.__code__.co_filename).is_traced]
+    return len(read) == len(CONTEXT)
 
 
 def _assert(tracer: Tracer, frame: Frame, node: ast.Assert) -> None:
@@ -215,13 +255,12 @@ def _continue(tracer: Tracer, frame: Frame, node: ast.Continue) -> Any:
 STATEMENTS: dict[type[ast.stmt], Callable[..., Any]] = {
     ast.Expr: _expression, ast.Assign: _assign, ast.AnnAssign: _annotated, ast.AugAssign: _augmented,
     ast.Return: _return, ast.For: _for, ast.While: _while, ast.Assert: _assert,
-    ast.Raise: _raise,
+    ast.Raise: _raise, ast.With: _with,
     ast.FunctionDef: _function, ast.Pass: _nothing, ast.Break: _break, ast.Continue: _continue,
 }  # fmt: skip
 
 REFUSED: dict[type[ast.stmt], tuple[str, str]] = {
     ast.Try: ("'try'", "errors that are known at compile time stop the compile; others cannot be caught"),
-    ast.With: ("'with'", "enter the context in the script, around the call of the network"),
     ast.Global: ("'global'", "return the value instead"),
     ast.Nonlocal: ("'nonlocal'", "return the value instead"),
     ast.Delete: ("'del'", "values are freed after their last use without it"),

@@ -67,7 +67,7 @@ class ReluGrad(_Gradient):
     """dout where y, the result of ReLU, is positive, else 0."""
 
     linear_in: ClassVar[tuple[int, ...]] = (0,)
-    cuda: ClassVar[str] = "{0} * T({1} > T(0))"
+    cuda: ClassVar[str] = "{1} > T(0) ? {0} : T(0)"
     samples: ClassVar[Any] = _PAIR
 
     def bprop(self, b: Builder, dy: Value, y: Value, out: Value, dout: Value) -> Gradients:
@@ -77,7 +77,8 @@ class ReluGrad(_Gradient):
         multiply = be.xp.multiply
 
         def work(out: Any, _: Any, dy: Any, y: Any) -> None:
-            multiply(dy, y > 0, out=out)
+            bits = f"i{dy.dtype.itemsize}"  # times 0 they are 0, also those of an infinity
+            multiply(dy.view(bits), y > 0, out=out.view(bits))
 
         return blockwise(be.xp, work)
 

@@ -63,6 +63,7 @@ from mspc.api.common.dtype import Type as Type
 from mspc.api.train.serialization import async_ckpt_thread_status as async_ckpt_thread_status
 from mspc.api.train.metrics.curves import auc as auc
 from mspc.api.common.dtype import bfloat16 as bfloat16
+from mspc.api.common.dtype import bool as bool
 from mspc.api.common.dtype import bool_ as bool_
 from mspc.api.parallel.checkpoint_transform import build_searched_strategy as build_searched_strategy
 from mspc.api.amp import build_train_network as build_train_network
@@ -109,8 +110,11 @@ from mspc.api.common.dtype import int_ as int_
 from mspc.api.common.dtype import intc as intc
 from mspc.api.common.dtype import intp as intp
 from mspc.api.common.api import is_tensor as is_tensor
+from mspc.api.common.derivatives import jacfwd as jacfwd
+from mspc.api.common.derivatives import jacrev as jacrev
 from mspc.api.common.gradient import jit as jit
 from mspc.api.common.api import jit_class as jit_class
+from mspc.api.common.derivatives import jvp as jvp
 from mspc.api.runtime import launch_blocking as launch_blocking
 from mspc.api.common.api import lazy_inline as lazy_inline
 from mspc.api.common.dtype import list_ as list_
@@ -182,6 +186,8 @@ from mspc.api.common.dtype import uintc as uintc
 from mspc.api.common.dtype import uintp as uintp
 from mspc.api.common.dtype import ushort as ushort
 from mspc.api.common.gradient import value_and_grad as value_and_grad
+from mspc.api.common.derivatives import vjp as vjp
+from mspc.api.common.derivatives import vmap as vmap
 from mspc import _extends as _extends
 from mspc import amp as amp
 from mspc import boost as boost

@@ -91,10 +91,9 @@ MISTAKES: dict[str, tuple[dict[str, str], str]] = {
     ),
     "a statement is not supported": (
         {"LINE": "with open('x') as f: pass"},
-        "net.py:17:9: error: 'with' is not supported inside a compiled function\n"
+        "net.py:17:14: error: open() is not supported inside a compiled function\n"
         "            with open('x') as f: pass\n"
-        "            ^^^^^^^^^^^^^^^^^^^^^^^^^\n"
-        "  note: enter the context in the script, around the call of the network\n",
+        "                 ^^^^^^^^^\n",
     ),
     "a name is not defined": (
         {"LINE": "y = y + unknown"},

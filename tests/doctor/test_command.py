@@ -22,6 +22,14 @@ from mindspore.ops import NoOperator, relu, MatMull
 ms.set_context(mode=0, max_call_depth=7)
 net = nn.Dens(3, 4)
 """
+METHODS = """import mindspore as ms
+from mindspore import Tensor, ops
+def f(x: Tensor):
+    x.expand_dims(0), x.expand_dims(axis=0), x.ne(3), x.equal(x), x.sqrt()
+    x.argmax(dim=1), x.sum(dim=1, keepdim=True), x.split(split_size=2), x.std(ddof=1)
+    return ops.relu(input=x), ops.sqrt(x=x), Tensor.ne(x, 3)
+"""
+"""Methods of tensors that are operators, and arguments by other names that are taken."""
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +77,7 @@ def test_json() -> None:
     ("import mindspore as ms\nms.set_context(max_call_depth=7)\n", "no names lacking; 1 that changes nothing\n"),
     ("try:\n    from mindspore import hall\nexcept ImportError:\n    hall = None\n", "no names lacking\n"),
     ("", "no names lacking\n"),
+    (METHODS, "no names lacking\n"),
 ])  # fmt: skip
 def test_status_0_where_nothing_lacks(text: str, said: str) -> None:
     assert doctor(text, status=0).endswith(said)
@@ -136,3 +145,13 @@ def test_what_is_known_by_name_is_there() -> None:
     assert not REASONS.keys() & REPLACEMENTS.keys()
 
 
+
+
+def test_modules_below_a_package_are_names_of_it() -> None:
+    Path("package/inner").mkdir(parents=True)
+    Path("package/__init__.py").write_text("from .functions import *\nfrom .inner import *\nfunctions.__all__\n")
+    Path("package/functions.py").write_text("from mindspore.ops import *\n")
+    Path("package/inner/__init__.py").write_text("from .below import *\nbelow.x, unknown.x\n")
+    Path("package/inner/below.py").write_text("from mindspore.ops import *\n")
+    found = json.loads(doctor("import package\n", "--json", "-", status=1))
+    assert [(f["file"], f["name"]) for f in found] == [("package/inner/__init__.py", "below.unknown")]

@@ -1,5 +1,7 @@
 """Operations on images, as `mindspore.dataset.vision`: arrays [height, width, channels] unless said otherwise."""
 
+from mspc.api.dataset.vision.affine import Affine, RandomAffine
+from mspc.api.dataset.vision.augment import RandAugment, RandomSelectSubpolicy, TrivialAugmentWide, UniformAugment
 from mspc.api.dataset.vision.color import Grayscale, RandomColorAdjust, RandomGrayscale
 from mspc.api.dataset.vision.convert import Decode, RandomCropDecodeResize, ToNumpy, ToPIL, ToType
 from mspc.api.dataset.vision.crops import CenterCrop, Crop, Pad, RandomCrop, RandomResizedCrop
@@ -30,6 +32,7 @@ from mspc.api.dataset.vision.flips import HorizontalFlip, RandomHorizontalFlip, 
 from mspc.api.dataset.vision.patches import SlicePatches
 from mspc.api.dataset.vision.pixels import HWC2CHW, Normalize, Rescale, ToTensor
 from mspc.api.dataset.vision.resize import Resize
+from mspc.api.dataset.vision.several import FiveCrop, TenCrop
 from mspc.api.dataset.vision.turned import (
     CutOut,
     Erase,
@@ -49,6 +52,7 @@ __all__ = [
     "AdjustHue",
     "AdjustSaturation",
     "AdjustSharpness",
+    "Affine",
     "AutoContrast",
     "Border",
     "CenterCrop",
@@ -57,6 +61,7 @@ __all__ = [
     "Decode",
     "Equalize",
     "Erase",
+    "FiveCrop",
     "GaussianBlur",
     "Grayscale",
     "HorizontalFlip",
@@ -66,7 +71,9 @@ __all__ = [
     "Pad",
     "PadToSize",
     "Posterize",
+    "RandAugment",
     "RandomAdjustSharpness",
+    "RandomAffine",
     "RandomAutoContrast",
     "RandomColor",
     "RandomColorAdjust",
@@ -81,6 +88,7 @@ __all__ = [
     "RandomPosterize",
     "RandomResizedCrop",
     "RandomRotation",
+    "RandomSelectSubpolicy",
     "RandomSharpness",
     "RandomSolarize",
     "RandomVerticalFlip",
@@ -91,9 +99,12 @@ __all__ = [
     "SliceMode",
     "SlicePatches",
     "Solarize",
+    "TenCrop",
     "ToNumpy",
     "ToPIL",
     "ToTensor",
     "ToType",
+    "TrivialAugmentWide",
+    "UniformAugment",
     "VerticalFlip",
 ]

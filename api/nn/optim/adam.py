@@ -51,7 +51,7 @@ class Adam(Optimizer):
 
     def construct(self, gradients: Any) -> Any:
         gradients = self.prepared(gradients)
-        rates = self.get_lr()
+        rates = self.rates()
         self.count_step()
         power1 = self.assign(self.beta1_power, self.beta1_power * self.beta1)
         power2 = self.assign(self.beta2_power, self.beta2_power * self.beta2)
@@ -109,12 +109,12 @@ class AdamWeightDecay(Optimizer):
         self.opt = ops.AdamWeightDecay()
 
     def construct(self, gradients: Any) -> Any:
-        rates = self.get_lr()
+        rates = self.rates()
         self.count_step()
         return tuple([
             self.opt(parameter, m, v, rate, self.beta1, self.beta2, self.eps, decay, gradient)
             for parameter, m, v, rate, decay, gradient in zip(
-                self.parameters, self.moments1, self.moments2, rates, self.get_weight_decay(), gradients,
+                self.parameters, self.moments1, self.moments2, rates, self.decays(), gradients,
                 strict=True
             )
         ])  # fmt: skip

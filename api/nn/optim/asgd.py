@@ -30,7 +30,7 @@ class ASGD(Optimizer):
 
     def construct(self, gradients: Any) -> Any:
         gradients = self.prepared(gradients)
-        rates = self.get_lr()
+        rates = self.rates()
         done = ops.reshape(ops.cast(self.global_step, FLOAT32), ())
         self.count_step()
         share = 1.0 / ops.maximum(done - self.t0, 1.0)

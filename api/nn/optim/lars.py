@@ -45,13 +45,14 @@ class LARS(Cell, takes_data=False):
         self.use_clip = use_clip
         self.weight_decays = optimizer.weight_decays
         optimizer.weight_decays = (0.0,) * len(self.parameters)
+        optimizer.exec_weight_decay, optimizer.decay_flags = False, (False,) * len(self.parameters)
         self.loss_scale = optimizer.loss_scale
-        optimizer.loss_scale = 1.0
+        optimizer.loss_scale, optimizer.need_scale = 1.0, False
         self.lars_flag = tuple([bool(lars_filter(parameter)) for parameter in self.parameters])
         self.add_flags(updates=True)
 
     def construct(self, gradients: Any) -> Any:
-        rates = self.opt.get_lr()
+        rates = self.opt.rates()
         changed = [
             self.adapted(parameter, self.opt.decay_now(decay), rate, gradient * (1.0 / self.loss_scale), flag)
             for parameter, decay, rate, gradient, flag in zip(

@@ -16,6 +16,7 @@ from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.arguments import number, scalar
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.learning_rate_schedule import LearningRateSchedule
+from mspc.api.ops.hyper_map import HyperMap, Map
 from mspc.api.placement import DEVICES, note_target
 from mspc.ir.types import FLOAT32, INT32
 
@@ -68,6 +69,33 @@ class Optimizer(Cell, takes_data=False):
         self.assignadd = ops.AssignAdd()
         self.learning_rate, places = self._rates(name, groups)
         self.rate_of = tuple([next(i for g, i in zip(groups, places, strict=True) if g is own) for _, own in members])
+        self._describe(groups, [group["weight_decay"] for _, group in members])
+
+    def _describe(self, groups: list[dict[str, Any]], decays: list[Any]) -> None:
+        """What optimizers of scripts ask of themselves. decays: of the parameters, as they were given."""
+        self.is_group = not groups[0].get("only", False)
+        self.is_group_lr = any(group["own_lr"] for group in groups)
+        rates = self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
+        self.dynamic_lr = any(isinstance(rate, LearningRateSchedule) or rate.ndim for rate in rates)
+        given = [decay if isinstance(decay, Cell) else Tensor(decay * self.loss_scale, FLOAT32) for decay in decays]
+        self.weight_decay = tuple(given) if self.is_group else given[0]
+        active = [isinstance(decay, Cell) or decay > 0 for decay in decays]
+        spared = ["beta" in p.name or "gamma" in p.name for p in self.parameters]
+        self.decay_flags = tuple(active) if self.is_group else tuple(not each for each in spared)
+        self.exec_weight_decay = any(active)
+        self.dynamic_weight_decay = any(isinstance(decay, Cell) for decay in decays)
+        self.need_scale = self.loss_scale != 1.0
+        self.reciprocal_scale = Tensor(1.0 / self.loss_scale, FLOAT32)
+        self.param_length = len(self.parameters)
+        self.optim_filter = (True,) * self.param_length
+        self.ps_parameters = (False,) * self.param_length
+        self.use_parallel = self.cache_enable = False
+        self.map_, self.hyper_map = Map(), HyperMap()
+        self.map_reverse, self.hyper_map_reverse = Map(None, True), HyperMap(None, True)
+
+    @property
+    def _parameters(self) -> ParameterTuple:
+        return self.parameters
 
     def _rates(self, name: str, groups: list[dict[str, Any]]) -> tuple[Any, tuple[int, ...]]:
         """(the different learning rates, for every group the index of its own)."""
@@ -109,12 +137,17 @@ class Optimizer(Cell, takes_data=False):
         return ops.reshape(ops.gather(rate, step, 0), ())
 
     def get_lr(self) -> Any:
+        """The learning rate at this step, a scalar; of every parameter where groups have rates of their own."""
+        if not self.is_group_lr:
+            return self.rate(self.learning_rate)
+        given = self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
+        rates = [self.rate(rate) for rate in given]
+        return tuple([rates[i] for i in self.rate_of])
+
+    def rates(self) -> Any:
         """The learning rate of every parameter at this step."""
-        if isinstance(self.learning_rate, tuple):
-            rates = [self.rate(rate) for rate in self.learning_rate]
-        else:
-            rates = [self.rate(self.learning_rate)]
-        return [rates[i] for i in self.rate_of]
+        found = self.get_lr()
+        return found if isinstance(found, tuple | list) else [found] * self.param_length
 
     def states(self, prefix: str, init: str | float = "zeros") -> ParameterTuple:
         """A state for every parameter, of its shape, named `prefix.NAME`; `init` is an initializer or a number."""
@@ -129,7 +162,7 @@ class Optimizer(Cell, takes_data=False):
 
     def prepared(self, gradients: Any) -> Any:
         """The gradients without the loss scale and then with the pull of the weight decay, which was never scaled."""
-        return self.decay_weight(self.scale_grad(gradients))
+        return self._pulled(self.scale_grad(gradients), 1.0)
 
     def update(self, parameter: Any, *states: Any) -> Any:
         """The new value of a parameter from its states, its learning rate and its gradient; for `update_each`."""
@@ -139,7 +172,7 @@ class Optimizer(Cell, takes_data=False):
         """`update` of every parameter with its states, of which `states` are lists, its learning rate and its prepared
         gradient."""
         gradients = self.prepared(gradients)
-        rates = self.get_lr()
+        rates = self.rates()
         self.count_step()
         return tuple([self.update(*row) for row in zip(self.parameters, *states, rates, gradients, strict=True)])
 
@@ -150,16 +183,46 @@ class Optimizer(Cell, takes_data=False):
         return [gradient * (1.0 / self.loss_scale) for gradient in gradients]
 
     def decay_weight(self, gradients: Any) -> Any:
-        """The gradients with the pull of the weight decay."""
+        """Gradients that still hold the loss scale, with the pull of the weight decay, which then holds it, too."""
+        return self._pulled(gradients, self.loss_scale)
+
+    def _pulled(self, gradients: Any, scale: float) -> Any:
         return [
-            gradient if given == 0.0 else gradient + parameter * decay
+            gradient if given == 0.0 else gradient + parameter * (decay if scale == 1.0 else decay * scale)
             for gradient, parameter, given, decay in zip(
-                gradients, self.parameters, self.weight_decays, self.get_weight_decay(), strict=True
+                gradients, self.parameters, self.weight_decays, self.decays(), strict=True
             )
         ]  # fmt: skip
 
+    def gradients_centralization(self, gradients: Any) -> Any:
+        """The gradients: groups with `grad_centralization` are refused."""
+        return gradients
+
+    def flatten_gradients(self, gradients: Any) -> Any:
+        """The gradients: what is flattened for the collectives is flattened by the compiler."""
+        return gradients
+
+    def _grad_sparse_indices_deduplicate(self, gradients: Any) -> Any:
+        return gradients
+
+    def broadcast_params(self, optim_result: Any) -> Any:
+        """The updates: where ranks share them, the compiler hands on what the others need."""
+        return optim_result
+
+    def _is_dynamic_lr_or_weight_decay(self) -> bool:
+        return self.dynamic_lr or self.dynamic_weight_decay
+
+    def _set_base_target(self, value: str) -> None:
+        self.target = value
+
     def get_weight_decay(self) -> Any:
-        """The weight decay of every parameter at this step."""
+        """The weight decay at this step times the loss scale, a scalar; of every parameter where there are groups."""
+        given = self.weight_decay if self.is_group else (self.weight_decay,)
+        found = [self.decay_now(d) * self.loss_scale if isinstance(d, Cell) else d for d in given]
+        return tuple(found) if self.is_group else found[0]
+
+    def decays(self) -> Any:
+        """The weight decay of every parameter at this step, 0 for those that are spared."""
         return [self.decay_now(decay) for decay in self.weight_decays]
 
     def decay_now(self, decay: Any) -> Any:
@@ -220,7 +283,8 @@ def _groups(name: str, parameters: Any, rate: Any, decay: Any) -> tuple[list[dic
     if not found:
         raise ApiValueError(f"{name}: the list of parameters is empty", ["pass net.trainable_params()"])
     if not any(isinstance(entry, Mapping) for entry in found):
-        return [{"params": _checked(name, found), "lr": rate, "weight_decay": decay, "default": True}], None
+        only = {"lr": rate, "weight_decay": decay, "default": True, "only": True, "own_lr": False}
+        return [only | {"params": _checked(name, found)}], None
     groups: list[dict[str, Any]] = []
     order: list[Any] | None = None
     for entry in found:
@@ -237,7 +301,7 @@ def _groups(name: str, parameters: Any, rate: Any, decay: Any) -> tuple[list[dic
         if entry.get("grad_centralization", False) is not False:
             raise ApiValueError(f"{name}: grad_centralization is not supported", ["it is for convolutions alone"])
         group = {"lr": rate, "weight_decay": decay, **entry, "default": "weight_decay" not in entry}
-        groups.append(group | {"params": _checked(name, list(entry["params"]))})
+        groups.append(group | {"own_lr": "lr" in entry, "params": _checked(name, list(entry["params"]))})
     return groups, order
 
 

@@ -135,8 +135,9 @@ def adaptive_avg_pool1d(input: Any, output_size: int) -> Any:
 
 
 def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
-    """Means of as many windows as `output_size` says, which cover images [n, c, h, w]."""
-    return ops.AdaptiveAvgPool2D(output_size)(input)
+    """Means of as many windows as `output_size` says, which cover images [n, c, h, w] or [c, h, w]."""
+    found = ops.AdaptiveAvgPool2D(output_size)(_batched(input, 4))
+    return found if len(input.shape) > 3 else ops.Squeeze(0)(found)
 
 
 def adaptive_avg_pool3d(input: Any, output_size: Any) -> Any:

@@ -13,13 +13,16 @@ from mspc.api.dataset.sources import NumpySlicesDataset as NumpySlicesDataset
 from mspc.api.dataset.samplers import PKSampler as PKSampler
 from mspc.api.dataset.samplers import RandomSampler as RandomSampler
 from mspc.api.dataset.samplers import Sampler as Sampler
+from mspc.api.dataset.schema import Schema as Schema
 from mspc.api.dataset.samplers import SequentialSampler as SequentialSampler
 from mspc.api.dataset.samplers import Shuffle as Shuffle
 from mspc.api.dataset.samplers import SubsetRandomSampler as SubsetRandomSampler
 from mspc.api.dataset.samplers import SubsetSampler as SubsetSampler
+from mspc.api.dataset.tf_records import TFRecordDataset as TFRecordDataset
 from mspc.api.dataset.samplers import WeightedRandomSampler as WeightedRandomSampler
 from mspc.api.dataset import zip as zip
 from mspc.dataset import config as config
 from mspc.dataset import stages as stages
+from mspc.dataset import text as text
 from mspc.dataset import transforms as transforms
 from mspc.dataset import vision as vision

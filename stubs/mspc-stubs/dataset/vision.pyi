@@ -5,6 +5,7 @@ from mspc.api.dataset.vision.enhance import AdjustGamma as AdjustGamma
 from mspc.api.dataset.vision.enhance import AdjustHue as AdjustHue
 from mspc.api.dataset.vision.enhance import AdjustSaturation as AdjustSaturation
 from mspc.api.dataset.vision.enhance import AdjustSharpness as AdjustSharpness
+from mspc.api.dataset.vision.affine import Affine as Affine
 from mspc.api.dataset.vision.enhance import AutoContrast as AutoContrast
 from mspc.api.dataset.vision.enums import Border as Border
 from mspc.api.dataset.vision.crops import CenterCrop as CenterCrop
@@ -13,6 +14,7 @@ from mspc.api.dataset.vision.turned import CutOut as CutOut
 from mspc.api.dataset.vision.convert import Decode as Decode
 from mspc.api.dataset.vision.enhance import Equalize as Equalize
 from mspc.api.dataset.vision.turned import Erase as Erase
+from mspc.api.dataset.vision.several import FiveCrop as FiveCrop
 from mspc.api.dataset.vision.turned import GaussianBlur as GaussianBlur
 from mspc.api.dataset.vision.color import Grayscale as Grayscale
 from mspc.api.dataset.vision.pixels import HWC2CHW as HWC2CHW
@@ -23,7 +25,9 @@ from mspc.api.dataset.vision.pixels import Normalize as Normalize
 from mspc.api.dataset.vision.crops import Pad as Pad
 from mspc.api.dataset.vision.turned import PadToSize as PadToSize
 from mspc.api.dataset.vision.enhance import Posterize as Posterize
+from mspc.api.dataset.vision.augment import RandAugment as RandAugment
 from mspc.api.dataset.vision.enhance import RandomAdjustSharpness as RandomAdjustSharpness
+from mspc.api.dataset.vision.affine import RandomAffine as RandomAffine
 from mspc.api.dataset.vision.enhance import RandomAutoContrast as RandomAutoContrast
 from mspc.api.dataset.vision.enhance import RandomColor as RandomColor
 from mspc.api.dataset.vision.color import RandomColorAdjust as RandomColorAdjust
@@ -38,6 +42,7 @@ from mspc.api.dataset.vision.enhance import RandomLighting as RandomLighting
 from mspc.api.dataset.vision.enhance import RandomPosterize as RandomPosterize
 from mspc.api.dataset.vision.crops import RandomResizedCrop as RandomResizedCrop
 from mspc.api.dataset.vision.turned import RandomRotation as RandomRotation
+from mspc.api.dataset.vision.augment import RandomSelectSubpolicy as RandomSelectSubpolicy
 from mspc.api.dataset.vision.enhance import RandomSharpness as RandomSharpness
 from mspc.api.dataset.vision.enhance import RandomSolarize as RandomSolarize
 from mspc.api.dataset.vision.flips import RandomVerticalFlip as RandomVerticalFlip
@@ -48,8 +53,11 @@ from mspc.api.dataset.vision.turned import Rotate as Rotate
 from mspc.api.dataset.vision.enums import SliceMode as SliceMode
 from mspc.api.dataset.vision.patches import SlicePatches as SlicePatches
 from mspc.api.dataset.vision.enhance import Solarize as Solarize
+from mspc.api.dataset.vision.several import TenCrop as TenCrop
 from mspc.api.dataset.vision.convert import ToNumpy as ToNumpy
 from mspc.api.dataset.vision.convert import ToPIL as ToPIL
 from mspc.api.dataset.vision.pixels import ToTensor as ToTensor
 from mspc.api.dataset.vision.convert import ToType as ToType
+from mspc.api.dataset.vision.augment import TrivialAugmentWide as TrivialAugmentWide
+from mspc.api.dataset.vision.augment import UniformAugment as UniformAugment
 from mspc.api.dataset.vision.flips import VerticalFlip as VerticalFlip

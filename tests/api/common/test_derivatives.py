@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc import Tensor, nn, ops, value_and_grad
+from mspc import Tensor, nn, ops, value_and_grad, vmap
 from mspc.ir.diagnostics import MspcError
 
 X = np.array([0.5, -1.0, 2.0])
@@ -67,6 +67,19 @@ def test_mapped_functions() -> None:
     np.testing.assert_allclose(turned[1].asnumpy(), rows.sum(0))
 
 
+def test_mapped_functions_of_tuples_and_ensembles_of_cells() -> None:
+    rows, y = np.random.default_rng(0).random((4, 3)), np.random.default_rng(1).random((4, 3))
+    tupled = vmap(lambda t, b: t[0] * t[1] + b, in_axes=((0, None), 0))((Tensor(rows), Tensor(2.0)), Tensor(y))
+    np.testing.assert_allclose(tupled.asnumpy(), rows * 2 + y)
+    outer = vmap(vmap(lambda a, b: a * b, (None, 0)), (0, None))(Tensor(rows), Tensor(y))
+    np.testing.assert_allclose(outer.asnumpy(), rows[:, None] * y)
+    cells = nn.CellList([nn.Dense(3, 2, bias_init=float(i)) for i in range(4)])
+    found = vmap(cells)(Tensor(rows.astype(np.float32)))
+    weights = [cell.weight.asnumpy() for cell in cells]
+    expected = [row @ weight.T + i for i, (row, weight) in enumerate(zip(rows, weights, strict=True))]
+    np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-5)
+
+
 def test_in_a_network() -> None:
     nothing, along, back, mapped, jacobian = Along()(Tensor(X), Tensor(Y))
     assert not nothing.asnumpy().any()
@@ -84,6 +97,11 @@ def test_in_a_network() -> None:
         (lambda: ops.vmap(product, (0, 0, 0))(Tensor(X), Tensor(Y)), "vmap(): 3 axes (0, 0, 0) for 2 tensors"),
         (
             lambda: ops.vmap(product)(Tensor(X), Tensor(Y[:2])),
+            "vmap(): arguments have [2, 3] slices along in_axes, not one number of them",
+        ),
+        (lambda: ops.vmap(product, ((0, 0), 0))((Tensor(X),), Tensor(Y)), "vmap(): 2 axes (0, 0) for a tuple of 1"),
+        (
+            lambda: ops.vmap(nn.CellList([nn.ReLU(), nn.ReLU()]))(Tensor(X)),
             "vmap(): arguments have [2, 3] slices along in_axes, not one number of them",
         ),
         (lambda: ops.vmap(product, 1)(Tensor(X), Tensor(Y)), "vmap(): there is no axis 1 in an argument of shape (3,)"),

@@ -164,3 +164,11 @@ def test_what_stands_for_a_library() -> None:
 
     assert Net(3)(Tensor([2.0])).asnumpy().tolist() == [6.0]
     assert api._executor is api._cell_graph_executor
+
+
+def test_whether_ranks_are_known(session: Session) -> None:
+    from mspc.api.communication import _is_initialized
+
+    assert not _is_initialized()
+    session.initialized = True
+    assert _is_initialized()

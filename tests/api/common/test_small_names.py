@@ -188,3 +188,33 @@ def test_operators_of_a_script_are_defined_and_never_made() -> None:
         Own(3)
     with pytest.raises(TypeError, match="Checked is an operator of the script's own"):
         Checked()
+
+
+def test_methods_give_values_before_their_places() -> None:
+    values, places = Tensor([[2, 5, 1, 6], [3, -7, -2, 4]]).argmin_with_value()
+    assert (values.asnumpy().tolist(), places.asnumpy().tolist()) == ([2, -7, -2, 4], [0, 1, 1, 1])
+    whole, place = Tensor([[1.0, 5.0], [7.0, 2.0]]).argmax_with_value(None, True)
+    assert (whole.item(), place.item(), place.dtype, place.shape) == (7.0, 2, ms.int64, ())
+
+
+def test_element_types_of_what_is_made() -> None:
+    assert [ops.unique_with_pad(Tensor([1, 1, 2], kind), 0)[1].dtype for kind in (ms.int32, ms.int64)] == [
+        ms.int32, ms.int64
+    ]  # fmt: skip
+    assert (Tensor(1 + 2j).dtype, ms.tensor([1 + 1j, 2], ms.complex64).dtype) == (ms.complex128, ms.complex64)
+    assert ms.bool == ms.bool_
+    assert "bool" not in dir(ms)
+
+
+def test_images_without_a_batch_are_averaged() -> None:
+    image = np.arange(27, dtype=np.float32).reshape(3, 3, 3)
+    found = ops.adaptive_avg_pool2d(Tensor(image), (None, 2))
+    np.testing.assert_allclose(found.asnumpy(), np.stack([image[..., :2].mean(-1), image[..., 1:].mean(-1)], -1))
+
+
+def test_an_infinite_gradient_does_not_pass_where_relu_gives_nothing() -> None:
+    x = Tensor([-1.0, 1.0, 0.0], ms.float32)
+    for activation in (ops.relu, ops.relu6):
+        near(ms.grad(lambda x, function=activation: ops.sqrt(function(x)).sum())(x), [0.0, 0.5, 0.0])
+    halves = ms.grad(lambda x: ops.log(ops.relu(x)).sum())(x.astype(ms.float16))
+    assert halves.asnumpy().tolist() == [0.0, 1.0, 0.0]

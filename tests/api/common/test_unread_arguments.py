@@ -48,6 +48,12 @@ REASONS = {
         dataset/vision/enhance.py:AutoContrast.single dataset/vision/enhance.py:Equalize.single
         dataset/vision/enhance.py:Invert.single dataset/vision/enhance.py:Posterize.single
         dataset/vision/enhance.py:Solarize.single dataset/vision/enhance.py:_Enhanced.single
+        dataset/rearranged.py:Mask.many dataset/rearranged.py:PadEnd.single dataset/rearranged.py:Slice.many
+        dataset/text/tokenizers.py:PythonTokenizer.single dataset/text/tokenizers.py:WordpieceTokenizer.single
+        dataset/text/tokenizers.py:_Changed.single dataset/text/tokenizers.py:_Tokenizer.single
+        dataset/text/tokens.py:AddToken.single dataset/text/tokens.py:Lookup.single dataset/text/tokens.py:Ngram.single
+        dataset/text/tokens.py:SlidingWindow.single dataset/text/tokens.py:ToNumber.single
+        dataset/text/tokens.py:Truncate.single dataset/vision/affine.py:Affine.single
         dataset/vision/turned.py:Erase.single dataset/vision/turned.py:GaussianBlur.single
         dataset/vision/turned.py:PadToSize.single dataset/vision/turned.py:ResizedCrop.single
         dataset/vision/flips.py:HorizontalFlip.many.draws dataset/vision/resize.py:Resize.single.draws

@@ -268,7 +268,7 @@ def test_names_of_cells_stay_when_others_change():
 
 def test_repr_shows_the_tree():
     assert repr(nn.SequentialCell(nn.Dense(2, 3))) == (
-        "SequentialCell<\n  (0): Dense<input_channels=2, output_channels=3, has_bias=True>\n  >"
+        "SequentialCell(\n  (0): Dense(input_channels=2, output_channels=3, has_bias=True)\n)"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from mspc.ir.types import FLOAT32, INT32, TensorType
 
 CASES: list[tuple[Callable[..., Any], str, str]] = []
 OUTSIDE = [1, 2]
+LOCK = threading.Lock()
 X = TensorType(FLOAT32, (2, 4))
 HERE = str(Path(__file__).parent)
 
@@ -85,7 +87,7 @@ def if_on_a_tensor(x):
 
 @wrong(
     "if x.sum() > i:",
-    "'return' inside of a loop cannot depend on the contents of a tensor",
+    "'return' inside of a loop or 'with' cannot depend on the contents of a tensor",
 )
 def return_from_a_loop(x):
     for i in range(2):
@@ -125,11 +127,7 @@ def conditional_on_a_tensor(x):
     return 1 if x else 2
 
 
-@wrong(
-    "x.sum() < 3",
-    "the condition of 'while' depends on the contents of a tensor <Tensor[Bool], ()>, which "
-    "are not known at compile time",
-)
+@wrong("x.sum() < 3", "how often 'while' turns depends on the contents of a tensor")
 def while_on_a_tensor(x):
     while x.sum() < 3:
         x = x + 1
@@ -166,7 +164,7 @@ def try_statement(x):
         return -x
 
 
-@wrong('with open("f") as f:', "'with' is not supported inside a compiled function")
+@wrong('open("f")', "open() is not supported inside a compiled function")
 def with_statement(x):
     with open("f") as f:
         return x
@@ -281,9 +279,15 @@ def without_step(x):
     return x[::0]
 
 
-@wrong("x[3:]", "the slice takes nothing from dimension 0, whose size is 2")
-def empty_slice(x):
-    return x[3:]
+@wrong("LOCK", "'with' over a lock is not supported inside a compiled function")
+def with_over_what_is_no_context_of_the_script(x):
+    with LOCK:
+        return x
+
+
+@wrong("ops.unique(x)", "unique(): how many elements it gives is only known at run time")
+def elements_whose_number_is_not_known(x):
+    return ops.unique(x)
 
 
 @wrong('x["a"]', "the index of dimension 0 is 'a', not an integer")
@@ -505,8 +509,10 @@ class Outer(nn.Cell):
         a = self.inner(x)
         b = self.matmul(x, self.w)
         c = a + b
-        with c:
+        try:
             d = c
+        finally:
+            pass
         if d:
             return x
         return x
@@ -518,7 +524,7 @@ def test_independent_mistakes_come_together() -> None:
     assert [error.message for error in caught.value.errors] == [
         "'Inner' object has no attribute 'lost'",
         "MatMul 'matmul': dimension 0 of input 1 is 3, but dimension 1 of input 0 says 4",
-        "'with' is not supported inside a compiled function",
+        "'try' is not supported inside a compiled function",
     ]
 
 

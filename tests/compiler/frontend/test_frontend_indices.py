@@ -240,4 +240,4 @@ def test_places_of_what_is_not_zero_are_those_of_known_tensors() -> None:
     np.testing.assert_array_equal(compiled(chosen, [Tensor(x)]), [1.0, 3.0, 5.0])
     with pytest.raises(MspcError) as raised:
         trace(ops.nonzero, [Tensor(x)])
-    assert raised.value.message == "nonzero() takes only what is known at compile time, not tensors"
+    assert raised.value.message == "nonzero(): how many elements it gives is only known at run time"

@@ -1,0 +1,2 @@
+# Made by `make goldens`.
+from mspc.dataset.text import *

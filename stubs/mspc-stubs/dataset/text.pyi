@@ -1,0 +1,22 @@
+# Made by `make goldens`.
+from mspc.api.dataset.text.tokens import AddToken as AddToken
+from mspc.api.dataset.text.tokenizers import BasicTokenizer as BasicTokenizer
+from mspc.api.dataset.text.tokenizers import BertTokenizer as BertTokenizer
+from mspc.api.dataset.text.tokenizers import CaseFold as CaseFold
+from mspc.api.dataset.text.tokens import Lookup as Lookup
+from mspc.api.dataset.text.tokens import Ngram as Ngram
+from mspc.api.dataset.text.tokenizers import NormalizeForm as NormalizeForm
+from mspc.api.dataset.text.tokenizers import NormalizeUTF8 as NormalizeUTF8
+from mspc.api.dataset.text.tokenizers import PythonTokenizer as PythonTokenizer
+from mspc.api.dataset.text.tokenizers import RegexReplace as RegexReplace
+from mspc.api.dataset.text.tokenizers import RegexTokenizer as RegexTokenizer
+from mspc.api.dataset.text.tokens import SlidingWindow as SlidingWindow
+from mspc.api.dataset.text.tokens import ToNumber as ToNumber
+from mspc.api.dataset.text.tokens import Truncate as Truncate
+from mspc.api.dataset.text.tokens import TruncateSequencePair as TruncateSequencePair
+from mspc.api.dataset.text.tokenizers import UnicodeCharTokenizer as UnicodeCharTokenizer
+from mspc.api.dataset.text.vocab import Vocab as Vocab
+from mspc.api.dataset.text.tokenizers import WhitespaceTokenizer as WhitespaceTokenizer
+from mspc.api.dataset.text.tokenizers import WordpieceTokenizer as WordpieceTokenizer
+from mspc.api.dataset.text.tokenizers import to_bytes as to_bytes
+from mspc.api.dataset.text.tokenizers import to_str as to_str
