@@ -1,0 +1,119 @@
+"""`mspc view`: reads a dump, or compiles a script first, and writes the page."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import webbrowser
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.machine_file import H200, machine_of
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.report.loudness import Loudness
+from mspc.commands.report.progress import Progress
+from mspc.commands.report.table import print_line
+from mspc.commands.report.text import size_text
+from mspc.commands.view.dump import Dump, read_dump
+from mspc.commands.view.facts import page_facts
+from mspc.commands.view.page import html_of
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.whole import check_writable, write_whole
+
+ENDING = ".view.html"
+"""What the names of pages end in where nobody names them."""
+EVERY_RANK = 16
+"""Ranks of a script up to which all are compiled; of more the first alone."""
+LEVEL = 2
+"""Of the dumps that are written for a script: those with layouts are among them."""
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """The flags of `mspc view`. compile: of a script. machine: its name or a file, "" for H200s. profile: of a run.
+    out: the page. open: show it in the browser."""
+
+    compile: CompileOptions = field(default_factory=CompileOptions)
+    machine: str = ""
+    profile: Path | None = None
+    out: Path | None = None
+    open: bool = False
+
+
+def view_target(target: str, options: ViewOptions) -> None:
+    """Write the page of a folder, a file or a script, and say where it is.
+
+    Raises:
+        MspcError: the target is no dump and no script that compiles, the profile is of another compile, or the page
+            cannot be written.
+    """
+    out = options.out or Path(_stem(target) + ENDING)
+    check_writable(out, "--out")
+    quiet = options.compile.loudness.quiet
+    with Progress(not quiet) as progress:
+        progress.show(f"reading {target}")
+        facts = facts_of(target, options)
+        progress.show(f"writing {out}")
+        content = html_of(facts).encode()
+        write_whole(out, lambda file: file.write(content))
+    if not quiet:
+        print_line(f"{out}: {_summary(facts)}, {size_text(len(content))}")
+    if options.open:
+        webbrowser.open(Path(os.path.realpath(out)).as_uri())
+
+
+def facts_of(target: str, options: ViewOptions) -> dict[str, Any]:
+    """What the page of a target shows. Raises MspcError as `view_target` does."""
+    machine = machine_of(options.machine) if options.machine else H200
+    path = Path(target)
+    if is_dump(path):
+        _check_alone(target, options.compile)
+        return _shown(read_dump(path), machine, options)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "graphs"
+        wanted = replace(
+            options.compile, out=out, level=LEVEL, most_ranks=EVERY_RANK,
+            loudness=Loudness(False, True),
+        )  # fmt: skip
+        compile_target(target, wanted)
+        dump = read_dump(out)
+        dump.title = target
+        return _shown(dump, machine, options)
+
+
+def is_dump(path: Path) -> bool:
+    """Whether a target is a folder or a file of graphs; anything else is a script, or a network in one."""
+    return path.is_dir() or path.suffix == ".ir" or (path.exists() and path.suffix != ".py")
+
+
+def _shown(dump: Dump, machine: Machine, options: ViewOptions) -> dict[str, Any]:
+    return page_facts(dump, machine, options.profile)
+
+
+def _check_alone(target: str, options: CompileOptions) -> None:
+    """Options of a compile are for scripts. Raises MspcError."""
+    given = [
+        name
+        for name, value in (
+            ("--ranks", options.ranks), ("--input", options.inputs), ("--strategies", options.strategies),
+            ("arguments", options.script_arguments),
+        )
+        if value
+    ]  # fmt: skip
+    if given:
+        raise MspcError(f"{target} is compiled already; {' and '.join(given)} are for scripts")
+
+
+def _stem(target: str) -> str:
+    """What a page is called: the folder, the file or the script that it shows, in the working folder."""
+    path = Path(os.path.realpath(target.partition(".py:")[0] + ".py" if ".py:" in target else target))
+    return path.name if path.is_dir() else path.stem
+
+
+def _summary(facts: dict[str, Any]) -> str:
+    graph = facts["graphs"][facts["main"]]
+    programs = len(facts["programs"])
+    of_ranks = f" of {facts['ranks']} ranks in {programs} program{'s' * (programs != 1)}" if programs else ""
+    return f"{len(graph['nodes']['op'])} nodes, {len(graph['collectives'])} collectives{of_ranks}"
