@@ -79,7 +79,7 @@ def facts_of(target: str, options: ViewOptions) -> dict[str, Any]:
         )  # fmt: skip
         compile_target(target, wanted)
         dump = read_dump(out)
-        dump.title = target
+        dump.title = os.path.basename(target)
         return _shown(dump, machine, options)
 
 

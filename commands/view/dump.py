@@ -60,9 +60,14 @@ def read_dump(path: Path) -> Dump:
     graph = module.main
     ranks = graph.attrs.get("ranks", 0)
     return Dump(
-        str(path), ranks if isinstance(ranks, int) else 0, str(graph.attrs.get("compile_id", "")),
+        _title(path), ranks if isinstance(ranks, int) else 0, str(graph.attrs.get("compile_id", "")),
         str(graph.attrs.get("mode", "")), module=module,
     )  # fmt: skip
+
+
+def _title(path: Path) -> str:
+    """The name of a file or folder, without where it lies."""
+    return path.name or path.resolve().name
 
 
 def _module(path: Path) -> Module:
@@ -94,7 +99,7 @@ class _Folder:
 
     def dump(self) -> Dump:
         program = self.program
-        found = Dump(str(self.path), program.ranks, program.compile_id, program.mode)
+        found = Dump(_title(self.path), program.ranks, program.compile_id, program.mode)
         edited: list[str] = []
         found.kinds = kinds_of(self._texts(edited))
         for kind in found.kinds:

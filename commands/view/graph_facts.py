@@ -12,7 +12,9 @@ from mspc.ir.text.values import constant_text, key_text, value_text
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.grouped_update import GroupedUpdate
 
-PHASES = ("forward", "backward", "update")
+FORWARD, BACKWARD, UPDATE = PHASES = ("forward", "backward", "update")
+GRADIENTS = "Gradients/"
+"""What begins the scopes of gradients, by which MindSpore's dumps tell them."""
 SMALL = 64
 """Elements of a constant that the page holds."""
 SAID_APART = ("reason", "fused", "stream")
@@ -78,11 +80,12 @@ class _Columns:
 
     def _row(self, node: Node) -> tuple[Any, ...]:
         string = self.tables.string
-        if node.phase not in self.phase_names:
-            self.phase_names.append(node.phase)
+        phase = BACKWARD if node.phase == FORWARD and node.scope.startswith(GRADIENTS) else node.phase
+        if phase not in self.phase_names:
+            self.phase_names.append(phase)
         return (
             string(node.op.name), string(node.name), string(node.instance), string(node.scope),
-            self.phase_names.index(node.phase), [self._operand(value) for value in node.inputs],
+            self.phase_names.index(phase), [self._operand(value) for value in node.inputs],
             self.tables.type(node.type), self.tables.layouts(element_layouts(node.layout)),
             self.tables.stack(node.frames), string(_fields(node)),
             string(", ".join(_texts({k: v for k, v in node.attrs.items() if k not in SAID_APART}))),

@@ -56,10 +56,19 @@ class Origins:
         else:
             alike = self._alike.get(_key(node), {})
             found = self._take(alike, operands)
+            if found is None and node.op.name.startswith(FUSED):
+                return self._take(self._joined(node, operands), operands)
             if found is not None:
-                alike.pop(found, None)
+                alike.pop(found)
         self._found[node] = found
         return found
+
+    def _joined(self, node: Node, operands: Sequence[Value | None]) -> list[Node]:
+        """For an operator that was made of one with what follows it the nodes that may be that one. Its result is that
+        of what follows, which is not looked for."""
+        ending = node.op.name.removeprefix(FUSED)
+        readers = [r for value in operands if value is not None for r, _ in self.readers.get(value, ())]
+        return [reader for reader in dict.fromkeys(readers) if reader.op.name.endswith(ending)]
 
     def _take(self, alike: Iterable[Node], operands: Sequence[Value | None]) -> Node | None:
         """The one of nodes that are alike which reads most of the operands, the first of several."""

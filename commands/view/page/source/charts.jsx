@@ -226,7 +226,7 @@ export function Memory({ graph, select, title }) {
           <path class="arena" d={pathOf(alive, x, (bytes) => y(standing + bytes), graph.count)} />
           {y.ticks(5).map((t) => <g class="tick"><line x1={66} x2={70} y1={y(t)} y2={y(t)} /><text x={62} y={y(t) + 4} text-anchor="end">{bytesText(t)}</text></g>)}
           <line class="peak" x1={x(peak + 0.5)} x2={x(peak + 0.5)} y1={8} y2={height - 24} />
-          <text x={x(peak) + (x(peak) > width - 120 ? -6 : 6)} y={18} text-anchor={x(peak) > width - 120 ? "end" : "start"}>peak, %{peak}</text>
+          <text x={x(peak + 0.5) + (x(peak) > width - 120 ? -6 : 6)} y={18} text-anchor={x(peak) > width - 120 ? "end" : "start"}>peak, %{peak}</text>
           {at !== peak && <line class="here" x1={x(at + 0.5)} x2={x(at + 0.5)} y1={8} y2={height - 24} />}
           <text x={x(0)} y={height - 6}>begin of the step</text><text x={width - 10} y={height - 6} text-anchor="end">end, {several(graph.count, "node")}</text>
         </svg>
@@ -291,7 +291,7 @@ export function Roofline({ graph, selected, select }) {
         {few(y).map((t) => <g class="tick"><line x1={90} x2={width - 20} y1={y(t)} y2={y(t)} /><text x={84} y={y(t) + 4} text-anchor="end">{countText(t)}FLOP/s</text></g>)}
         <text x={width - 20} y={height - 6} text-anchor="end">FLOP for every byte</text>
         <path class="roof" d={`M${x(low)},${y(Math.max(bottom, low * machine.memory))}L${x(ridge)},${y(best)}L${x(high)},${y(best)}`} />
-        {rates.map(([name, rate]) => rate < best && <path class="roof" d={`M${x(rate / machine.memory)},${y(rate)}L${x(high)},${y(rate)}`} />)}
+        {rates.map(([name, rate]) => rate < best && <path class="roof" d={`M${x(Math.max(low, rate / machine.memory))},${y(rate)}L${x(high)},${y(rate)}`} />)}
         {[...new Set(rates.map(([, rate]) => rate))].map((rate) => <text class="roof-name" x={width - 24} y={y(rate) - 4} text-anchor="end">{rates.filter(([, r]) => r === rate).map(([n]) => n).join(", ")}</text>)}
         {points.slice(0, 2000).map((p) => (
           <circle class={`point ${graph.phase(p.i)} ${p.i === selected ? "selected" : ""}`} cx={x(p.intensity)} cy={y(p.rate)} r={4 + Math.min(6, Math.log2(p.times))} onClick={() => select(graph, p.i)}>

@@ -91,9 +91,9 @@ export function neighbours(model, index) {
   const { plan } = model;
   const { ways } = model.facts;
   if (!plan || index < 0) return [];
-  if (ways[index]) return [index];
-  const found = [];
   const decided = (at) => (ways[at] ? at : plan.facts.gradient_of[at]?.[0]);
+  if (ways[decided(index)]) return [decided(index)];
+  const found = [];
   const look = (at, next, depth) => {
     for (const other of next(at)) {
       const own = decided(other);

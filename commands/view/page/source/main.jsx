@@ -66,7 +66,7 @@ function Search({ graph, go, show }) {
   };
   return (
     <div class="search" role="search">
-      <input ref={input} type="search" placeholder="Search operator, instance, parameter, file:line   ( / )" aria-label="search" value={words} onFocus={() => setShown(true)}
+      <input ref={input} type="search" placeholder="Search operator, parameter, file:line  ( / )" aria-label="search" value={words} onFocus={() => setShown(true)}
         onBlur={() => setTimeout(() => setShown(false), 150)} onInput={(event) => { setWords(event.currentTarget.value); setShown(true); }} onKeyDown={onKeyDown} />
       {shown && words.trim() && (
         <ul class="found" role="listbox">

@@ -95,7 +95,8 @@ export class Graph {
     const { model, facts } = this;
     if (facts.kind === "plan") return "graph of all ranks";
     if (facts.kind === "file") return `@${facts.name}`;
-    return `program of rank ${model.ranksOf(this)}`;
+    const ranks = model.ranksOf(this);
+    return `program of rank${/^\d+$/.test(ranks) ? "" : "s"} ${ranks}`;
   }
 
   /** @param {string} column @param {number} index */
@@ -301,7 +302,8 @@ function makeTree(graph) {
   return root;
 }
 
-/** A scope that holds one scope and nothing else stands with it in one row. @param {Scope} scope */
+/** A scope that holds one scope and nothing else stands with it in one row, and one that is made for a single operator,
+ * as MindSpore does, not at all. @param {Scope} scope */
 function joinChains(scope) {
   const waiting = [scope];
   while (waiting.length) {
@@ -312,7 +314,9 @@ function joinChains(scope) {
         inner.name = `${child.name}/${inner.name}`;
         child = inner;
       }
-      if (typeof child === "object") waiting.push(child);
+      if (typeof child !== "object") return child;
+      if (child.children.length === 1 && /-op\d+$/.test(child.name)) return child.children[0];
+      waiting.push(child);
       return child;
     });
   }

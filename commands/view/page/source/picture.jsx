@@ -51,6 +51,7 @@ function Mesh({ mesh, cell }) {
 export function LayoutPicture({ layout, shape, rank, setRank }) {
   const [mesh, dims, partial, reduction] = layout;
   const numbers = cuts(layout);
+  const shownIndex = (index) => index.filter((_, d) => numbers[d] > 1).join(",");
   const cell = (r) => {
     const index = sliceIndex(layout, r);
     const number = index.reduce((all, i, d) => all * numbers[d] + i, 0);
@@ -60,7 +61,7 @@ export function LayoutPicture({ layout, shape, rank, setRank }) {
       <td class={`rank slice-${number % COLOURS} ${r === rank ? "own" : ""}`} title={`rank ${r} holds [${range}]${part && `, part ${part} of the ${reduction}`}`}>
         <button onClick={() => setRank(r)} aria-label={`rank ${r} holds ${range}`}>
           <b>{r}</b>
-          <small>{index.length && numbers.some((n) => n > 1) ? `[${index.join(",")}]` : "all"}{part && ` p${part}`}</small>
+          <small>{shownIndex(index) || "all"}{part && ` p${part}`}</small>
         </button>
       </td>
     );

@@ -51,6 +51,12 @@ export function Collectives({ graph, selected, select }) {
   );
 }
 
+/** The shapes of a result in few words. */
+function resultText({ tensors, text }) {
+  if (!tensors.length) return text.slice(0, 60);
+  return tensors.slice(0, 2).map((t) => shapeText(t.shape)).join(" ") + (tensors.length > 2 ? ` and ${tensors.length - 2} more` : "");
+}
+
 /** The nodes that take most. */
 export function Costs({ graph, rank, selected, select }) {
   const { schedule } = graph.facts;
@@ -76,7 +82,7 @@ export function Costs({ graph, rank, selected, select }) {
             <tr class={`choice ${i === selected ? "selected" : ""}`} onClick={() => select(graph, i)}>
               <td class="right">{timeText(seconds)}</td><td class="right">{shareText(seconds / total)}</td>
               {measured && <td class="right">{timeText((by === "measured" ? schedule.seconds[i] : measured[i]?.[1]) ?? 0)}</td>}
-              <td><Phase phase={graph.phase(i)} /> {graph.collective(i) && "⇄ "}{graph.label(i)} <span class="number">%{i}</span></td><td class="type">{graph.type(i).tensors.map((t) => shapeText(t.shape)).join(" ") || graph.type(i).text}</td>
+              <td><Phase phase={graph.phase(i)} /> {graph.collective(i) && "⇄ "}{graph.label(i)} <span class="number">%{i}</span></td><td class="type">{resultText(graph.type(i))}</td>
               <td class="place">{place(graph.model.line(graph.columns.stack[i]))}</td>
             </tr>
           ))}
