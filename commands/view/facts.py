@@ -28,7 +28,8 @@ def page_facts(dump: Dump, machine: Machine, profile: Path | None = None) -> dic
 
     `graphs` are the programs of `programs`, or those of a single file, then the graph of all ranks at place `plan` (-1
     where there is none); a graph has the columns of `graph_columns` and more, where they can be told: `collectives`,
-    `schedule`, `memory`, `origin` and `members`: the nodes of the plan that a node was made of.
+    `schedule`, `memory`, `origin`, `members` and `origins`: the nodes of the plan that a node was made of, as
+    `Origins` has them.
 
     Raises:
         MspcError: the profile cannot be read, or is of another compile.
@@ -42,7 +43,7 @@ def page_facts(dump: Dump, machine: Machine, profile: Path | None = None) -> dic
     if dump.plan is not None:
         for facts, graph in zip(graphs, dump.programs, strict=True):
             origins = Origins(graph, dump.plan)
-            facts |= {"origin": origins.of, "members": origins.members}
+            facts |= {"origin": origins.of, "members": origins.members, "origins": origins.results}
         ways = _ways(dump, tables, machine)
         plan = len(graphs)
         graphs.append(_graph(dump.plan, tables, machine, "plan"))

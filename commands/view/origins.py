@@ -23,8 +23,8 @@ COMPARED = 32
 
 
 class Origins:
-    """For every node of `graph` the number of its node in `plan` (`of`, -1 for none), and of a node that is several the
-    numbers of all of them (`members`)."""
+    """For every node of `graph` the number of its node in `plan` (`of`, -1 for none), of a node that is several the
+    numbers of all of them (`members`), and of those whose results are the node's (`results`)."""
 
     def __init__(self, graph: Graph, plan: Graph) -> None:
         self.plan = plan
@@ -39,6 +39,7 @@ class Origins:
         self._found: dict[Value, Value | None] = {p: by_name.get(p.name) for p in graph.parameters}
         self.of: list[int] = []
         self.members: dict[int, list[int]] = {}
+        self.results: dict[int, list[int]] = {}
         for index, node in enumerate(graph.nodes):
             self.of.append(self._number(self._find(index, node)))
 
@@ -94,6 +95,7 @@ class Origins:
             lines.append(self._take(fitting, operands))
         self.members[index] = [self._number(line) for line in lines]
         self._elements[node] = [lines[place] for place in op.returns]
+        self.results[index] = [self._number(line) for line in self._elements[node]]
         last = self._elements[node][-1] if op.returns else None
         self._found[node] = last
         return last

@@ -1,7 +1,8 @@
 // `npm ci && npm run build` writes built/view.js and built/view.css: all that a page needs, with the licences of what
 // is in them. The same sources give the same bytes.
 import { build } from "esbuild";
-import { readFileSync, writeFileSync } from "node:fs";
+import { createHash } from "node:crypto";
+import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 
 const result = await build({
   entryPoints: ["source/main.jsx"],
@@ -28,7 +29,10 @@ const notices = [...names].sort().map((name) => {
   const text = readFileSync(`node_modules/${name}/LICENSE`, "utf8").trim();
   return `${name} ${version} (${license})\n${text}`;
 });
-const comment = `/*\nThis file holds code of:\n\n${notices.join("\n\n").replaceAll("*/", "* /")}\n*/\n`;
+// Tells whether the sources have changed since: the digest of all of them, by name.
+const digest = createHash("sha256");
+for (const name of readdirSync("source").sort()) digest.update(`${name}\n`).update(readFileSync(`source/${name}`));
+const comment = `/*\nBuilt from source/, sha256 ${digest.digest("hex")}, with code of:\n\n${notices.join("\n\n").replaceAll("*/", "* /")}\n*/\n`;
 // The page embeds the file in a script element, which this would end.
 const code = result.outputFiles[0].text.replaceAll("</script", "<\\/script");
 writeFileSync("built/view.js", comment + code);

@@ -7,7 +7,7 @@ import { aliveAt, memoryCurve } from "./model.js";
 import { bytesText, countText, several, shareText, timeText } from "./units.js";
 
 const LANE = 30;
-const LEFT = 150;
+const LEFT = 110;
 const WIDTH_OF_TEXT = 40; // pixels from which on a span is written into
 
 /** The width of an element, as it is laid out. */
@@ -24,32 +24,38 @@ function useWidth() {
   return [box, width];
 }
 
-/** The lanes of a graph: [title, spans as [node, begin, seconds]]. */
-function lanesOf(graph, rank) {
+/** The lanes of a graph: a stream and its spans as [node, begin, seconds]. times: measured ones of a rank, by node. */
+function lanesOf(graph, times) {
   const { schedule } = graph.facts;
-  const { measured } = graph.model.facts;
-  const streams = new Map([["compute", []]]);
-  const add = (title, span) => (streams.get(title) ?? streams.set(title, []).get(title)).push(span);
+  const streams = new Map(["compute", "communication", "reduction"].map((stream) => [stream, []]));
   for (let i = 0; i < graph.count; i++) {
-    if (schedule.seconds[i] !== null) add(graph.stream(i), [i, schedule.begin[i], schedule.seconds[i]]);
+    const [begin, seconds] = times ? times[i] ?? [] : [schedule.begin[i], schedule.seconds[i]];
+    if (seconds === undefined || seconds === null) continue;
+    const stream = graph.stream(i);
+    (streams.get(stream) ?? streams.set(stream, []).get(stream)).push([i, begin, seconds]);
   }
-  const lanes = [...streams].map(([stream, spans]) => ({ title: stream, kind: "predicted", spans }));
-  const times = measured[rank]?.nodes;
-  if (!times) return lanes;
-  const there = new Map();
-  for (const [index, [begin, seconds]] of Object.entries(times)) {
-    const stream = graph.stream(Number(index));
-    (there.get(stream) ?? there.set(stream, []).get(stream)).push([Number(index), begin, seconds]);
-  }
-  for (const [stream, spans] of there) lanes.push({ title: stream, kind: "measured", spans: spans.sort((a, b) => a[1] - b[1]) });
-  return lanes;
+  return [...streams].filter(([, spans]) => spans.length).map(([title, spans]) => ({ title, spans: spans.sort((a, b) => a[1] - b[1]) }));
 }
 
-/** The streams of a rank's step. @param {{graph: import("./model.js").Graph, rank: number, selected: number}} props */
-export function Timeline({ graph, rank, selected, select, title }) {
+/** The steps of a graph: as predicted, and as measured where there are times of the rank.
+ * @param {{graph: import("./model.js").Graph, rank: number}} props */
+export function Steps({ graph, rank, ...others }) {
+  const { schedule } = graph.facts;
+  const measured = graph.model.facts.measured[rank];
+  const title = graph.title[0].toUpperCase() + graph.title.slice(1);
+  return (
+    <div>
+      <Timeline graph={graph} times={null} {...others}><b>{title}, predicted.</b> A step takes {timeText(schedule.total)}: {timeText(schedule.compute)} are computed, {timeText(schedule.communication)} communicated, of which {shareText(schedule.hidden)} run beside the computation.</Timeline>
+      {measured && <Timeline graph={graph} times={measured.nodes} {...others}><b>Rank {rank}, measured.</b> The mean of {several(measured.steps, "step")}.</Timeline>}
+    </div>
+  );
+}
+
+/** The streams of a step. */
+function Timeline({ graph, times, selected, select, children }) {
   const [box, width] = useWidth();
   const canvas = useRef(null);
-  const lanes = useMemo(() => lanesOf(graph, rank), [graph, rank]);
+  const lanes = useMemo(() => lanesOf(graph, times), [graph, times]);
   const end = useMemo(() => Math.max(1e-9, ...lanes.map(({ spans }) => spans.reduce((most, [, begin, seconds]) => Math.max(most, begin + seconds), 0))), [lanes]);
   const [view, setView] = useState([0, end]);
   useEffect(() => setView([0, end]), [end]);
@@ -68,10 +74,10 @@ export function Timeline({ graph, rank, selected, select, title }) {
     pen.scale(ratio, ratio);
     pen.font = "11px system-ui, sans-serif";
     pen.textBaseline = "middle";
-    lanes.forEach(({ title: name, kind, spans }, row) => {
+    lanes.forEach(({ title: name, spans }, row) => {
       const top = row * LANE + 3;
       pen.fillStyle = colour("--text");
-      pen.fillText(`${name}, ${kind}`, 4, top + 12, LEFT - 10);
+      pen.fillText(name, 4, top + 12, LEFT - 10);
       for (const [index, begin, seconds] of spans) {
         const x = scale(begin);
         const w = scale(begin + seconds) - x;
@@ -149,11 +155,10 @@ export function Timeline({ graph, rank, selected, select, title }) {
     else return;
     event.preventDefault();
   };
-  const { schedule } = graph.facts;
   return (
     <figure class="chart" ref={box}>
       <figcaption>
-        <b>{title}</b> A step is predicted to take {timeText(schedule.total)}: {timeText(schedule.compute)} are computed, {timeText(schedule.communication)} communicated, of which {shareText(schedule.hidden)} run beside the computation.
+        {children}
         <span class="tools">
           <button onClick={() => zoom(0.5)} aria-label="closer">+</button><button onClick={() => zoom(2)} aria-label="further away">−</button>
           <button onClick={() => pan(-0.5)} aria-label="earlier">←</button><button onClick={() => pan(0.5)} aria-label="later">→</button><button onClick={() => setView([0, end])}>whole step</button>
@@ -163,7 +168,7 @@ export function Timeline({ graph, rank, selected, select, title }) {
         onKeyDown={onKeyDown} onClick={(event) => { const found = spanAt(event); if (found >= 0) select(graph, found); }}
         onMouseMove={(event) => setOver(spanAt(event))} onMouseLeave={() => setOver(-1)}
         onWheel={(event) => { if (!event.ctrlKey && !event.metaKey) return; event.preventDefault(); zoom(event.deltaY > 0 ? 1.25 : 0.8, scale.invert(event.clientX - canvas.current.getBoundingClientRect().left)); }} />
-      <p class="over">{over >= 0 ? `%${over} ${graph.label(over)}: predicted ${timeText(graph.seconds(over) ?? 0)}` : "Click a span for what it is; + − ← → and 0 move the view; collectives are hatched."}</p>
+      <p class="over">{over >= 0 ? `%${over} ${graph.label(over)}: ${timeText(times ? times[over][1] : graph.seconds(over))}${times ? `, predicted ${timeText(graph.seconds(over) ?? 0)}` : ""}` : "Click a span for what it is; + − ← → and 0 move the view; collectives are hatched."}</p>
     </figure>
   );
 }

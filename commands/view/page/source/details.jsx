@@ -74,7 +74,7 @@ function Ways({ model, about, go }) {
           <tbody>
             {ways[index].map(([layouts, seconds], i) => (
               <tr class={i ? "" : "stands"}>
-                <td>{i ? (seconds === 0 ? "the same" : `${timeText(Math.abs(seconds))} ${seconds > 0 ? "more" : "less"}`) : "as it is"}</td>
+                <td>{i ? (Math.abs(seconds) < 1e-9 ? "the same" : `${timeText(Math.abs(seconds))} ${seconds > 0 ? "more" : "less"}`) : "as it is"}</td>
                 <td>{layouts.map((n) => <code>{n < 0 ? "open" : layoutText(model.facts.layouts[n])}</code>)}</td>
               </tr>
             ))}
@@ -165,7 +165,7 @@ export function NodeDetails({ graph, index, rank, setRank, go, show }) {
   const text = (column) => graph.text(column, index);
   const { tensors, text: type } = graph.type(index);
   const layouts = graph.layouts(index);
-  const whole = graph.wholeType(index);
+  const whole = graph.wholeTensors(index);
   const readers = graph.readers(index);
   const origin = graph.origin(index);
   const about = graph === model.plan ? index : origin;
@@ -181,11 +181,11 @@ export function NodeDetails({ graph, index, rank, setRank, go, show }) {
       <section>
         <h3>Result</h3>
         <dl>
-          <Term name={graph.facts.kind === "plan" ? "whole" : "on a rank"}>{tensors.length ? tensors.map((t) => <div>{t.dtype} {shapeText(t.shape)}, {bytesText(t.bytes)}</div>) : type}</Term>
-          {whole && whole.text !== type && <Term name="whole">{whole.tensors.map((t) => <div>{t.dtype} {shapeText(t.shape)}</div>)}</Term>}
+          <Term name={{ plan: "whole", rank: "on a rank", file: "type" }[graph.facts.kind]}>{tensors.length ? tensors.map((t) => <div>{t.dtype} {shapeText(t.shape)}, {bytesText(t.bytes)}</div>) : type}</Term>
+          {graph.facts.kind === "rank" && whole.length > 0 && <Term name="whole">{whole.map((t) => <div>{t.dtype} {shapeText(t.shape)}</div>)}</Term>}
           {text("value") && <Term name="in the program"><code>{text("value")}</code></Term>}
         </dl>
-        {layouts.slice(0, 4).map((layout, i) => layout && <><p class="text-form">layout <code>{layoutText(layout)}</code></p><LayoutPicture layout={layout} shape={whole?.tensors[i]?.shape ?? tensors[i]?.shape ?? []} rank={rank} setRank={setRank} /></>)}
+        {layouts.slice(0, 4).map((layout, i) => layout && <><p class="text-form">layout <code>{layoutText(layout)}</code></p><LayoutPicture layout={layout} shape={whole[i]?.shape ?? tensors[i]?.shape ?? []} rank={rank} setRank={setRank} /></>)}
         {layouts.length > 4 && <p class="note">{layouts.length - 4} more results.</p>}
         {!layouts.length && <p class="note">The dump does not say how the ranks hold the whole of it.</p>}
       </section>

@@ -2,7 +2,7 @@
 // become text nodes.
 import { Fragment, h, render } from "preact";
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { Memory, Roofline, Timeline } from "./charts.jsx";
+import { Memory, Roofline, Steps } from "./charts.jsx";
 import { NodeDetails, ParameterDetails } from "./details.jsx";
 import { firstOpen, Model, pathsTo } from "./model.js";
 import { Collectives, Costs, Parameters, Ranks, Source } from "./tables.jsx";
@@ -178,7 +178,7 @@ function Page({ model }) {
       </div>
     ),
     collectives: () => <Collectives graph={graph} selected={node} select={select} />,
-    step: () => (timed ? <>{(steps.length <= SIDE_BY_SIDE ? steps : [shownGraph]).map((one) => <Timeline key={one.number} graph={one} title={one.title[0].toUpperCase() + one.title.slice(1) + "."} rank={model.graphOfRank(rank) === one ? rank : facts.programs[one.number]?.ranks[0][0] ?? 0} selected={graph === one ? node : -1} select={select} />)}</> : untimed),
+    step: () => (timed ? <>{(steps.length <= SIDE_BY_SIDE ? steps : [shownGraph]).map((one) => <Steps key={one.number} graph={one} rank={model.graphOfRank(rank) === one ? rank : facts.programs[one.number]?.ranks[0][0] ?? 0} selected={graph === one ? node : -1} select={select} />)}</> : untimed),
     memory: () => (timed ? <Memory graph={shownGraph} title={`${shownGraph.title[0].toUpperCase()}${shownGraph.title.slice(1)}.`} select={(index) => select(shownGraph, index)} /> : untimed),
     costs: () => (timed ? <><Roofline graph={shownGraph} selected={graph === shownGraph ? node : -1} select={select} /><Costs key={shownGraph.number} graph={shownGraph} rank={rank} selected={node} select={select} /></> : untimed),
     parameters: () => <Parameters graph={graph} selected={param} show={show} />,

@@ -123,21 +123,22 @@ export class Graph {
   /** The layouts of a node's results, from the graph of all ranks where this is a rank's. @param {number} index */
   layouts(index) {
     const own = this.columns.layout[index];
-    const numbers = own.length ? own : this._planned(index, (plan, at) => plan.columns.layout[at]) ?? [];
+    const numbers = own.length ? own : this._planned(index, (plan, at) => plan.columns.layout[at]).flat();
     return numbers.map((number) => (number < 0 ? null : this.model.facts.layouts[number]));
   }
 
-  /** The type of a node's result ahead of slicing, null where the dump does not say. @param {number} index */
-  wholeType(index) {
-    if (this.columns.layout[index].length) return this.type(index);
-    return this._planned(index, (plan, at) => plan.type(at));
+  /** The tensors of a node's result ahead of slicing, none where the dump does not say. @param {number} index */
+  wholeTensors(index) {
+    if (this.columns.layout[index].length) return this.type(index).tensors;
+    return this._planned(index, (plan, at) => plan.type(at).tensors).flat();
   }
 
-  /** @template T @param {number} index @param {(plan: Graph, at: number) => T} read @returns {T | null} */
+  /** What is read of the nodes in the graph of all ranks whose results a node's are; nothing where one is not known.
+   * @template T @param {number} index @param {(plan: Graph, at: number) => T} read @returns {T[]} */
   _planned(index, read) {
-    const at = this.origin(index);
     const { plan } = this.model;
-    return at < 0 || !plan ? null : read(plan, at);
+    const origins = this.facts.origins?.[index] ?? [this.origin(index)];
+    return plan && origins.every((at) => at >= 0) ? origins.map((at) => read(plan, at)) : [];
   }
 
   /** The node of the graph of all ranks that a rank's node was made of, -1 for none. @param {number} index */
