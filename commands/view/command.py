@@ -9,14 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.machine_file import H200, machine_of
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.loudness import Loudness
 from mspc.commands.report.progress import Progress
 from mspc.commands.report.table import print_line
 from mspc.commands.report.text import size_text
-from mspc.commands.view.dump import Dump, read_dump
+from mspc.commands.view.dump import read_dump
 from mspc.commands.view.facts import page_facts
 from mspc.commands.view.page import html_of
 from mspc.ir.diagnostics import MspcError
@@ -67,10 +66,9 @@ def view_target(target: str, options: ViewOptions) -> None:
 def facts_of(target: str, options: ViewOptions) -> dict[str, Any]:
     """What the page of a target shows. Raises MspcError as `view_target` does."""
     machine = machine_of(options.machine) if options.machine else H200
-    path = Path(target)
-    if is_dump(path):
+    if not is_script(target):
         _check_alone(target, options.compile)
-        return _shown(read_dump(path), machine, options)
+        return page_facts(read_dump(Path(target)), machine, options.profile)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "graphs"
         wanted = replace(
@@ -80,16 +78,12 @@ def facts_of(target: str, options: ViewOptions) -> dict[str, Any]:
         compile_target(target, wanted)
         dump = read_dump(out)
         dump.title = os.path.basename(target)
-        return _shown(dump, machine, options)
+        return page_facts(dump, machine, options.profile)
 
 
-def is_dump(path: Path) -> bool:
-    """Whether a target is a folder or a file of graphs; anything else is a script, or a network in one."""
-    return path.is_dir() or path.suffix == ".ir" or (path.exists() and path.suffix != ".py")
-
-
-def _shown(dump: Dump, machine: Machine, options: ViewOptions) -> dict[str, Any]:
-    return page_facts(dump, machine, options.profile)
+def is_script(target: str) -> bool:
+    """Whether a target is a script, or a network in one; anything else is a folder or a file of graphs."""
+    return (target.endswith(".py") or ".py:" in target) and not os.path.isdir(target)
 
 
 def _check_alone(target: str, options: CompileOptions) -> None:
@@ -98,12 +92,12 @@ def _check_alone(target: str, options: CompileOptions) -> None:
         name
         for name, value in (
             ("--ranks", options.ranks), ("--input", options.inputs), ("--strategies", options.strategies),
-            ("arguments", options.script_arguments),
+            ("arguments of a script", options.script_arguments),
         )
         if value
     ]  # fmt: skip
     if given:
-        raise MspcError(f"{target} is compiled already; {' and '.join(given)} are for scripts")
+        raise MspcError(f"{target} is compiled already and takes no {' or '.join(given)}")
 
 
 def _stem(target: str) -> str:

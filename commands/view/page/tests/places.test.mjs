@@ -47,7 +47,7 @@ test("layouts in text and in words", () => {
   assert.equal(layoutText(partial), "(2, 4) [0, -] sum[1]");
   assert.equal(layoutWords(partial, [16, 32]), "dimension 0 (16) is cut 2 ways; 4 ranks hold parts of a sum");
   assert.equal(layoutWords([[8], [[], []], [], ""], [2, 2]), "all 8 ranks hold copies of the whole");
-  assert.equal(layoutWords([[1], []], []), "one number");
+  assert.equal(layoutWords([[1], [], [], ""], []), "one number");
 });
 
 test("ranks in few words", () => {
