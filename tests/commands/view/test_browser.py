@@ -82,11 +82,11 @@ class Reader:
 
 
 @pytest.fixture(scope="module")
-def said(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, Any]]]:
+def said(root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """The folder of the quick start's compile, and the table of that compile: the answers."""
     folder = tmp_path_factory.mktemp("browser")
     table = folder / "table.json"
-    yield compiled(root / "samples/quickstart/net.py", folder / "graphs", 8, json=table), json.loads(table.read_text())
+    return compiled(root / "samples/quickstart/net.py", folder / "graphs", 8, json=table), json.loads(table.read_text())
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ SMALLEST = 600_000
 
 
 @pytest.fixture(scope="module")
-def quickstart(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    yield compiled(root / "samples/quickstart/net.py", tmp_path_factory.mktemp("view") / "graphs", 8)
+def quickstart(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(root / "samples/quickstart/net.py", tmp_path_factory.mktemp("view") / "graphs", 8)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_what_lives_at_once_is_what_the_plan_says(dump: Dump, facts: dict[str, A
     assert max(alive) == memory["sizes"]["lower_bound"]
     for index in range(len(graph.nodes)):
         there = sorted(row[:2] for row in memory["blocks"] if row[2] <= index <= row[3])
-        assert all(a[0] + a[1] <= b[0] for a, b in zip(there, there[1:], strict=False)), index
+        assert all(a[0] + a[1] <= b[0] for a, b in pairwise(there)), index
 
 
 def test_nodes_that_are_several_lead_to_what_they_are_made_of(dump: Dump, facts: dict[str, Any]) -> None:
