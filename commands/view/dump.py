@@ -141,6 +141,9 @@ class _Folder:
 
     def _read_stages(self, found: Dump) -> None:
         """The graphs of all ranks, from the files of the first rank that has them."""
+        if not self.program.network:
+            found.notes.append("the ranks' networks are their own, so there is no graph of all ranks and no layouts")
+            return
         first = found.kinds[0].first
         stages = self._stages((self.path / self.program.execute[first]).parent)
         plan = next((stages[name] for name in PLANS if name in stages), None)

@@ -201,6 +201,12 @@ function pathOf(alive, x, y, count) {
   return `${path}L${x(count)},${y(0)}Z`;
 }
 
+/** About five round numbers of bytes up to the most. */
+function byteTicks(most) {
+  const unit = 1024 ** Math.max(0, Math.floor(Math.log(most) / Math.log(1024)));
+  return ticks(0, most / unit, 5).map((t) => t * unit);
+}
+
 /** Memory over the step, and what lives at one place of it. */
 export function Memory({ graph, select, title }) {
   const [box, width] = useWidth();
@@ -229,7 +235,7 @@ export function Memory({ graph, select, title }) {
             return <g><rect class={`kept-${i}`} x={x(0)} y={y(below)} width={x(graph.count) - x(0)} height={tall} />{tall > 13 && <text x={x(0) + 6} y={y(below) + tall / 2 + 4}>{name}, {bytesText(bytes)}</text>}</g>;
           })}
           <path class="arena" d={pathOf(alive, x, (bytes) => y(standing + bytes), graph.count)} />
-          {y.ticks(5).map((t) => <g class="tick"><line x1={66} x2={70} y1={y(t)} y2={y(t)} /><text x={62} y={y(t) + 4} text-anchor="end">{bytesText(t)}</text></g>)}
+          {byteTicks(y.domain()[1]).map((t) => <g class="tick"><line x1={66} x2={70} y1={y(t)} y2={y(t)} /><text x={62} y={y(t) + 4} text-anchor="end">{bytesText(t)}</text></g>)}
           <line class="peak" x1={x(peak + 0.5)} x2={x(peak + 0.5)} y1={8} y2={height - 24} />
           <text x={x(peak + 0.5) + (x(peak) > width - 120 ? -6 : 6)} y={18} text-anchor={x(peak) > width - 120 ? "end" : "start"}>peak, %{peak}</text>
           {at !== peak && <line class="here" x1={x(at + 0.5)} x2={x(at + 0.5)} y1={8} y2={height - 24} />}

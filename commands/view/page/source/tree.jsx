@@ -21,7 +21,7 @@ function ScopeFacts({ graph, scope }) {
     <span class="facts">
       {scope.phases.map((count, phase) => count > 0 && <span class="count"><Phase phase={phases[phase]} />{count}</span>)}
       {scope.collectives > 0 && <span class="sends">⇄ {several(scope.collectives, "collective")}{scope.bytes > 0 && `, ${bytesText(scope.bytes)}`}</span>}
-      {scope.seconds > 0 && <span class="time">{timeText(scope.seconds)}</span>}
+      <span class="time">{scope.seconds > 0 && timeText(scope.seconds)}</span>
     </span>
   );
 }
@@ -37,7 +37,7 @@ function NodeFacts({ graph, index }) {
       <span class="shape">{shape}</span>
       {layout && <span class="cut" title="slices of every dimension">{cuts(layout).some((n) => n > 1) ? `cut ${cuts(layout).join(" × ")}` : "whole"}{layout[2].length > 0 && ", parts"}</span>}
       {collective?.bytes !== undefined && <span class="sends">{bytesText(collective.bytes)}</span>}
-      {seconds !== null && <span class="time">{timeText(seconds)}</span>}
+      <span class="time">{seconds !== null && timeText(seconds)}</span>
     </span>
   );
 }
