@@ -13,6 +13,7 @@ from mspc.ir.files.regular import read_text
 from mspc.ir.graph import Graph
 from mspc.ir.opaque import Module
 from mspc.ir.text.parser import parse
+from mspc.ops.check_graph import check_graph
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
 from mspc.runtime.program import PROGRAM, Program, load_program
@@ -88,6 +89,14 @@ def _text(path: Path) -> str:
         raise MspcError(f"{str(path)!r} names no file") from None
 
 
+def _check(graph: Graph, path: Path) -> None:
+    """See that a graph holds together. Raises MspcError."""
+    try:
+        check_graph(graph)
+    except MspcError as error:
+        raise MspcError(f"{path}: {error.message}", notes=error.notes, frames=error.frames) from None
+
+
 class _Folder:
     """The folder of one compile."""
 
@@ -105,6 +114,8 @@ class _Folder:
         for kind in found.kinds:
             graph = program.graph(kind.first, kind.text, frames=True)
             self._check_compile(graph, program.execute[kind.first])
+            if program.execute[kind.first] in edited:
+                _check(graph, self.path / program.execute[kind.first])
             found.programs.append(graph)
         if edited:
             found.notes.append(f"edited since they were compiled: {', '.join(edited)}")
@@ -183,4 +194,5 @@ class _Folder:
                     f"{self.path} holds dumps of different compiles: {parameter.name} is {whole[parameter.name]} in "
                     f"{shown}, and {parameter.global_type} in the programs"
                 )
+        _check(graph, path)
         return graph

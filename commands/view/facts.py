@@ -79,7 +79,7 @@ def _measured(profile: Path | None, dump: Dump) -> dict[int, dict[str, Any]]:
 def _graph(graph: Graph, tables: Tables, machine: Machine, kind: str) -> dict[str, Any]:
     found: dict[str, Any] = {"kind": kind, **graph_columns(graph, tables)}
     found["collectives"] = collective_facts(graph, machine)
-    if kind == "rank" or (kind == "file" and "rank" in graph.attrs and is_planned(graph)):
+    if kind == "rank" or (kind == "file" and is_planned(graph)):
         found["schedule"] = schedule(graph, machine)
         found["memory"] = memory_facts(graph)
     return found

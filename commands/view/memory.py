@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.analysis.lifetimes import last_reads, viewed_operands
-from mspc.ir.graph import Graph, Node
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph
+from mspc.ops.check_graph import check_graph
+from mspc.ops.op import Op
 from mspc.runtime.memory_plan import plan_memory
 
 
@@ -46,13 +49,11 @@ def _extend(rows: list[list[Any]], index: int, until: int) -> None:
 
 
 def is_planned(graph: Graph) -> bool:
-    """Whether the memory of a graph can be planned: all operators and types are known."""
-    from mspc.ops.op import Op
-
-    return all(isinstance(node.op, Op) and _is_known(node) for node in graph.nodes)
-
-
-def _is_known(node: Node) -> bool:
-    from mspc.ir.types import OpaqueType
-
-    return not any(isinstance(value.type, OpaqueType) for value in (node, *node.inputs))
+    """Whether the memory of a graph can be planned: it is a rank's own, its operators are known and operands fit."""
+    if "rank" not in graph.attrs or not all(isinstance(node.op, Op) for node in graph.nodes):
+        return False
+    try:
+        check_graph(graph)
+    except MspcError:
+        return False
+    return True

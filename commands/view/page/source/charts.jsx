@@ -287,9 +287,9 @@ export function Roofline({ graph, selected, select }) {
   const best = Math.max(...Object.values(machine.rates), machine.other);
   const ridge = best / machine.memory;
   const height = 300;
-  const low = Math.min(...points.map((p) => p.intensity), ridge) / 3;
-  const high = Math.max(...points.map((p) => p.intensity), ridge) * 3;
-  const bottom = Math.min(...points.map((p) => p.rate), low * machine.memory) / 3;
+  const low = points.reduce((least, p) => Math.min(least, p.intensity), ridge) / 3;
+  const high = points.reduce((most, p) => Math.max(most, p.intensity), ridge) * 3;
+  const bottom = points.reduce((least, p) => Math.min(least, p.rate), low * machine.memory) / 3;
   const x = scaleLog([low, high], [90, width - 20]);
   const y = scaleLog([bottom, best * 3], [height - 36, 10]);
   const few = (scale) => scale.ticks(5).filter((t) => /^1(e|$|0*$)/.test(t.toExponential().replace(".0", "")));

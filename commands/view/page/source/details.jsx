@@ -6,6 +6,8 @@ import { Phase } from "./tree.jsx";
 import { bytesText, countText, several, shapeText, timeText } from "./units.js";
 
 const READERS = 12;
+const TENSORS = 12; // of a result
+const LINES = 60; // of a node that is several operators
 
 function Term({ name, children }) {
   return <><dt>{name}</dt><dd>{children}</dd></>;
@@ -181,8 +183,8 @@ export function NodeDetails({ graph, index, rank, setRank, go, show }) {
       <section>
         <h3>Result</h3>
         <dl>
-          <Term name={{ plan: "whole", rank: "on a rank", file: "type" }[graph.facts.kind]}>{tensors.length ? tensors.map((t) => <div>{t.dtype} {shapeText(t.shape)}, {bytesText(t.bytes)}</div>) : type}</Term>
-          {graph.facts.kind === "rank" && whole.length > 0 && <Term name="whole">{whole.map((t) => <div>{t.dtype} {shapeText(t.shape)}</div>)}</Term>}
+          <Term name={{ plan: "whole", rank: "on a rank", file: "type" }[graph.facts.kind]}>{tensors.length ? tensors.slice(0, TENSORS).map((t) => <div>{t.dtype} {shapeText(t.shape)}, {bytesText(t.bytes)}</div>) : type}{tensors.length > TENSORS && `and ${tensors.length - TENSORS} more`}</Term>
+          {graph.facts.kind === "rank" && whole.length > 0 && <Term name="whole">{whole.slice(0, TENSORS).map((t) => <div>{t.dtype} {shapeText(t.shape)}</div>)}</Term>}
           {text("value") && <Term name="in the program"><code>{text("value")}</code></Term>}
         </dl>
         {layouts.slice(0, 4).map((layout, i) => layout && <><p class="text-form">layout <code>{layoutText(layout)}</code></p><LayoutPicture layout={layout} shape={whole[i]?.shape ?? tensors[i]?.shape ?? []} rank={rank} setRank={setRank} /></>)}
@@ -191,10 +193,10 @@ export function NodeDetails({ graph, index, rank, setRank, go, show }) {
       </section>
       <Ways model={model} about={neighbours(model, about)} go={go} />
       <Times graph={graph} index={index} rank={rank} />
-      {body && <section><h3>Several operators in one</h3><ol class="body">{body.map((line, i) => {
+      {body && <section><h3>Several operators in one</h3><ol class="body">{body.slice(0, LINES).map((line, i) => {
         const member = graph.facts.members?.[index]?.[i];
         return <li><code>{model.string(line)}</code>{member >= 0 && <> <NodeLink graph={model.plan} index={member} go={go} /></>}</li>;
-      })}</ol></section>}
+      })}</ol>{body.length > LINES && <p class="note">{body.length - LINES} more; the network shows all of them.</p>}</section>}
       <section>
         <h3>Reads</h3>
         <ol class="operands">{graph.columns.inputs[index].slice(0, 40).map((operand) => <Operand graph={graph} operand={operand} go={go} show={show} />)}</ol>

@@ -185,7 +185,7 @@ function Page({ model }) {
     source: () => <Source graph={graph} select={select} />,
     ranks: () => <Ranks model={model} rank={rank} setRank={setRank} setTab={setTab} />,
   };
-  const collectives = Object.keys(graph.facts.collectives).length;
+  const collectives = graph.collectives.length;
   return (
     <>
       <header>

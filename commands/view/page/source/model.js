@@ -89,6 +89,8 @@ export class Graph {
     this._tree = null;
     this._readers = null;
     this._texts = null;
+    /** The nodes that are collectives, in run order. */
+    this.collectives = Object.keys(facts.collectives).map(Number).sort((a, b) => a - b);
   }
 
   get title() {

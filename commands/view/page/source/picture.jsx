@@ -4,12 +4,21 @@ import { coordinates, cuts, layoutWords, members, meshOfGroup, product, sliceInd
 import { shapeText } from "./units.js";
 
 const SHOWN = 8; // positions of an axis that are drawn
+const SQUARES = 512; // ranks that are drawn at most
 const COLOURS = 8;
 
-/** The positions of an axis that are drawn; -1 stands for those left out. @param {number} size */
-function positions(size) {
-  if (size <= SHOWN) return Array.from({ length: size }, (_, i) => i);
-  return [0, 1, 2, 3, 4, -1, size - 1];
+/** The positions of an axis that are drawn; -1 stands for those left out. @param {number} size @param {number} most */
+function positions(size, most = SHOWN) {
+  if (size <= most) return Array.from({ length: size }, (_, i) => i);
+  return most < SHOWN ? [0, -1] : [0, 1, 2, 3, 4, -1, size - 1];
+}
+
+/** How many positions of every axis are drawn: of the outer ones one where there would be too many squares.
+ * @param {number[]} mesh */
+function drawn(mesh) {
+  const shown = mesh.map(() => SHOWN);
+  for (let a = 0; a < mesh.length && product(mesh.map((size, i) => Math.min(size, shown[i]))) > SQUARES; a++) shown[a] = 1;
+  return shown;
 }
 
 /**
@@ -18,22 +27,23 @@ function positions(size) {
  */
 function Mesh({ mesh, cell }) {
   const strides = mesh.map((_, a) => product(mesh.slice(a + 1)));
+  const shown = drawn(mesh);
   const table = (axis, base) => {
     if (axis === mesh.length) return cell(base);
     if (axis === mesh.length - 1) {
-      return <tr>{positions(mesh[axis]).map((i) => (i < 0 ? <td class="left-out">…</td> : cell(base + i * strides[axis])))}</tr>;
+      return <tr>{positions(mesh[axis], shown[axis]).map((i) => (i < 0 ? <td class="left-out">…</td> : cell(base + i * strides[axis])))}</tr>;
     }
     if (axis === mesh.length - 2) {
       const across = mesh[axis + 1];
       return (
         <table class="mesh">
-          <tbody>{positions(mesh[axis]).map((i) => (i < 0 ? <tr><td class="left-out" colSpan={Math.min(across, SHOWN)}>⋮</td></tr> : table(axis + 1, base + i * strides[axis])))}</tbody>
+          <tbody>{positions(mesh[axis], shown[axis]).map((i) => (i < 0 ? <tr><td class="left-out" colSpan={Math.min(across, SHOWN)}>⋮</td></tr> : table(axis + 1, base + i * strides[axis])))}</tbody>
         </table>
       );
     }
     return (
       <div class={`outer ${(mesh.length - axis) % 2 ? "across" : "down"}`}>
-        {positions(mesh[axis]).map((i) => (
+        {positions(mesh[axis], shown[axis]).map((i) => (
           <div class="inner">
             <span class="axis">{i < 0 ? "…" : `axis ${axis} at ${i}`}</span>
             {i >= 0 && table(axis + 1, base + i * strides[axis])}

@@ -14,7 +14,7 @@ const place = (line) => (line ? `${line.file}:${line.line}` : "");
 /** @param {{graph: import("./model.js").Graph, selected: number, select: (graph: any, index: number) => void}} props */
 export function Collectives({ graph, selected, select }) {
   const [by, setBy] = useState("order");
-  const all = useMemo(() => Object.keys(graph.facts.collectives).map(Number).sort((a, b) => a - b), [graph]);
+  const all = graph.collectives;
   const sums = useMemo(() => {
     const found = new Map();
     for (const index of all) {
@@ -163,7 +163,7 @@ export function Source({ graph, select }) {
   const file = files.find((one) => one.file === chosen) ?? files[0];
   const [line, setLine] = useState(0);
   if (!file) return <p class="note">The dump names no source lines.</p>;
-  const most = Math.max(1e-12, ...file.lines.map((row) => row.seconds));
+  const most = file.lines.reduce((found, row) => Math.max(found, row.seconds), 1e-12);
   const open = file.lines.find((row) => row.line === line);
   return (
     <div>
