@@ -108,6 +108,11 @@ def _stem(target: str) -> str:
 
 def _summary(facts: dict[str, Any]) -> str:
     graph = facts["graphs"][facts["main"]]
-    programs = len(facts["programs"])
-    of_ranks = f" of {facts['ranks']} ranks in {programs} program{'s' * (programs != 1)}" if programs else ""
-    return f"{len(graph['nodes']['op'])} nodes, {len(graph['collectives'])} collectives{of_ranks}"
+    counts = _several(len(graph["nodes"]["op"]), "node"), _several(len(graph["collectives"]), "collective")
+    if not facts["programs"]:
+        return ", ".join(counts)
+    return f"{', '.join(counts)} of {_several(facts['ranks'], 'rank')} in {_several(len(facts['programs']), 'program')}"
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"

@@ -187,12 +187,13 @@ class _Folder:
                     f"{self.path} holds dumps of different compiles: {shown} has {key} {graph.attrs.get(key)}, "
                     f"the programs have {program.attrs.get(key)}"
                 )
-        whole = {parameter.name: parameter.type for parameter in graph.parameters}
+        there = {parameter.name: parameter.type for parameter in graph.parameters}
         for parameter in program.parameters:
-            if whole.get(parameter.name, parameter.global_type) != parameter.global_type:
+            known = (parameter.type, parameter.global_type)  # data parallel graphs have rows of a rank from the first
+            if there.get(parameter.name, parameter.type) not in known:
                 raise MspcError(
-                    f"{self.path} holds dumps of different compiles: {parameter.name} is {whole[parameter.name]} in "
-                    f"{shown}, and {parameter.global_type} in the programs"
+                    f"{self.path} holds dumps of different compiles: {parameter.name} is {there[parameter.name]} in "
+                    f"{shown}, and {parameter.global_type or parameter.type} in the programs"
                 )
         _check(graph, path)
         return graph

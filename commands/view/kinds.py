@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 _NODE = re.compile(r"^  %(\d+)")
 _OWN = re.compile(r"""^rank : .*$|group: "[^"]*"(?:, )?|rank_list: (?:\([^()]*\)|[\d:]+)(?:, )?""", re.MULTILINE)
 """What says which rank a program is of: its number, and the groups that it is in."""
-_FIELDS = re.compile(r" primitive_attrs: \{((?:[^{}]|\{[^{}]*\})*)\}|(value=[^)]*\))")
+_FIELDS = re.compile(r" primitive_attrs: \{((?:[^{}]|\{[^{}]*\})*)\}|value=([^)]*)")
 """Fields of operators and constants, which may count from where a rank's slice begins."""
 _OPERANDS = re.compile(r"(?<= = )(\w+)\(((?:%[\w.\[\]$/-]+(?:, )?)+)\)")
 """Operands that are no constants. Exchanges order what they send by the ranks that it goes to."""
@@ -80,8 +80,10 @@ def _numbers(line: str) -> dict[str, str]:
     plain = _OWN.sub("", line)
     found: dict[str, str] = {}
     for fields, value in _FIELDS.findall(plain):
-        for item in _NEXT_FIELD.split(fields) if fields else [value]:
-            name, _, text = item.partition(": ") if fields else ("value", "", item.removeprefix("value="))
+        if not fields:
+            found["value"] = value
+        for item in _NEXT_FIELD.split(fields) if fields else ():
+            name, _, text = item.partition(": ")
             found[name] = text.rstrip(", ")
     operands = _OPERANDS.search(plain)
     return found | ({"operands": operands[2]} if operands else {})
