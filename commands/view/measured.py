@@ -14,6 +14,10 @@ from mspc.ir.files.regular import read_text
 from mspc.ir.graph import Graph
 
 HOW = "mspc run --profile FILE writes one"
+LONGEST = 1e15
+"""Microseconds of a time."""
+MEASURED = 16
+"""Ranks whose measured times the page holds, so that it does not grow with the ranks."""
 
 
 def read_profile(path: Path, dump: Dump) -> dict[int, dict[str, Any]]:
@@ -28,7 +32,9 @@ def read_profile(path: Path, dump: Dump) -> dict[int, dict[str, Any]]:
     for event in events:
         rank, node, step = _checked(path, event, graphs)
         spans[rank][node].append((step, float(event["ts"]) / 1e6, float(event["dur"]) / 1e6))
-    return {rank: _means(rows) for rank, rows in sorted(spans.items())}
+    if len(spans) > MEASURED:
+        dump.notes.append(f"measured times are those of the first {MEASURED} of {len(spans)} ranks")
+    return {rank: _means(spans[rank]) for rank in sorted(spans)[:MEASURED]}
 
 
 def _events(path: Path) -> list[dict[str, Any]]:
@@ -51,7 +57,7 @@ def _checked(path: Path, event: dict[str, Any], graphs: dict[int, Graph]) -> tup
     args = event.get("args")
     said = args if isinstance(args, dict) else {}
     rank, node, step = (_whole(number) for number in (event.get("pid"), said.get("node"), said.get("step")))
-    if min(rank, node, step) < 0 or not all(isinstance(event.get(key), int | float) for key in ("ts", "dur")):
+    if min(rank, node, step) < 0 or not all(_is_time(event.get(key)) for key in ("ts", "dur")):
         raise MspcError(f"{path} is no profile of mspc: an event {str(event.get('name'))!r} names no node")
     graph = graphs.get(rank)
     if graph is None:
@@ -65,6 +71,10 @@ def _checked(path: Path, event: dict[str, Any], graphs: dict[int, Graph]) -> tup
             f"{there.label} {there.type} here"
         )
     return rank, node, step
+
+
+def _is_time(number: Any) -> bool:
+    return isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < LONGEST
 
 
 def _whole(number: Any) -> int:
