@@ -17,14 +17,16 @@ from mspc.analysis.cost.machine import Machine
 from mspc.engine.plans import LARGE, terms_for
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
-from mspc.ir.layout import Layout
+from mspc.ir.layout import Layout, common_mesh
 from mspc.passes.search.elimination import Factor
 from mspc.passes.search.model import NEVER, Model
-from mspc.passes.search.whole_graph import mesh_of
+from mspc.passes.search.whole_graph import AXES, mesh_of
 from mspc.passes.sharding.layout_search import Search
 
 NEXT = 2
 """Other layouts that are told for an operator."""
+FEW = 1000
+"""Nodes of a graph for which a mesh may have an axis more than a search's has."""
 LITTLE = 1e-3
 """Bytes below which two ways cost the same."""
 
@@ -48,20 +50,27 @@ def next_ways(configured: Graph, decided: Graph, machine: Machine) -> dict[int, 
     """
     if [node.op.name for node in configured.nodes] != [node.op.name for node in decided.nodes]:
         return {}
-    configured.attrs = {**configured.attrs, **terms_for(machine).attributes()}
+    terms = terms_for(machine).attributes()
+    configured.attrs, decided.attrs = {**configured.attrs, **terms}, {**decided.attrs, **terms}
     for node in configured.nodes:
         node.in_layouts = node.layout = None
     try:
-        model = _model(configured)
+        model = _model(configured, decided)
     except MspcError:
         return {}
     return _Neighbours(model, configured, decided, machine).all_ways()
 
 
-def _model(graph: Graph) -> Model:
+def _model(graph: Graph, decided: Graph) -> Model:
+    """The problem on the mesh of the layouts that stand, where a search could take it: else on the search's own."""
     search = Search(graph)
     search.structure([node for node in graph.nodes if node.phase == "forward"])
-    return Model(search, mesh_of(search))
+    own = mesh_of(Search(decided))  # of its orders the one that the layouts which stand fit
+    mesh: tuple[int, ...] | None = own
+    for other in dict.fromkeys(layout.mesh for node in decided.nodes for layout in node.in_layouts or () if layout):
+        mesh = None if mesh is None else common_mesh(mesh, other)
+    most = AXES + (len(graph.nodes) < FEW)
+    return Model(search, own if mesh is None or len(mesh) > most else mesh)
 
 
 class _Neighbours:

@@ -31,8 +31,8 @@ FIRST_LINE = 200
 class Dump:
     """What is shown. title: the folder or file as it was named. ranks: of the compile, 0 where nothing says it.
 
-    programs: a graph for every kind of `kinds`. plan: the graph of all ranks, with its layouts. configured, decided: the
-    same ahead of the pass that decides on layouts, and behind it. module: of a single file.
+    programs: a graph for every kind of `kinds`. plan: the graph of all ranks, with its layouts. configured, decided:
+    the same ahead of the pass that decides on layouts, and behind it. module: of a single file.
     """
 
     title: str

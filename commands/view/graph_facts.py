@@ -6,15 +6,15 @@ from typing import Any
 
 from mspc.commands.view.tables import Tables
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts
-from mspc.ir.opaque import Literal
+from mspc.ir.opaque import Literal, OpaqueOp
 from mspc.ir.text.printer import strategy_text
 from mspc.ir.text.values import constant_text, key_text, value_text
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.grouped_update import GroupedUpdate
 
 FORWARD, BACKWARD, UPDATE = PHASES = ("forward", "backward", "update")
-GRADIENTS = "Gradients/"
-"""What begins the scopes of gradients, by which MindSpore's dumps tell them."""
+GRADIENTS, OPTIMIZER = "Gradients/", "/optimizer-"
+"""What begins the scopes of gradients in MindSpore's dumps, and what stands in those of updates."""
 SMALL = 64
 """Elements of a constant that the page holds."""
 SAID_APART = ("reason", "fused", "stream")
@@ -80,7 +80,7 @@ class _Columns:
 
     def _row(self, node: Node) -> tuple[Any, ...]:
         string = self.tables.string
-        phase = BACKWARD if node.phase == FORWARD and node.scope.startswith(GRADIENTS) else node.phase
+        phase = _phase(node)
         if phase not in self.phase_names:
             self.phase_names.append(phase)
         return (
@@ -102,6 +102,15 @@ class _Columns:
             self._known[text] = len(self.constants)
             self.constants.append(self.tables.string(text))
         return self._known[text]
+
+
+def _phase(node: Node) -> str:
+    """The phase that a node says, and of another compiler's that its scope tells."""
+    if not isinstance(node.op, OpaqueOp) or node.phase != FORWARD:
+        return node.phase
+    if node.scope.startswith(GRADIENTS):
+        return BACKWARD
+    return UPDATE if OPTIMIZER in node.scope else FORWARD
 
 
 def _constant_text(value: Value) -> str:

@@ -51,7 +51,7 @@ def model_of(dump: Dump) -> Model:
     assert dump.configured is not None
     search = Search(dump.configured)
     search.structure([node for node in dump.configured.nodes if node.phase == "forward"])
-    return Model(search, mesh_of(search))
+    return Model(search, mesh_of(search))  # (2, 2), of which the layouts that stand are made, too
 
 
 def test_what_a_way_costs_more_is_the_difference_of_two_whole_plans(folder: Path) -> None:

@@ -31,6 +31,8 @@ function Operand({ graph, operand, go, show }) {
     return <li><ParameterLink graph={graph} number={what.parameter} show={show} /> <span class="type">{kind} {type.text}</span></li>;
   }
   if (what.node !== undefined) return <li><NodeLink graph={graph} index={what.node} go={go} /> <span class="type">{graph.type(what.node).text}</span></li>;
+  const called = what.constant.startsWith("@") && graph.model.graphs.find((one) => one.facts.kind === "file" && `@${one.facts.name}` === what.constant);
+  if (called && called.count) return <li><a href={`#node=${graph.model.link(called, 0)}`} onClick={(event) => { event.preventDefault(); go(called, 0); }}>{what.constant}</a></li>;
   return <li><code class="constant">{what.constant}</code></li>;
 }
 
@@ -66,7 +68,8 @@ function Ways({ model, about, go }) {
   const { plan } = model;
   const { ways } = model.facts;
   const told = about.filter((index) => ways[index]);
-  if (!plan || !told.length) return null;
+  if (!plan || !Object.keys(ways).length) return null;
+  if (!told.length) return <section><h3>The next best layouts</h3><p class="note">None are told here: layouts follow from what is read, or the mesh has more axes than a search looks at.</p></section>;
   return (
     <section>
       <h3>The next best layouts</h3>
