@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,13 @@ class Reader:
 
     def node(self, number: int) -> None:
         self.click(f"[data-path='%{number}']")
+
+    def until(self, condition: str) -> None:
+        """Wait for something to hold. The page's policy lets playwright's own waiting evaluate nothing."""
+        end = time.monotonic() + PATIENCE / 1000
+        while not self.page.evaluate(condition):
+            assert time.monotonic() < end, condition
+            time.sleep(0.02)
 
     def text(self, selector: str) -> str:
         return " ".join(self.page.locator(selector).first.inner_text().split())
@@ -292,7 +300,7 @@ def test_keys_walk_through_the_network(reader: Reader) -> None:
     before = reader.page.locator(".row").count()
     for key in ("ArrowLeft", "ArrowLeft"):
         reader.page.keyboard.press(key)
-    reader.page.wait_for_function(f"document.querySelectorAll('.row').length < {before}")
+    reader.until(f"document.querySelectorAll('.row').length < {before}")
     reader.page.keyboard.press("4")
     assert "at the peak" in reader.shown
     reader.page.keyboard.press("Escape")
@@ -304,14 +312,14 @@ def test_dark_and_light(reader: Reader) -> None:
     colour = "getComputedStyle(document.body).backgroundColor"
     light = reader.page.evaluate(colour)
     reader.click(".theme")
-    reader.page.wait_for_function(f"{colour} !== '{light}'")
+    reader.until(f"{colour} !== '{light}'")
 
 
 def test_all_rows_are_printed(reader: Reader) -> None:
     reader.open()
     reader.page.emulate_media(media="print")
     reader.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    reader.page.wait_for_function("document.querySelectorAll('.row.node').length === 23")
+    reader.until("document.querySelectorAll('.row.node').length === 23")
     reader.page.emulate_media(media="screen")
 
 
