@@ -11,7 +11,7 @@ import pytest
 import mspc
 from mspc.cli import app
 from tests.commands.view.reading import compiled, elements
-from tests.commands.view.test_mistakes import NETWORK
+from tests.commands.view.test_view_mistakes import NETWORK
 
 
 @pytest.fixture(autouse=True)
