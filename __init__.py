@@ -3,6 +3,7 @@
 Public names (`mspc.nn`, `mspc.Tensor`, ...) are looked up on first use, so that `import mspc` costs nothing.
 """
 
+import importlib
 from typing import Any
 
 from mspc.api.alias import install_public
@@ -16,6 +17,8 @@ install_public()
 def __getattr__(name: str) -> Any:
     if name.startswith("__") and name != "__all__":
         raise AttributeError(name)
+    if name == "view":
+        return importlib.import_module("mspc.commands.view.notebook").view  # commands import what asks here for names
     from mspc.api.names import find  # looked up late: the command line must start without NumPy
 
     return find(name)
@@ -24,4 +27,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from mspc.api.names import names
 
-    return sorted({*names(), *(name for name in globals() if name.startswith("__"))})
+    return sorted({*names(), "view", *(name for name in globals() if name.startswith("__"))})

@@ -1,5 +1,5 @@
-"""The command line: `mspc compile | search | calibrate | run | launch | verify | diff | check | opt | ops | doctor |
-ckpt`. A command imports its work when called.
+"""The command line: `mspc compile | search | calibrate | run | launch | verify | view | diff | check | opt | ops |
+doctor | ckpt`. A command imports its work when called.
 
 Nothing here may import NumPy or networkx: `mspc --help` answers at once.
 """
@@ -23,6 +23,7 @@ from mspc.commands.ckpt import app as checkpoints
 from mspc.commands.completion import complete_graph, complete_passes, complete_script
 from mspc.commands.options import Device, Inputs, JsonFile, Judge, Quiet, Ranks, ScriptArguments, Verbose
 from mspc.commands.report.streams import complain, run_guarded
+from mspc.commands.view import verb as viewing
 from mspc.ir.diagnostics import MspcError
 
 FAILED = 1
@@ -293,14 +294,9 @@ def run(
     from mspc.commands.run import run_script
 
     run_script(
-        target,
-        ranks=ranks,
-        simulate=simulate,
-        only_rank=only_rank,
-        script_arguments=tuple(script_arguments or ()),
-        wishes=wishes,
-        profile=profiled,
-    )
+        target, ranks=ranks, simulate=simulate, only_rank=only_rank, script_arguments=tuple(script_arguments or ()),
+        wishes=wishes, profile=profiled,
+    )  # fmt: skip
 
 
 app.command(
@@ -342,6 +338,9 @@ def verify(
         loudness=Loudness(verbose, quiet),
     )
     verify_target(target, options, seed, against is Judge.TORCH)
+
+
+app.command("view", short_help="Write a page that shows a compile and why it is so.")(viewing.view)
 
 
 @app.command(short_help="Read a text graph, run passes, print it.")

@@ -37,7 +37,8 @@ DEFAULT_FOLDER = Path("saved_graph")
 class CompileOptions:
     """The flags of `mspc compile`.
 
-    ranks: None asks mpirun or the script. level: 0 to 3, what is written. only_ranks: () for all.
+    ranks: None asks mpirun or the script. level: 0 to 3, what is written. only_ranks: () for all, but for the first
+    alone where there are more than most_ranks; 0 for any number.
     inputs: types of a named network's inputs. json: where the table goes as JSON ("-": stdout), if anywhere.
     weights: write all first values, those too that a run can make by itself. strategies: a file that says how operators
     are cut.
@@ -48,6 +49,7 @@ class CompileOptions:
     level: int = 0
     out: Path | None = None
     only_ranks: tuple[int, ...] = ()
+    most_ranks: int = 0
     inputs: tuple[str, ...] = ()
     json: Path | None = None
     script_arguments: tuple[str, ...] = ()
@@ -228,6 +230,8 @@ def _wanted(options: CompileOptions, ranks: int) -> Sequence[int]:
     for rank in options.only_ranks:
         if not 0 <= rank < ranks:
             raise _no_rank(rank, ranks)
+    if not options.only_ranks and 0 < options.most_ranks < ranks:
+        return range(1)
     return sorted(set(options.only_ranks)) if options.only_ranks else range(ranks)
 
 

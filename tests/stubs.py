@@ -26,6 +26,8 @@ FILES = (
 """Modules that are no folders of api/ and have a stub."""
 HEADER = "# Made by `make goldens`.\n"
 PRIMITIVE = "mspc.api.ops.primitive"
+OWN = ("from mspc.commands.view.notebook import view as view\n",)
+"""What mspc has beside the names of MindSpore."""
 
 
 def modules() -> list[str]:
@@ -45,7 +47,7 @@ def stubs() -> dict[str, str]:
         file = f"{path}/__init__.pyi".lstrip("/") if name in packages else f"{path}.pyi"
         full = f"mspc.{name}".rstrip(".")
         below = [f"from {full} import {m} as {m}\n" for m in _below(name, known) if m not in _names(name)]
-        found[f"mspc-stubs/{file}"] = HEADER + "".join([*_lines(name), *below])
+        found[f"mspc-stubs/{file}"] = HEADER + "".join([*_lines(name), *below, *(() if name else OWN)])
         same = [line.replace(f"from {full} ", f"from mindspore{full[4:]} ") for line in below]
         found[f"mindspore-stubs/{file}"] = HEADER + f"from {full} import *\n" + "".join(same)
     return found

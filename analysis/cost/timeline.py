@@ -5,7 +5,7 @@ from __future__ import annotations
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.machine_file import H200
 from mspc.analysis.cost.nodes import seconds
-from mspc.ir.graph import Graph, Value
+from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.collective.base import Collective
 
 
@@ -13,11 +13,12 @@ class Timeline:
     """A step of a graph in the order of its nodes, on one stream and on several.
 
     compute, communication: seconds of the nodes of either kind by themselves. total: seconds of the step with what has
-    an attribute `stream` beside the rest, each such stream for itself.
+    an attribute `stream` beside the rest, each such stream for itself. spans: (begin, seconds) of every node that runs.
     """
 
     def __init__(self, graph: Graph, machine: Machine = H200) -> None:
         self.compute = self.communication = 0.0
+        self.spans: dict[Node, tuple[float, float]] = {}
         main = 0.0
         sides: dict[object, float] = {}
         over: dict[Value, float] = {}
@@ -33,9 +34,12 @@ class Timeline:
                 self.compute += time
             stream = node.attrs.get("stream")
             if stream:
-                over[node] = sides[stream] = max(sides.get(stream, 0.0), main) + time
+                begin = max(sides.get(stream, 0.0), main)
+                over[node] = sides[stream] = begin + time
             else:
-                main = max(main, ready) + time
+                begin = max(main, ready)
+                main = begin + time
+            self.spans[node] = begin, time
         self.total = max(main, *sides.values()) if sides else main
 
     @property

@@ -205,3 +205,4 @@ from mspc import ops as ops
 from mspc import parallel as parallel
 from mspc import runtime as runtime
 from mspc import train as train
+from mspc.commands.view.notebook import view as view

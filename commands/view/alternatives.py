@@ -1,0 +1,146 @@
+"""What the next best layouts of an operator would cost where it stands, by the tables that the search goes by.
+
+Of every operator that a search could decide on all ways to cut it are compared with all else as it is: what it sends
+inside, what brings its operands from where they lie and its result to who reads it, and the same for gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mspc.analysis.cost.machine import Machine
+from mspc.engine.plans import LARGE, terms_for
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.layout import Layout, common_mesh
+from mspc.passes.search.elimination import Factor
+from mspc.passes.search.model import NEVER, Model
+from mspc.passes.search.whole_graph import AXES, mesh_of
+from mspc.passes.sharding.layout_search import Search
+
+NEXT = 2
+"""Other layouts that are told for an operator."""
+FEW = 1000
+"""Nodes of a graph for which a mesh may have an axis more than a search's has."""
+LITTLE = 1e-3
+"""Bytes below which two ways cost the same."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to cut an operator. seconds: what it takes more than the one that stands, infinite where it cannot be."""
+
+    operands: tuple[Layout, ...]
+    seconds: float
+
+
+def next_ways(configured: Graph, decided: Graph, machine: Machine) -> dict[int, list[Way]]:
+    """By number of a node, the ways that stand and the cheapest others.
+
+    Args:
+        configured: the graph ahead of the pass that decides on layouts. decided: behind it, with the same nodes.
+
+    Returns:
+        Nothing of operators on which a search has no say, and nothing at all where the two graphs do not go together.
+    """
+    if [node.op.name for node in configured.nodes] != [node.op.name for node in decided.nodes]:
+        return {}
+    terms = terms_for(machine).attributes()
+    configured.attrs, decided.attrs = {**configured.attrs, **terms}, {**decided.attrs, **terms}
+    for node in configured.nodes:
+        node.in_layouts = node.layout = None
+    try:
+        model = _model(configured, decided)
+    except MspcError:
+        return {}
+    return _Neighbours(model, configured, decided, machine).all_ways()
+
+
+def _model(graph: Graph, decided: Graph) -> Model:
+    """The problem on the mesh of the layouts that stand, where a search could take it: else on the search's own."""
+    search = Search(graph)
+    search.structure([node for node in graph.nodes if node.phase == "forward"])
+    own = mesh_of(Search(decided))  # of its orders the one that the layouts which stand fit
+    mesh: tuple[int, ...] | None = own
+    for other in dict.fromkeys(layout.mesh for node in decided.nodes for layout in node.in_layouts or () if layout):
+        mesh = None if mesh is None else common_mesh(mesh, other)
+    most = AXES + (len(graph.nodes) < FEW)
+    return Model(search, own if mesh is None or len(mesh) > most else mesh)
+
+
+class _Neighbours:
+    """The tables around every operator, read at the layouts that stand."""
+
+    def __init__(self, model: Model, configured: Graph, decided: Graph, machine: Machine) -> None:
+        self.model = model
+        self.bandwidth = machine.link.bandwidth.at(LARGE)
+        self.stands: dict[int, int] = {}
+        self.numbers: dict[Node, int] = {}
+        there = dict(zip(configured.nodes, decided.nodes, strict=True))
+        parameters = {parameter.name: parameter for parameter in decided.parameters}
+        for index, node in enumerate(configured.nodes):
+            if node in model.of:
+                self.numbers[node] = index
+                self._note(model.of[node], self._place(node, there[node]))
+        for value, variable in model.of.items():
+            if isinstance(value, Parameter) and value.name in parameters:
+                self._note(variable, self._stored(value, parameters[value.name].layout))
+        self.around: dict[int, list[Factor]] = defaultdict(list)
+        for factor in model.factors:
+            for variable in factor.variables:
+                self.around[variable].append(factor)
+
+    def _note(self, variable: int, place: int | None) -> None:
+        if place is not None:
+            self.stands.setdefault(variable, place)
+
+    def _place(self, node: Node, decided: Node) -> int | None:
+        choices = self.model.variables[self.model.of[node]].choices
+        return next((i for i, choice in enumerate(choices) if choice.inputs == decided.in_layouts), None)
+
+    def _stored(self, value: Value, layout: Any) -> int | None:
+        numbers = self.model.variables[self.model.of[value]].outputs[0]
+        return next((i for i, n in enumerate(numbers) if self.model.layout(value, int(n)) == layout), None)
+
+    def all_ways(self) -> dict[int, list[Way]]:
+        found: dict[int, list[Way]] = {}
+        for node, number in self.numbers.items():
+            ways = self._ways(self.model.of[node])
+            if ways:
+                found[number] = ways
+        return found
+
+    def _ways(self, variable: int) -> list[Way]:
+        """The way that stands and the `NEXT` cheapest others; nothing where it is none of the model's."""
+        stands = self.stands.get(variable)
+        if stands is None:
+            return []
+        total = np.zeros(self.model.variables[variable].size)
+        for factor in self.around[variable]:
+            total = total + self._read(factor, variable)
+        choices = self.model.variables[variable].choices
+        found: dict[tuple[Layout, ...], Way] = {choices[stands].inputs: Way(choices[stands].inputs, 0.0)}
+        for i in np.argsort(total, kind="stable"):
+            if len(found) > NEXT:
+                break
+            more = float(total[i] - total[stands])
+            seconds = math.inf if more >= NEVER / 2 else more / self.bandwidth if abs(more) > LITTLE else 0.0
+            if seconds < math.inf:
+                found.setdefault(choices[i].inputs, Way(choices[i].inputs, seconds))
+        return list(found.values())
+
+    def _read(self, factor: Factor, variable: int) -> Any:
+        """A factor's costs of every choice of a variable: others as they stand, or as they suit it best where what
+        stands is not among their choices (copies of values, and what a search would not do)."""
+        others = tuple(
+            slice(None) if v == variable else self.stands.get(v, slice(None)) for v in factor.variables
+        )
+        table = factor.table[others]
+        left = [v for v, place in zip(factor.variables, others, strict=True) if isinstance(place, slice)]
+        axes = tuple(i for i, v in enumerate(left) if v != variable)
+        return table.min(axis=axes) if axes else table

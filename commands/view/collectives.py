@@ -1,0 +1,58 @@
+"""The collectives of a graph: who takes part, what is sent, how long that takes and over what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.machine_file import COLLECTIVES
+from mspc.analysis.cost.nodes import seconds, sent_bytes
+from mspc.commands.view.groups import Strides, members_of, strides_of_axes, strides_of_members
+from mspc.commands.view.schedule import rounded
+from mspc.ir.graph import Graph, Node
+from mspc.ops.collective.base import Collective
+
+
+def collective_facts(graph: Graph, machine: Machine) -> dict[int, dict[str, Any]]:
+    """By the number of a collective's node: `group`, the strides of its axes as `groups.members_of` takes them, or
+    `members` where they lie by no rule; on a rank's graph `bytes` that the rank sends, `seconds` and the `link`."""
+    rank = graph.attrs.get("rank", 0)
+    found: dict[int, dict[str, Any]] = {}
+    for index, node in enumerate(graph.nodes):
+        if isinstance(node.op, Collective):
+            found[index] = _facts(node, node.op, rank, machine)
+        elif node.op.name in COLLECTIVES:
+            found[index] = _group(_listed(node.op.attributes().get("rank_list")), 0)
+    return found
+
+
+def _facts(node: Node, op: Collective, rank: int, machine: Machine) -> dict[str, Any]:
+    if op.over_mesh:
+        strides = strides_of_axes(getattr(op, "mesh", ()), getattr(op, "axes", ()))
+        return {"group": strides, "size": len(members_of(strides, 0))}
+    facts = _group(op.members, rank)
+    return facts | {
+        "bytes": rounded(sent_bytes(node)), "seconds": rounded(seconds(node, machine)),
+        "link": _link(op.members, machine),
+    }  # fmt: skip
+
+
+def _listed(members: Any) -> tuple[int, ...]:
+    """The ranks that an operator of another compiler names; () where it names none."""
+    is_list = isinstance(members, tuple) and all(isinstance(member, int) for member in members)
+    return members if is_list else ()
+
+
+def _group(members: Sequence[int], rank: int) -> dict[str, Any]:
+    strides: Strides | None = strides_of_members(tuple(sorted(members))) if members else ()
+    by_rule = strides is not None and rank in members and members_of(strides, rank) == tuple(sorted(members))
+    return {"size": len(members), **({"group": strides} if by_rule else {"members": list(members)})}
+
+
+def _link(members: Sequence[int], machine: Machine) -> str:
+    """What a collective of these ranks goes over, in words."""
+    if not members or not machine.ranks_per_host or machine.network is None:
+        return "between ranks of one host"
+    hosts = {rank // machine.ranks_per_host for rank in members}
+    return "between ranks of one host" if len(hosts) < 2 else f"between {len(hosts)} hosts"

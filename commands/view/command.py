@@ -1,0 +1,118 @@
+"""`mspc view`: reads a dump, or compiles a script first, and writes the page."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import webbrowser
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mspc.analysis.cost.machine_file import H200, machine_of
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.report.loudness import Loudness
+from mspc.commands.report.progress import Progress
+from mspc.commands.report.table import print_line
+from mspc.commands.report.text import size_text
+from mspc.commands.view.dump import read_dump
+from mspc.commands.view.facts import page_facts
+from mspc.commands.view.page import html_of
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.whole import check_writable, write_whole
+
+ENDING = ".view.html"
+"""What the names of pages end in where nobody names them."""
+EVERY_RANK = 16
+"""Ranks of a script up to which all are compiled; of more the first alone."""
+LEVEL = 2
+"""Of the dumps that are written for a script: those with layouts are among them."""
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """The flags of `mspc view`. compile: of a script. machine: its name or a file, "" for H200s. profile: of a run.
+    out: the page. open: show it in the browser."""
+
+    compile: CompileOptions = field(default_factory=CompileOptions)
+    machine: str = ""
+    profile: Path | None = None
+    out: Path | None = None
+    open: bool = False
+
+
+def view_target(target: str, options: ViewOptions) -> None:
+    """Write the page of a folder, a file or a script, and say where it is.
+
+    Raises:
+        MspcError: the target is no dump and no script that compiles, the profile is of another compile, or the page
+            cannot be written.
+    """
+    out = options.out or Path(_stem(target) + ENDING)
+    check_writable(out, "--out")
+    quiet = options.compile.loudness.quiet
+    with Progress(not quiet) as progress:
+        progress.show(f"reading {target}")
+        facts = facts_of(target, options)
+        progress.show(f"writing {out}")
+        content = html_of(facts).encode()
+        write_whole(out, lambda file: file.write(content))
+    if not quiet:
+        print_line(f"{out}: {_summary(facts)}, {size_text(len(content))}")
+    if options.open:
+        webbrowser.open(Path(os.path.realpath(out)).as_uri())
+
+
+def facts_of(target: str, options: ViewOptions) -> dict[str, Any]:
+    """What the page of a target shows. Raises MspcError as `view_target` does."""
+    machine = machine_of(options.machine) if options.machine else H200
+    if not is_script(target):
+        _check_alone(target, options.compile)
+        return page_facts(read_dump(Path(target)), machine, options.profile)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "graphs"
+        wanted = replace(
+            options.compile, out=out, level=LEVEL, most_ranks=EVERY_RANK,
+            loudness=Loudness(False, True),
+        )  # fmt: skip
+        compile_target(target, wanted)
+        dump = read_dump(out)
+        dump.title = os.path.basename(target)
+        return page_facts(dump, machine, options.profile)
+
+
+def is_script(target: str) -> bool:
+    """Whether a target is a script, or a network in one; anything else is a folder or a file of graphs."""
+    return (target.endswith(".py") or ".py:" in target) and not os.path.isdir(target)
+
+
+def _check_alone(target: str, options: CompileOptions) -> None:
+    """Options of a compile are for scripts. Raises MspcError."""
+    given = [
+        name
+        for name, value in (
+            ("--ranks", options.ranks), ("--input", options.inputs), ("--strategies", options.strategies),
+            ("arguments of a script", options.script_arguments),
+        )
+        if value
+    ]  # fmt: skip
+    if given:
+        raise MspcError(f"{target} is compiled already and takes no {' or '.join(given)}")
+
+
+def _stem(target: str) -> str:
+    """What a page is called: the folder, the file or the script that it shows, in the working folder."""
+    path = Path(os.path.realpath(target.partition(".py:")[0] + ".py" if ".py:" in target else target))
+    return path.name if path.is_dir() else path.stem
+
+
+def _summary(facts: dict[str, Any]) -> str:
+    graph = facts["graphs"][facts["main"]]
+    counts = _several(len(graph["nodes"]["op"]), "node"), _several(len(graph["collectives"]), "collective")
+    if not facts["programs"]:
+        return ", ".join(counts)
+    return f"{', '.join(counts)} of {_several(facts['ranks'], 'rank')} in {_several(len(facts['programs']), 'program')}"
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"

@@ -1,0 +1,193 @@
+"""What a folder or a file holds, as graphs: every mistake in it is told before anything is drawn."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mspc.commands.view.kinds import Kind, kinds_of
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.regular import read_text
+from mspc.ir.graph import Graph
+from mspc.ir.opaque import Module
+from mspc.ir.text.parser import parse
+from mspc.ops.check_graph import check_graph
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY
+from mspc.runtime.program import PROGRAM, Program, load_program
+
+CONFIGURED, DECIDED = "check_strategies", "propagate_sharding"
+"""The passes ahead of which, and behind which, layouts are decided on."""
+PLANS = ("fuse_gradients", "lower_redistribution", "reduce_gradients", DECIDED)
+"""Passes whose dumps hold the graph of all ranks with its layouts, the latest first."""
+_AFTER = re.compile(r"# after: (\w+),")
+NAMED = 8
+"""Files that a note names."""
+FIRST_LINE = 200
+"""Characters of a file that tell which pass wrote it."""
+
+
+@dataclass
+class Dump:
+    """What is shown. title: the folder or file as it was named. ranks: of the compile, 0 where nothing says it.
+
+    programs: a graph for every kind of `kinds`. plan: the graph of all ranks, with its layouts. configured, decided:
+    the same ahead of the pass that decides on layouts, and behind it. module: of a single file.
+    """
+
+    title: str
+    ranks: int = 0
+    compile_id: str = ""
+    mode: str = ""
+    kinds: list[Kind] = field(default_factory=list[Kind])
+    programs: list[Graph] = field(default_factory=list[Graph])
+    plan: Graph | None = None
+    configured: Graph | None = None
+    decided: Graph | None = None
+    module: Module | None = None
+    notes: list[str] = field(default_factory=list[str])
+
+
+def read_dump(path: Path) -> Dump:
+    """Read the folder of a compile, or one .ir file, MindSpore's too.
+
+    Raises:
+        MspcError: there is nothing of that name, it is no dump, it is cut off, or its files are of several compiles.
+    """
+    load_operators()
+    if path.is_dir():
+        return _Folder(path).dump()
+    module = _module(path)
+    graph = module.main
+    ranks = graph.attrs.get("ranks", 0)
+    return Dump(
+        _title(path), ranks if isinstance(ranks, int) else 0, str(graph.attrs.get("compile_id", "")),
+        str(graph.attrs.get("mode", "")), module=module,
+    )  # fmt: skip
+
+
+def _title(path: Path) -> str:
+    """The name of a file or folder, without where it lies."""
+    return path.name or path.resolve().name
+
+
+def _module(path: Path) -> Module:
+    return parse(_text(path), REGISTRY, str(path))
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_text(path)
+    except FileNotFoundError:
+        raise MspcError(f"there is no file or folder {str(path)!r}") from None
+    except UnicodeDecodeError:
+        notes = ["mspc view takes the folder of a compile, an .ir file or a script"]
+        raise MspcError(f"{path} is not text", notes=notes) from None
+    except OSError as error:
+        raise MspcError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError:
+        raise MspcError(f"{str(path)!r} names no file") from None
+
+
+def _check(graph: Graph, path: Path) -> None:
+    """See that a graph holds together. Raises MspcError."""
+    try:
+        check_graph(graph)
+    except MspcError as error:
+        raise MspcError(f"{path}: {error.message}", notes=error.notes, frames=error.frames) from None
+
+
+class _Folder:
+    """The folder of one compile."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.program: Program = load_program(path)
+        if not self.program.execute:
+            raise MspcError(f"{path / PROGRAM} names no graph of any rank")
+
+    def dump(self) -> Dump:
+        program = self.program
+        found = Dump(_title(self.path), program.ranks, program.compile_id, program.mode)
+        edited: list[str] = []
+        found.kinds = kinds_of(self._texts(edited))
+        for kind in found.kinds:
+            graph = program.graph(kind.first, kind.text, frames=True)
+            if program.execute[kind.first] in edited:
+                _check(graph, self.path / program.execute[kind.first])
+            found.programs.append(graph)
+        if edited:
+            more = f" and {len(edited) - NAMED} more" if len(edited) > NAMED else ""
+            found.notes.append(f"edited since they were compiled: {', '.join(edited[:NAMED])}{more}")
+        self._read_stages(found)
+        missing = program.ranks - len(program.execute)
+        if missing:
+            found.notes.append(f"the folder holds {len(program.execute)} of {program.ranks} ranks' programs")
+        return found
+
+    def _texts(self, edited: list[str]) -> Iterator[tuple[int, str]]:
+        for rank in sorted(self.program.execute):
+            text = self.program.text(rank)
+            self._check_id(text, self.program.execute[rank])
+            if self.program.edited(rank, text):
+                edited.append(self.program.execute[rank])
+            yield rank, text
+
+    def _check_id(self, text: str, file: str) -> None:
+        said = re.search(r'^compile_id : "(\w+)"$', text, re.MULTILINE)
+        if said is not None and said[1] != self.program.compile_id:
+            raise MspcError(
+                f"{self.path} holds dumps of different compiles: {file} is of compile {said[1]}, {PROGRAM} of "
+                f"{self.program.compile_id}",
+                notes=["mspc compile --out DIR writes a folder as a whole"],
+            )
+
+    def _read_stages(self, found: Dump) -> None:
+        """The graphs of all ranks, from the files of the first rank that has them."""
+        if not self.program.network:
+            found.notes.append("the ranks' networks are their own, so there is no graph of all ranks and no layouts")
+            return
+        first = found.kinds[0].first
+        stages = self._stages((self.path / self.program.execute[first]).parent)
+        plan = next((stages[name] for name in PLANS if name in stages), None)
+        if plan is None:
+            found.notes.append("no layouts of results: mspc compile --save-graphs writes the graphs that have them")
+            return
+        found.plan = self._stage(plan, found.programs[0])
+        if CONFIGURED in stages and DECIDED in stages:
+            found.configured = self._stage(stages[CONFIGURED], found.programs[0])
+            found.decided = self._stage(stages[DECIDED], found.programs[0])
+
+    @staticmethod
+    def _stages(folder: Path) -> dict[str, Path]:
+        """By the pass behind which it was written, every dump of a rank's folder."""
+        found: dict[str, Path] = {}
+        for path in sorted(folder.glob("*.ir")):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                said = _AFTER.match(file.read(FIRST_LINE))
+            if said is not None:
+                found[said[1]] = path
+        return found
+
+    def _stage(self, path: Path, program: Graph) -> Graph:
+        """The graph of all ranks in a file, which must be of the compile that the rank's program is of."""
+        graph = _module(path).main
+        shown = path.relative_to(self.path)
+        for key in ("ranks", "mode"):
+            if graph.attrs.get(key) != program.attrs.get(key):
+                raise MspcError(
+                    f"{self.path} holds dumps of different compiles: {shown} has {key} {graph.attrs.get(key)}, "
+                    f"the programs have {program.attrs.get(key)}"
+                )
+        there = {parameter.name: parameter.type for parameter in graph.parameters}
+        for parameter in program.parameters:
+            known = (parameter.type, parameter.global_type)  # data parallel graphs have rows of a rank from the first
+            if there.get(parameter.name, parameter.type) not in known:
+                raise MspcError(
+                    f"{self.path} holds dumps of different compiles: {parameter.name} is {there[parameter.name]} in "
+                    f"{shown}, and {parameter.global_type or parameter.type} in the programs"
+                )
+        _check(graph, path)
+        return graph

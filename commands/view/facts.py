@@ -1,0 +1,115 @@
+"""All that the page shows, as one value of JSON."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from mspc.analysis.cost.machine import Machine
+from mspc.commands.view.alternatives import Way, next_ways
+from mspc.commands.view.collectives import collective_facts
+from mspc.commands.view.dump import Dump
+from mspc.commands.view.graph_facts import graph_columns
+from mspc.commands.view.kinds import own_facts
+from mspc.commands.view.measured import read_profile
+from mspc.commands.view.memory import is_planned, memory_facts
+from mspc.commands.view.origins import Origins
+from mspc.commands.view.schedule import machine_facts, rounded, schedule
+from mspc.commands.view.tables import Tables
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Node
+
+FORMAT = 1
+
+
+def page_facts(dump: Dump, machine: Machine, profile: Path | None = None) -> dict[str, Any]:
+    """What the page shows of a dump.
+
+    `graphs` are the programs of `programs`, or those of a single file, then the graph of all ranks at place `plan` (-1
+    where there is none); a graph has the columns of `graph_columns` and more, where they can be told: `collectives`,
+    `schedule`, `memory`, `origin`, `members` and `origins`: the nodes of the plan that a node was made of, as
+    `Origins` has them.
+
+    Raises:
+        MspcError: the profile cannot be read, or is of another compile.
+    """
+    tables = Tables()
+    graphs = [_graph(graph, tables, machine, "rank") for graph in dump.programs]
+    modules = dump.module.graphs if dump.module is not None else []
+    graphs += [_graph(graph, tables, machine, "file") for graph in modules]
+    plan = -1
+    ways: dict[int, Any] = {}
+    if dump.plan is not None:
+        for facts, graph in zip(graphs, dump.programs, strict=True):
+            origins = Origins(graph, dump.plan)
+            facts |= {"origin": origins.of, "members": origins.members, "origins": origins.results}
+        ways = _ways(dump, tables, machine)
+        plan = len(graphs)
+        graphs.append(_graph(dump.plan, tables, machine, "plan"))
+    entry = dump.module.entry if dump.module is not None else ""
+    measured = _measured(profile, dump)
+    return {
+        "format": FORMAT,
+        "title": dump.title,
+        "ranks": dump.ranks,
+        "compile_id": dump.compile_id,
+        "mode": dump.mode,
+        "dialect": dump.module.dialect if dump.module is not None else "",
+        "notes": dump.notes,
+        "machine": machine_facts(machine),
+        "programs": own_facts(dump.kinds),
+        "graphs": graphs,
+        "main": next((i for i, graph in enumerate(modules) if graph.name == entry), 0),
+        "plan": plan,
+        "ways": ways,
+        "measured": measured,
+        **tables.as_dict(),
+    }
+
+
+def _measured(profile: Path | None, dump: Dump) -> dict[int, dict[str, Any]]:
+    if profile is None:
+        return {}
+    if dump.module is not None:
+        raise MspcError("--profile is for the folder of a compile, not for one graph")
+    return read_profile(profile, dump)
+
+
+def _graph(graph: Graph, tables: Tables, machine: Machine, kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"kind": kind, **graph_columns(graph, tables)}
+    found["collectives"] = collective_facts(graph, machine)
+    if kind == "rank" or (kind == "file" and is_planned(graph)):
+        found["schedule"] = schedule(graph, machine)
+        found["memory"] = memory_facts(graph)
+    return found
+
+
+def _ways(dump: Dump, tables: Tables, machine: Machine) -> dict[int, Any]:
+    """By a node of the plan, the layouts of its operands as they stand and the next best: [layouts, seconds more]."""
+    if dump.configured is None or dump.decided is None or dump.plan is None:
+        return {}
+    found = next_ways(dump.configured, dump.decided, machine)
+    places = _same_nodes(dump.decided, dump.plan)
+    return {places[n]: [_row(way, tables) for way in ways] for n, ways in found.items() if n in places}
+
+
+def _row(way: Way, tables: Tables) -> list[Any]:
+    return [tables.layouts(way.operands), None if math.isinf(way.seconds) else rounded(way.seconds)]
+
+
+def _same_nodes(first: Graph, then: Graph) -> dict[int, int]:
+    """Where the nodes of a graph stand in the same graph behind passes that only add to it."""
+    waiting: dict[Any, list[int]] = {}
+    for index, node in reversed(list(enumerate(then.nodes))):
+        waiting.setdefault(_key(node), []).append(index)
+    found: dict[int, int] = {}
+    for index, node in enumerate(first.nodes):
+        alike = waiting.get(_key(node))
+        if alike:
+            found[index] = alike.pop()
+    return found
+
+
+def _key(node: Node) -> Any:
+    return node.op.name, node.scope, node.phase, node.instance, node.name, node.frames, str(node.type)

@@ -1,0 +1,49 @@
+"""The page as one file of HTML: facts as JSON, the code that draws them, nothing from anywhere else.
+
+Facts are data alone: `<` is escaped in them, so that no text of a dump ends the element that holds it, and the page's
+policy lets nothing run but the code that came along, by its digest.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+BUILT = Path(__file__).parent / "page" / "built"
+"""Where the code and the styles lie that `page/package.json` builds."""
+
+
+def html_of(facts: Mapping[str, Any]) -> str:
+    """The whole page."""
+    code, styles = (_built(name) for name in ("view.js", "view.css"))
+    data = json.dumps(facts, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for character in ("<", "\u2028", "\u2029"):
+        data = data.replace(character, f"\\u{ord(character):04x}")
+    policy = (
+        f"default-src 'none'; script-src {_digest(code)}; style-src {_digest(styles)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    title = escape(f"{facts['title']} - mspc view")
+    return (
+        "<!doctype html>\n"
+        '<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{styles}</style>\n</head>\n"
+        '<body>\n<div id="page">This page needs JavaScript, which runs from this file alone.</div>\n'
+        f'<script type="application/json" id="facts">{data}</script>\n'
+        f"<script>{code}</script>\n</body>\n</html>\n"
+    )
+
+
+def _built(name: str) -> str:
+    return (BUILT / name).read_text(encoding="utf-8")
+
+
+def _digest(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

@@ -1,0 +1,420 @@
+// The facts of a page as objects that are made when they are looked at: a graph of 100,000 nodes costs nothing else.
+
+const GRADIENTS = "Gradients/";
+
+/** Facts of the page, as commands/view/facts.py writes them, and what is asked of them again and again. */
+export class Model {
+  /** @param {any} facts */
+  constructor(facts) {
+    this.facts = facts;
+    this.graphs = facts.graphs.map((graph, number) => new Graph(this, graph, number));
+    this.plan = facts.plan >= 0 ? this.graphs[facts.plan] : null;
+    this.main = this.graphs[facts.main] ?? this.graphs[0];
+  }
+
+  /** The graph of a rank's program, else the main one. @param {number} rank */
+  graphOfRank(rank) {
+    const number = this.programOf(rank);
+    return number < 0 ? this.main : this.graphs[this.facts.programs[number].graph];
+  }
+
+  /** The number of a rank's program, -1 where the dump has none. @param {number} rank */
+  programOf(rank) {
+    return this.facts.programs.findIndex(({ ranks }) =>
+      ranks.some(([first, last, step]) => rank >= first && rank <= last && (rank - first) % step === 0),
+    );
+  }
+
+  /** @param {number} number */
+  string(number) {
+    return number < 0 ? "" : this.facts.strings[number];
+  }
+
+  /** @param {number} number @returns {{text: string, tensors: {dtype: string, shape: number[], bytes: number}[]}} */
+  type(number) {
+    const [text, tensors] = this.facts.types[number];
+    return { text, tensors: tensors.map(([dtype, shape, bytes]) => ({ dtype, shape, bytes })) };
+  }
+
+  /** The call stack of a number, the innermost line first. @param {number} number */
+  stack(number) {
+    if (number < 0) return [];
+    return this.facts.stacks[number].map((frame) => {
+      const [file, line, column, end, text] = this.facts.frames[frame];
+      return { file: this.string(file), line, column, end, text: this.string(text) };
+    });
+  }
+
+  /** The user's own line in a stack, else the innermost. @param {number} number */
+  line(number) {
+    const stack = this.stack(number);
+    return stack.find((frame) => !frame.file.startsWith("mspc/")) ?? stack[0] ?? null;
+  }
+
+  /** The ranks that a graph is the program of, in words. @param {Graph} graph */
+  ranksOf(graph) {
+    const program = this.facts.programs.find((one) => one.graph === graph.number);
+    if (!program) return "";
+    const parts = program.ranks.map(([first, last, step]) =>
+      first === last ? String(first) : last === first + step ? `${first}, ${last}` : `${first} to ${last}` + (step > 1 ? ` by ${step}` : ""),
+    );
+    return parts.join(", ");
+  }
+
+  /** The graph and node that a link names: `12` of the main graph, `plan.12`, `1.12` of graph 1. @param {string} text */
+  linked(text) {
+    const found = /^(?:(plan|\d+)\.)?(\d+)$/.exec(text);
+    if (!found) return null;
+    const graph = found[1] === undefined ? this.main : found[1] === "plan" ? this.plan : this.graphs[Number(found[1])];
+    const index = Number(found[2]);
+    return graph && index < graph.count ? { graph, index } : null;
+  }
+
+  /** What `linked` reads. @param {Graph} graph @param {number} index */
+  link(graph, index) {
+    if (graph === this.main) return String(index);
+    return `${graph === this.plan ? "plan" : graph.number}.${index}`;
+  }
+}
+
+/** One graph. A node is named by its index. */
+export class Graph {
+  /** @param {Model} model @param {any} facts @param {number} number */
+  constructor(model, facts, number) {
+    this.model = model;
+    this.facts = facts;
+    this.number = number;
+    this.columns = facts.nodes;
+    this.count = facts.nodes.op.length;
+    this._tree = null;
+    this._readers = null;
+    this._texts = null;
+    /** The nodes that are collectives, in run order. */
+    this.collectives = Object.keys(facts.collectives).map(Number).sort((a, b) => a - b);
+  }
+
+  get title() {
+    const { model, facts } = this;
+    if (facts.kind === "plan") return "graph of all ranks";
+    if (facts.kind === "file") return `@${facts.name}`;
+    const ranks = model.ranksOf(this);
+    return `program of rank${/^\d+$/.test(ranks) ? "" : "s"} ${ranks}`;
+  }
+
+  /** @param {string} column @param {number} index */
+  text(column, index) {
+    return this.model.string(this.columns[column][index]);
+  }
+
+  /** @param {number} index */
+  label(index) {
+    const instance = this.text("instance", index);
+    return this.text("op", index) + (instance ? ` '${instance}'` : "");
+  }
+
+  /** forward, backward or update. @param {number} index */
+  phase(index) {
+    return this.facts.phases[this.columns.phase[index]];
+  }
+
+  /** @param {number} index */
+  type(index) {
+    return this.model.type(this.columns.type[index]);
+  }
+
+  /** The layouts of a node's results, from the graph of all ranks where this is a rank's. @param {number} index */
+  layouts(index) {
+    const own = this.columns.layout[index];
+    const numbers = own.length ? own : this._planned(index, (plan, at) => plan.columns.layout[at]).flat();
+    return numbers.map((number) => (number < 0 ? null : this.model.facts.layouts[number]));
+  }
+
+  /** The tensors of a node's result ahead of slicing, none where the dump does not say. @param {number} index */
+  wholeTensors(index) {
+    if (this.columns.layout[index].length) return this.type(index).tensors;
+    return this._planned(index, (plan, at) => plan.type(at).tensors).flat();
+  }
+
+  /** What is read of the nodes in the graph of all ranks whose results a node's are; nothing where one is not known.
+   * @template T @param {number} index @param {(plan: Graph, at: number) => T} read @returns {T[]} */
+  _planned(index, read) {
+    const { plan } = this.model;
+    const origins = this.facts.origins?.[index] ?? [this.origin(index)];
+    return plan && origins.every((at) => at >= 0) ? origins.map((at) => read(plan, at)) : [];
+  }
+
+  /** The node of the graph of all ranks that a rank's node was made of, -1 for none. @param {number} index */
+  origin(index) {
+    return this.facts.origin?.[index] ?? -1;
+  }
+
+  /** @param {number} index */
+  collective(index) {
+    return this.facts.collectives[index] ?? null;
+  }
+
+  /** Predicted seconds of a node, null for one that does not run or where nothing is predicted. @param {number} index */
+  seconds(index) {
+    return this.facts.schedule?.seconds[index] ?? null;
+  }
+
+  /** The stream that a node runs on. @param {number} index */
+  stream(index) {
+    return this.text("stream", index) || "compute";
+  }
+
+  /** An operand: a node, a parameter, or the text of a constant. @param {number} operand */
+  operand(operand) {
+    if (operand < 0) return { parameter: -1 - operand };
+    if (operand < this.count) return { node: operand };
+    return { constant: this.model.string(this.facts.constants[operand - this.count]) };
+  }
+
+  /** @param {number} number */
+  parameter(number) {
+    const { model } = this;
+    const columns = this.facts.parameters;
+    const layout = columns.layout[number][0];
+    return {
+      name: model.string(columns.name[number]),
+      kind: model.string(columns.kind[number]),
+      trainable: Boolean(columns.trainable[number]),
+      type: model.type(columns.type[number]),
+      whole: model.type(columns.whole[number]),
+      layout: layout === undefined || layout < 0 ? null : model.facts.layouts[layout],
+    };
+  }
+
+  get parameterCount() {
+    return this.facts.parameters.name.length;
+  }
+
+  /** The nodes that read a node's result or a parameter (as an operand names them). @param {number} operand */
+  readers(operand) {
+    if (!this._readers) {
+      this._readers = new Map();
+      this.columns.inputs.forEach((inputs, index) => {
+        for (const input of new Set(inputs)) {
+          if (input >= this.count) continue;
+          const found = this._readers.get(input);
+          if (found) found.push(index);
+          else this._readers.set(input, [index]);
+        }
+      });
+    }
+    return this._readers.get(operand) ?? [];
+  }
+
+  /** The scopes of the graph. */
+  get tree() {
+    this._tree ??= makeTree(this);
+    return this._tree;
+  }
+
+  /** What a search looks through, a lower-case line a node. */
+  get texts() {
+    this._texts ??= Array.from({ length: this.count }, (_, index) => {
+      const line = this.model.line(this.columns.stack[index]);
+      const place = line ? `${line.file}:${line.line} ${line.text}` : "";
+      const body = (this.facts.body[index] ?? []).map((n) => this.model.string(n)).join(" ");
+      const names = ["op", "instance", "value", "scope"].map((column) => this.text(column, index)).join(" ");
+      return `%${index} ${names} ${place} ${body}`.toLowerCase();
+    });
+    return this._texts;
+  }
+
+  /** Nodes and parameters with all words in them, at most so many of each. @param {string} words @param {number} most */
+  search(words, most) {
+    const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
+    if (!wanted.length) return { nodes: [], parameters: [], more: false };
+    const nodes = [];
+    const parameters = [];
+    let more = false;
+    for (let i = 0; i < this.parameterCount && !more; i++) {
+      const name = this.model.string(this.facts.parameters.name[i]).toLowerCase();
+      if (!wanted.every((word) => name.includes(word))) continue;
+      if (parameters.length === most) more = true;
+      else parameters.push(i);
+    }
+    const { texts } = this;
+    for (let i = 0; i < this.count; i++) {
+      if (!wanted.every((word) => texts[i].includes(word))) continue;
+      if (nodes.length === most) {
+        more = true;
+        break;
+      }
+      nodes.push(i);
+    }
+    return { nodes, parameters, more };
+  }
+}
+
+/**
+ * @typedef {object} Scope
+ * @property {string} path the scope, without what says that gradients are taken
+ * @property {string} name its last part, or parts where one scope holds nothing but another
+ * @property {(Scope | number)[]} children scopes and nodes in run order
+ * @property {number} nodes @property {number} collectives @property {number} bytes @property {number} seconds
+ * @property {number[]} phases nodes of every phase
+ */
+
+/** The scopes of a graph: gradients stand in the cells whose gradients they are. @param {Graph} graph @returns {Scope} */
+function makeTree(graph) {
+  const scope = (path, name) => ({
+    path, name, children: [], nodes: 0, collectives: 0, bytes: 0, seconds: 0, phases: graph.facts.phases.map(() => 0),
+  });
+  const root = scope("", "");
+  const known = new Map([["", root]]);
+  const of = new Map();
+  const find = (number) => {
+    if (of.has(number)) return of.get(number);
+    let path = graph.model.string(number);
+    while (path.startsWith(GRADIENTS)) path = path.slice(GRADIENTS.length);
+    const chain = [root];
+    let here = "";
+    for (const part of path.split("/").filter(Boolean).slice(0, 64)) {
+      const name = here ? `${here}/${part}` : part;
+      let found = known.get(name);
+      if (!found) {
+        found = scope(name, part);
+        known.set(name, found);
+        chain[chain.length - 1].children.push(found);
+      }
+      chain.push(found);
+      here = name;
+    }
+    of.set(number, chain);
+    return chain;
+  };
+  for (let index = 0; index < graph.count; index++) {
+    const chain = find(graph.columns.scope[index]);
+    chain[chain.length - 1].children.push(index);
+    const collective = graph.collective(index);
+    const seconds = graph.seconds(index) ?? 0;
+    for (const one of chain) {
+      one.nodes += 1;
+      one.phases[graph.columns.phase[index]] += 1;
+      one.seconds += seconds;
+      if (collective) {
+        one.collectives += 1;
+        one.bytes += collective.bytes ?? 0;
+      }
+    }
+  }
+  joinChains(root);
+  return root;
+}
+
+/** A scope that holds one scope and nothing else stands with it in one row, and one that is made for a single operator,
+ * as MindSpore does, not at all. @param {Scope} scope */
+function joinChains(scope) {
+  const waiting = [scope];
+  while (waiting.length) {
+    const one = waiting.pop();
+    one.children = one.children.map((child) => {
+      while (typeof child === "object" && child.children.length === 1 && typeof child.children[0] === "object") {
+        const [inner] = child.children;
+        inner.name = `${child.name}/${inner.name}`;
+        child = inner;
+      }
+      if (typeof child !== "object") return child;
+      if (child.children.length === 1 && /-op\d+$/.test(child.name)) return child.children[0];
+      waiting.push(child);
+      return child;
+    });
+  }
+}
+
+/** Rows of the tree that are open, as [depth, scope | node | {node, line}]. A phase that is hidden leaves its nodes out.
+ * @param {Graph} graph @param {Set<string>} open @param {Set<string>} hidden phases */
+export function openRows(graph, open, hidden) {
+  const rows = [];
+  const shown = graph.facts.phases.map((phase) => !hidden.has(phase));
+  const walk = (scope, depth) => {
+    for (const child of scope.children) {
+      if (typeof child === "number") {
+        if (!shown[graph.columns.phase[child]]) continue;
+        rows.push([depth, child]);
+        if (open.has(`%${child}`)) {
+          const lines = graph.facts.body[child] ?? [];
+          lines.forEach((_, line) => rows.push([depth + 1, { node: child, line }]));
+        }
+      } else if (child.phases.some((count, phase) => count && shown[phase])) {
+        rows.push([depth, child]);
+        if (open.has(child.path)) walk(child, depth + 1);
+      }
+    }
+  };
+  walk(graph.tree, 0);
+  return rows;
+}
+
+/** The paths that must be open for a node to be seen. @param {Graph} graph @param {number} index */
+export function pathsTo(graph, index) {
+  let path = graph.text("scope", index);
+  while (path.startsWith(GRADIENTS)) path = path.slice(GRADIENTS.length);
+  const parts = path.split("/").filter(Boolean).slice(0, 64);
+  return parts.map((_, i) => parts.slice(0, i + 1).join("/"));
+}
+
+/** Scopes that are open at the beginning: all of a small graph, else down to where cells lie beside each other.
+ * @param {Graph} graph @param {number} most rows */
+export function firstOpen(graph, most = 80) {
+  const open = new Set();
+  let level = [graph.tree];
+  let rows = graph.tree.children.length;
+  while (level.length) {
+    const inner = level.flatMap((scope) => scope.children.filter((child) => typeof child === "object"));
+    for (const scope of inner) {
+      if (rows + scope.children.length > most) continue;
+      open.add(scope.path);
+      rows += scope.children.length;
+    }
+    level = inner.filter((scope) => open.has(scope.path));
+  }
+  return open;
+}
+
+/** Bytes alive after every node of a plan's blocks, and where the most are. @param {any} memory @param {number} count */
+export function memoryCurve(memory, count) {
+  const change = new Float64Array(count + 2);
+  for (const [, bytes, first, last] of memory.blocks) {
+    change[first] += bytes;
+    change[Math.min(last, count) + 1] -= bytes;
+  }
+  const alive = new Float64Array(Math.max(1, count));
+  let now = 0;
+  let peak = 0;
+  for (let i = 0; i < count; i++) {
+    now += change[i];
+    alive[i] = now;
+    if (now > alive[peak]) peak = i;
+  }
+  return { alive, peak };
+}
+
+/** The blocks that stand in memory while a node runs, the largest first. @param {any} memory @param {number} index */
+export function aliveAt(memory, index) {
+  return memory.blocks.filter(([, , first, last]) => first <= index && index <= last).sort((a, b) => b[1] - a[1]);
+}
+
+/** The user's lines that nodes come from, by file: what stands there, and how much it takes. @param {Graph} graph */
+export function sourceLines(graph) {
+  const files = new Map();
+  for (let index = 0; index < graph.count; index++) {
+    const line = graph.model.line(graph.columns.stack[index]);
+    if (!line) continue;
+    const lines = files.get(line.file) ?? files.set(line.file, new Map()).get(line.file);
+    const row = lines.get(line.line) ?? { line: line.line, text: line.text, nodes: [], collectives: 0, bytes: 0, seconds: 0 };
+    lines.set(line.line, row);
+    row.nodes.push(index);
+    row.seconds += graph.seconds(index) ?? 0;
+    const collective = graph.collective(index);
+    if (collective) {
+      row.collectives += 1;
+      row.bytes += collective.bytes ?? 0;
+    }
+  }
+  return [...files].map(([file, lines]) => ({ file, lines: [...lines.values()].sort((a, b) => a.line - b.line) }));
+}
+

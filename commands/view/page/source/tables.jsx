@@ -1,0 +1,188 @@
+// Tables: collectives, costs, parameters, ranks, source lines.
+import { Fragment, h } from "preact";
+import { useMemo, useState } from "preact/hooks";
+import { LongList } from "./list.jsx";
+import { sourceLines } from "./model.js";
+import { cuts, layoutText } from "./places.js";
+import { Phase } from "./tree.jsx";
+import { bytesText, several, shapeText, shareText, timeText } from "./units.js";
+
+const ROW = 44;
+
+const place = (line) => (line ? `${line.file}:${line.line}` : "");
+
+/** @param {{graph: import("./model.js").Graph, selected: number, select: (graph: any, index: number) => void}} props */
+export function Collectives({ graph, selected, select }) {
+  const [by, setBy] = useState("order");
+  const all = graph.collectives;
+  const sums = useMemo(() => {
+    const found = new Map();
+    for (const index of all) {
+      const { bytes = 0, seconds = 0 } = graph.collective(index);
+      const name = graph.text("op", index);
+      const row = found.get(name) ?? found.set(name, { name, count: 0, bytes: 0, seconds: 0 }).get(name);
+      row.count += 1;
+      row.bytes += bytes;
+      row.seconds += seconds;
+    }
+    return [...found.values()].sort((a, b) => b.bytes - a.bytes);
+  }, [all]);
+  const rows = useMemo(() => (by === "order" ? all : [...all].sort((a, b) => (graph.collective(b)[by] ?? 0) - (graph.collective(a)[by] ?? 0))), [all, by]);
+  if (!all.length) return <p class="note">No collectives in this graph.</p>;
+  const row = (i) => {
+    const index = rows[i];
+    const { size, bytes, seconds } = graph.collective(index);
+    return (
+      <div key={index} class={`entry ${index === selected ? "selected" : ""}`} role="listitem" tabIndex={0} onClick={() => select(graph, index)} onKeyDown={(event) => event.key === "Enter" && select(graph, index)}>
+        <div><Phase phase={graph.phase(index)} /> <b>{graph.text("op", index)}</b> <span class="number">%{index}</span> {size ? `of ${several(size, "rank")}` : ""}{bytes !== undefined && `, ${bytesText(bytes)}, ${timeText(seconds)}`} <span class="place">{place(graph.model.line(graph.columns.stack[index]))}</span></div>
+        <div class="reason">{graph.text("reason", index)}</div>
+      </div>
+    );
+  };
+  return (
+    <div class="full">
+      <table class="sums">
+        <caption>{several(all.length, "collective")} of {graph.title}{sums.some((s) => s.bytes) && `: a rank sends ${bytesText(sums.reduce((n, s) => n + s.bytes, 0))} in a step`}</caption>
+        <tbody>{sums.map(({ name, count, bytes, seconds }) => <tr><th>{name}</th><td class="right">{count}</td><td class="right">{bytes ? bytesText(bytes) : ""}</td><td class="right">{seconds ? timeText(seconds) : ""}</td></tr>)}</tbody>
+      </table>
+      <div class="tools">order: {["order", "bytes", "seconds"].map((name) => <button aria-pressed={by === name} onClick={() => setBy(name)}>{{ order: "as they run", bytes: "bytes", seconds: "time" }[name]}</button>)}</div>
+      <LongList count={rows.length} height={ROW} row={row} label="collectives" />
+    </div>
+  );
+}
+
+/** The shapes of a result in few words. */
+function resultText({ tensors, text }) {
+  if (!tensors.length) return text.slice(0, 60);
+  return tensors.slice(0, 2).map((t) => shapeText(t.shape)).join(" ") + (tensors.length > 2 ? ` and ${tensors.length - 2} more` : "");
+}
+
+/** The nodes that take most. */
+export function Costs({ graph, rank, selected, select }) {
+  const { schedule } = graph.facts;
+  const measured = graph.model.facts.measured[rank]?.nodes;
+  const [by, setBy] = useState(measured ? "measured" : "predicted");
+  const rows = useMemo(() => {
+    const found = [];
+    for (let i = 0; i < graph.count; i++) {
+      const seconds = by === "measured" ? measured?.[i]?.[1] : schedule.seconds[i];
+      if (seconds) found.push([i, seconds]);
+    }
+    return found.sort((a, b) => b[1] - a[1]);
+  }, [graph, by, rank]);
+  const total = rows.reduce((sum, [, seconds]) => sum + seconds, 0);
+  return (
+    <div>
+      {measured && <div class="tools">by: {["measured", "predicted"].map((name) => <button aria-pressed={by === name} onClick={() => setBy(name)}>{name}</button>)}</div>}
+      <table class="wide">
+        <caption>The costliest nodes of {graph.title}, {by}</caption>
+        <thead><tr><th>time</th><th>share</th>{measured && <th>{by === "measured" ? "predicted" : "measured"}</th>}<th>node</th><th>result</th><th>line</th></tr></thead>
+        <tbody>
+          {rows.slice(0, 100).map(([i, seconds]) => (
+            <tr class={`choice ${i === selected ? "selected" : ""}`} onClick={() => select(graph, i)}>
+              <td class="right">{timeText(seconds)}</td><td class="right">{shareText(seconds / total)}</td>
+              {measured && <td class="right">{timeText((by === "measured" ? schedule.seconds[i] : measured[i]?.[1]) ?? 0)}</td>}
+              <td><Phase phase={graph.phase(i)} /> {graph.collective(i) && "⇄ "}{graph.label(i)} <span class="number">%{i}</span></td><td class="type">{resultText(graph.type(i))}</td>
+              <td class="place">{place(graph.model.line(graph.columns.stack[i]))}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      {rows.length > 100 && <p class="note">{several(rows.length - 100, "node")} more take {shareText(rows.slice(100).reduce((sum, [, s]) => sum + s, 0) / total)}.</p>}
+    </div>
+  );
+}
+
+export function Parameters({ graph, selected, show }) {
+  const row = (i) => {
+    const { name, kind, trainable, type, whole, layout } = graph.parameter(i);
+    const [slice] = type.tensors;
+    const [all] = whole.tensors;
+    return (
+      <div key={i} class={`entry ${i === selected ? "selected" : ""}`} role="listitem" tabIndex={0} onClick={() => show(i)} onKeyDown={(event) => event.key === "Enter" && show(i)}>
+        <div><b>{name}</b> <span class="kind">{kind}{trainable && ", trainable"}</span></div>
+        <div>{all ? `${all.dtype} ${shapeText(all.shape)}` : type.text}{slice && `, a rank holds ${shapeText(slice.shape)}, ${bytesText(slice.bytes)}`}{layout && <> <span class="cut">{cuts(layout).some((n) => n > 1) ? `cut ${cuts(layout).join(" × ")}` : "whole"}</span> <code>{layoutText(layout)}</code></>}</div>
+      </div>
+    );
+  };
+  return (
+    <div class="full">
+      <h2 class="first">{several(graph.parameterCount, "input and parameter", "inputs and parameters")}</h2>
+      <LongList count={graph.parameterCount} height={ROW} row={row} label="inputs and parameters" />
+    </div>
+  );
+}
+
+/** Ranks side by side: which have equal programs, what each takes. */
+export function Ranks({ model, rank, setRank, setTab }) {
+  const { programs, ranks, graphs } = model.facts;
+  if (!programs.length) return <p class="note">One file is shown, not the folder of a compile: nothing says what other ranks run.</p>;
+  const own = programs.flatMap((program) => Object.entries(program.own).map(([index, values]) => [program, Number(index), values]));
+  const facts = programs.map(({ graph }) => graphs[graph]);
+  const line = (name, of) => <tr><th>{name}</th>{facts.map((f) => <td class="right">{of(f)}</td>)}</tr>;
+  const sent = (f) => Object.values(f.collectives).reduce((sum, one) => sum + (one.bytes ?? 0), 0);
+  return (
+    <div>
+      <table class="wide ranks">
+        <caption>{several(ranks, "rank")}, {several(programs.length, "different program")}: ranks of a column run the same but for their own groups{own.length > 0 && " and numbers"}</caption>
+        <thead><tr><th />{programs.map(({ graph }) => <th>{several(programs.find((p) => p.graph === graph).count, "rank")}: {model.ranksOf(model.graphs[graph])} <button onClick={() => { setRank(programs.find((p) => p.graph === graph).ranks[0][0]); setTab("network"); }}>show</button></th>)}</tr></thead>
+        <tbody>
+          {line("nodes", (f) => f.nodes.op.length)}
+          {line("collectives", (f) => Object.keys(f.collectives).length)}
+          {line("bytes sent in a step", (f) => bytesText(sent(f)))}
+          {line("predicted step", (f) => timeText(f.schedule.total))}
+          {line("computed", (f) => timeText(f.schedule.compute))}
+          {line("communicated", (f) => timeText(f.schedule.communication))}
+          {line("of which hidden", (f) => shareText(f.schedule.hidden))}
+          {line("weights", (f) => bytesText(f.memory.sizes.weights))}
+          {line("states of the optimizer", (f) => bytesText(f.memory.sizes.states))}
+          {line("memory of the step", (f) => bytesText(f.memory.sizes.arena))}
+          {line("peak", (f) => bytesText(f.memory.sizes.peak))}
+          {Object.keys(model.facts.measured).length > 0 && line("measured ranks", (f) => Object.keys(model.facts.measured).filter((r) => facts.indexOf(f) === model.programOf(Number(r))).length)}
+        </tbody>
+      </table>
+      <div class="tools"><label>Look as rank <input type="number" min="0" max={ranks - 1} value={rank} onInput={(event) => setRank(Number(event.currentTarget.value))} /></label> pictures mark what it holds, groups are its own.</div>
+      {own.length > 0 && (
+        <table class="wide">
+          <caption>Numbers of ranks' own</caption>
+          <tbody>{own.slice(0, 200).map(([program, index, values]) => <tr><th>%{index} {model.graphs[program.graph].label(index)}</th><td>{Object.entries(values).slice(0, 16).map(([r, text]) => <div>rank {r}: <code>{text}</code></div>)}</td></tr>)}</tbody>
+        </table>
+      )}
+    </div>
+  );
+}
+
+/** The user's lines, with what each is turned into. */
+export function Source({ graph, select }) {
+  const files = useMemo(() => {
+    const found = sourceLines(graph);
+    const own = (file) => (file.startsWith("mspc/") ? 1 : 0);
+    return found.sort((a, b) => own(a.file) - own(b.file));
+  }, [graph]);
+  const [chosen, setChosen] = useState("");
+  const file = files.find((one) => one.file === chosen) ?? files[0];
+  const [line, setLine] = useState(0);
+  if (!file) return <p class="note">The dump names no source lines.</p>;
+  const most = file.lines.reduce((found, row) => Math.max(found, row.seconds), 1e-12);
+  const open = file.lines.find((row) => row.line === line);
+  return (
+    <div>
+      <div class="tools">{files.slice(0, 30).map((one) => <button aria-pressed={one === file} onClick={() => { setChosen(one.file); setLine(0); }}>{one.file}</button>)}</div>
+      <table class="wide code">
+        <thead><tr><th>line</th><th>source, as far as the dump quotes it</th><th>nodes</th><th>collectives</th><th>time</th></tr></thead>
+        <tbody>
+          {file.lines.slice(0, 2000).map((row) => [
+            <tr class={`choice ${row.line === line ? "selected" : ""}`} onClick={() => setLine(row.line === line ? 0 : row.line)}>
+              <td class="right">{row.line}</td><td><pre>{row.text}</pre></td><td class="right">{row.nodes.length}</td>
+              <td>{row.collectives > 0 && `⇄ ${row.collectives}${row.bytes ? `, ${bytesText(row.bytes)}` : ""}`}</td>
+              <td class="right">{row.seconds > 0 && <><meter min="0" max={most} value={row.seconds} /> {timeText(row.seconds)}</>}</td>
+            </tr>,
+            row === open && (
+              <tr class="made"><td /><td colSpan={4}>{row.nodes.slice(0, 60).map((index) => <button class={`chip ${graph.collective(index) ? "sends" : ""}`} onClick={() => select(graph, index)}><Phase phase={graph.phase(index)} /> {graph.collective(index) && "⇄ "}{graph.label(index)} %{index}</button>)}{row.nodes.length > 60 && ` and ${row.nodes.length - 60} more`}</td></tr>
+            ),
+          ])}
+        </tbody>
+      </table>
+    </div>
+  );
+}

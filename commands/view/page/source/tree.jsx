@@ -1,0 +1,113 @@
+// The network as scopes that open and close.
+import { h } from "preact";
+import { useMemo } from "preact/hooks";
+import { LongList } from "./list.jsx";
+import { openRows } from "./model.js";
+import { cuts } from "./places.js";
+import { bytesText, several, shapeText, timeText } from "./units.js";
+
+const ROW = 26;
+export const PHASE_MARKS = { forward: "F", backward: "B", update: "U" };
+
+/** @param {{phase: string}} props */
+export function Phase({ phase }) {
+  return <span class={`phase ${phase in PHASE_MARKS ? phase : ""}`} title={phase}>{PHASE_MARKS[phase] ?? phase}</span>;
+}
+
+/** What a scope holds, in few words. */
+function ScopeFacts({ graph, scope }) {
+  const phases = graph.facts.phases;
+  return (
+    <span class="facts">
+      {scope.phases.map((count, phase) => count > 0 && <span class="count"><Phase phase={phases[phase]} />{count}</span>)}
+      {scope.collectives > 0 && <span class="sends">⇄ {several(scope.collectives, "collective")}{scope.bytes > 0 && `, ${bytesText(scope.bytes)}`}</span>}
+      <span class="time">{scope.seconds > 0 && timeText(scope.seconds)}</span>
+    </span>
+  );
+}
+
+function NodeFacts({ graph, index }) {
+  const collective = graph.collective(index);
+  const seconds = graph.seconds(index);
+  const [layout] = graph.layouts(index);
+  const { tensors, text } = graph.type(index);
+  const shape = tensors.length === 1 ? shapeText(tensors[0].shape) : tensors.length ? `${tensors.length} tensors` : text;
+  return (
+    <span class="facts">
+      <span class="shape">{shape}</span>
+      {layout && <span class="cut" title="slices of every dimension">{cuts(layout).some((n) => n > 1) ? `cut ${cuts(layout).join(" × ")}` : "whole"}{layout[2].length > 0 && ", parts"}</span>}
+      {collective?.bytes !== undefined && <span class="sends">{bytesText(collective.bytes)}</span>}
+      <span class="time">{seconds !== null && timeText(seconds)}</span>
+    </span>
+  );
+}
+
+/** @param {{graph: import("./model.js").Graph, open: Set<string>, hidden: Set<string>, selected: number,
+ *   toggle: (path: string) => void, select: (index: number) => void}} props */
+export function Tree({ graph, open, hidden, selected, focus, setFocus, toggle, select }) {
+  const rows = useMemo(() => openRows(graph, open, hidden), [graph, open, hidden]);
+  const keyOf = (row) => (row === undefined ? "" : typeof row[1] === "number" ? `%${row[1]}` : row[1].path ?? `%${row[1].node}:${row[1].line}`);
+  const at = useMemo(() => rows.findIndex((row) => keyOf(row) === focus), [rows, focus]);
+  const opens = (what) => (typeof what === "number" ? Boolean(graph.facts.body[what]) : what.path !== undefined);
+
+  const onKeyDown = (event) => {
+    const [depth, what] = rows[at] ?? [];
+    const path = at >= 0 ? keyOf(rows[at]) : "";
+    const move = (to) => rows[to] && setFocus(keyOf(rows[to]));
+    const page = Math.max(1, Math.floor(event.currentTarget.clientHeight / ROW) - 1);
+    if (event.key === "ArrowDown") move(at + 1);
+    else if (event.key === "ArrowUp") move(Math.max(0, at - 1));
+    else if (event.key === "PageDown") move(Math.min(rows.length - 1, at + page));
+    else if (event.key === "PageUp") move(Math.max(0, at - page));
+    else if (event.key === "Home") move(0);
+    else if (event.key === "End") move(rows.length - 1);
+    else if (event.key === "ArrowRight" && what !== undefined && opens(what) && !open.has(path)) toggle(path);
+    else if (event.key === "ArrowLeft" && what !== undefined) {
+      if (open.has(path)) toggle(path);
+      else for (let i = at - 1; i >= 0; i--) if (rows[i][0] < depth) { move(i); break; }
+    } else if ((event.key === "Enter" || event.key === " ") && what !== undefined) {
+      if (typeof what === "number") select(what);
+      else if (what.path !== undefined) toggle(path);
+      else select(what.node);
+    } else return;
+    event.preventDefault();
+  };
+
+  const row = (i) => {
+    const [depth, what] = rows[i];
+    const path = keyOf(rows[i]);
+    const common = {
+      key: path, id: `row-${i}`, role: "treeitem", "aria-level": depth + 1, style: { paddingLeft: `${8 + 16 * depth}px` },
+      "data-path": path,
+    };
+    const focused = path === focus ? " focused" : "";
+    if (typeof what === "number") {
+      const body = graph.facts.body[what];
+      const phase = graph.phase(what);
+      return (
+        <div {...common} class={`row node ${what === selected ? "selected" : ""}${focused}`} aria-selected={what === selected}
+          aria-expanded={body ? open.has(path) : undefined} onClick={() => select(what)}>
+          {body ? <button class="open" tabIndex={-1} aria-label="what it consists of" onClick={(event) => { event.stopPropagation(); toggle(path); }}>{open.has(path) ? "▾" : "▸"}</button> : <span class="open" />}
+          <Phase phase={phase} />
+          {graph.collective(what) && <span class="mark" title="collective">⇄</span>}
+          <span class="name">{graph.text("op", what)}</span>
+          {graph.text("instance", what) && <span class="instance">{graph.text("instance", what)}</span>}
+          <span class="number">%{what}</span>
+          <NodeFacts graph={graph} index={what} />
+        </div>
+      );
+    }
+    if (what.path === undefined) {
+      const line = graph.model.string(graph.facts.body[what.node][what.line]);
+      return <div {...common} class={`row line${focused}`} onClick={() => select(what.node)}><span class="open" /><code>{line}</code></div>;
+    }
+    return (
+      <div {...common} class={`row scope${focused}`} aria-expanded={open.has(path)} onClick={() => { setFocus(path); toggle(path); }}>
+        <span class="open">{open.has(path) ? "▾" : "▸"}</span>
+        <span class="name">{what.name}</span>
+        <ScopeFacts graph={graph} scope={what} />
+      </div>
+    );
+  };
+  return <LongList count={rows.length} height={ROW} row={row} at={at} label="the network" role="tree" onKeyDown={onKeyDown} active={at >= 0 ? `row-${at}` : undefined} />;
+}

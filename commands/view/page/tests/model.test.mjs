@@ -1,0 +1,96 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { aliveAt, firstOpen, memoryCurve, Model, openRows, pathsTo, sourceLines } from "../source/model.js";
+import { bytesText, countText, timeText } from "../source/units.js";
+
+const strings = ["MatMul", "AllReduce", "Default/net/a", "Gradients/Default/net/a", "Default/net/b", "net.py", "x = y", "Mul(x0, x1)", "w"];
+
+/** Four nodes: a product, a sum of ranks, its gradient, and a node that is two. */
+function facts() {
+  const columns = {
+    op: [0, 1, 0, 0], value: [-1, -1, -1, -1], instance: [-1, -1, -1, -1], scope: [2, 2, 3, 4], phase: [0, 0, 1, 0],
+    inputs: [[-1, 4], [0], [1], [2, 2]], type: [0, 0, 0, 0], layout: [[], [], [], []], stack: [0, 0, 0, -1],
+    fields: [-1, -1, -1, -1], facts: [-1, -1, -1, -1], reason: [-1, -1, -1, -1], stream: [-1, -1, -1, -1],
+  };
+  const parameters = { name: [8], kind: [8], trainable: [1], type: [0], whole: [0], layout: [[]] };
+  const graph = {
+    kind: "rank", name: "net", phases: ["forward", "backward", "update"], nodes: columns, parameters, body: { 3: [7] },
+    gradient_of: {}, results: [3], constants: [6], collectives: { 1: { size: 2, bytes: 64, seconds: 1e-5, group: [[2, 1]] } },
+  };
+  return {
+    strings, types: [["<Tensor[Float32], (2, 2)>", [["Float32", [2, 2], 16]]]], layouts: [], frames: [[5, 7, 1, 3, 6]], stacks: [[0]],
+    graphs: [graph], main: 0, plan: -1, ways: {}, measured: {}, ranks: 2, programs: [{ graph: 0, ranks: [[0, 1, 1]], count: 2, own: {} }],
+  };
+}
+
+const graph = () => new Model(facts()).main;
+
+test("gradients stand in the cell whose gradients they are", () => {
+  const rows = openRows(graph(), new Set(["Default/net", "Default/net/a"]), new Set());
+  assert.deepEqual(rows.map(([depth, what]) => [depth, what.name ?? what]), [[0, "Default/net"], [1, "a"], [2, 0], [2, 1], [2, 2], [1, "b"]]);
+});
+
+test("a scope that holds nothing but a scope is one row with it", () => {
+  assert.equal(graph().tree.children[0].name, "Default/net");
+  assert.deepEqual(graph().tree.children[0].phases, [3, 1, 0]);
+  assert.equal(graph().tree.children[0].bytes, 64);
+});
+
+test("hidden phases leave their nodes out, and scopes that hold nothing else", () => {
+  const rows = openRows(graph(), new Set(["Default/net", "Default/net/a"]), new Set(["forward"]));
+  assert.deepEqual(rows.map(([, what]) => what.name ?? what), ["Default/net", "a", 2]);
+});
+
+test("nodes that are several open into lines", () => {
+  const rows = openRows(graph(), new Set(["Default/net", "Default/net/b", "%3"]), new Set());
+  assert.deepEqual(rows.at(-1), [3, { node: 3, line: 0 }]);
+});
+
+test("what leads to a node is opened, and all of a small graph at the beginning", () => {
+  assert.deepEqual(pathsTo(graph(), 2), ["Default", "Default/net", "Default/net/a"]);
+  assert.deepEqual([...firstOpen(graph())].sort(), ["Default/net", "Default/net/a", "Default/net/b"]);
+  assert.equal(firstOpen(graph(), 1).size, 0);
+});
+
+test("operands, readers and links", () => {
+  const own = graph();
+  assert.deepEqual(own.columns.inputs[0].map((operand) => own.operand(operand)), [{ parameter: 0 }, { constant: "x = y" }]);
+  assert.deepEqual(own.readers(2), [3]);
+  assert.deepEqual(own.readers(-1), [0]);
+  assert.equal(own.model.linked("3").index, 3);
+  assert.equal(own.model.linked("4"), null);
+  assert.equal(own.model.linked("plan.0"), null);
+  assert.equal(own.model.linked("<b>"), null);
+});
+
+test("search by operator, parameter, line and what a node consists of", () => {
+  const own = graph();
+  assert.deepEqual(own.search("allreduce", 9).nodes, [1]);
+  assert.deepEqual(own.search("net.py:7 matmul", 9).nodes, [0, 2]);
+  assert.deepEqual(own.search("mul(x0", 9).nodes, [3]);
+  assert.deepEqual(own.search("w", 9).parameters, [0]);
+  assert.deepEqual(own.search("matmul", 1), { nodes: [0], parameters: [], more: true });
+  assert.deepEqual(own.search(" ", 9).nodes, []);
+});
+
+test("memory: what is alive after every node, and where most is", () => {
+  const memory = { blocks: [[0, 10, 0, 1, [0]], [10, 5, 1, 4, [1]]] };
+  const { alive, peak } = memoryCurve(memory, 3);
+  assert.deepEqual([...alive], [10, 15, 5]);
+  assert.equal(peak, 1);
+  assert.deepEqual(aliveAt(memory, 1).map(([, bytes]) => bytes), [10, 5]);
+});
+
+test("source lines add up what they are turned into", () => {
+  const [file] = sourceLines(graph());
+  assert.equal(file.file, "net.py");
+  assert.deepEqual(file.lines.map(({ line, nodes, collectives, bytes }) => [line, nodes, collectives, bytes]), [[7, [0, 1, 2], 1, 64]]);
+});
+
+test("numbers for people", () => {
+  assert.equal(bytesText(1536), "1.5 KiB");
+  assert.equal(bytesText(7), "7 B");
+  assert.equal(timeText(1.2e-5), "12.0 µs");
+  assert.equal(timeText(2.5), "2.50 s");
+  assert.equal(countText(3e12), "3.0 T");
+});

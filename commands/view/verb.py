@@ -1,0 +1,49 @@
+"""`mspc view` as a command. Imports its work when called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mspc.commands.completion import complete_script
+from mspc.commands.options import Inputs, Quiet, Ranks, ScriptArguments
+from mspc.commands.search_options import MachineName
+
+
+def view(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="The folder of a compile, an .ir file (MindSpore's too), or as for compile.",
+            autocompletion=complete_script,
+        ),
+    ],
+    script_arguments: ScriptArguments = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The page (default: TARGET's name with .view.html).")
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Show the page in the browser.")] = False,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Times of `mspc run --profile`, to stand beside predicted ones.")
+    ] = None,
+    machine: MachineName = "",
+    ranks: Ranks = None,
+    input_: Inputs = None,
+    strategies: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="As for compile: how a script's operators are cut.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write one HTML file that shows what every rank does and why: scopes, layouts, collectives with reasons, the
+    step's times and memory. It needs no server and no network."""
+    from mspc.commands.compile import CompileOptions
+    from mspc.commands.report.loudness import Loudness
+    from mspc.commands.view.command import ViewOptions, view_target
+
+    common = CompileOptions(
+        ranks=ranks, inputs=tuple(input_ or ()), script_arguments=tuple(script_arguments or ()), strategies=strategies,
+        loudness=Loudness(False, quiet),
+    )  # fmt: skip
+    view_target(target, ViewOptions(common, machine, profile, out, open_))

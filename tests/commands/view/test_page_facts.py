@@ -1,0 +1,159 @@
+"""What a page holds equals the dump: values are read back out of it and held against the graphs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mspc.analysis.cost.machine_file import H200
+from mspc.analysis.cost.nodes import sent_bytes
+from mspc.analysis.cost.timeline import Timeline
+from mspc.commands.view.dump import Dump, read_dump
+from mspc.commands.view.facts import page_facts
+from mspc.commands.view.groups import members_of
+from mspc.commands.view.page import html_of
+from mspc.ir.layout import Layout
+from mspc.ir.text.parser import parse
+from mspc.ops.collective.base import Collective
+from mspc.ops.op import REGISTRY
+from mspc.runtime.memory_plan import plan_memory
+from tests.commands.view.reading import check_equal, compiled, elements, read_back
+from tests.test_conformance import CASES
+
+SMALLEST = 600_000
+"""Bytes of the quick start's page at most."""
+
+
+@pytest.fixture(scope="module")
+def quickstart(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(root / "samples/quickstart/net.py", tmp_path_factory.mktemp("view") / "graphs", 8)
+
+
+@pytest.fixture(scope="module")
+def dump(quickstart: Path) -> Dump:
+    return read_dump(quickstart)
+
+
+@pytest.fixture(scope="module")
+def facts(dump: Dump) -> dict[str, Any]:
+    return read_back(page_facts(dump, H200))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_mindspores_dumps_are_shown_as_they_are(case: str, conformance: Path) -> None:
+    path = conformance / "dumps" / f"{case}.begin.ir"
+    path = path if path.is_file() else conformance / "dumps" / f"{case}.execute.ir"
+    facts = read_back(page_facts(read_dump(path), H200))
+    assert facts["dialect"] == "mindspore"
+    module = parse(path.read_text(), REGISTRY, str(path))
+    assert [graph["name"] for graph in facts["graphs"]] == [graph.name for graph in module.graphs]
+    assert facts["graphs"][facts["main"]]["name"] == module.entry
+    for shown, graph in zip(facts["graphs"], module.graphs, strict=True):
+        check_equal(facts, shown, graph)
+
+
+@pytest.mark.parametrize("case", ["transformer_semi", "embedding_vocab"])
+def test_shared_cases_are_shown_as_they_are_compiled(case: str, conformance: Path, tmp_path: Path) -> None:
+    folder = compiled(conformance / "cases" / f"{case}.py", tmp_path / "graphs", only_ranks=(0, 1, 2))
+    dump = read_dump(folder)
+    facts = read_back(page_facts(dump, H200))
+    assert dump.plan is not None
+    for shown, graph in zip(facts["graphs"], [*dump.programs, dump.plan], strict=True):
+        check_equal(facts, shown, graph)
+    _check_groups(facts, folder)
+    for shown, graph in zip(facts["graphs"], dump.programs, strict=False):
+        _check_origins(facts, shown, graph, dump)
+
+
+def _check_groups(facts: dict[str, Any], folder: Path) -> None:
+    """The groups of every rank, by rule, are those in its own file."""
+    for rank in range(3):
+        (path,) = (folder / f"rank_{rank}").glob("*_execute_*.ir")
+        graph = parse(path.read_text(), REGISTRY, str(path)).main
+        shown = next(
+            facts["graphs"][program["graph"]] for program in facts["programs"]
+            if any(first <= rank <= last and (rank - first) % step == 0 for first, last, step in program["ranks"])
+        )  # fmt: skip
+        for index, node in enumerate(graph.nodes):
+            if isinstance(node.op, Collective) and "group" in shown["collectives"][str(index)]:
+                group = shown["collectives"][str(index)]["group"]
+                assert members_of(group, rank) == tuple(sorted(node.op.members))
+
+
+def _check_origins(facts: dict[str, Any], shown: dict[str, Any], graph: Any, dump: Dump) -> None:
+    """A rank's slice is what its layout in the graph of all ranks leaves of the whole."""
+    assert dump.plan is not None
+    found = 0
+    for index, node in enumerate(graph.nodes):
+        at = shown["origin"][index]
+        whole = dump.plan.nodes[at] if at >= 0 else None
+        if whole is None or not isinstance(whole.layout, Layout) or not hasattr(node.type, "shape"):
+            continue
+        assert whole.tensor_layout.local_shape(whole.shape) == node.shape, node
+        found += 1
+    assert found > len(graph.nodes) // 3
+
+
+def test_a_folder_is_shown_as_it_is(dump: Dump, facts: dict[str, Any]) -> None:
+    assert dump.plan is not None
+    assert (facts["ranks"], facts["mode"], facts["compile_id"]) == (8, "auto_parallel", dump.compile_id)
+    assert facts["programs"] == [{"graph": 0, "ranks": [[0, 7, 1]], "count": 8, "own": {}}]
+    assert facts["plan"] == 1
+    for shown, graph in zip(facts["graphs"], [*dump.programs, dump.plan], strict=True):
+        check_equal(facts, shown, graph)
+
+
+def test_bytes_times_and_memory_are_those_of_the_analyses(dump: Dump, facts: dict[str, Any]) -> None:
+    (graph,), shown = dump.programs, facts["graphs"][0]
+    timeline, plan = Timeline(graph), plan_memory(graph)
+    assert shown["schedule"]["total"] == timeline.total
+    assert shown["memory"]["sizes"]["peak"] == plan.peak
+    for index, facts_of_one in shown["collectives"].items():
+        assert facts_of_one["bytes"] == pytest.approx(sent_bytes(graph.nodes[int(index)]), rel=1e-4)
+    for node, begin, seconds in zip(graph.nodes, shown["schedule"]["begin"], shown["schedule"]["seconds"], strict=True):
+        assert (begin is None) == (node not in timeline.spans)
+        if begin is not None:
+            assert (begin, seconds) == pytest.approx(timeline.spans[node], rel=1e-4)
+
+
+def test_what_lives_at_once_is_what_the_plan_says(dump: Dump, facts: dict[str, Any]) -> None:
+    (graph,), memory = dump.programs, facts["graphs"][0]["memory"]
+    alive = [
+        sum(nbytes for _, nbytes, first, last, _ in memory["blocks"] if first <= index <= last)
+        for index in range(len(graph.nodes))
+    ]
+    assert max(alive) == memory["sizes"]["lower_bound"]
+    for index in range(len(graph.nodes)):
+        there = sorted(row[:2] for row in memory["blocks"] if row[2] <= index <= row[3])
+        assert all(a[0] + a[1] <= b[0] for a, b in pairwise(there)), index
+
+
+def test_nodes_that_are_several_lead_to_what_they_are_made_of(dump: Dump, facts: dict[str, Any]) -> None:
+    assert dump.plan is not None
+    shown = facts["graphs"][0]
+    for index, members in shown["members"].items():
+        names = [dump.plan.nodes[at].op.name for at in members]
+        lines = [facts["strings"][number] for number in shown["body"][index]]
+        assert len(names) == len(lines)
+        assert all(name in line for name, line in zip(names, lines, strict=True))
+
+
+def test_the_next_best_layouts_are_those_of_the_search(dump: Dump, facts: dict[str, Any]) -> None:
+    """As it is stands first; for a network of this size the search's own plans with one operator cut otherwise."""
+    assert dump.plan is not None
+    names = {dump.plan.nodes[int(index)].label: rows for index, rows in facts["ways"].items()}
+    rows = names["MatMul 'matmul'"]
+    assert len(rows) == 3
+    assert rows[0][1] == 0.0
+    assert [Layout.of(*facts["layouts"][n][:2]).strategy for n in rows[0][0]] == [(2, 4), (4, 1)]
+    assert set(names) >= {"MatMul 'matmul'", "MatMul 'matmul2'", "ReLU 'relu'", "Sub"}
+
+
+def test_the_quick_starts_page_is_small_and_needs_nothing_else(facts: dict[str, Any]) -> None:
+    page = html_of(facts)
+    assert len(page.encode()) <= SMALLEST
+    named = [value for _, attributes in elements(page) for name, value in attributes.items() if name in ("src", "href")]
+    assert named == []

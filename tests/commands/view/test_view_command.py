@@ -1,0 +1,95 @@
+"""`mspc view` and `mspc.view`: what they take, what they write, what they say."""
+
+from __future__ import annotations
+
+import json
+import webbrowser
+from pathlib import Path
+
+import pytest
+
+import mspc
+from mspc.cli import app
+from tests.commands.view.reading import compiled, elements
+from tests.commands.view.test_view_mistakes import NETWORK
+
+
+@pytest.fixture(autouse=True)
+def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(NETWORK)
+
+
+def run(*arguments: str) -> None:
+    app(["view", *arguments], standalone_mode=False)
+
+
+def facts_in(page: str) -> dict[str, object]:
+    return json.loads(page.split('id="facts">')[1].split("</script>")[0])
+
+
+def test_a_script_is_compiled_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    run("net.py")
+    page = Path("net.view.html").read_text(encoding="utf-8")
+    facts = facts_in(page)
+    assert (facts["title"], facts["ranks"]) == ("net.py", 2)
+    assert capsys.readouterr().out.startswith("net.view.html: ")
+    assert sorted(path.name for path in Path().iterdir()) == ["net.py", "net.view.html"]
+
+
+def test_a_folder_is_shown_beside_it_and_opened(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    compiled(Path("net.py"), Path("graphs"))
+    run("graphs", "--open", "--machine", "h100")
+    assert opened == [Path("graphs.view.html").resolve().as_uri()]
+    assert "NVIDIA H100" in str(facts_in(Path("graphs.view.html").read_text(encoding="utf-8"))["machine"])
+
+
+def test_a_quiet_command_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    run("net.py", "--quiet", "--out", "page.html")
+    assert capsys.readouterr() == ("", "")
+    assert Path("page.html").stat().st_size > 0
+
+
+def test_many_ranks_of_a_script_are_shown_by_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("net.py").write_text(NETWORK.replace("device_num=2", "device_num=32").replace("np.ones((4", "np.ones((64"))
+    run("net.py")
+    facts = facts_in(Path("net.view.html").read_text(encoding="utf-8"))
+    assert facts["notes"] == ["the folder holds 1 of 32 ranks' programs"]
+
+
+def test_measured_times_stand_beside_predicted_ones() -> None:
+    compiled(Path("net.py"), Path("graphs"))
+    folder = mspc.view("graphs")
+    assert facts_in(folder.html)["measured"] == {}
+    graph = facts_in(folder.html)["graphs"][0]  # type: ignore[index]
+    strings = facts_in(folder.html)["strings"]
+    types = facts_in(folder.html)["types"]
+    index = next(i for i, seconds in enumerate(graph["schedule"]["seconds"]) if seconds)
+    instance = graph["nodes"]["instance"][index]
+    label = strings[graph["nodes"]["op"][index]] + (f" '{strings[instance]}'" if instance >= 0 else "")  # type: ignore[index]
+    result = types[graph["nodes"]["type"][index]][0]  # type: ignore[index]
+    events = [
+        {"name": label, "ph": "X", "pid": 1, "ts": begin, "dur": 2.0 * step,
+         "args": {"step": step, "node": index, "result": result}}
+        for step, begin in ((1, 0.0), (2, 50.0))
+    ]  # fmt: skip
+    Path("trace.json").write_text(json.dumps({"traceEvents": [{"ph": "M"}, *events]}))
+    measured = facts_in(mspc.view("graphs", profile="trace.json").html)["measured"]
+    assert measured == {"1": {"steps": 2, "nodes": {str(index): [0.0, 3e-06]}}}
+
+
+def test_a_notebook_shows_a_script() -> None:
+    shown = mspc.view("net.py", ranks=4)._repr_html_()
+    ((tag, attributes),) = elements(shown)
+    assert tag == "iframe"
+    assert facts_in(str(attributes["srcdoc"]))["ranks"] == 4
+
+
+def test_help_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    app(["--help"], standalone_mode=False)
+    assert "view" in capsys.readouterr().out
