@@ -1662,7 +1662,7 @@ class SigmoidGrad(Primitive):
     """dout * y * (1 - y) for y, the result of Sigmoid."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Sign(Primitive):
-    """-1, 0 or 1."""
+    """-1, 0 or 1; 0 for NaN."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Sin(Primitive):
     """Sine, x in radians."""
@@ -2258,7 +2258,7 @@ def select(*args: Any, **kwargs: Any) -> Any:
 def sigmoid(*args: Any, **kwargs: Any) -> Any:
     """1 / (1 + exp(-x)), without overflow."""
 def sign(*args: Any, **kwargs: Any) -> Any:
-    """-1, 0 or 1."""
+    """-1, 0 or 1; 0 for NaN."""
 def silu(*args: Any, **kwargs: Any) -> Any:
     """x * sigmoid(x)."""
 def sin(*args: Any, **kwargs: Any) -> Any:
