@@ -63,7 +63,7 @@ class Adam(_Optimizer):
         gradients = self.signed(gradients)
         if not self.decouples:
             gradients = self.decay_weight(gradients)
-        rates = self.get_lr()
+        rates = self.rates()
         self.count_step()
         first = 1.0 - self.assign(self.beta1_power, self.beta1_power * self.beta1)
         second = ops.sqrt(1.0 - self.assign(self.beta2_power, self.beta2_power * self.beta2))
@@ -122,7 +122,7 @@ class SGD(_Optimizer):
 
     def construct(self, gradients: Any) -> Any:
         gradients = self.decay_weight(self.signed(gradients))
-        rates = self.get_lr()
+        rates = self.rates()
         self.count_step()
         return tuple([
             self.opt(parameter, gradient, rate, accum, self.momentum, stat)

@@ -77,7 +77,7 @@ class AdaFactor(Optimizer):
 
     def construct(self, gradients: Any) -> Any:
         gradients = self.scale_grad(gradients)
-        rates = self.get_lr()
+        rates = self.rates()
         step = ops.reshape(ops.cast(self.global_step, FLOAT32), ()) + 1.0
         self.count_step()
         keep = 1.0 - ops.pow(step, -self.decay_rate)

@@ -51,7 +51,7 @@ class Adam(Optimizer):
 
     def construct(self, gradients: Any) -> Any:
         gradients = self.prepared(gradients)
-        rates = self.get_lr()
+        rates = self.rates()
         self.count_step()
         power1 = self.assign(self.beta1_power, self.beta1_power * self.beta1)
         power2 = self.assign(self.beta2_power, self.beta2_power * self.beta2)
@@ -109,7 +109,7 @@ class AdamWeightDecay(Optimizer):
         self.opt = ops.AdamWeightDecay()
 
     def construct(self, gradients: Any) -> Any:
-        rates = self.get_lr()
+        rates = self.rates()
         self.count_step()
         return tuple([
             self.opt(parameter, m, v, rate, self.beta1, self.beta2, self.eps, decay, gradient)

@@ -31,7 +31,7 @@ class AdaMax(Optimizer):
 
     def construct(self, gradients: Any) -> Any:
         gradients = self.prepared(gradients)
-        rates = self.get_lr()
+        rates = self.rates()
         self.count_step()
         power = self.assign(self.beta1_power, self.beta1_power * self.beta1)
         return tuple([

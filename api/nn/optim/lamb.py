@@ -34,7 +34,7 @@ class Lamb(Optimizer):
         self.assign = ops.Assign()
 
     def construct(self, gradients: Any) -> Any:
-        rates = self.get_lr()
+        rates = self.rates()
         self.count_step()
         power1 = self.assign(self.beta1_power, self.beta1_power * self.beta1)
         power2 = self.assign(self.beta2_power, self.beta2_power * self.beta2)

@@ -51,7 +51,7 @@ class LARS(Cell, takes_data=False):
         self.add_flags(updates=True)
 
     def construct(self, gradients: Any) -> Any:
-        rates = self.opt.get_lr()
+        rates = self.opt.rates()
         changed = [
             self.adapted(parameter, self.opt.decay_now(decay), rate, gradient * (1.0 / self.loss_scale), flag)
             for parameter, decay, rate, gradient, flag in zip(

@@ -32,7 +32,7 @@ class Momentum(Optimizer):
 
     def construct(self, gradients: Any) -> Any:
         gradients = self.prepared(gradients)
-        rates = self.get_lr()
+        rates = self.rates()
         self.count_step()
         return tuple([
             self.opt(parameter, moment, rate, gradient, self.momentum)

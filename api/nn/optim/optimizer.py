@@ -99,22 +99,24 @@ class Optimizer(Cell, takes_data=False):
         note_target(f"{name}.target={value!r}", value)
         object.__setattr__(self, "_target", value)
 
-    def rate(self, rate: Any) -> Any:
-        """One learning rate at this step, a scalar."""
+    def rate(self, rate: Any, step: Any) -> Any:
+        """One learning rate after so many steps, a scalar."""
         if isinstance(rate, LearningRateSchedule):
-            return ops.reshape(rate(self.global_step), ())
+            return ops.reshape(rate(step), ())
         if rate.ndim == 0:
             return rate
-        step = ops.minimum(self.global_step, rate.shape[0] - 1)
-        return ops.reshape(ops.gather(rate, step, 0), ())
+        return ops.reshape(ops.gather(rate, ops.minimum(step, rate.shape[0] - 1), 0), ())
+
+    def rates(self, step: Any = None) -> Any:
+        """The learning rate of every parameter, at this step unless another one is given."""
+        given = self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
+        found = [self.rate(rate, self.global_step if step is None else step) for rate in given]
+        return [found[i] for i in self.rate_of]
 
     def get_lr(self) -> Any:
-        """The learning rate of every parameter at this step."""
-        if isinstance(self.learning_rate, tuple):
-            rates = [self.rate(rate) for rate in self.learning_rate]
-        else:
-            rates = [self.rate(self.learning_rate)]
-        return [rates[i] for i in self.rate_of]
+        """The learning rate at this step; that of every parameter, a tuple, where groups have rates of their own."""
+        rates = self.rates()
+        return tuple(rates) if isinstance(self.learning_rate, tuple) else rates[0]
 
     def states(self, prefix: str, init: str | float = "zeros") -> ParameterTuple:
         """A state for every parameter, of its shape, named `prefix.NAME`; `init` is an initializer or a number."""
@@ -139,7 +141,7 @@ class Optimizer(Cell, takes_data=False):
         """`update` of every parameter with its states, of which `states` are lists, its learning rate and its prepared
         gradient."""
         gradients = self.prepared(gradients)
-        rates = self.get_lr()
+        rates = self.rates()
         self.count_step()
         return tuple([self.update(*row) for row in zip(self.parameters, *states, rates, gradients, strict=True)])
 

@@ -33,7 +33,7 @@ class SGD(Optimizer):
 
     def construct(self, gradients: Any) -> Any:
         gradients = self.prepared(gradients)
-        rates = self.get_lr()
+        rates = self.rates()
         self.count_step()
         return tuple([
             self.opt(parameter, gradient, rate, accum, self.momentum, stat)
