@@ -44,7 +44,7 @@ from mspc.compiler.frontend.values import (
     contains_tensor,
     describe,
 )
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import OWN_FILES, MspcError
 from mspc.ir.graph import Value
 
 Args = Sequence[Any]
@@ -216,20 +216,22 @@ def _call_function(
         try:
             return _call_checked(tracer, frame, node, function, args, kwargs)
         except MspcError as error:
-            raise _naming_arguments(error, check.args, args, kwargs) from None
+            raise _naming_arguments(error, check.args, args, kwargs, len(frame.frames(node))) from None
         finally:
-            later = tracer.errors[first:]
-            tracer.errors[first:] = [_naming_arguments(error, check.args, args, kwargs) for error in later]
+            later, depth = tracer.errors[first:], len(frame.frames(node))
+            tracer.errors[first:] = [_naming_arguments(error, check.args, args, kwargs, depth) for error in later]
     return _call_checked(tracer, frame, node, function, args, kwargs)
 
 
-def _naming_arguments(error: MspcError, checked: Any, args: Args, kwargs: Kwargs) -> MspcError:
-    """What Python says of values inside of a function of mspc, in terms of the call's arguments; others as they are."""
-    if error.python is None or len(checked) != 2:
+def _naming_arguments(error: MspcError, checked: Any, args: Args, kwargs: Kwargs, depth: int) -> MspcError:
+    """What Python says of values inside of a function of mspc, called at this depth, in terms of the call's arguments;
+    other mistakes, those in a function of the script that it calls among them, as they are."""
+    in_script = len(error.frames) > depth and not error.frames[0].file.startswith(OWN_FILES)
+    if error.python is None or len(checked) != 2 or in_script:
         return error
     message, notes = explained(*checked, args, kwargs, error.python, describe)
     kind = ValueError if isinstance(error.python, ValueError | ArithmeticError) else TypeError
-    return MspcError(message, error.location, notes, error.frames, kind)
+    return MspcError(message, error.location, notes, error.frames, kind=kind)
 
 
 def _call_checked(

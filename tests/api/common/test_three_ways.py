@@ -404,6 +404,8 @@ def test_mistakes_are_told_in_the_same_words(call: Callable[..., Any], message: 
     with pytest.raises(MspcError) as inside:
         trace(call, [X])
     assert outside.value.message == inside.value.message == message
+    assert inside.value.kind is not None
+    assert issubclass(inside.value.kind, TypeError | ValueError)
     assert outside.value.location is not None
     assert outside.value.location.file.endswith("test_three_ways.py")
 
