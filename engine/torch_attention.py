@@ -23,6 +23,13 @@ def attention(torch: Any) -> Callable[..., Any]:
         if "real_shift" in given:
             scores = scores + given["real_shift"]
         hidden = torch.broadcast_to(_hidden(torch, op, given.get("attn_mask"), *scores.shape[-2:]), scores.shape)
+        if "actual_seq_qlen" in given:
+            mine, other = (
+                (torch.arange(size).reshape(-1, 1) >= given[name]).sum(-1)
+                for size, name in zip(scores.shape[-2:], ("actual_seq_qlen", "actual_seq_kvlen"), strict=True)
+            )
+            last = given["actual_seq_qlen"].shape[0]
+            hidden = hidden | (mine.reshape(-1, 1) != other) | (mine.reshape(-1, 1) == last)
         blind = hidden.all(-1, keepdim=True)
         weights = torch.softmax(scores.masked_fill(hidden & ~blind, -torch.inf), -1)
         return None, None, None, _as_given(torch.where(blind, 0, weights @ v), op.input_layout)
@@ -37,6 +44,8 @@ def serving_attention(torch: Any) -> Callable[..., Any]:
         given = dict(zip(op.given, rest, strict=True))
         q = _by_head(query, op.input_layout, op.num_heads)
         k, v = (_by_head(x, op.input_layout, key.shape[-1] // q.shape[-1]) for x in (key, value))
+        if "antiquant_scale" in given:
+            k, v = (_read(x, given, side) for side, x in enumerate((k, v)))
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
         scores = q @ k.mT * op.scale_value + given.get("pse_shift", 0)
         hidden = torch.zeros_like(scores, dtype=torch.bool)
@@ -60,6 +69,15 @@ def serving_attention(torch: Any) -> Callable[..., Any]:
         return result, torch.logsumexp(scores, -1, keepdim=True) if op.softmax_lse_flag else None
 
     return run
+
+
+def _read(x: Tensor, given: dict[str, Tensor], side: int) -> Tensor:
+    """Keys (side 0) or values (side 1) as their scale and their offset say."""
+    scale, offset = (
+        given[name][side].reshape(-1, 1, x.shape[-1]) if name in given else 0
+        for name in ("antiquant_scale", "antiquant_offset")
+    )
+    return (x.repeat_interleave(scale.shape[0] // x.shape[1], 1) + offset) * scale
 
 
 def _by_head(x: Tensor, layout: str, heads: int) -> Tensor:

@@ -33,9 +33,12 @@ class MspcError(Exception):
         notes: what would be right, and further places; one line each.
         frames: the call stack, innermost first; `location` defaults to its first entry in a user's file.
         kind: the built-in exception that this one is as well, one of KINDS.
+
+    python: what Python itself raised, where the mistake came to light that way.
     """
 
     exit_status = 2
+    python: Exception | None = None
 
     def __new__(cls, *_: Any, kind: type[Exception] | None = None, **__: Any) -> MspcError:
         return super().__new__(cls if kind is None or issubclass(cls, kind) else _member(cls, kind))

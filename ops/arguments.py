@@ -4,8 +4,9 @@ time.
 
 from __future__ import annotations
 
+import linecache
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
@@ -98,6 +99,8 @@ def sequence_of(name: str, args: Sequence[Any]) -> tuple[Any, ...]:
 
 def axis_in(name: str, axis: int, rank: int) -> int:
     """`axis` counted from 0. Raises MspcError where a tensor of `rank` dimensions has no such axis."""
+    if not isinstance(cast(object, axis), int):
+        raise MspcError(f"{name}: axis must be an int, not {describe(axis)}", kind=TypeError)
     if not -rank <= axis < rank:
         raise MspcError(f"{name}: axis {axis} is out of range for {rank} dimensions")
     return axis % rank
@@ -116,6 +119,20 @@ def axes_in(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
 def describe(value: Any) -> str:
     """A short text of a wrong argument for messages, never a memory address."""
     return repr(value) if type(value) in PLAIN else type(value).__name__
+
+
+def misfit(name: str, attributes: Mapping[str, Any], operands: Iterable[Any], error: Exception) -> str:
+    """What to say of an operator that Python or NumPy could not work out: the error's own text where mspc raised it, or
+    where it names an index."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    line = "" if trace is None else linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+    if line.lstrip().startswith("raise ") or isinstance(error, IndexError):
+        return f"{name}: {error}"
+    shown = [f"{key}={describe(value)}" for key, value in attributes.items()]
+    shown += [str(getattr(x, "type", None) or describe(x)) for x in operands]
+    return f"{name}: these arguments do not fit: {', '.join(shown)}"
 
 
 def require_elements(name: str, shape: Sequence[int], axes: Iterable[int], what: str) -> None:

@@ -51,6 +51,8 @@ class TensorOperators:
             raise ApiValueError(f"shapes {left.shape} and {np.shape(right)} do not fit: {error}") from None
 
     def __neg__(self) -> Self:
+        if self.value.dtype == bool:
+            raise ApiTypeError("operator -: the tensor is Bool, which has no sign; logical_not turns it round")
         return self._derived(-self.value)
 
     def __pos__(self) -> Self:

@@ -73,6 +73,8 @@ class BatchNorm1d(_BatchNorm):
         moving_var_init: Any = "ones", use_batch_statistics: bool | None = None, data_format: str = "NCHW",
         dtype: Any = FLOAT32,
     ) -> None:  # fmt: skip
+        if data_format != "NCHW":
+            raise ApiValueError(f"BatchNorm1d: data_format must be 'NCHW', not {data_format!r}")
         super().__init__(num_features, eps, momentum, affine, gamma_init, beta_init, moving_mean_init, moving_var_init,
                          use_batch_statistics, dtype)  # fmt: skip
 

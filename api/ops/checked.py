@@ -106,16 +106,24 @@ def refuse(
         if not trace.tb_frame.f_code.co_filename.startswith(_OWN):
             return
         trace = trace.tb_next
-    given = _signature(function).bind(*args, **kwargs).arguments
     kind = ApiValueError if isinstance(error, ValueError | ArithmeticError) else ApiTypeError
-    takes = [f"it takes {', '.join(_signature(function).parameters)}"]
+    raise kind(*explained(label, function, args, kwargs, error)) from None
+
+
+def explained(
+    label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception,
+    text: Callable[[Any], str] = describe,
+) -> tuple[str, tuple[str, ...]]:  # fmt: skip
+    """(message, notes) that name the arguments, for what Python said of values inside of a function. text: of one."""
+    given = _signature(function).bind(*args, **kwargs).arguments
+    takes = (f"it takes {', '.join(_signature(function).parameters)}",)
     for name, value in given.items():
         wrong = error.obj if isinstance(error, AttributeError) else error
         array = isinstance(value, np.ndarray) and (wrong is value or wrong is value.dtype)
         if array or (wrong is value and not _is_tensor(value)):
-            raise kind(f"{label}(): {name} must be a tensor, not {describe(value)}", takes) from None
-    shown = ", ".join(f"{name}={describe(value)}" for name, value in given.items())
-    raise kind(f"{label}(): these arguments do not fit: {shown}: {error}", takes) from None
+            return f"{label}(): {name} must be a tensor, not {text(value)}", takes
+    shown = ", ".join(f"{name}={text(value)}" for name, value in given.items())
+    return f"{label}(): these arguments do not fit: {shown}", takes
 
 
 @functools.cache

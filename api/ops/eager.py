@@ -13,7 +13,7 @@ from mspc.api.ops.complex_operands import check_complex
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.location import Location
 from mspc.ir.types import TensorType, TupleType, Type
-from mspc.ops.arguments import describe
+from mspc.ops.arguments import describe, misfit
 from mspc.ops.op import Op
 from mspc.ops.promotion import operand_dtypes, promotes_from
 
@@ -113,6 +113,7 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
     if op.seeds and not any(getattr(op, name) for name in op.seeds):
         assert _session.seeds is not None
         op = replace(op, **dict(zip(op.seeds, _session.seeds(), strict=True)))
+    operands: Sequence[Any] = tensors
     try:
         op, operands = op.call(*tensors)
         number = op.uniform()
@@ -142,9 +143,9 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
             raise MspcError(error.message, caller(), error.notes, kind=error.kind or ValueError) from None
         raise
     except (ValueError, OverflowError, IndexError) as error:
-        raise PrimitiveValueError(f"{op.name}: {error}", caller()) from None
+        raise PrimitiveValueError(misfit(op.name, op.attributes(), operands, error), caller()) from None
     except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
-        raise PrimitiveTypeError(f"{op.name}: {error}", caller()) from None
+        raise PrimitiveTypeError(misfit(op.name, op.attributes(), operands, error), caller()) from None
     return _typed(result, inferred, _flat(args))
 
 

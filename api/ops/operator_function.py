@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from mspc.api.ops.eager import PrimitiveTypeError
-from mspc.api.ops.primitive import Primitive, frozen, primitive_class
+from mspc.api.ops.primitive import Primitive, check_types, frozen, primitive_class
 from mspc.ops.op import Op
 
 
@@ -26,12 +26,17 @@ class OperatorFunction(Primitive):
         unknown = [name for name in kwargs if name in given or name not in (*inputs, *attributes)]
         missing = [name for name in inputs if name not in given and name not in kwargs]
         if unknown or missing or len(args) > len(inputs) + len(attributes):
-            raise PrimitiveTypeError(
-                f"{self.name}: these arguments do not fit", notes=[f"it takes {', '.join((*inputs, *attributes))}"]
-            )
+            wrong = f"{len(args)} by position"
+            if unknown:
+                wrong = f"{unknown[0]!r} is given twice" if unknown[0] in given else f"there is no {unknown[0]!r}"
+            elif missing:
+                wrong = f"{missing[0]!r} is missing"
+            takes = f"it takes {', '.join((*inputs, *attributes))}"
+            raise PrimitiveTypeError(f"{self.name}: these arguments do not fit: {wrong}", notes=[takes])
         given |= kwargs
         own = {name: frozen(given[name]) for name in attributes if name in given}
         function = OperatorFunction.of(replace(self.op, **own)) if own else self
+        check_types(function.op, list(own))
         return function, [given[name] for name in inputs]
 
 
@@ -48,13 +53,15 @@ def function_of(operator: type[Op]) -> Primitive:
 
 @functools.cache
 def parameters_of(operator: type[Op]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """(names of the inputs, names of the fields that may follow); (names, ()) or (None, ()) for an own `call`."""
+    """(names of the inputs, names of the fields that may follow: not those for the compiler alone); (names, ()) or
+    (None, ()) for an own `call`."""
     own = operator.call is not Op.call
     parameters = list(inspect.signature(operator.call if own else operator.rule).parameters.values())[1:]
     if any(p.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD or p.default is not p.empty for p in parameters):
         return None, ()
     names = tuple(p.name for p in parameters)
-    return names, () if own else tuple(f.name for f in fields(operator))  # type: ignore[arg-type]  # a dataclass
+    known = [f.name for f in fields(operator)]  # type: ignore[arg-type]  # a dataclass
+    return names, () if own else tuple(name for name in known if name not in operator.omitted)
 
 
 _FIRST = frozenset("abs bboxes indices input input_x tensor variable x".split())

@@ -199,7 +199,7 @@ def _make(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Op:
         op = cls(*map(frozen, args), **{key: frozen(value) for key, value in kwargs.items()})
         by_position = [field.name for field in fields(cls) if not field.kw_only]  # type: ignore[arg-type]  # a dataclass
         if not cls.checks_where_called:
-            _check_types(op, [*by_position[: len(args)], *kwargs])
+            check_types(op, [*by_position[: len(args)], *kwargs])
         group = getattr(op, "group", None)
         if isinstance(op, Collective) and isinstance(group, str):
             ranks = _ranks_of(cls.__name__, group)
@@ -250,7 +250,7 @@ def _sequence_mistake(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, An
     return ""
 
 
-def _check_types(op: Op, given: list[str]) -> None:
+def check_types(op: Op, given: list[str]) -> None:
     """Raises TypeError where an attribute that the user gave is not of its field's type."""
     known = fields_of(type(op))
     for name in given:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
+from mspc.api.errors import ApiTypeError
 from mspc.api.ops.arguments import (
     element_type,
     extremum,
@@ -44,6 +45,9 @@ def flatten(self: Any, order: Any = "C", *dims: int, start_dim: int = 0, end_dim
     Raises:
         ValueError: another order.
     """
+    if len(dims) > (1 if isinstance(order, int) else 0):
+        takes = ["it takes order, or start_dim and end_dim"]
+        raise ApiTypeError(f"Tensor.flatten(): {len(dims) + 1} arguments by position do not fit", takes)
     if isinstance(order, int):
         return flatten(self, start_dim=order, end_dim=dims[0] if dims else end_dim)
     shape = flattened("flatten", self.shape, start_dim, end_dim, order)

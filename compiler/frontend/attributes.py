@@ -59,7 +59,9 @@ def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: 
     try:
         found = getattr(base, name)
     except AttributeError as error:
-        raise frame.error(node, *_missing(base, name, error), kind=AttributeError) from None
+        mistake = frame.error(node, *_missing(base, name, error), kind=AttributeError)
+        mistake.python = error
+        raise mistake from None
     except MspcError as error:
         raise frame.error(node, error.message, error.notes, error.kind) from None
     except Exception as error:

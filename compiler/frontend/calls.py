@@ -16,6 +16,7 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.optim.optimizer import Optimizer
 from mspc.api.ops.attributed import Attributed
+from mspc.api.ops.checked import explained
 from mspc.api.ops.custom import Custom, InsertGradientOf
 from mspc.api.ops.morphing import Morph
 from mspc.api.ops.multitype import MultitypeFuncGraph
@@ -43,7 +44,7 @@ from mspc.compiler.frontend.values import (
     contains_tensor,
     describe,
 )
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import OWN_FILES, MspcError
 from mspc.ir.graph import Value
 
 Args = Sequence[Any]
@@ -204,7 +205,6 @@ def call_cell(
 def _call_function(
     tracer: Tracer, frame: Frame, node: ast.AST, function: types.FunctionType, args: Args, kwargs: Kwargs
 ) -> Any:
-    wrapped = getattr(function, "__wrapped__", None)
     check = getattr(function, "check_arguments", None)
     if check is not None:
         tracer.at(frame, node)
@@ -212,6 +212,32 @@ def _call_function(
             check(args, kwargs)
         except MspcError as error:
             raise tracer.error(error.message, error.notes, kind=error.kind or TypeError) from None
+        first = len(tracer.errors)
+        try:
+            return _call_checked(tracer, frame, node, function, args, kwargs)
+        except MspcError as error:
+            raise _naming_arguments(error, check.args, args, kwargs, len(frame.frames(node))) from None
+        finally:
+            later, depth = tracer.errors[first:], len(frame.frames(node))
+            tracer.errors[first:] = [_naming_arguments(error, check.args, args, kwargs, depth) for error in later]
+    return _call_checked(tracer, frame, node, function, args, kwargs)
+
+
+def _naming_arguments(error: MspcError, checked: Any, args: Args, kwargs: Kwargs, depth: int) -> MspcError:
+    """What Python says of values inside of a function of mspc, called at this depth, in terms of the call's arguments;
+    other mistakes, those in a function of the script that it calls among them, as they are."""
+    in_script = len(error.frames) > depth and not error.frames[0].file.startswith(OWN_FILES)
+    if error.python is None or len(checked) != 2 or in_script:
+        return error
+    message, notes = explained(*checked, args, kwargs, error.python, describe)
+    kind = ValueError if isinstance(error.python, ValueError | ArithmeticError) else TypeError
+    return MspcError(message, error.location, notes, error.frames, kind=kind)
+
+
+def _call_checked(
+    tracer: Tracer, frame: Frame, node: ast.AST, function: types.FunctionType, args: Args, kwargs: Kwargs
+) -> Any:
+    wrapped = getattr(function, "__wrapped__", None)
     if not tracer.sources.file(function.__code__.co_filename).is_traced:
         if isinstance(wrapped, types.FunctionType):
             return _call_function(tracer, frame, node, wrapped, args, kwargs)

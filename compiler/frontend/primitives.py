@@ -15,9 +15,10 @@ from mspc.api.ops.collective_calls import called
 from mspc.api.ops.primitive import Primitive
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame, tensors_in
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, kind_of
 from mspc.ir.graph import Node, Value
 from mspc.ir.named_layout import NamedLayout
+from mspc.ops.arguments import misfit
 from mspc.ops.control.structural import Depend
 from mspc.ops.op import Asked, Op
 from mspc.ops.tensor.cast import Cast
@@ -51,7 +52,12 @@ def call_primitive(
     given = [operand(tracer, arg) for arg in args]
     op, operands = _prepared(tracer, _drawing(tracer, primitive), given, instance)
     ins, outs = _of_operands(op, primitive.in_strategy, given, operands), primitive.out_strategy
-    made, result = tracer.emit_on(op, operands, instance=instance)
+    try:
+        made, result = tracer.emit_on(op, operands, instance=instance)
+    except MspcError:
+        raise
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+        raise tracer.error(misfit(op.name, op.attributes(), operands, error), kind=kind_of(error)) from None
     if op.mutates and not op.updates_aside:
         made.phase = "update"
     if ins is not None or outs is not None:
@@ -117,8 +123,12 @@ def _prepared(tracer: Tracer, op: Op, args: list[Any], instance: str) -> tuple[O
         if instance and message.startswith(op.name):
             message = f"{op.name} '{instance}'{message[len(op.name) :]}"
         raise tracer.error(message, error.notes, error.kind or ValueError) from None
-    except TypeError as error:
-        raise tracer.error(f"{op.name}: {error}".replace(f"{type(op).__name__}.call()", "it"), kind=TypeError) from None
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+        if isinstance(error, TypeError) and f"{type(op).__name__}.call()" in str(error):
+            text = f"{op.name}: {error}".replace(f"{type(op).__name__}.call()", "it")
+        else:
+            text = misfit(op.name, {}, args, error)
+        raise tracer.error(text, kind=kind_of(error)) from None
 
 
 def _depend(tracer: Tracer, op: Depend, args: Args, instance: str) -> Any:

@@ -105,7 +105,9 @@ def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tenso
     except MspcError as error:
         raise tracer.error(error.message, error.notes, error.kind) from None
     except Exception as error:
-        raise tracer.error(f"{name}() raised {type(error).__name__}: {error}", kind=kind_of(error)) from None
+        mistake = tracer.error(f"{name}() raised {type(error).__name__}: {error}", kind=kind_of(error))
+        mistake.python = error
+        raise mistake from None
     return (
         tracer.own(result)
         if isinstance(result, list | dict) and takes_tensors and not isinstance(fn, type)

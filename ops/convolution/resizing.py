@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
+from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.named_layout import NamedLayout, spread
 from mspc.ops.arguments import plain
+from mspc.ops.control.constraint import constrained
 from mspc.ops.convolution.base import Shape
 from mspc.ops.convolution.resampling import Backward, Forward, Resampling
 from mspc.ops.convolution.window import listed
-from mspc.ops.op import Op, sample
+from mspc.ops.op import Asked, Op, sample
 
 
 class _Resized(Resampling, abstract=True):
@@ -33,6 +38,19 @@ class _Resized(Resampling, abstract=True):
         if self.align_corners and self.half_pixel_centers:
             raise MspcError(f"{self.name}: align_corners and half_pixel_centers cannot both be True")
         return sizes
+
+    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        """An image that a strategy cuts along height or width is stored so, and read whole along both: every rank
+        computes all places of its images and channels. With align_corners only these can be cut, as in MindSpore."""
+        entries = spread(asked.in_strategy or ())
+        if len(entries) != 1 or isinstance(entries[0], NamedLayout) or self.align_corners or asked.out_strategy:
+            return None
+        cuts = entries[0]
+        if len(cuts) != len(inputs[0].shape) or all(cut == 1 for cut in cuts[2:]):
+            return None
+        made = b.emit(self, constrained(b, inputs[0], cuts))
+        made.in_strategy = ((*cuts[:2], *[1] * self.dims),)
+        return [made]
 
     def places(self, length: int, count: int) -> Any:
         """Where in the image every place of the result lies, Float64 [count]."""

@@ -35,8 +35,8 @@ __device__ __forceinline__ float absolute(float v) { return fabsf(v); }
 __device__ __forceinline__ double absolute(double v) { return fabs(v); }
 template <class V> __device__ __forceinline__ V absolute(V v) { return v < V(0) ? V(-v) : v; }
 
-template <class V> __device__ __forceinline__ V sign_of(V v) {  // NaN stays NaN
-    return v > V(0) ? V(1) : v < V(0) ? V(-1) : v == V(0) ? V(0) : v;
+template <class V> __device__ __forceinline__ V sign_of(V v) {  // 0 for NaN
+    return v > V(0) ? V(1) : v < V(0) ? V(-1) : V(0);
 }
 template <class V> __device__ __forceinline__ V clip(V v, V low, V high) { return v < low ? low : v > high ? high : v; }
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import TensorType
+from mspc.ir.types import BOOL, TensorType
 from mspc.ops.arguments import sequence_of
 from mspc.ops.bases import Binary, Elementwise, Unary
 from mspc.ops.cpu.blocks import elementwise
@@ -149,6 +149,12 @@ class Neg(Unary):
     array_function: ClassVar[str] = "negative"
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     cuda: ClassVar[str] = "-{0}"
+
+    def check(self, *types: TensorType) -> None:
+        if types[0].dtype == BOOL:
+            text = f"{self.name}: input is Bool, which has no sign; logical_not turns it round"
+            raise MspcError(text, kind=TypeError)
+        super().check(*types)
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return (b.emit(Neg(), dout),)

@@ -213,13 +213,17 @@ class _Step(Unary, abstract=True):
 
 
 class Sign(_Step):
-    """-1, 0 or 1."""
+    """-1, 0 or 1; 0 for NaN."""
 
     function: ClassVar[Names] = "sign"
     method: ClassVar[Names] = "sign"
-    array_function: ClassVar[str] = "sign"
     cuda: ClassVar[str] = "sign_of({0})"
     samples: ClassVar[Any] = (sample((8, 16)), sample((8,), dtypes=("Int32",), gradient=False))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        found = be.xp.sign(x)
+        return be.xp.where(x == x, found, be.xp.zeros((), x.dtype)) if x.dtype.kind == "f" else found
 
 
 class Floor(_Step):

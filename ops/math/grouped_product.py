@@ -12,7 +12,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.named_layout import spread
-from mspc.ir.types import TensorType, TupleType
+from mspc.ir.types import INT32, TensorType, TupleType
 from mspc.ops.arguments import ints_of, sequence_of
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.math.arithmetic import Add
@@ -37,7 +37,8 @@ class _Rows(Op, abstract=True):
 
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)
-        require_float(self.name, *types[:-1])
+        if types[0].dtype != INT32:
+            require_float(self.name, *types[:-1])
         require_same(self.name, *types[:-1])
         if not types[-1].dtype.is_integer:
             raise MspcError(f"{self.name}: the ends of groups are {types[-1].dtype}, not integers", kind=TypeError)

@@ -206,6 +206,7 @@ class Outer(Op):
 
     function: ClassVar[Names] = ("outer", "ger")
     method: ClassVar[Names] = ("outer", "ger")
+    promotes: ClassVar[str] = "common"
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
     samples: ClassVar[Any] = (sample((8,), (16,)),)
 
@@ -305,7 +306,8 @@ class IsClose(Binary):
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 2, ("rtol", "atol", "equal_nan"), optional=3)
-        return replace(self, **found), tensors
+        numbers = {name: float(number_of(self.name, name, found[name])) for name in ("rtol", "atol") if name in found}
+        return replace(self, **found | numbers), tensors
 
     def result_dtype(self, *types: TensorType) -> DType:
         return BOOL

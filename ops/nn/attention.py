@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.nn.attention_base import COMPRESSED, OPTIONAL, AttentionOp
+from mspc.ops.nn.attention_base import COMPRESSED, ENDS, OPTIONAL, AttentionOp
 from mspc.ops.nn.attention_kernel import backward, by_head, forward, four_dimensions, shift_gradient
 from mspc.ops.nn.attention_launch import launch_backward, launch_forward, launch_shift_gradient
 from mspc.ops.nn.packed_attention import packed
@@ -25,6 +27,11 @@ Gradients = Sequence[Value | None]
 def statistics_dtype(dtype: DType) -> DType:
     """The element type of the softmax's statistics."""
     return FLOAT64 if dtype == FLOAT64 else FLOAT32
+
+
+def _as_ends(ends: Any) -> Any:
+    """Ends that are written as a list or a tuple, as an array."""
+    return np.array(ends, np.int64) if isinstance(ends, tuple | list) else ends
 
 
 def _sample(*shapes: tuple[int, ...], dtypes: Sequence[str] = (), **attributes: Any) -> Sample:
@@ -40,8 +47,9 @@ class FlashAttentionScore(AttentionOp):
     softmax_out, attention_out).
 
     query has `head_num` heads; key and value may have fewer, if their number divides it. `input_layout` is one of
-    "BSH" (hidden = heads and their depth in one dimension), "SBH", "BNSD", "BSND", "TND" (see packed_attention: with
-    `actual_seq_qlen` and `actual_seq_kvlen`, which are for it alone). real_shift, drop_mask and attn_mask
+    "BSH" (hidden = heads and their depth in one dimension), "SBH", "BNSD", "BSND", "TND" (see
+    packed_attention). `actual_seq_qlen` and `actual_seq_kvlen` list where the documents of every sequence end: a query
+    looks at keys of its own document alone, and at none behind the last end. real_shift, drop_mask and attn_mask
     are broadcast to [batch, heads, queries, keys]; where attn_mask (Bool or UInt8) is true a query does not look at a
     key. drop_mask (Bool or UInt8, a number for every weight; MindSpore packs bits) says which weights of the softmax
     are kept, and count 1 / keep_prob times.
@@ -77,7 +85,10 @@ class FlashAttentionScore(AttentionOp):
         self.check_settings()
         if self.packed:
             raise MspcError(f"{self.name}: packed is {self.packed}; it is for the compiler alone")
-        self.require_none(refused | {"actual_seq_qlen": actual_seq_qlen, "actual_seq_kvlen": actual_seq_kvlen})
+        self.require_none(refused)
+        ends = [None if x is None else _as_ends(x) for x in (actual_seq_qlen, actual_seq_kvlen)]
+        if len({None if x is None else tuple(x.shape) for x in ends}) != 1:
+            raise MspcError(f"{self.name}: actual_seq_qlen and actual_seq_kvlen must list as many ends of documents")
         if self.sparse_mode == 1 and attn_mask is None:
             raise MspcError(f"{self.name}: sparse_mode 1 needs attn_mask")
         if self.sparse_mode >= 2 and attn_mask is not None:
@@ -91,6 +102,7 @@ class FlashAttentionScore(AttentionOp):
         if self.keep_prob < 1 and drop_mask is None:
             raise MspcError(f"{self.name}: keep_prob {self.keep_prob} needs drop_mask", kind=ValueError)
         given = {"real_shift": real_shift, "drop_mask": drop_mask, "attn_mask": attn_mask}
+        given |= dict(zip(ENDS, ends, strict=True))
         there = {name: operand for name, operand in given.items() if operand is not None}
         return replace(self, optional=tuple(there)), (query, key, value, *there.values())
 
@@ -143,13 +155,13 @@ class FlashAttentionScore(AttentionOp):
         n, m = shape.heads, shape.key_heads
         top, total, none, result = out
         views = self.views(shape, (*inputs[:3], result), (n, m, m, n))
-        forward(be.xp, shape, self.scores(shape, inputs), views, top)
+        forward(be.xp, shape, self.scores(shape, inputs, be.xp), views, top)
         total[...] = 1
         none[...] = 0
         return out
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        if self.drops:
+        if self.by_arrays:
             return None
         if self.packed:
             return self.apart.launch(device, self.separated(inputs), out)
@@ -172,6 +184,8 @@ class FlashAttentionScore(AttentionOp):
         _sample((8, 3, 8), (8, 5, 8), (8, 5, 8), head_num=2, pre_tokens=1, next_tokens=0, sparse_mode=4),
         _sample((4, 4, 8), (4, 4, 8), (4, 4, 8), (4, 4, 4, 4), (4, 4), head_num=4, keep_prob=0.5,
                 optional=OPTIONAL[1:], dtypes=(*_MASKED, "Bool")),
+        sample((4, 4, 8), (4, 4, 8), (4, 4, 8), (2,), (2,), head_num=4, optional=ENDS, low=0, high=5, gradient=False,
+               dtypes=(*_MASKED[:3], "Int64", "Int64")),
     )  # fmt: skip
 
 
@@ -202,11 +216,11 @@ class FlashAttentionScoreGrad(AttentionOp):
         shape = self.shape_of(inputs)
         n, m = shape.heads, shape.key_heads
         views = self.views(shape, inputs[:4], (n, m, m, n))
-        backward(be.xp, shape, self.scores(shape, inputs), views, inputs[-2], self.views(shape, out, (n, m, m)))
+        backward(be.xp, shape, self.scores(shape, inputs, be.xp), views, inputs[-2], self.views(shape, out, (n, m, m)))
         return out
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        if self.drops:
+        if self.by_arrays:
             return None
         if self.packed:
             return self.apart.launch(device, self.separated(inputs), self.parts(out))
@@ -254,12 +268,12 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
         n, m = shape.heads, shape.key_heads
         views = self.views(shape, inputs[:4], (n, m, m, n))
         total = be.xp.zeros(four_dimensions(out).shape, inputs[-1].dtype)
-        shift_gradient(be.xp, shape, self.scores(shape, inputs), views, inputs[-1], total)
+        shift_gradient(be.xp, shape, self.scores(shape, inputs, be.xp), views, inputs[-1], total)
         out[...] = total.reshape(out.shape)
         return out
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        if self.drops:
+        if self.by_arrays:
             return None
         if self.packed:
             return self.apart.launch(device, self.separated(inputs), out)

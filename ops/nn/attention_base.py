@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -17,6 +17,8 @@ from mspc.ops.op import ArrayBackend, Op, Placement
 LAYOUTS = ("BSH", "BNSD", "BSND", "SBH")
 OPTIONAL = ("real_shift", "drop_mask", "attn_mask")
 """Operands that may be left out, in their order."""
+ENDS = ("actual_seq_qlen", "actual_seq_kvlen")
+"""Behind these: where the documents of every sequence end."""
 COMPRESSED = (2048, 2048)
 """The shape of the triangle that MindSpore wants as `attn_mask` in the sparse modes that need no mask."""
 
@@ -58,7 +60,9 @@ class AttentionOp(Op, abstract=True):
         require_float(self.name, query, key, value)
         require_same(self.name, query, key, value)
         for name, operand in self.named(types).items():
-            if name != "real_shift" and operand.dtype not in (BOOL, UINT8):
+            if name in ENDS and not operand.dtype.is_integer:
+                raise MspcError(f"{self.name}: {name} is {operand.dtype}, not a tensor of integers", kind=TypeError)
+            if name in OPTIONAL[1:] and operand.dtype not in (BOOL, UINT8):
                 raise MspcError(f"{self.name}: {name} is {operand.dtype}, not Bool or UInt8", kind=TypeError)
             if name == "real_shift" and not operand.dtype.is_float:
                 raise MspcError(
@@ -94,6 +98,14 @@ class AttentionOp(Op, abstract=True):
         return dict(zip(self.optional, operands[first : first + len(self.optional)], strict=True))
 
     first_optional: ClassVar[int] = 4
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        """A document may end behind the last place."""
+        if ENDS[0] not in self.optional:
+            return {}
+        shape = self.sizes(types)
+        lengths = dict(zip(ENDS, (shape.queries, shape.keys), strict=True))
+        return {self.first_optional + i: lengths[name] + 1 for i, name in enumerate(self.optional) if name in lengths}
 
     def sizes(self, types: Sequence[TensorType]) -> Shape:
         """Sizes that follow from the shapes. Raises MspcError where attributes or shapes do not fit."""
@@ -146,8 +158,9 @@ class AttentionOp(Op, abstract=True):
             raise MspcError(f"{self.name}: sparse_mode is {self.sparse_mode}; known are 0 to 4")
         if self.head_num < 1:
             raise MspcError(f"{self.name}: head_num is {self.head_num}")
-        if any(name not in OPTIONAL for name in self.optional):
-            raise MspcError(f"{self.name}: optional is {self.optional}; known operands are {', '.join(OPTIONAL)}")
+        known = (*OPTIONAL, *ENDS)
+        if any(name not in known for name in self.optional):
+            raise MspcError(f"{self.name}: optional is {self.optional}; known operands are {', '.join(known)}")
 
     def window(self, shape: Shape) -> tuple[int | None, int | None]:
         """(least, greatest) distance key - query that a query looks at, None for no limit."""
@@ -184,6 +197,11 @@ class AttentionOp(Op, abstract=True):
         }[self.input_layout]
         texts = {"query": q, "key": k, "value": v, "out": q.replace("d!", "e!"), "statistics": f"b {heads} s 1"}
         for name, operand in self.named(types).items():
+            if name in ENDS:
+                if len(operand.shape) != 1:
+                    raise MspcError(f"{self.name}: {name} has shape {operand.shape}, not that of a list of ends")
+                texts[name] = "l!"
+                continue
             if len(operand.shape) > 4:
                 raise MspcError(f"{self.name}: {name} has shape {operand.shape}, more than 4 dimensions")
             sides = ("b", heads, "s", "t!")[4 - len(operand.shape) :]
@@ -199,16 +217,29 @@ class AttentionOp(Op, abstract=True):
         here = layout.slices_for(placement.rank, type.shape)[queries]
         return replace(mine, first_query=here.start, all_queries=type.shape[queries])
 
-    def scores(self, shape: Shape, operands: Sequence[Any]) -> Scores:
+    def scores(self, shape: Shape, operands: Sequence[Any], xp: Any = None) -> Scores:
+        """xp: of the arrays, for operands that `by_arrays` speaks of."""
         low, high = self.window(shape)
-        found = {name: four_dimensions(operand) for name, operand in self.named(operands).items()}
-        shift, kept, mask = (found.get(name) for name in OPTIONAL)
+        given = self.named(operands)
+        shift, kept, mask = (four_dimensions(given.get(name)) for name in OPTIONAL)
+        if ENDS[0] in given:
+            apart = self._apart(xp, shape, *(given[name] for name in ENDS))
+            mask = apart if mask is None else (mask != 0) | apart
         return Scores(self.scale_value, shift, mask, low, high, kept, self.keep_prob)
 
+    def _apart(self, xp: Any, shape: Shape, *ends: Any) -> Any:
+        """Where query and key are of different documents, or behind the last one, with four dimensions."""
+        places = xp.arange(self.first_query, self.first_query + shape.queries), xp.arange(shape.keys)
+        mine, other = (
+            (at[:, None] >= last[None, :]).sum(-1) for at, last in zip(places, ends, strict=True)
+        )
+        return ((mine[:, None] != other) | (mine[:, None] == ends[0].size))[None, None]
+
     @property
-    def drops(self) -> bool:
-        """Whether weights are dropped, which no kernel of a GPU does: they are computed array by array there."""
-        return "drop_mask" in self.optional
+    def by_arrays(self) -> bool:
+        """Whether weights are dropped or documents kept apart, which no kernel of a GPU does: they are computed array
+        by array there."""
+        return "drop_mask" in self.optional or ENDS[0] in self.optional
 
     def shape_of(self, operands: Sequence[Any]) -> Shape:
         return self.sizes([TensorType(FLOAT32, tuple(x.shape)) for x in operands[:3]])

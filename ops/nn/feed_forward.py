@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import TensorType, Type
+from mspc.ir.types import FLOAT16, FLOAT32, INT8, INT32, TensorType, Type
 from mspc.ops.composed import Cuts, Emit, WithOptionalOperands, dtype_in, together
-from mspc.ops.math.arithmetic import Add
+from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.math.grouped_product import GroupedProduct, GroupedRows
 from mspc.ops.math.matmul import MatMul
-from mspc.ops.math.quantisation import WeightAntiQuant
+from mspc.ops.math.quantisation import Dequant, QuantV2, WeightAntiQuant
 from mspc.ops.math.quantised_product import read_weight
 from mspc.ops.math.running import CumSum
 from mspc.ops.nn.activation import FastGeLU, GeLU, ReLU, SiLU
 from mspc.ops.op import Op, sample
+from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.creation import OnesLike, ZerosLike
 from mspc.ops.tensor.reshape import Reshape
 
 ACTIVATIONS: dict[str, type[Op]] = {"fastgelu": FastGeLU, "gelu": GeLU, "relu": ReLU, "silu": SiLU}
@@ -29,8 +31,10 @@ class FFN(WithOptionalOperands):
     deq_scale1, deq_scale2, antiquant_scale1, antiquant_scale2, antiquant_offset1, antiquant_offset2)`, of which all
     behind weight2 may be None. With expert_tokens, the number of rows of every expert in turn, the weights are
     [experts, k, n] and [experts, n, m], the biases [experts, n] and [experts, m]; rows behind the last expert's give
-    zeros. Weights of Int8 are read with antiquant_scale and antiquant_offset, of a bias's shape; scale, offset and
-    deq_scale, of networks whose rows are integers, must be None. inner_precise changes nothing.
+    zeros. Weights of Int8 are read with antiquant_scale and antiquant_offset, of a bias's shape. Where x is Int8 the
+    weights are, too, and a bias is Int32: sums are in Int32, they count deq_scale times (in a bias's shape; of 64 bits:
+    those of a Float32), what goes between the layers is rounded to Int8 as scale * y + offset (one number for every
+    expert), and the result is Float16. inner_precise changes nothing.
     """
 
     activation: str = "fastgelu"
@@ -45,6 +49,9 @@ class FFN(WithOptionalOperands):
         sample((4, 8), (8, 6), (6, 4), gradient=False),
         sample((2, 4, 4), (2, 4, 6), (2, 6, 4), (2,), (2, 6), (2, 4), dtypes=(*("Float64",) * 3, "Int64", "Float64",
                "Float64"), low=1, high=5, gradient=False, activation="relu", given=order[:6]),
+        sample((4, 8), (2, 8, 6), (2, 6, 4), (2,), (2, 6), (2,), (2, 6), (2, 4), dtypes=("Int8", "Int8", "Int8",
+               "Int64", "Int32", "Float32", "Float32", "Float32"), low=0, high=5, gradient=False, activation="relu",
+               given=(*order[:5], "scale", "deq_scale1", "deq_scale2")),
     )  # fmt: skip
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
@@ -58,9 +65,15 @@ class FFN(WithOptionalOperands):
         found = self.named(types)
         if self.activation not in ACTIVATIONS:
             raise MspcError(f"{self.name}: activation is {self.activation!r}, not one of {', '.join(ACTIVATIONS)}")
-        for name in self.order[6:10]:
-            if found[name] is not None:
-                raise MspcError(f"{self.name}: {name} must be None; rows of integers are not built")
+        integers = found["x"].dtype == INT8
+        for name in ("scale", "offset", "deq_scale1", "deq_scale2"):
+            if integers and found[name] is None and name != "offset":
+                raise MspcError(f"{self.name}: x is Int8, which needs {name}, and that is None")
+            if not integers and found[name] is not None:
+                raise MspcError(f"{self.name}: {name} must be None where x is {found['x'].dtype}, not Int8")
+        for name in self.order[10:]:
+            if integers and found[name] is not None:
+                raise MspcError(f"{self.name}: {name} must be None where x is Int8")
         rank = 2 if found["expert_tokens"] is None else 3
         for name in ("weight1", "weight2"):
             if len(found[name].shape) != rank:
@@ -85,6 +98,10 @@ class FFN(WithOptionalOperands):
             x, at = self._layer(emit, layer, x, at, ends, found, cut)
             if layer == "1":
                 x = emit(ACTIVATIONS[self.activation](), x, cuts=together(at))
+                if found["scale"] is not None:
+                    x = self._rounded(emit, x, at, ends, found, cut)
+        if found["scale"] is not None:
+            x = emit(Cast(dst_type=FLOAT16), x, cuts=together(at))
         return x if len(shape) == 2 else emit(Reshape((*shape[:-1], x.shape[-1])), x)
 
     def _layer(
@@ -95,6 +112,9 @@ class FFN(WithOptionalOperands):
         weight, weight_cut, bias, of_ends = found[names[0]], cut[names[0]], found[f"bias{layer}"], cut["expert_tokens"]
         if found[names[1]] is not None:
             weight = read_weight(emit, WeightAntiQuant(dtype=dtype_in(x)), found, cut, *names)
+        if found["scale"] is not None:
+            x = emit(Cast(dst_type=INT32), x, cuts=together(at))
+            weight = emit(Cast(dst_type=INT32), weight, cuts=together(weight_cut))
         if ends is None:
             made = emit(MatMul(), x, weight, cuts=together(at, weight_cut))
         else:
@@ -104,7 +124,36 @@ class FFN(WithOptionalOperands):
         if bias is not None and ends is not None:
             bias = emit(GroupedRows(), made, bias, ends, cuts=together(at, bias_cut, of_ends))
             bias_cut = at
-        return (made if bias is None else emit(Add(), made, bias, cuts=together(at, bias_cut))), at
+        if bias is not None:
+            made = emit(Add(), made, bias, cuts=together(at, bias_cut))
+        if found["scale"] is None:
+            return made, at
+        scale_cut = cut[f"deq_scale{layer}"]
+        ones = emit(OnesLike(), emit(Cast(dst_type=INT32), found[f"deq_scale{layer}"], cuts=together(scale_cut)))
+        scales = emit(Dequant(dtype=FLOAT32), ones, found[f"deq_scale{layer}"], cuts=together(scale_cut, scale_cut))
+        made = emit(Cast(dst_type=FLOAT32), made, cuts=together(at))
+        if ends is None:
+            return emit(Mul(), made, scales, cuts=together(at, scale_cut)), at
+        rows = emit(GroupedRows(), made, scales, ends, cuts=together(at, scale_cut, of_ends))
+        return emit(Mul(), made, rows, cuts=together(at, at)), at
+
+    def _rounded(
+        self, emit: Emit, y: Any, at: Cuts | None, ends: Any, found: dict[str, Any], cut: dict[str, Any]
+    ) -> Any:
+        """What goes between the layers as Int8."""
+        given = {name: found[name] for name in ("scale", "offset")}
+        if given["offset"] is None:
+            given["offset"] = emit(ZerosLike(), given["scale"], cuts=together(cut["scale"]))
+        if ends is None:
+            return emit(QuantV2(), y, given["scale"], given["offset"])
+        columns = None if at is None else (1, at[1])
+        wide = emit(Cast(dst_type=FLOAT32), emit(OnesLike(), found["deq_scale1"]))
+        rows: list[Any] = []
+        for of_experts in given.values():
+            column = emit(Reshape((-1, 1)), emit(Cast(dst_type=FLOAT32), of_experts))
+            every = emit(Mul(), wide, column, cuts=together(columns, columns and (1, 1)))
+            rows.append(emit(GroupedRows(), y, every, ends, cuts=together(at, columns, cut["expert_tokens"])))
+        return emit(QuantV2(), y, *rows, cuts=together(at, at, at))
 
 
 class FFNExt(FFN):

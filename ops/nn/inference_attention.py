@@ -15,7 +15,7 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.nn.attention import statistics_dtype
 from mspc.ops.nn.attention_kernel import UNLIMITED
 from mspc.ops.nn.ring_attention import keys_gathered
-from mspc.ops.nn.serving_attention import KEYS, MASK, QUERIES, SHIFT, ServingAttention
+from mspc.ops.nn.serving_attention import KEYS, MASK, OFFSET, QUERIES, SCALE, SHIFT, ServingAttention
 from mspc.ops.op import ArrayBackend, Asked, Sample, sample
 
 
@@ -33,7 +33,7 @@ _CACHED = ("antiquant_scale", "antiquant_offset", "block_table")
 
 def _sample(*shapes: tuple[int, ...], **attributes: Any) -> Sample:
     """Operands in Float64, masks and lengths as the names in `given` want them."""
-    kinds = {MASK: "Bool", SHIFT: "Float64"}
+    kinds = {MASK: "Bool", SHIFT: "Float64", SCALE: "Float64", OFFSET: "Float64"}
     dtypes = ("Float64",) * 3 + tuple(kinds.get(name, "Int64") for name in attributes.get("given", ()))
     return sample(*shapes, dtypes=dtypes, low=0, high=4, gradient=False, **attributes)
 
@@ -76,10 +76,11 @@ class PromptFlashAttention(ServingAttention):
 
 class IncreFlashAttention(ServingAttention):
     """Attention of one query for each sequence, over keys and values that are kept; see ServingAttention. The lengths
-    are those of the keys. attn_mask is [batch, keys], [batch, 1, keys] or [batch, 1, 1, keys]."""
+    are those of the keys, cut as the batch is where a strategy leaves them whole. attn_mask is [batch, keys],
+    [batch, 1, keys] or [batch, 1, 1, keys]."""
 
-    order: ClassVar[tuple[str, ...]] = (MASK, KEYS, SHIFT, *_QUANTISED, *_CACHED, "kv_padding_size")
-    absent: ClassVar[tuple[str, ...]] = order[3:]
+    order: ClassVar[tuple[str, ...]] = (MASK, KEYS, SHIFT, *_QUANTISED, SCALE, OFFSET, "block_table", "kv_padding_size")
+    absent: ClassVar[tuple[str, ...]] = (*_QUANTISED, "block_table", "kv_padding_size")
     mask_of_batch: ClassVar[bool] = True
 
     num_heads: int = 1
@@ -97,12 +98,22 @@ class IncreFlashAttention(ServingAttention):
             raise MspcError(f"{self.name}: query has shape {types[0].shape}, more than one place for a sequence")
         return super().infer(*types)
 
+    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        entries = spread(asked.in_strategy or ())
+        at = 3 + self.given.index(KEYS) if KEYS in self.given else len(entries)
+        if at >= len(entries) or entries[at] != (1,) or not isinstance(entries[0], tuple) or entries[0][:1] == (1,):
+            return None
+        out = b.emit(self, *inputs)
+        out.in_strategy, out.out_strategy = (*entries[:at], entries[0][:1], *entries[at + 1 :]), asked.out_strategy
+        return [out]
+
     samples: ClassVar[Any] = (
         _sample((4, 1, 16), (4, 6, 8), (4, 6, 8), num_heads=8, scale_value=0.5),
         _sample((4, 4, 1, 2), (4, 2, 6, 2), (4, 2, 6, 2), (4, 1, 1, 6), (4,), (1, 4, 1, 6), num_heads=4,
                 input_layout="BNSD", num_key_value_heads=2, given=(MASK, KEYS, SHIFT)),
         _sample((4, 1, 8), (4, 4, 8), (4, 4, 8), (4, 1, 4), num_heads=4, given=(MASK,)),
         _sample((4, 1, 8), (4, 4, 8), (4, 4, 8), (4, 4), num_heads=4, given=(MASK,)),
+        _sample((4, 1, 8), (4, 4, 4), (4, 4, 4), (2, 4), (2, 4), num_heads=4, given=(SCALE, OFFSET)),
     )  # fmt: skip
 
 

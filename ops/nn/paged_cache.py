@@ -160,6 +160,9 @@ class _Paged(Op, abstract=True):
         if not 5 <= len(args) <= 5 + len(self.order):
             raise MspcError(f"{self.name} takes 5 to {5 + len(self.order)} arguments, not {len(args)}", kind=TypeError)
         there = {name: x for name, x in zip(self.order, args[5:], strict=False) if x is not None}
+        first = there.get("antiquant_scale")
+        if list(there) == ["antiquant_scale"] and len(getattr(first, "shape", ())) == 4:
+            there = {"alibi_mask": first}  # behind context_lens, as MindSpore's example of PagedAttentionMask calls it
         mask = there.pop("alibi_mask", None)
         if there or any(x is None for x in args[:5]):
             name = next(iter(there), "an operand")

@@ -13,10 +13,11 @@ from mspc.ir.types import BOOL, INT8, UINT8, TensorType, Type, dtype_of
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.nn.attention import FlashAttentionScore, statistics_dtype
 from mspc.ops.nn.attention_base import COMPRESSED
-from mspc.ops.nn.attention_kernel import UNLIMITED, Scores, by_head, forward
+from mspc.ops.nn.attention_kernel import UNLIMITED, Scores, Shape, by_head, forward
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement
 
 MASK, SHIFT, QUERIES, KEYS = "attn_mask", "pse_shift", "actual_seq_lengths", "actual_seq_lengths_kv"
+SCALE, OFFSET = "antiquant_scale", "antiquant_offset"
 
 
 class ServingAttention(Op, abstract=True):
@@ -26,7 +27,9 @@ class ServingAttention(Op, abstract=True):
     [batch or 1, 1, queries, keys], not 0 where a query does not look at a key (a triangle of (2048, 2048), which is not
     read, in the sparse modes 2 to 4); pse_shift, added to the scores, [batch or 1, heads or 1, queries, keys];
     actual_seq_lengths, actual_seq_lengths_kv [batch], of the sequences that stand at the beginning of the padded ones.
-    A query behind its length gives zeros, and nobody looks at a key behind its own.
+    A query behind its length gives zeros, and nobody looks at a key behind its own. antiquant_scale and
+    antiquant_offset, where the operator takes them, are those of key and those of value, [2, heads * depth] or [2,
+    heads, 1, depth] with the heads of key or those of query: key stands for (key + offset) * scale, and may be Int8.
 
     given: which of these operands are there, in their order. first_query, all_queries: see FlashAttentionScore, whose
     other fields have the same meaning as here; num_key_value_heads is checked where it is not 0.
@@ -70,6 +73,8 @@ class ServingAttention(Op, abstract=True):
         for name in self.absent:
             if name in there:
                 raise MspcError(f"{self.name}: {name} must be None; quantised and paged caches are not built")
+        if OFFSET in there and SCALE not in there:
+            raise MspcError(f"{self.name}: antiquant_offset needs antiquant_scale, which is None")
         if self.sparse[0] >= 2:
             self._drop_triangle(there)
         key, value = self._alone("key", key), self._alone("value", value)
@@ -148,7 +153,22 @@ class ServingAttention(Op, abstract=True):
             rank = len(found[MASK].shape)
             two = sides[::3] if self.mask_of_batch else sides[2:]
             texts[MASK] = " ".join(sides if rank == 4 else [sides[0], *sides[2:]] if rank == 3 else two)
+        for name in (SCALE, OFFSET):
+            if name in found:
+                texts[name] = self._scale_text(name, found[name].shape, shape)
         return texts
+
+    def _scale_text(self, name: str, given: tuple[int, ...], shape: Shape) -> str:
+        """The rule's text of the numbers with which key and value are read. Raises MspcError for other shapes."""
+        flat = self.input_layout == "BSH"
+        of_heads: dict[tuple[int, ...], str] = {
+            (2, heads * shape.depth) if flat else (2, heads, 1, shape.depth): text
+            for heads, text in ((shape.heads, f"m={shape.key_heads} g={shape.group}"), (shape.key_heads, "m"))
+        }
+        if given not in of_heads or shape.depth != shape.value_depth:
+            allowed = " or ".join(str(known) for known in of_heads)
+            raise MspcError(f"{self.name}: {name} has shape {given}, not {allowed}")
+        return f"p=2! ({of_heads[given]} d!)" if flat else f"p=2! ({of_heads[given]}) 1 d!"
 
     def ruled(self, types: Sequence[TensorType], *results: str) -> str:
         """The rule with these tensors as results."""
@@ -161,10 +181,11 @@ class ServingAttention(Op, abstract=True):
 
     def infer(self, *types: Any) -> Type:
         inferred = super().infer(*types)
-        require_float(self.name, *types[:3])
-        require_same(self.name, *types[:3])
+        read = [t for t in types[:3] if not (SCALE in self.given and t.dtype == INT8)]
+        require_float(self.name, types[0], *read)
+        require_same(self.name, types[0], *read)
         for name, operand in self.named(types).items():
-            if name == SHIFT:
+            if name in (SHIFT, SCALE, OFFSET):
                 allowed, what = operand.dtype.is_float, "a floating-point tensor"
             elif name == MASK:
                 allowed, what = operand.dtype in (BOOL, INT8, UINT8) or operand.dtype.is_float, "Bool, Int8 or UInt8"
@@ -199,8 +220,19 @@ class ServingAttention(Op, abstract=True):
         result = xp.empty((*query.shape[:-1], last), query.dtype)
         layout = self.input_layout
         views = [by_head(x, layout, heads) for x, heads in zip((query, key, value, result), (n, m, m, n), strict=True)]
+        if SCALE in found:
+            views[1:3] = [self._read(xp, view, side, found, shape) for side, view in enumerate(views[1:3])]
+            shape = replace(shape, key_heads=views[1].shape[1])
         forward(xp, shape, scores, views, sums)
         return result, sums
+
+    def _read(self, xp: Any, held: Any, side: int, found: Mapping[str, Any], shape: Shape) -> Any:
+        """Keys (side 0) or values (side 1) by head, as the scale and the offset say they are."""
+        scale = found[SCALE][side].reshape(-1, 1, shape.depth)
+        offset = found[OFFSET][side].reshape(-1, 1, shape.depth) if OFFSET in found else 0
+        if scale.shape[0] != held.shape[1]:
+            held = xp.repeat(held, shape.group, axis=1)
+        return (held + offset) * scale
 
     def _hidden(self, xp: Any, queries: int, keys: int, found: Mapping[str, Any]) -> Any:
         """Where no query looks, with four dimensions; None: everywhere may be looked at."""

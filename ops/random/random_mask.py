@@ -25,7 +25,7 @@ Gradients = Sequence[Value | None]
 _RANDOM = NotDifferentiable("its result is drawn, not computed")
 
 
-class _Drawn(Op, abstract=True):
+class Drawn(Op, abstract=True):
     """shape: of the whole result. begin, local: where this rank's slice begins and its sizes, () for all of it.
 
     By position a user gives the seeds.
@@ -58,7 +58,7 @@ class _Drawn(Op, abstract=True):
         return put_values(device, "random", out, each, arrays, device_key(*seeds), RANDOM)
 
 
-class DropoutGenMask(_Drawn):
+class DropoutGenMask(Drawn):
     """A mask that is true with probability keep_prob. Called as `DropoutGenMask()(shape, keep_prob)`.
 
     A Bool per element; MindSpore packs the bits of 8 into one.
@@ -147,7 +147,7 @@ class DropoutDoMask(Op):
         return launch_elementwise(device, self, inputs, out)
 
 
-class UniformReal(_Drawn):
+class UniformReal(Drawn):
     """Float32 numbers drawn evenly from [0, 1). Called as `UniformReal(seed, seed2)(shape)`."""
 
     seed: int = 0

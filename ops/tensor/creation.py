@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -209,6 +210,9 @@ class Range(_Made):
         """Number of elements of the whole. Raises MspcError where there is none or too many."""
         if self.delta == 0:
             raise MspcError("Range: delta must not be 0")
+        for name in ("start", "limit", "delta"):
+            if not math.isfinite(getattr(self, name)):
+                raise MspcError(f"Range: {name} must be finite, not {getattr(self, name)}")
         length = int(-((self.start - self.limit) // self.delta))
         if not 0 < length <= self.maxlen:
             raise MspcError(

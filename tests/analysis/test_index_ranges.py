@@ -22,7 +22,7 @@ MIXED = [
 
 NUMBERS = {
     "AntiQuant": {0}, "Dequant": {0}, "WeightAntiQuant": {0}, "QuantBatchMatmul": {0, 1, 4},
-    "WeightQuantBatchMatmul": {1}, "MoeInitRouting": {2},
+    "WeightQuantBatchMatmul": {1}, "MoeInitRouting": {2}, "FFN": {0, 1, 2, 4},
 }  # fmt: skip
 """Operands of integers that are numbers to be read or ordered, and no places."""
 

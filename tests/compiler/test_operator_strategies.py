@@ -240,6 +240,34 @@ class Net(nn.Cell):
         return self.matmul(x, y)
 Net()(tensor(8, 4), tensor(4, 8))
 """,
+    "an image cut along its height and its width": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.nearest = P.ResizeNearestNeighbor((6, 6)).shard(((2, 1, 2, 2),))
+        self.linear = P.ResizeBilinearV2().shard(((1, 2, 1, 2),))
+    def construct(self, x):
+        return self.linear(self.nearest(x), (4, 8))
+C.GradOperation(get_all=True)(Net())(tensor(2, 2, 4, 4))
+""",
+    "numbers drawn with parameters that are cut": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.drawn = P.Gamma(3).shard(((2, 4), (1, 1), (4,)))
+    def construct(self, alpha, beta):
+        return self.drawn((8, 8), alpha, beta)
+Net()(tensor(8, 1)[:1], tensor(8))
+""",
+    "tokens whose weights may not add up to much": """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.router = P._inner_ops.TopPRouter().shard(((2, 1, 1), (1,), (1,), (1,), (1,), (2, 1, 1)))
+    def construct(self, x, weights):
+        return self.router(x, 2, 4, 0, 1.5, weights)
+Net()(Tensor(random.integers(0, 4, (2, 6, 2)), ms.int32), tensor(2, 6, 2))
+""",
     "a cell cut by a layout, whose Cast one device does not have": """
 class Net(nn.Cell):
     def __init__(self):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc import ops
+from mspc import Tensor, ops
 from mspc.ir.layout import Layout
 from mspc.ir.types import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, TensorType
 from mspc.ops.loss.loss import (
@@ -388,3 +388,8 @@ def test_the_mean_of_integers_is_cut_off_to_one() -> None:
     np.testing.assert_array_equal(mean, [1, 1, 1])
     (mean,) = results_of(ReduceMean(axis=(1,)), [np.array([[2**31 - 1] * 2, [-3, -4]], np.int32)])
     np.testing.assert_array_equal(mean, [2**31 - 1, -3])
+
+
+def test_vectors_of_several_types_have_products_of_the_widest() -> None:
+    found = ops.outer(Tensor(np.array([5, -9])), Tensor(np.array([0.5, 0.1])))
+    assert found.asnumpy().tolist() == [[2.5, 0.5], [-4.5, -0.9]]

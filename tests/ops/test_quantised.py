@@ -103,6 +103,24 @@ def test_every_expert_has_layers_of_its_own() -> None:
     np.testing.assert_allclose(alone, middle / (1 + np.exp(-1.702 * middle)) @ second[0], rtol=1e-5, atol=1e-5)
 
 
+def test_rows_of_integers_go_through_experts_layers() -> None:
+    x, first, second = (RANDOM.integers(-9, 9, size, np.int8) for size in ((5, 8), (3, 8, 6), (3, 6, 4)))
+    bias, last = (RANDOM.integers(-99, 99, size).astype(np.int32) for size in ((3, 6), (3, 4)))
+    scale, offset = np.array([0.5, 2, 1.5], np.float16), np.array([-1, 0, 2], np.float16)
+    reads = [RANDOM.uniform(0.01, 0.1, size).astype(np.float32) for size in ((3, 6), (3, 4))]
+    expected = np.zeros((5, 4))
+    for i, e in enumerate([0, 0, 2, 2]):  # nobody computes the last row
+        middle = np.maximum((x[i].astype(int) @ first[e].astype(int) + bias[e]) * reads[0][e], 0)
+        rounded = np.clip(np.rint(middle * np.float32(scale[e]) + np.float32(offset[e])), -128, 127)
+        expected[i] = (rounded @ second[e].astype(int) + last[e]) * reads[1][e]
+    packed = [read.view(np.uint32).astype(np.uint64) for read in reads]
+    rest = (np.array([2, 0, 2]), bias, last, scale, offset)
+    for read in (reads, packed):
+        found = ops.FFN("relu", 1)(*tensors(x, first, second, *rest, *read)).asnumpy()
+        assert found.dtype == np.float16
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
 NETWORK = """
 def whole(*shape):
     return Tensor(random.integers(-9, 9, shape), ms.int8)
@@ -129,6 +147,11 @@ NETWORKS = {
         "P.FFN('gelu', 1).shard(((2, 1), (1, 1, 4), (1, 4, 1), (1,), (1, 4), (1, 1)))", EXPERTS, GRADIENT,
         "tensor(8, 16)",
     ),
+    "experts of integers": (
+        "P.FFN('relu', 1).shard(((2, 1), (1, 1, 4), (1, 4, 1), (1,), (1, 4), (1, 1), (1,), (1,), (1, 4), (1, 1)))",
+        "whole(2, 16, 8), whole(2, 8, 4), Tensor([3, 5], ms.int64), Tensor(np.ones((2, 8)), ms.int32), "
+        "Tensor(np.ones((2, 4)), ms.int32), tensor(2), tensor(2), tensor(2, 8), tensor(2, 4)", "Net()", "whole(8, 16)",
+    ),
     "rows of more dimensions": (
         "P.FFN().shard(((2, 1, 1), (1, 4), (4, 1)))", "tensor(16, 8), tensor(8, 4)", GRADIENT, "tensor(4, 3, 16)",
     ),
@@ -147,7 +170,9 @@ REFUSED = {
     "P.FFN('swish').shard(None)|tensor(16, 8), tensor(8, 4)|tensor(8, 16)":
         "FFN 'op': activation is 'swish', not one of fastgelu, gelu, relu, silu",
     "P.FFN()|tensor(16, 8), tensor(8, 4), None, None, None, tensor(8)|tensor(8, 16)":
-        "FFN 'op': scale must be None; rows of integers are not built",
+        "FFN 'op': scale must be None where x is Float32, not Int8",
+    "P.FFN()|whole(16, 8), whole(8, 4), None, None, None, tensor(1)|whole(8, 16)":
+        "FFN 'op': x is Int8, which needs deq_scale1, and that is None",
     "P.FFN().shard(((2, 1), (1, 4)))|tensor(16, 8), tensor(8, 4)|tensor(8, 16)":
         "FFN: the strategy ((2, 1), (1, 4)) does not fit operands of shapes (8, 16), (16, 8), (8, 4)",
     "P.QuantBatchMatmul()|tensor(16, 8), tensor(8)|whole(8, 16)":

@@ -32,7 +32,10 @@ def test_a_query_looks_at_the_places_of_its_blocks(masked: bool) -> None:
     mask = numbers(2, 4, 1, 6) if masked else None
     op = (ops.PagedAttentionMask if masked else ops.PagedAttention)(4, 0.5, 2)
     more = [None, None, mask] if masked else []
-    found = op(*tensors(query, keys, values, tables, lengths, *more)).asnumpy()
+    operands = (query, keys, values, tables, lengths)
+    found = op(*tensors(*operands, *more)).asnumpy()
+    if masked:  # as MindSpore's example calls it
+        assert (op(*tensors(*operands, mask)).asnumpy() == found).all()
     for row in range(2):
         key = np.concatenate([keys[block] for block in tables[row]])[: lengths[row]]
         value = np.concatenate([values[block] for block in tables[row]])[: lengths[row]]

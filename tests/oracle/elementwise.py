@@ -60,7 +60,7 @@ SMOOTH = [
 SIMPLE = [
     Judge(everywhere("abs absolute", "Abs"), torch.abs, unary(types=EITHER)),
     Judge(everywhere("neg negative", "Neg"), torch.neg, unary(types=EITHER)),
-    Judge(everywhere("sign", "Sign"), lambda x: torch.where(x != x, x, torch.sign(x)), unary(types=EITHER)),
+    Judge(everywhere("sign", "Sign"), torch.sign, unary(types=EITHER)),
     Judge(everywhere("square", "Square"), torch.square, unary(types=EITHER)),
     Judge(everywhere("floor"), torch.floor, unary(types=EITHER)),
     Judge(everywhere("ceil"), torch.ceil, unary(types=EITHER)),

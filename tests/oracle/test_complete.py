@@ -133,6 +133,8 @@ REASONS = {
     "what serving networks keep of sequences, and the way to experts: tests/ops/test_serving.py":
         """ops.KVCacheScatterUpdate ops.MoeComputeExpertTokens ops.MoeFinalizeRouting ops.MoeGatingTopKSoftmax
         ops.MoeInitRouting ops.PagedAttention ops.PagedAttentionMask ops.ReshapeAndCache ops.RotaryPositionEmbedding""",
+    "tests/ops/nn/test_token_routing.py, against loops": "ops.TopKRouter ops.TopPRouter",
+    "tests/ops/test_gamma_distribution.py, against SciPy": "ops.Gamma ops.gamma ops.random_gamma",
     "tests/ops/test_gamma.py, against SciPy":
         """ops.Betainc ops.Digamma ops.FillV2 ops.Gcd ops.Igamma ops.IgammaGradA ops.Igammac ops.LeftShift ops.Lgamma
         ops.LpNorm ops.NextAfter ops.RandomChoiceWithMask ops.RightShift ops.Zeta ops.bitwise_left_shift

@@ -13,6 +13,7 @@ from mspc.ir.types import FLOAT32
 class ASGD(Optimizer):
     """Polyak and Juditsky 1992: parameter = (1 - lambd * eta) * parameter - eta * gradient;
     ax += mu * (parameter - ax), with eta = lr / (1 + lambd * lr * s)^alpha and mu = 1 / max(1, s - t0) after s steps.
+    As eta is worked out at the end of a step, lr is the learning rate of the step before.
 
     The states ax, the averages, are the parameters `ax.NAME`.
     """
@@ -30,7 +31,7 @@ class ASGD(Optimizer):
 
     def construct(self, gradients: Any) -> Any:
         gradients = self.prepared(gradients)
-        rates = self.rates()
+        rates = self.rates(ops.maximum(self.global_step - 1, 0))
         done = ops.reshape(ops.cast(self.global_step, FLOAT32), ())
         self.count_step()
         share = 1.0 / ops.maximum(done - self.t0, 1.0)

@@ -127,27 +127,24 @@ class Optimizer(Cell, takes_data=False):
         note_target(f"{name}.target={value!r}", value)
         object.__setattr__(self, "_target", value)
 
-    def rate(self, rate: Any) -> Any:
-        """One learning rate at this step, a scalar."""
+    def rate(self, rate: Any, step: Any) -> Any:
+        """One learning rate after so many steps, a scalar."""
         if isinstance(rate, LearningRateSchedule):
-            return ops.reshape(rate(self.global_step), ())
+            return ops.reshape(rate(step), ())
         if rate.ndim == 0:
             return rate
-        step = ops.minimum(self.global_step, rate.shape[0] - 1)
-        return ops.reshape(ops.gather(rate, step, 0), ())
+        return ops.reshape(ops.gather(rate, ops.minimum(step, rate.shape[0] - 1), 0), ())
+
+    def rates(self, step: Any = None) -> Any:
+        """The learning rate of every parameter, at this step unless another one is given."""
+        given = self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
+        found = [self.rate(rate, self.global_step if step is None else step) for rate in given]
+        return [found[i] for i in self.rate_of]
 
     def get_lr(self) -> Any:
-        """The learning rate at this step, a scalar; of every parameter where groups have rates of their own."""
-        if not self.is_group_lr:
-            return self.rate(self.learning_rate)
-        given = self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
-        rates = [self.rate(rate) for rate in given]
-        return tuple([rates[i] for i in self.rate_of])
-
-    def rates(self) -> Any:
-        """The learning rate of every parameter at this step."""
-        found = self.get_lr()
-        return found if isinstance(found, tuple | list) else [found] * self.param_length
+        """The learning rate at this step, a scalar; of every parameter, a tuple, where groups have rates of their own."""
+        rates = self.rates()
+        return tuple(rates) if self.is_group_lr else rates[0]
 
     def states(self, prefix: str, init: str | float = "zeros") -> ParameterTuple:
         """A state for every parameter, of its shape, named `prefix.NAME`; `init` is an initializer or a number."""

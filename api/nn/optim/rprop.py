@@ -6,7 +6,6 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.common.parameter import ParameterTuple
-from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.arguments import number
 from mspc.api.nn.optim.optimizer import Optimizer
@@ -40,9 +39,7 @@ class Rprop(Optimizer):
         rates = self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
         found: list[Any] = []
         for parameter, place in zip(self.parameters, self.rate_of, strict=True):
-            if not isinstance(rates[place], Tensor):
-                raise ApiTypeError("Rprop: learning_rate must be a number or a list: steps find their own sizes")
-            first = float(rates[place].asnumpy().reshape(-1)[0])
+            first = float(self.rate(rates[place], self.global_step).asnumpy())
             found += ParameterTuple([parameter]).clone("step_size", first)
         for state in found:
             state.requires_grad = False

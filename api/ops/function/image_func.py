@@ -18,11 +18,14 @@ def interpolate(
 ) -> Any:  # fmt: skip
     """Images of another size, [n, c, ...] with one to three dimensions behind.
 
+    scale_factor: sizes are multiplied by it and rounded down; where that loses something, recompute_scale_factor=True
+    says that places follow from the sizes.
+
     mode: "nearest", "nearest-exact" (by the centres of pixels) and "area" (means) for all; "linear" of a line,
     "bilinear" and "bicubic" of height and width, "trilinear" of a volume, all with align_corners or by centres.
 
     Raises:
-        ValueError: another mode, or not one of size and scale_factor.
+        ValueError: another mode, not one of size and scale_factor, or factors that give no whole sizes.
     """
     dims = len(input.shape) - 2
     ranks = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
@@ -41,6 +44,12 @@ def interpolate(
     if size is None:
         factors = tuple(scale_factor) if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * dims
         size = tuple(int(n * f) for n, f in zip(input.shape[2:], factors))  # noqa: B905  # read by the front end
+        whole = [abs(n * f - round(n * f)) < 1e-6 for n, f in zip(input.shape[2:], factors)]  # noqa: B905
+        if not (all(whole) or recompute_scale_factor or align_corners or mode == "area"):
+            raise ApiValueError(
+                f"interpolate: scale_factor {scale_factor} of {tuple(input.shape[2:])} gives no whole sizes: "
+                "give size, or recompute_scale_factor=True"
+            )
     sizes = tuple(size) if isinstance(size, (tuple, list)) else (size,) * dims
     if len(sizes) != dims:
         raise ApiValueError(f"interpolate: size {sizes} must be {dims} numbers for an input of shape {input.shape}")

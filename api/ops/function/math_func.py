@@ -7,6 +7,7 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.ops.arguments import (
+    HALVES,
     element_type,
     kept,
     no_such,
@@ -243,9 +244,10 @@ def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: None
     positive("clip_by_global_norm", "clip_norm", clip_norm)
     if use_norm is not None:
         no_such("clip_by_global_norm", "use_norm", use_norm, "None")
-    total = ops.AddN()([ops.ReduceSum()(ops.Square()(t)) for t in x])
+    wide = [ops.cast(t, FLOAT32) if t.dtype in HALVES else t for t in x]
+    total = ops.AddN()([ops.ReduceSum()(ops.Square()(t)) for t in wide])
     scale = clip_norm / ops.Maximum()(ops.Sqrt()(total), clip_norm)
-    return tuple([t * scale for t in x])
+    return tuple([ops.cast(ops.cast(t, FLOAT32) * scale, t.dtype) if t.dtype in HALVES else t * scale for t in x])
 
 
 def clip_by_norm(

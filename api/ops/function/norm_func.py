@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import element_type, norm_of, power, real_type, reduced_axes, share_of
+from mspc.api.ops.arguments import HALVES, element_type, norm_of, power, real_type, reduced_axes, share_of
 from mspc.api.ops.method_table import tensor_method
-from mspc.ir.types import FLOAT64
+from mspc.ir.types import FLOAT32, FLOAT64
 
 
 def var(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = False) -> Any:
@@ -15,6 +15,8 @@ def var(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = Fal
     `ddof`."""
     if not input.dtype.is_float:
         return ops.cast(var(ops.cast(input, FLOAT64), axis, ddof, keepdims), input.dtype)
+    if input.dtype in HALVES:
+        return ops.cast(var(ops.cast(input, FLOAT32), axis, ddof, keepdims), input.dtype)
     return _variance(input, reduced_axes("var", axis, len(input.shape)), ddof, bool(keepdims))
 
 
@@ -29,6 +31,8 @@ def std(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = Fal
     """Standard deviation along `axis`, None for all; see `var`."""
     if not input.dtype.is_float:
         return ops.cast(std(ops.cast(input, FLOAT64), axis, ddof, keepdims), input.dtype)
+    if input.dtype in HALVES:
+        return ops.cast(std(ops.cast(input, FLOAT32), axis, ddof, keepdims), input.dtype)
     return _root(var(input, axis, ddof, keepdims))
 
 
@@ -83,6 +87,8 @@ def _of_vectors(x: Any, ord: Any, axes: Any, keepdim: bool) -> Any:
         return ops.ReduceMin(keepdim)(ops.Abs()(x), axes)
     if ord == 0:
         return ops.ReduceSum(keepdim)(ops.cast(ops.NotEqual()(x, 0), x.dtype), axes)
+    if x.dtype in HALVES:
+        return ops.cast(_of_vectors(ops.cast(x, FLOAT32), ord, axes, keepdim), x.dtype)
     if ord == 1:
         return ops.ReduceSum(keepdim)(ops.Abs()(x), axes)
     if ord == 2:

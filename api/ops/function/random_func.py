@@ -46,3 +46,18 @@ def bernoulli(input: Any, p: float | TensorLike = 0.5, seed: Any = None) -> Any:
     """1 with probability p, else 0, for every element of `input`, of its type."""
     drawn = ops.UniformReal(*seeds_of(seed))(input.shape)
     return ops.cast(drawn < p, input.dtype)
+
+
+def gamma(shape: Any, alpha: TensorLike, beta: TensorLike, seed: Any = None) -> Any:
+    """Float32 numbers of the gamma distribution of shape parameter alpha and rate beta, both Float32, in the shape to
+    which `shape` and theirs are broadcast."""
+    return ops.Gamma(*seeds_of(seed))(whole_shape("gamma", (shape,)), alpha, beta)
+
+
+def random_gamma(shape: Any, alpha: TensorLike, seed: Any = None) -> Any:
+    """Numbers of the gamma distribution of shape parameter alpha and rate 1, of alpha's element type, in the shape
+    [*shape, *alpha's shape]; they are drawn in Float32."""
+    sizes = shape if isinstance(shape, (tuple, list)) else shape.tolist()
+    whole = (*whole_shape("random_gamma", (tuple(sizes),)), *alpha.shape)
+    drawn = ops.Gamma(*seeds_of(seed))(whole, ops.cast(alpha, FLOAT32), ops.ones((1,), FLOAT32))
+    return ops.cast(drawn, alpha.dtype)

@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.arguments import axis_of, least, no_such, of_rank, part_of, real_type
+from mspc.api.ops.arguments import HALVES, axis_of, least, no_such, of_rank, part_of, real_type
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.index_arguments import chosen_places, shares, vector_of
 from mspc.api.ops.method_table import tensor_method
-from mspc.ir.types import BOOL, INT32, INT64
+from mspc.ir.types import BOOL, FLOAT32, INT32, INT64
 
 
 def _float(name: str, x: Any) -> Any:
@@ -211,6 +211,9 @@ def cov(input: TensorLike, *, correction: int = 1, fweights: Any = None, aweight
     """
     if len(input.shape) > 2:
         of_rank("cov", "input", input.shape, 2)
+    if input.dtype in HALVES:
+        wide = cov(ops.cast(input, FLOAT32), correction=correction, fweights=fweights, aweights=aweights)
+        return ops.cast(wide, input.dtype)
     x = _float("cov", ops.atleast_2d(input))
     weights = ops.ones_like(x[0])
     for given in (fweights, aweights):
@@ -237,7 +240,11 @@ def pdist(input: TensorLike, p: float = 2.0) -> Any:
 
 def cosine_similarity(x1: TensorLike, x2: TensorLike, dim: int = 1, eps: float = 1e-08) -> Any:
     """The cosine of the angle between vectors along `dim`; their norms are at least eps."""
-    shape = ops.Mul()(x1, x2).shape
+    product = ops.Mul()(x1, x2)
+    if product.dtype in HALVES:
+        wide = [ops.cast(x, FLOAT32) for x in (x1, x2)]
+        return ops.cast(cosine_similarity(wide[0], wide[1], dim, eps), product.dtype)
+    shape = product.shape
     x1, x2 = [ops.broadcast_to(_float("cosine_similarity", x), shape) for x in (x1, x2)]
     dim = axis_of("cosine_similarity", dim, len(shape))
     size = ops.Maximum()(ops.vector_norm(x1, 2, dim, True), eps) * ops.Maximum()(ops.vector_norm(x2, 2, dim, True), eps)
@@ -247,6 +254,8 @@ def cosine_similarity(x1: TensorLike, x2: TensorLike, dim: int = 1, eps: float =
 @tensor_method()
 def renorm(input: TensorLike, p: float, axis: int, maxnorm: float) -> Any:
     """Slices along `axis` made shorter so that the p-norm of each is at most maxnorm."""
+    if input.dtype in HALVES:
+        return ops.cast(renorm(ops.cast(input, FLOAT32), p, axis, maxnorm), input.dtype)
     axis = axis_of("renorm", axis, len(input.shape))
     size = ops.vector_norm(input, p, tuple([d for d in range(len(input.shape)) if d != axis]), True)
     return ops.Select()(ops.Greater()(size, maxnorm), input * (maxnorm / (size + 1e-7)), input)
@@ -255,6 +264,8 @@ def renorm(input: TensorLike, p: float, axis: int, maxnorm: float) -> Any:
 def trapz(y: TensorLike, x: Any = None, *, dx: float = 1.0, dim: int = -1) -> Any:
     """The area below y along `dim`, of trapezia over steps of dx, or between the places x."""
     axis = axis_of("trapz", dim, len(y.shape))
+    if y.dtype in HALVES:
+        return ops.cast(trapz(ops.cast(y, FLOAT32), x, dx=dx, dim=dim), y.dtype)
     y, size = _float("trapz", y), y.shape[axis]
     second = ops.StridedSlice()(y, *part_of(y.shape, (1, size - 1), axis, 1))
     both = second + ops.StridedSlice()(y, *part_of(y.shape, (size - 1, 1), axis, 0))

@@ -189,6 +189,7 @@ from mspc.api.ops.function.pool_func import fractional_max_pool2d as fractional_
 from mspc.api.ops.function.pool_func import fractional_max_pool3d as fractional_max_pool3d
 from mspc.api.ops.function.array_func import full as full
 from mspc.api.ops.function.array_func import full_like as full_like
+from mspc.api.ops.function.random_func import gamma as gamma
 from mspc.api.ops.function.array_func import gather as gather
 from mspc.api.ops.function.order_func import gather_d as gather_d
 from mspc.api.ops.function.order_func import gather_elements as gather_elements
@@ -321,6 +322,7 @@ from mspc.api.ops.function.random_func import randn as randn
 from mspc.api.ops.function.drawn_func import randn_like as randn_like
 from mspc.api.ops.tensor_method_changes import random_ as random_
 from mspc.api.ops.function.drawn_func import random_categorical as random_categorical
+from mspc.api.ops.function.random_func import random_gamma as random_gamma
 from mspc.api.ops.function.drawn_func import randperm as randperm
 from mspc.api.ops.function.window_func import range as range
 from mspc.api.ops.function.array_func import rank as rank
@@ -961,6 +963,9 @@ class FusedLayerNormGrad(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class FusedMatMul(Primitive):
     """activation(x @ y + addend + bias) over the last two dimensions."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class Gamma(Primitive):
+    """Float32 numbers of the gamma distribution of shape parameter alpha and rate beta, both Float32 and above 0."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Gather(Primitive):
     """Rows of a table: params[..., ids, ...] along `axis`. Called as `Gather()(params, ids, axis)`."""
@@ -1657,7 +1662,7 @@ class SigmoidGrad(Primitive):
     """dout * y * (1 - y) for y, the result of Sigmoid."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Sign(Primitive):
-    """-1, 0 or 1."""
+    """-1, 0 or 1; 0 for NaN."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Sin(Primitive):
     """Sine, x in radians."""
@@ -1822,6 +1827,12 @@ class Tile(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class TopK(Primitive):
     """The k largest elements along the last axis, in descending order, and their places: a tuple of two."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TopKRouter(Primitive):
+    """(the tokens of every expert [batch, expert_num, capacity], counted from 1, 0 where there is none; the place of"""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class TopPRouter(Primitive):
+    """TopKRouter, of whose choices those are left out with which the weights of a token, router_prob in the shape of"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class TopkExt(Primitive):
     """The k largest (or smallest) elements along `dim` in order, and their places: a tuple of two."""
@@ -2247,7 +2258,7 @@ def select(*args: Any, **kwargs: Any) -> Any:
 def sigmoid(*args: Any, **kwargs: Any) -> Any:
     """1 / (1 + exp(-x)), without overflow."""
 def sign(*args: Any, **kwargs: Any) -> Any:
-    """-1, 0 or 1."""
+    """-1, 0 or 1; 0 for NaN."""
 def silu(*args: Any, **kwargs: Any) -> Any:
     """x * sigmoid(x)."""
 def sin(*args: Any, **kwargs: Any) -> Any:

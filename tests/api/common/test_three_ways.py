@@ -14,6 +14,7 @@ import pytest
 from interpret import run_whole
 
 import mspc as ms
+import mspc.numpy as mnp
 from mspc.api import ops
 from mspc.api.common.tensor import Tensor
 from mspc.api.ops.method_table import find_method, method_names
@@ -199,9 +200,9 @@ ONLY_METHODS = {
 """Methods without a function of their name."""
 ONLY_FUNCTIONS = {
     "no tensor stands first": """atleast_1d atleast_2d atleast_3d bartlett_window blackman_window block_diag
-        cartesian_prod dstack einsum_ext fftfreq hamming_window hann_window kaiser_window laplace logspace polygamma
-        randint randperm range rfftfreq row_stack scatter_nd standard_laplace tril_indices triu_indices full zeros
-        ones arange eye scalar_to_array scalar_to_tensor concat cat stack addn
+        cartesian_prod dstack einsum_ext fftfreq gamma hamming_window hann_window kaiser_window laplace logspace
+        polygamma randint random_gamma randperm range rfftfreq row_stack scatter_nd standard_laplace tril_indices
+        triu_indices full zeros ones arange eye scalar_to_array scalar_to_tensor concat cat stack addn
         clip_by_norm tensor_dot hstack vstack column_stack
         clip_by_global_norm tensordump einsum linspace meshgrid tuple_to_array rand randn normal
         standard_normal""",
@@ -247,7 +248,8 @@ NOT_CALLED = {
     *"rand randn normal uniform standard_normal bernoulli".split(),
     *"unique unique_with_pad unique_consecutive bincount argwhere is_floating_point is_complex".split(),
     *"""rand_like randn_like randint randint_like randperm shuffle multinomial multinomial_with_replacement cauchy
-    random_categorical gumbel_softmax standard_laplace laplace bernoulli_ext choice_with_mask log_normal""".split(),
+    random_categorical gumbel_softmax standard_laplace laplace bernoulli_ext choice_with_mask log_normal gamma
+    random_gamma""".split(),
     *(name for name in method_names() if name.endswith("_")),
     *listed({"": ONLY_FUNCTIONS["it changes a parameter"]}),
 }
@@ -380,8 +382,19 @@ def test_forms_of_calls_agree(call: Callable[..., Any]) -> None:
         (lambda x: x.sum(1, 2, 3, 4), "Tensor.sum(): too many positional arguments"),
         (lambda x: x.clip(least=1), "Tensor.clip(): got an unexpected keyword argument 'least'"),
         (lambda x: x.mean(last=1), "mean(): unexpected argument 'last'"),
-        (lambda x: x.abs(1), "Abs: these arguments do not fit"),
-        (lambda x: x.mul(1, ather=2), "Mul: these arguments do not fit"),
+        (lambda x: x.abs(1), "Abs: these arguments do not fit: 2 by position"),
+        (lambda x: x.mul(1, ather=2), "Mul: these arguments do not fit: there is no 'ather'"),
+        (lambda x: x.flatten(0, 1, 1), "Tensor.flatten(): 3 arguments by position do not fit"),
+        (lambda x: ops.cummax(x, "0"), "Cummax: axis must be int, not '0'"),
+        (lambda x: ops.gather_nd(x, PLACES, 1), "GatherNd: these arguments do not fit: 3 by position"),
+        (lambda x: ops.scatter_nd_add(x, PLACES, x, 1), "ScatterNdAdd: use_locking must be bool, not 1"),
+        (lambda x: ops.arange(1, float("inf")), "Range: limit must be finite, not inf"),
+        (lambda x: ops.neg(x > 0), "Neg: input is Bool, which has no sign; logical_not turns it round"),
+        (lambda x: ops.isclose(x, x, "1"), "IsClose: rtol must be a number known at compile time, not '1'"),
+        (lambda x: ops.interpolate(x[None], scale_factor=1.3),
+         "interpolate: scale_factor 1.3 of (4,) gives no whole sizes: give size, or recompute_scale_factor=True"),
+        (lambda x: mnp.mean(None), "numpy.mean(): a must be a tensor, not None"),
+        (lambda x: mnp.eye(2, "3"), "numpy.eye(): these arguments do not fit: N=2, M='3'"),
         (lambda x: ops.Abs()(name=x), "Abs has no operand of this name, or has it by position: name"),
     ],
 )
@@ -391,6 +404,8 @@ def test_mistakes_are_told_in_the_same_words(call: Callable[..., Any], message: 
     with pytest.raises(MspcError) as inside:
         trace(call, [X])
     assert outside.value.message == inside.value.message == message
+    assert inside.value.kind is not None
+    assert issubclass(inside.value.kind, TypeError | ValueError)
     assert outside.value.location is not None
     assert outside.value.location.file.endswith("test_three_ways.py")
 

@@ -68,8 +68,6 @@ REASONS = {
     "it follows from another argument": """
         common/parameter.py:Parameter.set_data.slice_shape
         nn/basic.py:Dropout.__init__.dtype
-        nn/normalization.py:BatchNorm1d.__init__.data_format
-        ops/function/image_func.py:interpolate.recompute_scale_factor
         train/checkpoint_config.py:CheckpointConfig.__init__.enc_mode
         train/serialization.py:save_checkpoint.enc_mode train/serialization.py:load_checkpoint.dec_mode
         parallel/checkpoint_transform.py:load_distributed_checkpoint.dec_mode""",

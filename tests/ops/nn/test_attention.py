@@ -404,3 +404,28 @@ def test_operands_of_wrong_types() -> None:
         op.infer(z, z, z)
     with pytest.raises(MspcError, match="takes 3 tensors, not 4"):
         op.infer(x, x, x, TensorType(BOOL, (4, 4)))
+
+
+@pytest.mark.parametrize("layout", ["BSH", "BNSD"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_documents_of_a_sequence_look_at_themselves_alone(layout: str, causal: bool) -> None:
+    random = np.random.default_rng(4)
+    query, key, value, weights = random.normal(size=(4, 2, 2, 7, 3)).astype(np.float32)
+    ends = (2, 5)  # what stands behind the last one gives zeros
+
+    def attended(*operands: Any, **given: Any) -> tuple[Any, ...]:
+        parts = [x if layout == "BNSD" else x.transpose(0, 2, 1, 3).reshape(2, x.shape[2], 6) for x in operands]
+        op = ops.FlashAttentionScore(2, scale_value=0.5, input_layout=layout, sparse_mode=2 if causal else 0)
+        rest = [None] * 5 + [given.get("ends")] * 2
+        *inputs, weight = [Tensor(np.ascontiguousarray(part)) for part in parts]
+        loss = ops.value_and_grad(lambda q, k, v: (op(q, k, v, *rest)[3] * weight).sum(), (0, 1, 2))
+        return op(*inputs, *rest)[3].asnumpy(), *(g.asnumpy() for g in loss(*inputs)[1])
+
+    whole = attended(query, key, value, weights, ends=ends)
+    axis = 2 if layout == "BNSD" else 1
+    for first, last in ((0, 2), (2, 5)):
+        alone = attended(*(x[:, :, first:last] for x in (query, key, value, weights)))
+        for found, expected in zip(whole, alone, strict=True):
+            part = np.take(found, range(first, last), axis)
+            np.testing.assert_allclose(part, expected, rtol=1e-5, atol=1e-6)
+    assert not any(np.take(found, [5, 6], axis).any() for found in whole)

@@ -105,3 +105,57 @@ def test_there_is_no_gradient() -> None:
     x = Tensor(QUERY)
     message = refused(lambda: ms.grad(PromptFlashAttention(2))(x, x, x))
     assert "it serves trained networks; FlashAttentionScore has one" in message
+
+
+def by_hand(query: Any, key: Any, value: Any) -> Any:
+    """Attention with scale 0.5 of [batch, heads, places, depth]."""
+    scores = query @ key.swapaxes(-1, -2) * 0.5
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
+
+
+@pytest.mark.parametrize("layout", ["BSH", "BNSD"])
+@pytest.mark.parametrize("heads", [2, 4])
+def test_keys_of_integers_are_read_with_scale_and_offset(layout: str, heads: int) -> None:
+    random = np.random.default_rng(1)
+    query = random.normal(size=(2, 4, 1, 3)).astype(np.float32)
+    key, value = random.integers(-9, 9, (2, 2, 2, 5, 3)).astype(np.int8)
+    scale, offset = random.uniform(0.1, 0.3, (2, 2, heads, 1, 3)).astype(np.float32)
+    wide = [np.repeat(x, 4 // heads, 1) for x in (scale, offset)]
+    read = [(np.repeat(x, 2, 1) + wide[1][i]) * wide[0][i] for i, x in enumerate((key, value))]
+    expected = by_hand(query, *read)
+    numbers = [scale, offset]
+    if layout == "BSH":
+        query, key, value, expected = (
+            x.transpose(0, 2, 1, 3).reshape(2, x.shape[2], -1) for x in (query, key, value, expected)
+        )
+        numbers = [x.reshape(2, -1) for x in numbers]
+    rest = [None] * 8 + [Tensor(x) for x in numbers]
+    out = IncreFlashAttention(4, layout, 0.5, 2)(Tensor(query), [Tensor(key)], [Tensor(value)], *rest)
+    np.testing.assert_allclose(out.asnumpy(), expected, rtol=1e-5)
+
+
+def test_lengths_that_a_strategy_leaves_whole_go_with_the_batch() -> None:
+    context.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=4, dataset_strategy="full_batch")
+    rows = (2, 1, 2)
+
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attend = IncreFlashAttention(2).shard((rows, rows, rows, (1,), (1, 2)))
+
+        def construct(self, q: Any, k: Any, lengths: Any, scale: Any) -> Any:
+            return self.attend(q, [k], [k], None, lengths, *[None] * 6, scale)
+
+    lengths, scale = Tensor(np.array([2, 3])), Tensor(np.ones((2, 8), np.float32))
+    facts = compile_in_memory(Net(), [Tensor(QUERY[:, :1]), Tensor(QUERY), lengths, scale])
+    (strategy,) = facts.strategies.values()
+    assert strategy == [[2, 1, 2], [2, 1, 2], [2, 1, 2], [2], [1, 2]]
+
+
+def test_scales_of_another_shape_are_refused() -> None:
+    x = Tensor(QUERY[:, :1])
+    with pytest.raises(MspcError, match=r"antiquant_scale has shape \(2, 3\), not \(2, 8\)"):
+        IncreFlashAttention(2)(x, x, x, *[None] * 8, Tensor(np.ones((2, 3), np.float32)))
+    with pytest.raises(MspcError, match="antiquant_offset needs antiquant_scale, which is None"):
+        IncreFlashAttention(2)(x, x, x, *[None] * 9, Tensor(np.ones((2, 8), np.float32)))
