@@ -142,7 +142,7 @@ class Optimizer(Cell, takes_data=False):
         return [found[i] for i in self.rate_of]
 
     def get_lr(self) -> Any:
-        """The learning rate at this step, a scalar; a tuple for every parameter where groups have rates of their own."""
+        """The learning rate at this step, a scalar; for every parameter, a tuple, where groups have their own."""
         rates = self.rates()
         return tuple(rates) if self.is_group_lr else rates[0]
 
