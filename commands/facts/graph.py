@@ -14,7 +14,6 @@ from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.cost.timeline import Timeline
 from mspc.commands.facts.model import (
     EQUALS,
-    GRADIENTS,
     CollectiveFact,
     OperatorFact,
     RankFacts,
@@ -25,9 +24,9 @@ from mspc.commands.facts.model import (
     Texts,
     cell_of,
 )
+from mspc.commands.facts.phases import phase_of
 from mspc.commands.report.facts import STRUCTURAL, CollectiveRow, collective_row, memory_row, source_line
 from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value, element_layouts, element_types
-from mspc.ir.text.facts import PHASES
 from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import TupleGetItem
@@ -38,11 +37,9 @@ from mspc.ops.op import REGISTRY
 from mspc.ops.optim.optimizer import Update
 from mspc.runtime.memory_plan import plan_memory
 
-FORWARD, BACKWARD, UPDATE = PHASES
 NO_WORK = frozenset({"Depend", "MakeTuple", "TupleGetItem", "Load", "UpdateState", "call", "J", "RefToEmbed",
                      "EnvironGet", "EnvironSet", "EnvironAdd", "_VirtualDataset", "partial"})  # fmt: skip
 """Operators of MindSpore's dumps that order, pack or name values."""
-_OPTIMIZER = "Default/optimizer-"
 _PLACE = re.compile(r"(?:/Grad_\w+)?/\w+-op\d+\Z")
 """What MindSpore's scopes end in: the operator, and in its gradients what it belongs to."""
 _MADE_NAME = re.compile(r"_op_\d+\w*\Z")
@@ -120,11 +117,6 @@ class GraphFacts:
             return node.op.name in NO_WORK
         return isinstance(node.op, STRUCTURAL) and not isinstance(node.op, Collective)
 
-    def _phase(self, node: Node) -> str:
-        if not self.foreign:
-            return node.phase
-        return BACKWARD if node.scope.startswith(GRADIENTS) else UPDATE if _OPTIMIZER in node.scope else FORWARD
-
     def _collective(self, node: Node) -> CollectiveFact | None:
         if isinstance(node.op, Collective):
             row, sent = collective_row(node), node.op.sent_bytes
@@ -154,7 +146,7 @@ class GraphFacts:
         size = len(ranks) or (int(named[1]) if named else self._world)
         sent = kind.sent_bytes(sum(_nbytes(value.type) for value in node.inputs), size)
         parameter = str(node.attrs.get("mirror_user_id", told.get("mirror_user_id", "")))
-        row = CollectiveRow(node.op.name, ranks, int(sent), self._phase(node), parameter, "", source_line(node.frames))
+        row = CollectiveRow(node.op.name, ranks, int(sent), phase_of(node), parameter, "", source_line(node.frames))
         return row, size
 
     @cached_property
@@ -199,7 +191,7 @@ class GraphFacts:
             cut = " ".join(str(entry).replace(",)", ")") for entry in strategy)
         attributes = None if op is None or self.foreign else op.attributes()
         return OperatorFact(
-            self._phase(node), self.scope(node), label.partition(" ")[0], label,
+            phase_of(node), self.scope(node), label.partition(" ")[0], label,
             tuple(text for texts in inputs for text in texts), output, cut, source_line(node.frames),
             None if attributes is None else ", ".join(f"{key}: {value}" for key, value in attributes.items()),
         )  # fmt: skip

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from mspc.commands.facts.phases import GRADIENTS
 from mspc.commands.report.facts import CollectiveRow, MemoryRow
 
-GRADIENTS = "Gradients/"
-"""Begins the scopes of nodes that differentiation made."""
 EQUALS = " = "
 """Between the type of a constant and its value."""
 Texts = tuple[str, ...]

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.machine_file import H200
+from mspc.commands.facts.files import dump_text, program_text
 from mspc.commands.facts.graph import GraphFacts
 from mspc.commands.facts.model import Facts, RankFacts, TensorFact
 from mspc.compiler.plan_file import SUFFIX, read_plan
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.inside import inside
-from mspc.ir.files.regular import read_text
 from mspc.ir.files.whole import shown_path
 from mspc.ir.text.parser import parse
 from mspc.ops.check_graph import check_graph
@@ -59,14 +59,8 @@ def folder_facts(folder: Path, machine: Machine = H200) -> Facts:
     notes: list[str] = []
     tensors: dict[str, TensorFact] = {}
     for ranks in _kinds(program):
-        text = program.text(ranks[0])
+        text = program_text(program, ranks[0])
         graph = program.graph(ranks[0], text, frames=True)
-        if graph.attrs.get("compile_id", program.compile_id) != program.compile_id:
-            raise MspcError(
-                f"{folder / program.execute[ranks[0]]} is of the compile {graph.attrs['compile_id']}, "
-                f"{PROGRAM} of {program.compile_id}",
-                notes=["files of two compiles lie in one folder: compile again"],
-            )
         if program.edited(ranks[0], text):
             check_graph(graph)
             notes.append(f"{folder / program.execute[ranks[0]]} has been edited since it was compiled")
@@ -100,14 +94,7 @@ def _outputs(program: Program) -> Iterator[TensorFact]:
 
 def _graph_facts(path: Path, machine: Machine) -> Facts:
     load_operators()
-    try:
-        module = parse(read_text(path), REGISTRY, str(path))
-    except FileNotFoundError:
-        raise MspcError(f"there is no file {shown_path(path)!r}") from None
-    except UnicodeDecodeError:
-        raise MspcError(f"{shown_path(path)} is not text") from None
-    except OSError as error:
-        raise MspcError(f"cannot read {shown_path(path)}: {error.strerror}") from None
+    module = parse(dump_text(path), REGISTRY, str(path))
     graph, attrs = module.main, module.attrs
     foreign = module.dialect == "mindspore"
     if not foreign and len(module.graphs) == 1:

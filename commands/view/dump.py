@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mspc.commands.facts.files import dump_text, program_text
 from mspc.commands.view.kinds import Kind, kinds_of
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.regular import read_text
 from mspc.ir.graph import Graph
 from mspc.ir.opaque import Module
 from mspc.ir.text.parser import parse
@@ -74,21 +74,7 @@ def _title(path: Path) -> str:
 
 
 def _module(path: Path) -> Module:
-    return parse(_text(path), REGISTRY, str(path))
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_text(path)
-    except FileNotFoundError:
-        raise MspcError(f"there is no file or folder {str(path)!r}") from None
-    except UnicodeDecodeError:
-        notes = ["mspc view takes the folder of a compile, an .ir file or a script"]
-        raise MspcError(f"{path} is not text", notes=notes) from None
-    except OSError as error:
-        raise MspcError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError:
-        raise MspcError(f"{str(path)!r} names no file") from None
+    return parse(dump_text(path), REGISTRY, str(path))
 
 
 def _check(graph: Graph, path: Path) -> None:
@@ -129,20 +115,10 @@ class _Folder:
 
     def _texts(self, edited: list[str]) -> Iterator[tuple[int, str]]:
         for rank in sorted(self.program.execute):
-            text = self.program.text(rank)
-            self._check_id(text, self.program.execute[rank])
+            text = program_text(self.program, rank)
             if self.program.edited(rank, text):
                 edited.append(self.program.execute[rank])
             yield rank, text
-
-    def _check_id(self, text: str, file: str) -> None:
-        said = re.search(r'^compile_id : "(\w+)"$', text, re.MULTILINE)
-        if said is not None and said[1] != self.program.compile_id:
-            raise MspcError(
-                f"{self.path} holds dumps of different compiles: {file} is of compile {said[1]}, {PROGRAM} of "
-                f"{self.program.compile_id}",
-                notes=["mspc compile --out DIR writes a folder as a whole"],
-            )
 
     def _read_stages(self, found: Dump) -> None:
         """The graphs of all ranks, from the files of the first rank that has them."""

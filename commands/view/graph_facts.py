@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from mspc.commands.facts.phases import phase_of
 from mspc.commands.view.tables import Tables
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts
-from mspc.ir.opaque import Literal, OpaqueOp
+from mspc.ir.opaque import Literal
+from mspc.ir.text.facts import PHASES
 from mspc.ir.text.printer import strategy_text
 from mspc.ir.text.values import constant_text, key_text, value_text
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.grouped_update import GroupedUpdate
 
-FORWARD, BACKWARD, UPDATE = PHASES = ("forward", "backward", "update")
-GRADIENTS, OPTIMIZER = "Gradients/", "/optimizer-"
-"""What begins the scopes of gradients in MindSpore's dumps, and what stands in those of updates."""
 SMALL = 64
 """Elements of a constant that the page holds."""
 SAID_APART = ("reason", "fused", "stream")
@@ -80,7 +79,7 @@ class _Columns:
 
     def _row(self, node: Node) -> tuple[Any, ...]:
         string = self.tables.string
-        phase = _phase(node)
+        phase = phase_of(node)
         if phase not in self.phase_names:
             self.phase_names.append(phase)
         return (
@@ -102,15 +101,6 @@ class _Columns:
             self._known[text] = len(self.constants)
             self.constants.append(self.tables.string(text))
         return self._known[text]
-
-
-def _phase(node: Node) -> str:
-    """The phase that a node says, and of another compiler's that its scope tells."""
-    if not isinstance(node.op, OpaqueOp) or node.phase != FORWARD:
-        return node.phase
-    if node.scope.startswith(GRADIENTS):
-        return BACKWARD
-    return UPDATE if OPTIMIZER in node.scope else FORWARD
 
 
 def _constant_text(value: Value) -> str:

@@ -293,7 +293,7 @@ def test_ranks_with_networks_of_their_own_are_kinds_of_their_own(folder: Path) -
         (("a_out", "nowhere.py"), "no script"),
         (("a_out", "nowhere.ir"), "there is no file"),
         (("a_out", "cut.ir"), "the text ends too early"),
-        (("a_out", "mixed"), "files of two compiles lie in one folder: compile again"),
+        (("a_out", "mixed"), "holds dumps of different compiles"),
         (("cut.toml", "one.ir"), "say nothing of the same kind"),
         (("a_out", "kinds"), "program.json is damaged"),
     ],
