@@ -27,7 +27,8 @@ FUSES = "operators are fused always"
 CUTS_LOADED = "operators are cut as the file says"
 CUTS_SAVED = "how operators and parameters are cut is written to the file"
 ONE_STAGE = "there is one pipeline stage"
-NO_CONVOLUTIONS = "there are no convolutions yet"
+LIKE_PRODUCTS = "convolutions round where products do, by matmul_allow_tf32"
+TIMED = "kernels of convolutions are timed, and the fastest runs"
 NO_SEARCH = "only a search by costs would read it, and strategies are found by sharding propagation"
 NO_NORMS = "no norms are written"
 SHAPES_OF_CALLS = "a graph is compiled for the shapes of each call"
@@ -90,10 +91,10 @@ def _gpu(place: Place) -> str:
 
 _GPU_CONFIG = (
     Setting("matmul_allow_tf32", False, boolean, "products of Float32 round operands to TF32", elsewhere=_gpu),
-    Setting("conv_allow_tf32", True, boolean, ignored=NO_CONVOLUTIONS),
-    Setting("conv_fprop_algo", "normal", text, ignored=NO_CONVOLUTIONS),
-    Setting("conv_dgrad_algo", "normal", text, ignored=NO_CONVOLUTIONS),
-    Setting("conv_wgrad_algo", "normal", text, ignored=NO_CONVOLUTIONS),
+    Setting("conv_allow_tf32", True, boolean, ignored=LIKE_PRODUCTS),
+    Setting("conv_fprop_algo", "normal", text, ignored=TIMED),
+    Setting("conv_dgrad_algo", "normal", text, ignored=TIMED),
+    Setting("conv_wgrad_algo", "normal", text, ignored=TIMED),
 )
 
 

@@ -10,24 +10,27 @@ class HyperMap:
     returns, in the structure of the first sequence.
 
     Args:
-        ops: the function; None takes it as the first argument of each call.
+        ops: the function; None takes it as the first argument of each call. reverse: call it with the last elements
+        first; what is returned stays in order.
     """
 
     def __init__(self, ops: Any = None, reverse: bool = False) -> None:
-        self.ops = ops
+        self.ops, self.reverse = ops, reverse
 
     def __call__(self, *args: Any) -> Any:
         if self.ops is None:
-            return _mapped(args[0], args[1:])
-        return _mapped(self.ops, args)
+            return _mapped(args[0], args[1:], self.reverse)
+        return _mapped(self.ops, args, self.reverse)
 
 
 class Map(HyperMap):
     """As HyperMap."""
 
 
-def _mapped(function: Any, sequences: Any) -> Any:
+def _mapped(function: Any, sequences: Any, reverse: bool) -> Any:
     first = sequences[0]
     if isinstance(first, (tuple, list)):
-        return tuple([_mapped(function, [s[i] for s in sequences]) for i in range(len(first))])
+        order = -1 if reverse else 1
+        found = [_mapped(function, [s[i] for s in sequences], reverse) for i in range(len(first))[::order]]
+        return tuple(found[::order])
     return function(*sequences)

@@ -35,6 +35,9 @@ def test_what_nobody_takes_is_refused():
 
 def test_maps_keep_the_structure():
     assert ops.HyperMap()(lambda x, y: x + y, (1, (2, 3)), [10, [20, 30]]) == (11, (22, 33))
+    seen: list[int] = []
+    assert ops.HyperMap(lambda x: seen.append(x) or -x, reverse=True)((1, (2, 3))) == (-1, (-2, -3))
+    assert seen == [3, 2, 1]
     assert ops.Map(ops.partial(max, 2))((1, 3)) == (2, 3)
 
 

@@ -35,7 +35,7 @@ TEXTS = np.array(["a", "bb"])
     (Slice(..., [1]), M, M[:, [1]]),
     (Slice(1, slice(0, 2)), M, M[1:2, :2]),
     (Slice(None), A, A),
-], ids=repr)  # fmt: skip
+], ids=lambda value: type(value).__name__)  # fmt: skip
 def test_one_value_and_a_column(operation: Any, value: np.ndarray, expected: np.ndarray) -> None:
     found = operation(value)
     assert found.dtype == expected.dtype
