@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from mspc.analysis.cost.machine_file import H200, machine_of
+from mspc.analysis.cost.machine_file import machine_of
 from mspc.commands.comparison.differences import differences
 from mspc.commands.comparison.tables import tables
 from mspc.commands.facts.targets import Compiling, check_used, target_facts
@@ -33,7 +33,7 @@ def diff_targets(
     check_json(json)
     if html is not None:
         check_writable(html, "--html")
-    rates = machine_of(machine) if machine else H200
+    rates = machine_of(machine)
     check_used((first, second), compiling)
     ours, theirs = (target_facts(target, compiling, rates) for target in (first, second))
     if (ours.layouts is None or theirs.layouts is None) and (not ours.kinds or not theirs.kinds):

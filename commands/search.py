@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.machine_file import H200, machine_of
+from mspc.analysis.cost.machine_file import machine_of
 from mspc.commands.compile import CompileOptions, find_launch
 from mspc.commands.explain import compare_plans, explain_node
 from mspc.commands.report.fitting import Table
@@ -88,7 +88,7 @@ def search_target(target: str, options: SearchOptions) -> None:
     check_json(options.compile.json)
     cases = cases_of(options.ranks, options.meshes)
     _check(options, len(cases))
-    machine = machine_of(options.machine) if options.machine else H200
+    machine = machine_of(options.machine)
     loudness = options.compile.loudness
     found: list[Plans] = []
     with Progress(not loudness.quiet) as progress:

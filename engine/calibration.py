@@ -210,9 +210,13 @@ def _graph(ranks: int) -> Graph:
 
 
 def _node(op: Any, dtype: DType, *shapes: tuple[int, ...]) -> Node:
+    """An operator by itself, on parameters of one element type."""
+    return _alone(op, [TensorType(dtype, shape) for shape in shapes])
+
+
+def _alone(op: Any, types: Sequence[TensorType]) -> Node:
     """An operator by itself, on parameters of its own."""
-    inputs = [Parameter("p", TensorType(dtype, shape), "parameter", False) for shape in shapes]
-    return Builder(Graph("one")).emit(op, *inputs)
+    return Builder(Graph("one")).emit(op, *[Parameter("p", type, "parameter", False) for type in types])
 
 
 Groups = list[list[Node]]
@@ -264,10 +268,8 @@ def _attention(sizes: Sizes, dtype: DType, gradient: bool) -> Groups:
         if not gradient:
             found.append([_node(FlashAttentionScore(HEADS, **settings), dtype, *[operand] * 3)])
             continue
-        graph = Builder(Graph("one"))
-        inputs = [Parameter("p", TensorType(kind, shape), "parameter", False)
-                  for kind, shape in [(dtype, operand)] * 4 + [(FLOAT32, statistics), (dtype, operand)]]  # fmt: skip
-        found.append([graph.emit(FlashAttentionScoreGrad(HEADS, **settings), *inputs)])
+        types = [TensorType(dtype, operand)] * 4 + [TensorType(FLOAT32, statistics), TensorType(dtype, operand)]
+        found.append([_alone(FlashAttentionScoreGrad(HEADS, **settings), types)])
     return found
 
 

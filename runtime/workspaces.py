@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.analysis.cost.nodes import work_of
+from mspc.analysis.cost.nodes import operand_types, work_of
 from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.convolution.base import Convolution
@@ -53,14 +53,14 @@ def scratch_bytes(graph: Graph, tf32: bool) -> int:
         if isinstance(node.op, Convolution):
             found = max(found, _of_convolution(node.op, node))
         elif isinstance(node.op, AttentionOp):
-            found = max(found, _of_attention(node.op, _types(node), tf32))
+            found = max(found, _of_attention(node.op, operand_types(node), tf32))
     return found
 
 
 def _of_convolution(op: Convolution, node: Node) -> int:
     """What a kernel may ask for, and a copy of the image where cuDNN is given one."""
     (result,) = element_types(node.type)
-    operands = [*_types(node), result]
+    operands = [*operand_types(node), result]
     room = convolution_room(sum(type.nbytes for type in operands))
     image = max(op.in_order(operands), key=lambda type: math.prod(type.shape[2:]))
     if image.shape[1] * image.dtype.itemsize % PACK:
@@ -92,7 +92,3 @@ def _of_attention(op: Any, types: list[TensorType], tf32: bool) -> int:
         for n in (rows * shape.depth, of_keys * shape.depth, of_keys * shape.value_depth, rows * shape.value_depth)
     )
     return scores * (1 + gradient) + (query + key + value) * (1 + gradient) + out
-
-
-def _types(node: Node) -> list[TensorType]:
-    return [type for value in node.inputs for type in element_types(value.type)]

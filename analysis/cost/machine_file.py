@@ -54,7 +54,10 @@ def known_machines() -> list[str]:
 
 
 def machine_of(text: str) -> Machine:
-    """A machine by its name in `known_machines`, or by its file. Raises MspcError as `read_machine` does."""
+    """A machine by its name in `known_machines`, or by its file; `H200` for "". Raises MspcError as `read_machine`
+    does."""
+    if not text:
+        return H200
     if text.lower() in known_machines():
         return read_machine(MACHINES / f"{text.lower()}.toml")
     path = Path(text)

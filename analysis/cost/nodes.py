@@ -42,17 +42,18 @@ def _moved(node: Node) -> int:
 
 def work_of(node: Node) -> float:
     """Floating-point operations of a node's products of matrices; 0 for what memory bounds."""
-    return node.op.operations(_types(node)) if isinstance(node.op, Op) else 0.0
+    return node.op.operations(operand_types(node)) if isinstance(node.op, Op) else 0.0
 
 
 def _computing(node: Node, machine: Machine) -> float:
     """Seconds in which matrices are multiplied."""
     if not isinstance(node.op, Op):
         return 0.0
-    types = _types(node)
+    types = operand_types(node)
     operations = node.op.operations(types)
     return machine.work_seconds(node.op.work, types[0].dtype, operations) if operations else 0.0
 
 
-def _types(node: Node) -> list[TensorType]:
+def operand_types(node: Node) -> list[TensorType]:
+    """The types of a node's operands, those in tuples one by one."""
     return [type for value in node.inputs for type in element_types(value.type)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mspc.analysis.cost.machine_file import H200, machine_of
+from mspc.analysis.cost.machine_file import machine_of
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.loudness import Loudness
 from mspc.commands.report.progress import Progress
@@ -65,7 +65,7 @@ def view_target(target: str, options: ViewOptions) -> None:
 
 def facts_of(target: str, options: ViewOptions) -> dict[str, Any]:
     """What the page of a target shows. Raises MspcError as `view_target` does."""
-    machine = machine_of(options.machine) if options.machine else H200
+    machine = machine_of(options.machine)
     if not is_script(target):
         _check_alone(target, options.compile)
         return page_facts(read_dump(Path(target)), machine, options.profile)
