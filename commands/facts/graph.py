@@ -228,8 +228,12 @@ def _origin(value: Value) -> Node | None:
 def _listed(node: Node) -> tuple[int, ...]:
     """The ranks of a collective's group, where the text lists them."""
     told = node.op.attributes()
-    found = told.get("rank_list", told.get("group_rank_ids"))
-    members = cast("tuple[Any, ...]", found) if isinstance(found, tuple) else ()
+    return listed_ranks(told.get("rank_list", told.get("group_rank_ids")))
+
+
+def listed_ranks(told: Any) -> tuple[int, ...]:
+    """The ranks that an attribute lists; () where it lists none."""
+    members = cast("tuple[Any, ...]", told) if isinstance(told, tuple) else ()
     return members if all(isinstance(rank, int) for rank in members) else ()
 
 

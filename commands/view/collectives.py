@@ -8,6 +8,7 @@ from typing import Any
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.machine_file import COLLECTIVES
 from mspc.analysis.cost.nodes import seconds, sent_bytes
+from mspc.commands.facts.graph import listed_ranks
 from mspc.commands.view.groups import Strides, members_of, strides_of_axes, strides_of_members
 from mspc.commands.view.schedule import rounded
 from mspc.ir.graph import Graph, Node
@@ -23,7 +24,7 @@ def collective_facts(graph: Graph, machine: Machine) -> dict[int, dict[str, Any]
         if isinstance(node.op, Collective):
             found[index] = _facts(node, node.op, rank, machine)
         elif node.op.name in COLLECTIVES:
-            found[index] = _group(_listed(node.op.attributes().get("rank_list")), 0)
+            found[index] = _group(listed_ranks(node.op.attributes().get("rank_list")), 0)
     return found
 
 
@@ -36,12 +37,6 @@ def _facts(node: Node, op: Collective, rank: int, machine: Machine) -> dict[str,
         "bytes": rounded(sent_bytes(node)), "seconds": rounded(seconds(node, machine)),
         "link": _link(op.members, machine),
     }  # fmt: skip
-
-
-def _listed(members: Any) -> tuple[int, ...]:
-    """The ranks that an operator of another compiler names; () where it names none."""
-    is_list = isinstance(members, tuple) and all(isinstance(member, int) for member in members)
-    return members if is_list else ()
 
 
 def _group(members: Sequence[int], rank: int) -> dict[str, Any]:
