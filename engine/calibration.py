@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropFilter, Conv2DBackpropInput
 from mspc.ops.convolution.order import last_order
-from mspc.ops.math.arithmetic import Add
+from mspc.ops.math.arithmetic import Add, Minimum
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
 from mspc.runtime.choose import GPU, Asked
@@ -41,9 +42,9 @@ LEAST = 0.2
 @dataclass(frozen=True)
 class Sizes:
     """What is timed. products: sides of square matrices. images: groups of (rows, channels, side)
-    whose convolutions have one rate, as one network has them from its first to its last. sequences: tokens. touched,
-    sent: bytes of operands. types: element types. copies: more than `FEW` of an operator in a step, by the seconds up
-    to which one takes so long. channels_last: of images."""
+    whose convolutions have one rate by their window, as one network has them from its first to its last. sequences:
+    tokens. touched, sent: bytes of operands. types: element types. copies: more than `FEW` of an operator in a step, by
+    the seconds up to which one takes so long. channels_last: of images."""
 
     products: tuple[int, ...]
     images: tuple[tuple[tuple[int, int, int], ...], ...]
@@ -62,7 +63,7 @@ ON_GPU = Sizes((128, 512, 1024, 2048, 4096, 8192),
                (((1, 64, 56), (1, 128, 28), (1, 256, 14), (1, 512, 7)),
                 ((8, 64, 56), (8, 128, 28), (8, 256, 14), (8, 512, 7)),
                 ((64, 64, 56), (64, 128, 28), (64, 256, 14), (64, 512, 7))), (512, 1024),
-               (1 << 14, 1 << 18, 1 << 21, 1 << 24, 1 << 28), (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 27),
+               (1 << 14, 1 << 18, 1 << 21, 1 << 24, 1 << 27), (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 27),
                (FLOAT32, FLOAT16, BFLOAT16, FLOAT64),
                ((5e-5, (64, 192)), (1e-3, (4, 12))), channels_last=True)  # fmt: skip
 HEADS, DEPTH = 16, 64
@@ -88,18 +89,19 @@ def calibrate(
     sizes = sizes or (ON_GPU if on_gpu else ON_CPU)
     timer = _Timer(job, tf32, sizes)
     tell("small operators")
-    kernel = timer.seconds(_node(Add(), FLOAT32, (16,), (16,)))
+    kernel = timer.longer(partial(_sums, _node(Add(), FLOAT32, (16,), (16,))))
     work: dict[str, dict[str, Rate]] = {}
     for kind, types, groups in _work(sizes, on_gpu):
         for dtype in types:
             tell(f"{kind.replace('_', ' ')} of {dtype.name}")
             work.setdefault(kind, {})[dtype.name] = _rates(timer.times(groups(dtype)), kernel, work_of)
     tell("memory")
-    touched = timer.times([[_node(Add(), FLOAT32, (n // 4,), (n // 4,))] for n in sizes.touched])
+    touched = [(nodes, timer.longer(partial(_sums, nodes[0]))) for nodes in _touching(sizes)]
     memory = _rates(touched, kernel, lambda node: 3.0 * node.type.nbytes)
     tell("links")
     near = range(job.size)
     local = timer.ranks_per_host
+    handing = timer.handing_over(kernel) if job.size > 1 else 0.0
     across = local < job.size
     return Machine(
         name=name,
@@ -108,9 +110,9 @@ def calibrate(
         other_products=min((rate for rate in work[PRODUCTS].values()), key=lambda rate: rate.points[-1][1]),
         memory=memory,
         kernel=kernel,
-        link=timer.link(near[:local], sizes) if local > 1 else ALONE,
+        link=timer.link(near[:local], sizes, handing) if local > 1 else ALONE,
         ranks_per_host=local if across else 0,
-        network=timer.link([0, local], sizes) if across else None,
+        network=timer.link([0, local], sizes, handing) if across else None,
         source=f"measured by mspc calibrate on {job.size} rank{'s' * (job.size > 1)}",
     )
 
@@ -135,21 +137,21 @@ class _Timer:
 
     def seconds(self, node: Node) -> float:
         """Seconds of an operator on the slowest rank."""
-        about = self._between(node, *FEW)
+        return self.longer(lambda graph, count: _copies(graph, node, count))
+
+    def longer(self, fill: Fill) -> float:
+        """By how many seconds each copy of something makes a step longer, on the slowest rank."""
+        about = self._between(fill, *FEW)
         more = next((counts for limit, counts in self.sizes.copies if about <= limit), None)
-        return self._between(node, *more) if more is not None else about
+        return self._between(fill, *more) if more is not None else about
 
-    def _between(self, node: Node, few: int, many: int) -> float:
-        """By how much each copy of an operator makes a step longer."""
-        return self._slowest((self._step(node, many) - self._step(node, few)) / (many - few))
+    def _between(self, fill: Fill, few: int, many: int) -> float:
+        return self._slowest((self._step(fill, many) - self._step(fill, few)) / (many - few))
 
-    def _step(self, node: Node, count: int) -> float:
-        """Seconds of a step of so many copies of an operator."""
+    def _step(self, fill: Fill, count: int) -> float:
+        """Seconds of a step of so many copies."""
         graph = _graph(self.job.size)
-        graph.parameters = [value for value in node.inputs if isinstance(value, Parameter)]
-        b = Builder(graph)
-        for _ in range(count):
-            b.emit(node.op, *node.inputs)
+        fill(graph, count)
         for i, parameter in enumerate(graph.parameters):
             parameter.name = f"p{i}"
         executor = self._prepared(graph)
@@ -174,8 +176,18 @@ class _Timer:
         every = self.job.aside.all_gather(np.array([seconds]), tuple(range(self.job.size)), 0)
         return max(float(every.max()), SHORTEST)
 
-    def link(self, ranks: Sequence[int], sizes: Sizes) -> Link:
-        """What joins some ranks, by collectives of two and of all of them."""
+    def handing_over(self, kernel: float) -> float:
+        """Seconds that a small collective between small kernels takes longer than one after another collective."""
+        [alone], *_ = _collectives(replace(self.sizes, sent=(64,)), tuple(range(self.job.size)), self.job.rank)
+        between = self.longer(partial(_in_turn, alone))
+        return max(0.0, between - kernel - self.seconds(alone))
+
+    def link(self, ranks: Sequence[int], sizes: Sizes, handing: float = 0.0) -> Link:
+        """What joins some ranks, by collectives of two and of all of them.
+
+        Args:
+            handing: seconds that every collective takes longer where kernels run before and after it.
+        """
         pair, group = tuple(ranks[:2]), tuple(ranks)
         of_group = [(nodes[0], t) for nodes, t in self.times(_collectives(sizes, group, self.job.rank))]
         of_pair = of_group
@@ -188,7 +200,7 @@ class _Timer:
             latency = small[0] if len(group) > 2 else min(small)
             begin = latency + hop * max(0, len(group) - 2)
             own = [([node], t) for node, t in of_group if node.op.name == operator][1:]
-            links[operator] = Link(latency, _rates(own, begin, sent_bytes), hop)
+            links[operator] = Link(latency + handing, _rates(own, begin, sent_bytes), hop)
         first = links.pop("AllReduce")
         return Link(first.latency, first.bandwidth, first.hop, links)
 
@@ -207,6 +219,36 @@ def _graph(ranks: int) -> Graph:
     graph = Graph("calibration")
     graph.attrs = {"ranks": ranks, "mode": "semi_auto_parallel"}
     return graph
+
+
+Fill = Callable[[Graph, int], None]
+"""Puts so many copies of what is timed into a graph."""
+
+
+def _copies(graph: Graph, node: Node, count: int) -> None:
+    """An operator on the same operands again and again."""
+    graph.parameters = [value for value in node.inputs if isinstance(value, Parameter)]
+    b = Builder(graph)
+    for _ in range(count):
+        b.emit(node.op, *node.inputs)
+
+
+def _sums(node: Node, graph: Graph, count: int) -> None:
+    """Sums of what was made just now and of what no cache holds any more, as networks have most of their operands."""
+    parameters = [Parameter("p", node.inputs[0].type, "parameter", False) for _ in range(count + 1)]
+    graph.parameters = list(parameters)
+    b, value = Builder(graph), parameters[0]
+    for other in parameters[1:]:
+        value = b.emit(node.op, value, other)
+
+
+def _in_turn(collective: Node, graph: Graph, count: int) -> None:
+    """A kernel and a collective in turn, each of what the other made; no sum grows without end."""
+    graph.parameters = [value for value in collective.inputs if isinstance(value, Parameter)]
+    b, [most] = Builder(graph), graph.parameters
+    value = b.emit(collective.op, most)
+    for _ in range(count):
+        value = b.emit(collective.op, b.emit(Minimum(), value, most))
 
 
 def _node(op: Any, dtype: DType, *shapes: tuple[int, ...]) -> Node:
@@ -234,25 +276,30 @@ def _work(sizes: Sizes, on_gpu: bool) -> Iterator[tuple[str, Sequence[DType], Ca
             yield op.work, sizes.types[:3], lambda dtype, gradient=gradient: _attention(sizes, dtype, gradient)
 
 
+def _touching(sizes: Sizes) -> Groups:
+    return [[_node(Add(), FLOAT32, (n // 4,), (n // 4,))] for n in sizes.touched]
+
+
 def _products(sizes: Sizes, dtype: DType) -> Groups:
     most = 4096 if dtype == FLOAT64 else max(sizes.products)
     return [[_node(MatMul(), dtype, (n, n), (n, n))] for n in sizes.products if n <= most]
 
 
 def _images(sizes: Sizes, dtype: DType, op: type[Any]) -> Groups:
-    """Of every size windows of one place and of nine, as networks have them in turn."""
-    return [[_convolution(op, dtype, image, window, sizes.channels_last) for image in group for window in (1, 3)]
-            for group in sizes.images]  # fmt: skip
+    """Of every size windows of one place, to four times the channels, and of nine, as in residual blocks."""
+    return [[_convolution(op, dtype, image, window, sizes.channels_last) for image in group]
+            for group in sizes.images for window in (1, 3)]  # fmt: skip
 
 
 def _convolution(op: type[Any], dtype: DType, image: tuple[int, int, int], window: int, last: bool) -> Node:
     rows, channels, side = image
-    images, weight = (rows, channels, side, side), (channels, channels, window, window)
-    settings = {"out_channel": channels, "kernel_size": window, "pad_mode": "same"}
+    out = channels * (4 if window == 1 else 1)
+    images, weight, made_of = (rows, channels, side, side), (out, channels, window, window), (rows, out, side, side)
+    settings = {"out_channel": out, "kernel_size": window, "pad_mode": "same"}
     operands: dict[type[Any], tuple[Any, ...]] = {
         Conv2D: (Conv2D(**settings), images, weight),
-        Conv2DBackpropInput: (Conv2DBackpropInput(input_size=images, **settings), images, weight),
-        Conv2DBackpropFilter: (Conv2DBackpropFilter(filter_size=weight, **settings), images, images),
+        Conv2DBackpropInput: (Conv2DBackpropInput(input_size=images, **settings), made_of, weight),
+        Conv2DBackpropFilter: (Conv2DBackpropFilter(filter_size=weight, **settings), made_of, images),
     }
     made, *shapes = operands[op]
     if last:
