@@ -27,7 +27,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import DType, TensorType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
-from mspc.ops.fused.elementwise import FusedElementwise, step_types
+from mspc.ops.fused.elementwise import FusedElementwise, needed_operands, step_types
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.op import Op
 from mspc.runtime.arena import Block, assign, most_alive
@@ -248,11 +248,11 @@ class _Planner:
         if isinstance(node.op, AllReduce) and len(node.inputs) > 1:
             self._bucket(index, node)
         taken: list[Block] = []
-        for number, part in enumerate(own):
+        sources = _sources(node, len(self.parts[node]))
+        for part in sorted(own, key=lambda part: len(sources[self.parts[node].index(part)])):
             cell = self.cells[part]
             if cell.block is None:
-                # Several tensors that are reduced apart, one by one: each in its own place alone.
-                operands = node.inputs[number : number + 1] if isinstance(node.op, AllReduce) else node.inputs
+                operands = sources[self.parts[node].index(part)]
                 cell.block = self._overwritten(index, node, operands, cell.type, taken) or self._new(cell.type.nbytes)
             taken.append(cell.block)
 
@@ -359,6 +359,19 @@ def _updated_operands(node: Node) -> tuple[int, ...]:
     written, each = len(mutates) // members, len(results) // members
     operands = tuple(mutates[m * written + k] for m in range(members) for k in range(each))
     return operands if tuple(node.inputs[i].type for i in operands) == results else ()
+
+
+def _sources(node: Node, results: int) -> list[Sequence[Value]]:
+    """For each of so many results the operands in whose place it may stand: those that it is made of.
+
+    A result over an operand that it does not need would be stored while that is still being loaded: an H200 took four
+    times as long.
+    """
+    if isinstance(node.op, AllReduce) and results == len(node.inputs):
+        return [(value,) for value in node.inputs]  # reduced apart, one by one
+    if isinstance(node.op, FusedElementwise) and results > 1:
+        return [[node.inputs[i] for i in sorted(needed)] for needed in needed_operands(node.op)]
+    return [node.inputs] * results
 
 
 def _size_of_work(node: Node) -> int:

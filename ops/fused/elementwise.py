@@ -80,3 +80,11 @@ def steps_of(op: FusedElementwise) -> tuple[Line, ...]:
 def step_types(op: FusedElementwise, operand_types: Sequence[TensorType]) -> list[TensorType]:
     """The type of every line's result. Raises MspcError where the operands do not fit."""
     return types_of_lines(steps_of(op), operand_types)
+
+
+def needed_operands(op: FusedElementwise) -> list[set[int]]:
+    """The operands that each result is computed from."""
+    needed: list[set[int]] = []
+    for line in steps_of(op):
+        needed.append(set[int]().union(*({i} if kind == "x" else needed[i] for kind, i in line.operands)))
+    return [needed[line] for line in op.returns]

@@ -152,6 +152,17 @@ def test_reshape_shows() -> None:
     assert plan.places[shown] == plan.places[first]
 
 
+@pytest.mark.parametrize("returns", [(0, 1), (1, 0)])
+def test_of_several_results_each_stands_over_an_operand_that_it_is_made_of(returns: tuple[int, ...]) -> None:
+    """The first line needs operand 0 alone: over operand 1 it would be stored while that is still being loaded."""
+    make = Maker()
+    one, other = make.add(Tanh(), make.x), make.add(Tanh(), make.w)
+    both = make.add(FusedElementwise(("Tanh(x0)", "Mul(t0, x1)"), returns), one, other)
+    plan = make.done(both)
+    wanted = dict(zip((0, 1), offsets(plan, one, other), strict=True))
+    assert [place.offset for place in plan.places[both]] == [wanted[line] for line in returns]
+
+
 def test_an_operand_that_is_broadcast_is_not_overwritten() -> None:
     make = Maker()
     row = make.add(ReduceSum(axis=(0,), keep_dims=True), make.x)
