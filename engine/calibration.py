@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from mspc.analysis.cost.machine import PRODUCTS, Link, Machine, Rate
+from mspc.analysis.cost.machine import POINTWISE, PRODUCTS, Link, Machine, Rate
 from mspc.analysis.cost.nodes import sent_bytes, work_of
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter
@@ -267,9 +268,9 @@ Groups = list[list[Node]]
 def _work(sizes: Sizes, on_gpu: bool) -> Iterator[tuple[str, Sequence[DType], Callable[[DType], Groups]]]:
     """The kinds of work that have rates of their own, each with the element types and what is timed of one."""
     yield PRODUCTS, sizes.types, lambda dtype: _products(sizes, dtype)
-    for op in (Conv2D, Conv2DBackpropInput, Conv2DBackpropFilter):
-        if sizes.images:
-            yield op.work, sizes.types[: 3 if on_gpu else 1], lambda dtype, op=op: _images(sizes, dtype, op)
+    for op, window in product((Conv2D, Conv2DBackpropInput, Conv2DBackpropFilter), (1, 3) if sizes.images else ()):
+        kind = POINTWISE + op.work if window == 1 else op.work
+        yield kind, sizes.types[: 3 if on_gpu else 1], lambda dtype, op=op, at=window: _images(sizes, dtype, op, at)
     for op in (FlashAttentionScore, FlashAttentionScoreGrad):
         if sizes.sequences:
             gradient = op is FlashAttentionScoreGrad
@@ -285,13 +286,12 @@ def _products(sizes: Sizes, dtype: DType) -> Groups:
     return [[_node(MatMul(), dtype, (n, n), (n, n))] for n in sizes.products if n <= most]
 
 
-def _images(sizes: Sizes, dtype: DType, op: type[Any]) -> Groups:
-    """Of every size windows of one place, to four times the channels, and of nine, as in residual blocks."""
-    return [[_convolution(op, dtype, image, window, sizes.channels_last) for image in group]
-            for group in sizes.images for window in (1, 3)]  # fmt: skip
+def _images(sizes: Sizes, dtype: DType, op: type[Any], window: int) -> Groups:
+    return [[_convolution(op, dtype, image, window, sizes.channels_last) for image in group] for group in sizes.images]
 
 
 def _convolution(op: type[Any], dtype: DType, image: tuple[int, int, int], window: int, last: bool) -> Node:
+    """A convolution as residual blocks have it; those of one place make four times the channels."""
     rows, channels, side = image
     out = channels * (4 if window == 1 else 1)
     images, weight, made_of = (rows, channels, side, side), (out, channels, window, window), (rows, out, side, side)

@@ -14,8 +14,12 @@ from dataclasses import dataclass, field
 from mspc.ir.types import DType
 
 PRODUCTS = "products"
+POINTWISE = "pointwise_"
+"""Before a kind of convolutions: those whose window is one place."""
 LIKE = {
     "convolutions": PRODUCTS, "convolution_inputs": "convolutions", "convolution_filters": "convolutions",
+    "pointwise_convolutions": "convolutions", "pointwise_convolution_inputs": "convolution_inputs",
+    "pointwise_convolution_filters": "convolution_filters",
     "attention": PRODUCTS, "attention_gradients": "attention",
 }  # fmt: skip
 """Kinds of work that may have rates of their own, gradients in images and in filters too, each with the kind whose

@@ -5,11 +5,12 @@ The figures are rough: enough to decide what should run beside a collective, and
 
 from __future__ import annotations
 
-from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.machine import POINTWISE, Machine
 from mspc.analysis.cost.machine_file import H200
 from mspc.ir.graph import Node, element_types
 from mspc.ir.types import TensorType
 from mspc.ops.collective.base import Collective
+from mspc.ops.convolution.base import Convolution
 from mspc.ops.op import Op
 
 UNKNOWN_GROUP = 2
@@ -51,7 +52,13 @@ def _computing(node: Node, machine: Machine) -> float:
         return 0.0
     types = operand_types(node)
     operations = node.op.operations(types)
-    return machine.work_seconds(node.op.work, types[0].dtype, operations) if operations else 0.0
+    return machine.work_seconds(kind_of_work(node.op), types[0].dtype, operations) if operations else 0.0
+
+
+def kind_of_work(op: Op) -> str:
+    """The kind of an operator's products, as machines have rates of."""
+    pointwise = isinstance(op, Convolution) and all(places == 1 for places in op.sizes())
+    return POINTWISE + op.work if pointwise else op.work
 
 
 def operand_types(node: Node) -> list[TensorType]:
