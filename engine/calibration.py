@@ -23,7 +23,7 @@ from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropFilter, Conv2DBackpropInput
 from mspc.ops.convolution.order import last_order
-from mspc.ops.math.arithmetic import Add, Minimum
+from mspc.ops.math.arithmetic import Add, Maximum, Minimum, Mul, SquaredDifference, Sub
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
 from mspc.runtime.choose import GPU, Asked
@@ -67,6 +67,8 @@ ON_GPU = Sizes((128, 512, 1024, 2048, 4096, 8192),
                (1 << 14, 1 << 18, 1 << 21, 1 << 24, 1 << 27), (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 27),
                (FLOAT32, FLOAT16, BFLOAT16, FLOAT64),
                ((5e-5, (64, 192)), (1e-3, (4, 12))), channels_last=True)  # fmt: skip
+DIFFERENT = (Add(), SquaredDifference(), Maximum(), Mul(), Sub(), Minimum())
+"""Operators whose kernels differ; however many follow each other, no number grows without end."""
 HEADS, DEPTH = 16, 64
 """Of the attention that is timed."""
 
@@ -90,7 +92,7 @@ def calibrate(
     sizes = sizes or (ON_GPU if on_gpu else ON_CPU)
     timer = _Timer(job, tf32, sizes)
     tell("small operators")
-    kernel = timer.longer(partial(_sums, _node(Add(), FLOAT32, (16,), (16,))))
+    kernel = timer.longer(_different) / len(DIFFERENT)
     work: dict[str, dict[str, Rate]] = {}
     for kind, types, groups in _work(sizes, on_gpu):
         for dtype in types:
@@ -241,6 +243,15 @@ def _sums(node: Node, graph: Graph, count: int) -> None:
     b, value = Builder(graph), parameters[0]
     for other in parameters[1:]:
         value = b.emit(node.op, value, other)
+
+
+def _different(graph: Graph, count: int) -> None:
+    """Small operators that differ, each of what the one before it made, as a network has them."""
+    first = Parameter("p", TensorType(FLOAT32, (16,)), "parameter", False)
+    graph.parameters = [first]
+    b, value = Builder(graph), first
+    for op in DIFFERENT * count:
+        value = b.emit(op, value, first)
 
 
 def _in_turn(collective: Node, graph: Graph, count: int) -> None:
