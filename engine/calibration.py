@@ -293,8 +293,10 @@ def _touching(sizes: Sizes) -> Groups:
 
 
 def _products(sizes: Sizes, dtype: DType) -> Groups:
+    """A product as a forward step has it, and those of its gradients."""
     most = 4096 if dtype == FLOAT64 else max(sizes.products)
-    return [[_node(MatMul(), dtype, (n, n), (n, n))] for n in sizes.products if n <= most]
+    forms = MatMul(), MatMul(transpose_b=True), MatMul(transpose_a=True)
+    return [[_node(op, dtype, (n, n), (n, n)) for op in forms] for n in sizes.products if n <= most]
 
 
 def _images(sizes: Sizes, dtype: DType, op: type[Any], window: int) -> Groups:
@@ -319,14 +321,16 @@ def _convolution(op: type[Any], dtype: DType, image: tuple[int, int, int], windo
 
 
 def _attention(sizes: Sizes, dtype: DType, gradient: bool) -> Groups:
+    """Attention of queries, keys and values that one product made, as compiled networks have it."""
     found: Groups = []
     for tokens in sizes.sequences:
-        settings: dict[str, Any] = {"scale_value": DEPTH**-0.5, "input_layout": "BNSD"}
-        operand, statistics = (4, HEADS, tokens, DEPTH), (4, HEADS, tokens, 1)
+        settings: dict[str, Any] = {"scale_value": DEPTH**-0.5, "input_layout": "BSND", "packed": HEADS}
+        one, statistics = TensorType(dtype, (4, tokens, HEADS, DEPTH)), TensorType(FLOAT32, (4, HEADS, tokens, 1))
+        operand = TensorType(dtype, (4, tokens, 3 * HEADS, DEPTH))
         if not gradient:
-            found.append([_node(FlashAttentionScore(HEADS, **settings), dtype, *[operand] * 3)])
+            found.append([_alone(FlashAttentionScore(HEADS, **settings), [operand])])
             continue
-        types = [TensorType(dtype, operand)] * 4 + [TensorType(FLOAT32, statistics), TensorType(dtype, operand)]
+        types = [operand, one, statistics, one]
         found.append([_alone(FlashAttentionScoreGrad(HEADS, **settings), types)])
     return found
 

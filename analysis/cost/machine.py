@@ -34,7 +34,8 @@ class Rate:
     """Something per second, by how much there is of it.
 
     points: (amount, per second), by rising amount; one point where the rate is the same for all. Between two of them
-    the rate is straight over the amount's logarithm; outside it is that of the nearest.
+    the logarithm of the rate is straight over that of the amount, as where small amounts take the same time; outside
+    the rate is that of the nearest.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -50,7 +51,7 @@ class Rate:
         for high, second in self.points[1:]:
             if amount < high:
                 share = math.log(max(amount, low) / low) / math.log(high / low)
-                return first + share * (second - first)
+                return first * (second / first) ** share
             low, first = high, second
         return first
 
