@@ -373,6 +373,15 @@ app.command(short_help="List what a script uses that mspc lacks or ignores.")(li
 app.add_typer(checkpoints, name="ckpt")
 
 
+def _leave_out_all_but(name: str) -> None:
+    """Forget the other commands where there is one of this name: preparing them takes as long as a short one runs."""
+    named = [info for info in app.registered_commands if name in (info.name, getattr(info.callback, "__name__", ""))]
+    groups = [info for info in app.registered_groups if info.name == name]
+    if named or groups:
+        app.registered_commands, app.registered_groups = named, groups
+
+
 def main() -> None:
     """The console script."""
+    _leave_out_all_but(sys.argv[1] if len(sys.argv) > 1 else "")
     raise SystemExit(run_guarded(lambda: app(prog_name="mspc", obj=CONSOLE)))

@@ -82,7 +82,8 @@ def _served() -> Iterator[None]:
     """A process that runs commands of mspc for `tests.serving.SERVED`."""
     with tempfile.TemporaryDirectory() as folder:  # its name is short, as that of a socket must be
         path = f"{folder}/socket"
-        with subprocess.Popen([sys.executable, str(FOLDER / "server.py"), path], stdin=subprocess.DEVNULL) as server:
+        command, alone = [sys.executable, str(FOLDER / "server.py"), path], {"OPENBLAS_NUM_THREADS": "1"}
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, env=os.environ | alone) as server:
             os.environ[SERVER] = path
             yield
             del os.environ[SERVER]

@@ -44,6 +44,7 @@ from tests.commands.test_run_script import NETWORK
 from tests.conftest import LOADED
 from tests.damage import damage
 from tests.networks import RandomNetwork
+from tests.serving import SERVED
 
 LIMIT = 10.0
 """Seconds that a case may compute; it may be `LOADED` times as long under way, where the machine has other work."""
@@ -175,7 +176,7 @@ def _damaged_program(corpus: Corpus, rng: random.Random, folder: Path) -> Path:
 def run_command(corpus: Corpus, number: int, folder: Path, limit: float = STARTED) -> str:
     """Run a damaged program by the command, with a process for every rank; what is wrong with how it ends, if any."""
     _damaged_program(corpus, random.Random(f"command {number}"), folder)
-    command = [sys.executable, "-m", "mspc", "run", str(folder), "--synthetic", "--steps", "1"]
+    command = [*SERVED, "run", str(folder), "--synthetic", "--steps", "1"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit, check=False)
     except subprocess.TimeoutExpired:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import linecache
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from mspc.commands.run import run_script
 from mspc.engine.occasions import ALIKE, TOGETHER
 from mspc.ir.diagnostics import MspcError
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 START = """
 import numpy as np
@@ -74,7 +74,7 @@ def simulated(script: Path, text: str) -> MspcError:
 def under_mpirun(script: Path, text: str) -> str:
     """What ranks that mpirun has started say on stderr, without Open MPI's own words and those of its event library."""
     script.write_text(text)
-    command = [sys.executable, "-m", "mspc", "run", str(script), "--ranks", "2"]
+    command = [*SERVED, "run", str(script), "--ranks", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG, env=dict(os.environ))
     assert done.returncode != 0
     own = done.stderr.partition("\n---")[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from mspc.engine.own_collectives import Alike
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 from mspc.ir.diagnostics import MspcError
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 START = """
 import numpy as np
@@ -83,7 +83,7 @@ def test_another_order_under_mpirun(tmp_path: Path) -> None:
     """The job ends, and names both."""
     script = tmp_path / "net.py"
     script.write_text(START + ORDER + "print('went on')")
-    line = [find_mpirun(), "-n", "3", "--oversubscribe", "--bind-to", "none", sys.executable, "-m", "mspc", "run"]
+    line = [find_mpirun(), "-n", "3", "--oversubscribe", "--bind-to", "none", *SERVED, "run"]
     done = subprocess.run(
         [*line, str(script)], env=mpirun_environment(), capture_output=True, text=True, timeout=HANG, check=False
     )

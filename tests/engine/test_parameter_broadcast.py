@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from mspc.commands.run import run_script
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 TEXT = """
 import json
@@ -89,7 +89,7 @@ def test_a_cut_parameter_is_each_ranks_own(tmp_path: Path, capsys: Any) -> None:
 def test_under_mpirun(tmp_path: Path) -> None:
     script = tmp_path / "broadcast.py"
     script.write_text(text("data_parallel", True))
-    command = [sys.executable, "-m", "mspc", "run", str(script), "--ranks", "2"]
+    command = [*SERVED, "run", str(script), "--ranks", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
     assert done.returncode == 0, done.stderr
     found = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda ends: ends[0]["apart"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import linecache
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import dtype_of
 from mspc.runtime.comm.local import LocalComm, World
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 TEXT = """
 import json
@@ -219,7 +219,7 @@ def test_ranks_of_different_losses_stop_together(script: Path, capsys: Any) -> N
 def test_metrics_under_mpirun(script: Path, capsys: Any) -> None:
     expected = printed(script, text("", "rows(slice(None), 8)"), 1, capsys)[0]
     script.write_text(text(DATA_PARALLEL, OWN))
-    command = [sys.executable, "-m", "mspc", "run", str(script), "--ranks", "2"]
+    command = [*SERVED, "run", str(script), "--ranks", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]

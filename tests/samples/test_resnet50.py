@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import HANG
+from tests.serving import SERVED
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def data(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_both_modes_learn(root: Path, data: Path, mode: str) -> None:
     script = root / "samples/resnet50_cifar10/resnet50_distributed_training.py"
     small = {"IMAGE_SIZE": "32", "WIDTH": "4", "EPOCHS": "3", "BATCH_SIZE": "8", "MODE": mode, "DATA_PATH": str(data)}
-    command = [sys.executable, "-m", "mspc", "run", str(script), "--ranks", "2"]
+    command = [*SERVED, "run", str(script), "--ranks", "2"]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=HANG, env={**os.environ, **small}
     )

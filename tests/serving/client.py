@@ -1,5 +1,6 @@
 """`python -S -E client.py ARGUMENTS` does what `python -m mspc ARGUMENTS` does, in a process of `server.py`, which has
-mspc loaded; by itself where there is no server. It loads next to nothing.
+mspc loaded; by itself where there is no server. It loads next to nothing. With `--python` before the arguments they are
+Python's, of which those of `-m mspc` are served.
 """
 
 import array
@@ -27,11 +28,11 @@ def reach(connection: socket.socket, path: str) -> None:
     connection.connect(path)
 
 
-def served(path: str) -> int:
+def served(path: str, arguments: list[str]) -> int:
     """The command's status."""
     with socket.socket(socket.AF_UNIX) as connection:
         reach(connection, path)
-        wanted = {"arguments": sys.argv[1:], "folder": os.getcwd(), "environment": dict(os.environ)}
+        wanted = {"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
         fds = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]
         text = json.dumps(wanted).encode()
         connection.sendmsg([len(text).to_bytes(8, "big")], fds)
@@ -42,7 +43,7 @@ def served(path: str) -> int:
 
 if __name__ == "__main__":
     server = os.environ.get(SERVER, "")
-    if not server or any(name in os.environ for name in BY_ITSELF):
-        os.execv(sys.executable, [sys.executable, "-m", "mspc", *sys.argv[1:]])
-    sys.stdout.flush()
-    os._exit(served(server))
+    python = sys.argv[2:] if sys.argv[1:2] == ["--python"] else ["-m", "mspc", *sys.argv[1:]]
+    if not server or python[:2] != ["-m", "mspc"] or any(name in os.environ for name in BY_ITSELF):
+        os.execv(sys.executable, [sys.executable, *python])
+    os._exit(served(server, python[2:]))

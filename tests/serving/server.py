@@ -2,18 +2,22 @@
 
 Most of what a short command takes is the loading of NumPy and of mspc's modules; here they are loaded once. Every
 command begins with the state in which these modules were loaded, and has the arguments, the folder, the variables and
-the files of its client. The server ends with the process that started it.
+the files of its client, with which it ends. Ranks that it starts under mpirun are served, too: for it a small file
+beside the socket is Python. The server ends with the process that started it.
 """
 
 from __future__ import annotations
 
 import array
 import atexit
+import contextlib
 import importlib
 import io
 import json
 import os
 import random
+import select
+import shlex
 import signal
 import socket
 import sys
@@ -24,6 +28,10 @@ LOADED = (
     "mspc.commands.opt", "mspc.engine.simulate", "mspc.ir.text.parser", "mspc.api.nn", "mspc.api.ops",
     "mspc.api.dataset", "mspc.api.train", "mspc.passes.search.elimination",
 )  # fmt: skip
+PYTHON, MPIRUN = "python", "mpirun"
+"""Names of files beside the socket: what starts clients, and mpirun."""
+GRACE = 2.0
+"""Seconds that a command has to end by itself."""
 LOOK = 2.0
 """Seconds between two looks at whether somebody is there."""
 
@@ -37,6 +45,7 @@ def serve(path: str) -> None:
         for name in LOADED:
             importlib.import_module(name)
         importlib.import_module("mspc.ops.modules").load_operators()
+        sys.executable = put_beside(path)
         while os.getppid() == parent:
             reap()
             try:
@@ -47,6 +56,21 @@ def serve(path: str) -> None:
                 listening.close()
                 handle(connection, here)
             connection.close()
+
+
+def put_beside(path: str) -> str:
+    """Make the files that stand beside the socket; the path of what is Python for commands that are served."""
+    from mspc.engine.ranks.mpirun import find_mpirun
+    from mspc.ir.diagnostics import MspcError
+
+    folder, client = os.path.dirname(path), os.path.join(os.path.dirname(os.path.abspath(__file__)), "client.py")
+    with open(os.path.join(folder, PYTHON), "w", encoding="utf-8") as file:
+        words = shlex.join([sys.executable, "-S", "-E", client, "--python"])
+        file.write(f'#!/bin/sh\nexec {words} "$@"\n')
+    os.chmod(file.name, 0o755)
+    with contextlib.suppress(MspcError):  # as the commands will say themselves
+        os.symlink(find_mpirun(), os.path.join(folder, MPIRUN))
+    return file.name
 
 
 def reap() -> None:
@@ -74,9 +98,16 @@ def handle(connection: socket.socket, path: list[str]) -> None:
         command(wanted, list(files), path)
     for file in files:
         os.close(file)
+    over = os.pidfd_open(child)
+    ready, _, _ = select.select([over, connection], [], [])
+    for end in (signal.SIGTERM, signal.SIGKILL):  # the client was ended, as ranks are by mpirun
+        if over not in ready:
+            os.kill(child, end)
+            ready, _, _ = select.select([over], [], [], GRACE)
     _, code = os.waitpid(child, 0)
     status = os.waitstatus_to_exitcode(code)
-    connection.sendall(bytes([status if status >= 0 else 128 - status]))
+    with contextlib.suppress(OSError):
+        connection.sendall(bytes([status if status >= 0 else 128 - status]))
     os._exit(0)
 
 

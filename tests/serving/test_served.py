@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
+from tests.conftest import HANG
 from tests.serving import SERVED
 
 SCRIPT = """
@@ -17,6 +21,20 @@ import mspc as ms
 print(sys.argv[1:], os.environ.get("GIVEN"), sorted(os.listdir(".")), sys.stdin.read(), __name__)
 sys.stderr.write("aside\\n")
 raise SystemExit(3)
+"""
+RANKS = """
+import os, sys, tempfile
+from mindspore.communication import get_group_size, get_rank, init
+init()
+served = "socket" in os.environ["MSPC_TEST_SERVER"] and sys.executable.startswith(tempfile.gettempdir())
+sys.stdout.write(f"{get_rank()} of {get_group_size()}, served: {served}\\n")
+"""
+SLEEPS = """
+import os, time
+with open("made", "w") as file:
+    file.write(str(os.getpid()))
+os.rename("made", "number")
+time.sleep(600)
 """
 
 
@@ -32,3 +50,35 @@ def test_it_is_as_a_command_of_its_own(arguments: list[str], tmp_path: Path) -> 
         found.append((done.returncode, done.stdout, done.stderr))
     assert found[0] == found[1]
     assert found[0][0] == {"--version": 0, "compile": 2, "ops": 0, "run": 3}[arguments[0]]
+
+
+def test_ranks_under_mpirun_are_served(tmp_path: Path) -> None:
+    """They are ranks of one job, in processes of the server."""
+    (tmp_path / "script.py").write_text(RANKS)
+    for command in ([*SERVED, "run", "script.py", "--ranks", "3"],
+                    [find_mpirun(), "-n", "3", "--oversubscribe", *SERVED, "run", "script.py"]):  # fmt: skip
+        done = subprocess.run(command, cwd=tmp_path, env=mpirun_environment(), capture_output=True, text=True,
+                              timeout=HANG, check=False)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert sorted(done.stdout.split("\n")) == ["", *(f"{rank} of 3, served: True" for rank in range(3))]
+
+
+def test_a_command_ends_with_its_client(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SLEEPS)
+    client = subprocess.Popen([*SERVED, "run", "script.py"], cwd=tmp_path)
+    number = tmp_path / "number"
+    assert within(HANG, number.exists)
+    client.kill()
+    client.wait()
+    command = Path(f"/proc/{number.read_text()}/cmdline")
+    assert within(HANG, lambda: not command.exists() or not command.read_bytes())
+
+
+def within(seconds: float, happens: Callable[[], bool]) -> bool:
+    """Whether something happens in so many seconds."""
+    end = time.monotonic() + seconds
+    while not happens():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True

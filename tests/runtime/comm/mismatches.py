@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
+from tests.serving import SERVED
 
 RANKS = 4
 HANG = 60.0
@@ -112,7 +113,7 @@ def run(case: tuple[str, ...], folder: Path) -> tuple[int, str, str]:
     """(status, stdout, stderr) of a mismatch; status -99 where it hangs."""
     script = folder / "net.py"
     script.write_text(SCRIPT)
-    line = [find_mpirun(), "-n", str(RANKS), "--oversubscribe", "--bind-to", "none", sys.executable, "-m", "mspc"]
+    line = [find_mpirun(), "-n", str(RANKS), "--oversubscribe", "--bind-to", "none", *SERVED]
     process = subprocess.Popen(
         [*line, "run", str(script), "--device", "cpu", "--", *case],
         env=mpirun_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

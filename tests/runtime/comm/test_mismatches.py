@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.faults.failure import StoppedByOther
 from tests.conftest import HANG
 from tests.runtime.comm.mismatches import cases, refused, run
+from tests.serving import SERVED
 
 ALL = (0, 1, 2, 3)
 T = TensorType
@@ -147,16 +147,16 @@ def test_ranks_in_another_order_under_mpirun(case: tuple[str, ...], tmp_path: Pa
 
 def test_an_edited_graph_under_mpirun(tmp_path: Path) -> None:
     quick = Path(__file__).parents[3] / "samples" / "quickstart" / "net.py"
-    mspc = [sys.executable, "-m", "mspc"]
     folder = tmp_path / "out"
-    subprocess.run([*mspc, "compile", str(quick), "--ranks", "8", "--out", str(folder)], check=True, timeout=HANG)
+    subprocess.run([*SERVED, "compile", str(quick), "--ranks", "8", "--out", str(folder)], check=True, timeout=HANG)
     name = json.loads((folder / "program.json").read_text())["execute"]["2"]
     text = (folder / name).read_text()
     assert "AllReduce" in text
     before, _, after = text.partition("op: \"sum\"")
     assert after, text
     (folder / name).write_text(f'{before}op: "max"{after}')
-    line = [find_mpirun(), "-n", "8", "--oversubscribe", "--bind-to", "none", *mspc, "run", str(folder), "--synthetic"]
+    line = [find_mpirun(), "-n", "8", "--oversubscribe", "--bind-to", "none", *SERVED, "run", str(folder)]
+    line.append("--synthetic")
     done = subprocess.run(line, env=mpirun_environment(), capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 2, done.stderr
     assert "the ranks' graphs do not fit together: as number " in done.stderr
