@@ -145,6 +145,12 @@ class RankGraphs:
         """How many kinds of ranks were found so far; ranks for which the passes ran alone are of none."""
         return sum(map(len, self._runs.values()))
 
+    def kind(self, rank: int, wanted: Collection[str] | None = None) -> int | None:
+        """The number of a rank's kind, None for a rank of none. wanted: the passes whose stages will be asked for of
+        this kind, all without it. Raises MspcError as `of` does."""
+        self.of(rank, self.passes if wanted is None else wanted)
+        return self.kind_of.get(rank)
+
     def of(self, rank: int, wanted: Collection[str]) -> RankStages:
         """The stages of a rank: of the passes that are `wanted`, and of the last.
 

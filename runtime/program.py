@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.inside import check_name, inside
 from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.refill import finish_refill
-from mspc.ir.files.regular import read_text
+from mspc.ir.files.regular import read_begin, read_text
 from mspc.ir.files.tensors import TensorFile
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.initial_value import read_description
@@ -96,6 +96,13 @@ class Program:
         Raises:
             MspcError: the rank was not compiled, or its file is missing or not text.
         """
+        return self._read(rank, read_text)
+
+    def header(self, rank: int) -> str:
+        """What the text of a rank's graph begins with, its attributes among it. Raises MspcError as `text` does."""
+        return self._read(rank, read_begin)
+
+    def _read(self, rank: int, read: Callable[[Path], str]) -> str:
         if rank not in self.execute:
             raise MspcError(
                 f"{self.folder} holds no graph for rank {rank}",
@@ -103,7 +110,7 @@ class Program:
             )
         path = inside(self.folder, self.execute[rank], str(self.folder / PROGRAM))
         try:
-            return read_text(path)
+            return read(path)
         except FileNotFoundError:
             raise MspcError(f"{path} is missing; {PROGRAM} names it as the graph of rank {rank}") from None
         except UnicodeDecodeError:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mspc.commands.facts.files import dump_text, program_text
-from mspc.commands.view.kinds import Kind, kinds_of
+from mspc.commands.facts.files import dump_text
+from mspc.commands.facts.kinds import edited_note, kinds_of
+from mspc.commands.view.kinds import kind_facts
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.opaque import Module
@@ -23,8 +24,6 @@ CONFIGURED, DECIDED = "check_strategies", "propagate_sharding"
 PLANS = ("fuse_gradients", "lower_redistribution", "reduce_gradients", DECIDED)
 """Passes whose dumps hold the graph of all ranks with its layouts, the latest first."""
 _AFTER = re.compile(r"# after: (\w+),")
-NAMED = 8
-"""Files that a note names."""
 FIRST_LINE = 200
 """Characters of a file that tell which pass wrote it."""
 
@@ -33,15 +32,17 @@ FIRST_LINE = 200
 class Dump:
     """What is shown. title: the folder or file as it was named. ranks: of the compile, 0 where nothing says it.
 
-    programs: a graph for every kind of `kinds`. plan: the graph of all ranks, with its layouts. configured, decided:
-    the same ahead of the pass that decides on layouts, and behind it. module: of a single file.
+    kinds: of ranks, as the page has them. ranks_of: the ranks of each. programs: a graph for each. plan: the graph of
+    all ranks, with its layouts. configured, decided: the same ahead of the pass that decides on layouts, and behind it.
+    module: of a single file.
     """
 
     title: str
     ranks: int = 0
     compile_id: str = ""
     mode: str = ""
-    kinds: list[Kind] = field(default_factory=list[Kind])
+    kinds: Sequence[Mapping[str, object]] = ()
+    ranks_of: Sequence[Sequence[int]] = ()
     programs: list[Graph] = field(default_factory=list[Graph])
     plan: Graph | None = None
     configured: Graph | None = None
@@ -97,35 +98,28 @@ class _Folder:
     def dump(self) -> Dump:
         program = self.program
         found = Dump(_title(self.path), program.ranks, program.compile_id, program.mode)
-        edited: list[str] = []
-        found.kinds = kinds_of(self._texts(edited))
-        for kind in found.kinds:
-            graph = program.graph(kind.first, kind.text, frames=True)
-            if program.execute[kind.first] in edited:
-                _check(graph, self.path / program.execute[kind.first])
+        kinds, edited = kinds_of(program, numbers_count=False)
+        for kind in kinds:
+            graph = program.graph(kind.ranks[0], kind.text, frames=True)
+            if kind.edited:
+                _check(graph, self.path / program.execute[kind.ranks[0]])
             found.programs.append(graph)
+        found.ranks_of = [kind.ranks for kind in kinds]
+        found.kinds = kind_facts(program, kinds)
         if edited:
-            more = f" and {len(edited) - NAMED} more" if len(edited) > NAMED else ""
-            found.notes.append(f"edited since they were compiled: {', '.join(edited[:NAMED])}{more}")
+            found.notes.append(edited_note(edited))
         self._read_stages(found)
-        missing = program.ranks - len(program.execute)
-        if missing:
-            found.notes.append(f"the folder holds {len(program.execute)} of {program.ranks} ranks' programs")
+        held = sum(len(kind.ranks) for kind in kinds)
+        if held < program.ranks:
+            found.notes.append(f"the folder holds {held} of {program.ranks} ranks' programs")
         return found
-
-    def _texts(self, edited: list[str]) -> Iterator[tuple[int, str]]:
-        for rank in sorted(self.program.execute):
-            text = program_text(self.program, rank)
-            if self.program.edited(rank, text):
-                edited.append(self.program.execute[rank])
-            yield rank, text
 
     def _read_stages(self, found: Dump) -> None:
         """The graphs of all ranks, from the files of the first rank that has them."""
         if not self.program.network:
             found.notes.append("the ranks' networks are their own, so there is no graph of all ranks and no layouts")
             return
-        first = found.kinds[0].first
+        first = found.ranks_of[0][0]
         stages = self._stages((self.path / self.program.execute[first]).parent)
         plan = next((stages[name] for name in PLANS if name in stages), None)
         if plan is None:

@@ -132,7 +132,7 @@ def test_profiles_of_something_else(folder: Path, content: str, why: str) -> Non
 
 
 def test_options_that_say_nothing_here(folder: Path) -> None:
-    assert refused("graphs", ranks=4) == "error: graphs is compiled already and takes no --ranks"
+    assert refused("graphs", ranks=4) == "error: graphs is no script and takes no --ranks"
     Path("trace.json").write_text("{}")
     file = str(execute(folder, 0))
     assert refused(file, Path("trace.json")) == "error: --profile is for the folder of a compile, not for one graph"
