@@ -10,7 +10,9 @@ from pathlib import Path
 from mspc.commands.facts.files import dump_text
 from mspc.commands.facts.kinds import edited_note, kinds_of
 from mspc.commands.view.kinds import kind_facts
+from mspc.compiler.again import stages_again
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.regular import read_begin
 from mspc.ir.graph import Graph
 from mspc.ir.opaque import Module
 from mspc.ir.text.parser import parse
@@ -23,9 +25,8 @@ CONFIGURED, DECIDED = "check_strategies", "propagate_sharding"
 """The passes ahead of which, and behind which, layouts are decided on."""
 PLANS = ("fuse_gradients", "lower_redistribution", "reduce_gradients", DECIDED)
 """Passes whose dumps hold the graph of all ranks with its layouts, the latest first."""
+STAGES = frozenset({CONFIGURED, *PLANS})
 _AFTER = re.compile(r"# after: (\w+),")
-FIRST_LINE = 200
-"""Characters of a file that tell which pass wrote it."""
 
 
 @dataclass
@@ -60,7 +61,7 @@ def read_dump(path: Path) -> Dump:
     load_operators()
     if path.is_dir():
         return _Folder(path).dump()
-    module = _module(path)
+    module = parse(dump_text(path), REGISTRY, str(path))
     graph = module.main
     ranks = graph.attrs.get("ranks", 0)
     return Dump(
@@ -72,10 +73,6 @@ def read_dump(path: Path) -> Dump:
 def _title(path: Path) -> str:
     """The name of a file or folder, without where it lies."""
     return path.name or path.resolve().name
-
-
-def _module(path: Path) -> Module:
-    return parse(dump_text(path), REGISTRY, str(path))
 
 
 def _check(graph: Graph, path: Path) -> None:
@@ -115,35 +112,46 @@ class _Folder:
         return found
 
     def _read_stages(self, found: Dump) -> None:
-        """The graphs of all ranks, from the files of the first rank that has them."""
+        """The graphs of all ranks: from the files of the first rank that has them, else made once more."""
         if not self.program.network:
             found.notes.append("the ranks' networks are their own, so there is no graph of all ranks and no layouts")
             return
-        first = found.ranks_of[0][0]
-        stages = self._stages((self.path / self.program.execute[first]).parent)
-        plan = next((stages[name] for name in PLANS if name in stages), None)
+        texts = self._kept((self.path / self.program.execute[found.ranks_of[0][0]]).parent)
+        plan = next((name for name in PLANS if name in texts), None)
+        if plan is None:
+            texts = self._again()
+            plan = next((name for name in PLANS if name in texts), None)
         if plan is None:
             found.notes.append("no layouts of results: mspc compile --save-graphs writes the graphs that have them")
             return
-        found.plan = self._stage(plan, found.programs[0])
-        if CONFIGURED in stages and DECIDED in stages:
-            found.configured = self._stage(stages[CONFIGURED], found.programs[0])
-            found.decided = self._stage(stages[DECIDED], found.programs[0])
+        found.plan = self._stage(*texts[plan], found.programs[0])
+        if CONFIGURED in texts and DECIDED in texts:
+            found.configured = self._stage(*texts[CONFIGURED], found.programs[0])
+            found.decided = self._stage(*texts[DECIDED], found.programs[0])
 
     @staticmethod
-    def _stages(folder: Path) -> dict[str, Path]:
-        """By the pass behind which it was written, every dump of a rank's folder."""
-        found: dict[str, Path] = {}
+    def _kept(folder: Path) -> dict[str, tuple[Path, str]]:
+        """By the pass behind which it was written, every dump of `STAGES` in a rank's folder."""
+        found: dict[str, tuple[Path, str]] = {}
         for path in sorted(folder.glob("*.ir")):
-            with open(path, encoding="utf-8", errors="replace") as file:
-                said = _AFTER.match(file.read(FIRST_LINE))
-            if said is not None:
-                found[said[1]] = path
+            said = _AFTER.match(read_begin(path)) if path.is_file() else None
+            if said is not None and said[1] in STAGES:
+                found[said[1]] = path, dump_text(path)
         return found
 
-    def _stage(self, path: Path, program: Graph) -> Graph:
-        """The graph of all ranks in a file, which must be of the compile that the rank's program is of."""
-        graph = _module(path).main
+    def _again(self) -> dict[str, tuple[Path, str]]:
+        """The same of a compile that kept no dumps, from the network in its program."""
+        program = self.program
+        planned = {name: (program.operators or {}).get(name, ()) for name in program.planned}
+        try:
+            texts = stages_again(program.network, program.compile_id, STAGES, planned)
+        except MspcError as error:
+            raise MspcError(f"{self.path / PROGRAM} is damaged: {error.message}", notes=error.notes) from None
+        return {name: (self.path / PROGRAM, text) for name, text in texts.items()}
+
+    def _stage(self, path: Path, text: str, program: Graph) -> Graph:
+        """The graph of all ranks in a text, which must be of the compile that the rank's program is of."""
+        graph = parse(text, REGISTRY, str(path)).main
         shown = path.relative_to(self.path)
         for key in ("ranks", "mode"):
             if graph.attrs.get(key) != program.attrs.get(key):
