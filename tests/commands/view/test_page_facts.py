@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mspc.analysis.cost.machine_file import H200
-from mspc.analysis.cost.nodes import sent_bytes
+from mspc.analysis.cost.nodes import moved_bytes, sent_bytes
 from mspc.analysis.cost.timeline import Timeline
 from mspc.commands.view.dump import Dump, read_dump
 from mspc.commands.view.facts import page_facts
@@ -149,6 +149,7 @@ def test_bytes_times_and_memory_are_those_of_the_analyses(dump: Dump, facts: dic
     (graph,), shown = dump.programs, facts["graphs"][0]
     timeline, plan = Timeline(graph), plan_memory(graph)
     assert shown["schedule"]["total"] == timeline.total
+    assert shown["schedule"]["moved"] == [moved_bytes(node) for node in graph.nodes]
     assert shown["memory"]["sizes"]["peak"] == plan.peak
     for index, facts_of_one in shown["collectives"].items():
         assert facts_of_one["bytes"] == pytest.approx(sent_bytes(graph.nodes[int(index)]), rel=1e-4)

@@ -3,7 +3,7 @@ import { h } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ticks } from "d3-array";
 import { scaleLinear, scaleLog } from "d3-scale";
-import { aliveAt, memoryCurve } from "./model.js";
+import { aliveAt, memoryCurve } from "./sums.js";
 import { bytesText, countText, several, shareText, timeText } from "./units.js";
 
 const LANE = 30;

@@ -2,7 +2,7 @@
 import { Fragment, h } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { LongList } from "./list.jsx";
-import { sourceLines } from "./model.js";
+import { sourceLines } from "./sums.js";
 import { cuts, layoutText } from "./places.js";
 import { Phase } from "./tree.jsx";
 import { bytesText, several, shapeText, shareText, timeText } from "./units.js";

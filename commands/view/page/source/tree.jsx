@@ -2,7 +2,7 @@
 import { h } from "preact";
 import { useMemo } from "preact/hooks";
 import { LongList } from "./list.jsx";
-import { openRows } from "./model.js";
+import { openRows } from "./scopes.js";
 import { cuts } from "./places.js";
 import { bytesText, several, shapeText, timeText } from "./units.js";
 

@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { aliveAt, firstOpen, memoryCurve, Model, openRows, pathsTo, sourceLines } from "../source/model.js";
+import { Model } from "../source/model.js";
+import { firstOpen, openRows, pathsTo } from "../source/scopes.js";
+import { aliveAt, memoryCurve, sourceLines } from "../source/sums.js";
 import { bytesText, countText, timeText } from "../source/units.js";
 
 const strings = ["MatMul", "AllReduce", "Default/net/a", "Gradients/Default/net/a", "Default/net/b", "net.py", "x = y", "Mul(x0, x1)", "w"];
