@@ -236,7 +236,7 @@ def test_the_page_is_text_alone(folder: Path) -> None:
     hostile = '<script>alert("x")</script>'
     made = page(hostile, [hostile], [Table(hostile, (hostile,), [(hostile,)])])
     assert "<script" not in made
-    assert made.count("&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;") == 6
+    assert made.replace("<wbr>", "").count("&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;") == 6
 
 
 @pytest.mark.parametrize("case", ["quickstart_semi", "transformer_semi", "softmax_layernorm", "optimizer_parallel"])
