@@ -102,11 +102,17 @@ export function openRows(graph, open, hidden) {
   return rows;
 }
 
-/** The paths that must be open for a node to be seen. @param {Graph} graph @param {number} index */
-export function pathsTo(graph, index) {
+/** The names of the scopes around a node, the outermost first; of a gradient those of what it is the gradient of.
+ * @param {Graph} graph @param {number} index */
+export function pathOf(graph, index) {
   let path = graph.text("scope", index);
   while (path.startsWith(GRADIENTS)) path = path.slice(GRADIENTS.length);
-  const parts = path.split("/").filter(Boolean).slice(0, 64);
+  return path.split("/").filter(Boolean).slice(0, 64);
+}
+
+/** The paths that must be open for a node to be seen. @param {Graph} graph @param {number} index */
+export function pathsTo(graph, index) {
+  const parts = pathOf(graph, index);
   return parts.map((_, i) => parts.slice(0, i + 1).join("/"));
 }
 
