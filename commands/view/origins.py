@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.graph import Graph, Node, Value, element_layouts, element_types
 from mspc.ir.layout import Layout
-from mspc.ir.types import TensorType, Type
+from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
@@ -38,12 +38,16 @@ class Origins:
         self._taken: set[Node] = set()
         self._alike: dict[Any, dict[Node, None]] = defaultdict(dict)
         self._there: dict[Any, list[Node]] = defaultdict(list)
+        self._around: dict[Any, list[Node]] = defaultdict(list)
         for node in plan.nodes:
             self._alike[_key(node)][node] = None
             self._there[_place(node)].append(node)
+            self._around[_line(node)].append(node)
         self._elements: dict[Value, Sequence[Node | None]] = {}
         by_name = {parameter.name: parameter for parameter in plan.parameters}
         self._found: dict[Value, Value | None] = {p: by_name.get(p.name) for p in graph.parameters}
+        self._operators = {node.op.name for node in plan.nodes}
+        self._sent = {value for node in graph.nodes if isinstance(node.op, Collective) for value in node.inputs}
         self.of: list[int] = []
         self.members: dict[int, list[int]] = {}
         self.results: dict[int, list[int]] = {}
@@ -83,10 +87,21 @@ class Origins:
                 return self._take(self._joined(node, operands), operands)
             if found is not None:
                 alike.pop(found)
-            elif isinstance(node.op, StridedSlice | Concat):
+            elif isinstance(node.type, TupleType):
+                found = self._expanded(node)
+            elif isinstance(node.op, StridedSlice | Concat) or self._is_last_step(node):
                 found = self._in_place(node, node.type)
         self._found[node] = found
         return found
+
+    def _is_last_step(self, node: Node) -> bool:
+        """Whether a node is of an operator that only ranks have, and no part of something that ranks sum up."""
+        return node.op.name not in self._operators and node not in self._sent
+
+    def _expanded(self, node: Node) -> Node | None:
+        """The node of one scope and line that a rank computes in several steps, of the last, which has its results."""
+        alike = [one for one in self._around.get(_line(node), ()) if _are_slices(node.type, one)]
+        return alike[0] if len(alike) == 1 else None
 
     def _element(self, node: Node, index: int) -> Node | None:
         """What takes an element out of a tuple."""
@@ -182,6 +197,19 @@ def _key(node: Node) -> Any:
 
 def _place(node: Node) -> tuple[Any, ...]:
     return node.scope, node.phase, node.instance, node.name, node.frames
+
+
+def _line(node: Node) -> tuple[Any, ...]:
+    return node.scope, node.phase, node.frames
+
+
+def _are_slices(type: Type, whole: Node) -> bool:
+    """Whether the elements of a tuple are what a rank has of those of another."""
+    own, types, layouts = element_types(type), element_types(whole.type), element_layouts(whole.layout)
+    if not len(own) == len(types) == len(layouts):
+        return False
+    slices = [there.with_shape(layout.local_shape(there.shape)) for there, layout in zip(types, layouts, strict=True)]
+    return list(own) == slices
 
 
 def _fits(type: Type, whole: Node) -> bool:
