@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +38,8 @@ class CompileOptions:
     """The flags of `mspc compile`.
 
     ranks: None asks mpirun or the script. level: 0 to 3, what is written. only_ranks: () for all.
-    of_each_kind: of ranks with equal programs (but for ranks, groups and offsets) so many are written, the first with
-    all that the level asks for, the others with what they run; 0 for all, with all. most_apart: ranks at most that are
-    compiled where their networks are their own, 0 for any number.
+    kinds_only: of ranks with programs that are equal but for ranks, groups and offsets the first alone is written,
+    where there are more than `few`. few: so many at most are written where their networks are their own; 0 for all.
     inputs: types of a named network's inputs. json: where the table goes as JSON ("-": stdout), if anywhere.
     weights: write all first values, those too that a run can make by itself. strategies: a file that says how operators
     are cut.
@@ -52,8 +50,8 @@ class CompileOptions:
     level: int = 0
     out: Path | None = None
     only_ranks: tuple[int, ...] = ()
-    of_each_kind: int = 0
-    most_apart: int = 0
+    kinds_only: bool = False
+    few: int = 0
     inputs: tuple[str, ...] = ()
     json: Path | None = None
     script_arguments: tuple[str, ...] = ()
@@ -86,9 +84,10 @@ def compile_target(target: str, options: CompileOptions) -> None:
         programs = Programs(first, wanted, found.asked(), level, found.rerun)
         settings = Settings(launch.context.matmul_allow_tf32, launch.context.deterministic)
         values = first_values(first.compiled)
-        if programs.differ and options.most_apart:
-            wanted = wanted[: options.most_apart]
-        report = _write(output, programs, settings, values, wanted, level, options.of_each_kind, progress)
+        if programs.differ and options.few:
+            wanted = wanted[: options.few]
+        kinds_only = options.kinds_only and not programs.differ and len(wanted) > max(1, options.few)
+        report = _write(output, programs, settings, values, wanted, level, kinds_only, progress)
         stored = [v for v in values if options.weights or v.description is None]
         tensors = [StoredTensor(value.name, value.type, value.make) for value in stored]
         output.write_by(WEIGHTS, lambda file: write_tensors(file, tensors))
@@ -166,31 +165,28 @@ def find_launch(target: str, options: CompileOptions) -> Found:
 
 def _write(
     output: OutputFolder, programs: Programs, settings: Settings, values: Sequence[FirstValue], wanted: Sequence[int],
-    level: int, of_each_kind: int, progress: Progress,
+    level: int, kinds_only: bool, progress: Progress,
 ) -> Report:  # fmt: skip
     """Write the files of the ranks that are wanted; the report is the first rank's."""
     report: Report | None = None
     execute: dict[int, str] = {}
     digests: dict[str, str] = {}
     kinds: dict[int, int] = {}
-    written: Counter[int] = Counter()
+    written: set[int | None] = set()
     for done, rank in enumerate(wanted, 1):
         progress.show(f"writing rank {rank} ({done} of {len(wanted)})")
         built = programs.of_rank(rank)
-        own, shared = StageFiles(level), built.shared
-        if of_each_kind and not programs.differ and len(wanted) > 1:
+        own = StageFiles(level)
+        if kinds_only:
             kind = built.compiled.rank_graphs.kind(rank, own.wanted)
-            if kind is not None:
+            if kind is not None and kind in written:
                 kinds[rank] = kind
-                written[kind] += 1
-                if written[kind] > of_each_kind:
-                    continue
-                if written[kind] > 1:
-                    own, shared = StageFiles(0), []
+                continue
+            written.add(kind)
         graph = built.compiled.rank_graph(rank, own, own.wanted, alone=len(wanted) == 1)
         built.compiled.ranks_done.clear()  # thousands of ranks would fill the memory
         report = report or make_report(built.compiled, graph, rank)
-        for name, content in numbered(rank, [*shared, *own.files]):
+        for name, content in numbered(rank, [*built.shared, *own.files]):
             output.write(name, content)
             if is_execute(name):
                 execute[rank] = name

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from mspc.compiler.driver import Stage, identity, run_shared_passes
 from mspc.compiler.pipeline import passes_of
+from mspc.compiler.rank_graphs import copied
 from mspc.compiler.strategy_names import CONFIGURED, StrategyNames, cut_operators
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
@@ -25,8 +26,8 @@ NETWORK = "the network"
 
 def stages_again(
     network: str, compile_id: str, wanted: Collection[str], planned: Mapping[str, Sequence[str]]
-) -> dict[str, str]:
-    """The text behind each pass that is `wanted`.
+) -> dict[str, Graph]:
+    """The graph behind each pass that is `wanted`.
 
     Args:
         network: the text of the graph as it was read, with what passes read from its header. compile_id: of the
@@ -67,19 +68,19 @@ def _read(network: str) -> Graph:
 
 def _stages(
     graph: Graph, device: str, plan: Mapping[str, tuple[Layout, ...]], wanted: Collection[str]
-) -> tuple[str, dict[str, str]]:
-    """(the identity of the program, texts)."""
+) -> tuple[str, dict[str, Graph]]:
+    """(the identity of the program, graphs)."""
     said = graph.attrs.get("ranks")
     ranks = said if isinstance(said, int) else 1
     names = StrategyNames()
     names.name(graph)
-    found: dict[str, str] = {}
+    found: dict[str, Graph] = {}
 
     def look(stage: Stage) -> None:
         if stage.name == CONFIGURED:
             cut_operators(names, plan, ranks, NETWORK)
         if stage.name in wanted:
-            found[stage.name] = stage.text()
+            found[stage.name] = copied(stage.graph)
 
     graph = run_shared_passes(graph, passes_of(str(graph.attrs.get("mode", "")), device), look, PassManager())
     return identity(ranks, print_graph(graph)), found

@@ -55,7 +55,7 @@ def target_facts(target: str, options: CompileOptions = SCRIPTS_OWN, machine: Ma
     """
     if not is_script(target):
         return read_facts(Path(target), machine)
-    with compiled_folder(target, replace(options, of_each_kind=1)) as folder:
+    with compiled_folder(target, replace(options, kinds_only=True)) as folder:
         return replace(folder_facts(folder, machine), name=target)
 
 

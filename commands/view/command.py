@@ -22,10 +22,8 @@ from mspc.ir.files.whole import check_writable, write_whole
 ENDING = ".view.html"
 """What the names of pages end in where nobody names them."""
 RANKS = 16
-"""Ranks of each kind that are compiled of a script, so that the page has what they have of their own; and ranks whose
-networks are their own."""
-LEVEL = 2
-"""Of the dumps that are written for a script: those with layouts are among them."""
+"""Ranks of a script up to which all are written, so that the page has what they have of their own, and at most so many
+whose networks are their own."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ def facts_of(target: str, options: ViewOptions) -> dict[str, Any]:
     if not is_script(target):
         check_used((target,), options.compile)
         return page_facts(read_dump(Path(target)), machine, options.profile)
-    with compiled_folder(target, replace(options.compile, level=LEVEL, of_each_kind=RANKS, most_apart=RANKS)) as folder:
+    with compiled_folder(target, replace(options.compile, kinds_only=True, few=RANKS)) as folder:
         dump = read_dump(folder)
         dump.title = os.path.basename(target)
         return page_facts(dump, machine, options.profile)

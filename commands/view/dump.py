@@ -116,42 +116,40 @@ class _Folder:
         if not self.program.network:
             found.notes.append("the ranks' networks are their own, so there is no graph of all ranks and no layouts")
             return
-        texts = self._kept((self.path / self.program.execute[found.ranks_of[0][0]]).parent)
-        plan = next((name for name in PLANS if name in texts), None)
+        graphs = self._kept((self.path / self.program.execute[found.ranks_of[0][0]]).parent, found.programs[0])
+        plan = next((name for name in PLANS if name in graphs), None)
         if plan is None:
-            texts = self._again()
-            plan = next((name for name in PLANS if name in texts), None)
+            graphs = self._again()
+            plan = next((name for name in PLANS if name in graphs), None)
         if plan is None:
             found.notes.append("no layouts of results: mspc compile --save-graphs writes the graphs that have them")
             return
-        found.plan = self._stage(*texts[plan], found.programs[0])
-        if CONFIGURED in texts and DECIDED in texts:
-            found.configured = self._stage(*texts[CONFIGURED], found.programs[0])
-            found.decided = self._stage(*texts[DECIDED], found.programs[0])
+        found.plan = graphs[plan]
+        if CONFIGURED in graphs and DECIDED in graphs:
+            found.configured, found.decided = graphs[CONFIGURED], graphs[DECIDED]
 
-    @staticmethod
-    def _kept(folder: Path) -> dict[str, tuple[Path, str]]:
-        """By the pass behind which it was written, every dump of `STAGES` in a rank's folder."""
-        found: dict[str, tuple[Path, str]] = {}
-        for path in sorted(folder.glob("*.ir")):
-            said = _AFTER.match(read_begin(path)) if path.is_file() else None
-            if said is not None and said[1] in STAGES:
-                found[said[1]] = path, dump_text(path)
-        return found
-
-    def _again(self) -> dict[str, tuple[Path, str]]:
-        """The same of a compile that kept no dumps, from the network in its program."""
+    def _again(self) -> dict[str, Graph]:
+        """By pass the graphs of all ranks of a compile that kept no dumps, from the network in its program."""
         program = self.program
         planned = {name: (program.operators or {}).get(name, ()) for name in program.planned}
         try:
-            texts = stages_again(program.network, program.compile_id, STAGES, planned)
+            return stages_again(program.network, program.compile_id, STAGES, planned)
         except MspcError as error:
             raise MspcError(f"{self.path / PROGRAM} is damaged: {error.message}", notes=error.notes) from None
-        return {name: (self.path / PROGRAM, text) for name, text in texts.items()}
 
-    def _stage(self, path: Path, text: str, program: Graph) -> Graph:
-        """The graph of all ranks in a text, which must be of the compile that the rank's program is of."""
-        graph = parse(text, REGISTRY, str(path)).main
+    def _kept(self, folder: Path, program: Graph) -> dict[str, Graph]:
+        """The same from the dumps of a rank's folder: the latest of `PLANS`, and those around the decision."""
+        texts: dict[str, Path] = {}
+        for path in sorted(folder.glob("*.ir")):
+            said = _AFTER.match(read_begin(path)) if path.is_file() else None
+            if said is not None:
+                texts[said[1]] = path
+        wanted = {next((name for name in PLANS if name in texts), ""), CONFIGURED, DECIDED}
+        return {name: self._stage(path, program) for name, path in texts.items() if name in wanted}
+
+    def _stage(self, path: Path, program: Graph) -> Graph:
+        """The graph of all ranks in a file, which must be of the compile that the rank's program is of."""
+        graph = parse(dump_text(path), REGISTRY, str(path)).main
         shown = path.relative_to(self.path)
         for key in ("ranks", "mode"):
             if graph.attrs.get(key) != program.attrs.get(key):

@@ -69,7 +69,7 @@ def test_shared_cases_are_shown_as_they_are_compiled(
         pytest.skip("it takes a second; --every-case compares it")
     script = conformance / "cases" / f"{case}.py"
     ranks = None if "device_num=" in script.read_text() else 8
-    folder = compiled(script, tmp_path / "graphs", ranks, level=0, of_each_kind=2)
+    folder = compiled(script, tmp_path / "graphs", ranks, level=0, kinds_only=True)
     dump = read_dump(folder)
     facts = read_back(page_facts(dump, H200))
     assert dump.notes == []
@@ -121,7 +121,7 @@ def test_a_folder_is_shown_as_it_is(dump: Dump, facts: dict[str, Any]) -> None:
 
 
 def test_layouts_need_no_dumps(root: Path, facts: dict[str, Any], tmp_path: Path) -> None:
-    folder = compiled(root / "samples/quickstart/net.py", tmp_path / "graphs", 8, level=0, of_each_kind=1)
+    folder = compiled(root / "samples/quickstart/net.py", tmp_path / "graphs", 8, level=0, kinds_only=True)
     assert read_back(page_facts(read_dump(folder), H200)) == facts
 
 
@@ -130,7 +130,7 @@ def test_layouts_of_a_compile_by_a_plan_need_no_dumps(root: Path, tmp_path: Path
         'ranks = 8\n[operators]\n"Default/network-WithLossCell/_backbone-Net/ReLU-op0" = ["(4, 2) [0, 1]"]\n'
     )
     script, plan = root / "samples/quickstart/net.py", tmp_path / "plan.toml"
-    folder = compiled(script, tmp_path / "graphs", 8, level=0, strategies=plan, of_each_kind=1)
+    folder = compiled(script, tmp_path / "graphs", 8, level=0, strategies=plan, kinds_only=True)
     dump = read_dump(folder)
     assert dump.plan is not None
     assert [str(node.layout) for node in dump.plan.nodes if node.label == "ReLU 'relu'"] == ["(4, 2) [0, 1]"]
