@@ -20,18 +20,18 @@ from mspc.passes.base import PassManager
 
 DEVICES = ("CPU", "GPU")
 """Those that graphs of all ranks are made for."""
-NETWORK = "the network"
-"""What the text is called in messages."""
+PLANNED = "the program"
+"""Where layouts of a plan come from, in messages."""
 
 
 def stages_again(
-    network: str, compile_id: str, wanted: Collection[str], planned: Mapping[str, Sequence[str]]
+    network: str, path: str, compile_id: str, wanted: Collection[str], planned: Mapping[str, Sequence[str]]
 ) -> dict[str, Graph]:
     """The graph behind each pass that is `wanted`.
 
     Args:
-        network: the text of the graph as it was read, with what passes read from its header. compile_id: of the
-            compile. planned: the layouts that a plan had for operators, by its names.
+        network: the text of the graph as it was read, with what passes read from its header. path: of the file that has
+            it. compile_id: of the compile. planned: the layouts that a plan had for operators, by its names.
 
     Returns:
         Nothing where the passes do not lead to that very program, as one whose graph has been edited.
@@ -39,9 +39,9 @@ def stages_again(
     Raises:
         MspcError: the text is no graph, or a layout cannot be read.
     """
-    plan = {name: _layouts(name, texts) for name, texts in planned.items()}
+    plan = {name: _layouts(path, name, texts) for name, texts in planned.items()}
     for device in DEVICES:
-        graph = _read(network)
+        graph = read_network(network, path)
         try:
             identified, found = _stages(graph, device, plan, wanted)
         except MspcError:
@@ -51,16 +51,19 @@ def stages_again(
     return {}
 
 
-def _layouts(name: str, texts: Sequence[str]) -> tuple[Layout, ...]:
+def _layouts(path: str, name: str, texts: Sequence[str]) -> tuple[Layout, ...]:
     try:
         return tuple(layout for text in texts for layout in read_layouts(text))
     except Malformed as error:
-        raise MspcError(f"a layout of {name}: {error}") from None
+        raise MspcError(f"{path} is damaged: a layout of {name}: {error}") from None
 
 
-def _read(network: str) -> Graph:
-    module = parse(network, REGISTRY, NETWORK, frames=True)
-    graph = module.main
+def read_network(text: str, path: str) -> Graph:
+    """The graph of such a text. path: of the file that has it. Raises MspcError where it is none."""
+    module = parse(text, REGISTRY, path, frames=True)
+    if len(module.graphs) != 1:
+        raise MspcError(f"{path} is damaged: its network has {len(module.graphs)} graphs")
+    graph = module.graphs[0]
     graph.attrs = {**module.attrs, **graph.attrs}
     check_graph(graph)
     return graph
@@ -78,7 +81,7 @@ def _stages(
 
     def look(stage: Stage) -> None:
         if stage.name == CONFIGURED:
-            cut_operators(names, plan, ranks, NETWORK)
+            cut_operators(names, plan, ranks, PLANNED)
         if stage.name in wanted:
             found[stage.name] = copied(stage.graph)
 

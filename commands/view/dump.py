@@ -132,10 +132,7 @@ class _Folder:
         """By pass the graphs of all ranks of a compile that kept no dumps, from the network in its program."""
         program = self.program
         planned = {name: (program.operators or {}).get(name, ()) for name in program.planned}
-        try:
-            return stages_again(program.network, program.compile_id, STAGES, planned)
-        except MspcError as error:
-            raise MspcError(f"{self.path / PROGRAM} is damaged: {error.message}", notes=error.notes) from None
+        return stages_again(program.network, str(self.path / PROGRAM), program.compile_id, STAGES, planned)
 
     def _kept(self, folder: Path, program: Graph) -> dict[str, Graph]:
         """The same from the dumps of a rank's folder: the latest of `PLANS`, and those around the decision."""
