@@ -10,8 +10,9 @@ from mspc.commands.budget.breaches import Breach, breaches
 from mspc.commands.budget.file import read_budget
 from mspc.commands.budget.limits import KEYS, Budget
 from mspc.commands.comparison.tables import ranks_text
+from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.model import Facts
-from mspc.commands.facts.targets import Compiling, check_used, target_facts
+from mspc.commands.facts.targets import check_used, target_facts
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.commands.report.text import group, size_text
@@ -38,7 +39,7 @@ class Checked:
 
 
 def check_target(
-    target: str, compiling: Compiling, limits: Budget, file: Path | None, name: str, json: Path | None
+    target: str, compiling: CompileOptions, limits: Budget, file: Path | None, name: str, json: Path | None
 ) -> int:
     """Print what breaks a budget, write it as JSON on request, and give the exit status.
 
@@ -63,7 +64,7 @@ def check_target(
     return BROKEN if checked.broken else 0
 
 
-def checked_target(target: str, compiling: Compiling, limits: Budget, file: Path | None, name: str) -> Checked:
+def checked_target(target: str, compiling: CompileOptions, limits: Budget, file: Path | None, name: str) -> Checked:
     """As `check_target`, without a word."""
     if name and file is None:
         raise MspcError(f"the budget {name!r} needs the file that has it", notes=["name it with --budget FILE"])

@@ -27,10 +27,10 @@ def diff(
 ) -> None:  # fmt: skip
     """Compare layouts, operators, collectives, memory and predicted times of two compiles; status 1 where they
     differ."""
+    from mspc.commands.compile import CompileOptions
     from mspc.commands.diff import diff_targets
-    from mspc.commands.facts.targets import Compiling
 
-    compiling = Compiling(ranks, tuple(input_ or ()))
+    compiling = CompileOptions(ranks, inputs=tuple(input_ or ()))
     raise typer.Exit(diff_targets(first, second, compiling, json, html, machine))
 
 
@@ -70,9 +70,9 @@ def check(
     collectives that do."""
     from mspc.commands.budget.limits import COLLECTIVES, budget_of, counts_of
     from mspc.commands.check import check_target
-    from mspc.commands.facts.targets import Compiling
+    from mspc.commands.compile import CompileOptions
 
     counts = counts_of(max_collectives, f"--{COLLECTIVES}") if max_collectives else None
     given = {"max-bytes": max_bytes, "max-memory": max_memory, "max-collectives": counts, "forbid": forbid}
-    compiling = Compiling(ranks, tuple(input_ or ()))
+    compiling = CompileOptions(ranks, inputs=tuple(input_ or ()))
     raise typer.Exit(check_target(target, compiling, budget_of(given, "--"), budget, name, json))

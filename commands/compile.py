@@ -37,8 +37,9 @@ DEFAULT_FOLDER = Path("saved_graph")
 class CompileOptions:
     """The flags of `mspc compile`.
 
-    ranks: None asks mpirun or the script. level: 0 to 3, what is written. only_ranks: () for all, but for the first
-    alone where there are more than most_ranks; 0 for any number.
+    ranks: None asks mpirun or the script. level: 0 to 3, what is written. only_ranks: () for all.
+    kinds_only: of ranks with programs that are equal but for ranks, groups and offsets the first alone is written,
+    where there are more than `few`. few: so many at most are written where their networks are their own; 0 for all.
     inputs: types of a named network's inputs. json: where the table goes as JSON ("-": stdout), if anywhere.
     weights: write all first values, those too that a run can make by itself. strategies: a file that says how operators
     are cut.
@@ -49,7 +50,8 @@ class CompileOptions:
     level: int = 0
     out: Path | None = None
     only_ranks: tuple[int, ...] = ()
-    most_ranks: int = 0
+    kinds_only: bool = False
+    few: int = 0
     inputs: tuple[str, ...] = ()
     json: Path | None = None
     script_arguments: tuple[str, ...] = ()
@@ -82,7 +84,10 @@ def compile_target(target: str, options: CompileOptions) -> None:
         programs = Programs(first, wanted, found.asked(), level, found.rerun)
         settings = Settings(launch.context.matmul_allow_tf32, launch.context.deterministic)
         values = first_values(first.compiled)
-        report = _write(output, programs, settings, values, wanted, level, progress)
+        if programs.differ and options.few:
+            wanted = wanted[: options.few]
+        kinds_only = options.kinds_only and not programs.differ and len(wanted) > max(1, options.few)
+        report = _write(output, programs, settings, values, wanted, level, kinds_only, progress)
         stored = [v for v in values if options.weights or v.description is None]
         tensors = [StoredTensor(value.name, value.type, value.make) for value in stored]
         output.write_by(WEIGHTS, lambda file: write_tensors(file, tensors))
@@ -160,17 +165,24 @@ def find_launch(target: str, options: CompileOptions) -> Found:
 
 def _write(
     output: OutputFolder, programs: Programs, settings: Settings, values: Sequence[FirstValue], wanted: Sequence[int],
-    level: int, progress: Progress,
+    level: int, kinds_only: bool, progress: Progress,
 ) -> Report:  # fmt: skip
-    """Write the files of all ranks; the report is the first rank's."""
+    """Write the files of the ranks that are wanted; the report is the first rank's."""
     report: Report | None = None
     execute: dict[int, str] = {}
     digests: dict[str, str] = {}
     kinds: dict[int, int] = {}
+    written: set[int | None] = set()
     for done, rank in enumerate(wanted, 1):
         progress.show(f"writing rank {rank} ({done} of {len(wanted)})")
         built = programs.of_rank(rank)
         own = StageFiles(level)
+        if kinds_only:
+            kind = built.compiled.rank_graphs.kind(rank, own.wanted)
+            if kind is not None and kind in written:
+                kinds[rank] = kind
+                continue
+            written.add(kind)
         graph = built.compiled.rank_graph(rank, own, own.wanted, alone=len(wanted) == 1)
         built.compiled.ranks_done.clear()  # thousands of ranks would fill the memory
         report = report or make_report(built.compiled, graph, rank)
@@ -230,8 +242,6 @@ def _wanted(options: CompileOptions, ranks: int) -> Sequence[int]:
     for rank in options.only_ranks:
         if not 0 <= rank < ranks:
             raise _no_rank(rank, ranks)
-    if not options.only_ranks and 0 < options.most_ranks < ranks:
-        return range(1)
     return sorted(set(options.only_ranks)) if options.only_ranks else range(ranks)
 
 

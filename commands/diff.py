@@ -8,7 +8,8 @@ from pathlib import Path
 from mspc.analysis.cost.machine_file import machine_of
 from mspc.commands.comparison.differences import differences
 from mspc.commands.comparison.tables import tables
-from mspc.commands.facts.targets import Compiling, check_used, target_facts
+from mspc.commands.compile import CompileOptions
+from mspc.commands.facts.targets import check_used, target_facts
 from mspc.commands.report.html import page
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.ir.diagnostics import MspcError
@@ -19,7 +20,7 @@ DIFFERENT = 1
 
 
 def diff_targets(
-    first: str, second: str, compiling: Compiling, json: Path | None, html: Path | None, machine: str = ""
+    first: str, second: str, compiling: CompileOptions, json: Path | None, html: Path | None, machine: str = ""
 ) -> int:
     """Print what two differ in, write it as JSON and as a page on request, and give the exit status.
 

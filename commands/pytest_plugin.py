@@ -18,7 +18,7 @@ def mspc_budget() -> Callable[..., None]:
     """
     from mspc.commands.budget.limits import budget_of
     from mspc.commands.check import breach_table, checked_target
-    from mspc.commands.facts.targets import Compiling
+    from mspc.commands.compile import CompileOptions
     from mspc.commands.report.fitting import fit
     from mspc.commands.report.table import OTHERWISE
 
@@ -42,7 +42,7 @@ def mspc_budget() -> Callable[..., None]:
         counts = dict(max_collectives) if isinstance(max_collectives, Mapping) else max_collectives
         given = {"max-bytes": max_bytes, "max-memory": max_memory, "max-collectives": counts, "forbid": forbid}
         file = None if budget is None else Path(budget)
-        compiling = Compiling(ranks, tuple(inputs))
+        compiling = CompileOptions(ranks, inputs=tuple(inputs))
         checked = checked_target(os.fspath(target), compiling, budget_of(given), file, name)
         if checked.broken:
             tables = ["\n".join(fit(breach_table(breach), OTHERWISE).lines) for breach in checked.broken]

@@ -9,6 +9,7 @@ from typing import Any
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.report.verification import report, report_against
+from mspc.compiler.again import read_network
 from mspc.compiler.config import Config
 from mspc.compiler.pipeline import PREPARING, VIEWS, passes_of
 from mspc.engine.against_torch import against_torch
@@ -20,11 +21,9 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import Malformed, read_layouts
-from mspc.ir.text.parser import parse
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.check_graph import check_graph
 from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
 from mspc.passes.base import PassManager, find_pass
 from mspc.passes.sharding.constraints import release_constraints
 from mspc.runtime.program import PROGRAM, Program, load_program, load_slices
@@ -37,7 +36,8 @@ def verify_folder(folder: Path, options: CompileOptions, seed: int, with_torch: 
         MspcError: the folder cannot be read, or says too little. ExecutionError: a value differs.
     """
     program = _checked(folder, options)
-    network = _network(program)
+    load_operators()
+    network = read_network(program.network, str(program.folder / PROGRAM))
     mean = bool(network.attrs.get("gradients_mean"))
     one, doubled = _alone(network)
     graphs, edited = _rank_graphs(program)
@@ -90,18 +90,6 @@ def _checked(folder: Path, options: CompileOptions) -> Program:
             ],
         )
     return program
-
-
-def _network(program: Program) -> Graph:
-    """The network as it was read from the script."""
-    load_operators()
-    module = parse(program.network, REGISTRY, str(program.folder / PROGRAM), frames=True)
-    if len(module.graphs) != 1:
-        raise MspcError(f"{program.folder / PROGRAM} is damaged: its network has {len(module.graphs)} graphs")
-    graph = module.graphs[0]
-    graph.attrs = {**module.attrs, **graph.attrs}
-    check_graph(graph)
-    return graph
 
 
 def _alone(graph: Graph) -> tuple[Graph, Doubled | None]:

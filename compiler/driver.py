@@ -190,14 +190,17 @@ def compile_traced(
         if on_stage is not None:
             on_stage(stage)
 
-    graph = _run_shared_passes(graph, names, look if config.sharded else on_stage, PassManager(on_pass))
+    graph = run_shared_passes(graph, names, look if config.sharded else on_stage, PassManager(on_pass))
     if config.mode in ("stand_alone", "hybrid_parallel") and config.ranks > 1:
         traced.warnings += filter(None, [warning_of_own_gradients(graph, config.mode)])
-    text = print_graph(graph)
-    compile_id = hashlib.sha256(f"{config.ranks}\n{text}".encode()).hexdigest()[:ID_LENGTH]
-    graph.attrs["compile_id"] = compile_id
+    compile_id = graph.attrs["compile_id"] = identity(config.ranks, print_graph(graph))
     ranks = RankGraphs(graph, rank_passes_of(config.device), on_pass)
     return Compiled(config, traced, fed, graph, compile_id, len(names) + 1, ranks, strategies)
+
+
+def identity(ranks: int, text: str) -> str:
+    """What tells programs apart: of the text behind the passes that all ranks share."""
+    return hashlib.sha256(f"{ranks}\n{text}".encode()).hexdigest()[:ID_LENGTH]
 
 
 def _prepared(call: TracedCall) -> Graph:
@@ -224,7 +227,7 @@ def _prepared(call: TracedCall) -> Graph:
     return graph
 
 
-def _run_shared_passes(
+def run_shared_passes(
     graph: Graph, names: Sequence[str], on_stage: OnStage | None, manager: PassManager
 ) -> Graph:
     """The passes that all ranks share. A view is reported, and not gone on with; a pass of `PREPARING` that changed

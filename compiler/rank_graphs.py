@@ -35,7 +35,7 @@ class RankGraph(Graph):
             self.attrs = {**kind.attrs, "rank": self._rank}
         elif name in ("nodes", "parameters", "results"):
             kind, parts = self._find()
-            own = _copied(kind, self._rank, parts)
+            own = copied(kind, self._rank, parts)
             self.parameters, self.nodes, self.results = own.parameters, own.nodes, own.results
         else:
             raise AttributeError(name)
@@ -53,7 +53,7 @@ class StageOfKind:
     def text(self, rank: int, parts: Sequence[Part]) -> str:
         """The text of a rank's graph."""
         if any(isinstance(value, VaryingConstant) for value in self.graph.results):
-            return print_graph(_copied(self.graph, rank, parts))
+            return print_graph(copied(self.graph, rank, parts))
         if self._text is None:
             self._text = OpenText(self.graph, varies)
 
@@ -145,6 +145,12 @@ class RankGraphs:
         """How many kinds of ranks were found so far; ranks for which the passes ran alone are of none."""
         return sum(map(len, self._runs.values()))
 
+    def kind(self, rank: int, wanted: Collection[str] | None = None) -> int | None:
+        """The number of a rank's kind, None for a rank of none. wanted: the passes whose stages will be asked for of
+        this kind, all without it. Raises MspcError as `of` does."""
+        self.of(rank, self.passes if wanted is None else wanted)
+        return self.kind_of.get(rank)
+
     def of(self, rank: int, wanted: Collection[str]) -> RankStages:
         """The stages of a rank: of the passes that are `wanted`, and of the last.
 
@@ -198,11 +204,11 @@ class RankGraphs:
             if name != self.passes[0]:
                 graph, changed = manager.apply(find_pass(name), graph)
             if name in wanted:
-                stages[name] = StageOfKind(graph if name == last else _copied(graph), changed)
+                stages[name] = StageOfKind(graph if name == last else copied(graph), changed)
         return stages
 
 
-def _copied(graph: Graph, rank: int | None = None, parts: Sequence[Part] = ()) -> Graph:
+def copied(graph: Graph, rank: int | None = None, parts: Sequence[Part] = ()) -> Graph:
     """A copy of a graph; with a rank and its parts their values take the place of stand-ins."""
     made = Graph(graph.name)
     made.attrs = dict(graph.attrs) if rank is None else {**graph.attrs, "rank": rank}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,12 +28,14 @@ MOST_LISTED = 5
 class StrategyNames:
     """The cuts of operators: of those that read a trainable parameter as `MatMul_w`, and of all as
     `Default/network-Net/MatMul-op0`, by their cells and their place among those of their kind; layouts: the same with
-    the ranks that hold the slices. places: the names of the nodes that the front end made."""
+    the ranks that hold the slices. places: the names of the nodes that the front end made. planned: names of operators
+    that a plan has cut."""
 
     by_parameter: dict[str, Cuts] = field(default_factory=dict[str, Cuts])
     by_place: dict[str, Cuts] = field(default_factory=dict[str, Cuts])
     layouts: dict[str, tuple[Layout, ...]] = field(default_factory=dict[str, tuple[Layout, ...]])
     places: dict[Node, str] = field(default_factory=dict[Node, str])
+    planned: tuple[str, ...] = ()
 
     def note(self, graph: Graph) -> None:
         """Keep the cuts of a graph's operators."""
@@ -99,15 +101,23 @@ def cut_as_planned(names: StrategyNames, ranks: int, file: str) -> None:
     plan = read_plan(Path(file))
     if plan.ranks != ranks:
         raise MspcError(f"the plan {file} is for {plan.ranks} ranks, and the network is compiled for {ranks}")
+    cut_operators(names, plan.operators, ranks, file)
+
+
+def cut_operators(
+    names: StrategyNames, operators: Mapping[str, tuple[Layout, ...]], ranks: int, file: str
+) -> None:
+    """As `cut_as_planned`, of what a plan says. file: that says it."""
     nodes = {place: node for node, place in names.places.items()}
-    unknown = [name for name in plan.operators if name not in nodes]
+    unknown = [name for name in operators if name not in nodes]
     if unknown:
         raise MspcError(
             f"the plan {file} names {_listed(unknown)}, which the network does not have",
             notes=[*did_you_mean(unknown[0], list(nodes)), f"it has {_listed(list(nodes))}"],
         )
+    names.planned = tuple(operators)
     mistakes: list[MspcError] = []
-    for name, layouts in plan.operators.items():
+    for name, layouts in operators.items():
         try:
             _cut(nodes[name], layouts, ranks, file)
         except MspcError as error:

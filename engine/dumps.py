@@ -109,6 +109,7 @@ def program(
             if p.kind != "input"
         ],
         **({"operators": _operators(compiled)} if compiled.strategies.layouts else {}),
+        **({"planned": list(compiled.strategies.planned)} if compiled.strategies.planned else {}),
         **({"network": network} if network else {}),
     }
     return json.dumps(content, indent=1) + "\n"

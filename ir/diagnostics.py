@@ -10,6 +10,8 @@ from mspc.ir.location import Frames, Location
 
 PIPE_CLOSED = 141
 """Exit status where nobody reads stdout any more: as shells have it of a process that SIGPIPE ended."""
+LONGEST_LINE = 1000
+"""Characters of a source line that are shown."""
 OWN_FILES = "mspc/"
 """How the names of mspc's own files begin in call stacks."""
 
@@ -76,16 +78,24 @@ class MspcError(Exception):
         where = self.location
         lines.append(f"{where}: error: {self.message}" if where else f"error: {self.message}")
         if where and where.text.strip():
-            lines.append(f"    {where.text}")
-            if where.column:
-                width = max(1, min(where.end_column or where.column + 1, len(where.text) + 1) - where.column)
-                pad = "".join("\t" if c == "\t" else " " for c in where.text[: where.column - 1])
-                lines.append(f"    {pad}{'^' * width}")
+            lines += _excerpt(where.text, where.column, where.end_column)
         place = self.frames.index(where) if where in self.frames else 0
         lines += [f"  in {frame}: {frame.text.strip()}" for frame in reversed(self.frames[:place])]
         lines += [f"  called from {frame}: {frame.text.strip()}" for frame in self.frames[place + 1 :]]
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
+
+
+def _excerpt(text: str, column: int, end: int) -> list[str]:
+    """A source line, of a long one what stands around the column, and carets below it."""
+    if len(text) > LONGEST_LINE:
+        before = max(0, column - 1 - LONGEST_LINE // 2)
+        text, column, end = text[before : before + LONGEST_LINE], max(0, column - before), max(0, end - before)
+    if not column:
+        return [f"    {text}"]
+    width = max(1, min(end or column + 1, len(text) + 1) - column)
+    pad = "".join("\t" if c == "\t" else " " for c in text[: column - 1])
+    return [f"    {text}", f"    {pad}{'^' * width}"]
 
 
 @cache

@@ -157,12 +157,17 @@ def coordinates(mesh: tuple[int, ...], rank: int) -> tuple[int, ...]:
 @lru_cache(maxsize=65536)
 def group_of(mesh: tuple[int, ...], axes: Axes, rank: int) -> tuple[int, ...]:
     """Ranks equal to `rank` on every axis but `axes`; the first of `axes` varies slowest."""
-    strides = [math.prod(mesh[a + 1 :]) for a in range(len(mesh))]
     place = coordinates(mesh, rank)
-    base = rank - sum(place[a] * strides[a] for a in axes)
-    members = [base]
+    return _group_from(mesh, axes, rank - sum(place[a] * math.prod(mesh[a + 1 :]) for a in axes))
+
+
+@lru_cache(maxsize=65536)
+def _group_from(mesh: tuple[int, ...], axes: Axes, first: int) -> tuple[int, ...]:
+    """The group of which `first` is at the beginning of every axis: made once for all of its ranks."""
+    members = [first]
     for a in axes:
-        members = [m + i * strides[a] for m in members for i in range(mesh[a])]
+        stride = math.prod(mesh[a + 1 :])
+        members = [m + i * stride for m in members for i in range(mesh[a])]
     return tuple(members)
 
 

@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.inside import check_name, inside
 from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.refill import finish_refill
-from mspc.ir.files.regular import read_text
+from mspc.ir.files.regular import read_begin, read_text
 from mspc.ir.files.tensors import TensorFile
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.initial_value import read_description
@@ -29,6 +29,7 @@ from mspc.runtime.slices import cut_parameter, full_type, slices_of, typed_as
 FORMAT = 1
 PROGRAM = "program.json"
 WEIGHTS = "weights.safetensors"
+_PLURAL = {dict: "objects", int: "integers", str: "texts"}
 _SWITCH = {"ON": True, "OFF": False}
 
 
@@ -72,7 +73,7 @@ class Program:
     settings: of the script; a program that says nothing of them has the defaults. network: the text of the graph that
     was read from the script, "" where there is none that all ranks share. kinds: ranks with the same number have equal
     programs but for ranks, groups and offsets. operators: how the operands of operators are cut, by names as plans have
-    them; None where that is not told.
+    them; None where that is not told. planned: the names of those that a plan has cut.
     """
 
     folder: Path
@@ -89,6 +90,7 @@ class Program:
     network: str = ""
     kinds: Mapping[int, int] = field(default_factory=dict[int, int])
     operators: Mapping[str, tuple[str, ...]] | None = None
+    planned: tuple[str, ...] = ()
 
     def text(self, rank: int) -> str:
         """The text of a rank's graph.
@@ -96,6 +98,13 @@ class Program:
         Raises:
             MspcError: the rank was not compiled, or its file is missing or not text.
         """
+        return self._read(rank, read_text)
+
+    def header(self, rank: int) -> str:
+        """What the text of a rank's graph begins with, its attributes among it. Raises MspcError as `text` does."""
+        return self._read(rank, read_begin)
+
+    def _read(self, rank: int, read: Callable[[Path], str]) -> str:
         if rank not in self.execute:
             raise MspcError(
                 f"{self.folder} holds no graph for rank {rank}",
@@ -103,7 +112,7 @@ class Program:
             )
         path = inside(self.folder, self.execute[rank], str(self.folder / PROGRAM))
         try:
-            return read_text(path)
+            return read(path)
         except FileNotFoundError:
             raise MspcError(f"{path} is missing; {PROGRAM} names it as the graph of rank {rank}") from None
         except UnicodeDecodeError:
@@ -210,6 +219,7 @@ def load_program(folder: Path) -> Program:
             kinds={int(rank): int(kind) for rank, kind in _typed(content, "kinds", dict).items()}
             if "kinds" in content else {},
             operators=_operators(content),
+            planned=tuple(_typed(content, "planned", list, str)) if "planned" in content else (),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise MspcError(f"{path} is damaged: {error}") from None
@@ -304,7 +314,7 @@ def _typed(content: dict[str, Any], key: str, kind: type, of: type = dict) -> An
     if not isinstance(content[key], kind):
         raise TypeError(f"{key} is {type(content[key]).__name__}, not {kind.__name__}")
     if kind is list and not all(type(entry) is of for entry in content[key]):
-        raise TypeError(f"{key} holds something else than {'objects' if of is dict else 'integers'}")
+        raise TypeError(f"{key} holds something else than {_PLURAL[of]}")
     return content[key]
 
 

@@ -45,6 +45,7 @@ at the end."""
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="rewrite golden files that differ")
+    parser.addoption("--every-case", action="store_true", help="compare large shared cases with their pages, too")
 
 
 def pytest_configure(config: pytest.Config) -> None:

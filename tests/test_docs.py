@@ -113,6 +113,11 @@ def test_links_are_turned_to_pages_of_the_site() -> None:
     )
 
 
+def test_no_page_has_the_place_of_one_that_sphinx_makes() -> None:
+    assert not {"search.md", "genindex.md", "py-modindex.md"} & {*pages.sources().values()}
+    assert pages.linked("[a](search.md)", "docs/view.md", "view.md") == "[a](finding-a-plan.md)"
+
+
 def test_docstrings_are_text_and_their_sections_lists() -> None:
     def sample(rows: int, *rest: int) -> None:
         """Rows of <b>, `a<b`, x*y.

@@ -31,10 +31,10 @@ def seconds(node: Node, machine: Machine = H200) -> float:
         # Only their number is asked for: who they are would be asked of every rank anew (`ir.varying`).
         ranks = node.op.members if len(node.op.members) else range(UNKNOWN_GROUP)
         return machine.collective_seconds(node.op.name, sent_bytes(node), ranks)
-    return machine.kernel + max(machine.memory.seconds(_moved(node)), _computing(node, machine))
+    return machine.kernel + max(machine.memory.seconds(moved_bytes(node)), _computing(node, machine))
 
 
-def _moved(node: Node) -> int:
+def moved_bytes(node: Node) -> int:
     """Bytes that a node reads and writes: its operands, its result, and what it overwrites beside that."""
     moved = sum(value.type.nbytes for value in node.inputs) + node.type.nbytes
     written = sum(node.inputs[i].type.nbytes for i in node.op.mutates) if isinstance(node.op, Op) else 0

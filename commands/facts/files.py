@@ -31,6 +31,16 @@ def dump_text(path: Path) -> str:
 def program_text(program: Program, rank: int) -> str:
     """The text of a rank's graph, which is of the compile that the folder is of. Raises MspcError."""
     text = program.text(rank)
+    _check_said(program, rank, text)
+    return text
+
+
+def check_compile(program: Program, rank: int) -> None:
+    """See by the header of a rank's file that it is of the compile that the folder is of. Raises MspcError."""
+    _check_said(program, rank, program.header(rank))
+
+
+def _check_said(program: Program, rank: int, text: str) -> None:
     said = _COMPILE_ID.search(text)
     if said is not None and said[1] != program.compile_id:
         raise MspcError(
@@ -38,4 +48,3 @@ def program_text(program: Program, rank: int) -> str:
             f"{PROGRAM} of {program.compile_id}",
             notes=["mspc compile --out DIR writes a folder as a whole"],
         )
-    return text

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.machine_file import H200
-from mspc.commands.facts.files import dump_text, program_text
+from mspc.commands.facts.files import dump_text
 from mspc.commands.facts.graph import GraphFacts
+from mspc.commands.facts.kinds import edited_note, kinds_of
 from mspc.commands.facts.model import Facts, RankFacts, TensorFact
 from mspc.compiler.plan_file import SUFFIX, read_plan
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.inside import inside
 from mspc.ir.files.whole import shown_path
 from mspc.ir.text.parser import parse
 from mspc.ops.check_graph import check_graph
@@ -55,33 +55,19 @@ def folder_facts(folder: Path, machine: Machine = H200) -> Facts:
     program = load_program(folder)
     if not program.execute:
         raise MspcError(f"{folder / PROGRAM} is damaged: it names no rank's graph")
+    found, edited = kinds_of(program)
     kinds: list[RankFacts] = []
-    notes: list[str] = []
+    notes = [edited_note(edited)] if edited else []
     tensors: dict[str, TensorFact] = {}
-    for ranks in _kinds(program):
-        text = program_text(program, ranks[0])
-        graph = program.graph(ranks[0], text, frames=True)
-        if program.edited(ranks[0], text):
+    for kind in found:
+        graph = program.graph(kind.ranks[0], kind.text, frames=True)
+        if kind.edited:
             check_graph(graph)
-            notes.append(f"{folder / program.execute[ranks[0]]} has been edited since it was compiled")
         read = GraphFacts(graph, False, True, machine)
-        kinds.append(read.of_ranks(ranks))
+        kinds.append(read.of_ranks(kind.ranks))
         tensors = {tensor.name: tensor for tensor in read.tensors()} | tensors
     held = (*tensors.values(), *_outputs(program))
     return Facts(str(folder), program.ranks, program.mode, program.operators, held, tuple(kinds), notes=notes)
-
-
-def _kinds(program: Program) -> Iterator[tuple[int, ...]]:
-    """Ranks of one kind together, the lowest first. A file that may have been edited, for it is newer than the rest of
-    the folder and not what was written, is of a kind of its own."""
-    written = os.stat(program.folder / PROGRAM).st_mtime_ns
-    found: dict[Any, list[int]] = {}
-    for rank in sorted(program.execute):
-        path = inside(program.folder, program.execute[rank], str(program.folder / PROGRAM))
-        newer = not os.path.exists(path) or os.stat(path).st_mtime_ns > written
-        own = newer and program.edited(rank, program.text(rank))
-        found.setdefault(("edited", rank) if own else program.kinds.get(rank, ("rank", rank)), []).append(rank)
-    return map(tuple, found.values())
 
 
 def _outputs(program: Program) -> Iterator[TensorFact]:

@@ -1,9 +1,12 @@
-"""Facts of whatever a command names: files that are there, or scripts and networks that are compiled for it."""
+"""What a command is given: files that are there, or a script or a network that is compiled for the moment. One rule."""
 
 from __future__ import annotations
 
+import os
 import tempfile
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from mspc.analysis.cost.machine import Machine
@@ -16,39 +19,58 @@ from mspc.engine.capture import parse_target
 from mspc.ir.diagnostics import MspcError
 
 SCRIPT = ".py"
+SCRIPTS_OWN = CompileOptions()
+"""A script says all of its compile."""
 
 
-@dataclass(frozen=True)
-class Compiling:
-    """How scripts are compiled. ranks: None asks the script. inputs: of a named network."""
+def is_script(target: str) -> bool:
+    """Whether a target is a script, or a network in one ("net.py:Net(32)"). What lies there under the whole name goes
+    first: a folder is one whatever it is called. Raises MspcError as `parse_target`."""
+    if os.path.isdir(target):
+        return False
+    parsed = Path(target) if os.path.exists(target) else parse_target(target)
+    return not isinstance(parsed, Path) or parsed.suffix == SCRIPT
 
-    ranks: int | None = None
-    inputs: tuple[str, ...] = ()
+
+def file_of(target: str) -> Path:
+    """The folder or file that a target names, of a network the script that has it."""
+    parsed = Path(target) if os.path.exists(target) else parse_target(target)
+    return parsed if isinstance(parsed, Path) else parsed.path
 
 
-def target_facts(target: str, compiling: Compiling = Compiling(), machine: Machine = H200) -> Facts:
+@contextmanager
+def compiled_folder(target: str, options: CompileOptions) -> Iterator[Path]:
+    """The folder of a script's compile, which is gone behind the `with`. Raises MspcError as `compile_target`."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "graphs"
+        compile_target(target, replace(options, out=folder, loudness=Loudness(quiet=True)))
+        yield folder
+
+
+def target_facts(target: str, options: CompileOptions = SCRIPTS_OWN, machine: Machine = H200) -> Facts:
     """The facts of a file or folder as `read_facts`, or of a script or a named network, compiled and forgotten.
 
     Raises:
         MspcError: it cannot be read or compiled.
     """
-    if not _is_compiled(target):
+    if not is_script(target):
         return read_facts(Path(target), machine)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "graph"
-        options = CompileOptions(compiling.ranks, out=folder, inputs=compiling.inputs, loudness=Loudness(quiet=True))
-        compile_target(target, options)
+    with compiled_folder(target, replace(options, kinds_only=True)) as folder:
         return replace(folder_facts(folder, machine), name=target)
 
 
-def check_used(targets: tuple[str, ...], compiling: Compiling) -> None:
+def check_used(targets: tuple[str, ...], options: CompileOptions) -> None:
     """Raise MspcError where something is said of how scripts are compiled, and no target is one."""
-    if compiling == Compiling() or any(map(_is_compiled, targets)):
+    given = [
+        name
+        for name, value in (
+            ("--ranks", options.ranks), ("--input", options.inputs), ("--strategies", options.strategies),
+            ("arguments of a script", options.script_arguments),
+        )
+        if value
+    ]  # fmt: skip
+    if not given or any(map(is_script, targets)):
         return
-    none = f"{' and '.join(targets)} {'are' if len(targets) > 1 else 'is'} none"
-    raise MspcError(f"--ranks and --input are for scripts, and {none}")
-
-
-def _is_compiled(target: str) -> bool:
-    parsed = parse_target(target)
-    return not isinstance(parsed, Path) or parsed.suffix == SCRIPT
+    several = len(targets) > 1
+    none = f"{' and '.join(targets)} {'are no scripts and take' if several else 'is no script and takes'}"
+    raise MspcError(f"{none} no {' or '.join(given)}")

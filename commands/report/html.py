@@ -7,23 +7,48 @@ from html import escape
 
 from mspc.commands.report.fitting import Table
 
+SHORT = 24
+"""Characters up to which a column's cells stay in one line."""
 _STYLE = """
-:root { color-scheme: light dark }
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem }
-table { border-collapse: collapse; margin: 0 0 2rem; width: 100% }
-caption { font-weight: bold; padding: .4rem 0; text-align: left }
-th, td { border-bottom: 1px solid #8884; overflow-wrap: anywhere; padding: .3rem .6rem; text-align: left;
+:root { color-scheme: light dark; --page: #ffffff; --text: #1b1f24; --quiet: #5b6470; --edge: #d5d9e0; --panel: #f6f7f9;
+        --accent: #0b57d0 }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #14171b; --text: #e6e9ee; --quiet: #9aa4b2; --edge: #343b45; --panel: #1c2026; --accent: #8ab4f8 }
+}
+body { background: var(--page); color: var(--text); font: 15px/1.45 system-ui, "DejaVu Sans", sans-serif;
+       margin: 0 auto; max-width: 90rem; padding: 1rem 1.2rem }
+h1 { font-size: 1.35rem; margin: .4rem 0; overflow-wrap: anywhere }
+h2 { font-size: 1rem; margin: 1.8rem 0 .4rem; overflow-wrap: anywhere }
+p { margin: .3rem 0; overflow-wrap: anywhere }
+nav { background: var(--panel); border: 1px solid var(--edge); border-radius: 6px; margin: 1rem 0;
+      padding: .5rem .9rem }
+nav a { color: var(--accent); display: block; overflow-wrap: anywhere; text-decoration: none }
+nav a:hover { text-decoration: underline }
+table { border-collapse: collapse; width: 100% }
+th, td { border-bottom: 1px solid var(--edge); overflow-wrap: break-word; padding: .3rem .7rem; text-align: left;
          vertical-align: top }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums }
-td { font-family: ui-monospace, monospace; font-size: 13px }
+th { background: var(--panel); color: var(--quiet); font-size: 13px; position: sticky; top: 0 }
+td { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: 13px }
+tbody tr:hover { background: var(--panel) }
+.number { text-align: right; font-variant-numeric: tabular-nums }
+.number, .short { white-space: nowrap }
+@media (max-width: 60rem) { .wide { overflow-x: auto } th { position: static } td { min-width: 12rem }
+  td.short, td.number { min-width: 0 } }
+@media print { :root { color-scheme: light; --page: #fff; --text: #000; --quiet: #333; --edge: #bbb; --panel: #fff }
+  body { font-size: 11px; padding: 0 } th { position: static }
+  td, th, td.short { font-size: 10px; min-width: 0; overflow-wrap: anywhere; padding: .1rem .4rem; white-space: normal }
+  tr { break-inside: avoid } h2 { break-after: avoid } nav { display: none } .wide { overflow: visible } }
 """
 
 
 def page(title: str, lines: Sequence[str], tables: Sequence[Table]) -> str:
     """The text of a page: its title, paragraphs, tables. All of them are text, never markup."""
     body = [f"<h1>{escape(title)}</h1>", *(f"<p>{escape(line)}</p>" for line in lines)]
-    for table in tables:
-        body += _table(table)
+    if len(tables) > 1:
+        places = (f'<a href="#table-{i}">{escape(table.title)}</a>' for i, table in enumerate(tables))
+        body += ["<nav>", *places, "</nav>"]
+    for i, table in enumerate(tables):
+        body += _table(i, table)
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     return "\n".join([
         "<!DOCTYPE html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
@@ -34,15 +59,26 @@ def page(title: str, lines: Sequence[str], tables: Sequence[Table]) -> str:
     ])  # fmt: skip
 
 
-def _table(table: Table) -> Iterator[str]:
-    yield f"<table><caption>{escape(table.title)}</caption>"
-    yield f"<thead><tr>{''.join(_cell('th', table, i, text) for i, text in enumerate(table.columns))}</tr></thead>"
-    yield "<tbody>"
+def _table(number: int, table: Table) -> Iterator[str]:
+    kinds = [_kind(table, i) for i in range(len(table.columns))]
+    yield f'<section id="table-{number}"><h2>{escape(table.title)}</h2><div class="wide"><table>'
+    yield f"<thead>{_row('th', kinds, table.columns)}</thead><tbody>"
     for row in table.rows:
-        yield f"<tr>{''.join(_cell('td', table, i, text) for i, text in enumerate(row))}</tr>"
-    yield "</tbody></table>"
+        yield _row("td", kinds, row)
+    yield "</tbody></table></div></section>"
 
 
-def _cell(kind: str, table: Table, column: int, text: str) -> str:
-    number = ' class="number"' if column in table.numbers else ""
-    return f"<{kind}{number}>{escape(text)}</{kind}>"
+def _kind(table: Table, column: int) -> str:
+    """What is said of a column's cells: numbers stand on the right, short texts in one line."""
+    if column in table.numbers:
+        return ' class="number"'
+    return ' class="short"' if all(len(row[column]) <= SHORT for row in table.rows) else ""
+
+
+def _row(element: str, kinds: Sequence[str], texts: Sequence[str]) -> str:
+    """Paths and lists may go on in the next line."""
+    cells = [
+        f"<{element}{kind}>{escape(text).replace('/', '/<wbr>')}</{element}>"
+        for kind, text in zip(kinds, texts, strict=True)
+    ]
+    return f"<tr>{''.join(cells)}</tr>"

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import webbrowser
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from mspc.analysis.cost.machine_file import machine_of
-from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.report.loudness import Loudness
+from mspc.commands.compile import CompileOptions
+from mspc.commands.facts.targets import check_used, compiled_folder, file_of, is_script
 from mspc.commands.report.progress import Progress
 from mspc.commands.report.table import print_line
 from mspc.commands.report.text import size_text
 from mspc.commands.view.dump import read_dump
 from mspc.commands.view.facts import page_facts
 from mspc.commands.view.page import html_of
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_writable, write_whole
 
 ENDING = ".view.html"
 """What the names of pages end in where nobody names them."""
-EVERY_RANK = 16
-"""Ranks of a script up to which all are compiled; of more the first alone."""
-LEVEL = 2
-"""Of the dumps that are written for a script: those with layouts are among them."""
+RANKS = 16
+"""Ranks of a script up to which all are written, so that the page has what they have of their own, and at most so many
+whose networks are their own."""
 
 
 @dataclass(frozen=True)
@@ -67,42 +64,17 @@ def facts_of(target: str, options: ViewOptions) -> dict[str, Any]:
     """What the page of a target shows. Raises MspcError as `view_target` does."""
     machine = machine_of(options.machine)
     if not is_script(target):
-        _check_alone(target, options.compile)
+        check_used((target,), options.compile)
         return page_facts(read_dump(Path(target)), machine, options.profile)
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "graphs"
-        wanted = replace(
-            options.compile, out=out, level=LEVEL, most_ranks=EVERY_RANK,
-            loudness=Loudness(False, True),
-        )  # fmt: skip
-        compile_target(target, wanted)
-        dump = read_dump(out)
+    with compiled_folder(target, replace(options.compile, kinds_only=True, few=RANKS)) as folder:
+        dump = read_dump(folder)
         dump.title = os.path.basename(target)
         return page_facts(dump, machine, options.profile)
 
 
-def is_script(target: str) -> bool:
-    """Whether a target is a script, or a network in one; anything else is a folder or a file of graphs."""
-    return (target.endswith(".py") or ".py:" in target) and not os.path.isdir(target)
-
-
-def _check_alone(target: str, options: CompileOptions) -> None:
-    """Options of a compile are for scripts. Raises MspcError."""
-    given = [
-        name
-        for name, value in (
-            ("--ranks", options.ranks), ("--input", options.inputs), ("--strategies", options.strategies),
-            ("arguments of a script", options.script_arguments),
-        )
-        if value
-    ]  # fmt: skip
-    if given:
-        raise MspcError(f"{target} is compiled already and takes no {' or '.join(given)}")
-
-
 def _stem(target: str) -> str:
     """What a page is called: the folder, the file or the script that it shows, in the working folder."""
-    path = Path(os.path.realpath(target.partition(".py:")[0] + ".py" if ".py:" in target else target))
+    path = Path(os.path.realpath(file_of(target)))
     return path.name if path.is_dir() else path.stem
 
 

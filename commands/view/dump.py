@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mspc.commands.facts.files import dump_text, program_text
-from mspc.commands.view.kinds import Kind, kinds_of
+from mspc.commands.facts.files import dump_text
+from mspc.commands.facts.kinds import edited_note, kinds_of
+from mspc.commands.view.kinds import kind_facts
+from mspc.compiler.again import stages_again
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.regular import read_begin
 from mspc.ir.graph import Graph
 from mspc.ir.opaque import Module
 from mspc.ir.text.parser import parse
@@ -22,26 +25,25 @@ CONFIGURED, DECIDED = "check_strategies", "propagate_sharding"
 """The passes ahead of which, and behind which, layouts are decided on."""
 PLANS = ("fuse_gradients", "lower_redistribution", "reduce_gradients", DECIDED)
 """Passes whose dumps hold the graph of all ranks with its layouts, the latest first."""
+STAGES = frozenset({CONFIGURED, *PLANS})
 _AFTER = re.compile(r"# after: (\w+),")
-NAMED = 8
-"""Files that a note names."""
-FIRST_LINE = 200
-"""Characters of a file that tell which pass wrote it."""
 
 
 @dataclass
 class Dump:
     """What is shown. title: the folder or file as it was named. ranks: of the compile, 0 where nothing says it.
 
-    programs: a graph for every kind of `kinds`. plan: the graph of all ranks, with its layouts. configured, decided:
-    the same ahead of the pass that decides on layouts, and behind it. module: of a single file.
+    kinds: of ranks, as the page has them. ranks_of: the ranks of each. programs: a graph for each. plan: the graph of
+    all ranks, with its layouts. configured, decided: the same ahead of the pass that decides on layouts, and behind it.
+    module: of a single file.
     """
 
     title: str
     ranks: int = 0
     compile_id: str = ""
     mode: str = ""
-    kinds: list[Kind] = field(default_factory=list[Kind])
+    kinds: Sequence[Mapping[str, object]] = ()
+    ranks_of: Sequence[Sequence[int]] = ()
     programs: list[Graph] = field(default_factory=list[Graph])
     plan: Graph | None = None
     configured: Graph | None = None
@@ -59,7 +61,7 @@ def read_dump(path: Path) -> Dump:
     load_operators()
     if path.is_dir():
         return _Folder(path).dump()
-    module = _module(path)
+    module = parse(dump_text(path), REGISTRY, str(path))
     graph = module.main
     ranks = graph.attrs.get("ranks", 0)
     return Dump(
@@ -71,10 +73,6 @@ def read_dump(path: Path) -> Dump:
 def _title(path: Path) -> str:
     """The name of a file or folder, without where it lies."""
     return path.name or path.resolve().name
-
-
-def _module(path: Path) -> Module:
-    return parse(dump_text(path), REGISTRY, str(path))
 
 
 def _check(graph: Graph, path: Path) -> None:
@@ -97,59 +95,58 @@ class _Folder:
     def dump(self) -> Dump:
         program = self.program
         found = Dump(_title(self.path), program.ranks, program.compile_id, program.mode)
-        edited: list[str] = []
-        found.kinds = kinds_of(self._texts(edited))
-        for kind in found.kinds:
-            graph = program.graph(kind.first, kind.text, frames=True)
-            if program.execute[kind.first] in edited:
-                _check(graph, self.path / program.execute[kind.first])
+        kinds, edited = kinds_of(program, numbers_count=False)
+        for kind in kinds:
+            graph = program.graph(kind.ranks[0], kind.text, frames=True)
+            if kind.edited:
+                _check(graph, self.path / program.execute[kind.ranks[0]])
             found.programs.append(graph)
+        found.ranks_of = [kind.ranks for kind in kinds]
+        found.kinds = kind_facts(program, kinds)
         if edited:
-            more = f" and {len(edited) - NAMED} more" if len(edited) > NAMED else ""
-            found.notes.append(f"edited since they were compiled: {', '.join(edited[:NAMED])}{more}")
+            found.notes.append(edited_note(edited))
         self._read_stages(found)
-        missing = program.ranks - len(program.execute)
-        if missing:
-            found.notes.append(f"the folder holds {len(program.execute)} of {program.ranks} ranks' programs")
+        held = sum(len(kind.ranks) for kind in kinds)
+        if held < program.ranks:
+            found.notes.append(f"the folder holds {held} of {program.ranks} ranks' programs")
         return found
 
-    def _texts(self, edited: list[str]) -> Iterator[tuple[int, str]]:
-        for rank in sorted(self.program.execute):
-            text = program_text(self.program, rank)
-            if self.program.edited(rank, text):
-                edited.append(self.program.execute[rank])
-            yield rank, text
-
     def _read_stages(self, found: Dump) -> None:
-        """The graphs of all ranks, from the files of the first rank that has them."""
+        """The graphs of all ranks: from the files of the first rank that has them, else made once more."""
         if not self.program.network:
             found.notes.append("the ranks' networks are their own, so there is no graph of all ranks and no layouts")
             return
-        first = found.kinds[0].first
-        stages = self._stages((self.path / self.program.execute[first]).parent)
-        plan = next((stages[name] for name in PLANS if name in stages), None)
+        graphs = self._kept((self.path / self.program.execute[found.ranks_of[0][0]]).parent, found.programs[0])
+        plan = next((name for name in PLANS if name in graphs), None)
+        if plan is None:
+            graphs = self._again()
+            plan = next((name for name in PLANS if name in graphs), None)
         if plan is None:
             found.notes.append("no layouts of results: mspc compile --save-graphs writes the graphs that have them")
             return
-        found.plan = self._stage(plan, found.programs[0])
-        if CONFIGURED in stages and DECIDED in stages:
-            found.configured = self._stage(stages[CONFIGURED], found.programs[0])
-            found.decided = self._stage(stages[DECIDED], found.programs[0])
+        found.plan = graphs[plan]
+        if CONFIGURED in graphs and DECIDED in graphs:
+            found.configured, found.decided = graphs[CONFIGURED], graphs[DECIDED]
 
-    @staticmethod
-    def _stages(folder: Path) -> dict[str, Path]:
-        """By the pass behind which it was written, every dump of a rank's folder."""
-        found: dict[str, Path] = {}
+    def _again(self) -> dict[str, Graph]:
+        """By pass the graphs of all ranks of a compile that kept no dumps, from the network in its program."""
+        program = self.program
+        planned = {name: (program.operators or {}).get(name, ()) for name in program.planned}
+        return stages_again(program.network, str(self.path / PROGRAM), program.compile_id, STAGES, planned)
+
+    def _kept(self, folder: Path, program: Graph) -> dict[str, Graph]:
+        """The same from the dumps of a rank's folder: the latest of `PLANS`, and those around the decision."""
+        texts: dict[str, Path] = {}
         for path in sorted(folder.glob("*.ir")):
-            with open(path, encoding="utf-8", errors="replace") as file:
-                said = _AFTER.match(file.read(FIRST_LINE))
+            said = _AFTER.match(read_begin(path)) if path.is_file() else None
             if said is not None:
-                found[said[1]] = path
-        return found
+                texts[said[1]] = path
+        wanted = {next((name for name in PLANS if name in texts), ""), CONFIGURED, DECIDED}
+        return {name: self._stage(path, program) for name, path in texts.items() if name in wanted}
 
     def _stage(self, path: Path, program: Graph) -> Graph:
         """The graph of all ranks in a file, which must be of the compile that the rank's program is of."""
-        graph = _module(path).main
+        graph = parse(dump_text(path), REGISTRY, str(path)).main
         shown = path.relative_to(self.path)
         for key in ("ranks", "mode"):
             if graph.attrs.get(key) != program.attrs.get(key):

@@ -11,7 +11,6 @@ from mspc.commands.view.alternatives import Way, next_ways
 from mspc.commands.view.collectives import collective_facts
 from mspc.commands.view.dump import Dump
 from mspc.commands.view.graph_facts import graph_columns
-from mspc.commands.view.kinds import own_facts
 from mspc.commands.view.measured import read_profile
 from mspc.commands.view.memory import is_planned, memory_facts
 from mspc.commands.view.origins import Origins
@@ -58,7 +57,7 @@ def page_facts(dump: Dump, machine: Machine, profile: Path | None = None) -> dic
         "dialect": dump.module.dialect if dump.module is not None else "",
         "notes": dump.notes,
         "machine": machine_facts(machine),
-        "programs": own_facts(dump.kinds),
+        "programs": dump.kinds,
         "graphs": graphs,
         "main": next((i for i, graph in enumerate(modules) if graph.name == entry), 0),
         "plan": plan,

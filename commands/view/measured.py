@@ -27,7 +27,7 @@ def read_profile(path: Path, dump: Dump) -> dict[int, dict[str, Any]]:
         MspcError: the file cannot be read or is no profile, or it is of another compile.
     """
     events = _events(path)
-    graphs = {rank: graph for kind, graph in zip(dump.kinds, dump.programs, strict=True) for rank in kind.ranks}
+    graphs = {rank: graph for kind, graph in zip(dump.ranks_of, dump.programs, strict=True) for rank in kind}
     spans: dict[int, dict[int, list[tuple[int, float, float]]]] = defaultdict(lambda: defaultdict(list))
     for event in events:
         rank, node, step = _checked(path, event, graphs)

@@ -11,10 +11,15 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Graph, Node, Value, element_layouts, element_types
+from mspc.ir.layout import Layout
+from mspc.ir.types import TensorType, TupleType, Type
+from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.elementwise import FusedElementwise, steps_of
+from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.tensor.moving import Concat
+from mspc.ops.tensor.slicing import StridedSlice
 
 FUSED = "Fused"
 """What begins the names of operators that were made of one with others."""
@@ -32,19 +37,38 @@ class Origins:
         self.readers = plan.users()
         self._taken: set[Node] = set()
         self._alike: dict[Any, dict[Node, None]] = defaultdict(dict)
+        self._there: dict[Any, list[Node]] = defaultdict(list)
+        self._around: dict[Any, list[Node]] = defaultdict(list)
         for node in plan.nodes:
             self._alike[_key(node)][node] = None
+            self._there[_place(node)].append(node)
+            self._around[_line(node)].append(node)
         self._elements: dict[Value, Sequence[Node | None]] = {}
         by_name = {parameter.name: parameter for parameter in plan.parameters}
         self._found: dict[Value, Value | None] = {p: by_name.get(p.name) for p in graph.parameters}
+        self._operators = {node.op.name for node in plan.nodes}
+        self._sent = {value for node in graph.nodes if isinstance(node.op, Collective) for value in node.inputs}
         self.of: list[int] = []
         self.members: dict[int, list[int]] = {}
         self.results: dict[int, list[int]] = {}
         for index, node in enumerate(graph.nodes):
             self.of.append(self._number(self._find(index, node)))
+        self._note_results(graph)
 
     def _number(self, node: Value | None) -> int:
         return self.numbers.get(node, -1) if isinstance(node, Node) else -1
+
+    def _note_results(self, graph: Graph) -> None:
+        """Of tuples that the plan has not as such the elements, by the nodes that take them out."""
+        elements: dict[Value, dict[int, int]] = defaultdict(dict)
+        for node, at in zip(graph.nodes, self.of, strict=True):
+            if isinstance(node.op, TupleGetItem):
+                elements[node.inputs[0]][node.op.index] = at
+        for index, node in enumerate(graph.nodes):
+            count = len(element_types(node.type))
+            there = self.plan.nodes[self.of[index]] if self.of[index] >= 0 else None
+            if count > 1 and index not in self.results and (there is None or len(element_types(there.type)) != count):
+                self.results[index] = [elements[node].get(i, -1) for i in range(count)]
 
     def _find(self, index: int, node: Node) -> Node | None:
         if isinstance(node.op, FusedElementwise):
@@ -52,17 +76,43 @@ class Origins:
         if isinstance(node.op, GroupedUpdate):
             return self._grouped(index, node, node.op)
         operands = [self._found.get(value) for value in node.inputs]
-        if isinstance(node.op, TupleGetItem) and node.inputs[0] in self._elements:
-            found = self._elements[node.inputs[0]][node.op.index]
+        if "fused" in node.attrs:
+            self.members[index] = self._chain(node, operands)
+        if isinstance(node.op, TupleGetItem):
+            found = self._element(node, node.op.index) or self._in_place(node, node.type)
         else:
             alike = self._alike.get(_key(node), {})
-            found = self._take(alike, operands)
+            found = self._take((one for one in alike if _fits(node.type, one)), operands)
             if found is None and node.op.name.startswith(FUSED):
                 return self._take(self._joined(node, operands), operands)
             if found is not None:
                 alike.pop(found)
+            elif isinstance(node.type, TupleType):
+                found = self._expanded(node)
+            elif isinstance(node.op, StridedSlice | Concat) or self._is_last_step(node):
+                found = self._in_place(node, node.type)
         self._found[node] = found
         return found
+
+    def _is_last_step(self, node: Node) -> bool:
+        """Whether a node is of an operator that only ranks have, and no part of something that ranks sum up."""
+        return node.op.name not in self._operators and node not in self._sent
+
+    def _expanded(self, node: Node) -> Node | None:
+        """The node of one scope and line that a rank computes in several steps, of the last, which has its results."""
+        alike = [one for one in self._around.get(_line(node), ()) if _are_slices(node.type, one)]
+        return alike[0] if len(alike) == 1 else None
+
+    def _element(self, node: Node, index: int) -> Node | None:
+        """What takes an element out of a tuple."""
+        source = node.inputs[0]
+        if source in self._elements:
+            return self._elements[source][index]
+        whole = self._found.get(source)
+        if not isinstance(whole, Node) or len(element_types(whole.type)) != len(element_types(source.type)):
+            return None
+        readers = [one for one in self._read([whole]) if isinstance(one.op, TupleGetItem) and one.op.index == index]
+        return readers[0] if readers else None
 
     def _joined(self, node: Node, operands: Sequence[Value | None]) -> list[Node]:
         """For an operator that was made of one with what follows it the nodes that may be that one. Its result is that
@@ -70,6 +120,16 @@ class Origins:
         ending = node.op.name.removeprefix(FUSED)
         readers = [r for value in operands if value is not None for r, _ in self.readers.get(value, ())]
         return [reader for reader in dict.fromkeys(readers) if reader.op.name.endswith(ending)]
+
+    def _in_place(self, node: Node, type: Type, operator: str = "") -> Node | None:
+        """For a tensor that an operator of a rank's own makes (an element of operators that are one, what a change of
+        layouts leaves) a node of the same place that is the same tensor on the rank; none where such nodes have
+        several layouts. operator: the node's, if that is known."""
+        found = [one for one in self._there.get(_place(node), ()) if _is_slice(type, one)]
+        if operator:
+            found = [one for one in found if one.op.name == operator]
+        made = [one for one in found if not isinstance(one.op, Collective)] or found
+        return made[-1] if len({(str(one.type), str(one.layout)) for one in made}) == 1 else None
 
     def _take(self, alike: Iterable[Node], operands: Sequence[Value | None]) -> Node | None:
         """The one of nodes that are alike which reads most of the operands, the first of several."""
@@ -81,9 +141,27 @@ class Origins:
         self._taken.add(best)
         return best
 
+    def _chain(self, node: Node, operands: Sequence[Value | None]) -> list[int]:
+        """The members of a node that names them: each reads an operand or one before it, its sum over ranks at most in
+        between."""
+        at_hand = [operand for operand in operands if operand is not None]
+        found: list[int] = []
+        for label in map(str, node.attrs["fused"]):
+            readers = self._read(at_hand)
+            readers += self._read([reader for reader in readers if isinstance(reader.op, Collective)])
+            alike = [one for one in readers if one.label == label and one.phase == node.phase and one not in at_hand]
+            best = max(alike, key=lambda one: len({*at_hand} & {*one.inputs}), default=None)
+            found.append(self._number(best))
+            at_hand += [] if best is None else [best]
+        return found
+
+    def _read(self, values: Sequence[Value]) -> list[Node]:
+        return [reader for value in values for reader, _ in self.readers.get(value, ())]
+
     def _fused(self, index: int, node: Node, op: FusedElementwise) -> Node | None:
         lines: list[Node | None] = []
-        for line in steps_of(op):
+        types = step_types(op, [type for value in node.inputs if isinstance(type := value.type, TensorType)])
+        for line, type in zip(steps_of(op), types, strict=True):
             operands = [
                 self._found.get(node.inputs[number]) if kind == "x" else lines[number]
                 for kind, number in line.operands
@@ -92,7 +170,7 @@ class Origins:
             readers = dict.fromkeys(reader for operand in known[:1] for reader, _ in self.readers.get(operand, ()))
             alike = [reader for reader in readers if (reader.op.name, reader.phase) == (line.op.name, node.phase)]
             fitting = [reader for reader in alike if {*known} <= {*reader.inputs}]
-            lines.append(self._take(fitting, operands))
+            lines.append(self._take(fitting, operands) or self._in_place(node, type, line.op.name))
         self.members[index] = [self._number(line) for line in lines]
         self._elements[node] = [lines[place] for place in op.returns]
         self.results[index] = [self._number(line) for line in self._elements[node]]
@@ -107,9 +185,43 @@ class Origins:
             readers = self.readers.get(there[0], ()) if there[0] is not None else ()
             alike = [reader for reader, place in readers if reader.op.name == op.member.name and place == 0]
             found.append(self._take(alike, there))
-        self.members[index] = [self._number(member) for member in found]
+        self.members[index] = self.results[index] = [self._number(member) for member in found]
+        if all(isinstance(member, Node) and isinstance(member.type, TensorType) for member in found):
+            self._elements[node] = found
         return None
 
 
 def _key(node: Node) -> Any:
-    return node.op.name.removeprefix(FUSED), node.scope, node.phase, node.instance, node.name, node.frames
+    return node.op.name.removeprefix(FUSED), *_place(node)
+
+
+def _place(node: Node) -> tuple[Any, ...]:
+    return node.scope, node.phase, node.instance, node.name, node.frames
+
+
+def _line(node: Node) -> tuple[Any, ...]:
+    return node.scope, node.phase, node.frames
+
+
+def _are_slices(type: Type, whole: Node) -> bool:
+    """Whether the elements of a tuple are what a rank has of those of another."""
+    own, types, layouts = element_types(type), element_types(whole.type), element_layouts(whole.layout)
+    if not len(own) == len(types) == len(layouts):
+        return False
+    slices = [there.with_shape(layout.local_shape(there.shape)) for there, layout in zip(types, layouts, strict=True)]
+    return list(own) == slices
+
+
+def _fits(type: Type, whole: Node) -> bool:
+    """Whether a node may be a rank's node of that type: the type is a slice of its tensor, or nothing tells."""
+    layout = whole.layout
+    told = isinstance(whole.type, TensorType) and isinstance(layout, Layout) and layout.divides(whole.shape)
+    return not told or type == whole.type or _is_slice(type, whole)
+
+
+def _is_slice(type: Type, whole: Node) -> bool:
+    """Whether a type is what a rank has of a tensor of all ranks."""
+    if not isinstance(whole.type, TensorType) or not isinstance(whole.layout, Layout):
+        return False
+    own = whole.type.with_shape(whole.layout.local_shape(whole.shape))
+    return type == own and whole.layout.divides(whole.shape)

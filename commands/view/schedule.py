@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.analysis.cost.machine import PRODUCTS, Machine
-from mspc.analysis.cost.nodes import work_of
+from mspc.analysis.cost.nodes import moved_bytes, work_of
 from mspc.analysis.cost.timeline import Timeline
 from mspc.ir.graph import Graph
 
@@ -29,7 +29,7 @@ def schedule(graph: Graph, machine: Machine) -> dict[str, Any]:
         "begin": [None if span is None else rounded(span[0]) for span in spans],
         "seconds": [None if span is None else rounded(span[1]) for span in spans],
         "operations": [work_of(node) for node in graph.nodes],
-        "moved": [sum(value.type.nbytes for value in node.inputs) + node.type.nbytes for node in graph.nodes],
+        "moved": [moved_bytes(node) for node in graph.nodes],
         "total": timeline.total,
         "compute": timeline.compute,
         "communication": timeline.communication,

@@ -22,6 +22,8 @@ MODULES = (
 FIRST = ("tutorial.md", "how-a-compile-runs.md")
 FORMATS = ("passes.md", "ir-format.md", "program.md", "in-memory.md", "names.md")
 LAST = ("contributing.md",)
+TAKEN = {"search.md": "finding-a-plan.md"}
+"""Files of docs/ whose names are those of pages that Sphinx makes, and what they are called on the site."""
 LONGEST = 40
 """Characters of a default that is shown."""
 _LINK = re.compile(r"(!?)\[([^\]\n]*(?:\n[^\]\n]*)?)\]\(([^)\s]+)\)")
@@ -64,7 +66,7 @@ def sources() -> dict[str, str]:
     found = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
     found |= {f"samples/{p.parent.name}/README.md": f"samples/{p.parent.name}.md"
               for p in sorted((ROOT / "samples").glob("*/README.md"))}  # fmt: skip
-    return found | {f"docs/{path.name}": path.name for path in sorted((ROOT / "docs").glob("*.md"))}
+    return found | {f"docs/{p.name}": TAKEN.get(p.name, p.name) for p in sorted((ROOT / "docs").glob("*.md"))}
 
 
 def linked(markdown: str, source: str, place: str) -> str:

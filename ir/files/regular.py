@@ -12,6 +12,8 @@ from mspc.ir.diagnostics import MspcError
 
 LARGEST_TEXT = 1 << 28
 """Most bytes of a text."""
+BEGIN = 4096
+"""Bytes that tell what a text is."""
 _KINDS = (
     (stat.S_ISFIFO, "a FIFO"),
     (stat.S_ISSOCK, "a socket"),
@@ -41,3 +43,10 @@ def read_text(path: Path) -> str:
     """The text of a regular file. Raises MspcError and OSError as `check_regular`; ValueError: it is not UTF-8."""
     check_regular(path, LARGEST_TEXT)
     return path.read_text(encoding="utf-8")
+
+
+def read_begin(path: Path) -> str:
+    """The first `BEGIN` bytes of a regular file, with marks for what is no UTF-8. Raises as `read_text` does."""
+    check_regular(path, LARGEST_TEXT)
+    with open(path, "rb") as file:
+        return file.read(BEGIN).decode("utf-8", errors="replace")

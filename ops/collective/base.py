@@ -151,8 +151,8 @@ class Collective(Op, abstract=True):
         if not self._mesh:
             return self
         axes: tuple[int, ...] = getattr(self, "axes", ())
-        ranks = group_of(self._mesh, axes, placement.rank)
-        return self.with_ranks(ranks if self.ordered else sorted(ranks))
+        order = axes if self.ordered else tuple(sorted(axes))  # along ascending axes ranks ascend
+        return self.with_ranks(group_of(self._mesh, order, placement.rank))
 
     def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the result on a rank. Raises MspcError where the operand does not fit."""

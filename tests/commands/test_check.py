@@ -125,7 +125,7 @@ def test_the_fixture_fails_with_the_tables(quickstart: Path, mspc_budget: Callab
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--max-bytes", "3", "--ranks", "8"), "--ranks and --input are for scripts, and "),
+        (("--max-bytes", "3", "--ranks", "8"), " is no script and takes no --ranks"),
         (("--max-bytes", "3XB"), "--max-bytes is '3XB', not a size as in 80GB or 512MiB"),
         (("--max-collectives", "two"), "--max-collectives is 'two', not a number as in 7 or AllGather=4"),
         (("--max-collectives", "MatMul=1"), "--max-collectives names 'MatMul', which is no collective"),

@@ -187,7 +187,7 @@ def test_a_line_that_moved_is_no_difference(folder: Path) -> None:
         file.write_text(file.read_text().replace("net.py(16)", "net.py(99)"))
     done = run("diff", folder / "a_out", moved)
     assert done.exit_code == 0, done.output
-    assert "has been edited since it was compiled" in done.stdout
+    assert "edited since they were compiled: rank_" in done.stdout
 
 
 def test_ranks_of_one_kind_are_read_once_and_edited_ones_apart(folder: Path) -> None:
@@ -236,7 +236,7 @@ def test_the_page_is_text_alone(folder: Path) -> None:
     hostile = '<script>alert("x")</script>'
     made = page(hostile, [hostile], [Table(hostile, (hostile,), [(hostile,)])])
     assert "<script" not in made
-    assert made.count("&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;") == 6
+    assert made.replace("<wbr>", "").count("&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;") == 6
 
 
 @pytest.mark.parametrize("case", ["quickstart_semi", "transformer_semi", "softmax_layernorm", "optimizer_parallel"])
@@ -289,7 +289,7 @@ def test_ranks_with_networks_of_their_own_are_kinds_of_their_own(folder: Path) -
         (("a_out", "nowhere"), "nowhere does not exist"),
         (("a_out", "a"), "a holds no compiled program: program.json is missing"),
         (("a_out", "a.json"), "a.json is no folder of a compile, no graph (.ir) and no plan (.toml)"),
-        (("a_out", "b_out", "--ranks", "8"), "--ranks and --input are for scripts, and a_out and b_out are none"),
+        (("a_out", "b_out", "--ranks", "8"), "a_out and b_out are no scripts and take no --ranks"),
         (("a_out", "nowhere.py"), "no script"),
         (("a_out", "nowhere.ir"), "there is no file"),
         (("a_out", "cut.ir"), "the text ends too early"),

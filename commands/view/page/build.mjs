@@ -24,6 +24,11 @@ for (const file of Object.keys(result.metafile.inputs)) {
   const found = file.match(/node_modules\/((?:@[^/]+\/)?[^/]+)\//);
   if (found) names.add(found[1]);
 }
+// What a package has bundled itself is of the packages that it depends on.
+for (const name of names) {
+  const { dependencies = {} } = JSON.parse(readFileSync(`node_modules/${name}/package.json`, "utf8"));
+  for (const other of Object.keys(dependencies)) names.add(other);
+}
 const notices = [...names].sort().map((name) => {
   const { version, license } = JSON.parse(readFileSync(`node_modules/${name}/package.json`, "utf8"));
   const text = readFileSync(`node_modules/${name}/LICENSE`, "utf8").trim();

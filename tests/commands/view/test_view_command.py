@@ -10,8 +10,11 @@ import pytest
 
 import mspc
 from mspc.cli import app
+from mspc.commands.view import command
+from mspc.commands.view.command import ViewOptions, facts_of
 from tests.commands.view.reading import compiled, elements
 from tests.commands.view.test_view_mistakes import NETWORK
+from tests.compiler.test_rank_kinds import HEAD, RESHARDED
 
 
 @pytest.fixture(autouse=True)
@@ -55,11 +58,29 @@ def test_a_quiet_command_says_nothing(capsys: pytest.CaptureFixture[str]) -> Non
     assert Path("page.html").stat().st_size > 0
 
 
-def test_many_ranks_of_a_script_are_shown_by_the_first(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("net.py").write_text(NETWORK.replace("device_num=2", "device_num=32").replace("np.ones((4", "np.ones((64"))
-    run("net.py")
+def test_every_kind_of_many_ranks_of_a_script_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "RANKS", 1)
+    Path("net.py").write_text(HEAD.format(ranks=12) + RESHARDED.format(ranks=12, other=2))
+    script = facts_of("net.py", ViewOptions())
+    folder = facts_of(str(compiled(Path("net.py"), Path("graphs"))), ViewOptions())
+    assert [one["count"] for one in script["programs"]] == [one["count"] for one in folder["programs"]]
+    assert sum(one["count"] for one in script["programs"]) == 12
+    assert 1 < len(script["programs"]) < 12
+    assert script["notes"] == []
+    for name in ("graphs", "strings", "types", "layouts", "ways"):
+        assert script[name] == folder[name]
+
+
+def test_ranks_with_networks_of_their_own_are_shown_up_to_some() -> None:
+    Path("net.py").write_text(
+        "from mindspore.communication import get_rank, init\ninit()\n"
+        + NETWORK.replace("device_num=2", "device_num=32").replace("x) * 2", "x) * (get_rank() % 3)")
+        .replace("np.ones((4", "np.ones((64")
+    )  # fmt: skip
+    run("net.py", "--quiet")
     facts = facts_in(Path("net.view.html").read_text(encoding="utf-8"))
-    assert facts["notes"] == ["the folder holds 1 of 32 ranks' programs"]
+    assert [one["count"] for one in facts["programs"]] == [16]
+    assert "the folder holds 16 of 32 ranks' programs" in facts["notes"]
 
 
 def test_measured_times_stand_beside_predicted_ones() -> None:

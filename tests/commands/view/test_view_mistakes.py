@@ -132,7 +132,7 @@ def test_profiles_of_something_else(folder: Path, content: str, why: str) -> Non
 
 
 def test_options_that_say_nothing_here(folder: Path) -> None:
-    assert refused("graphs", ranks=4) == "error: graphs is compiled already and takes no --ranks"
+    assert refused("graphs", ranks=4) == "error: graphs is no script and takes no --ranks"
     Path("trace.json").write_text("{}")
     file = str(execute(folder, 0))
     assert refused(file, Path("trace.json")) == "error: --profile is for the folder of a compile, not for one graph"
@@ -146,9 +146,11 @@ def test_edited_and_missing_files_are_said_on_the_page(folder: Path) -> None:
     ]
 
 
-def test_a_folder_without_stages_says_what_is_missing(tmp_path: Path) -> None:
+def test_a_folder_that_does_not_lead_to_its_program_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NETWORK)
     folder = compiled(tmp_path / "net.py", tmp_path / "graphs", level=0, only_ranks=(0,))
+    said = (folder / "program.json").read_text()
+    (folder / "program.json").write_text(said.replace("((2, 1))", "((1, 2))").replace("in_strategy: ((2, 1),)", ""))
     facts = facts_of(str(folder), ViewOptions())
     assert facts["notes"] == [
         "no layouts of results: mspc compile --save-graphs writes the graphs that have them",

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mspc.ir.compare import module_difference
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import LONGEST_LINE, MspcError
+from mspc.ir.location import Location
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_module
 from tests.ir.graphs import OPERATORS, SMALL_TEXT
@@ -194,3 +195,11 @@ def mutated(text: str, made: random.Random) -> str:
             lines[i], lines[j] = lines[j], lines[i]
             text = "\n".join(lines)
     return text
+
+
+def test_of_a_long_line_what_stands_around_the_mistake_is_shown() -> None:
+    where = Location("net.ir", 1, 5001, 5003, "a" * 5000 + "bb" + "c" * 5000)
+    _, line, carets = str(MspcError("wrong", location=where)).split("\n")
+    assert len(line) == 4 + LONGEST_LINE
+    assert line[carets.index("^") :].startswith("bbc")
+    assert carets.strip() == "^^"

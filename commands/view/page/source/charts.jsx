@@ -3,7 +3,8 @@ import { h } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ticks } from "d3-array";
 import { scaleLinear, scaleLog } from "d3-scale";
-import { aliveAt, memoryCurve } from "./model.js";
+import { Icon } from "./icons.jsx";
+import { aliveAt, memoryCurve } from "./sums.js";
 import { bytesText, countText, several, shareText, timeText } from "./units.js";
 
 const LANE = 30;
@@ -161,14 +162,14 @@ function Timeline({ graph, times, selected, select, children }) {
         {children}
         <span class="tools">
           <button onClick={() => zoom(0.5)} aria-label="closer">+</button><button onClick={() => zoom(2)} aria-label="further away">−</button>
-          <button onClick={() => pan(-0.5)} aria-label="earlier">←</button><button onClick={() => pan(0.5)} aria-label="later">→</button><button onClick={() => setView([0, end])}>whole step</button>
+          <button onClick={() => pan(-0.5)} aria-label="earlier"><Icon name="left" /></button><button onClick={() => pan(0.5)} aria-label="later"><Icon name="right" /></button><button onClick={() => setView([0, end])}>whole step</button>
         </span>
       </figcaption>
       <canvas ref={canvas} tabIndex={0} role="img" aria-label={`${lanes.length} streams of a step of ${timeText(end)}`} style={{ width: `${width}px`, height: `${height}px` }}
         onKeyDown={onKeyDown} onClick={(event) => { const found = spanAt(event); if (found >= 0) select(graph, found); }}
         onMouseMove={(event) => setOver(spanAt(event))} onMouseLeave={() => setOver(-1)}
         onWheel={(event) => { if (!event.ctrlKey && !event.metaKey) return; event.preventDefault(); zoom(event.deltaY > 0 ? 1.25 : 0.8, scale.invert(event.clientX - canvas.current.getBoundingClientRect().left)); }} />
-      <p class="over">{over >= 0 ? `%${over} ${graph.label(over)}: ${timeText(times ? times[over][1] : graph.seconds(over))}${times ? `, predicted ${timeText(graph.seconds(over) ?? 0)}` : ""}` : "Click a span for what it is; + − ← → and 0 move the view; collectives are hatched."}</p>
+      <p class="over">{over >= 0 ? `%${over} ${graph.label(over)}: ${timeText(times ? times[over][1] : graph.seconds(over))}${times ? `, predicted ${timeText(graph.seconds(over) ?? 0)}` : ""}` : "Click a span for what it is; +, −, arrows and 0 move the view; collectives are hatched."}</p>
     </figure>
   );
 }

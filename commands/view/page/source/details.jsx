@@ -7,6 +7,7 @@ import { bytesText, countText, several, shapeText, timeText } from "./units.js";
 
 const READERS = 12;
 const TENSORS = 12; // of a result
+const PICTURES = 4; // layouts of results
 const LINES = 60; // of a node that is several operators
 
 function Term({ name, children }) {
@@ -151,6 +152,19 @@ function Times({ graph, index, rank }) {
   );
 }
 
+/** Results that are held in the same way, together. */
+function sameLayouts(layouts, shapes) {
+  const found = new Map();
+  layouts.forEach((layout, i) => {
+    if (!layout) return;
+    const key = JSON.stringify([layout, shapes[i]]);
+    const one = found.get(key) ?? { layout, shape: shapes[i], results: [] };
+    found.set(key, one);
+    one.results.push(i);
+  });
+  return [...found.values()];
+}
+
 /** What ranks with an equal program have of their own at a node. */
 function Own({ graph, index }) {
   const program = graph.model.facts.programs.find((one) => one.graph === graph.number);
@@ -171,6 +185,7 @@ export function NodeDetails({ graph, index, rank, setRank, go, show }) {
   const { tensors, text: type } = graph.type(index);
   const layouts = graph.layouts(index);
   const whole = graph.wholeTensors(index);
+  const alike = sameLayouts(layouts, layouts.map((_, i) => whole[i]?.shape ?? tensors[i]?.shape ?? []));
   const readers = graph.readers(index);
   const origin = graph.origin(index);
   const about = graph === model.plan ? index : origin;
@@ -190,8 +205,8 @@ export function NodeDetails({ graph, index, rank, setRank, go, show }) {
           {graph.facts.kind === "rank" && whole.length > 0 && <Term name="whole">{whole.slice(0, TENSORS).map((t) => <div>{t.dtype} {shapeText(t.shape)}</div>)}</Term>}
           {text("value") && <Term name="in the program"><code>{text("value")}</code></Term>}
         </dl>
-        {layouts.slice(0, 4).map((layout, i) => layout && <><p class="text-form">layout <code>{layoutText(layout)}</code></p><LayoutPicture layout={layout} shape={whole[i]?.shape ?? tensors[i]?.shape ?? []} rank={rank} setRank={setRank} /></>)}
-        {layouts.length > 4 && <p class="note">{layouts.length - 4} more results.</p>}
+        {alike.slice(0, PICTURES).map(({ layout, shape, results }) => <><p class="text-form">layout <code>{layoutText(layout)}</code>{layouts.length > 1 && ` of ${several(results.length, "result")} (${ranksText(results)})`}</p><LayoutPicture layout={layout} shape={shape} rank={rank} setRank={setRank} /></>)}
+        {alike.length > PICTURES && <p class="note">{alike.length - PICTURES} more layouts.</p>}
         {!layouts.length && <p class="note">The dump does not say how the ranks hold the whole of it.</p>}
       </section>
       <Ways model={model} about={neighbours(model, about)} go={go} />

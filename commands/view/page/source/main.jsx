@@ -4,12 +4,15 @@ import { Fragment, h, render } from "preact";
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Memory, Roofline, Steps } from "./charts.jsx";
 import { NodeDetails, ParameterDetails } from "./details.jsx";
-import { firstOpen, Model, pathsTo } from "./model.js";
+import { Drawing } from "./drawing.jsx";
+import { CollectiveMark, Icon } from "./icons.jsx";
+import { Model } from "./model.js";
+import { firstOpen, pathsTo } from "./scopes.js";
 import { Collectives, Costs, Parameters, Ranks, Source } from "./tables.jsx";
 import { Phase, Tree } from "./tree.jsx";
 import { several } from "./units.js";
 
-const TABS = ["network", "collectives", "step", "memory", "costs", "parameters", "source", "ranks"];
+const TABS = ["network", "graph", "collectives", "step", "memory", "costs", "parameters", "source", "ranks"];
 const FOUND = 60; // rows of a search
 const SIDE_BY_SIDE = 8; // programs whose steps are drawn below each other
 
@@ -72,7 +75,7 @@ function Search({ graph, go, show }) {
         <ul class="found" role="listbox">
           {rows.map((row, i) => (
             <li key={i} role="option" aria-selected={i === at} class={i === at ? "at" : ""} onMouseDown={(event) => event.preventDefault()} onClick={() => take(row)}>
-              {row.index !== undefined ? <><Phase phase={graph.phase(row.index)} /> {graph.collective(row.index) && "⇄ "}<b>{graph.label(row.index)}</b> <span class="number">%{row.index}</span> <span class="scope-name">{graph.text("scope", row.index)}</span></> : <><span class="kind">parameter</span> <b>{graph.parameter(row.number).name}</b></>}
+              {row.index !== undefined ? <><Phase phase={graph.phase(row.index)} /> {graph.collective(row.index) && <><CollectiveMark /> </>}<b>{graph.label(row.index)}</b> <span class="number">%{row.index}</span> <span class="scope-name">{graph.text("scope", row.index)}</span></> : <><span class="kind">parameter</span> <b>{graph.parameter(row.number).name}</b></>}
             </li>
           ))}
           {!rows.length && <li class="none">Nothing has all of these words.</li>}
@@ -166,15 +169,23 @@ function Page({ model }) {
   const shownGraph = graph.facts.schedule ? graph : model.graphOfRank(rank);
   const timed = Boolean(shownGraph.facts.schedule);
   const untimed = <p class="note">This dump does not hold a rank's own program of mspc, so nothing is predicted for it.</p>;
+  const choices = (
+    <>
+      <label>graph <select value={graph.number} onChange={(event) => { setGraph(model.graphs[Number(event.currentTarget.value)]); setNode(-1); setParam(-1); }}>{model.graphs.map((one) => <option value={one.number}>{one.title}</option>)}</select></label>
+      <span class="phases">show {graph.facts.phases.map((phase) => <label><input type="checkbox" checked={!hidden.has(phase)} onChange={() => setHidden((old) => { const own = new Set(old); if (!own.delete(phase)) own.add(phase); return own; })} /><Phase phase={phase} /> {phase}</label>)}</span>
+    </>
+  );
   const panes = {
     network: () => (
       <div class="full">
-        <div class="tools">
-          <label>graph <select value={graph.number} onChange={(event) => { setGraph(model.graphs[Number(event.currentTarget.value)]); setNode(-1); setParam(-1); }}>{model.graphs.map((one) => <option value={one.number}>{one.title}</option>)}</select></label>
-          <span class="phases">show {graph.facts.phases.map((phase) => <label><input type="checkbox" checked={!hidden.has(phase)} onChange={() => setHidden((old) => { const own = new Set(old); if (!own.delete(phase)) own.add(phase); return own; })} /><Phase phase={phase} /> {phase}</label>)}</span>
-          <button onClick={() => setOpen((old) => new Map(old).set(graph, new Set()))}>close all</button>
-        </div>
+        <div class="tools">{choices}<button onClick={() => setOpen((old) => new Map(old).set(graph, new Set()))}>close all</button></div>
         <Tree graph={graph} open={opened} hidden={hidden} selected={node} focus={focus} setFocus={setFocus} toggle={toggle} select={(index) => select(graph, index)} />
+      </div>
+    ),
+    graph: () => (
+      <div class="full">
+        <div class="tools">{choices}</div>
+        <Drawing key={graph.number} graph={graph} hidden={hidden} selected={node} select={(index) => select(graph, index)} show={show} />
       </div>
     ),
     collectives: () => <Collectives graph={graph} selected={node} select={select} />,
@@ -193,7 +204,7 @@ function Page({ model }) {
         <span class="what">{[facts.mode || (facts.dialect && `dump of ${facts.dialect}`), facts.ranks ? several(facts.ranks, "rank") : "", `${several(graph.count, "node")}, ${several(collectives, "collective")}`, facts.compile_id && `compile ${facts.compile_id}`].filter(Boolean).join(" · ")}</span>
         <Search graph={graph} go={go} show={show} />
         {facts.ranks > 1 && <label class="rank-field">rank <input type="number" min="0" max={facts.ranks - 1} value={rank} onInput={(event) => setRank(Number(event.currentTarget.value))} /></label>}
-        <button class="theme" onClick={() => setTheme(theme === "dark" || (!theme && matchMedia("(prefers-color-scheme: dark)").matches) ? "light" : "dark")} aria-label="dark or light">◐</button>
+        <button class="theme" onClick={() => setTheme(theme === "dark" || (!theme && matchMedia("(prefers-color-scheme: dark)").matches) ? "light" : "dark")} aria-label="dark or light"><Icon name="theme" /></button>
       </header>
       {facts.notes.map((note) => <p class="warning">{note}</p>)}
       <nav role="tablist" aria-label="views">{TABS.map((name, i) => <button role="tab" aria-selected={tab === name} title={`key ${i + 1}`} onClick={() => setTab(name)}>{name}</button>)}</nav>
@@ -222,10 +233,10 @@ function Hints({ model }) {
       <p>Scopes of the network open and close; an operator, a collective or a parameter that is chosen is told of here: why it is there, its line, how ranks hold it, what it takes.</p>
       <ul class="legend">
         {["forward", "backward", "update"].map((phase) => <li><Phase phase={phase} /> {phase}</li>)}
-        <li><span class="mark">⇄</span> collective, with the bytes that a rank sends</li>
+        <li><CollectiveMark /> collective, with the bytes that a rank sends</li>
         <li><span class="cut">cut 2 × 4</span> slices of every dimension</li>
       </ul>
-      <p>Keys: <kbd>/</kbd> searches, <kbd>1</kbd> to <kbd>8</kbd> change the view, arrows walk through the network, <kbd>Enter</kbd> chooses, <kbd>Esc</kbd> lets go. The address of the page names what is chosen (<code>#node=…</code>).</p>
+      <p>Keys: <kbd>/</kbd> searches, <kbd>1</kbd> to <kbd>9</kbd> change the view, arrows walk through the network, <kbd>Enter</kbd> chooses, <kbd>Esc</kbd> lets go. The address of the page names what is chosen (<code>#node=…</code>).</p>
       <p class="note">Times are predicted for {model.facts.machine.name}. {model.facts.machine.source}</p>
     </article>
   );

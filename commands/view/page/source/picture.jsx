@@ -37,7 +37,7 @@ function Mesh({ mesh, cell }) {
       const across = mesh[axis + 1];
       return (
         <table class="mesh">
-          <tbody>{positions(mesh[axis], shown[axis]).map((i) => (i < 0 ? <tr><td class="left-out" colSpan={Math.min(across, SHOWN)}>⋮</td></tr> : table(axis + 1, base + i * strides[axis])))}</tbody>
+          <tbody>{positions(mesh[axis], shown[axis]).map((i) => (i < 0 ? <tr><td class="left-out" colSpan={Math.min(across, SHOWN)}>…</td></tr> : table(axis + 1, base + i * strides[axis])))}</tbody>
         </table>
       );
     }
@@ -138,13 +138,13 @@ export function GroupPicture({ collective, ranks, rank }) {
   const set = new Set(group);
   const cell = (r) => (
     <td class={`rank ${set.has(r) ? "member" : "other"} ${r === rank ? "own" : ""}`} title={`rank ${r}${set.has(r) ? " takes part" : ""}`}>
-      <b>{r}</b>{set.has(r) && <small>●</small>}
+      <b>{r}</b>{set.has(r) && <small class="dot" />}
     </td>
   );
   return (
     <figure class="group">
       <Mesh mesh={mesh} cell={cell} />
-      <figcaption>{group.length === ranks ? `All ${ranks} ranks.` : `${group.length} of ${ranks} ranks (●), the group of rank ${rank}; ${Math.round(ranks / Math.max(1, group.length))} such groups run at once.`}</figcaption>
+      <figcaption>{group.length === ranks ? `All ${ranks} ranks.` : `${group.length} of ${ranks} ranks (with a dot), the group of rank ${rank}; ${Math.round(ranks / Math.max(1, group.length))} such groups run at once.`}</figcaption>
     </figure>
   );
 }

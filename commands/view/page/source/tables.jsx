@@ -1,8 +1,9 @@
 // Tables: collectives, costs, parameters, ranks, source lines.
 import { Fragment, h } from "preact";
 import { useMemo, useState } from "preact/hooks";
+import { CollectiveMark, Icon } from "./icons.jsx";
 import { LongList } from "./list.jsx";
-import { sourceLines } from "./model.js";
+import { sourceLines } from "./sums.js";
 import { cuts, layoutText } from "./places.js";
 import { Phase } from "./tree.jsx";
 import { bytesText, several, shapeText, shareText, timeText } from "./units.js";
@@ -82,7 +83,7 @@ export function Costs({ graph, rank, selected, select }) {
             <tr class={`choice ${i === selected ? "selected" : ""}`} onClick={() => select(graph, i)}>
               <td class="right">{timeText(seconds)}</td><td class="right">{shareText(seconds / total)}</td>
               {measured && <td class="right">{timeText((by === "measured" ? schedule.seconds[i] : measured[i]?.[1]) ?? 0)}</td>}
-              <td><Phase phase={graph.phase(i)} /> {graph.collective(i) && "⇄ "}{graph.label(i)} <span class="number">%{i}</span></td><td class="type">{resultText(graph.type(i))}</td>
+              <td><Phase phase={graph.phase(i)} /> {graph.collective(i) && <><CollectiveMark /> </>}{graph.label(i)} <span class="number">%{i}</span></td><td class="type">{resultText(graph.type(i))}</td>
               <td class="place">{place(graph.model.line(graph.columns.stack[i]))}</td>
             </tr>
           ))}
@@ -174,11 +175,11 @@ export function Source({ graph, select }) {
           {file.lines.slice(0, 2000).map((row) => [
             <tr class={`choice ${row.line === line ? "selected" : ""}`} onClick={() => setLine(row.line === line ? 0 : row.line)}>
               <td class="right">{row.line}</td><td><pre>{row.text}</pre></td><td class="right">{row.nodes.length}</td>
-              <td>{row.collectives > 0 && `⇄ ${row.collectives}${row.bytes ? `, ${bytesText(row.bytes)}` : ""}`}</td>
+              <td>{row.collectives > 0 && <><Icon name="exchange" /> {`${row.collectives}${row.bytes ? `, ${bytesText(row.bytes)}` : ""}`}</>}</td>
               <td class="right">{row.seconds > 0 && <><meter min="0" max={most} value={row.seconds} /> {timeText(row.seconds)}</>}</td>
             </tr>,
             row === open && (
-              <tr class="made"><td /><td colSpan={4}>{row.nodes.slice(0, 60).map((index) => <button class={`chip ${graph.collective(index) ? "sends" : ""}`} onClick={() => select(graph, index)}><Phase phase={graph.phase(index)} /> {graph.collective(index) && "⇄ "}{graph.label(index)} %{index}</button>)}{row.nodes.length > 60 && ` and ${row.nodes.length - 60} more`}</td></tr>
+              <tr class="made"><td /><td colSpan={4}>{row.nodes.slice(0, 60).map((index) => <button class={`chip ${graph.collective(index) ? "sends" : ""}`} onClick={() => select(graph, index)}><Phase phase={graph.phase(index)} /> {graph.collective(index) && <><CollectiveMark /> </>}{graph.label(index)} %{index}</button>)}{row.nodes.length > 60 && ` and ${row.nodes.length - 60} more`}</td></tr>
             ),
           ])}
         </tbody>

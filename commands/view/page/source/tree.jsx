@@ -1,8 +1,9 @@
 // The network as scopes that open and close.
 import { h } from "preact";
 import { useMemo } from "preact/hooks";
+import { CollectiveMark, Icon } from "./icons.jsx";
 import { LongList } from "./list.jsx";
-import { openRows } from "./model.js";
+import { openRows } from "./scopes.js";
 import { cuts } from "./places.js";
 import { bytesText, several, shapeText, timeText } from "./units.js";
 
@@ -20,7 +21,7 @@ function ScopeFacts({ graph, scope }) {
   return (
     <span class="facts">
       {scope.phases.map((count, phase) => count > 0 && <span class="count"><Phase phase={phases[phase]} />{count}</span>)}
-      {scope.collectives > 0 && <span class="sends">⇄ {several(scope.collectives, "collective")}{scope.bytes > 0 && `, ${bytesText(scope.bytes)}`}</span>}
+      {scope.collectives > 0 && <span class="sends"><Icon name="exchange" /> {several(scope.collectives, "collective")}{scope.bytes > 0 && `, ${bytesText(scope.bytes)}`}</span>}
       <span class="time">{scope.seconds > 0 && timeText(scope.seconds)}</span>
     </span>
   );
@@ -87,9 +88,9 @@ export function Tree({ graph, open, hidden, selected, focus, setFocus, toggle, s
       return (
         <div {...common} class={`row node ${what === selected ? "selected" : ""}${focused}`} aria-selected={what === selected}
           aria-expanded={body ? open.has(path) : undefined} onClick={() => select(what)}>
-          {body ? <button class="open" tabIndex={-1} aria-label="what it consists of" onClick={(event) => { event.stopPropagation(); toggle(path); }}>{open.has(path) ? "▾" : "▸"}</button> : <span class="open" />}
+          {body ? <button class="open" tabIndex={-1} aria-label="what it consists of" onClick={(event) => { event.stopPropagation(); toggle(path); }}><Icon name={open.has(path) ? "open" : "closed"} /></button> : <span class="open" />}
           <Phase phase={phase} />
-          {graph.collective(what) && <span class="mark" title="collective">⇄</span>}
+          {graph.collective(what) && <CollectiveMark />}
           <span class="name">{graph.text("op", what)}</span>
           {graph.text("instance", what) && <span class="instance">{graph.text("instance", what)}</span>}
           <span class="number">%{what}</span>
@@ -103,7 +104,7 @@ export function Tree({ graph, open, hidden, selected, focus, setFocus, toggle, s
     }
     return (
       <div {...common} class={`row scope${focused}`} aria-expanded={open.has(path)} onClick={() => { setFocus(path); toggle(path); }}>
-        <span class="open">{open.has(path) ? "▾" : "▸"}</span>
+        <span class="open"><Icon name={open.has(path) ? "open" : "closed"} /></span>
         <span class="name">{what.name}</span>
         <ScopeFacts graph={graph} scope={what} />
       </div>

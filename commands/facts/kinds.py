@@ -1,0 +1,92 @@
+"""Ranks with equal programs: what `program.json` says of them, and texts where it says nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from mspc.commands.facts.files import check_compile, program_text
+from mspc.ir.files.inside import inside
+from mspc.runtime.program import PROGRAM, Program
+
+OWN = re.compile(r"""^rank : .*$|group: "[^"]*"(?:, )?|rank_list: (?:\([^()]*\)|[\d:]+)(?:, )?""", re.MULTILINE)
+"""What says which rank a text is of: its number, and the groups that it is in."""
+NAMED = 8
+"""Files that a note names."""
+
+
+FIELDS = re.compile(r" primitive_attrs: \{((?:[^{}]|\{[^{}]*\})*)\}|value=([^)]*)")
+"""Fields of operators and constants, which may count from where a rank's slice begins."""
+OPERANDS = re.compile(r"(?<= = )(\w+)\(((?:%[\w.\[\]$/-]+(?:, )?)+)\)")
+"""Operands that are no constants. Exchanges order what they send by the ranks that it goes to."""
+
+
+@dataclass
+class Kind:
+    """Ranks whose programs are equal but for ranks, groups and offsets. ranks: ascending. text: of the first.
+    edited: whether that text has changed since it was written."""
+
+    text: str
+    edited: bool
+    ranks: list[int] = field(default_factory=list[int])
+
+
+def kinds_of(program: Program, numbers_count: bool = True) -> tuple[list[Kind], list[str]]:
+    """The kinds of a program's ranks, by their first ranks, and the files that were edited.
+
+    Of ranks that the program says are alike one text is read, and those whose texts differ in fields and constants
+    alone are of one kind. A file that may have been edited, for it is newer than `program.json` and not what was
+    written, is read too: such files are of kinds of their own. There, and among ranks of which the program says
+    nothing, fields and constants tell kinds apart where `numbers_count`.
+
+    Raises:
+        MspcError: a file is missing, cannot be read or is of another compile.
+    """
+    written = os.stat(program.folder / PROGRAM).st_mtime_ns
+    told: dict[int, Kind] = {}
+    kinds: dict[Hashable, Kind] = {}
+    edited: list[str] = []
+    for rank in sorted({*program.execute, *program.kinds}):
+        kind = told.get(program.kinds.get(rank, -1))
+        if rank in program.execute:
+            check_compile(program, rank)
+            if kind is None or _is_newer(program, rank, written):
+                text = program_text(program, rank)
+                changed = program.edited(rank, text)
+                apart = changed or rank not in program.kinds
+                key = changed, _digest(text, numbers_count) if apart else _digest(text, False)
+                kind = kinds.setdefault(key, Kind(text, changed))
+                if changed:
+                    edited.append(program.execute[rank])
+                elif not apart:
+                    told[program.kinds[rank]] = kind
+        if kind is not None:
+            kind.ranks.append(rank)
+    return list(kinds.values()), edited
+
+
+def _digest(text: str, numbers_count: bool) -> bytes:
+    """What equal texts have in common but for groups; where numbers do not count, but for fields, constants and
+    the order of operands."""
+    text = OWN.sub("", text)
+    if not numbers_count:
+        text = OPERANDS.sub(_sorted_operands, FIELDS.sub("", text))
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _sorted_operands(found: re.Match[str]) -> str:
+    return f"{found[1]}({', '.join(sorted({*found[2].split(', ')}))})"
+
+
+def edited_note(edited: list[str]) -> str:
+    """What is said of files that were edited."""
+    more = f" and {len(edited) - NAMED} more" if len(edited) > NAMED else ""
+    return f"edited since they were compiled: {', '.join(edited[:NAMED])}{more}"
+
+
+def _is_newer(program: Program, rank: int, written: int) -> bool:
+    path = inside(program.folder, program.execute[rank], str(program.folder / PROGRAM))
+    return not os.path.exists(path) or os.stat(path).st_mtime_ns > written

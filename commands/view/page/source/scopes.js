@@ -1,0 +1,135 @@
+// The scopes of a graph as a tree, and which of its rows are open.
+
+const GRADIENTS = "Gradients/";
+
+/**
+ * @typedef {object} Scope
+ * @property {string} path the scope, without what says that gradients are taken
+ * @property {string} name its last part, or parts where one scope holds nothing but another
+ * @property {(Scope | number)[]} children scopes and nodes in run order
+ * @property {number} nodes @property {number} collectives @property {number} bytes @property {number} seconds
+ * @property {number[]} phases nodes of every phase
+ */
+
+/** The scopes of a graph: gradients stand in the cells whose gradients they are. @param {Graph} graph @returns {Scope} */
+export function makeTree(graph) {
+  const scope = (path, name) => ({
+    path, name, children: [], nodes: 0, collectives: 0, bytes: 0, seconds: 0, phases: graph.facts.phases.map(() => 0),
+  });
+  const root = scope("", "");
+  const known = new Map([["", root]]);
+  const of = new Map();
+  const find = (number) => {
+    if (of.has(number)) return of.get(number);
+    let path = graph.model.string(number);
+    while (path.startsWith(GRADIENTS)) path = path.slice(GRADIENTS.length);
+    const chain = [root];
+    let here = "";
+    for (const part of path.split("/").filter(Boolean).slice(0, 64)) {
+      const name = here ? `${here}/${part}` : part;
+      let found = known.get(name);
+      if (!found) {
+        found = scope(name, part);
+        known.set(name, found);
+        chain[chain.length - 1].children.push(found);
+      }
+      chain.push(found);
+      here = name;
+    }
+    of.set(number, chain);
+    return chain;
+  };
+  for (let index = 0; index < graph.count; index++) {
+    const chain = find(graph.columns.scope[index]);
+    chain[chain.length - 1].children.push(index);
+    const collective = graph.collective(index);
+    const seconds = graph.seconds(index) ?? 0;
+    for (const one of chain) {
+      one.nodes += 1;
+      one.phases[graph.columns.phase[index]] += 1;
+      one.seconds += seconds;
+      if (collective) {
+        one.collectives += 1;
+        one.bytes += collective.bytes ?? 0;
+      }
+    }
+  }
+  joinChains(root);
+  return root;
+}
+
+/** A scope that holds one scope and nothing else stands with it in one row, and one that is made for a single operator,
+ * as MindSpore does, not at all. @param {Scope} scope */
+function joinChains(scope) {
+  const waiting = [scope];
+  while (waiting.length) {
+    const one = waiting.pop();
+    one.children = one.children.map((child) => {
+      while (typeof child === "object" && child.children.length === 1 && typeof child.children[0] === "object") {
+        const [inner] = child.children;
+        inner.name = `${child.name}/${inner.name}`;
+        child = inner;
+      }
+      if (typeof child !== "object") return child;
+      if (child.children.length === 1 && /-op\d+$/.test(child.name)) return child.children[0];
+      waiting.push(child);
+      return child;
+    });
+  }
+}
+
+/** Rows of the tree that are open, as [depth, scope | node | {node, line}]. A phase that is hidden leaves its nodes out.
+ * @param {Graph} graph @param {Set<string>} open @param {Set<string>} hidden phases */
+export function openRows(graph, open, hidden) {
+  const rows = [];
+  const shown = graph.facts.phases.map((phase) => !hidden.has(phase));
+  const walk = (scope, depth) => {
+    for (const child of scope.children) {
+      if (typeof child === "number") {
+        if (!shown[graph.columns.phase[child]]) continue;
+        rows.push([depth, child]);
+        if (open.has(`%${child}`)) {
+          const lines = graph.facts.body[child] ?? [];
+          lines.forEach((_, line) => rows.push([depth + 1, { node: child, line }]));
+        }
+      } else if (child.phases.some((count, phase) => count && shown[phase])) {
+        rows.push([depth, child]);
+        if (open.has(child.path)) walk(child, depth + 1);
+      }
+    }
+  };
+  walk(graph.tree, 0);
+  return rows;
+}
+
+/** The names of the scopes around a node, the outermost first; of a gradient those of what it is the gradient of.
+ * @param {Graph} graph @param {number} index */
+export function pathOf(graph, index) {
+  let path = graph.text("scope", index);
+  while (path.startsWith(GRADIENTS)) path = path.slice(GRADIENTS.length);
+  return path.split("/").filter(Boolean).slice(0, 64);
+}
+
+/** The paths that must be open for a node to be seen. @param {Graph} graph @param {number} index */
+export function pathsTo(graph, index) {
+  const parts = pathOf(graph, index);
+  return parts.map((_, i) => parts.slice(0, i + 1).join("/"));
+}
+
+/** Scopes that are open at the beginning: all of a small graph, else down to where cells lie beside each other.
+ * @param {Graph} graph @param {number} most rows */
+export function firstOpen(graph, most = 80) {
+  const open = new Set();
+  let level = [graph.tree];
+  let rows = graph.tree.children.length;
+  while (level.length) {
+    const inner = level.flatMap((scope) => scope.children.filter((child) => typeof child === "object"));
+    for (const scope of inner) {
+      if (rows + scope.children.length > most) continue;
+      open.add(scope.path);
+      rows += scope.children.length;
+    }
+    level = inner.filter((scope) => open.has(scope.path));
+  }
+  return open;
+}
