@@ -27,6 +27,8 @@ OTHER_NAMES: dict[str, str] = {
     "communication.management": "api.communication",
     "communication._comm_helper": "api.communication",
     "device": "api.runtime",
+    **{f"device_context.{kind}.{part}": f"api.device_context.{kind}"
+       for kind in ("ascend", "cpu", "gpu") for part in ("device", "op_debug", "op_precision", "op_tuning")},
     "dtype": "api.common.dtype",
     "dataset.core": "api.dataset",
     "dataset.core.config": "api.dataset.config",
@@ -43,6 +45,8 @@ OTHER_NAMES: dict[str, str] = {
     "dataset.transforms.vision.py_transforms": "api.dataset.vision.py_transforms",
     "dataset.vision.transforms": "api.dataset.vision",
     "dataset.vision.utils": "api.dataset.vision.enums",
+    "hal.event": "api.hal.stream",
+    "hal.memory": "api.runtime",
     "nn.layer": "api.nn",
     "nn.layer.activation": "api.nn.activation",
     "nn.layer.basic": "api.nn.basic",
