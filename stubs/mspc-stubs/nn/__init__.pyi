@@ -26,6 +26,7 @@ from mspc.api.nn.activation import CELU as CELU
 from mspc.api.nn.cell import Cell as Cell
 from mspc.api.nn.container import CellDict as CellDict
 from mspc.api.nn.container import CellList as CellList
+from mspc.api.nn.cell_state import CellState as CellState
 from mspc.api.nn.image import CentralCrop as CentralCrop
 from mspc.api.nn.image import ChannelShuffle as ChannelShuffle
 from mspc.api.nn.array_layers import ClipByNorm as ClipByNorm
@@ -77,8 +78,10 @@ from mspc.api.nn.activation import HSigmoid as HSigmoid
 from mspc.api.nn.activation import HSwish as HSwish
 from mspc.api.nn.activation import Hardtanh as Hardtanh
 from mspc.api.nn.loss import HingeEmbeddingLoss as HingeEmbeddingLoss
+from mspc.api.nn.cell_state import HookHandle as HookHandle
 from mspc.api.nn.loss import HuberLoss as HuberLoss
 from mspc.api.nn.activation import Identity as Identity
+from mspc.api.nn.cell_state import IncompatibleKeys as IncompatibleKeys
 from mspc.api.nn.normalization import InstanceNorm1d as InstanceNorm1d
 from mspc.api.nn.normalization import InstanceNorm2d as InstanceNorm2d
 from mspc.api.nn.normalization import InstanceNorm3d as InstanceNorm3d
