@@ -23,8 +23,8 @@ _API = os.path.join(PACKAGE, "api", "")
 _TRACED_OWN = tuple(
     os.path.join(_API, *place)
     for place in (
-        ("nn", ""), ("boost", ""), ("mint", ""), ("ops", "function", ""), ("ops", "tensor_method"),
-        ("ops", "hyper_map"), ("ops", "sparse_tensor"),
+        ("nn", ""), ("boost", ""), ("experimental", ""), ("mint", ""), ("ops", "function", ""),
+        ("ops", "tensor_method"), ("ops", "hyper_map"), ("ops", "sparse_tensor"),
         ("ops", "composed"), ("numpy", ""), ("parallel", "reshard"), ("parallel", "transformer", ""),
         ("communication", "comm_func"), ("common", "recompute"), ("common", "derivatives"),
     )

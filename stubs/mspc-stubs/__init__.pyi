@@ -205,6 +205,7 @@ from mspc import dataset as dataset
 from mspc import device as device
 from mspc import device_context as device_context
 from mspc import dtype as dtype
+from mspc import experimental as experimental
 from mspc import hal as hal
 from mspc import mindrecord as mindrecord
 from mspc import mint as mint
