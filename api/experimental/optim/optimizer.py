@@ -76,7 +76,7 @@ class Optimizer(_Described, optimizer.Optimizer):
         self.describe_groups(groups, others, dict(defaults))
 
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
-        """Groups are those that the optimizer was made with.
+        """Groups are those that the optimizer was made with: no param_group is added.
 
         Raises:
             ValueError: always.
