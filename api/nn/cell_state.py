@@ -184,7 +184,7 @@ class CellState:
             held.set_data(tensor.astype(held.dtype))
             return
         path, _, attribute = name.rpartition(".")
-        setattr(self.get_sub_cell(path), attribute, Tensor(tensor.asnumpy(), held.dtype))
+        self.get_sub_cell(path).__setattr__(attribute, Tensor(tensor.asnumpy(), held.dtype))
 
     # Hooks ----------------------------------------------------------------------------------------
 
