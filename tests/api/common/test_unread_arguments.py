@@ -16,6 +16,9 @@ REASONS = {
         common/parameter.py:Parameter.__init__.storage_format common/parameter.py:Parameter.__init__.device
         communication/group.py:create_group.options
         dataset/images.py:MnistDataset.__init__.cache dataset/images.py:Cifar10Dataset.__init__.cache
+        dataset/annotated.py:CelebADataset.__init__.cache dataset/annotated.py:CocoDataset.__init__.cache
+        dataset/annotated.py:ManifestDataset.__init__.cache dataset/annotated.py:VOCDataset.__init__.cache
+        dataset/text_files.py:CSVDataset.__init__.cache dataset/text_files.py:TextFileDataset.__init__.cache
         dataset/images.py:Cifar100Dataset.__init__.cache dataset/images.py:ImageFolderDataset.__init__.cache
         dataset/pipeline.py:Dataset.create_tuple_iterator.do_copy
         dataset/pipeline.py:Dataset.create_dict_iterator.do_copy
