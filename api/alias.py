@@ -98,6 +98,7 @@ OTHER_NAMES: dict[str, str] = {
     "ops.operations.random_ops": "api.ops",
     "ops.operations._infer_ops": "api.ops",
     "ops.operations._inner_ops": "api.ops",
+    "ops.operations._sequence_ops": "api.ops",
     "parallel._utils": "api.parallel.queries",
     "parallel.algo_parameter_config": "api.parallel.algo_parameters",
     "parallel._transformer": "api.parallel.transformer",

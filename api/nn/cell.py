@@ -331,12 +331,12 @@ class Cell(CellState):
         return self.add_flags_recursive(to_float=dtype)
 
     def add_flags(self, **flags: Any) -> Cell:
-        self._flags.update(flags)
+        self.put_flags(flags)
         return self
 
     def add_flags_recursive(self, **flags: Any) -> Cell:
         for _, cell in self.cells_and_names():
-            cell._flags.update(flags)
+            cell.put_flags(flags)
         return self
 
     def get_flags(self) -> dict[str, Any]:

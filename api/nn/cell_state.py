@@ -9,9 +9,11 @@ from typing import Any, NamedTuple, cast
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiAttributeError, ApiKeyError, ApiRuntimeError, ApiTypeError
+from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32
 from mspc.ops.arguments import describe
 
 Hook = Callable[..., Any]
+_PRECISIONS = {"fp16": FLOAT16, "bf16": BFLOAT16, "fp32": FLOAT32}
 
 
 class IncompatibleKeys(NamedTuple):
@@ -54,6 +56,24 @@ class CellState:
                 raise ApiTypeError(f"{type(self).__name__}.{name} is a buffer: a Tensor or None, not {describe(value)}")
             self.__dict__["revision"] = self.revision + 1
         object.__setattr__(self, name, value)
+
+    def put_flags(self, flags: Mapping[str, Any]) -> None:
+        """Keep flags, which are attributes too where there is none of that name; `fp16`, `bf16` and `fp32` are
+        `to_float`."""
+        own = cast(Any, self).get_flags()
+        before = own.get("to_float")
+        for name, value in flags.items():
+            if name not in _PRECISIONS:
+                own[name] = value
+            elif value:
+                own["to_float"] = _PRECISIONS[name]
+            elif own.get("to_float") == _PRECISIONS[name]:
+                del own["to_float"]
+            if name in self.__dict__.get("_flagged", ()) or not hasattr(self, name):
+                self.__dict__.setdefault("_flagged", set()).add(name)
+                self.__dict__[name] = value
+        if own.get("to_float") != before:
+            self.revision += 1
 
     # Buffers --------------------------------------------------------------------------------------
 

@@ -60,8 +60,8 @@ _ELSEWHERE = {
         "AccumulateNV2", "BatchToSpace", "Bernoulli", "Bucketize", "ConjugateTranspose", "Eps", "EqualCount",
         "EuclideanNorm", "FillDiagonal", "HistogramFixedWidth", "IdentityN", "InplaceUpdateV2", "LogSpace",
         "Logit", "LowerBound", "Median", "Multinomial", "ParallelConcat", "RandomGamma", "RandomShuffle",
-        "ReduceStd", "ResizeNearestNeighborV2", "SearchSorted", "SpaceToBatch", "StandardLaplace", "TensorShape",
-        "UpperBound",
+        "ListToTensor", "ReduceStd", "ResizeNearestNeighborV2", "SearchSorted", "SpaceToBatch", "StandardLaplace",
+        "TensorShape", "TensorToList", "TensorToScalar", "TensorToTuple", "TupleToTensor", "UpperBound",
     ), "mspc.api.ops.composed_operators"),
     **dict.fromkeys((
         "ApplyAdaMax", "ApplyAdadelta", "ApplyAdagrad", "ApplyAdagradDA", "ApplyAdagradV2", "ApplyAdamWithAmsgrad",

@@ -290,3 +290,40 @@ class TensorShape:
 
     def __call__(self, input_x: Any) -> Any:
         return ops.dyn_shape(input_x)
+
+
+class TupleToTensor:
+    """Numbers known when the network is compiled, or tensors without dimensions, as a tensor. Called as
+    `TupleToTensor()(tuple, dtype)`."""
+
+    def __call__(self, input_tuple: Any, dtype: Any = None) -> Any:
+        if all([isinstance(each, bool | int | float) for each in input_tuple]):
+            found = ops.tuple_to_array(tuple(input_tuple))
+        else:
+            found = ops.stack(tuple(input_tuple))
+        return found if dtype is None else ops.cast(found, dtype)
+
+
+class ListToTensor(TupleToTensor):
+    """`TupleToTensor` of a list."""
+
+
+class TensorToTuple:
+    """The elements of a vector, tensors without dimensions, as a tuple. Called with the vector."""
+
+    def __call__(self, input_tensor: Any) -> Any:
+        return tuple(ops.unbind(input_tensor))
+
+
+class TensorToList:
+    """The elements of a vector, tensors without dimensions, as a list. Called with the vector."""
+
+    def __call__(self, input_tensor: Any) -> Any:
+        return list(ops.unbind(input_tensor))
+
+
+class TensorToScalar:
+    """A tensor of one element without its dimensions. Called with it."""
+
+    def __call__(self, input_tensor: Any) -> Any:
+        return ops.reshape(input_tensor, ())

@@ -129,6 +129,18 @@ def test_a_hook_that_only_looks_changes_nothing() -> None:
     assert of(net) == [22, 44]
 
 
+def test_flags_say_a_precision_and_are_attributes() -> None:
+    net = Net()
+    net.below.add_flags_recursive(fp16=True, first_time=True)
+    assert net.below(X).dtype == ms.float16
+    assert net.below.first_time is True
+    net.below.add_flags(fp16=False, first_time=False)
+    assert net.below(X).dtype == ms.float32
+    assert net.below.first_time is False
+    net.below.add_flags(recompute=False)
+    assert callable(net.below.recompute)
+
+
 MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: Net().register_buffer(3, X), "Net.register_buffer(): name must be a string, not 3"),
     (lambda: Net().register_buffer("a.b", X),

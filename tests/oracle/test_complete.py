@@ -49,7 +49,8 @@ REASONS = {
         ops.TensorScatterElements ops.TensorShape ops.Trace ops.TrilIndices ops.TripletMarginLoss
         ops.TriuIndices ops.Unique ops.UniqueConsecutive ops.UniqueWithPad ops.UpperBound ops.eps
         ops.is_nonzero ops.accumulate_n ops.print_ ops.dense_to_sparse_coo ops.dense_to_sparse_csr
-        ops.coo_concat ops.csr_softmax ops.embedding Tensor.to_coo Tensor.to_csr
+        ops.coo_concat ops.csr_softmax ops.embedding Tensor.to_coo Tensor.to_csr ops.ListToTensor
+        ops.TensorToList ops.TensorToScalar ops.TensorToTuple ops.TupleToTensor
         ops.coo_abs ops.coo_acos ops.coo_acosh ops.coo_asin
         ops.coo_asinh ops.coo_atan ops.coo_atanh ops.coo_ceil ops.coo_cos ops.coo_cosh ops.coo_exp
         ops.coo_expm1 ops.coo_floor ops.coo_inv ops.coo_isfinite ops.coo_isinf ops.coo_isnan ops.coo_log

@@ -70,7 +70,10 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     "TensorScatterElements": (P.TensorScatterElements(1), (X, np.array([[1], [0], [3]]), Y[:, :1]),
                               np.where(np.arange(4) == [[1], [0], [3]], Y[:, :1], X)),
     "TensorShape": (P.TensorShape(), (X,), [3, 4]),
+    "TensorToScalar": (P.TensorToScalar(), (X[0, :1],), X[0, 0]),
+    "TensorToTuple": (P.TensorToTuple(), (X[0],), tuple(X[0])),
     "Trace": (P.Trace(), (V,), np.trace(V)),
+    "TupleToTensor": (P.TupleToTensor(), ((1, 2, 3), mspc.float32), [1, 2, 3]),
     "TrilIndices": (P.TrilIndices(3, 4), (), np.tril_indices(3, 0, 4)),
     "UniqueConsecutive": (P.UniqueConsecutive(), (np.array([1, 1, 2, 1]),), [1, 2, 1]),
 }  # fmt: skip
