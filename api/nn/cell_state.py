@@ -12,6 +12,7 @@ from mspc.api.errors import ApiAttributeError, ApiKeyError, ApiRuntimeError, Api
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32
 from mspc.ops.arguments import describe
 
+__all__: tuple[str, ...] = ()
 Hook = Callable[..., Any]
 _PRECISIONS = {"fp16": FLOAT16, "bf16": BFLOAT16, "fp32": FLOAT32}
 

@@ -68,6 +68,7 @@ from mspc.api.ops.composed_operators import InplaceUpdateV2 as InplaceUpdateV2
 from mspc.api.ops.custom import InsertGradientOf as InsertGradientOf
 from mspc.api.ops.composed import InvertPermutation as InvertPermutation
 from mspc.api.ops.composed_table import Lcm as Lcm
+from mspc.api.ops.composed_operators import ListToTensor as ListToTensor
 from mspc.api.ops.composed_table import LogSigmoid as LogSigmoid
 from mspc.api.ops.composed_operators import LogSpace as LogSpace
 from mspc.api.ops.composed_operators import Logit as Logit
@@ -79,6 +80,7 @@ from mspc.api.ops.composed_table import MatrixPower as MatrixPower
 from mspc.api.ops.composed_operators import Median as Median
 from mspc.api.ops.composed_functions import Meshgrid as Meshgrid
 from mspc.api.ops.morphing import Morph as Morph
+from mspc.api.ops.composed_table import MultiMarginLoss as MultiMarginLoss
 from mspc.api.ops.composed_operators import Multinomial as Multinomial
 from mspc.api.ops.composed_table import MultinomialWithReplacement as MultinomialWithReplacement
 from mspc.api.ops.multitype import MultitypeFuncGraph as MultitypeFuncGraph
@@ -125,10 +127,14 @@ from mspc.api.ops.composed_functions import StandardNormal as StandardNormal
 from mspc.api.ops.composed_table import TensorScatterElements as TensorScatterElements
 from mspc.api.ops.composed_operators import TensorShape as TensorShape
 from mspc.api.ops.composed import TensorSummary as TensorSummary
+from mspc.api.ops.composed_operators import TensorToList as TensorToList
+from mspc.api.ops.composed_operators import TensorToScalar as TensorToScalar
+from mspc.api.ops.composed_operators import TensorToTuple as TensorToTuple
 from mspc.api.ops.composed_table import Trace as Trace
 from mspc.api.ops.composed_table import TrilIndices as TrilIndices
 from mspc.api.ops.composed_table import TripletMarginLoss as TripletMarginLoss
 from mspc.api.ops.composed_table import TriuIndices as TriuIndices
+from mspc.api.ops.composed_operators import TupleToTensor as TupleToTensor
 from mspc.api.ops.composed_functions import UniformInt as UniformInt
 from mspc.api.ops.composed_table import Unique as Unique
 from mspc.api.ops.composed_table import UniqueConsecutive as UniqueConsecutive
@@ -182,6 +188,7 @@ from mspc.api.ops.function.image_func import batch_to_space_nd as batch_to_space
 from mspc.api.ops.function.random_func import bernoulli as bernoulli
 from mspc.api.ops.tensor_method_changes import bernoulli_ as bernoulli_
 from mspc.api.ops.function.drawn_func import bernoulli_ext as bernoulli_ext
+from mspc.api.ops.function.matrix_func import bidense as bidense
 from mspc.api.ops.function.loss_func import binary_cross_entropy as binary_cross_entropy
 from mspc.api.ops.function.loss_func import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
 from mspc.api.ops.function.known_func import bincount as bincount
@@ -383,6 +390,8 @@ from mspc.api.ops.function.derived_func import movedim as movedim
 from mspc.api.ops.function.loss_func import mse_loss as mse_loss
 from mspc.api.ops.function.loss_func import mse_loss_ext as mse_loss_ext
 from mspc.api.ops.function.statistics_func import msort as msort
+from mspc.api.ops.function.loss_func import multi_margin_loss as multi_margin_loss
+from mspc.api.ops.function.loss_func import multilabel_margin_loss as multilabel_margin_loss
 from mspc.api.ops.function.drawn_func import multinomial as multinomial
 from mspc.api.ops.function.drawn_func import multinomial_with_replacement as multinomial_with_replacement
 from mspc.api.ops.function.matrix_func import mv as mv

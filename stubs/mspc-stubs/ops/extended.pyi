@@ -321,6 +321,7 @@ from mspc.ops import Lgamma as Lgamma
 from mspc.ops import LinSpace as LinSpace
 from mspc.ops import LinSpaceBetween as LinSpaceBetween
 from mspc.ops import LinSpaceExt as LinSpaceExt
+from mspc.api.ops.composed_operators import ListToTensor as ListToTensor
 from mspc.ops import LocalSlice as LocalSlice
 from mspc.ops import Log as Log
 from mspc.ops import Log1p as Log1p
@@ -379,6 +380,7 @@ from mspc.api.ops.morphing import Morph as Morph
 from mspc.ops import MovingStatistics as MovingStatistics
 from mspc.ops import Mul as Mul
 from mspc.ops import MulNoNan as MulNoNan
+from mspc.api.ops.composed_table import MultiMarginLoss as MultiMarginLoss
 from mspc.api.ops.composed_operators import Multinomial as Multinomial
 from mspc.api.ops.composed_table import MultinomialWithReplacement as MultinomialWithReplacement
 from mspc.api.ops.multitype import MultitypeFuncGraph as MultitypeFuncGraph
@@ -586,6 +588,9 @@ from mspc.ops import TensorScatterSub as TensorScatterSub
 from mspc.ops import TensorScatterUpdate as TensorScatterUpdate
 from mspc.api.ops.composed_operators import TensorShape as TensorShape
 from mspc.api.ops.composed import TensorSummary as TensorSummary
+from mspc.api.ops.composed_operators import TensorToList as TensorToList
+from mspc.api.ops.composed_operators import TensorToScalar as TensorToScalar
+from mspc.api.ops.composed_operators import TensorToTuple as TensorToTuple
 from mspc.ops import Tile as Tile
 from mspc.ops import TopK as TopK
 from mspc.ops import TopKRouter as TopKRouter
@@ -605,6 +610,7 @@ from mspc.ops import TruncateDiv as TruncateDiv
 from mspc.ops import TruncateMod as TruncateMod
 from mspc.ops import TupleGetItem as TupleGetItem
 from mspc.api.ops.extended import TupleToArray as TupleToArray
+from mspc.api.ops.composed_operators import TupleToTensor as TupleToTensor
 from mspc.ops import UniformCandidateSampler as UniformCandidateSampler
 from mspc.api.ops.composed_functions import UniformInt as UniformInt
 from mspc.ops import UniformReal as UniformReal
@@ -714,6 +720,7 @@ from mspc.ops import bessel_k1e as bessel_k1e
 from mspc.ops import bessel_y0 as bessel_y0
 from mspc.ops import bessel_y1 as bessel_y1
 from mspc.ops import bias_add as bias_add
+from mspc.api.ops.function.matrix_func import bidense as bidense
 from mspc.api.ops.function.loss_func import binary_cross_entropy as binary_cross_entropy
 from mspc.api.ops.function.loss_func import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
 from mspc.api.ops.function.known_func import bincount as bincount
@@ -1073,6 +1080,8 @@ from mspc.api.ops.function.loss_func import mse_loss as mse_loss
 from mspc.api.ops.extended import mse_loss_ext as mse_loss_ext
 from mspc.api.ops.function.statistics_func import msort as msort
 from mspc.ops import mul as mul
+from mspc.api.ops.function.loss_func import multi_margin_loss as multi_margin_loss
+from mspc.api.ops.function.loss_func import multilabel_margin_loss as multilabel_margin_loss
 from mspc.api.ops.function.drawn_func import multinomial as multinomial
 from mspc.api.ops.function.drawn_func import multinomial_with_replacement as multinomial_with_replacement
 from mspc.ops import multiply as multiply
