@@ -46,7 +46,8 @@ REASONS = {
         dataset/transforms.py:Fill.many.draws dataset/vision/color.py:Grayscale.single.draws
         dataset/vision/colour_spaces.py:ConvertColor.single.draws
         dataset/vision/colour_spaces.py:LinearTransformation.single.draws
-        dataset/vision/colour_spaces.py:NormalizePad.single.draws dataset/vision/colour_spaces.py:_OfColours.single.draws
+        dataset/vision/colour_spaces.py:NormalizePad.single.draws
+        dataset/vision/colour_spaces.py:_OfColours.single.draws
         dataset/vision/convert.py:Decode.single.draws dataset/vision/convert.py:ToPIL.one.draws
         dataset/vision/convert.py:ToNumpy.many.draws dataset/vision/crops.py:CenterCrop.many.draws
         dataset/vision/crops.py:Crop.many.draws dataset/vision/crops.py:Pad.many.draws
