@@ -88,6 +88,7 @@ OTHER_NAMES: dict[str, str] = {
     **{f"ops.function.{part}_func": "api.ops.extended"
        for part in ("array", "clip", "debug", "image", "linalg", "math", "nn", "random", "sparse", "sparse_unary")},
     "ops.functional": "api.ops",
+    "ops.functional_overload": "api.ops",
     "ops.operations": "api.ops",
     "ops.operations.array_ops": "api.ops",
     "ops.operations.comm_ops": "api.ops",
@@ -100,6 +101,8 @@ OTHER_NAMES: dict[str, str] = {
     "ops.operations._inner_ops": "api.ops",
     "ops.operations._sequence_ops": "api.ops",
     "parallel._utils": "api.parallel.queries",
+    "parallel.function": "api.parallel.reshard",
+    "parallel.function.reshard_func": "api.parallel.reshard",
     "parallel.algo_parameter_config": "api.parallel.algo_parameters",
     "parallel._transformer": "api.parallel.transformer",
     "parallel._transformer.layers": "api.parallel.transformer.layers",

@@ -94,3 +94,24 @@ def test_layers_of_mint_under_their_other_names() -> None:
 
     assert DropoutExt is mint.nn.Dropout
     assert not hasattr(nn, "NothingExt")
+
+
+def test_embeddings_and_norms_of_mint() -> None:
+    from mspc import mint
+
+    table = mint.nn.Embedding(4000, 8, padding_idx=-2)
+    assert abs(table.weight.asnumpy().std() - 1) < 0.02
+    assert not table.weight.asnumpy()[-2].any()
+    assert not mint.nn.Embedding(4, 3, _weight=Tensor(X[:, :3]), _freeze=True).weight.requires_grad
+    rows = np.array([1, 0, 1, 3])
+    given = mint.nn.Embedding(4, 5, padding_idx=1, _weight=Tensor(X))
+    np.testing.assert_array_equal(given(Tensor(rows)).asnumpy(), X[rows])
+    weight = torch.from_numpy(X.copy()).requires_grad_()
+    functional.embedding(torch.from_numpy(rows), weight, 1).sum().backward()
+    found = grad(lambda i: given(i).sum(), None, given.trainable_params())(Tensor(rows))
+    np.testing.assert_array_equal((found[0] if isinstance(found, tuple) else found).asnumpy(), weight.grad.numpy())
+    for options in ({}, {"bias": False}, {"elementwise_affine": False}):
+        layer, other = mint.nn.LayerNorm(5, 1e-3, **options), torch.nn.LayerNorm(5, 1e-3, **options)
+        wanted = other(torch.from_numpy(X)).detach().numpy()
+        np.testing.assert_allclose(layer(Tensor(X)).asnumpy(), wanted, rtol=1e-4, atol=1e-6)
+        assert len(list(layer.get_parameters())) == len(list(other.parameters()))
