@@ -59,7 +59,8 @@ _ELSEWHERE = {
     **dict.fromkeys((
         "AccumulateNV2", "BatchToSpace", "Bernoulli", "Bucketize", "ConjugateTranspose", "Eps", "EqualCount",
         "EuclideanNorm", "FillDiagonal", "HistogramFixedWidth", "IdentityN", "InplaceUpdateV2", "LogSpace",
-        "Logit", "LowerBound", "Median", "Multinomial", "ParallelConcat", "RandomGamma", "RandomShuffle",
+        "Logit", "LowerBound", "Median", "MultiMarginLoss",
+        "Multinomial", "ParallelConcat", "RandomGamma", "RandomShuffle",
         "ListToTensor", "ReduceStd", "ResizeNearestNeighborV2", "SearchSorted", "SpaceToBatch", "StandardLaplace",
         "TensorShape", "TensorToList", "TensorToScalar", "TensorToTuple", "TupleToTensor", "UpperBound",
     ), "mspc.api.ops.composed_operators"),

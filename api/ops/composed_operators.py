@@ -210,6 +210,16 @@ class Median:
         return ops.median(x, self.axis, self.keep_dims)
 
 
+class MultiMarginLoss:
+    """`ops.multi_margin_loss`. Called as `MultiMarginLoss(p, margin, reduction)(x, target, weight)`."""
+
+    def __init__(self, p: int = 1, margin: float = 1.0, reduction: str = "mean") -> None:
+        self.p, self.margin, self.reduction = p, margin, reduction
+
+    def __call__(self, x: Any, target: Any, weight: Any = None) -> Any:
+        return ops.multi_margin_loss(x, target, self.p, self.margin, weight, self.reduction)
+
+
 class Multinomial:
     """`ops.multinomial`, drawn with replacement. Called as `Multinomial(seed)(x, num_samples)`."""
 

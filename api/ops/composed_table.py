@@ -37,8 +37,8 @@ class _Function:
         self.applied = functools.partial(function, **given) if given else function
         self.__dict__.update(bound.arguments)
 
-    def __call__(self, *inputs: Any, **named: Any) -> Any:
-        return self.applied(*inputs, **named)
+    def __call__(self, *inputs: Any) -> Any:
+        return self.applied(*inputs)
 
 
 @functools.cache
@@ -83,7 +83,6 @@ _CLASSES: dict[str, tuple[Any, ...]] = {
     "MaskedSelect": _of("masked_select"),
     "MatrixBandPart": _of("matrix_band_part"),
     "MatrixPower": _of("matrix_power", {"n": _NEEDED}),
-    "MultiMarginLoss": _of("multi_margin_loss", {"p": 1, "margin": 1.0, "reduction": "mean"}),
     "MultinomialWithReplacement": _of(
         "multinomial_with_replacement", {"numsamples": _NEEDED, "replacement": False}
     ),

@@ -22,6 +22,8 @@ def test_margins_of_classes(reduction: str) -> None:
         found = ops.multi_margin_loss(Tensor(X), Tensor(TARGET), p, 0.7, Tensor(WEIGHT), reduction)
         wanted = functional.multi_margin_loss(x, target, p, 0.7, weight, reduction=reduction)
         np.testing.assert_allclose(found.asnumpy(), wanted.numpy(), rtol=1e-5)
+        again = ops.MultiMarginLoss(p, 0.7, reduction)(Tensor(X), Tensor(TARGET), Tensor(WEIGHT))
+        np.testing.assert_array_equal(again.asnumpy(), found.asnumpy())
     found = ops.multilabel_margin_loss(Tensor(X), Tensor(LABELS), reduction)
     wanted = functional.multilabel_margin_loss(x, torch.from_numpy(LABELS), reduction=reduction)
     np.testing.assert_allclose(found.asnumpy(), wanted.numpy(), rtol=1e-5)

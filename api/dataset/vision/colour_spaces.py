@@ -80,7 +80,8 @@ class _OfColours(EachOperation):
         axis = -1 if self.is_hwc else -3
         if value.ndim not in (3, 4) or value.shape[axis] != 3:
             raise ApiValueError(f"{type(self).__name__}: the image has no 3 channels in its shape {value.shape}")
-        return np.stack(self.changed(*np.moveaxis(value.astype(np.float32), axis, 0)), axis)
+        kind = value.dtype if value.dtype.kind == "f" else np.dtype(np.float32)
+        return np.stack(self.changed(*np.moveaxis(value.astype(kind), axis, 0)), axis).astype(kind)
 
     def changed(self, *channels: np.ndarray) -> list[np.ndarray]:
         """The three new channels."""
@@ -88,28 +89,29 @@ class _OfColours(EachOperation):
 
 
 class RgbToHsv(_OfColours):
-    """Red, green and blue as hue, saturation and value, all from 0 to 1, Float32. Smith 1978."""
+    """Red, green and blue as hue, saturation and value, all from 0 to 1, of the type of a floating-point image. Smith
+    1978."""
 
     def changed(self, *channels: np.ndarray) -> list[np.ndarray]:
         red, green, blue = channels
         most, least = np.maximum.reduce(channels), np.minimum.reduce(channels)
         width = most - least
-        divisor = np.where(width == 0, np.float32(1), width)
+        divisor = np.where(width == 0, 1, width)
         turn = np.select(
             [most == red, most == green], [(green - blue) / divisor % 6, 2 + (blue - red) / divisor],
             4 + (red - green) / divisor,
         )  # fmt: skip
-        hue = np.where(width == 0, np.float32(0), turn / 6)
-        return [hue.astype(np.float32), width / np.where(most == 0, np.float32(1), most), most]
+        return [np.where(width == 0, 0, turn / 6), width / np.where(most == 0, 1, most), most]
 
 
 class HsvToRgb(_OfColours):
-    """Hue, saturation and value, all from 0 to 1, as red, green and blue, Float32. Smith 1978."""
+    """Hue, saturation and value, all from 0 to 1, as red, green and blue, of the type of a floating-point image. Smith
+    1978."""
 
     def changed(self, *channels: np.ndarray) -> list[np.ndarray]:
         hue, saturation, value = channels
         shares = [np.clip(np.abs((hue * 6 + begin) % 6 - 3) - 1, 0, 1) for begin in (0, 4, 2)]
-        return [(value * (1 - saturation * (1 - share))).astype(np.float32) for share in shares]
+        return [value * (1 - saturation * (1 - share)) for share in shares]
 
 
 class NormalizePad(EachOperation):
@@ -146,7 +148,7 @@ class LinearTransformation(EachOperation):
         if value.size != self.mean.size:
             sizes = f"an image of {value.size} numbers for a mean of {self.mean.size}"
             raise ApiValueError(f"LinearTransformation: {sizes}")
-        return ((value.reshape(-1) - self.mean) @ self.matrix).reshape(value.shape).astype(value.dtype)
+        return ((value.reshape(-1) - self.mean) @ self.matrix).reshape(value.shape)
 
 
 class RandomResize(EachOperation):

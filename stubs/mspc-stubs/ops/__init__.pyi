@@ -80,7 +80,7 @@ from mspc.api.ops.composed_table import MatrixPower as MatrixPower
 from mspc.api.ops.composed_operators import Median as Median
 from mspc.api.ops.composed_functions import Meshgrid as Meshgrid
 from mspc.api.ops.morphing import Morph as Morph
-from mspc.api.ops.composed_table import MultiMarginLoss as MultiMarginLoss
+from mspc.api.ops.composed_operators import MultiMarginLoss as MultiMarginLoss
 from mspc.api.ops.composed_operators import Multinomial as Multinomial
 from mspc.api.ops.composed_table import MultinomialWithReplacement as MultinomialWithReplacement
 from mspc.api.ops.multitype import MultitypeFuncGraph as MultitypeFuncGraph

@@ -380,7 +380,7 @@ from mspc.api.ops.morphing import Morph as Morph
 from mspc.ops import MovingStatistics as MovingStatistics
 from mspc.ops import Mul as Mul
 from mspc.ops import MulNoNan as MulNoNan
-from mspc.api.ops.composed_table import MultiMarginLoss as MultiMarginLoss
+from mspc.api.ops.composed_operators import MultiMarginLoss as MultiMarginLoss
 from mspc.api.ops.composed_operators import Multinomial as Multinomial
 from mspc.api.ops.composed_table import MultinomialWithReplacement as MultinomialWithReplacement
 from mspc.api.ops.multitype import MultitypeFuncGraph as MultitypeFuncGraph

@@ -41,6 +41,8 @@ def test_hue_saturation_and_value() -> None:
     np.testing.assert_allclose(vision.HsvToRgb(is_hwc=True)(found), COLOURS, rtol=1e-5, atol=1e-6)
     first = vision.RgbToHsv()(COLOURS.transpose(2, 0, 1))
     np.testing.assert_array_equal(first.transpose(1, 2, 0), found)
+    kinds = [vision.RgbToHsv(True)(COLOURS.astype(kind)).dtype for kind in (np.float64, np.float32, np.uint8)]
+    assert kinds == [np.float64, np.float32, np.float32]
     assert vision.RgbToHsv(True)(np.zeros((1, 1, 3), np.float32)).tolist() == [[[0, 0, 0]]]
 
 
