@@ -27,13 +27,22 @@ def __getattr__(name: str) -> Any:
     return functools.partial(_of_coordinates if kind == "coo" else _of_rows, name, getattr(ops, function))
 
 
-def _of_coordinates(name: str, function: Any, x: Any) -> Any:
+def _operand(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The only argument of a call, x. Raises TypeError where there is another, or none."""
+    if len(args) + len(kwargs) != 1 or (kwargs and "x" not in kwargs):
+        raise ApiTypeError(f"{name}() takes x alone")
+    return args[0] if args else kwargs["x"]
+
+
+def _of_coordinates(name: str, function: Any, *args: Any, **kwargs: Any) -> Any:
+    x = _operand(name, args, kwargs)
     if not isinstance(x, COOTensor):
         raise ApiTypeError(f"{name}(): x must be a COOTensor, not {describe(x)}")
     return COOTensor(x.indices, function(x.values), x.shape)
 
 
-def _of_rows(name: str, function: Any, x: Any) -> Any:
+def _of_rows(name: str, function: Any, *args: Any, **kwargs: Any) -> Any:
+    x = _operand(name, args, kwargs)
     if not isinstance(x, CSRTensor):
         raise ApiTypeError(f"{name}(): x must be a CSRTensor, not {describe(x)}")
     return CSRTensor(x.indptr, x.indices, function(x.values), x.shape)

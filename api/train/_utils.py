@@ -6,7 +6,7 @@ import os
 
 from mspc.api._checkparam import check_value_type
 
-__all__ = ["_make_directory", "check_value_type"]
+__all__: tuple[str, ...] = ()
 
 
 def _make_directory(path: str, arg_name: str = "path", is_directory: bool = True) -> str:
