@@ -31,7 +31,6 @@ REPLACEMENTS: dict[str, str] = {
 """Names without the first (`nn.Tril`) and what stands for them here. A name of `ops` counts in all its modules."""
 
 REASONS: dict[str, str] = {
-    "hal": "there are no streams or events to hold: steps run as their graph says; see mindspore.runtime",
     "multiprocessing": "Python's own multiprocessing serves",
     "nn.probability": "there are no distributions; draw with ops.normal, ops.uniform and their like",
     "nn.thor": "second-order optimizers are not there; nn.Lamb and nn.AdamWeightDecay are",
@@ -52,15 +51,15 @@ REASONS: dict[str, str] = {
     "run_check": "`mspc verify` checks a script on this machine",
 }
 """Names without the first, or beginnings of names, and why mspc has no such thing."""
-_STREAMS = "there are no streams or events to hold: steps run as their graph says, and mindspore.runtime waits for them"
+_LIMITS = "streams have no work of their own here, and devices are not shared out to them"
 _PLACED = "what stands where in a device's memory is planned when a network is compiled"
 _SERVING = "networks that serve requests run as any other; there is no engine for them"
 _ASCEND = "it is an operator of one kind of device; write it with other operators of ops"
 _REWRITTEN = "networks are not rewritten from outside; write them in Python"
 _BACKENDS = "passes and operators are classes in mspc itself: CONTRIBUTING has the recipes"
 _FAMILIES = {
-    _STREAMS: """Event Stream StreamCtx StreamLimitCtx communication_stream current_stream default_stream set_cur_stream
-        set_stream_limit get_stream_limit reset_stream_limit set_device_limit get_device_limit DeviceCtx""",
+    _LIMITS: """StreamLimitCtx set_stream_limit get_stream_limit reset_stream_limit set_device_limit get_device_limit
+        DeviceCtx""",
     _PLACED: """MemPool PluggableAllocator use_mem_pool memory_replay UntypedStorage ms_memory_recycle swap_tensors""",
     _SERVING: """mindio_preload set_mindio_server_info load_obf_params_into_net obfuscate_ckpt split_mindir
         split_dynamic_mindir""",

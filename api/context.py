@@ -103,11 +103,11 @@ def set_context(**values: Any) -> None:
     session.general.update(found)
 
 
-def get_context(key: str) -> Any:
+def get_context(attr_key: str) -> Any:
     """The value of one option of `set_context`. Raises ValueError for an unknown key."""
-    if key not in CONTEXT:
-        raise unknown("get_context", key, CONTEXT)
-    return state.current().general.get(key, CONTEXT[key].default)
+    if attr_key not in CONTEXT:
+        raise unknown("get_context", attr_key, CONTEXT)
+    return state.current().general.get(attr_key, CONTEXT[attr_key].default)
 
 
 def set_auto_parallel_context(**values: Any) -> None:

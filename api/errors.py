@@ -35,6 +35,10 @@ class ApiKeyError(ApiError, KeyError):
     """A dict has a key that is not known, or lacks one that it needs."""
 
 
+class ApiAttributeError(ApiError, AttributeError):
+    """A name that an object lacks."""
+
+
 class ApiIndexError(ApiError, IndexError):
     """An index lies outside."""
 

@@ -39,6 +39,9 @@ _FROM: dict[str, tuple[str, ...]] = {
         "reset_max_memory_reserved", "reset_peak_memory_stats", "set_cpu_affinity", "set_deterministic", "set_device",
         "set_kernel_launch_capture", "set_kernel_launch_group", "dispatch_threads_num", "set_memory", "synchronize",
     ),
+    "mspc.api.hal.stream": (
+        "Event", "Stream", "StreamCtx", "communication_stream", "current_stream", "default_stream", "set_cur_stream",
+    ),
     "mspc.api.log": ("get_level", "get_log_config"),
     "mspc.api.common.compiling": ("enable_dynamic", "no_inline", "set_dump", "set_recursion_limit"),
     "mspc.api.common.recompute": ("recompute",),

@@ -9,21 +9,32 @@ from typing import Any, NamedTuple
 from mspc.api import launch, state
 from mspc.api.context import set_context
 from mspc.api.errors import ApiTypeError
+from mspc.api.hal.stream import (
+    Event,
+    Stream,
+    StreamCtx,
+    communication_stream,
+    current_stream,
+    default_stream,
+    set_cur_stream,
+)
 from mspc.api.setting import checked, say_once
 from mspc.api.settings import DEVICE_MEMORY
 from mspc.ops.arguments import describe
 
 __all__ = [
+    "Event", "Stream", "StreamCtx", "communication_stream", "current_stream", "default_stream",
     "dispatch_threads_num", "empty_cache", "get_current_device", "launch_blocking", "max_memory_allocated",
     "max_memory_reserved", "memory_allocated", "memory_reserved", "memory_stats", "memory_summary",
     "reset_max_memory_allocated", "reset_max_memory_reserved", "reset_peak_memory_stats", "set_cpu_affinity",
-    "set_deterministic", "set_device", "set_kernel_launch_capture", "set_kernel_launch_group", "set_memory",
-    "synchronize",
+    "set_cur_stream", "set_deterministic", "set_device", "set_kernel_launch_capture", "set_kernel_launch_group",
+    "set_memory", "synchronize",
 ]  # fmt: skip
 
 
 def __dir__() -> list[str]:
     return __all__
+
 
 def asked_device() -> dict[str, Any]:
     """What the script has said of its device: `device` ("cpu", "gpu", "" where it says nothing), `how` it said that,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -73,11 +74,16 @@ def _signature(callee: Public) -> list[inspect.Parameter] | None:
     """The parameters that a call gives; None where they are not known."""
     if not (inspect.isclass(callee.found) or inspect.isroutine(callee.found)):
         return None
+    found = _parameters(callee.found)
+    return None if found is None else found[int(callee.bound) :]
+
+
+@functools.cache
+def _parameters(function: Any) -> list[inspect.Parameter] | None:
     try:
-        found = list(inspect.signature(callee.found).parameters.values())
+        return list(inspect.signature(function).parameters.values())
     except (ValueError, TypeError):
         return None
-    return found[1:] if callee.bound else found
 
 
 def _takes_any(callee: Public) -> bool:

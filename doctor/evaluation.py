@@ -24,6 +24,7 @@ from mspc.doctor.public import (
     result_of,
 )
 from mspc.doctor.scopes import Binding, Scope, scopes_of
+from mspc.doctor.trees import statements, walk
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +229,7 @@ class Evaluation:
             found: dict[str, list[tuple[ast.expr, Scope]]] = {}
             inside = cls.scope.inner.get(cls.node)
             for method, scope in inside.inner.items() if inside else ():
-                for node in ast.walk(method):
+                for node in statements(method):
                     for target in node.targets if isinstance(node, ast.Assign) else ():
                         if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
                             if isinstance(self.name(cls.file, scope, target.value.id), OwnInstance):
@@ -306,12 +307,12 @@ def _given_names(program: Program) -> frozenset[str]:
     """Names that the program itself gives to attributes of anything: assigned, defined in a class, or set by name."""
     found: set[str] = set()
     for file in program.files:
-        for node in ast.walk(file.tree):
+        for node in walk(file.tree):
             match node:
                 case ast.Attribute(ctx=ast.Store() | ast.Del()):
                     found.add(node.attr)
                 case ast.ClassDef():
-                    found |= {each.id for inner in node.body for each in ast.walk(inner)
+                    found |= {each.id for inner in node.body for each in walk(inner)
                               if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}  # fmt: skip
                     found |= {getattr(each, "name", "") for each in node.body}
                 case ast.Call(func=ast.Name(id="setattr") | ast.Attribute()):

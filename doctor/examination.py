@@ -16,6 +16,7 @@ from mspc.doctor.findings import LACKS, NOTE, Finding
 from mspc.doctor.program import Program, SourceFile
 from mspc.doctor.public import MISSING, Instance, Public, PublicModule, module_exists
 from mspc.doctor.scopes import Function, Inner, Scope
+from mspc.doctor.trees import children, walk
 from mspc.ir.diagnostics import MspcError
 
 DEPTH = 20000
@@ -146,7 +147,7 @@ class _Examiner:
             elif isinstance(node, ast.BoolOp):
                 guarded = guarded or any(_asks(value) for value in node.values[:-1])
             inner = scope.inner.get(node, scope) if isinstance(node, Inner) else scope
-            waiting += [(child, inner, guarded) for child in ast.iter_child_nodes(node)]
+            waiting += [(child, inner, guarded) for child in children(node)]
 
     def _attribute(self, node: ast.Attribute, scope: Scope, guarded: bool) -> None:
         self._member(node.value, node.attr, _end_of(node), scope, guarded)
@@ -242,5 +243,5 @@ def _catches(handler: ast.ExceptHandler) -> bool:
 
 def _asks(test: ast.AST) -> bool:
     """Whether a condition asks what there is: for a version, an attribute, or a module."""
-    names = [getattr(node, "id", "") or getattr(node, "attr", "") for node in ast.walk(test)]
+    names = [getattr(node, "id", "") or getattr(node, "attr", "") for node in walk(test)]
     return any(isinstance(name, str) and _ASKS.search(name) for name in names)

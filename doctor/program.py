@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from mspc.doctor.trees import statements
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import check_regular
 from mspc.ir.location import Location
@@ -101,7 +102,7 @@ class Program:
         return next((found for root in self.roots if (found := self._file(root, name))), None)
 
     def _imported(self, file: SourceFile) -> Iterator[SourceFile]:
-        for node in ast.walk(file.tree):
+        for node in statements(file.tree):
             names: list[tuple[str, int]] = []
             if isinstance(node, ast.Import):
                 names = [(alias.name, 0) for alias in node.names]

@@ -6,10 +6,16 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from mspc.doctor.trees import children, walk
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 Inner = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef | Comprehension
 UNKNOWN = "unknown"
+_BINDING = (
+    ast.stmt, ast.NamedExpr, ast.withitem, ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping
+)
+"""Nodes that may bind names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +70,13 @@ def scopes_of(tree: ast.Module) -> Scope:
 
 def _filled(scope: Scope, nodes: list[ast.stmt] | list[ast.expr]) -> Scope:
     elsewhere: dict[str, Scope] = {}
-    for node in _own_nodes(nodes):
+    own = list(_own_nodes(nodes))
+    for node in own:
         if isinstance(node, ast.Global | ast.Nonlocal):
             outer = scope.top if isinstance(node, ast.Global) else scope.outer or scope.top
             elsewhere |= dict.fromkeys(node.names, outer)
-    for node in _own_nodes(nodes):
-        for name, binding in _bound(node):
+    for node in own:
+        for name, binding in _bound(node) if isinstance(node, _BINDING) else ():
             target = elsewhere.get(name) or (_function(scope) if isinstance(node, ast.NamedExpr) else scope)
             target.bind(name, binding)
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
@@ -113,12 +120,12 @@ def _inner(outer: Scope, node: Inner) -> Scope:
 
 def _own_nodes(nodes: list[ast.stmt] | list[ast.expr]) -> Iterator[ast.AST]:
     """The nodes of one scope: inner scopes count, what is inside them does not."""
-    waiting: list[ast.AST] = list(nodes)
+    waiting: list[ast.AST] = [*reversed(nodes)]
     while waiting:
-        node = waiting.pop(0)
+        node = waiting.pop()
         yield node
         if not isinstance(node, Inner):
-            waiting[:0] = ast.iter_child_nodes(node)
+            waiting += reversed(children(node))
         elif isinstance(node, Comprehension):
             continue
         else:
@@ -127,7 +134,7 @@ def _own_nodes(nodes: list[ast.stmt] | list[ast.expr]) -> Iterator[ast.AST]:
             if isinstance(node, Function):
                 arguments = node.args
                 outside += [*arguments.defaults, *(d for d in arguments.kw_defaults if d is not None)]
-            waiting[:0] = outside
+            waiting += reversed(outside)
 
 
 def _bound(node: ast.AST) -> Iterator[tuple[str, Binding]]:
@@ -178,6 +185,6 @@ def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, Binding]
 
 def _targets(target: ast.expr) -> Iterator[str]:
     """Names that an assignment to this binds."""
-    for node in ast.walk(target):
+    for node in walk(target):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
             yield node.id

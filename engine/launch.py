@@ -158,8 +158,8 @@ class Launcher:
         if found is None:
             found, cells = self._compile(target, call, frozen)
             # As in MindSpore, a step that was set to train goes on so after its network has been evaluated.
-            cells = () if getattr(target, "training", False) else cells
-            self._known.add(key, found, cells, (target, args), self._stays(found))
+            trained = bool(getattr(target, "training", False))
+            self._known.add(key, found, cells, (target, args), self._stays(found), trained)
             self._drop_surplus(target)
         arrays = [tensor.value for tensor in tensors]
         with self.job.outside_user_code():

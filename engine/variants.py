@@ -24,23 +24,32 @@ def graphs_to_keep() -> int:
 
 
 class _Variant:
-    """A graph that holds while its cells train or do not, as they did when it was read.
+    """A graph that holds while its cells train or do not, as they did when it was read, and have the same buffers and
+    hooks. as_it_trained: whether it goes on when its cells train no longer.
 
     called: what its key names by id, which must not be used again. stays: whether it is kept in any case. used: when it
     was called last.
     """
 
-    def __init__(self, launched: Any, cells: Sequence[Cell], called: Any, stays: bool, used: int) -> None:
+    def __init__(
+        self, launched: Any, cells: Sequence[Cell], called: Any, stays: bool, used: int, as_it_trained: bool
+    ) -> None:
         self.launched = launched
         self.called = called
         self.stays = stays
         self.used = used
         self._cells = cells
-        self._training = [cell.training for cell in cells]
+        self._as_it_trained = as_it_trained
+        self._states = self._read()
 
     def holds(self) -> bool:
         """Whether the cells are as they were; asked at every call."""
-        return [cell.training for cell in self._cells] == self._training
+        return self._read() == self._states
+
+    def _read(self) -> list[int]:
+        if self._as_it_trained:
+            return [cell.revision for cell in self._cells]
+        return [cell.revision * 2 + cell.training for cell in self._cells]
 
 
 class Variants:
@@ -66,9 +75,12 @@ class Variants:
                 return variant.launched
         return None
 
-    def add(self, key: Any, launched: Any, cells: Sequence[Cell], called: Any, stays: bool) -> None:
+    def add(
+        self, key: Any, launched: Any, cells: Sequence[Cell], called: Any, stays: bool, as_it_trained: bool
+    ) -> None:
         """Keep a graph; `cells` are those whose `construct` stands in it."""
-        self._known.setdefault(key, []).append(_Variant(launched, cells, called, stays, next(self._clock)))
+        variant = _Variant(launched, cells, called, stays, next(self._clock), as_it_trained)
+        self._known.setdefault(key, []).append(variant)
 
     def surplus(self, target: int) -> tuple[Any, Any] | None:
         """(key, graph) of the graph of a target, given by its id, that goes as there are more than are kept; it is no

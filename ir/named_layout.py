@@ -65,6 +65,14 @@ class NamedLayout:
         mesh = ", ".join(f"{name}={size}" for name, size in zip(self.alias_name, self.device_matrix, strict=True))
         return html_table(f"slices over {mesh}", ["rank", *(f"dimension {i}: {n}" for i, n in enumerate(names))], rows)
 
+    def to_dict(self) -> dict[str, Any]:
+        """What it is made of, by MindSpore's names."""
+        return {
+            "device_matrix": self.device_matrix, "tensor_map": self.tensor_map,
+            "interleaved_parallel": self.interleaved > 1, "alias_name": self.alias_name,
+            "rank_list": list(range(self.ranks)),
+        }  # fmt: skip
+
     def __str__(self) -> str:
         matrix = ", ".join(map(str, self.device_matrix))
         entries = ", ".join(f"({', '.join(map(str, e))})" if isinstance(e, tuple) else str(e) for e in self.tensor_map)

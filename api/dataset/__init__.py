@@ -1,6 +1,7 @@
 """Data sets, as `mindspore.dataset`: sources of rows and steps over them, in Python."""
 
 from mspc.api.dataset import config, text, transforms, vision
+from mspc.api.dataset.annotated import CelebADataset, CocoDataset, ManifestDataset, VOCDataset
 from mspc.api.dataset.images import Cifar10Dataset, Cifar100Dataset, ImageFolderDataset, MnistDataset
 from mspc.api.dataset.pipeline import Dataset
 from mspc.api.dataset.pipeline import zip_datasets as zip
@@ -20,17 +21,22 @@ from mspc.api.dataset.samplers import (
 from mspc.api.dataset.schema import Schema
 from mspc.api.dataset.sources import GeneratorDataset, NumpySlicesDataset
 from mspc.api.dataset.stages.batching import BatchInfo
+from mspc.api.dataset.text_files import CSVDataset, TextFileDataset
 from mspc.api.dataset.tf_records import TFRecordDataset
 
 __all__ = [
     "BatchInfo",
+    "CSVDataset",
+    "CelebADataset",
     "Cifar10Dataset",
     "Cifar100Dataset",
+    "CocoDataset",
     "Dataset",
     "DistributedSampler",
     "GeneratorDataset",
     "ImageFolderDataset",
     "IterSampler",
+    "ManifestDataset",
     "MindDataset",
     "MnistDataset",
     "NumpySlicesDataset",
@@ -43,6 +49,8 @@ __all__ = [
     "SubsetRandomSampler",
     "SubsetSampler",
     "TFRecordDataset",
+    "TextFileDataset",
+    "VOCDataset",
     "WeightedRandomSampler",
     "config",
     "text",

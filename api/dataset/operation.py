@@ -12,6 +12,7 @@ from mspc.api.dataset.draws import Draws, EagerDraws
 from mspc.api.dataset.pillow import image_of
 from mspc.api.dataset.stages.block import Column, column_of
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.setting import place_of_caller, say_once
 
 
 class Operation:
@@ -48,9 +49,14 @@ class Operation:
         return results[0] if len(results) == 1 else results
 
     def device(self, device_target: str = "CPU") -> Operation:
-        """Where the operation runs: on the CPU. Raises ValueError for another device."""
-        if device_target != "CPU":
-            raise ApiValueError(f"{type(self).__name__}.device: {device_target!r} is not 'CPU'")
+        """Where the operation runs: on the CPU; "Ascend" is said to change nothing. Raises ValueError for another
+        device."""
+        name = type(self).__name__
+        if device_target not in ("CPU", "Ascend"):
+            raise ApiValueError(f"{name}.device: {device_target!r} is neither 'CPU' nor 'Ascend'")
+        if device_target == "Ascend":
+            text = "device('Ascend') of an operation of a pipeline changes nothing here: it runs on the CPU"
+            say_once("operation.device", f"{place_of_caller()}{text}")
         return self
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import glob
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +15,8 @@ from mspc.api.dataset.samplers import BuiltinSampler, select_sampler
 from mspc.api.dataset.schema import Schema, element_type
 from mspc.api.dataset.stages.block import Column, column_of
 from mspc.api.dataset.stages.indexed import Indexed
-from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.dataset.text_files import matching
+from mspc.api.errors import ApiValueError
 from mspc.api.setting import place_of_caller, say_once
 
 
@@ -47,7 +45,7 @@ class TFRecordDataset(Dataset):
         compression_type: str | None = None,
     ) -> None:  # fmt: skip
         name = "TFRecordDataset"
-        paths = _matching(name, dataset_files)
+        paths = matching(name, dataset_files)
         if compression_type not in (None, *COMPRESSIONS):
             raise ApiValueError(f"{name}: compression_type {compression_type!r} is not 'GZIP' or 'ZLIB'")
         said = schema if schema is None or isinstance(schema, Schema) else Schema(schema)
@@ -153,16 +151,3 @@ def _columns(
         if each not in known:
             raise ApiValueError(f"{name}: columns_list names {each!r}; there are {', '.join(known)}")
     return [known[each] for each in (known if wanted is None else wanted)]
-
-
-def _matching(name: str, files: Any) -> list[Path]:
-    given = [files] if isinstance(files, str | os.PathLike) else files
-    if not isinstance(given, list | tuple) or not given or not all(isinstance(f, str | os.PathLike) for f in given):
-        raise ApiTypeError(f"{name}: dataset_files must be the name of a file or a list of names, not {files!r}")
-    found: list[Path] = []
-    for each in map(os.fspath, given):
-        matches = sorted(glob.glob(each)) or ([each] if os.path.exists(each) else [])
-        if not matches:
-            raise ApiValueError(f"{name}: there is no file {each!r}")
-        found += map(Path, matches)
-    return found

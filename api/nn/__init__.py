@@ -15,6 +15,9 @@ def __getattr__(name: str) -> Any:
     try:
         return _members.find(name)
     except AttributeError:
+        layers = importlib.import_module("mspc.api.mint.nn")
+        if name.endswith("Ext") and hasattr(layers, name[:-3]):  # `nn.DropoutExt` is `mint.nn.Dropout`
+            return getattr(layers, name[:-3])
         # MindSpore 1 had the metrics here; scripts of then are served, and `dir()` says what there is today.
         metrics = importlib.import_module("mspc.api.train.metrics")
         if name.startswith("_") or name not in metrics.__all__:

@@ -17,6 +17,7 @@ from mspc.api.common.parameter import UNNAMED, Parameter
 from mspc.api.common.parameter_plan import checked_plan
 from mspc.api.context import PYNATIVE_MODE, get_context
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
+from mspc.api.nn.cell_state import CellState
 from mspc.api.nn.declared_inputs import check, declared
 from mspc.api.ops.primitive import Primitive, check_strategy
 from mspc.api.placement import note_shard_options
@@ -26,7 +27,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, dtype_of
 
 
-class Cell:
+class Cell(CellState):
     """A part of a network: parameters, operators and further cells as attributes, and `construct` for
     what it computes.
 
@@ -82,7 +83,7 @@ class Cell:
         members = self.__dict__.get("_members", ())
         if isinstance(value, (Parameter, Cell, Primitive, list, tuple)) or name in members:
             self._register(name, value)
-        object.__setattr__(self, name, value)
+        super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
         self._forget(name)
@@ -209,9 +210,7 @@ class Cell:
         for name, cell in self._cells.items():
             yield from cell.cells_and_names(seen, f"{name_prefix}.{name}" if name_prefix else name)
 
-    def parameters_and_names(
-        self, name_prefix: str = "", expand: bool = True
-    ) -> Iterator[tuple[str, Parameter]]:
+    def parameters_and_names(self, name_prefix: str = "", expand: bool = True) -> Iterator[tuple[str, Parameter]]:
         """(attribute path, parameter) of this cell and, with `expand`, all below; each parameter once."""
         seen: set[int] = set()
         cells = self.cells_and_names(name_prefix=name_prefix) if expand else [(name_prefix, self)]
@@ -332,12 +331,12 @@ class Cell:
         return self.add_flags_recursive(to_float=dtype)
 
     def add_flags(self, **flags: Any) -> Cell:
-        self._flags.update(flags)
+        self.put_flags(flags)
         return self
 
     def add_flags_recursive(self, **flags: Any) -> Cell:
         for _, cell in self.cells_and_names():
-            cell._flags.update(flags)
+            cell.put_flags(flags)
         return self
 
     def get_flags(self) -> dict[str, Any]:

@@ -267,3 +267,48 @@ class GaussianNLLLoss(LossBase):
 
     def construct(self, logits: Any, labels: Any, var: Any) -> Any:
         return ops.gaussian_nll_loss(logits, labels, var, self.full, self.eps, self.reduction)
+
+
+class TripletMarginWithDistanceLoss(LossBase):
+    """max(0, d(x, positive) - d(x, negative) + margin) with a distance d of one's own, by default the length of the
+    difference of rows; `swap` takes the smaller of d(x, negative) and d(positive, negative)."""
+
+    def __init__(
+        self, distance_function: Any = None, swap: bool = False, reduction: str = "mean", margin: float = 1.0
+    ) -> None:
+        super().__init__(reduction)
+        if distance_function is not None and not callable(distance_function):
+            raise ApiTypeError(f"TripletMarginWithDistanceLoss: {distance_function!r} is no function")
+        self.distance_function, self.swap, self.margin = distance_function, swap, margin
+
+    def distance(self, x: Any, y: Any) -> Any:
+        if self.distance_function is not None:
+            return self.distance_function(x, y)
+        return ops.sqrt(ops.reduce_sum(ops.square(x - y + 1e-6), -1))
+
+    def construct(self, x: Any, positive: Any, negative: Any) -> Any:
+        near, far = self.distance(x, positive), self.distance(x, negative)
+        if self.swap:
+            far = ops.minimum(far, self.distance(positive, negative))
+        return self.get_loss(ops.relu(near - far + self.margin))
+
+
+class MultiMarginLoss(LossBase):
+    """`ops.multi_margin_loss`: the sum over other classes of max(0, margin - x[target] + x[class])^p, times the weight
+    of the target, by the number of classes."""
+
+    def __init__(self, p: int = 1, margin: float = 1.0, reduction: str = "mean", weight: Any = None) -> None:
+        super().__init__(reduction)
+        self.p, self.margin, self.weight = p, margin, weight
+
+    def construct(self, x: Any, target: Any, weight: Any = None) -> Any:
+        weight = self.weight if weight is None else weight
+        return ops.multi_margin_loss(x, target, self.p, self.margin, weight, self.reduction)
+
+
+class MultilabelMarginLoss(LossBase):
+    """`ops.multilabel_margin_loss`: the sum over a row's classes and its other classes of max(0, 1 - (x[class] -
+    x[other])), by the number of classes."""
+
+    def construct(self, x: Any, target: Any) -> Any:
+        return ops.multilabel_margin_loss(x, target, self.reduction)

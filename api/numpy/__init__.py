@@ -25,6 +25,8 @@ def __getattr__(name: str) -> Any:
         return _NUMBERS[name]
     if name in _TYPES:
         return getattr(importlib.import_module("mspc.api.common.dtype"), _TYPES[name])
+    if name == "fft":
+        return importlib.import_module(f"{__name__}.fft")
     if name == "Tensor":
         return importlib.import_module("mspc.api.common.tensor").Tensor
     from mspc.api.ops.checked import checked
@@ -38,7 +40,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    found = {*_TYPES, *_NUMBERS}
+    found = {*_TYPES, *_NUMBERS, "fft"}
     for file in _FILES:
         home = f"{__name__}.{file}"
         members = vars(importlib.import_module(home)).items()

@@ -34,6 +34,7 @@ _ELSEWHERE = {
     "_add_attr": "mspc.api.ops.attributed",
     "Index": "mspc.api.ops.composed_tensors",
     "GroupNorm": "mspc.api.ops.composed_tensors",
+    "embedding": "mspc.api.mint.nn.functional",
     "dropout_ext_op": "mspc.api.ops.composed",
     "constexpr": "mspc.api.ops.compile_time",
     "_primexpr": "mspc.api.ops.compile_time",
@@ -55,6 +56,20 @@ _ELSEWHERE = {
         "BCEWithLogitsLoss", "Diag", "DiagPart", "Einsum", "Meshgrid", "NLLLoss", "ReverseSequence", "ScalarCast",
         "ScalarToArray", "ScalarToTensor", "Scatter", "StandardNormal", "UniformInt",
     ), "mspc.api.ops.composed_functions"),
+    **dict.fromkeys((
+        "AccumulateNV2", "BatchToSpace", "Bernoulli", "Bucketize", "ConjugateTranspose", "Eps", "EqualCount",
+        "EuclideanNorm", "FillDiagonal", "HistogramFixedWidth", "IdentityN", "InplaceUpdateV2", "LogSpace",
+        "Logit", "LowerBound", "Median", "MultiMarginLoss",
+        "Multinomial", "ParallelConcat", "RandomGamma", "RandomShuffle",
+        "ListToTensor", "ReduceStd", "ResizeNearestNeighborV2", "SearchSorted", "SpaceToBatch", "StandardLaplace",
+        "TensorShape", "TensorToList", "TensorToScalar", "TensorToTuple", "TupleToTensor", "UpperBound",
+    ), "mspc.api.ops.composed_operators"),
+    **dict.fromkeys((
+        "ApplyAdaMax", "ApplyAdadelta", "ApplyAdagrad", "ApplyAdagradDA", "ApplyAdagradV2", "ApplyAdamWithAmsgrad",
+        "ApplyAdamWithAmsgradV2", "ApplyAddSign", "ApplyCenteredRMSProp", "ApplyFtrl", "ApplyGradientDescent",
+        "ApplyKerasMomentum", "ApplyPowerSign", "ApplyProximalAdagrad", "ApplyProximalGradientDescent",
+        "ApplyRMSProp",
+    ), "mspc.api.ops.composed_updates"),
 }
 _FUNCTIONS = "mspc.api.ops.function"
 _FUNCTION_CLASSES = {
@@ -90,6 +105,8 @@ def __getattr__(name: str) -> Any:
         return functools.partial(getattr, importlib.import_module(_FUNCTIONS), _FUNCTION_CLASSES[name])
     found = _operator(name) if name[0].isupper() else _function(name)
     if found is None:
+        found = next((getattr(table, name) for table in _tables() if name in table.names()), None)
+    if found is None:
         raise AttributeError(f"ops has no {'operator' if name[0].isupper() else 'function'} {name!r}; {_LISTED}")
     globals()[name] = found
     return found
@@ -99,10 +116,17 @@ def __dir__() -> list[str]:
     from mspc.ops.op import FUNCTION_OPERATORS, REGISTRY
 
     _load_operators()
-    return sorted({*_ELSEWHERE, *_FUNCTION_CLASSES, *_python_functions(), *FUNCTION_OPERATORS, *REGISTRY})
+    functions = {*_python_functions(), *FUNCTION_OPERATORS}
+    made = (name for table in _tables() for name in table.names())
+    return sorted({*_ELSEWHERE, *_FUNCTION_CLASSES, *functions, *REGISTRY, *made})
 
 
 _LISTED = "`mspc ops` lists what there is"
+
+
+def _tables() -> list[Any]:
+    """Modules whose names are made by tables."""
+    return [importlib.import_module(f"mspc.api.ops.{name}") for name in ("composed_table", "sparse_tensor_functions")]
 
 
 def _load_operators() -> None:

@@ -65,7 +65,7 @@ class _Sparse:
         raise _dense(self, "*")
 
     def __repr__(self) -> str:
-        parts = ", ".join(f"{n}={getattr(self, n)}" for n in self._fields if n != "shape")  # type: ignore[attr-defined]
+        parts = ", ".join(f"{n}={getattr(self, n)!r}" for n in self._fields if n != "shape")  # type: ignore[attr-defined]
         return f"{type(self).__name__}(shape={list(self.shape)}, dtype={self.dtype}, {parts})"
 
 

@@ -176,8 +176,14 @@ def call_cell(
     inputs = cut(tracer, inputs, cell.in_strategy, "in_strategy")
     if cell.in_strategy is not None:
         first = len(tracer.builder.nodes)
+    for hook, is_named in cell.hooks("before"):
+        inputs, kwargs = _hooked(tracer, frame, node, cell, hook, inputs, kwargs, is_named)
     with planned(tracer, cell.parameter_plan):
         result = _inline_function(tracer, frame, node, function, [cell, *inputs], kwargs, True, cell)
+    for hook, is_named in cell.hooks("behind"):
+        named = [dict(kwargs)] if is_named else []
+        other = call(tracer, frame, node, hook, [cell, tuple(inputs), *named, result], {})
+        result = result if other is None else other
     own = getattr(cell, "bprop", None)
     if own is not None:
         result = own_gradient(tracer, own, [*inputs, *kwargs.values()], result, _runner(tracer, frame, node))
@@ -200,6 +206,20 @@ def call_cell(
             kept = {"recompute": False} if made.attrs.get("recompute") is False else {}
             made.attrs |= asked | kept
     return result
+
+
+def _hooked(
+    tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, hook: Any, inputs: Args, kwargs: Kwargs, is_named: bool
+) -> tuple[Args, Kwargs]:
+    """The arguments of `construct` as a hook of `Cell.register_forward_pre_hook` leaves them."""
+    found = call(tracer, frame, node, hook, [cell, tuple(inputs), *([dict(kwargs)] if is_named else [])], {})
+    if found is None:
+        return inputs, kwargs
+    if is_named:
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise frame.error(node, f"a hook with_kwargs returns (inputs, named), not {describe(found)}")
+        return found
+    return found if isinstance(found, tuple) else (found,), kwargs
 
 
 def _call_function(

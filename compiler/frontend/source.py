@@ -23,8 +23,8 @@ _API = os.path.join(PACKAGE, "api", "")
 _TRACED_OWN = tuple(
     os.path.join(_API, *place)
     for place in (
-        ("nn", ""), ("boost", ""), ("mint", ""), ("ops", "function", ""), ("ops", "tensor_method"),
-        ("ops", "hyper_map"), ("ops", "sparse_tensor"),
+        ("nn", ""), ("boost", ""), ("experimental", ""), ("mint", ""), ("ops", "function", ""),
+        ("ops", "tensor_method"), ("ops", "hyper_map"), ("ops", "sparse_tensor"),
         ("ops", "composed"), ("numpy", ""), ("parallel", "reshard"), ("parallel", "transformer", ""),
         ("communication", "comm_func"), ("common", "recompute"), ("common", "derivatives"),
     )
@@ -32,7 +32,7 @@ _TRACED_OWN = tuple(
 """Where functions that become part of a graph stand."""
 _SHOWN_OWN = tuple(os.path.join(_API, *place) for place in (("nn", ""), ("parallel", ""), ("ops", "hyper_map")))
 """Whose frames are shown: what stands between the user's lines and an operator."""
-_NOT_TRACED = os.path.join(_API, "nn", "cell.py")
+_NOT_TRACED = tuple(os.path.join(_API, "nn", name) for name in ("cell.py", "cell_state.py"))
 _STANDARD_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 _INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
 
@@ -55,7 +55,7 @@ class SourceFile:
         self.is_own = is_own(full)
         is_library = _is_library(path)
         self.is_traced = (
-            full.startswith(_TRACED_OWN) and full != _NOT_TRACED if self.is_own else not is_library
+            full.startswith(_TRACED_OWN) and full not in _NOT_TRACED if self.is_own else not is_library
         )
         self.name = ""
         if self.is_own:

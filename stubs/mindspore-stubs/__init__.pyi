@@ -8,7 +8,10 @@ from mindspore import communication as communication
 from mindspore import context as context
 from mindspore import dataset as dataset
 from mindspore import device as device
+from mindspore import device_context as device_context
 from mindspore import dtype as dtype
+from mindspore import experimental as experimental
+from mindspore import hal as hal
 from mindspore import mindrecord as mindrecord
 from mindspore import mint as mint
 from mindspore import nn as nn

@@ -15,6 +15,7 @@ from mspc.api.train.dataset_helper import DatasetHelper as DatasetHelper
 from mspc.api.train.metrics.similarity import Dice as Dice
 from mspc.api.train.loss_scale_manager import DynamicLossScaleManager as DynamicLossScaleManager
 from mspc.api.train.callback import EarlyStopping as EarlyStopping
+from mspc.api.hal.stream import Event as Event
 from mspc.api.train.metrics.counted import F1 as F1
 from mspc.api.train.metrics.counted import Fbeta as Fbeta
 from mspc.api.train.loss_scale_manager import FixedLossScaleManager as FixedLossScaleManager
@@ -50,6 +51,8 @@ from mspc.api.train.callback import ReduceLROnPlateau as ReduceLROnPlateau
 from mspc.api.common.row_tensor import RowTensor as RowTensor
 from mspc.api.train.callback import RunContext as RunContext
 from mspc.api.context import STRICT as STRICT
+from mspc.api.hal.stream import Stream as Stream
+from mspc.api.hal.stream import StreamCtx as StreamCtx
 from mspc.api.train.callback import SummaryCollector as SummaryCollector
 from mspc.api.train.history import SummaryRecord as SummaryRecord
 from mspc.api.common.symbol import Symbol as Symbol
@@ -70,12 +73,15 @@ from mspc.api.amp import build_train_network as build_train_network
 from mspc.api.common.dtype import byte as byte
 from mspc.api.common.dtype import cdouble as cdouble
 from mspc.api.common.dtype import cfloat as cfloat
+from mspc.api.hal.stream import communication_stream as communication_stream
 from mspc.api.common.dtype import complex128 as complex128
 from mspc.api.common.dtype import complex64 as complex64
 from mspc.api.train.dataset_helper import connect_network_with_dataset as connect_network_with_dataset
 from mspc.api.ops.compile_time import constexpr as constexpr
+from mspc.api.hal.stream import current_stream as current_stream
 from mspc.api.train.dataset_helper import data_sink as data_sink
 from mspc.api.common.generator import default_generator as default_generator
+from mspc.api.hal.stream import default_stream as default_stream
 from mspc.api.runtime import dispatch_threads_num as dispatch_threads_num
 from mspc.api.common.dtype import double as double
 from mspc.api.common.dtype import dtype_to_nptype as dtype_to_nptype
@@ -155,6 +161,7 @@ from mspc.api.parallel.algo_parameters import set_algo_parameters as set_algo_pa
 from mspc.api.context import set_auto_parallel_context as set_auto_parallel_context
 from mspc.api.context import set_context as set_context
 from mspc.api.runtime import set_cpu_affinity as set_cpu_affinity
+from mspc.api.hal.stream import set_cur_stream as set_cur_stream
 from mspc.api.runtime import set_deterministic as set_deterministic
 from mspc.api.runtime import set_device as set_device
 from mspc.api.common.compiling import set_dump as set_dump
@@ -196,7 +203,10 @@ from mspc import communication as communication
 from mspc import context as context
 from mspc import dataset as dataset
 from mspc import device as device
+from mspc import device_context as device_context
 from mspc import dtype as dtype
+from mspc import experimental as experimental
+from mspc import hal as hal
 from mspc import mindrecord as mindrecord
 from mspc import mint as mint
 from mspc import nn as nn

@@ -1,4 +1,10 @@
 # Made by `make goldens`.
+from mspc.api.hal.stream import Event as Event
+from mspc.api.hal.stream import Stream as Stream
+from mspc.api.hal.stream import StreamCtx as StreamCtx
+from mspc.api.hal.stream import communication_stream as communication_stream
+from mspc.api.hal.stream import current_stream as current_stream
+from mspc.api.hal.stream import default_stream as default_stream
 from mspc.api.runtime import dispatch_threads_num as dispatch_threads_num
 from mspc.api.runtime import empty_cache as empty_cache
 from mspc.api.runtime import get_current_device as get_current_device
@@ -13,6 +19,7 @@ from mspc.api.runtime import reset_max_memory_allocated as reset_max_memory_allo
 from mspc.api.runtime import reset_max_memory_reserved as reset_max_memory_reserved
 from mspc.api.runtime import reset_peak_memory_stats as reset_peak_memory_stats
 from mspc.api.runtime import set_cpu_affinity as set_cpu_affinity
+from mspc.api.hal.stream import set_cur_stream as set_cur_stream
 from mspc.api.runtime import set_deterministic as set_deterministic
 from mspc.api.runtime import set_device as set_device
 from mspc.api.runtime import set_kernel_launch_capture as set_kernel_launch_capture

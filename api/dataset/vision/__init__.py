@@ -3,6 +3,15 @@
 from mspc.api.dataset.vision.affine import Affine, RandomAffine
 from mspc.api.dataset.vision.augment import RandAugment, RandomSelectSubpolicy, TrivialAugmentWide, UniformAugment
 from mspc.api.dataset.vision.color import Grayscale, RandomColorAdjust, RandomGrayscale
+from mspc.api.dataset.vision.colour_spaces import (
+    ConvertColor,
+    ConvertMode,
+    HsvToRgb,
+    LinearTransformation,
+    NormalizePad,
+    RandomResize,
+    RgbToHsv,
+)
 from mspc.api.dataset.vision.convert import Decode, RandomCropDecodeResize, ToNumpy, ToPIL, ToType
 from mspc.api.dataset.vision.crops import CenterCrop, Crop, Pad, RandomCrop, RandomResizedCrop
 from mspc.api.dataset.vision.enhance import (
@@ -56,6 +65,8 @@ __all__ = [
     "AutoContrast",
     "Border",
     "CenterCrop",
+    "ConvertColor",
+    "ConvertMode",
     "Crop",
     "CutOut",
     "Decode",
@@ -65,9 +76,12 @@ __all__ = [
     "GaussianBlur",
     "Grayscale",
     "HorizontalFlip",
+    "HsvToRgb",
     "Inter",
     "Invert",
+    "LinearTransformation",
     "Normalize",
+    "NormalizePad",
     "Pad",
     "PadToSize",
     "Posterize",
@@ -86,6 +100,7 @@ __all__ = [
     "RandomInvert",
     "RandomLighting",
     "RandomPosterize",
+    "RandomResize",
     "RandomResizedCrop",
     "RandomRotation",
     "RandomSelectSubpolicy",
@@ -95,6 +110,7 @@ __all__ = [
     "Rescale",
     "Resize",
     "ResizedCrop",
+    "RgbToHsv",
     "Rotate",
     "SliceMode",
     "SlicePatches",

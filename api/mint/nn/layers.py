@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from mspc.api import nn, ops
-from mspc.api.common.initial_values import HeUniform, Uniform
+from mspc.api.common.initial_values import HeUniform, Normal, Uniform
 from mspc.api.common.tensor import Tensor
-from mspc.api.errors import ApiValueError
+from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.mint.nn import functional
 from mspc.api.nn.arguments import number, parameter, positive
 from mspc.api.nn.cell import Cell
@@ -83,40 +83,66 @@ class LogSoftmax(Cell):
 
 
 class Embedding(Cell):
-    """Rows of a table [num_embeddings, embedding_dim] at the indices."""
+    """Rows of a table [num_embeddings, embedding_dim] at the indices.
+
+    Args:
+        padding_idx: a row that is 0 at the start, and gets no gradient. _weight: the table; drawn from the normal
+            distribution of deviation 1 unless given. _freeze: whether it is not trained.
+
+    Raises:
+        ValueError: max_norm, scale_grad_by_freq or sparse is asked for; norm_type is that of max_norm.
+    """
 
     def __init__(
-        self, num_embeddings: int, embedding_dim: int, padding_idx: Any = None, _weight: Any = "normal",
-        dtype: Any = FLOAT32,
+        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, max_norm: Any = None,
+        norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False, _weight: Any = None,
+        _freeze: bool = False, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
         sizes = (
             positive("Embedding", "num_embeddings", num_embeddings),
             positive("Embedding", "embedding_dim", embedding_dim),
         )
-        if padding_idx is not None:
-            raise ApiValueError("Embedding: padding_idx is not supported")
-        self.weight = parameter(_weight, sizes, dtype, "weight")
-        self.gather = ops.Gather()
+        if max_norm is not None or scale_grad_by_freq or sparse:
+            raise ApiValueError("Embedding: max_norm, scale_grad_by_freq and sparse are not supported")
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise ApiValueError(f"Embedding: padding_idx {padding_idx} is no row of {num_embeddings}")
+        kind = FLOAT32 if dtype is None else dtype
+        self.weight = parameter(Normal(1.0) if _weight is None else _weight, sizes, kind, "weight")
+        if padding_idx is not None and _weight is None:
+            rows = self.weight.asnumpy().copy()
+            rows[padding_idx] = 0
+            self.weight.set_data(Tensor(rows))
+        self.weight.requires_grad = not _freeze
+        self.padding_idx = padding_idx
 
     def construct(self, input: Any) -> Any:
-        return self.gather(self.weight, input, 0)
+        return functional.embedding(input, self.weight, self.padding_idx)
 
 
 class LayerNorm(Cell):
     """x normalised to mean 0 and variance 1 over its last dimensions, those of normalized_shape, times weight, plus
-    bias."""
+    bias. With elementwise_affine False there is neither, with `bias` False no bias."""
 
-    def __init__(self, normalized_shape: Any, eps: float = 1e-5, dtype: Any = FLOAT32) -> None:
+    def __init__(
+        self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True, bias: bool = True,
+        dtype: Any = None,
+    ) -> None:  # fmt: skip
         super().__init__()
+        for name, value in (("elementwise_affine", elementwise_affine), ("bias", bias)):
+            if not isinstance(value, bool):
+                raise ApiTypeError(f"LayerNorm: {name} must be True or False, not {value!r}")
         sizes = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        sizes = tuple(positive("LayerNorm", "normalized_shape", n) for n in sizes)
-        self.weight = parameter("ones", sizes, dtype, "weight")
-        self.bias = parameter("zeros", sizes, dtype, "bias")
+        self.sizes = tuple(positive("LayerNorm", "normalized_shape", n) for n in sizes)
+        kind = FLOAT32 if dtype is None else dtype
+        self.weight = parameter("ones", self.sizes, kind, "weight") if elementwise_affine else None
+        self.bias = parameter("zeros", self.sizes, kind, "bias") if elementwise_affine and bias else None
         self.layer_norm = ops.LayerNorm(-len(sizes), -len(sizes), eps)
 
     def construct(self, input: Any) -> Any:
-        out, _, _ = self.layer_norm(input, self.weight, self.bias)
+        weight = ops.ones(self.sizes, input.dtype) if self.weight is None else self.weight
+        bias = ops.zeros(self.sizes, input.dtype) if self.bias is None else self.bias
+        out, _, _ = self.layer_norm(input, weight, bias)
         return out
 
 

@@ -193,3 +193,13 @@ def batch_dot(x1: TensorLike, x2: TensorLike, axes: Any = None) -> Any:
     rows = ops.Reshape()(left, (left.shape[0], -1, left.shape[-1]))
     found = ops.BatchMatMul()(rows, ops.Reshape()(right, (right.shape[0], right.shape[1], -1)))
     return ops.Reshape()(found, (*left.shape[:-1], *right.shape[2:]))
+
+
+def bidense(input1: TensorLike, input2: TensorLike, weight: TensorLike, bias: Any = None) -> Any:
+    """input1 @ weight[o] @ input2 + bias[o] for every output o. weight: (outputs, size of input1's last dimension, that
+    of input2's)."""
+    outputs, first, second = weight.shape
+    turned = ops.reshape(ops.transpose(weight, (1, 0, 2)), (first, outputs * second))
+    half = ops.reshape(ops.matmul(input1, turned), (*input1.shape[:-1], outputs, second))
+    found = ops.reduce_sum(half * ops.expand_dims(input2, -2), -1)
+    return found if bias is None else found + bias

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
+from mspc.api.common.parameter import Parameter
 from mspc.api.ops.arguments import axis_of, no_such
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.index_arguments import diagonal_order, diagonal_places, places_in, places_of, slice_places
@@ -75,18 +76,19 @@ def index_fill(x: TensorLike, axis: int, index: TensorLike, value: Any) -> Any:
 def index_add(
     x: TensorLike, indices: TensorLike, y: TensorLike, axis: int, use_lock: bool = True, check_index_bound: bool = True
 ) -> Any:
-    """x plus the slices of y at the places along `axis` that `indices` names.
+    """x plus the slices of y at the places along `axis` that `indices` names. A Parameter x holds that from then on.
 
     Additions happen one after another, and places are checked, whatever use_lock and check_index_bound say.
     """
     first = axis_of("index_add", axis, len(x.shape))
     turned, rows = ops.swapaxes(x, 0, first), ops.swapaxes(y, 0, first)
-    return ops.swapaxes(ops.TensorScatterAdd()(turned, ops.ExpandDims()(indices, -1), rows), 0, first)
+    found = ops.swapaxes(ops.TensorScatterAdd()(turned, ops.ExpandDims()(indices, -1), rows), 0, first)
+    return ops.assign(x, found) if isinstance(x, Parameter) else found
 
 
 def inplace_index_add(var: TensorLike, indices: TensorLike, updates: TensorLike, axis: int) -> Any:
     """A parameter with the slices of the updates added at the places along `axis`: its new value."""
-    return ops.assign(var, index_add(var, indices, updates, axis))
+    return index_add(var, indices, updates, axis)
 
 
 # Slices and diagonals -------------------------------------------------------------------------------------

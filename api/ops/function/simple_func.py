@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from mspc.api import ops
+from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.ops.arguments import axis_of, least, part_of, real_type
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.method_table import tensor_method
 from mspc.ir.types import BOOL
+
+_EPSILONS = {"Float16": 2.0**-10, "BFloat16": 2.0**-7, "Float32": 2.0**-23, "Float64": 2.0**-52}
 
 
 def _float(name: str, x: Any) -> Any:
@@ -168,3 +172,31 @@ def logcumsumexp(input: TensorLike, axis: int) -> Any:
 def aminmax(input: TensorLike, *, axis: Any = 0, keepdims: bool = False) -> Any:
     """(minimum, maximum) along `axis`, None for all."""
     return ops.amin(input, axis, keepdims), ops.amax(input, axis, keepdims)
+
+
+def eps(x: TensorLike) -> Any:
+    """The least number whose sum with 1 differs from 1 in the type of x, a tensor of floats, in x's shape.
+
+    Raises:
+        TypeError: x holds no floats.
+    """
+    if not x.dtype.is_float:
+        raise ApiTypeError(f"eps(): x must be a tensor of floats, not of {x.dtype}")
+    return ops.full_like(x, _EPSILONS[x.dtype.name])
+
+
+def is_nonzero(input: TensorLike) -> Any:
+    """Whether the only element of a tensor is not 0, Bool of shape (). Raises ValueError where there are more."""
+    if input.size != 1:
+        raise ApiValueError(f"is_nonzero(): input must have one element, not {input.size}")
+    return ops.not_equal(ops.reshape(input, ()), 0)
+
+
+def accumulate_n(x: Sequence[Any]) -> Any:
+    """The sum of a tuple of tensors of one shape."""
+    return ops.AddN()(x)
+
+
+def print_(*input_x: Any) -> Any:
+    """Prints tensors and texts every time that it runs: `Print()(*input_x)`."""
+    return ops.Print()(*input_x)

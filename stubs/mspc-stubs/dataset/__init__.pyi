@@ -1,12 +1,16 @@
 # Made by `make goldens`.
 from mspc.api.dataset.stages.batching import BatchInfo as BatchInfo
+from mspc.api.dataset.text_files import CSVDataset as CSVDataset
+from mspc.api.dataset.annotated import CelebADataset as CelebADataset
 from mspc.api.dataset.images import Cifar100Dataset as Cifar100Dataset
 from mspc.api.dataset.images import Cifar10Dataset as Cifar10Dataset
+from mspc.api.dataset.annotated import CocoDataset as CocoDataset
 from mspc.api.dataset.pipeline import Dataset as Dataset
 from mspc.api.dataset.samplers import DistributedSampler as DistributedSampler
 from mspc.api.dataset.sources import GeneratorDataset as GeneratorDataset
 from mspc.api.dataset.images import ImageFolderDataset as ImageFolderDataset
 from mspc.api.dataset.samplers import IterSampler as IterSampler
+from mspc.api.dataset.annotated import ManifestDataset as ManifestDataset
 from mspc.api.dataset.records import MindDataset as MindDataset
 from mspc.api.dataset.images import MnistDataset as MnistDataset
 from mspc.api.dataset.sources import NumpySlicesDataset as NumpySlicesDataset
@@ -19,6 +23,8 @@ from mspc.api.dataset.samplers import Shuffle as Shuffle
 from mspc.api.dataset.samplers import SubsetRandomSampler as SubsetRandomSampler
 from mspc.api.dataset.samplers import SubsetSampler as SubsetSampler
 from mspc.api.dataset.tf_records import TFRecordDataset as TFRecordDataset
+from mspc.api.dataset.text_files import TextFileDataset as TextFileDataset
+from mspc.api.dataset.annotated import VOCDataset as VOCDataset
 from mspc.api.dataset.samplers import WeightedRandomSampler as WeightedRandomSampler
 from mspc.api.dataset import zip as zip
 from mspc.dataset import config as config

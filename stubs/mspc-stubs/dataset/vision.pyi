@@ -9,6 +9,8 @@ from mspc.api.dataset.vision.affine import Affine as Affine
 from mspc.api.dataset.vision.enhance import AutoContrast as AutoContrast
 from mspc.api.dataset.vision.enums import Border as Border
 from mspc.api.dataset.vision.crops import CenterCrop as CenterCrop
+from mspc.api.dataset.vision.colour_spaces import ConvertColor as ConvertColor
+from mspc.api.dataset.vision.colour_spaces import ConvertMode as ConvertMode
 from mspc.api.dataset.vision.crops import Crop as Crop
 from mspc.api.dataset.vision.turned import CutOut as CutOut
 from mspc.api.dataset.vision.convert import Decode as Decode
@@ -19,9 +21,12 @@ from mspc.api.dataset.vision.turned import GaussianBlur as GaussianBlur
 from mspc.api.dataset.vision.color import Grayscale as Grayscale
 from mspc.api.dataset.vision.pixels import HWC2CHW as HWC2CHW
 from mspc.api.dataset.vision.flips import HorizontalFlip as HorizontalFlip
+from mspc.api.dataset.vision.colour_spaces import HsvToRgb as HsvToRgb
 from mspc.api.dataset.vision.enums import Inter as Inter
 from mspc.api.dataset.vision.enhance import Invert as Invert
+from mspc.api.dataset.vision.colour_spaces import LinearTransformation as LinearTransformation
 from mspc.api.dataset.vision.pixels import Normalize as Normalize
+from mspc.api.dataset.vision.colour_spaces import NormalizePad as NormalizePad
 from mspc.api.dataset.vision.crops import Pad as Pad
 from mspc.api.dataset.vision.turned import PadToSize as PadToSize
 from mspc.api.dataset.vision.enhance import Posterize as Posterize
@@ -40,6 +45,7 @@ from mspc.api.dataset.vision.flips import RandomHorizontalFlip as RandomHorizont
 from mspc.api.dataset.vision.enhance import RandomInvert as RandomInvert
 from mspc.api.dataset.vision.enhance import RandomLighting as RandomLighting
 from mspc.api.dataset.vision.enhance import RandomPosterize as RandomPosterize
+from mspc.api.dataset.vision.colour_spaces import RandomResize as RandomResize
 from mspc.api.dataset.vision.crops import RandomResizedCrop as RandomResizedCrop
 from mspc.api.dataset.vision.turned import RandomRotation as RandomRotation
 from mspc.api.dataset.vision.augment import RandomSelectSubpolicy as RandomSelectSubpolicy
@@ -49,6 +55,7 @@ from mspc.api.dataset.vision.flips import RandomVerticalFlip as RandomVerticalFl
 from mspc.api.dataset.vision.pixels import Rescale as Rescale
 from mspc.api.dataset.vision.resize import Resize as Resize
 from mspc.api.dataset.vision.turned import ResizedCrop as ResizedCrop
+from mspc.api.dataset.vision.colour_spaces import RgbToHsv as RgbToHsv
 from mspc.api.dataset.vision.turned import Rotate as Rotate
 from mspc.api.dataset.vision.enums import SliceMode as SliceMode
 from mspc.api.dataset.vision.patches import SlicePatches as SlicePatches

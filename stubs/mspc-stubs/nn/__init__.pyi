@@ -22,6 +22,7 @@ from mspc.api.nn.loss import BCEWithLogitsLoss as BCEWithLogitsLoss
 from mspc.api.nn.normalization import BatchNorm1d as BatchNorm1d
 from mspc.api.nn.normalization import BatchNorm2d as BatchNorm2d
 from mspc.api.nn.normalization import BatchNorm3d as BatchNorm3d
+from mspc.api.nn.functions import BiDense as BiDense
 from mspc.api.nn.activation import CELU as CELU
 from mspc.api.nn.cell import Cell as Cell
 from mspc.api.nn.container import CellDict as CellDict
@@ -44,6 +45,7 @@ from mspc.api.nn.loss import CosineEmbeddingLoss as CosineEmbeddingLoss
 from mspc.api.nn.loss import CrossEntropyLoss as CrossEntropyLoss
 from mspc.api.nn.basic import Dense as Dense
 from mspc.api.nn.combined import DenseBnAct as DenseBnAct
+from mspc.api.nn.functions import DiGamma as DiGamma
 from mspc.api.nn.segmentation_loss import DiceLoss as DiceLoss
 from mspc.api.nn.grad_reducer import DistributedGradReducer as DistributedGradReducer
 from mspc.api.nn.basic import Dropout as Dropout
@@ -78,14 +80,19 @@ from mspc.api.nn.activation import HSwish as HSwish
 from mspc.api.nn.activation import Hardtanh as Hardtanh
 from mspc.api.nn.loss import HingeEmbeddingLoss as HingeEmbeddingLoss
 from mspc.api.nn.loss import HuberLoss as HuberLoss
+from mspc.api.nn.functions import IGamma as IGamma
 from mspc.api.nn.activation import Identity as Identity
+from mspc.api.nn.functions import ImageGradients as ImageGradients
 from mspc.api.nn.normalization import InstanceNorm1d as InstanceNorm1d
 from mspc.api.nn.normalization import InstanceNorm2d as InstanceNorm2d
 from mspc.api.nn.normalization import InstanceNorm3d as InstanceNorm3d
 from mspc.api.nn.learning_rate_schedule import InverseDecayLR as InverseDecayLR
 from mspc.api.nn.loss import KLDivLoss as KLDivLoss
 from mspc.api.nn.loss import L1Loss as L1Loss
+from mspc.api.nn.functions import L1Regularizer as L1Regularizer
 from mspc.api.nn.optim.lars import LARS as LARS
+from mspc.api.nn.functions import LBeta as LBeta
+from mspc.api.nn.functions import LGamma as LGamma
 from mspc.api.nn.pooling import LPPool1d as LPPool1d
 from mspc.api.nn.pooling import LPPool2d as LPPool2d
 from mspc.api.nn.image import LRN as LRN
@@ -102,6 +109,8 @@ from mspc.api.nn.loss import LossBase as LossBase
 from mspc.api.nn.segmentation_loss import MAELoss as MAELoss
 from mspc.api.nn.loss import MSELoss as MSELoss
 from mspc.api.nn.loss import MarginRankingLoss as MarginRankingLoss
+from mspc.api.nn.functions import MatDet as MatDet
+from mspc.api.nn.functions import MatInverse as MatInverse
 from mspc.api.nn.array_layers import MatMul as MatMul
 from mspc.api.nn.pooling import MaxPool1d as MaxPool1d
 from mspc.api.nn.pooling import MaxPool2d as MaxPool2d
@@ -116,7 +125,9 @@ from mspc.api.nn.optim.momentum import Momentum as Momentum
 from mspc.api.nn.segmentation_loss import MultiClassDiceLoss as MultiClassDiceLoss
 from mspc.api.nn.embedding_lookup import MultiFieldEmbeddingLookup as MultiFieldEmbeddingLookup
 from mspc.api.nn.segmentation_loss import MultiLabelSoftMarginLoss as MultiLabelSoftMarginLoss
+from mspc.api.nn.loss import MultiMarginLoss as MultiMarginLoss
 from mspc.api.nn.attention import MultiheadAttention as MultiheadAttention
+from mspc.api.nn.loss import MultilabelMarginLoss as MultilabelMarginLoss
 from mspc.api.nn.loss import NLLLoss as NLLLoss
 from mspc.api.nn.learning_rate_schedule import NaturalExpDecayLR as NaturalExpDecayLR
 from mspc.api.nn.array_layers import Norm as Norm
@@ -171,6 +182,7 @@ from mspc.api.nn.normalization import SyncBatchNorm as SyncBatchNorm
 from mspc.api.nn.activation import Tanh as Tanh
 from mspc.api.nn.activation import Tanhshrink as Tanhshrink
 from mspc.api.nn.activation import Threshold as Threshold
+from mspc.api.nn.functions import TimeDistributed as TimeDistributed
 from mspc.api.nn.wrap import TrainOneStepCell as TrainOneStepCell
 from mspc.api.nn.loss_scale import TrainOneStepWithLossScaleCell as TrainOneStepWithLossScaleCell
 from mspc.api.nn.transformer import Transformer as Transformer
@@ -180,6 +192,7 @@ from mspc.api.nn.transformer import TransformerEncoder as TransformerEncoder
 from mspc.api.nn.transformer import TransformerEncoderLayer as TransformerEncoderLayer
 from mspc.api.nn.array_layers import Tril as Tril
 from mspc.api.nn.loss import TripletMarginLoss as TripletMarginLoss
+from mspc.api.nn.loss import TripletMarginWithDistanceLoss as TripletMarginWithDistanceLoss
 from mspc.api.nn.array_layers import Triu as Triu
 from mspc.api.nn.image import Unflatten as Unflatten
 from mspc.api.nn.image import Unfold as Unfold

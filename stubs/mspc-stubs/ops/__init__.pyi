@@ -1,49 +1,150 @@
 # Made by `make goldens`.
 from typing import Any
 from mspc.api.ops.primitive import Primitive as Primitive
+from mspc.api.ops.composed_operators import AccumulateNV2 as AccumulateNV2
+from mspc.api.ops.composed_table import AddV2 as AddV2
+from mspc.api.ops.composed_table import Addcdiv as Addcdiv
+from mspc.api.ops.composed_table import Addcmul as Addcmul
+from mspc.api.ops.composed_table import AffineGrid as AffineGrid
+from mspc.api.ops.composed_updates import ApplyAdaMax as ApplyAdaMax
+from mspc.api.ops.composed_updates import ApplyAdadelta as ApplyAdadelta
+from mspc.api.ops.composed_updates import ApplyAdagrad as ApplyAdagrad
+from mspc.api.ops.composed_updates import ApplyAdagradDA as ApplyAdagradDA
+from mspc.api.ops.composed_updates import ApplyAdagradV2 as ApplyAdagradV2
+from mspc.api.ops.composed_updates import ApplyAdamWithAmsgrad as ApplyAdamWithAmsgrad
+from mspc.api.ops.composed_updates import ApplyAdamWithAmsgradV2 as ApplyAdamWithAmsgradV2
+from mspc.api.ops.composed_updates import ApplyAddSign as ApplyAddSign
+from mspc.api.ops.composed_updates import ApplyCenteredRMSProp as ApplyCenteredRMSProp
+from mspc.api.ops.composed_updates import ApplyFtrl as ApplyFtrl
+from mspc.api.ops.composed_updates import ApplyGradientDescent as ApplyGradientDescent
+from mspc.api.ops.composed_updates import ApplyKerasMomentum as ApplyKerasMomentum
+from mspc.api.ops.composed_updates import ApplyPowerSign as ApplyPowerSign
+from mspc.api.ops.composed_updates import ApplyProximalAdagrad as ApplyProximalAdagrad
+from mspc.api.ops.composed_updates import ApplyProximalGradientDescent as ApplyProximalGradientDescent
+from mspc.api.ops.composed_updates import ApplyRMSProp as ApplyRMSProp
 from mspc.api.ops.composed_functions import BCEWithLogitsLoss as BCEWithLogitsLoss
+from mspc.api.ops.composed_table import BartlettWindow as BartlettWindow
+from mspc.api.ops.composed_operators import BatchToSpace as BatchToSpace
+from mspc.api.ops.composed_operators import Bernoulli as Bernoulli
+from mspc.api.ops.composed_table import BlackmanWindow as BlackmanWindow
+from mspc.api.ops.composed_operators import Bucketize as Bucketize
+from mspc.api.ops.composed_table import CeLU as CeLU
+from mspc.api.ops.composed_table import ChannelShuffle as ChannelShuffle
+from mspc.api.ops.composed_table import CholeskyInverse as CholeskyInverse
+from mspc.api.ops.composed_table import CholeskySolve as CholeskySolve
+from mspc.api.ops.composed_operators import ConjugateTranspose as ConjugateTranspose
 from mspc.api.ops.composed import ControlDepend as ControlDepend
+from mspc.api.ops.composed_table import Cross as Cross
 from mspc.api.ops.custom import Custom as Custom
+from mspc.api.ops.composed_table import Dense as Dense
 from mspc.api.ops.composed_functions import Diag as Diag
 from mspc.api.ops.composed_functions import DiagPart as DiagPart
 from mspc.api.ops.composed import DropoutExt as DropoutExt
 from mspc.api.ops.composed_functions import Einsum as Einsum
+from mspc.api.ops.composed_operators import Eps as Eps
+from mspc.api.ops.composed_operators import EqualCount as EqualCount
+from mspc.api.ops.composed_operators import EuclideanNorm as EuclideanNorm
+from mspc.api.ops.composed_operators import FillDiagonal as FillDiagonal
 from mspc.api.ops.composed import FloatStatus as FloatStatus
+from mspc.api.ops.composed_table import Fmax as Fmax
+from mspc.api.ops.composed_table import Fmin as Fmin
+from mspc.api.ops.composed_table import GLU as GLU
+from mspc.api.ops.composed_table import Ger as Ger
 from mspc.api.common.gradient import GradOperation as GradOperation
 from mspc.api.ops.composed_tensors import GroupNorm as GroupNorm
+from mspc.api.ops.composed_table import HammingWindow as HammingWindow
+from mspc.api.ops.composed_table import Heaviside as Heaviside
+from mspc.api.ops.composed_operators import HistogramFixedWidth as HistogramFixedWidth
 from mspc.api.ops.composed import HistogramSummary as HistogramSummary
 from mspc.api.ops.hyper_map import HyperMap as HyperMap
+from mspc.api.ops.composed_operators import IdentityN as IdentityN
 from mspc.api.ops.composed import ImageSummary as ImageSummary
+from mspc.api.ops.composed_table import InTopK as InTopK
 from mspc.api.ops.composed_tensors import Index as Index
+from mspc.api.ops.composed_table import IndexAdd as IndexAdd
+from mspc.api.ops.composed_table import IndexFill as IndexFill
+from mspc.api.ops.composed_table import InplaceIndexAdd as InplaceIndexAdd
+from mspc.api.ops.composed_operators import InplaceUpdateV2 as InplaceUpdateV2
 from mspc.api.ops.custom import InsertGradientOf as InsertGradientOf
 from mspc.api.ops.composed import InvertPermutation as InvertPermutation
+from mspc.api.ops.composed_table import Lcm as Lcm
+from mspc.api.ops.composed_operators import ListToTensor as ListToTensor
+from mspc.api.ops.composed_table import LogSigmoid as LogSigmoid
+from mspc.api.ops.composed_operators import LogSpace as LogSpace
+from mspc.api.ops.composed_operators import Logit as Logit
+from mspc.api.ops.composed_operators import LowerBound as LowerBound
 from mspc.api.ops.hyper_map import Map as Map
+from mspc.api.ops.composed_table import MaskedSelect as MaskedSelect
+from mspc.api.ops.composed_table import MatrixBandPart as MatrixBandPart
+from mspc.api.ops.composed_table import MatrixPower as MatrixPower
+from mspc.api.ops.composed_operators import Median as Median
 from mspc.api.ops.composed_functions import Meshgrid as Meshgrid
 from mspc.api.ops.morphing import Morph as Morph
+from mspc.api.ops.composed_operators import MultiMarginLoss as MultiMarginLoss
+from mspc.api.ops.composed_operators import Multinomial as Multinomial
+from mspc.api.ops.composed_table import MultinomialWithReplacement as MultinomialWithReplacement
 from mspc.api.ops.multitype import MultitypeFuncGraph as MultitypeFuncGraph
+from mspc.api.ops.composed_table import Mvlgamma as Mvlgamma
 from mspc.api.ops.composed_functions import NLLLoss as NLLLoss
 from mspc.api.ops.composed import NPUAllocFloatStatus as NPUAllocFloatStatus
 from mspc.api.ops.composed import NPUClearFloatStatus as NPUClearFloatStatus
 from mspc.api.ops.composed import NPUClearFloatStatusV2 as NPUClearFloatStatusV2
 from mspc.api.ops.composed import NPUGetFloatStatus as NPUGetFloatStatus
 from mspc.api.ops.composed import NPUGetFloatStatusV2 as NPUGetFloatStatusV2
+from mspc.api.ops.composed_table import NonZero as NonZero
+from mspc.api.ops.composed_table import Padding as Padding
+from mspc.api.ops.composed_operators import ParallelConcat as ParallelConcat
 from mspc.api.ops.composed import Partial as Partial
+from mspc.api.ops.composed_table import Pdist as Pdist
+from mspc.api.ops.composed_table import Polygamma as Polygamma
 from mspc.api.ops.primitive import PrimitiveWithCheck as PrimitiveWithCheck
 from mspc.api.ops.primitive import PrimitiveWithInfer as PrimitiveWithInfer
+from mspc.api.ops.composed_table import RandomCategorical as RandomCategorical
+from mspc.api.ops.composed_operators import RandomGamma as RandomGamma
+from mspc.api.ops.composed_operators import RandomShuffle as RandomShuffle
+from mspc.api.ops.composed_table import RandpermV2 as RandpermV2
 from mspc.api.communication.group import ReduceOp as ReduceOp
+from mspc.api.ops.composed_operators import ReduceStd as ReduceStd
+from mspc.api.ops.composed_table import Renorm as Renorm
+from mspc.api.ops.composed_operators import ResizeNearestNeighborV2 as ResizeNearestNeighborV2
 from mspc.api.ops.composed_functions import ReverseSequence as ReverseSequence
+from mspc.api.ops.composed_table import Roll as Roll
 from mspc.api.ops.composed_functions import ScalarCast as ScalarCast
 from mspc.api.ops.composed import ScalarSummary as ScalarSummary
 from mspc.api.ops.composed_functions import ScalarToArray as ScalarToArray
 from mspc.api.ops.composed_functions import ScalarToTensor as ScalarToTensor
 from mspc.api.ops.composed_functions import Scatter as Scatter
+from mspc.api.ops.composed_table import ScatterNdDiv as ScatterNdDiv
+from mspc.api.ops.composed_table import ScatterNdMax as ScatterNdMax
+from mspc.api.ops.composed_table import ScatterNdMin as ScatterNdMin
+from mspc.api.ops.composed_table import ScatterNdMul as ScatterNdMul
+from mspc.api.ops.composed_operators import SearchSorted as SearchSorted
+from mspc.api.ops.composed_table import Sinc as Sinc
+from mspc.api.ops.composed_table import SoftMarginLoss as SoftMarginLoss
+from mspc.api.ops.composed_operators import SpaceToBatch as SpaceToBatch
+from mspc.api.ops.composed_operators import StandardLaplace as StandardLaplace
 from mspc.api.ops.composed_functions import StandardNormal as StandardNormal
+from mspc.api.ops.composed_table import TensorScatterElements as TensorScatterElements
+from mspc.api.ops.composed_operators import TensorShape as TensorShape
 from mspc.api.ops.composed import TensorSummary as TensorSummary
+from mspc.api.ops.composed_operators import TensorToList as TensorToList
+from mspc.api.ops.composed_operators import TensorToScalar as TensorToScalar
+from mspc.api.ops.composed_operators import TensorToTuple as TensorToTuple
+from mspc.api.ops.composed_table import Trace as Trace
+from mspc.api.ops.composed_table import TrilIndices as TrilIndices
+from mspc.api.ops.composed_table import TripletMarginLoss as TripletMarginLoss
+from mspc.api.ops.composed_table import TriuIndices as TriuIndices
+from mspc.api.ops.composed_operators import TupleToTensor as TupleToTensor
 from mspc.api.ops.composed_functions import UniformInt as UniformInt
+from mspc.api.ops.composed_table import Unique as Unique
+from mspc.api.ops.composed_table import UniqueConsecutive as UniqueConsecutive
+from mspc.api.ops.composed_table import UniqueWithPad as UniqueWithPad
+from mspc.api.ops.composed_operators import UpperBound as UpperBound
 from mspc.api.nn.virtual_dataset import _VirtualDataset as _VirtualDataset
 from mspc.api.ops.attributed import _add_attr as _add_attr
 from mspc.api.ops.compile_time import _constexpr as _constexpr
 from mspc.api.ops.compile_time import _primexpr as _primexpr
+from mspc.api.ops.function.simple_func import accumulate_n as accumulate_n
 from mspc.api.ops.function.pool_func import adaptive_avg_pool1d as adaptive_avg_pool1d
 from mspc.api.ops.function.pool_func import adaptive_avg_pool2d as adaptive_avg_pool2d
 from mspc.api.ops.function.pool_func import adaptive_avg_pool3d as adaptive_avg_pool3d
@@ -87,6 +188,7 @@ from mspc.api.ops.function.image_func import batch_to_space_nd as batch_to_space
 from mspc.api.ops.function.random_func import bernoulli as bernoulli
 from mspc.api.ops.tensor_method_changes import bernoulli_ as bernoulli_
 from mspc.api.ops.function.drawn_func import bernoulli_ext as bernoulli_ext
+from mspc.api.ops.function.matrix_func import bidense as bidense
 from mspc.api.ops.function.loss_func import binary_cross_entropy as binary_cross_entropy
 from mspc.api.ops.function.loss_func import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
 from mspc.api.ops.function.known_func import bincount as bincount
@@ -122,6 +224,7 @@ from mspc.api.ops.function.conv_func import conv2d as conv2d
 from mspc.api.ops.function.conv_func import conv3d as conv3d
 from mspc.api.ops.function.conv_func import conv_transpose2d as conv_transpose2d
 from mspc.api.ops.function.sparse_func import coo2csr as coo2csr
+from mspc.api.ops.function.sparse_func import coo_concat as coo_concat
 from mspc.api.ops.function.simple_func import copysign as copysign
 from mspc.api.ops.function.loss_func import cosine_embedding_loss as cosine_embedding_loss
 from mspc.api.ops.function.statistics_func import cosine_similarity as cosine_similarity
@@ -133,6 +236,7 @@ from mspc.api.ops.function.loss_func import cross_entropy as cross_entropy
 from mspc.api.ops.function.sparse_func import csr2coo as csr2coo
 from mspc.api.ops.function.sparse_func import csr_mm as csr_mm
 from mspc.api.ops.function.sparse_func import csr_mv as csr_mv
+from mspc.api.ops.function.sparse_func import csr_softmax as csr_softmax
 from mspc.api.ops.function.sparse_func import csr_to_coo as csr_to_coo
 from mspc.api.ops.function.sparse_func import csr_to_dense as csr_to_dense
 from mspc.api.ops.function.math_func import cumprod as cumprod
@@ -140,6 +244,8 @@ from mspc.api.ops.function.math_func import cumsum as cumsum
 from mspc.api.ops.function.fused_func import deepcopy as deepcopy
 from mspc.api.ops.function.derived_func import deg2rad as deg2rad
 from mspc.api.ops.function.nn_func import dense as dense
+from mspc.api.ops.function.sparse_func import dense_to_sparse_coo as dense_to_sparse_coo
+from mspc.api.ops.function.sparse_func import dense_to_sparse_csr as dense_to_sparse_csr
 from mspc.api.ops.function.order_func import diag as diag
 from mspc.api.ops.function.order_func import diag_embed as diag_embed
 from mspc.api.ops.function.shape_func import diagflat as diagflat
@@ -165,6 +271,8 @@ from mspc.api.ops.function.matrix_func import eigvals as eigvals
 from mspc.api.ops.function.einsum_func import einsum as einsum
 from mspc.api.ops.function.einsum_func import einsum_ext as einsum_ext
 from mspc.api.ops.function.activation_func import elu as elu
+from mspc.api.mint.nn.functional.plain import embedding as embedding
+from mspc.api.ops.function.simple_func import eps as eps
 from mspc.api.ops.tensor_method_changes import erfinv_ as erfinv_
 from mspc.api.ops.function.derived_func import exp2 as exp2
 from mspc.api.ops.function.shape_func import expand as expand
@@ -222,6 +330,7 @@ from mspc.api.ops.function.image_func import interpolate as interpolate
 from mspc.api.ops.function.statistics_func import intopk as intopk
 from mspc.api.ops.function.simple_func import is_complex as is_complex
 from mspc.api.ops.function.simple_func import is_floating_point as is_floating_point
+from mspc.api.ops.function.simple_func import is_nonzero as is_nonzero
 from mspc.api.common.api import is_tensor as is_tensor
 from mspc.api.ops.function.derived_func import isneginf as isneginf
 from mspc.api.ops.function.derived_func import isposinf as isposinf
@@ -281,6 +390,8 @@ from mspc.api.ops.function.derived_func import movedim as movedim
 from mspc.api.ops.function.loss_func import mse_loss as mse_loss
 from mspc.api.ops.function.loss_func import mse_loss_ext as mse_loss_ext
 from mspc.api.ops.function.statistics_func import msort as msort
+from mspc.api.ops.function.loss_func import multi_margin_loss as multi_margin_loss
+from mspc.api.ops.function.loss_func import multilabel_margin_loss as multilabel_margin_loss
 from mspc.api.ops.function.drawn_func import multinomial as multinomial
 from mspc.api.ops.function.drawn_func import multinomial_with_replacement as multinomial_with_replacement
 from mspc.api.ops.function.matrix_func import mv as mv
@@ -309,6 +420,7 @@ from mspc.api.ops.function.simple_func import polygamma as polygamma
 from mspc.api.ops.function.simple_func import positive as positive
 from mspc.api.ops.function.activation_func import prelu as prelu
 from mspc.api.ops.primitive import prim_attr_register as prim_attr_register
+from mspc.api.ops.function.simple_func import print_ as print_
 from mspc.api.ops.function.math_func import prod as prod
 from mspc.api.ops.tensor_method_changes import put_ as put_
 from mspc.api.ops.function.matrix_func import qr as qr
@@ -2017,10 +2129,134 @@ def check_valid(*args: Any, **kwargs: Any) -> Any:
     """Whether boxes[n, 4] (x0, y0, x1, y1) lie inside an image: metas[3] is its height, width and ratio."""
 def conj(*args: Any, **kwargs: Any) -> Any:
     """The complex conjugate; a real number is its own."""
+def coo_abs(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_acos(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_acosh(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_asin(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_asinh(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_atan(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_atanh(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_ceil(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_cos(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_cosh(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_exp(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_expm1(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_floor(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_inv(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_isfinite(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_isinf(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_isnan(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_log(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_log1p(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_neg(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_relu(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_relu6(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_round(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_sigmoid(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_sin(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_sinh(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_softsign(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_sqrt(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_square(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_tan(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def coo_tanh(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
 def cos(*args: Any, **kwargs: Any) -> Any:
     """Cosine, x in radians."""
 def cosh(*args: Any, **kwargs: Any) -> Any:
     """Hyperbolic cosine."""
+def csr_abs(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_acos(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_acosh(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_asin(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_asinh(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_atan(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_atanh(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_ceil(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_cos(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_cosh(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_exp(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_expm1(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_floor(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_inv(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_isfinite(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_isinf(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_isnan(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_log(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_log1p(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_neg(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_relu(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_relu6(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_round(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_sigmoid(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_sin(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_sinh(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_softsign(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_sqrt(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_square(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_tan(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
+def csr_tanh(*args: Any, **kwargs: Any) -> Any:
+    """partial(func, *args, **keywords) - new function with partial application"""
 def cummax(*args: Any, **kwargs: Any) -> Any:
     """The greatest element so far along `axis` and its place: a tuple of two. Called as `Cummax(axis)(x)`."""
 def cummin(*args: Any, **kwargs: Any) -> Any:
@@ -2349,5 +2585,6 @@ def xlogy(*args: Any, **kwargs: Any) -> Any:
     """x * log(y), and 0 where x is 0."""
 def zeta(*args: Any, **kwargs: Any) -> Any:
     """Hurwitz' zeta function: the sum of (q + n)^-x over n from 0 on. By x it has no gradient, as in MindSpore."""
+from mspc.ops import extended as extended
 from mspc.ops import functional as functional
 from mspc.ops import operations as operations

@@ -183,3 +183,11 @@ def test_shard_of_functions():
         ms.shard(ops.relu, ((2, 4),), parameter_plan={"w": (2, 1)})
     with pytest.raises(TypeError, match="shard takes a Cell or a function, not int"):
         ms.shard(3, ((1,),))
+
+
+def test_a_layout_as_a_dict() -> None:
+    layout = ms.Layout((2, 2), ("a", "b"))("a", "None")
+    assert layout.to_dict() == {
+        "device_matrix": (2, 2), "tensor_map": (1, -1), "interleaved_parallel": False, "alias_name": ("a", "b"),
+        "rank_list": [0, 1, 2, 3],
+    }  # fmt: skip

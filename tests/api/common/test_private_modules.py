@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,3 +173,16 @@ def test_whether_ranks_are_known(session: Session) -> None:
     assert not _is_initialized()
     session.initialized = True
     assert _is_initialized()
+
+
+def test_kinds_of_types_and_folders(tmp_path: Path) -> None:
+    from mspc._c_expression import typing
+    from mspc.train._utils import _make_directory
+
+    assert isinstance(ms.float16, typing.Float)
+    assert isinstance(ms.int8, typing.Number)
+    assert not isinstance(ms.int8, typing.Float)
+    assert _make_directory(str(tmp_path / "a" / "b")) == str((tmp_path / "a" / "b").resolve())
+    assert (tmp_path / "a" / "b").is_dir()
+    with pytest.raises(TypeError):
+        _make_directory("")

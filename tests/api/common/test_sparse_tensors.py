@@ -28,7 +28,8 @@ def coo(values: Any = NUMBERS) -> COOTensor:
 def test_attributes() -> None:
     tensor = coo()
     assert (tensor.shape, tensor.ndim, tensor.size, tensor.itemsize, tensor.dtype) == (SHAPE, 2, 5, 4, ms.float32)
-    assert repr(tensor).startswith("COOTensor(shape=[4, 3], dtype=Float32, indices=[[2 1]\n")
+    shown = "COOTensor(shape=[4, 3], dtype=Float32, indices=Tensor(shape=[5, 2], dtype=Int32, value=[[2, 1],\n"
+    assert repr(tensor).startswith(shown)
     assert [type(part) for part in tensor.to_tuple()] == [Tensor, Tensor, tuple]
     assert COOTensor(coo_tensor=tensor) is tensor
     rows = tensor.to_csr()

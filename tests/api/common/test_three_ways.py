@@ -40,6 +40,8 @@ SYMMETRIC = Tensor(np.array([[2.0, 0.5], [0.5, 1.5]], np.float32))
 COMPLEX = Tensor(np.array([[1 + 2j, 3 - 1j]], np.complex64))
 SPREAD = Tensor(np.array([[0, 3, 5, 6], [1, 2, 4, 7]]))
 
+LABELS = Tensor(np.array([[1, 0, -1, 2], [3, 2, 1, 0]], np.int32))
+
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys("bmm batch_matmul".split(), (THREE, Tensor(GENERATOR.random((2, 4, 3), np.float32)))),
     **dict.fromkeys("mm matmul".split(), (X, W)),
@@ -157,6 +159,9 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "einsum_ext": ("ij,kj->ik", X, Y), "view_as": (X, Tensor(np.zeros((4, 2), np.float32))),
     "mse_loss_ext": (X, Y), "add_rms_norm": (X, Y, Y[0]), "add_layer_norm": (X, Y, Y[0], X[0]),
     "rotary_position_embedding": (IMAGE, IMAGE[:, :1], IMAGE[:, :1]),
+    "accumulate_n": ((X, Y),), "bidense": (X, Y, Tensor(GENERATOR.random((3, 4, 4), np.float32)), ONE[0, 0, :3]),
+    "is_nonzero": (X[0, :1],), "multi_margin_loss": (X, CLASSES), "multilabel_margin_loss": (X, LABELS),
+    "embedding": (CLASSES, X.T),
     "cosine_embedding_loss": (X, Y, SIGNS[0, :2]), "prelu": (X, Y[0, :1]), "threshold": (X, 0.3, 0.1),
 }  # fmt: skip
 """What a function is called with; a method's tensor stands first. Others take X, those of two tensors X and Y."""
@@ -186,6 +191,7 @@ ONLY_METHODS = {
     "ops has copies by assignment": "copy clone contiguous",
     "ops has shape, rank and size": "dim ndimension",
     "ops has reshape, broadcast_to and swapaxes": "view reshape_as",
+    "ops has dense_to_sparse_coo and dense_to_sparse_csr": "to_coo to_csr",
     "ops has repeat_interleave": "repeat",
     "MindSpore has no function of the name": """allclose argmax_with_value argmin_with_value bfloat16 byte choose double
         fill_diagonal index_put is_contiguous is_signed masked_scatter nelement new_empty new_full new_ones new_zeros
@@ -199,14 +205,16 @@ ONLY_METHODS = {
 }
 """Methods without a function of their name."""
 ONLY_FUNCTIONS = {
-    "no tensor stands first": """atleast_1d atleast_2d atleast_3d bartlett_window blackman_window block_diag
+    "no tensor stands first": """accumulate_n print_
+        atleast_1d atleast_2d atleast_3d bartlett_window blackman_window block_diag
         cartesian_prod dstack einsum_ext fftfreq gamma hamming_window hann_window kaiser_window laplace logspace
         polygamma randint random_gamma randperm range rfftfreq row_stack scatter_nd standard_laplace tril_indices
         triu_indices full zeros ones arange eye scalar_to_array scalar_to_tensor concat cat stack addn
         clip_by_norm tensor_dot hstack vstack column_stack
         clip_by_global_norm tensordump einsum linspace meshgrid tuple_to_array rand randn normal
         standard_normal""",
-    "MindSpore has no method of the name": """add_layer_norm add_rms_norm deepcopy rotary_position_embedding swiglu
+    "MindSpore has no method of the name": """bidense embedding eps is_nonzero multi_margin_loss
+        multilabel_margin_loss add_layer_norm add_rms_norm deepcopy rotary_position_embedding swiglu
         baddbmm_ext batch_dot bernoulli_ext bounding_box_decode
         bounding_box_encode bucketize cdist check_valid choice_with_mask combinations cond cosine_similarity dist
         dyn_shape eig float_power_ext floordiv floormod gumbel_softmax inplace_add inplace_sub intopk iou isnan_ext kron
@@ -244,7 +252,7 @@ def listed(reasons: dict[str, str]) -> set[str]:
 
 
 NOT_CALLED = {
-    *"assign assign_add assign_sub depend tensordump nonzero dtype".split(),
+    *"assign assign_add assign_sub depend tensordump print_ nonzero to_coo to_csr dtype".split(),
     *"rand randn normal uniform standard_normal bernoulli".split(),
     *"unique unique_with_pad unique_consecutive bincount argwhere is_floating_point is_complex".split(),
     *"""rand_like randn_like randint randint_like randperm shuffle multinomial multinomial_with_replacement cauchy
@@ -266,7 +274,8 @@ def functions() -> list[str]:
         "grad", "value_and_grad", "reshard", "partial", "functional", "constexpr", "make_range", "add_flags",
         "identity", "barrier", "jacfwd", "jacrev", "jvp", "linearize", "vjp", "vmap", "is_tensor",
         "shard", "dropout_ext_op", "tuple_len", "prim_attr_register",
-        "coo2csr", "csr2coo", "csr_mm", "csr_mv", "csr_to_coo", "csr_to_dense",  # of sparse tensors
+        "coo2csr", "csr2coo", "dense_to_sparse_coo", "dense_to_sparse_csr",  # of sparse tensors
+        *(name for name in dir(ops) if name.startswith(("coo_", "csr_"))),
     }  # fmt: skip
     changes = {name for name in method_names() if name.endswith("_")}
     return [name for name in dir(ops) if name[0].islower() and name not in elsewhere | changes]

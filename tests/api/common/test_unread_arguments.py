@@ -16,6 +16,9 @@ REASONS = {
         common/parameter.py:Parameter.__init__.storage_format common/parameter.py:Parameter.__init__.device
         communication/group.py:create_group.options
         dataset/images.py:MnistDataset.__init__.cache dataset/images.py:Cifar10Dataset.__init__.cache
+        dataset/annotated.py:CelebADataset.__init__.cache dataset/annotated.py:CocoDataset.__init__.cache
+        dataset/annotated.py:ManifestDataset.__init__.cache dataset/annotated.py:VOCDataset.__init__.cache
+        dataset/text_files.py:CSVDataset.__init__.cache dataset/text_files.py:TextFileDataset.__init__.cache
         dataset/images.py:Cifar100Dataset.__init__.cache dataset/images.py:ImageFolderDataset.__init__.cache
         dataset/pipeline.py:Dataset.create_tuple_iterator.do_copy
         dataset/pipeline.py:Dataset.create_dict_iterator.do_copy
@@ -41,6 +44,10 @@ REASONS = {
         dataset/arithmetic.py:Arithmetic.many.draws dataset/draws.py:EagerDraws.at.index
         dataset/draws.py:EagerDraws.inside.place dataset/transforms.py:OneHot.many.draws
         dataset/transforms.py:Fill.many.draws dataset/vision/color.py:Grayscale.single.draws
+        dataset/vision/colour_spaces.py:ConvertColor.single.draws
+        dataset/vision/colour_spaces.py:LinearTransformation.single.draws
+        dataset/vision/colour_spaces.py:NormalizePad.single.draws
+        dataset/vision/colour_spaces.py:_OfColours.single.draws
         dataset/vision/convert.py:Decode.single.draws dataset/vision/convert.py:ToPIL.one.draws
         dataset/vision/convert.py:ToNumpy.many.draws dataset/vision/crops.py:CenterCrop.many.draws
         dataset/vision/crops.py:Crop.many.draws dataset/vision/crops.py:Pad.many.draws

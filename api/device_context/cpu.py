@@ -1,0 +1,24 @@
+"""`device_context.cpu`."""
+
+from __future__ import annotations
+
+from mspc.api.context import set_context
+from mspc.api.hal import device
+
+__all__ = ["device_count", "is_available", "threads_num"]
+
+
+def device_count() -> int:
+    """1."""
+    return device.device_count("CPU")
+
+
+def is_available() -> bool:
+    """True."""
+    return device.is_available("CPU")
+
+
+def threads_num(num: int) -> None:
+    """`set_context(runtime_num_threads=num)`, which says that it changes nothing. Raises TypeError, ValueError for no
+    positive integer."""
+    set_context(runtime_num_threads=num)

@@ -1,0 +1,1 @@
+"""`mindspore.experimental`: optimizers whose learning rates schedulers change."""

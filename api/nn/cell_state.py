@@ -1,0 +1,247 @@
+"""What a cell holds beside parameters, and all of it by name: buffers, `state_dict`, `load_state_dict`, hooks."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
+
+from mspc.api.common.parameter import Parameter
+from mspc.api.common.tensor import Tensor
+from mspc.api.errors import ApiAttributeError, ApiKeyError, ApiRuntimeError, ApiTypeError
+from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32
+from mspc.ops.arguments import describe
+
+__all__: tuple[str, ...] = ()
+Hook = Callable[..., Any]
+_PRECISIONS = {"fp16": FLOAT16, "bf16": BFLOAT16, "fp32": FLOAT32}
+
+
+class IncompatibleKeys(NamedTuple):
+    """Names that `load_state_dict` did not find, and those that the cell does not have."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+class HookHandle:
+    """A hook of a cell, which `remove` takes away."""
+
+    def __init__(self, cell: CellState, kind: str, hook: Any, prepend: bool = False) -> None:
+        self._cell, self._hooks = cell, cell._held(kind)
+        before = dict(self._hooks) if prepend else {}
+        if prepend:
+            self._hooks.clear()
+        self._hooks[self] = hook
+        self._hooks.update(before)
+        cell.revision += 1
+
+    def remove(self) -> None:
+        """Take the hook away. Calling it again changes nothing."""
+        self._hooks.pop(self, None)
+        self._cell.revision += 1
+
+
+class CellState:
+    """Buffers, states and hooks of a cell."""
+
+    revision = 0
+    """How often buffers and hooks were changed: graphs that were read before hold no longer."""
+
+    def _held(self, kind: str) -> dict[Any, Any]:
+        return self.__dict__.setdefault(kind, {})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__.get("_buffers", ()):
+            if value is not None and (not isinstance(value, Tensor) or isinstance(value, Parameter)):
+                raise ApiTypeError(f"{type(self).__name__}.{name} is a buffer: a Tensor or None, not {describe(value)}")
+            self.__dict__["revision"] = self.revision + 1
+        object.__setattr__(self, name, value)
+
+    def put_flags(self, flags: Mapping[str, Any]) -> None:
+        """Keep flags, which are attributes too where there is none of that name; `fp16`, `bf16` and `fp32` are
+        `to_float`."""
+        own = cast(Any, self).get_flags()
+        before = own.get("to_float")
+        for name, value in flags.items():
+            if name not in _PRECISIONS:
+                own[name] = value
+            elif value:
+                own["to_float"] = _PRECISIONS[name]
+            elif own.get("to_float") == _PRECISIONS[name]:
+                del own["to_float"]
+            if name in self.__dict__.get("_flagged", ()) or not hasattr(self, name):
+                self.__dict__.setdefault("_flagged", set()).add(name)
+                self.__dict__[name] = value
+        if own.get("to_float") != before:
+            self.revision += 1
+
+    # Buffers --------------------------------------------------------------------------------------
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Give the cell a tensor that is no parameter: the attribute `name`. A `persistent` one stands in `state_dict`.
+
+        Raises:
+            TypeError: the name is no string, the tensor no Tensor. KeyError: the name is empty, has a dot, or is that
+            of another attribute.
+        """
+        label = f"{type(self).__name__}.register_buffer()"
+        if not isinstance(name, str):
+            raise ApiTypeError(f"{label}: name must be a string, not {describe(name)}")
+        if not name or "." in name:
+            raise ApiKeyError(f"{label}: name must be neither empty nor have a dot, and is {name!r}")
+        buffers = self._held("_buffers")
+        if name not in buffers and hasattr(self, name):
+            raise ApiKeyError(f"{label}: there is an attribute {name!r}")
+        if tensor is not None and (not isinstance(tensor, Tensor) or isinstance(tensor, Parameter)):
+            raise ApiTypeError(f"{label}: tensor must be a Tensor or None, not {describe(tensor)}")
+        buffers[name] = persistent
+        self.__setattr__(name, tensor)
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """(attribute path, buffer) of this cell and, with `recurse`, all below; each buffer once unless
+        remove_duplicate is False."""
+        seen: set[int] = set()
+        cell = cast(Any, self)
+        for path, one in cell.cells_and_names(name_prefix=prefix) if recurse else [(prefix, cell)]:
+            for name in one._held("_buffers"):
+                buffer = getattr(one, name)
+                if buffer is not None and not (remove_duplicate and id(buffer) in seen):
+                    seen.add(id(buffer))
+                    yield f"{path}.{name}" if path else name, buffer
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """The buffers of this cell and, with `recurse`, of all below."""
+        return (buffer for _, buffer in self.named_buffers(recurse=recurse))
+
+    def get_sub_cell(self, target: str) -> Any:
+        """The cell at an attribute path; this one for "".
+
+        Raises:
+            AttributeError: there is none.
+        """
+        cell: Any = self
+        for name in target.split(".") if target else ():
+            below = cell.name_cells().get(name)
+            if below is None:
+                raise ApiAttributeError(f"{type(cell).__name__} has no cell {name!r}")
+            cell = below
+        return cell
+
+    def get_buffer(self, target: str) -> Tensor:
+        """The buffer at an attribute path.
+
+        Raises:
+            AttributeError: there is none.
+        """
+        path, _, name = target.rpartition(".")
+        cell = self.get_sub_cell(path)
+        if name not in cell._held("_buffers"):
+            raise ApiAttributeError(f"{type(cell).__name__} has no buffer {name!r}")
+        return getattr(cell, name)
+
+    # All by name ----------------------------------------------------------------------------------
+
+    def state_dict(
+        self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False
+    ) -> OrderedDict[str, Any]:
+        """Parameters and persistent buffers of this cell and all below, by attribute path behind `prefix`: the tensors
+        themselves, whatever keep_vars is. destination: a dict that they are put into.
+
+        Raises:
+            TypeError: arguments by position, which MindSpore has no longer.
+        """
+        if args:
+            raise ApiTypeError("state_dict() takes destination, prefix and keep_vars by name")
+        found = OrderedDict[str, Any]() if destination is None else destination
+        for hook in self._held("_before_state").values():
+            hook(self, prefix, keep_vars)
+        cell = cast(Any, self)
+        found.update({f"{prefix}{name}": parameter for name, parameter in cell._params.items()})
+        for name, persistent in self._held("_buffers").items():
+            if persistent and getattr(self, name) is not None:
+                found[f"{prefix}{name}"] = getattr(self, name)
+        for name, below in cell.name_cells().items():
+            below.state_dict(destination=found, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
+        for hook in self._held("_behind_state").values():
+            hook(self, found, prefix, {})
+        return found
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
+        """Take over parameters and buffers by name.
+
+        Returns:
+            the names that were missing, and those that there are not here.
+
+        Raises:
+            TypeError: it is no mapping. RuntimeError: shapes differ; with `strict` also for names that are missing or
+            unknown. All are named, and nothing is taken over.
+        """
+        if not isinstance(state_dict, Mapping):
+            raise ApiTypeError(f"load_state_dict(): state_dict must be a dict, not {describe(state_dict)}")
+        for hook in self._held("_before_load").values():
+            hook(self, state_dict, "", {}, strict, [], [], [])
+        own = self.state_dict()
+        keys = IncompatibleKeys([n for n in own if n not in state_dict], [n for n in state_dict if n not in own])
+        wrong = [f"{n}: {tuple(value.shape)} for {tuple(own[n].shape)}" for n, value in state_dict.items()
+                 if n in own and tuple(value.shape) != tuple(own[n].shape)]  # fmt: skip
+        said = [("missing", keys.missing_keys if strict else []), ("unknown", keys.unexpected_keys if strict else []),
+                ("shapes differ", wrong)]  # fmt: skip
+        if any(names for _, names in said):
+            parts = "; ".join(f"{what}: {', '.join(names)}" for what, names in said if names)
+            raise ApiRuntimeError(f"{type(self).__name__}.load_state_dict(): {parts}")
+        for name, value in state_dict.items():
+            if name in own:
+                self._take(name, own[name], value)
+        for hook in self._held("_behind_load").values():
+            hook(self, keys)
+        return keys
+
+    def _take(self, name: str, held: Any, value: Any) -> None:
+        tensor = value if isinstance(value, Tensor) else Tensor(value)
+        if isinstance(held, Parameter):
+            held.set_data(tensor.astype(held.dtype))
+            return
+        path, _, attribute = name.rpartition(".")
+        self.get_sub_cell(path).__setattr__(attribute, Tensor(tensor.asnumpy(), held.dtype))
+
+    # Hooks ----------------------------------------------------------------------------------------
+
+    def hooks(self, place: str) -> list[tuple[Hook, bool]]:
+        """(hook, whether it takes named arguments) of those "before" or "behind" `construct`."""
+        return list(self.__dict__.get(f"_{place}_construct", {}).values())
+
+    def register_state_dict_pre_hook(self, hook: Hook) -> HookHandle:
+        """`hook(cell, prefix, keep_vars)` is called ahead of `state_dict`."""
+        return HookHandle(self, "_before_state", hook)
+
+    def register_state_dict_post_hook(self, hook: Hook) -> HookHandle:
+        """`hook(cell, state_dict, prefix, {})` is called behind `state_dict`."""
+        return HookHandle(self, "_behind_state", hook)
+
+    def register_load_state_dict_pre_hook(self, hook: Hook) -> HookHandle:
+        """`hook(cell, state_dict, "", {}, strict, [], [], [])` is called ahead of `load_state_dict`."""
+        return HookHandle(self, "_before_load", hook)
+
+    def register_load_state_dict_post_hook(self, hook: Hook) -> HookHandle:
+        """`hook(cell, names that do not fit)` is called behind `load_state_dict`."""
+        return HookHandle(self, "_behind_load", hook)
+
+    def register_forward_pre_hook(
+        self, hook_fn: Hook, *, prepend: bool = False, with_kwargs: bool = False
+    ) -> HookHandle:
+        """`hook_fn(cell, inputs)` becomes part of networks in front of `construct`; what it returns, if anything, takes
+        the place of the inputs, which are a tuple. With with_kwargs it is `hook_fn(cell, inputs, named)`, and returns
+        both. prepend: ahead of the hooks that are there. It is compiled as `construct` is."""
+        return HookHandle(self, "_before_construct", (hook_fn, with_kwargs), prepend)
+
+    def register_forward_hook(
+        self, hook_fn: Hook, *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
+    ) -> HookHandle:
+        """`hook_fn(cell, inputs, output)` becomes part of networks behind `construct`; what it returns, if anything,
+        takes the place of the output. With with_kwargs it is `hook_fn(cell, inputs, named, output)`. always_call
+        changes nothing: a graph has no errors to call it after. prepend: ahead of the hooks that are there. It is
+        compiled as `construct` is."""
+        return HookHandle(self, "_behind_construct", (hook_fn, with_kwargs), prepend)

@@ -1,0 +1,2 @@
+# Made by `make goldens`.
+from mspc.experimental.optim import *

@@ -1,0 +1,2 @@
+# Made by `make goldens`.
+from mspc.experimental import optim as optim

@@ -1,0 +1,23 @@
+# Made by `make goldens`.
+from mspc.api.experimental.optim.adaptive import Adadelta as Adadelta
+from mspc.api.experimental.optim.adaptive import Adagrad as Adagrad
+from mspc.api.experimental.optim.optimizer import Adam as Adam
+from mspc.api.experimental.optim.optimizer import AdamW as AdamW
+from mspc.api.experimental.optim.adaptive import Adamax as Adamax
+from mspc.api.experimental.optim.lr_scheduler import ConstantLR as ConstantLR
+from mspc.api.experimental.optim.lr_scheduler import CosineAnnealingLR as CosineAnnealingLR
+from mspc.api.experimental.optim.lr_scheduler import CosineAnnealingWarmRestarts as CosineAnnealingWarmRestarts
+from mspc.api.experimental.optim.lr_scheduler import CyclicLR as CyclicLR
+from mspc.api.experimental.optim.lr_scheduler import ExponentialLR as ExponentialLR
+from mspc.api.experimental.optim.lr_scheduler import LRScheduler as LRScheduler
+from mspc.api.experimental.optim.lr_scheduler import LambdaLR as LambdaLR
+from mspc.api.experimental.optim.lr_scheduler import LinearLR as LinearLR
+from mspc.api.experimental.optim.lr_scheduler import MultiStepLR as MultiStepLR
+from mspc.api.experimental.optim.lr_scheduler import MultiplicativeLR as MultiplicativeLR
+from mspc.api.experimental.optim.optimizer import Optimizer as Optimizer
+from mspc.api.experimental.optim.lr_scheduler import PolynomialLR as PolynomialLR
+from mspc.api.experimental.optim.adaptive import RMSprop as RMSprop
+from mspc.api.experimental.optim.lr_scheduler import ReduceLROnPlateau as ReduceLROnPlateau
+from mspc.api.experimental.optim.optimizer import SGD as SGD
+from mspc.api.experimental.optim.lr_scheduler import SequentialLR as SequentialLR
+from mspc.api.experimental.optim.lr_scheduler import StepLR as StepLR

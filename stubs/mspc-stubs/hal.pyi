@@ -1,0 +1,26 @@
+# Made by `make goldens`.
+from mspc.api.hal.stream import Event as Event
+from mspc.api.hal.stream import Stream as Stream
+from mspc.api.hal.stream import StreamCtx as StreamCtx
+from mspc.api.hal.stream import communication_stream as communication_stream
+from mspc.api.hal.stream import current_stream as current_stream
+from mspc.api.hal.stream import default_stream as default_stream
+from mspc.api.hal.device import device_count as device_count
+from mspc.api.runtime import empty_cache as empty_cache
+from mspc.api.hal.device import get_arch_list as get_arch_list
+from mspc.api.hal.device import get_device_capability as get_device_capability
+from mspc.api.hal.device import get_device_name as get_device_name
+from mspc.api.hal.device import get_device_properties as get_device_properties
+from mspc.api.hal.device import is_available as is_available
+from mspc.api.hal.device import is_initialized as is_initialized
+from mspc.api.runtime import max_memory_allocated as max_memory_allocated
+from mspc.api.runtime import max_memory_reserved as max_memory_reserved
+from mspc.api.runtime import memory_allocated as memory_allocated
+from mspc.api.runtime import memory_reserved as memory_reserved
+from mspc.api.runtime import memory_stats as memory_stats
+from mspc.api.runtime import memory_summary as memory_summary
+from mspc.api.runtime import reset_max_memory_allocated as reset_max_memory_allocated
+from mspc.api.runtime import reset_max_memory_reserved as reset_max_memory_reserved
+from mspc.api.runtime import reset_peak_memory_stats as reset_peak_memory_stats
+from mspc.api.hal.stream import set_cur_stream as set_cur_stream
+from mspc.api.runtime import synchronize as synchronize

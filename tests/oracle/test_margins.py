@@ -1,0 +1,119 @@
+"""Losses of margins, and layers of one function or over two inputs, against PyTorch and NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from mspc import Parameter, Tensor, grad, nn, ops
+
+DRAWS = np.random.default_rng(9)
+X, Y, Z = (DRAWS.standard_normal((4, 5)).astype(np.float32) for _ in range(3))
+TARGET, WEIGHT = np.array([1, 4, 0, 2]), DRAWS.random(5).astype(np.float32)
+LABELS = np.array([[1, 2, -1, 0, 3], [3, -1, 4, 1, 0], [-1, 0, 1, 2, 3], [0, 1, 2, 3, 4]])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_margins_of_classes(reduction: str) -> None:
+    x, target, weight = map(torch.from_numpy, (X, TARGET, WEIGHT))
+    for p in (1, 2):
+        found = ops.multi_margin_loss(Tensor(X), Tensor(TARGET), p, 0.7, Tensor(WEIGHT), reduction)
+        wanted = functional.multi_margin_loss(x, target, p, 0.7, weight, reduction=reduction)
+        np.testing.assert_allclose(found.asnumpy(), wanted.numpy(), rtol=1e-5)
+        again = ops.MultiMarginLoss(p, 0.7, reduction)(Tensor(X), Tensor(TARGET), Tensor(WEIGHT))
+        np.testing.assert_array_equal(again.asnumpy(), found.asnumpy())
+    found = ops.multilabel_margin_loss(Tensor(X), Tensor(LABELS), reduction)
+    wanted = functional.multilabel_margin_loss(x, torch.from_numpy(LABELS), reduction=reduction)
+    np.testing.assert_allclose(found.asnumpy(), wanted.numpy(), rtol=1e-5)
+
+
+def test_gradients_of_margins() -> None:
+    x = torch.from_numpy(X.copy()).requires_grad_()
+    functional.multi_margin_loss(x, torch.from_numpy(TARGET), 2).backward()
+    found = grad(nn.MultiMarginLoss(2))(Tensor(X), Tensor(TARGET)).asnumpy()
+    np.testing.assert_allclose(found, x.grad.numpy(), rtol=1e-4, atol=1e-6)
+    x = torch.from_numpy(X.copy()).requires_grad_()
+    functional.multilabel_margin_loss(x, torch.from_numpy(LABELS)).backward()
+    found = grad(nn.MultilabelMarginLoss())(Tensor(X), Tensor(LABELS)).asnumpy()
+    np.testing.assert_allclose(found, x.grad.numpy(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("swap", [True, False])
+def test_distances_of_ones_own(swap: bool) -> None:
+    wanted = functional.triplet_margin_with_distance_loss(*map(torch.from_numpy, (X, Y, Z)), swap=swap)
+    found = nn.TripletMarginWithDistanceLoss(swap=swap)(*map(Tensor, (X, Y, Z)))
+    np.testing.assert_allclose(found.asnumpy(), wanted.numpy(), rtol=1e-4)
+    own = nn.TripletMarginWithDistanceLoss(lambda a, b: ops.amax(ops.abs(a - b), -1), swap, "none", 0.5)
+    near, far, other = (np.abs(a - b).max(-1) for a, b in ((X, Y), (X, Z), (Y, Z)))
+    wanted = np.maximum(near - (np.minimum(far, other) if swap else far) + 0.5, 0)
+    np.testing.assert_allclose(own(*map(Tensor, (X, Y, Z))).asnumpy(), wanted, rtol=1e-5)
+
+
+def test_layers_of_two_inputs() -> None:
+    layer = nn.BiDense(5, 5, 3)
+    assert layer.weight.shape == (3, 5, 5)
+    given = torch.from_numpy(layer.weight.asnumpy()), torch.from_numpy(layer.bias.asnumpy())
+    wanted = functional.bilinear(torch.from_numpy(X), torch.from_numpy(Y), *given)
+    np.testing.assert_allclose(layer(Tensor(X), Tensor(Y)).asnumpy(), wanted.numpy(), rtol=1e-4, atol=1e-5)
+    assert [p.name for p in nn.BiDense(2, 2, 2, has_bias=False).get_parameters()] == ["weight"]
+
+
+def test_layers_of_one_function() -> None:
+    positive, square = np.abs(X) + 0.1, X[:, :4] + 3 * np.eye(4, dtype=np.float32)
+    cases = [
+        (nn.LGamma(), (positive,), torch.lgamma), (nn.DiGamma(), (positive,), torch.digamma),
+        (nn.IGamma(), (positive, np.abs(Y)), torch.special.gammainc), (nn.MatDet(), (square,), torch.linalg.det),
+        (nn.MatInverse(), (square,), torch.linalg.inv), (nn.L1Regularizer(0.5), (X,), lambda x: x.abs().sum() / 2),
+        (nn.LBeta(), (positive, np.abs(Y)), lambda x, y: x.lgamma() + y.lgamma() - (x + y).lgamma()),
+    ]  # fmt: skip
+    for layer, operands, wanted in cases:
+        found, expected = layer(*map(Tensor, operands)).asnumpy(), wanted(*map(torch.from_numpy, operands)).numpy()
+        np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-5, err_msg=type(layer).__name__)
+
+
+def test_differences_of_images() -> None:
+    image = DRAWS.integers(0, 9, (2, 1, 3, 4)).astype(np.int32)
+    down, right = nn.ImageGradients()(Tensor(image))
+    np.testing.assert_array_equal(down.asnumpy(), np.diff(image, axis=2, append=image[:, :, -1:]))
+    np.testing.assert_array_equal(right.asnumpy(), np.diff(image, axis=3, append=image[..., -1:]))
+
+
+def test_a_layer_for_every_step() -> None:
+    steps = DRAWS.standard_normal((3, 4, 5)).astype(np.float32)
+    layer = nn.Dense(5, 2, weight_init=Parameter(Tensor(X[:2]), name="w"))
+    wanted = layer(Tensor(steps)).asnumpy()
+    for options in ((1,), (1, 0)):
+        np.testing.assert_allclose(nn.TimeDistributed(layer, *options)(Tensor(steps)).asnumpy(), wanted, rtol=1e-5)
+    with pytest.raises(TypeError, match="TimeDistributed: time_axis must be an integer, not None"):
+        nn.TimeDistributed(layer, None)
+
+
+def test_layers_of_mint_under_their_other_names() -> None:
+    from mspc import mint
+    from mspc.nn.layer.basic import DropoutExt
+
+    assert DropoutExt is mint.nn.Dropout
+    assert not hasattr(nn, "NothingExt")
+
+
+def test_embeddings_and_norms_of_mint() -> None:
+    from mspc import mint
+
+    table = mint.nn.Embedding(4000, 8, padding_idx=-2)
+    assert abs(table.weight.asnumpy().std() - 1) < 0.02
+    assert not table.weight.asnumpy()[-2].any()
+    assert not mint.nn.Embedding(4, 3, _weight=Tensor(X[:, :3]), _freeze=True).weight.requires_grad
+    rows = np.array([1, 0, 1, 3])
+    given = mint.nn.Embedding(4, 5, padding_idx=1, _weight=Tensor(X))
+    np.testing.assert_array_equal(given(Tensor(rows)).asnumpy(), X[rows])
+    weight = torch.from_numpy(X.copy()).requires_grad_()
+    functional.embedding(torch.from_numpy(rows), weight, 1).sum().backward()
+    found = grad(lambda i: given(i).sum(), None, given.trainable_params())(Tensor(rows))
+    np.testing.assert_array_equal((found[0] if isinstance(found, tuple) else found).asnumpy(), weight.grad.numpy())
+    for options in ({}, {"bias": False}, {"elementwise_affine": False}):
+        layer, other = mint.nn.LayerNorm(5, 1e-3, **options), torch.nn.LayerNorm(5, 1e-3, **options)
+        wanted = other(torch.from_numpy(X)).detach().numpy()
+        np.testing.assert_allclose(layer(Tensor(X)).asnumpy(), wanted, rtol=1e-4, atol=1e-6)
+        assert len(list(layer.get_parameters())) == len(list(other.parameters()))

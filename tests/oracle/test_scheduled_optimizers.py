@@ -1,0 +1,147 @@
+"""Optimizers and schedulers of `mindspore.experimental.optim`, against PyTorch's of the same names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mspc
+from mspc import Parameter, Tensor, nn
+from mspc.experimental import optim
+
+DRAWS = np.random.default_rng(8)
+START = DRAWS.standard_normal((2, 3)).astype(np.float32)
+GRADIENTS = DRAWS.standard_normal((3, 2, 3)).astype(np.float32)
+
+OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
+    ("Adam", {"lr": 0.05, "weight_decay": 0.1, "amsgrad": True}),
+    ("AdamW", {"lr": 0.05, "weight_decay": 0.1, "maximize": True}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    ("Adadelta", {"lr": 0.5, "weight_decay": 0.1, "maximize": True}),
+    ("Adagrad", {"lr": 0.1, "lr_decay": 0.1, "initial_accumulator_value": 0.2}),
+    ("Adamax", {"lr": 0.05, "weight_decay": 0.1}),
+    ("RMSprop", {"lr": 0.05, "momentum": 0.9, "centered": True, "alpha": 0.8, "weight_decay": 0.1}),
+    ("RMSprop", {"lr": 0.05, "alpha": 0.8}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIMIZERS, ids=[f"{i}-{n}" for i, (n, _) in enumerate(OPTIMIZERS)])
+def test_three_steps(name: str, options: dict[str, Any]) -> None:
+    own, other = Parameter(Tensor(START), name="w"), torch.nn.Parameter(torch.from_numpy(START.copy()))
+    mine = getattr(optim, name)([own], **options)
+    theirs = getattr(torch.optim, name)([other], **options)
+    for gradient in GRADIENTS:
+        mine((Tensor(gradient),))
+        other.grad = torch.from_numpy(gradient)
+        theirs.step()
+    np.testing.assert_allclose(own.asnumpy(), other.detach().numpy(), rtol=2e-5, atol=2e-6)
+
+
+SCHEDULERS: list[tuple[str, dict[str, Any]]] = [
+    ("StepLR", {"step_size": 2, "gamma": 0.5}),
+    ("MultiStepLR", {"milestones": [2, 5], "gamma": 0.5}),
+    ("ExponentialLR", {"gamma": 0.9}),
+    ("ConstantLR", {"factor": 0.5, "total_iters": 3}),
+    ("LinearLR", {"start_factor": 0.25, "total_iters": 4}),
+    ("PolynomialLR", {"total_iters": 4, "power": 2.0}),
+    ("LambdaLR", {"lr_lambda": lambda epoch: 0.8**epoch}),
+    ("MultiplicativeLR", {"lr_lambda": lambda epoch: 1 - 0.05 * epoch}),
+    ("CosineAnnealingLR", {"T_max": 5, "eta_min": 0.01}),
+    ("CosineAnnealingWarmRestarts", {"T_0": 2, "T_mult": 2, "eta_min": 0.01}),
+    ("CyclicLR", {"base_lr": 0.01, "max_lr": 0.1, "step_size_up": 2, "step_size_down": 3, "mode": "triangular2"}),
+    ("CyclicLR", {"base_lr": 0.01, "max_lr": 0.1, "step_size_up": 2, "mode": "exp_range", "gamma": 0.9}),
+]
+
+
+def both(rates: tuple[float, ...] = (0.1, 0.2)) -> tuple[Any, Any]:
+    """Optimizers with a group for each rate."""
+    own = [{"params": [Parameter(Tensor(START), name=f"w{i}")], "lr": rate} for i, rate in enumerate(rates)]
+    other = [{"params": [torch.nn.Parameter(torch.ones(1))], "lr": rate} for rate in rates]
+    return optim.SGD(own, lr=1.0, momentum=0.5), torch.optim.SGD(other, lr=1.0, momentum=0.5)
+
+
+def hold(mine: Any, theirs: Any, optimizer: Any, *measures: float) -> None:
+    """Both schedulers give the same rates, ten times."""
+    for step in range(10):
+        given = measures[step : step + 1] if measures else ()
+        mine.step(*given)
+        optimizer.step()
+        theirs.step(*given)
+        found = [float(rate.asnumpy()) for rate in mine.get_last_lr()]
+        np.testing.assert_allclose(found, theirs.get_last_lr(), rtol=1e-6, atol=1e-9, err_msg=f"step {step}")
+
+
+@pytest.mark.parametrize(("name", "options"), SCHEDULERS, ids=[f"{i}-{n}" for i, (n, _) in enumerate(SCHEDULERS)])
+def test_ten_rates(name: str, options: dict[str, Any]) -> None:
+    own, other = both()
+    hold(getattr(optim.lr_scheduler, name)(own, **options),
+         getattr(torch.optim.lr_scheduler, name)(other, **options), other)  # fmt: skip
+
+
+def test_schedulers_one_after_another() -> None:
+    own, other = both()
+    made: list[Any] = []
+    for kind, optimizer in ((optim.lr_scheduler, own), (torch.optim.lr_scheduler, other)):
+        parts = [kind.ConstantLR(optimizer, 0.1, 2), kind.ExponentialLR(optimizer, 0.9)]
+        made.append(kind.SequentialLR(optimizer, parts, [3]))
+    hold(*made, other)
+
+
+def test_rates_follow_a_measure() -> None:
+    own, other = both()
+    options = {"patience": 1, "cooldown": 1, "factor": 0.5, "min_lr": 0.03}
+    mine, theirs = (kind.lr_scheduler.ReduceLROnPlateau(o, "min", **options)
+                    for kind, o in ((optim, own), (torch.optim, other)))  # fmt: skip
+    hold(mine, theirs, other, 1, 1.5, 1.8, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+def test_networks_train_by_the_rate_of_now() -> None:
+    own = Parameter(Tensor(START), name="w")
+    optimizer = optim.SGD([own], lr=0.1)
+    scheduler = optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    optimizer((Tensor(GRADIENTS[0]),))
+    scheduler.step()
+    optimizer((Tensor(GRADIENTS[1]),))
+    np.testing.assert_allclose(own.asnumpy(), START - 0.1 * GRADIENTS[0] - 0.05 * GRADIENTS[1], rtol=1e-6)
+
+
+def test_optimizers_that_scripts_write() -> None:
+    class Own(optim.Optimizer):
+        def __init__(self, params: Any, lr: float) -> None:
+            super().__init__(params, {"lr": lr, "scale": 1.0})
+
+        def construct(self, gradients):
+            for place, group in enumerate(self.param_groups):
+                first = self.group_start_id[place]
+                for i, parameter in enumerate(group["params"]):
+                    step = gradients[first + i] * group["lr"] * group["scale"]
+                    mspc.ops.assign(parameter, parameter - step)
+
+    parameters = [Parameter(Tensor(START), name=name) for name in "ab"]
+    optimizer = Own([{"params": parameters[:1]}, {"params": parameters[1:], "lr": 0.5, "scale": 2.0}], 0.25)
+    optimizer((Tensor(GRADIENTS[0]), Tensor(GRADIENTS[1])))
+    np.testing.assert_allclose(parameters[0].asnumpy(), START - 0.25 * GRADIENTS[0], rtol=1e-6)
+    np.testing.assert_allclose(parameters[1].asnumpy(), START - GRADIENTS[1], rtol=1e-6)
+
+
+MISTAKES: list[tuple[Any, str]] = [
+    (lambda: optim.lr_scheduler.StepLR(nn.ReLU(), 2),
+     "StepLR: optimizer must be an optimizer of mindspore.experimental.optim, not ReLU"),
+    (lambda: optim.lr_scheduler.LambdaLR(both()[0], [abs]),
+     "LambdaLR: lr_lambda must be a function, or 2 of them, not [<built-in function abs>]"),
+    (lambda: optim.lr_scheduler.SequentialLR(both()[0], [], [1]),
+     "SequentialLR: 0 schedulers have a milestone between each two, not 1"),
+    (lambda: optim.Adam(3), "Adam: params must be a list of Parameters, not 3"),
+    (lambda: optim.Optimizer([], {}), "Optimizer: defaults must be a dict with 'lr', not dict"),
+    (lambda: both()[0].__class__([{"lr": 1}], 0.1), "SGD: a group must be a dict with 'params', not dict"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "message"), MISTAKES, ids=range(len(MISTAKES)))
+def test_mistakes_are_named(wrong: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        wrong()
+    assert caught.value.message == message  # type: ignore[attr-defined]
