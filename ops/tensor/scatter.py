@@ -117,6 +117,12 @@ class GatherNd(_Indexed):
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: least_indexed(types[0].shape, types[1])}
 
+    def strategy_mistake(self, asked: Asked) -> str:
+        """MindSpore refuses a table that is cut by hand; a search and operators beside it may cut it."""
+        table: Any = (asked.in_strategy or ((),))[0]
+        cuts: tuple[int, ...] = table.strategy if isinstance(table, NamedLayout) else table
+        return f"its strategy may cut the indices alone, and is {cuts} for input 0" if set(cuts) - {1} else ""
+
     def rule(self, x: TensorType, indices: TensorType) -> str:
         tensor, places, slices = indexed_sides(self.name, x.shape, indices, 1)
         return f"{tensor}, {places} -> {slices}"
