@@ -19,7 +19,7 @@ from mspc.api.errors import ApiIndexError, ApiTypeError, ApiValueError, caller_l
 from mspc.api.ops.eager import register_session
 from mspc.api.setting import place_of_caller, say_once
 from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT32, INT64, DType, TensorType, dtype_of
+from mspc.ir.types import FLOAT32, INT64, UINT64, DType, TensorType, dtype_of
 
 WHOLE = "whole"
 STORED = "stored"
@@ -265,14 +265,14 @@ class Tensor(TensorMethods, TensorOperators):
         try:
             return Tensor.from_array(self.value[_plain_index(index)])
         except IndexError as error:
-            raise ApiIndexError(f"index {index!r} of a tensor of shape {self.shape}: {error}") from None
+            raise ApiIndexError(f"index {index!r} of a tensor of shape {self.shape}: {_why(error)}") from None
 
     def __setitem__(self, index: Any, item: Any) -> None:
         array = np.array(self.value)
         try:
             array[_plain_index(index)] = item.value if isinstance(item, Tensor) else item
         except IndexError as error:
-            raise ApiIndexError(f"index {index!r} of a tensor of shape {self.shape}: {error}") from None
+            raise ApiIndexError(f"index {index!r} of a tensor of shape {self.shape}: {_why(error)}") from None
         except ValueError as error:
             raise ApiValueError(f"elements {index!r} of a tensor of shape {self.shape}: {error}") from None
         self.value = array
@@ -326,6 +326,12 @@ class Tensor(TensorMethods, TensorOperators):
         return self
 
 
+def _why(error: IndexError) -> str:
+    """What NumPy says of an index, without its own names for indices."""
+    text = str(error)
+    return "it is made of integers of 64 bits, slices, `...` and None" if text.startswith("only integers") else text
+
+
 def _plain_index(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(_plain_index(i) for i in index)
@@ -353,6 +359,8 @@ def as_array(data: Any, dtype: Any = None) -> np.ndarray:
         raise ApiTypeError(f"a tensor is made of numbers, lists and arrays, not of {type(data).__name__}")
     try:
         array = np.array(_unwrapped(data))
+        if array.dtype.kind == "f" and (np.abs(array) >= 2.0**63).any():
+            array = _in_64_bits(data, array)
     except ValueError:
         raise ApiValueError("the rows of the list have different lengths") from None
     if array.dtype.kind not in "biufc":
@@ -360,8 +368,19 @@ def as_array(data: Any, dtype: Any = None) -> np.ndarray:
     if kind is None and array.dtype.kind == "f":
         kind = FLOAT32
     if kind is None and array.dtype.kind in "iu":
-        kind = INT64
+        kind = UINT64 if array.dtype == np.uint64 and array.max(initial=0) > np.iinfo(np.int64).max else INT64
     return array if kind is None else array.astype(kind.numpy)
+
+
+def _in_64_bits(data: Any, array: np.ndarray) -> np.ndarray:
+    """`array`, which NumPy made of `data`, as integers without a sign where `data` holds these: it rounds small beside
+    large ones to floats. Raises ApiTypeError where one has a sign."""
+    exact = np.array(_unwrapped(data), object)
+    if not all(isinstance(number, int | np.integer) for number in exact.flat):
+        return array
+    if exact.min() < 0:
+        raise ApiTypeError(f"a tensor is made of numbers of one element type, not of {data!r}")
+    return exact.astype(np.uint64)
 
 
 def _unwrapped(data: Any) -> Any:

@@ -9,7 +9,7 @@ from mspc.ir.types import Type
 from mspc.ops.op import Op
 
 _WITHOUT_GRADIENT = frozenset(
-    """ACos Abs Acosh AddExt Asin Asinh Atan Atanh BatchMatMul BatchMatMulExt Cos Cosh CumProd CumSum CumsumExt
+    """ACos Acosh AddExt Asin Asinh Atan Atanh BatchMatMul BatchMatMulExt Cos Cosh CumProd CumSum CumsumExt
     Eig EmbeddingLookup Equal Exp Expm1 Gather GatherD GatherNd Identity IndexSelect Inv IsClose IsFinite IsInf IsNan
     Log Log1p MaskedFill MatMul MatMulExt MeanExt NotEqual OnesLikeExt Outer Pow Reciprocal ReduceAll ReduceAny
     ReduceMean ReduceProd RepeatInterleaveInt RepeatInterleaveTensor ReverseV2 Rsqrt ScatterAdd ScatterNd ScatterNdAdd

@@ -174,6 +174,7 @@ tensor_le pows float_power_ext dist cosine_similarity vecdot""".split()
 
 OWN_ARGUMENTS = {
     "the shape may stand without parentheses": "reshape view expand broadcast_to tile transpose permute t",
+    "small integers become Int32": "cumsum",
     "the arguments have other names or another order": "sum argmax argmin unsqueeze take bernoulli fill uniform",
     "a method starts at dimension 0, the function at 1": "flatten",
     "a method has more than one form": """max min add sub gather sort argsort std var repeat_interleave index_add select
