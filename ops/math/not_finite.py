@@ -1,0 +1,23 @@
+"""Decompositions of matrices that hold NaN or infinity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def decomposed(xp: Any, compute: Callable[[Any], Any], x: Any) -> Any:
+    """`compute(x)`, an array or a tuple of them; what belongs to a matrix [..., m, n] with NaN or infinity is NaN.
+
+    Libraries differ there: one raises an error, which would end a training whose step is to be left out, one prints to
+    stderr, and one turns for ever.
+    """
+    fine = np.isfinite(x).all((-2, -1)) if xp is np else True
+    if np.all(fine):
+        return compute(x)
+    found = compute(np.where(fine[..., None, None], x, np.zeros((), x.dtype)))
+    for part in found if isinstance(found, tuple) else (found,):
+        part[~fine] = np.nan
+    return found
