@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mspc.api.common.initial_values import InitialValue, as_initializer, checked_shape
+from mspc.api.common.large_integers import in_64_bits
 from mspc.api.common.seed import eager_seeds
 from mspc.api.common.symbol import is_unknown
 from mspc.api.common.tensor_methods import TensorMethods
@@ -358,9 +359,7 @@ def as_array(data: Any, dtype: Any = None) -> np.ndarray:
     if not isinstance(data, (bool, int, float, complex, list, tuple)):
         raise ApiTypeError(f"a tensor is made of numbers, lists and arrays, not of {type(data).__name__}")
     try:
-        array = np.array(_unwrapped(data))
-        if array.dtype.kind == "f" and (np.abs(array) >= 2.0**63).any():
-            array = _in_64_bits(data, array)
+        array = in_64_bits(_unwrapped(data))
     except ValueError:
         raise ApiValueError("the rows of the list have different lengths") from None
     if array.dtype.kind not in "biufc":
@@ -370,17 +369,6 @@ def as_array(data: Any, dtype: Any = None) -> np.ndarray:
     if kind is None and array.dtype.kind in "iu":
         kind = UINT64 if array.dtype == np.uint64 and array.max(initial=0) > np.iinfo(np.int64).max else INT64
     return array if kind is None else array.astype(kind.numpy)
-
-
-def _in_64_bits(data: Any, array: np.ndarray) -> np.ndarray:
-    """`array`, which NumPy made of `data`, as integers without a sign where `data` holds these: it rounds small beside
-    large ones to floats. Raises ApiTypeError where one has a sign."""
-    exact = np.array(_unwrapped(data), object)
-    if not all(isinstance(number, int | np.integer) for number in exact.flat):
-        return array
-    if exact.min() < 0:
-        raise ApiTypeError(f"a tensor is made of numbers of one element type, not of {data!r}")
-    return exact.astype(np.uint64)
 
 
 def _unwrapped(data: Any) -> Any:
