@@ -133,6 +133,7 @@ class Op:
         may_alias: `run` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
             All other results, but for those of updates, are arrays that share memory with no operand.
         is_collective: ranks run it together: a `Collective`. takes_complex: it computes with complex numbers, too.
+        takes_bool: it computes with Bool, too.
         packs: so many elements of the result are one in MindSpore: a Reshape to so many times fewer keeps them, last.
         requests: names of attached attributes (`add_prim_attr`) that `decompose` carries out; see `asks`.
         constrains: the result is operand 0, and the strategy says how it is to be sharded; gone once that is decided.
@@ -172,6 +173,7 @@ class Op:
     constrains: ClassVar[bool] = False
     packs: ClassVar[int] = 1
     takes_complex: ClassVar[bool] = False
+    takes_bool: ClassVar[bool] = True
     requests: ClassVar[tuple[str, ...]] = ()
     cuda: ClassVar[str] = ""
     work: ClassVar[str] = "products"

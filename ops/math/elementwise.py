@@ -40,6 +40,7 @@ class Smooth(Unary, abstract=True):
 class Square(Unary):
     """x * x."""
 
+    takes_bool: ClassVar[bool] = False
     function: ClassVar[Names] = "square"
     method: ClassVar[Names] = "square"
     array_function: ClassVar[str] = "square"
@@ -111,6 +112,7 @@ class Inv(Reciprocal):
 class Pow(Binary):
     """x to the power y."""
 
+    takes_bool: ClassVar[bool] = False
     function: ClassVar[Names] = ("pow", "tensor_pow", "pows")
     method: ClassVar[Names] = "pow"
     array_function: ClassVar[str] = "power"
@@ -222,6 +224,7 @@ class _Step(Unary, abstract=True):
 class Sign(_Step):
     """-1, 0 or 1; 0 for NaN."""
 
+    takes_bool: ClassVar[bool] = False
     function: ClassVar[Names] = "sign"
     method: ClassVar[Names] = "sign"
     cuda: ClassVar[str] = "sign_of({0})"

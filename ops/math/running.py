@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import BOOL, TensorType
+from mspc.ir.types import TensorType
 from mspc.ops.arguments import int_of, split_call
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.tensor.selection import along
@@ -20,6 +19,7 @@ Gradients = Sequence[Value | None]
 class _Running(Op, abstract=True):
     """exclusive leaves an element's own value out; reverse runs from the end."""
 
+    takes_bool: ClassVar[bool] = False
     exclusive: bool = False
     reverse: bool = False
     axis: int = 0
@@ -33,12 +33,6 @@ class _Running(Op, abstract=True):
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("axis",))
         return replace(self, axis=int_of(self.name, "axis", found["axis"])), tensors
-
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        if types[0].dtype == BOOL:
-            raise MspcError(f"{self.name}: input 0 is Bool, not a number", kind=TypeError)
-        return inferred
 
     def rule(self, x: TensorType) -> str:
         names = " ".join(along(self.name, len(x.shape), self.axis)[0])

@@ -295,6 +295,7 @@ class _SegmentExtremum(Op, abstract=True):
     A segment without rows holds the least or greatest number of the type. offset: see UnsortedSegmentSum.
     """
 
+    takes_bool: ClassVar[bool] = False
     num_segments: int = 0
     offset: int = 0
     samples: ClassVar[Any] = (

@@ -220,14 +220,7 @@ def _running_of_tensor(x: Any, dim: int) -> Any:
 
 
 RUNNING = [
-    Judge(
-        ("ops.cumsum", "ops.CumSum"),
-        _running,
-        reduced((*NUMBERS, "bool")),
-        ((0,), (1,), (-1,)),
-        refused=frozenset({"bool"}),
-        loose=4,
-    ),
+    Judge(("ops.cumsum", "ops.CumSum"), _running, reduced(NUMBERS), ((0,), (1,), (-1,)), loose=4),
     Judge(("Tensor.cumsum",), _running_of_tensor, reduced((*NUMBERS, "bool")), ((0,), (1,), (-1,)), loose=4),
     Judge(
         ("ops.cumsum", "Tensor.cumsum"),
