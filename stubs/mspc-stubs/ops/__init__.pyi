@@ -281,6 +281,8 @@ from mspc.api.ops.function.derived_func import movedim as movedim
 from mspc.api.ops.function.loss_func import mse_loss as mse_loss
 from mspc.api.ops.function.loss_func import mse_loss_ext as mse_loss_ext
 from mspc.api.ops.function.statistics_func import msort as msort
+from mspc.api.ops.function.loss_func import multi_margin_loss as multi_margin_loss
+from mspc.api.ops.function.loss_func import multilabel_margin_loss as multilabel_margin_loss
 from mspc.api.ops.function.drawn_func import multinomial as multinomial
 from mspc.api.ops.function.drawn_func import multinomial_with_replacement as multinomial_with_replacement
 from mspc.api.ops.function.matrix_func import mv as mv
