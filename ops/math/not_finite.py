@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,10 +14,12 @@ def decomposed(xp: Any, compute: Callable[[Any], Any], x: Any) -> Any:
     Libraries differ there: one raises an error, which would end a training whose step is to be left out, one prints to
     stderr, and one turns for ever.
     """
-    fine = np.isfinite(x).all((-2, -1)) if xp is np else True
-    if np.all(fine):
+    if xp is not np:
+        return compute(x)
+    fine: Any = np.isfinite(x).all((-2, -1))
+    if fine.all():
         return compute(x)
     found = compute(np.where(fine[..., None, None], x, np.zeros((), x.dtype)))
-    for part in found if isinstance(found, tuple) else (found,):
+    for part in cast("tuple[Any, ...]", found) if isinstance(found, tuple) else (found,):
         part[~fine] = np.nan
     return found
