@@ -20,6 +20,7 @@ def decomposed(xp: Any, compute: Callable[[Any], Any], x: Any) -> Any:
     if fine.all():
         return compute(x)
     found = compute(np.where(fine[..., None, None], x, np.zeros((), x.dtype)))
-    for part in cast("tuple[Any, ...]", found) if isinstance(found, tuple) else (found,):
+    parts: tuple[Any, ...] = cast(Any, found) if isinstance(found, tuple) else (found,)
+    for part in parts:
         part[~fine] = np.nan
-    return found
+    return cast(Any, found)

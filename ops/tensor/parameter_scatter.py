@@ -12,12 +12,11 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import INT64, TensorType
 from mspc.ops.arguments import ints_of
 from mspc.ops.bases import require_same
 from mspc.ops.math.arithmetic import Neg
-from mspc.ops.op import ArrayBackend, Asked, Names, NotDifferentiable, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Names, NotDifferentiable, Op, Placement, sample
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.embedding import Gather, cut_along, require_integer
 from mspc.ops.tensor.scatter import GatherNd, TensorScatterUpdate
@@ -171,15 +170,6 @@ class ScatterNdUpdate(_ScatterNd):
     function: ClassVar[Names] = "scatter_nd_update"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _PLACES
-
-    def strategy_mistake(self, asked: Asked) -> str:
-        """MindSpore refuses that a user cuts the dimensions that the indices name, where updates replace."""
-        entries = [e.strategy if isinstance(e, NamedLayout) else e for e in asked.in_strategy or ()]
-        if len(entries) != 3:
-            return ""
-        variable, indices, updates = entries
-        named: tuple[int, ...] = variable[: len(variable) + len(indices) - 1 - len(updates)]
-        return f"its strategy cuts dimensions {named} that the indices name" if set(named) - {1} else ""
 
 
 class ScatterNdAdd(_ScatterNd):

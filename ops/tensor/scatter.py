@@ -118,7 +118,9 @@ class GatherNd(_Indexed):
         return {1: least_indexed(types[0].shape, types[1])}
 
     def strategy_mistake(self, asked: Asked) -> str:
-        """MindSpore refuses a table that is cut by hand; a search and operators beside it may cut it."""
+        """MindSpore refuses a table that is cut by hand, but for `self_define_shard`; a search may cut it."""
+        if asked.attrs.get(_OWN_LAYOUTS) is True:
+            return ""
         table: Any = (asked.in_strategy or ((),))[0]
         cuts: tuple[int, ...] = table.strategy if isinstance(table, NamedLayout) else table
         return f"its strategy may cut the indices alone, and is {cuts} for input 0" if set(cuts) - {1} else ""

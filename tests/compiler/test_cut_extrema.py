@@ -57,9 +57,6 @@ REFUSED = {
         "Add 'op': it takes no out_strategy of Layouts: the result is laid out as the inputs are",
     "P.GatherNd().shard(((1, 2), (4, 1)))|self.op(x, ops.zeros((8, 1), ms.int32))":
         "GatherNd 'op': its strategy may cut the indices alone, and is (1, 2) for input 0",
-    "P.ScatterNdUpdate().shard(((4, 1), (1, 1), (1, 1)))|"
-    "self.op(self.w, ops.zeros((8, 1), ms.int32), ops.zeros((8, 32), ms.float32))":
-        "ScatterNdUpdate 'op': its strategy cuts dimensions (4,) that the indices name",
     "P.Argmax(axis=1).shard(((2, 3),))|self.op(x)":
         "Argmax: dimension 1 of input 0 is 32, which 3 does not divide",
 }  # fmt: skip
