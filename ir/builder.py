@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, OpLike, Value, element_types
 from mspc.ir.location import Frames
-from mspc.ir.types import DType, TensorType, Type
+from mspc.ir.types import BOOL, DType, TensorType, Type
 
 
 class TypedOp(OpLike, Protocol):
@@ -38,6 +38,7 @@ class Builder:
             MspcError: the operands' types do not fit, at the current source line.
         """
         try:
+            refuse_bool(op, [value.type for value in inputs])
             refuse_complex(op, [value.type for value in inputs])
             type = op.infer(*[value.type for value in inputs])  # type: ignore[misc]  # tuples reach structural operators only
         except MspcError as error:
@@ -61,6 +62,16 @@ class Builder:
         self.scope = node.scope
         self.frames = node.frames
         return self
+
+
+def refuse_bool(op: TypedOp, types: Sequence[Type]) -> None:
+    """Raises MspcError where an operator that computes with numbers alone is given Bool."""
+    if getattr(op, "takes_bool", True):
+        return
+    for index, type in enumerate(types):
+        if any(element.dtype == BOOL for element in element_types(type)):
+            raise MspcError(f"{op.name}: input {index} is Bool, not a number",
+                            notes=["cast it first: x.astype(mindspore.int32)"], kind=TypeError)  # fmt: skip
 
 
 def refuse_complex(op: TypedOp, types: Sequence[Type]) -> None:

@@ -73,10 +73,15 @@ class Description:
         """Raises MspcError where no values can be made like this."""
         try:
             self.distribution.check()
-            if isinstance(self.distribution, Filled):
-                np.full((), self.distribution.value, self.dtype.numpy)
-        except (ValueError, OverflowError) as error:
+        except ValueError as error:
             raise MspcError(f"the initializer makes no {self.dtype}: {error}") from None
+        except OverflowError:
+            raise MspcError(f"the initializer makes no {self.dtype}: one of its numbers is no Float64") from None
+        if isinstance(self.distribution, Filled):
+            try:
+                np.full((), self.distribution.value, self.dtype.numpy)
+            except (ValueError, OverflowError):
+                raise MspcError(f"{self.distribution.value} is no number of {self.dtype}", kind=ValueError) from None
         self._check_shape()
         if self.zero_row is not None and not (self.shape and 0 <= self.zero_row < self.shape[0]):
             raise MspcError(f"a tensor of shape {self.shape} has no row {self.zero_row} to be zero")

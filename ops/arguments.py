@@ -5,13 +5,18 @@ time.
 from __future__ import annotations
 
 import linecache
+import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import DType, dtype_of
 
+INT64_MIN, INT64_MAX, UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
+_HOME = str(Path(__file__).parents[1])
+"""The folder of mspc: what is raised there is said in words of its own."""
 PLAIN = (str, bool, int, float, tuple, list, type(None))
 """Types whose values print themselves well in a message."""
 
@@ -79,6 +84,8 @@ def shape_of(name: str, what: str, value: Any) -> tuple[int, ...]:
     shape = ints_of(name, what, value)
     if any(size < 0 for size in shape):
         raise MspcError(f"{name}: {what} {shape} has a negative size")
+    if math.prod(shape) > INT64_MAX:
+        raise MspcError(f"{name}: {what} {shape} has more elements than 64 bits count")
     return shape
 
 
@@ -123,16 +130,30 @@ def describe(value: Any) -> str:
 
 def misfit(name: str, attributes: Mapping[str, Any], operands: Iterable[Any], error: Exception) -> str:
     """What to say of an operator that Python or NumPy could not work out: the error's own text where mspc raised it, or
-    where it names an index."""
+    where it names an index; an integer that no element type holds."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    line = "" if trace is None else linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+    file = "" if trace is None else trace.tb_frame.f_code.co_filename
+    line = linecache.getline(file, trace.tb_lineno) if trace is not None and file.startswith(_HOME) else ""
     if line.lstrip().startswith("raise ") or isinstance(error, IndexError):
         return f"{name}: {error}"
+    operands = list(operands)
+    large = next(_large([*attributes.values(), *operands]), None)
+    if large is not None:
+        return f"{name}: {large} is beyond the 64 bits of an integer"
     shown = [f"{key}={describe(value)}" for key, value in attributes.items()]
     shown += [str(getattr(x, "type", None) or describe(x)) for x in operands]
     return f"{name}: these arguments do not fit: {', '.join(shown)}"
+
+
+def _large(values: Iterable[Any]) -> Iterator[int]:
+    """The integers among values, and in tuples and lists, that no element type holds."""
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _large(cast(Sequence[Any], value))
+        elif isinstance(value, int) and not INT64_MIN <= value <= UINT64_MAX:
+            yield value
 
 
 def require_elements(name: str, shape: Sequence[int], axes: Iterable[int], what: str) -> None:

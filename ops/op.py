@@ -109,8 +109,7 @@ class Op:
         follows_neighbours: it only moves data, so that left unset it is cut as the operators around it.
         has_side_effect: must run even if nobody reads the result (it updates, dumps, or other ranks wait for it).
         mutates: indices of the inputs (parameters) that the operator overwrites.
-        updates_aside: it overwrites them beside making its result, which is what it runs for: a part of the forward
-            graph, as running statistics are.
+        updates_aside: it runs for its result, in the forward graph, and overwrites them beside: running statistics.
         sums_of_rows: of an operator that `over_all_ranks` changes, results that are sums over a rank's own rows, which
             are added up later; all others speak of the whole batch.
         copied: those of them whose new value `launch` also writes to other places, given as its last argument: a
@@ -132,7 +131,7 @@ class Op:
             has to run. Of a tuple it is the memory of its elements.
         may_alias: `run` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
             All other results, but for those of updates, are arrays that share memory with no operand.
-        is_collective: ranks run it together: a `Collective`. takes_complex: it computes with complex numbers, too.
+        is_collective: ranks run it together: a `Collective`. takes_complex, takes_bool: it computes with these, too.
         packs: so many elements of the result are one in MindSpore: a Reshape to so many times fewer keeps them, last.
         requests: names of attached attributes (`add_prim_attr`) that `decompose` carries out; see `asks`.
         constrains: the result is operand 0, and the strategy says how it is to be sharded; gone once that is decided.
@@ -172,6 +171,7 @@ class Op:
     constrains: ClassVar[bool] = False
     packs: ClassVar[int] = 1
     takes_complex: ClassVar[bool] = False
+    takes_bool: ClassVar[bool] = True
     requests: ClassVar[tuple[str, ...]] = ()
     cuda: ClassVar[str] = ""
     work: ClassVar[str] = "products"

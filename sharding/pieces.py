@@ -247,6 +247,8 @@ def missing_elements(source: Layout, target: Layout, shape: tuple[int, ...]) -> 
     sequence of collectives can move, and what an exchange moves. Messages: the most blocks of which any rank
     lacks a piece.
     """
+    if 0 in shape:
+        return 0, 0
     before, after = _grids(source, target, shape)
     ranks = source.ranks
     held: Any = 1

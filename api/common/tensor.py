@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mspc.api.common.initial_values import InitialValue, as_initializer, checked_shape
+from mspc.api.common.large_integers import in_64_bits
 from mspc.api.common.seed import eager_seeds
 from mspc.api.common.symbol import is_unknown
 from mspc.api.common.tensor_methods import TensorMethods
@@ -19,7 +20,7 @@ from mspc.api.errors import ApiIndexError, ApiTypeError, ApiValueError, caller_l
 from mspc.api.ops.eager import register_session
 from mspc.api.setting import place_of_caller, say_once
 from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT32, INT64, DType, TensorType, dtype_of
+from mspc.ir.types import FLOAT32, INT64, UINT64, DType, TensorType, dtype_of
 
 WHOLE = "whole"
 STORED = "stored"
@@ -265,14 +266,14 @@ class Tensor(TensorMethods, TensorOperators):
         try:
             return Tensor.from_array(self.value[_plain_index(index)])
         except IndexError as error:
-            raise ApiIndexError(f"index {index!r} of a tensor of shape {self.shape}: {error}") from None
+            raise ApiIndexError(f"index {index!r} of a tensor of shape {self.shape}: {_why(error)}") from None
 
     def __setitem__(self, index: Any, item: Any) -> None:
         array = np.array(self.value)
         try:
             array[_plain_index(index)] = item.value if isinstance(item, Tensor) else item
         except IndexError as error:
-            raise ApiIndexError(f"index {index!r} of a tensor of shape {self.shape}: {error}") from None
+            raise ApiIndexError(f"index {index!r} of a tensor of shape {self.shape}: {_why(error)}") from None
         except ValueError as error:
             raise ApiValueError(f"elements {index!r} of a tensor of shape {self.shape}: {error}") from None
         self.value = array
@@ -326,6 +327,12 @@ class Tensor(TensorMethods, TensorOperators):
         return self
 
 
+def _why(error: IndexError) -> str:
+    """What NumPy says of an index, without its own names for indices."""
+    text = str(error)
+    return "it is made of integers of 64 bits, slices, `...` and None" if text.startswith("only integers") else text
+
+
 def _plain_index(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(_plain_index(i) for i in index)
@@ -352,7 +359,7 @@ def as_array(data: Any, dtype: Any = None) -> np.ndarray:
     if not isinstance(data, (bool, int, float, complex, list, tuple)):
         raise ApiTypeError(f"a tensor is made of numbers, lists and arrays, not of {type(data).__name__}")
     try:
-        array = np.array(_unwrapped(data))
+        array = in_64_bits(_unwrapped(data))
     except ValueError:
         raise ApiValueError("the rows of the list have different lengths") from None
     if array.dtype.kind not in "biufc":
@@ -360,7 +367,7 @@ def as_array(data: Any, dtype: Any = None) -> np.ndarray:
     if kind is None and array.dtype.kind == "f":
         kind = FLOAT32
     if kind is None and array.dtype.kind in "iu":
-        kind = INT64
+        kind = UINT64 if array.dtype == np.uint64 and array.max(initial=0) > np.iinfo(np.int64).max else INT64
     return array if kind is None else array.astype(kind.numpy)
 
 

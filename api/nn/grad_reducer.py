@@ -9,7 +9,6 @@ from mspc.api import context, ops
 from mspc.api.communication.group import GlobalComm, get_group_size
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
-from mspc.api.setting import place_of_caller, say_once
 
 
 class DistributedGradReducer(Cell):
@@ -17,7 +16,7 @@ class DistributedGradReducer(Cell):
 
     Gradients of parameters with `layerwise_parallel=True` stay each rank's own. In data parallel mode the compiler adds
     up no gradient that goes through here; in semi-automatic and automatic mode gradients are those of all ranks
-    already, and come out as they are, which is said.
+    already, and as in MindSpore none may be added up here.
 
     Args:
         parameters: those of the gradients, in their order. mean: whether sums are divided by `degree`; by default what
@@ -25,7 +24,8 @@ class DistributedGradReducer(Cell):
             decides which gradients travel together. group: by default all ranks.
 
     Raises:
-        RuntimeError: before `init()`. TypeError, ValueError: an argument is something else.
+        RuntimeError: before `init()`, or called in semi-automatic or automatic mode. TypeError, ValueError: an argument
+            is something else.
     """
 
     def __init__(
@@ -44,17 +44,11 @@ class DistributedGradReducer(Cell):
         self.all_reduce = ops.AllReduce(ops.ReduceOp.SUM, group)
         mode = context.get_auto_parallel_context("parallel_mode")
         self.are_whole = mode in ("semi_auto_parallel", "auto_parallel")
-        if self.are_whole:
-            say_once(
-                "DistributedGradReducer",
-                f"{place_of_caller()}DistributedGradReducer changes nothing here: in {mode} mode gradients are those "
-                "of all ranks already",
-            )
 
     def construct(self, grads: Any) -> Any:
         """The gradients, added up; one gradient alone as well."""
         if self.are_whole:
-            return grads
+            raise RuntimeError("DistributedGradReducer: gradients are those of all ranks already in this parallel mode")
         if not isinstance(grads, (tuple, list)):
             return self.reduced(grads)
         if len(grads) != len(self.summed):

@@ -121,12 +121,12 @@ def _running(operator: Any, a: Any, axis: Any, dtype: Any, narrow: Any) -> Any:
 
 def cumsum(a: Any, axis: Any = None, dtype: Any = None) -> Any:
     """Running sums along `axis`, None: of all elements in their order."""
-    return _running(ops.cumsum, a, axis, dtype, INT32)
+    return _running(ops.CumSum(), a, axis, dtype, INT32)
 
 
 def cumprod(a: Any, axis: Any = None, dtype: Any = None) -> Any:
     """Running products along `axis`, None: of all elements in their order."""
-    return _running(ops.cumprod, a, axis, dtype, UINT32 if a.dtype == UINT8 else INT32)
+    return _running(ops.CumProd(), a, axis, dtype, UINT32 if a.dtype == UINT8 else INT32)
 
 
 def diff(a: Any, n: int = 1, axis: int = -1) -> Any:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mspc.ir.builder import refuse_complex
+from mspc.ir.builder import refuse_bool, refuse_complex
 from mspc.ir.types import Type
 from mspc.ops.op import Op
 
 _WITHOUT_GRADIENT = frozenset(
-    """ACos Abs Acosh AddExt Asin Asinh Atan Atanh BatchMatMul BatchMatMulExt Cos Cosh CumProd CumSum CumsumExt
+    """ACos Acosh AddExt Asin Asinh Atan Atanh BatchMatMul BatchMatMulExt Cos Cosh CumProd CumSum CumsumExt
     Eig EmbeddingLookup Equal Exp Expm1 Gather GatherD GatherNd Identity IndexSelect Inv IsClose IsFinite IsInf IsNan
     Log Log1p MaskedFill MatMul MatMulExt MeanExt NotEqual OnesLikeExt Outer Pow Reciprocal ReduceAll ReduceAny
     ReduceMean ReduceProd RepeatInterleaveInt RepeatInterleaveTensor ReverseV2 Rsqrt ScatterAdd ScatterNd ScatterNdAdd
@@ -21,6 +21,8 @@ _WITHOUT_GRADIENT = frozenset(
 
 
 def check_complex(op: Op, types: Sequence[Type]) -> None:
-    """Raises MspcError where an operator knows real numbers alone, and would drop the imaginary parts."""
+    """Raises MspcError where an operator knows real numbers alone, and would drop the imaginary parts, or numbers alone
+    and is given Bool."""
+    refuse_bool(op, types)
     if op.name not in _WITHOUT_GRADIENT:
         refuse_complex(op, types)

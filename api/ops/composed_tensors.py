@@ -40,7 +40,8 @@ class Index(_Sharded):
             raise ApiValueError(f"Index: with a strategy all indices have one shape, not {shapes}")
         inside = [ops.select(i < 0, i + size, i) for i, size in zip(indices, x.shape, strict=False)]
         entry = self.in_strategy[1][0] if len(self.in_strategy) > 1 else (1,) * len(shapes[0])
-        return ops.GatherNd().shard((self.in_strategy[0], (*entry, 1)))(x, ops.stack(inside, -1))
+        gather = ops.GatherNd().shard((self.in_strategy[0], (*entry, 1))).add_prim_attr("self_define_shard", True)
+        return gather(x, ops.stack(inside, -1))
 
 
 class GroupNorm(_Sharded):

@@ -68,6 +68,25 @@ def class_shape(name: str, weight: Shape, shape: Shape, axis: int) -> Shape:
     return (shape[axis],) + (1,) * (len(shape) - axis - 1)
 
 
+def check_margins(shape: Shape, target: Shape, p: Any) -> None:
+    """Raises ApiValueError where `multi_margin_loss` takes no such shapes or power."""
+    if isinstance(p, bool) or p not in (1, 2):
+        raise ApiValueError(f"multi_margin_loss(): p must be 1 or 2, not {describe(p)}")
+    if len(shape) != 2 or target != shape[:1]:
+        raise ApiValueError(
+            f"multi_margin_loss(): input must be [rows, classes] and target [rows], not of shapes {shape} and {target}"
+        )
+
+
+def check_labels(shape: Shape, target: Shape) -> None:
+    """Raises ApiValueError where `multilabel_margin_loss` takes no such shapes."""
+    if len(shape) not in (1, 2) or target != shape:
+        raise ApiValueError(
+            f"multilabel_margin_loss(): input must be [rows, classes] or [classes] and target of its shape, not of "
+            f"shapes {shape} and {target}"
+        )
+
+
 def wide(dtype: DType) -> DType:
     """The element type in which a long sum is taken: Float32 for narrower ones."""
     return FLOAT32 if dtype.is_float and dtype.itemsize < 4 else dtype

@@ -278,14 +278,15 @@ def check_strategy(strategy: Any, what: str) -> Strategies:
     tuple of tensors), or NamedLayouts.
 
     Raises:
-        TypeError: no tuple of tuples (or layouts). ValueError: cuts below 1, tuples and layouts mixed.
+        TypeError: no tuple of tuples (or layouts), lists as in MindSpore. ValueError: cuts below 1, tuples and
+            layouts mixed.
     """
     if strategy is None:
         return None
-    if not isinstance(strategy, (tuple, list)):
+    if not isinstance(strategy, tuple):
         message = f"{what} must be a tuple of tuples or of Layouts, not {strategy!r}"
         raise PrimitiveTypeError(message, caller(), [_EXAMPLE])
-    entries: list[Any] = list(cast("tuple[Any, ...] | list[Any]", strategy))
+    entries: list[Any] = list(cast("tuple[Any, ...]", strategy))
     named = list(_are_layouts(entries))
     if any(named) and not all(named):
         message = f"{what} mixes tuples and Layouts: {_shown(entries)}"
@@ -308,10 +309,10 @@ def _are_layouts(entries: Iterable[Any]) -> Iterator[bool]:
 def _checked_entry(entry: Any, what: str) -> Any:
     if isinstance(entry, NamedLayout):
         return entry
-    if not isinstance(entry, (tuple, list)):
+    if not isinstance(entry, tuple):
         message = f"{what} is {entry!r}, not a tuple of ints or a Layout"
         raise PrimitiveTypeError(message, caller(), [_EXAMPLE])
-    cuts: list[Any] = list(cast("tuple[Any, ...] | list[Any]", entry))
+    cuts: list[Any] = list(cast("tuple[Any, ...]", entry))
     if any(isinstance(cut, (tuple, list, NamedLayout)) for cut in cuts):
         return check_strategy(entry, what)
     for cut in cuts:

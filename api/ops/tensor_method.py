@@ -20,7 +20,7 @@ from mspc.api.ops.arguments import (
 )
 from mspc.api.ops.checked import TensorLike
 from mspc.api.ops.method_table import tensor_method
-from mspc.ir.types import BOOL, FLOAT16, FLOAT32, INT32, INT64
+from mspc.ir.types import BOOL, FLOAT16, FLOAT32, INT8, INT16, INT32, INT64, UINT8
 
 # Shape --------------------------------------------------------------------------------------------
 
@@ -164,6 +164,15 @@ def copy(self: Any) -> Any:
 
 
 # Reductions ---------------------------------------------------------------------------------------
+
+
+@tensor_method("cumsum")
+def _running_sum(x: Any, axis: Any = None, dtype: Any = None) -> Any:
+    """Running sums along `axis` of the elements as `dtype`, of Bool and of integers of 8 and 16 bits as Int32 where it
+    is not given, but for UInt16; None: of all elements in their order."""
+    if dtype is None and x.dtype in (BOOL, INT8, INT16, UINT8):
+        dtype = INT32
+    return ops.cumsum(x, axis, dtype)
 
 
 @tensor_method("sum")

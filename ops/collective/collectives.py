@@ -35,6 +35,7 @@ from mspc.ops.math.arithmetic import Mul, RealDiv
 from mspc.ops.math.comparison import Equal
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement
 from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.groups import WORLD_GROUPS
 
@@ -342,6 +343,8 @@ class LocalSlice(LayoutChange):
 
     def localize(self, placement: Placement) -> Op:
         shape = placement.in_types[0].shape
+        if 0 in shape:  # every rank has all elements, whichever other dimensions are cut
+            return Reshape(self.target.local_shape(shape))
         old = self.source.slices_for(placement.rank, shape)
         new = self.target.slices_for(placement.rank, shape)
         begin = tuple(n.start - o.start for n, o in zip(new, old, strict=True))

@@ -189,6 +189,11 @@ class L2Loss(Op):
 
     samples: ClassVar[Any] = (sample((8, 16)), sample((16,)))
 
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_float(self.name, *types)
+        return inferred
+
     def rule(self, x: TensorType) -> str:
         return f"{' '.join(factor_names(len(x.shape)))} -> "
 

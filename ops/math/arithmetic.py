@@ -39,6 +39,7 @@ def gradients(b: Builder, x: Value, y: Value, dx: Value, dy: Value) -> Sequence[
 class Conj(Unary):
     """The complex conjugate; a real number is its own."""
 
+    takes_bool: ClassVar[bool] = False
     takes_complex: ClassVar[bool] = True
     function: ClassVar[Names] = "conj"
     method: ClassVar[Names] = "conj"
@@ -79,6 +80,7 @@ class Add(Binary):
 class Sub(Binary):
     """x - y."""
 
+    takes_bool: ClassVar[bool] = False
     takes_complex: ClassVar[bool] = True
     function: ClassVar[Names] = ("sub", "subtract", "tensor_sub")
     method: ClassVar[Names] = "subtract"
@@ -165,6 +167,7 @@ class Neg(Unary):
 class FloorDiv(Binary):
     """The quotient rounded down; its derivative is 0."""
 
+    takes_bool: ClassVar[bool] = False
     function: ClassVar[Names] = ("floor_div", "floor_divide", "floordiv", "tensor_floordiv")
     method: ClassVar[Names] = ("floor_divide", "floor_div")
     array_function: ClassVar[str] = "floor_divide"
@@ -180,6 +183,8 @@ class FloorDiv(Binary):
 
 
 class _Remainder(Binary, abstract=True):
+    takes_bool: ClassVar[bool] = False
+
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         whole = b.emit(FloorDiv(), x, y)
         dy = b.emit(Neg(), b.emit(Mul(), dout, whole))
@@ -253,6 +258,7 @@ class Minimum(_Extremum):
 class SquaredDifference(Binary):
     """(x - y) ** 2."""
 
+    takes_bool: ClassVar[bool] = False
     cuda: ClassVar[str] = "({0} - {1}) * ({0} - {1})"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:

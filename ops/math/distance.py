@@ -194,6 +194,7 @@ class Hypot(Binary):
 class ApproximateEqual(Predicate):
     """Whether |x - y| is below the tolerance."""
 
+    takes_bool: ClassVar[bool] = False
     function: ClassVar[Names] = "approximate_equal"
     method: ClassVar[Names] = "approximate_equal"
     tolerance: float = 1e-05

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import TensorType
+from mspc.ir.types import DType, TensorType, real_of
 from mspc.ops.bases import Binary, Unary
 from mspc.ops.math.arithmetic import Add, Div, Mul, Neg, Sub, gradients
 from mspc.ops.math.comparison import Greater, Select
@@ -39,6 +40,7 @@ class Smooth(Unary, abstract=True):
 class Square(Unary):
     """x * x."""
 
+    takes_bool: ClassVar[bool] = False
     function: ClassVar[Names] = "square"
     method: ClassVar[Names] = "square"
     array_function: ClassVar[str] = "square"
@@ -110,6 +112,7 @@ class Inv(Reciprocal):
 class Pow(Binary):
     """x to the power y."""
 
+    takes_bool: ClassVar[bool] = False
     function: ClassVar[Names] = ("pow", "tensor_pow", "pows")
     method: ClassVar[Names] = "pow"
     array_function: ClassVar[str] = "power"
@@ -192,14 +195,20 @@ class Log1p(Smooth):
 
 
 class Abs(Unary):
-    """The absolute value; its derivative at 0 is 0."""
+    """The absolute value, of complex numbers a real one; its derivative at 0 is 0."""
 
     function: ClassVar[Names] = ("abs", "absolute")
     method: ClassVar[Names] = ("abs", "absolute")
+    takes_complex: ClassVar[bool] = True
     array_function: ClassVar[str] = "abs"
     cuda: ClassVar[str] = "absolute({0})"
 
+    def result_dtype(self, *types: TensorType) -> DType:
+        return real_of(types[0].dtype)
+
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        if x.tensor_type.dtype.is_complex:
+            raise MspcError(f"{self.name} has no gradient of complex numbers; ComplexAbs has one")
         return (b.emit(Mul(), dout, b.emit(Sign(), x)),)
 
     samples: ClassVar[Any] = _INTEGERS
@@ -215,6 +224,7 @@ class _Step(Unary, abstract=True):
 class Sign(_Step):
     """-1, 0 or 1; 0 for NaN."""
 
+    takes_bool: ClassVar[bool] = False
     function: ClassVar[Names] = "sign"
     method: ClassVar[Names] = "sign"
     cuda: ClassVar[str] = "sign_of({0})"

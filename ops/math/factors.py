@@ -12,6 +12,7 @@ from mspc.ir.types import COMPLEX64, COMPLEX128, FLOAT64, TensorType, TupleType
 from mspc.ops.bases import require_float
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.matrix import regular
+from mspc.ops.math.not_finite import decomposed
 from mspc.ops.math.singular import SingularValuesGrad
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.tensor.broadcast import zeros
@@ -119,8 +120,8 @@ class Svd(Op):
         xp, (x,) = be.xp, inputs
         if not self.compute_uv:
             none = xp.zeros((1,), x.dtype)
-            return xp.linalg.svd(x, compute_uv=False), none, none.copy()
-        left, values, right = xp.linalg.svd(x, full_matrices=self.full_matrices)
+            return decomposed(xp, lambda x: xp.linalg.svd(x, compute_uv=False), x), none, none.copy()
+        left, values, right = decomposed(xp, lambda x: tuple(xp.linalg.svd(x, full_matrices=self.full_matrices)), x)
         return values, left, xp.ascontiguousarray(right.swapaxes(-1, -2))
 
 
@@ -188,6 +189,6 @@ class Eig(Op):
         xp, (x,) = be.xp, inputs
         kind = xp.complex128 if x.dtype == xp.float64 else xp.complex64
         if not self.compute_v:
-            return xp.linalg.eigvals(x).astype(kind), xp.zeros((1,), kind)
-        values, vectors = xp.linalg.eig(x)
+            return decomposed(xp, lambda x: xp.linalg.eigvals(x).astype(kind), x), xp.zeros((1,), kind)
+        values, vectors = decomposed(xp, lambda x: tuple(xp.linalg.eig(x)), x)
         return values.astype(kind), vectors.astype(kind)

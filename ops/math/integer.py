@@ -149,6 +149,7 @@ class PopulationCount(Op):
 class TruncateDiv(Binary):
     """The quotient truncated towards 0; its derivative is 0."""
 
+    takes_bool: ClassVar[bool] = False
     function: ClassVar[Names] = "truncate_div"
     cuda: ClassVar[str] = "over({0}, {1})"
 

@@ -14,6 +14,7 @@ from mspc.ops.arguments import axis_in, describe, dtype_arg, int_of, plain, spli
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.math.arithmetic import Neg
 from mspc.ops.math.matmul import BatchMatMul
+from mspc.ops.math.not_finite import decomposed
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.tensor.masking import Tril, Triu
 from mspc.ops.tensor.reshape import Reshape
@@ -261,10 +262,10 @@ class LstsqV2(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (a, given) = be.xp, inputs
         b = given[..., None] if given.ndim < a.ndim else given
-        singular = xp.linalg.svd(a, compute_uv=False)
+        singular = decomposed(xp, lambda x: xp.linalg.svd(x, compute_uv=False), a)
         least = singular[..., :1] * max(a.shape[-2:]) * xp.finfo(a.dtype).eps
         rank = (singular > least).sum(-1)
-        x = xp.matmul(xp.linalg.pinv(a), b)
+        x = xp.matmul(decomposed(xp, xp.linalg.pinv, a), b)
         remains = a.shape[-2] > a.shape[-1]
         rest = ((b - xp.matmul(a, x)) ** 2).sum(-2) if remains else xp.zeros((0,), a.dtype)
         if given.ndim < a.ndim:

@@ -14,6 +14,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.math.arithmetic import Mul, Neg
 from mspc.ops.math.matmul import BatchMatMul
+from mspc.ops.math.not_finite import decomposed
 from mspc.ops.op import ArrayBackend, Names, Op, sample
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.moving import Concat, Transpose
@@ -165,7 +166,10 @@ class MatrixExp(_Square):
         return (take_part(b, take_part(b, whole, rank - 2, 0, size), rank - 1, size, 2 * size),)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
+        xp = be.xp
+        return decomposed(xp, lambda x: self._exponential(xp, x), inputs[0])
+
+    def _exponential(self, xp: Any, x: Any) -> Any:
         norms = xp.abs(x).sum(-2).max(-1, initial=0.0)
         squarings = xp.ceil(xp.log2(xp.maximum(norms, 0.5))) + 1
         part = x / (2.0**squarings)[..., None, None]

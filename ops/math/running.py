@@ -19,6 +19,7 @@ Gradients = Sequence[Value | None]
 class _Running(Op, abstract=True):
     """exclusive leaves an element's own value out; reverse runs from the end."""
 
+    takes_bool: ClassVar[bool] = False
     exclusive: bool = False
     reverse: bool = False
     axis: int = 0

@@ -10,6 +10,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import require_float
+from mspc.ops.math.not_finite import decomposed
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.sharding.rules import factor_names
 
@@ -30,7 +31,8 @@ class SingularValues(Op):
         return (b.emit(SingularValuesGrad(), x, dout),)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.linalg.svd(inputs[0], compute_uv=False)
+        xp = be.xp
+        return decomposed(xp, lambda x: xp.linalg.svd(x, compute_uv=False), inputs[0])
 
 
 class SingularValuesGrad(Op):
@@ -49,5 +51,5 @@ class SingularValuesGrad(Op):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, dout = inputs
-        left, _, right = be.xp.linalg.svd(x, full_matrices=False)
+        left, _, right = decomposed(be.xp, lambda x: tuple(be.xp.linalg.svd(x, full_matrices=False)), x)
         return be.xp.matmul(left * dout[..., None, :], right)

@@ -53,7 +53,7 @@ class ReLU(Unary):
         maximum = be.xp.maximum
 
         def kernel(x: Any, out: Any = None) -> Any:
-            return maximum(x, 0, out=out)
+            return maximum(x, x.dtype.type(0), out=out)
 
         return kernel
 

@@ -157,6 +157,7 @@ class AssignAdd(Update):
 class AssignSub(Update):
     """variable -= value."""
 
+    takes_bool: ClassVar[bool] = False
     function: ClassVar[Names] = "assign_sub"
     operands: ClassVar[tuple[str, ...]] = ("variable", "value")
     mutates: ClassVar[tuple[int, ...]] = (0,)

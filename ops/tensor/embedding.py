@@ -109,7 +109,7 @@ class Gather(Op):
             rows = table[(*batch_grid(xp, ids.shape, batch), mine)]
             rows = xp.moveaxis(rows, tuple(range(batch, ids.ndim)), tuple(range(axis, axis + ids.ndim - batch)))
         lead = (*ids.shape[:batch], *(1,) * (axis - batch), *ids.shape[batch:])
-        return rows * inside.reshape(lead + (1,) * (params.ndim - axis - 1)) if self.total else rows
+        return only_inside(xp, rows, inside.reshape(lead + (1,) * (params.ndim - axis - 1))) if self.total else rows
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         params, ids = inputs
@@ -197,7 +197,7 @@ class GatherGrad(Op):
         batch, count = self.batch_dims, ids.ndim - self.batch_dims
         rows = xp.moveaxis(dout, tuple(range(self.axis, self.axis + count)), tuple(range(batch, batch + count)))
         places, inside = local_places(xp, ids, self.offset, self.size, self.total or self.size)
-        rows = rows * inside.reshape(inside.shape + (1,) * (rows.ndim - ids.ndim))
+        rows = only_inside(xp, rows, inside.reshape(inside.shape + (1,) * (rows.ndim - ids.ndim)))
         out = xp.zeros((*ids.shape[:batch], self.size, *rows.shape[ids.ndim :]), dout.dtype)
         xp.add.at(out, (*batch_grid(xp, ids.shape, batch), places), rows)
         return xp.moveaxis(out, batch, self.axis)
@@ -317,7 +317,7 @@ class EmbeddingLookup(Op):
         places = ids - self.offset
         inside = (places >= 0) & (places < params.shape[0])
         rows = xp.take(params, xp.where(inside, places, 0), axis=0)
-        return rows * inside.reshape(inside.shape + (1,) * (params.ndim - 1))
+        return only_inside(xp, rows, inside.reshape(inside.shape + (1,) * (params.ndim - 1)))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         params, ids = inputs
@@ -353,3 +353,8 @@ def local_places(xp: Any, ids: Any, offset: int, size: int, total: int) -> tuple
     places = xp.where(ids < 0, ids + total, ids) - offset
     inside = (places >= 0) & (places < size)
     return xp.where(inside, places, 0), inside
+
+
+def only_inside(xp: Any, rows: Any, inside: Any) -> Any:
+    """`rows` where `inside`, zeros elsewhere: what another part of a table owns may be NaN or infinite here."""
+    return xp.where(inside, rows, xp.zeros((), rows.dtype))

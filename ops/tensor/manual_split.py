@@ -6,6 +6,7 @@ stored in equal parts and gathered, so that any integers give the right rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import cast
 
@@ -45,6 +46,9 @@ def gathered_by_hand(
             f"{label} has {len(sizes)} parts, but the strategy cuts the table {table[0] if table else 1} ways and the "
             f"fields {ids[-1] if ids else 1} ways"
         )
+    used, ranks = math.prod(table), b.graph.attrs.get("ranks", 1)
+    if used < ranks:
+        raise MspcError(f"{label} needs a part for each of the {ranks} ranks, but the strategy {table} has {used}")
     rows = inputs[0].shape[0]
     if sum(sizes) != rows:
         raise MspcError(f"{label} has {sum(sizes)} rows in all, the table {rows}")

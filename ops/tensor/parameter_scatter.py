@@ -96,6 +96,7 @@ class ScatterAdd(_Scatter):
 class ScatterSub(_Scatter):
     """Subtracts from the rows of a parameter."""
 
+    takes_bool: ClassVar[bool] = False
     combine: ClassVar[str] = "subtract"
     bprop: ClassVar[Any] = _UPDATE
     samples: ClassVar[Any] = _ROWS
@@ -183,6 +184,7 @@ class ScatterNdAdd(_ScatterNd):
 class ScatterNdSub(_ScatterNd):
     """Subtracts the updates from a parameter at indices[..., k]."""
 
+    takes_bool: ClassVar[bool] = False
     function: ClassVar[Names] = "scatter_nd_sub"
     combine: ClassVar[str] = "subtract"
     bprop: ClassVar[Any] = _UPDATE
@@ -203,6 +205,7 @@ class _TensorScatter(TensorScatterUpdate, abstract=True):
 class TensorScatterSub(_TensorScatter):
     """x minus the updates at indices[..., k]; all updates of one place are subtracted."""
 
+    takes_bool: ClassVar[bool] = False
     function: ClassVar[Names] = "tensor_scatter_sub"
     method: ClassVar[Names] = "scatter_sub"
     combine: ClassVar[str] = "subtract"
@@ -307,6 +310,7 @@ class InplaceAdd(_Inplace):
 class InplaceSub(_Inplace):
     """x minus v in the rows `indices`."""
 
+    takes_bool: ClassVar[bool] = False
     function: ClassVar[Names] = "inplace_sub"
     samples: ClassVar[Any] = _Inplace.samples
 

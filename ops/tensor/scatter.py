@@ -117,6 +117,14 @@ class GatherNd(_Indexed):
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: least_indexed(types[0].shape, types[1])}
 
+    def strategy_mistake(self, asked: Asked) -> str:
+        """MindSpore refuses a table that is cut by hand, but for `self_define_shard`; a search may cut it."""
+        if asked.attrs.get(_OWN_LAYOUTS) is True:
+            return ""
+        table: Any = (asked.in_strategy or ((),))[0]
+        cuts: tuple[int, ...] = table.strategy if isinstance(table, NamedLayout) else table
+        return f"its strategy may cut the indices alone, and is {cuts} for input 0" if set(cuts) - {1} else ""
+
     def rule(self, x: TensorType, indices: TensorType) -> str:
         tensor, places, slices = indexed_sides(self.name, x.shape, indices, 1)
         return f"{tensor}, {places} -> {slices}"
@@ -289,6 +297,7 @@ class _SegmentExtremum(Op, abstract=True):
     A segment without rows holds the least or greatest number of the type. offset: see UnsortedSegmentSum.
     """
 
+    takes_bool: ClassVar[bool] = False
     num_segments: int = 0
     offset: int = 0
     samples: ClassVar[Any] = (

@@ -20,7 +20,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.nn.norm import items
 from mspc.ops.op import ArrayBackend, Asked, NotDifferentiable, Op, Placement, sample
 from mspc.ops.tensor.broadcast import kept_shape
-from mspc.ops.tensor.embedding import cut_along, local_places, require_integer
+from mspc.ops.tensor.embedding import cut_along, local_places, only_inside, require_integer
 from mspc.ops.tensor.extremum_in_parts import best_of_parts, parts_of, reshaped
 from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names, sized
@@ -259,7 +259,7 @@ class GatherD(Op):
         if not self.total:
             return be.xp.take_along_axis(x, index, axis=self.dim)
         places, inside = local_places(be.xp, index, self.offset, x.shape[self.dim], self.total)
-        return be.xp.take_along_axis(x, places, axis=self.dim) * inside
+        return only_inside(be.xp, be.xp.take_along_axis(x, places, axis=self.dim), inside)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         x, index = inputs
@@ -309,7 +309,7 @@ class GatherDGrad(Op):
         axis = self.dim % dout.ndim
         if self.total:
             index, inside = local_places(xp, index, self.offset, self.size, self.total)
-            dout = dout * inside
+            dout = only_inside(xp, dout, inside)
         out = xp.zeros((*dout.shape[:axis], self.size, *dout.shape[axis + 1 :]), dout.dtype)
         grid = [
             xp.arange(n).reshape((-1,) + (1,) * (dout.ndim - d - 1)) if d != axis else index

@@ -55,6 +55,8 @@ REFUSED = {
         "ReLU 'op': it takes no out_strategy of Layouts: the result is laid out as the inputs are",
     'P.Add().shard((layout("dp", "mp"),) * 2, (layout("dp", "mp"),))|self.op(x, self.w)':
         "Add 'op': it takes no out_strategy of Layouts: the result is laid out as the inputs are",
+    "P.GatherNd().shard(((1, 2), (4, 1)))|self.op(x, ops.zeros((8, 1), ms.int32))":
+        "GatherNd 'op': its strategy may cut the indices alone, and is (1, 2) for input 0",
     "P.Argmax(axis=1).shard(((2, 3),))|self.op(x)":
         "Argmax: dimension 1 of input 0 is 32, which 3 does not divide",
 }  # fmt: skip

@@ -305,6 +305,11 @@ def test_a_plan_says_how_parameters_are_stored(tmp_path: Path) -> None:
         ),
         (".shard(((4, 2), (1, 4)))", "", "manual_split needs a strategy of two tuples"),
         (
+            "((4, 2), (1, 4))",
+            "((4, 1), (1, 4))",
+            "manual_split needs a part for each of the 8 ranks, but the strategy (4, 1) has 4",
+        ),
+        (
             'manual_split", (10, 20, 30, 4)',
             'manual_split_with_offset", (10, 20, 30, 4)',
             "manual_split_with_offset must be a tuple of pairs (rows, offset), not (10, 20, 30, 4)",

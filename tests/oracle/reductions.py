@@ -214,8 +214,14 @@ def _running(x: Any, dim: int, kind: Any = None) -> Any:
     return torch.cumsum(x, dim).to(x.dtype)
 
 
+def _running_of_tensor(x: Any, dim: int) -> Any:
+    narrow = x.dtype in (torch.bool, torch.int8, torch.int16, torch.uint8)
+    return torch.cumsum(x, dim, dtype=torch.int32 if narrow else x.dtype)
+
+
 RUNNING = [
-    Judge(("ops.cumsum", "Tensor.cumsum", "ops.CumSum"), _running, reduced(NUMBERS), ((0,), (1,), (-1,)), loose=4),
+    Judge(("ops.cumsum", "ops.CumSum"), _running, reduced(NUMBERS), ((0,), (1,), (-1,)), loose=4),
+    Judge(("Tensor.cumsum",), _running_of_tensor, reduced((*NUMBERS, "bool")), ((0,), (1,), (-1,)), loose=4),
     Judge(
         ("ops.cumsum", "Tensor.cumsum"),
         lambda x, dim, kind: torch.cumsum(x, dim, dtype=torch.float64),

@@ -116,7 +116,8 @@ REASONS = {
         Tensor.softmax Tensor.tanh Tensor.hardshrink ops.binary_cross_entropy ops.binary_cross_entropy_with_logits
         ops.celu ops.cosine_embedding_loss ops.elu ops.fast_gelu ops.gaussian_nll_loss ops.glu ops.hardshrink
         ops.hardsigmoid ops.hardswish ops.hardtanh ops.hinge_embedding_loss ops.huber_loss ops.kl_div ops.leaky_relu
-        ops.logsigmoid ops.margin_ranking_loss ops.mish ops.prelu ops.selu ops.smooth_l1_loss ops.soft_margin_loss
+        ops.logsigmoid ops.margin_ranking_loss ops.mish ops.multi_margin_loss ops.multilabel_margin_loss
+        ops.prelu ops.selu ops.smooth_l1_loss ops.soft_margin_loss
         ops.softmin ops.softshrink ops.softsign ops.tanhshrink ops.threshold ops.triplet_margin_loss""",
     "of images: tests/oracle/test_convolutions.py":
         """mint.conv2d ops.AdaptiveAvgPool2D ops.AdaptiveAvgPool3D ops.AvgPool ops.AvgPool3D ops.BatchNorm ops.Conv2D

@@ -72,6 +72,8 @@ CASES: list[tuple[str, Any, Any]] = [
      lambda p: T.SGD(p, 0.1, 0.9, weight_decay=0.05, nesterov=True)),
     ("Adam", lambda p, s: nn.Adam(p, 0.05, eps=TINY, weight_decay=0.05, loss_scale=s),
      lambda p: T.Adam(p, 0.05, eps=TINY, weight_decay=0.05)),
+    ("AdamOffload", lambda p, s: nn.AdamOffload(p, 0.05, eps=TINY, weight_decay=0.05, loss_scale=s),
+     lambda p: T.Adam(p, 0.05, eps=TINY, weight_decay=0.05)),
     ("Adam amsgrad", lambda p, s: nn.Adam(p, 0.05, 0.5, 0.6, TINY, weight_decay=0.05, loss_scale=s, use_amsgrad=True),
      lambda p: T.Adam(p, 0.05, (0.5, 0.6), eps=TINY, weight_decay=0.05, foreach=False)),
     ("Adam lazy", lambda p, s: nn.Adam(p, 0.05, eps=TINY, loss_scale=s, use_lazy=True),
@@ -95,7 +97,7 @@ CASES: list[tuple[str, Any, Any]] = [
     ("AdaFactor", lambda p, s: nn.AdaFactor(p, 0.1, (1e-30, 1e-3), 1.0, 0.8, 0.0, 0.0, True, False, loss_scale=s),
      lambda p: T.Adafactor(p, 0.1, -0.8, (1e-15, 1e-3), 1.0, 0.0)),
 ]  # fmt: skip
-SCALED = "SGD Momentum Adam AdaMax Adagrad Adadelta AdaFactor".split()
+SCALED = "SGD Momentum Adam AdamOffload AdaMax Adagrad Adadelta AdaFactor".split()
 
 
 @pytest.mark.parametrize(("name", "mine", "theirs"), CASES, ids=[c[0] for c in CASES])
@@ -166,6 +168,26 @@ def test_adam_with_weight_decay_of_its_own() -> None:
             m[i], v[i] = 0.8 * m[i] + 0.2 * g, 0.9 * v[i] + 0.1 * g * g
             w[i] = w[i] - 0.05 * (m[i] / np.sqrt(v[i]) + 0.05 * w[i])
             near(found[step][i], w[i], f"step {step}", 1e-5)
+
+
+def test_proximal_adagrad() -> None:
+    """As MindSpore's kernel for CPUs has it: what an element is drawn to 0 by is divided like its step."""
+    w = Parameter(Tensor(np.array([1.0, -2.0, 0.01, 0.5], np.float32)), "w")
+    optimizer = nn.ProximalAdagrad([w], 0.1, 0.1, 0.05, 0.2)
+    optimizer((Tensor(np.array([0.3, 0.4, -0.2, 0.0], np.float32)),))
+    near(w.asnumpy(), np.array([0.879356802, -1.99056423, 0.047547657, 0.455387384]), "MindSpore 2.10", 1e-6)
+    near(optimizer.accum[0].asnumpy(), np.array([0.19, 0.26, 0.14, 0.1]), "its squares", 1e-6)
+    parameters = weights()
+    found = taken(nn.ProximalAdagrad(parameters, 0.2, 0.1, 0.05, 0.3, False, 64.0, 0.05), parameters, 64.0)
+    v, a = [x.astype(float) for x in start()], [np.full(shape, 0.2) for shape in SHAPES]
+    for step, gradients in enumerate(GRADS):
+        for i, g in enumerate(gradients):
+            g = g + 0.05 * v[i]
+            a[i] = a[i] + g * g
+            rate = 0.1 / np.sqrt(a[i])
+            moved = v[i] - rate * g
+            v[i] = np.sign(moved) * np.maximum(0, np.abs(moved) - rate * 0.05) / (1 + rate * 0.3)
+            near(found[step][i], v[i], f"step {step}", 1e-5)
 
 
 @pytest.mark.parametrize("use_clip", [False, True])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mspc import Tensor, mint, nn, ops
+from mspc.ir.diagnostics import MspcError
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
@@ -29,6 +30,42 @@ def test_differences_and_labels() -> None:
     for given in ((True, False), (True, True), (False, False), (False, True)):
         x = LOGITS if given[0] else np.abs(LOGITS) + 0.1
         same(nn.PoissonNLLLoss(*given), torch.nn.PoissonNLLLoss(*given), [x, counts], grads=[0])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_margins(reduction: str) -> None:
+    classes, weight = np.array([2, 0, 1, 1]), torch.tensor(WEIGHT)
+    target = torch.tensor(classes)
+    for p in (1, 2):
+        same(lambda x, p=p: ops.multi_margin_loss(x, Tensor(classes), p, 2, Tensor(WEIGHT), reduction),
+             lambda x, p=p: F.multi_margin_loss(x, target, p, 2, weight, reduction=reduction), [LOGITS])  # fmt: skip
+        same(lambda x, p=p: nn.MultiMarginLoss(p, 0.5, reduction)(x, Tensor(classes)),
+             lambda x, p=p: F.multi_margin_loss(x, target, p, 0.5, reduction=reduction), [LOGITS])  # fmt: skip
+    labels = np.array([[2, 0, -1], [1, -1, 0], [0, 1, 2], [-1, 1, 1]])
+    same(lambda x: ops.multilabel_margin_loss(x, Tensor(labels), reduction),
+         lambda x: F.multilabel_margin_loss(x, torch.tensor(labels), reduction=reduction), [LOGITS])  # fmt: skip
+    same(lambda x: nn.MultilabelMarginLoss(reduction)(x, Tensor(labels[0].astype(np.int32))),
+         lambda x: F.multilabel_margin_loss(x, torch.tensor(labels[0]), reduction=reduction), [LOGITS[0]])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ops.multi_margin_loss(Tensor(LOGITS), Tensor([0, 1, 2, 0]), 3),
+         "multi_margin_loss(): p must be 1 or 2, not 3"),
+        (lambda: ops.multi_margin_loss(Tensor(LOGITS), Tensor([0])),
+         "multi_margin_loss(): input must be [rows, classes] and target [rows], not of shapes (4, 3) and (1,)"),
+        (lambda: ops.multilabel_margin_loss(Tensor(LOGITS), Tensor([0]), "all"),
+         "multilabel_margin_loss(): reduction is 'all', not 'mean', 'sum' or 'none'"),
+        (lambda: ops.multilabel_margin_loss(Tensor(LOGITS), Tensor([0])),
+         "multilabel_margin_loss(): input must be [rows, classes] or [classes] and target of its shape, not of shapes "
+         "(4, 3) and (1,)"),
+    ],
+)  # fmt: skip
+def test_mistakes_of_margins(call: Any, message: str) -> None:
+    with pytest.raises(MspcError) as raised:
+        call()
+    assert (raised.value.message, isinstance(raised.value, ValueError)) == (message, True)
 
 
 def focal(logits: Any, labels: Any, weight: Any = None, gamma: float = 2.0) -> Any:

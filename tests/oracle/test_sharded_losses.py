@@ -23,7 +23,13 @@ CLASSES = floats(4, 6, dtype=np.float32, low=0.5)
 SHARES = floats(5, 16, 6, dtype=np.float32, low=0.05, high=0.95)
 CUTS: list[tuple[tuple[int, int], tuple[int, int]]] = [((4, 1), (1, 1)), ((2, 2), (2, 1)), ((1, 1), (1, 2))]
 
+SIGNED = np.where(np.arange(6) < 3, np.argsort(SHARES, axis=1), -1)
+
 LOSSES: list[tuple[str, Any, Any]] = [
+    ("margin", lambda y: ops.multi_margin_loss(y, Tensor(TARGET), 2, 1, Tensor(CLASSES)),
+     lambda y: F.multi_margin_loss(y, torch.tensor(TARGET), 2, 1, torch.tensor(CLASSES))),
+    ("margin of labels", lambda y: ops.multilabel_margin_loss(y, Tensor(SIGNED)),
+     lambda y: F.multilabel_margin_loss(y, torch.tensor(SIGNED))),
     ("classes", lambda y: ops.cross_entropy(y, Tensor(TARGET), Tensor(CLASSES), 2, "mean", 0.1),
      lambda y: F.cross_entropy(y, torch.tensor(TARGET), torch.tensor(CLASSES), ignore_index=2, label_smoothing=0.1)),
     ("nll", lambda y: ops.nll_loss(y, Tensor(TARGET), None, 2),

@@ -86,6 +86,18 @@ class LazyAdam(Adam):
         self.sparse_opt = ops.Adam()
 
 
+class AdamOffload(Adam):
+    """Adam, under the name of MindSpore's that keeps moments on the host. Here they are where parameters are."""
+
+    def __init__(
+        self, params: Any, learning_rate: Any = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
+        use_locking: bool = False, use_nesterov: bool = False, weight_decay: float = 0.0, loss_scale: float = 1.0,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            params, learning_rate, beta1, beta2, eps, use_locking, use_nesterov, weight_decay, loss_scale
+        )
+
+
 class AdamWeightDecay(Optimizer):
     """Adam without bias correction; the weight decay pulls on the parameter, not on the gradient:
     parameter -= lr * (m / (sqrt(v) + eps) + weight_decay * parameter).

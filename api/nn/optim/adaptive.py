@@ -43,6 +43,35 @@ class Adagrad(Optimizer):
         return self.assign(parameter, parameter - rate * gradient * ops.rsqrt(total))
 
 
+class ProximalAdagrad(Optimizer):
+    """Duchi and Singer 2009, with Adagrad's steps: a = a + gradient^2; s = lr / sqrt(a);
+    v = parameter - s * gradient; parameter = sign(v) * max(0, |v| - s * l1) / (1 + s * l2).
+
+    Args:
+        accum: every element of a at the start. l1, l2: how strongly numbers are drawn to 0.
+
+    The states a are the parameters `accum.NAME`.
+    """
+
+    def __init__(
+        self, params: Any, accum: float = 0.1, learning_rate: Any = 0.001, l1: float = 0.0, l2: float = 0.0,
+        use_locking: bool = False, loss_scale: float = 1.0, weight_decay: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        self.l1, self.l2 = number("ProximalAdagrad", "l1", l1), number("ProximalAdagrad", "l2", l2)
+        self.accum = self.states("accum", number("ProximalAdagrad", "accum", accum))
+        self.assign = ops.Assign()
+
+    def construct(self, gradients: Any) -> Any:
+        return self.update_each(gradients, self.accum)
+
+    def update(self, parameter: Any, accum: Any, rate: Any, gradient: Any) -> Any:
+        step = rate * ops.rsqrt(self.assign(accum, accum + ops.square(gradient)))
+        moved = parameter - step * gradient
+        size = ops.relu(ops.abs(moved) - step * self.l1)
+        return self.assign(parameter, ops.sign(moved) * size / (1.0 + step * self.l2))
+
+
 class RMSProp(Optimizer):
     """Hinton's: s = decay * s + (1 - decay) * gradient^2; v = momentum * v + lr * gradient / sqrt(s + epsilon);
     parameter -= v. With `centered`, g = decay * g + (1 - decay) * gradient and s - g^2 stands for s.

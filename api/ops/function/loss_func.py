@@ -9,6 +9,8 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.ops.loss_arguments import (
     check_classes,
+    check_labels,
+    check_margins,
     check_number,
     check_reduction,
     check_target,
@@ -210,6 +212,57 @@ def cosine_embedding_loss(input1: Any, input2: Any, target: Any, margin: float =
     near = ops.Select()(ops.Equal()(target, 1), 1.0 - cosine, nothing)
     far = ops.Select()(ops.Equal()(target, -1), ops.ReLU()(cosine - margin), nothing)
     return _reduced(near + far, reduction)
+
+
+def multi_margin_loss(
+    input: Any, target: Any, p: int = 1, margin: float = 1, weight: Any = None, reduction: str = "mean",
+) -> Any:  # fmt: skip
+    """max(0, margin - own + other)^p, own the number of a row's class, other those of other classes, their sum over the
+    number of classes; times the class's weight.
+
+    Args:
+        input: [rows, classes], floating point. target: [rows], integers, the classes. p: 1 or 2. weight: [classes].
+
+    Raises:
+        ValueError: `p`, `margin` or `reduction` is something else, or shapes do not fit.
+    """
+    check_reduction("multi_margin_loss", reduction)
+    check_number("multi_margin_loss", "margin", margin, -1e300)
+    check_margins(input.shape, target.shape, p)
+    places = ops.ExpandDims()(target, 1)
+    ahead = ops.ReLU()(input - ops.GatherD()(input, 1, places) + margin)
+    each = ahead if p == 1 else ops.Square()(ahead)
+    if weight is not None:
+        each = each * ops.ExpandDims()(ops.Gather()(weight, target, 0), 1)
+    own = ops.Equal()(ops.arange(input.shape[1]), ops.cast(places, "int64"))
+    others = ops.Select()(own, ops.zeros_like(each), each)
+    return _reduced(ops.ReduceSum()(others, 1) / input.shape[1], reduction)
+
+
+def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
+    """max(0, 1 - own + other), own the numbers of a row's classes, other those of all classes that are not the row's,
+    their sum over the number of classes.
+
+    Args:
+        input: [rows, classes] or [classes], floating point. target: of the same shape, integers: a row's classes, ended
+            by the first negative number.
+
+    Raises:
+        ValueError: `reduction` is something else, or shapes do not fit.
+    """
+    check_reduction("multilabel_margin_loss", reduction)
+    check_labels(input.shape, target.shape)
+    classes = input.shape[-1]
+    counts = ops.CumProd()(ops.cast(target >= 0, "int32"), -1) > 0
+    places = ops.Select()(counts, ops.cast(target, "int64"), ops.zeros_like(ops.cast(target, "int64")))
+    named = ops.LogicalAnd()(
+        ops.Equal()(ops.ExpandDims()(places, -1), ops.arange(classes)), ops.ExpandDims()(counts, -1)
+    )
+    ahead = ops.ReLU()(ops.ExpandDims()(input, -2) - ops.ExpandDims()(ops.GatherD()(input, -1, places), -1) + 1.0)
+    free = ops.LogicalNot()(ops.ExpandDims()(ops.ReduceAny()(named, -2), -2))
+    pairs = ops.LogicalAnd()(ops.ExpandDims()(counts, -1), free)
+    each = ops.Select()(pairs, ahead, ops.zeros_like(ahead))
+    return _reduced(ops.ReduceSum()(each, (-2, -1)) / classes, reduction)
 
 
 def triplet_margin_loss(

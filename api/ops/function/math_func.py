@@ -42,20 +42,20 @@ true_divide = div
 @tensor_method()
 def floor(input: Any) -> Any:
     """The next integers below; integers as they are."""
-    return ops.Floor()(input) if input.dtype.is_float else input
+    return ops.Floor()(input) if input.dtype.is_float or input.dtype.is_complex else input
 
 
 @tensor_method()
 def ceil(input: Any) -> Any:
     """The next integers above; integers as they are."""
-    return ops.Ceil()(input) if input.dtype.is_float else input
+    return ops.Ceil()(input) if input.dtype.is_float or input.dtype.is_complex else input
 
 
 @tensor_method()
 def round(input: Any, *, decimals: int = 0) -> Any:
     """The next numbers of so many decimals, tens and hundreds for those below 0, halves to the even one; integers as
     they are."""
-    if not input.dtype.is_float:
+    if not (input.dtype.is_float or input.dtype.is_complex):
         return input
     if decimals == 0:
         return ops.Round()(input)
@@ -66,7 +66,7 @@ def round(input: Any, *, decimals: int = 0) -> Any:
 @tensor_method()
 def trunc(input: Any) -> Any:
     """The next integers towards 0; integers as they are."""
-    return ops.Trunc()(input) if input.dtype.is_float else input
+    return ops.Trunc()(input) if input.dtype.is_float or input.dtype.is_complex else input
 
 
 @tensor_method()
@@ -79,7 +79,6 @@ def matmul(input: TensorLike, other: TensorLike) -> Any:
     return input @ other
 
 
-@tensor_method()
 def cumsum(x: Any, axis: Any = None, dtype: Any = None) -> Any:
     """Running sums along `axis` of the elements as `dtype`; None: of all elements in their order."""
     if dtype is not None:
@@ -103,7 +102,9 @@ def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
 
 @tensor_method()
 def cumprod(input: Any, dim: int, dtype: Any = None) -> Any:
-    """Running products along `dim` of the elements as `dtype`."""
+    """Running products along `dim` of the elements as `dtype`, of integers and Bool as Int64 where it is not given."""
+    if dtype is None and not (input.dtype.is_float or input.dtype.is_complex):
+        dtype = INT64
     return ops.CumProd()(input if dtype is None else ops.cast(input, element_type(dtype)), dim)
 
 

@@ -556,7 +556,7 @@ class ACos(Primitive):
     """Inverse cosine, in radians."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Abs(Primitive):
-    """The absolute value; its derivative at 0 is 0."""
+    """The absolute value, of complex numbers a real one; its derivative at 0 is 0."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Acosh(Primitive):
     """Inverse hyperbolic cosine of x above 1."""
@@ -2024,9 +2024,9 @@ class Zeta(Primitive):
     """Hurwitz' zeta function: the sum of (q + n)^-x over n from 0 on. By x it has no gradient, as in MindSpore."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 def abs(*args: Any, **kwargs: Any) -> Any:
-    """The absolute value; its derivative at 0 is 0."""
+    """The absolute value, of complex numbers a real one; its derivative at 0 is 0."""
 def absolute(*args: Any, **kwargs: Any) -> Any:
-    """The absolute value; its derivative at 0 is 0."""
+    """The absolute value, of complex numbers a real one; its derivative at 0 is 0."""
 def acos(*args: Any, **kwargs: Any) -> Any:
     """Inverse cosine, in radians."""
 def acosh(*args: Any, **kwargs: Any) -> Any:

@@ -215,7 +215,7 @@ def test_a_tensor_of_one_number_can_be_changed_and_refuses_what_does_not_fit() -
     x = ops.zeros((3,))
     x[1] = 4
     assert x.asnumpy().tolist() == [0, 4, 0]
-    with pytest.raises(MspcError, match="makes no Int8"):
+    with pytest.raises(MspcError, match="is no number of Int8"):
         ops.full((2,), 300, dtype=ms.int8)
 
 

@@ -29,7 +29,7 @@ def test_shard_keeps_tuples_and_layouts():
     matmul = ops.MatMul()
     assert matmul.shard(((2, 4), (4, 1))) is matmul
     assert (matmul.in_strategy, matmul.out_strategy) == (((2, 4), (4, 1)), None)
-    matmul.shard([[2, 4], [4, 1]], ((8, 1),))
+    matmul.shard(((2, 4), (4, 1)), ((8, 1),))
     assert (matmul.in_strategy, matmul.out_strategy) == (((2, 4), (4, 1)), ((8, 1),))
     x, w = layout("mp", ("sp", "dp")), layout(("sp", "dp"), "None")
     assert matmul.shard((x, w)).in_strategy == (x, w)
@@ -49,6 +49,18 @@ def test_shard_keeps_tuples_and_layouts():
             "data",
             TypeError,
             "MatMul.shard: in_strategy must be a tuple of tuples or of Layouts, not 'data'",
+            "write one tuple per tensor, for example ((2, 4), (4, 1))",
+        ),
+        (
+            [(2, 4), (4, 1)],
+            TypeError,
+            "MatMul.shard: in_strategy must be a tuple of tuples or of Layouts, not [(2, 4), (4, 1)]",
+            "write one tuple per tensor, for example ((2, 4), (4, 1))",
+        ),
+        (
+            ((2, 4), [4, 1]),
+            TypeError,
+            "MatMul.shard: in_strategy: entry 1 is [4, 1], not a tuple of ints or a Layout",
             "write one tuple per tensor, for example ((2, 4), (4, 1))",
         ),
         (

@@ -74,6 +74,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "fill": (ms.float32, (2, 3), 2), "scalar_to_array": (1.5,), "scalar_to_tensor": (3,),
     "dense": (X, Tensor(W.asnumpy().T.copy()), Tensor(np.ones(3, np.float32))),
     "layer_norm": (X, (4,), Tensor(np.ones(4, np.float32)), Tensor(np.zeros(4, np.float32))),
+    "multi_margin_loss": (X, CLASSES), "multilabel_margin_loss": (X, ops.zeros_like(ops.cast(X, ms.int32))),
     "nll_loss": (X, CLASSES), "cross_entropy": (X, CLASSES), "clip_by_global_norm": ((X, Y), 0.5),
     "select": (MASK, X, Y), "where": (MASK, X, Y), "addn": ((X, Y),), "bias_add": (X, Y[0]), "dropout": (X, 0.5, False),
     "dropout_ext": (X, 0.5, False),
@@ -179,6 +180,7 @@ tensor_le pows float_power_ext dist cosine_similarity vecdot""".split()
 
 OWN_ARGUMENTS = {
     "the shape may stand without parentheses": "reshape view expand broadcast_to tile transpose permute t",
+    "small integers become Int32": "cumsum",
     "the arguments have other names or another order": "sum argmax argmin unsqueeze take bernoulli fill uniform",
     "a method starts at dimension 0, the function at 1": "flatten",
     "a method has more than one form": """max min add sub gather sort argsort std var repeat_interleave index_add select
@@ -229,7 +231,8 @@ ONLY_FUNCTIONS = {
         reduce_mean clip_by_value batch_matmul bias_add floor_mod gelu relu6 silu softplus stop_gradient tensor_pow
         exp2 zeta add_ext sub_ext addcdiv_ext_op addcmul_ext_op cast
         binary_cross_entropy binary_cross_entropy_with_logits kl_div smooth_l1_loss huber_loss soft_margin_loss
-        hinge_embedding_loss margin_ranking_loss cosine_embedding_loss triplet_margin_loss gaussian_nll_loss
+        hinge_embedding_loss margin_ranking_loss multi_margin_loss multilabel_margin_loss
+        cosine_embedding_loss triplet_margin_loss gaussian_nll_loss
         fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 hfft2 ihfft2 fftn ifftn rfftn irfftn hfftn ihfftn
         fftshift ifftshift polar rrelu fractional_max_pool2d fractional_max_pool3d
         fast_gelu elu celu selu leaky_relu prelu mish softshrink tanhshrink hardswish hardsigmoid hardtanh threshold

@@ -64,3 +64,13 @@ def test_ranks_equal_one_device(name: str, mode: str) -> None:
     assert [array.shape for array in found[1][1:]] == [*shapes, (4, 4), (4,)]
     for one, many in zip(*found, strict=True):
         np.testing.assert_allclose(many, one, 1e-5, 1e-5)
+
+
+def test_layouts_on_meshes_of_several_axes() -> None:
+    """No rank lacks an element of nothing, whatever the layouts are: shapes change all the same."""
+
+    def form(net: Any, x: Any) -> Any:
+        y = ops.Abs().shard(((1, 2),))(x)
+        return ops.Maximum().shard(((4, 1), (4, 1)))(y, ops.Neg().shard(((1, 4),))(y))
+
+    assert Training(Net(form), [ROWS], 4, "semi_auto_parallel").run([(floats(3, *ROWS),)])[0].shape == ROWS

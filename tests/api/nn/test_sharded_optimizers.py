@@ -23,6 +23,7 @@ OPTIMIZERS = {
     "adafactor with a rate": lambda p: nn.AdaFactor(p, 0.1, beta1=0.0, relative_step=False, weight_decay=0.1),
     "lars": lambda p: nn.LARS(nn.Momentum(p, 0.1, 0.9, 0.01), coefficient=0.1),
     "rmsprop": lambda p: nn.RMSProp(p, 0.05, centered=True, weight_decay=0.1),
+    "proximal adagrad": lambda p: nn.ProximalAdagrad(p, 0.1, 0.05, 0.01, 0.1),
     "mint adamw": lambda p: mint.optim.AdamW(p, 0.05, amsgrad=True),
     "mint sgd": lambda p: mint.optim.SGD(p, 0.05, 0.9, weight_decay=0.1),
 }

@@ -1,0 +1,88 @@
+"""Integers that no element type holds are named, in words of mspc's own; those of 64 bits keep their value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Tensor, nn, ops
+from mspc.ir.diagnostics import MspcError
+
+X, WHERE = Tensor(np.array([1, 2, 3], np.int32)), Tensor(np.array([True, False, True]))
+LARGE = 2**70
+CASES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "add": (lambda x: ops.add(x, LARGE), f"Add: {LARGE} is beyond the 64 bits of an integer"),
+    "clamp": (lambda x: ops.clamp(x, -LARGE, 0), f"Less: {-LARGE} is beyond the 64 bits of an integer"),
+    "where": (lambda x: ops.where(WHERE, x, LARGE), f"Select: {LARGE} is beyond the 64 bits of an integer"),
+    "tile": (lambda x: ops.tile(x, (2, LARGE)), f"Tile: {LARGE} is beyond the 64 bits of an integer"),
+    "full": (lambda x: ops.full((2,), LARGE), f"{LARGE} is no number of Int64"),
+    "fill": (lambda x: ops.fill(ms.int16, (2,), 70000), "70000 is no number of Int16"),
+    "ones": (lambda x: ops.ones((2, LARGE)), f"Fill: shape (2, {LARGE}) has more elements than 64 bits count"),
+    "index": (
+        lambda x: x[LARGE],
+        f"index {LARGE} of a tensor of shape (3,): it is made of integers of 64 bits, slices, `...` and None",
+    ),
+    "index of floats": (
+        lambda x: x[0.5],
+        "index 0.5 of a tensor of shape (3,): it is made of integers of 64 bits, slices, `...` and None",
+    ),
+    "extremum of Bool": (
+        lambda x: ops.unsorted_segment_max(WHERE, Tensor([0, 1, 0]), 2),
+        "UnsortedSegmentMax: these arguments do not fit: num_segments=2, offset=0, <Tensor[Bool], (3)>, "
+        "<Tensor[Int64], (3)>",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_message(name: str) -> None:
+    call, message = CASES[name]
+    with pytest.raises(MspcError) as raised:
+        call(X)
+    assert raised.value.message == message
+
+
+def test_the_message_of_a_network() -> None:
+    class Net(nn.Cell):
+        def construct(self, x: Any) -> Any:
+            return ops.maximum(x, 2**70)
+
+    with pytest.raises(MspcError, match=rf"{LARGE}"):
+        Net()(X)
+
+
+def test_numbers_of_64_bits_without_a_sign() -> None:
+    assert (Tensor([2**63]).dtype, Tensor([1, 2**64 - 1]).asnumpy().tolist()) == (ms.uint64, [1, 2**64 - 1])
+    assert Tensor([np.uint64(5), 2**63 - 1]).dtype == ms.int64
+    assert Tensor([1.0, 2**63]).dtype == ms.float32
+    with pytest.raises(TypeError, match="a tensor is made of numbers of one element type, not of"):
+        Tensor([-1, 2**63])
+
+
+def test_element_types_that_mindspore_refuses() -> None:
+    numbers = Tensor(np.array([1.5 + 2j], np.complex64))
+    for call in (ops.floor, ops.ceil, ops.trunc, ops.round):
+        with pytest.raises(TypeError, match="the operator takes no complex numbers"):
+            call(numbers)
+    with pytest.raises(TypeError, match="L2Loss: input 0 is Int32, not a floating-point tensor"):
+        ops.L2Loss()(X)
+    for call in (ops.cumsum, ops.CumProd()):
+        with pytest.raises(TypeError, match="input 0 is Bool, not a number"):
+            call(WHERE, 0)
+
+
+def test_the_absolute_value_of_complex_numbers_is_real() -> None:
+    numbers = Tensor(np.array([3 - 4j, 0], np.complex64))
+
+    class Net(nn.Cell):
+        def construct(self, x: Any) -> Any:
+            return ops.abs(x)
+
+    for found in (ops.abs(numbers), ops.Abs()(numbers), Net()(numbers)):
+        assert (found.dtype, found.asnumpy().tolist()) == (ms.float32, [5.0, 0.0])
+    with pytest.raises(MspcError, match="Abs has no gradient of complex numbers; ComplexAbs has one"):
+        ms.grad(lambda x: ops.abs(x).sum())(numbers)
