@@ -15,6 +15,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.nearest import did_you_mean
 from mspc.passes.search.elimination import LARGEST, Assignment, Elimination
+from mspc.passes.search.memory import Memory
 from mspc.passes.search.model import NEVER, Model
 from mspc.passes.search.whole_graph import mesh_of
 from mspc.passes.sharding.propagate_sharding import begun
@@ -42,8 +43,8 @@ class Spent:
 class Alternative:
     """One way to cut an operator. layouts: of its operands. seconds: what the cheapest plan with it takes more than the
     cheapest of all, by bytes, collectives and memory traffic; infinite where there is none. where: what it is spent on,
-    the most first. memory: bytes of parameters and kept results of that plan on a rank. taken: it is the one that
-    stands."""
+    the most first. memory: bytes at the peak of that plan on a rank, as foreseen; 0 where there is no limit. taken: it
+    is the one that stands."""
 
     layouts: tuple[str, ...]
     seconds: float
@@ -128,6 +129,7 @@ class _Question:
         if self.given is not None:  # left open, to see what else there would be
             node.in_layouts = node.layout = None
         self.model = Model(self.search, mesh_of(self.search))
+        self.memory = Memory(self.model) if asked.memory else None
         if node not in self.model.of:
             raise MspcError(f"nothing is decided on {places[node]}: it takes what it reads as that lies")
 
@@ -146,7 +148,7 @@ class _Question:
             more = found[i].cost - found[best].cost
             seconds = float("inf") if more >= NEVER / 2 else more / bandwidth
             where = self._where(found[best], found[i], bandwidth) if LITTLE < seconds < float("inf") else ()
-            held = sum(float(f.table[tuple(found[i].values[v] for v in f.variables)]) for f in model.memory)
+            held = 0.0 if self.memory is None else self.memory.peak(found[i].values)
             alternatives.setdefault(layouts, Alternative(layouts, seconds, where, int(held), taken))
         line = next((f"{f.file}:{f.line}: {f.text.strip()}" for f in node.frames if not f.file.startswith("mspc/")), "")
         return Explanation(

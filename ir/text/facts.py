@@ -50,6 +50,8 @@ HEADER: Mapping[str, Fact] = {
     "search_cost": _integer(0),
     "search_latency": _integer(0),
     "search_touch": _integer(0),
+    "search_compute": _integer(0),
+    "search_compute_half": _integer(0),
     "search_memory": _integer(-1),
     "search_held": _integer(0),
     "search_hosts": _integer(0, MOST_RANKS),
