@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.passes.search.elimination import Assignment, Elimination, Factor, OutOfTime, Table
@@ -21,15 +22,15 @@ from mspc.passes.search.terms import LEAST
 
 QUICK = 1 << 10
 """Elements of a table where time may run out."""
-PRICES = 12
-"""How many prices of memory are tried."""
+PRICES = 5
+"""How many prices of memory are tried, for a row in all."""
 LEXICAL = 1e4
 """The price under which memory counts first and costs decide between equals."""
 CLOSE = 0.005
 """The share of a plan's cost that more work need not save."""
 WIDTHS = (64, 512, 4096)
 """How many assignments are read back at once, first and where more is to be proved."""
-TRIALS = 6
+TRIALS = 5
 """How often less is looked for where the peak, as it is foreseen, is over the limit, and then more again."""
 LITTLE_MORE = (1.02, 1.1, 1.25)
 """What the least may be exceeded by in a row where the peak, which is not known ahead, may be less for it."""
@@ -56,7 +57,7 @@ class Limited:
         self, sizes: Sequence[int], factors: Sequence[Factor], memory: Memory, largest: int, seconds: int = 0
     ) -> None:
         self.sizes, self.factors, self.memory, self.largest = list(sizes), list(factors), memory, largest
-        self.rows = memory.rows
+        self.least: list[Elimination] = []
         self.deadline = time.monotonic() + seconds if seconds else math.inf
         self.order: list[int] = []
         self.known: tuple[list[tuple[float, _Priced]], ...] = ([], [])
@@ -70,9 +71,10 @@ class Limited:
             MspcError: there is surely none.
         """
         first = self._at((0.0, 0.0))
+        self.least = [self._least_of(row) for row in self.memory.rows]
         if limit == LEAST:
             return self._smallest(first)
-        least = math.ceil(max(self._least_of(row).constant for row in self.rows))
+        least = math.ceil(max(row.constant for row in self.least))
         if least > limit:
             raise MspcError(
                 f"no plan needs at most {limit} bytes of memory on a rank: the least is {least}",
@@ -94,14 +96,14 @@ class Limited:
                 if within == limit or best.cost - cheaper <= CLOSE * best.cost:
                     break
             elif found is not None:
-                high, cheaper = within, found.cost
+                high, cheaper = min(within, math.ceil(max(self.memory.held(found.values)))), found.cost
             else:
                 high = within
             if best is not None or found is None:
                 within = (low + high) // 2
             else:
-                within = min(within, math.ceil(max(self.memory.held(found.values)))) - math.ceil(over)
-            if within <= low:
+                within = high - math.ceil(over)
+            if within <= low or high - low <= CLOSE * limit:
                 break
         return best
 
@@ -119,49 +121,63 @@ class Limited:
         """The best whose rows are within a limit; None where none is found."""
         if max(first.rows) <= limit:
             return first.assignment
-        rows = [(self._least_of(row), float(limit)) for row in self.rows]
-        if any(row.constant > limit for row, _ in rows):
+        if any(least.constant > limit for least in self.least):
             return None
-        bound = first.assignment.bound
-        values, cost, _ = Labels([(first.elimination, 0.0)], rows).search(math.inf, 0.0, WIDTHS[0])
-        if values is None:
-            return None
+        rows = [(least, float(limit)) for least in self.least]
         row = max((0, 1), key=lambda i: first.rows[i])
-        over, within = (first.cost, first.rows[row]), (cost, self.memory.held(values)[row])
-        top: tuple[Elimination, float] | None = None
-        for price, found in self.known[row]:  # what other limits have led to
-            value = found.assignment.bound - price * limit
-            if value > bound:
-                bound, top = value, (found.elimination, price * limit)
-            if found.rows[row] > limit:
-                over = min(over, (found.cost, found.rows[row]), key=lambda each: each[1])
-            else:
-                within = max(within, (found.cost, found.rows[row]), key=lambda each: (each[1], -each[0]))
-        for _ in range(PRICES):
-            if cost - bound <= CLOSE * cost or over[1] <= within[1] or time.monotonic() > self.deadline:
-                break
-            price = (within[0] - over[0]) / (over[1] - within[1])
-            found = self._at((price, 0.0) if row == 0 else (0.0, price))
-            self.known[row].append((price, found))
-            value = found.assignment.bound - price * limit
-            if value > bound:
-                bound, top = value, (found.elimination, price * limit)
-            if found.cost + price * found.rows[row] >= (over[0] + price * over[1]) * (1 - SAME):
-                break  # no assignment lies below the line between the two
-            if found.rows[row] > limit:
-                over = found.cost, found.rows[row]
-            else:
-                within = found.cost, found.rows[row]
-            if max(found.rows) <= limit and found.cost < cost:
-                values, cost = found.assignment.values, found.cost
-        costs = [(first.elimination, 0.0), *([top] if top is not None else [])]
-        labels = Labels(costs, rows)
+        fitting = [each.assignment for _, each in self.known[row] if max(each.rows) <= limit]
+        best = min(fitting, key=self._cost, default=None)
+        if best is None:
+            plain: list[tuple[Elimination, float]] = [(first.elimination, 0.0)]
+            costs = [*plain, *self._bounds(row, limit)[1:]]
+            values, _, _ = Labels(costs, rows).search(math.inf, 0.0, WIDTHS[0])
+            if values is None:
+                return None
+            best = Assignment(values, 0.0, 0.0)
+        self._find_prices(first, best, row, limit)
+        bound, *top = self._bounds(row, limit)
+        bound = max(first.assignment.bound, bound)
+        best = min([best, *(each.assignment for _, each in self.known[row] if max(each.rows) <= limit)], key=self._cost)
+        values, cost = best.values, self._cost(best)
+        labels = Labels([(first.elimination, 0.0), *top], rows)
         for width in WIDTHS:
             if cost - bound <= CLOSE * cost or time.monotonic() > self.deadline:
                 break
             better, cost, proved = labels.search(cost, CLOSE / 2, width)
             values, bound = better or values, max(bound, min(proved, cost))
         return Assignment(values, cost, min(bound, cost))
+
+    def _bounds(self, row: int, limit: int) -> tuple[Any, ...]:
+        """What prices prove of a limit, and the elimination that proves the most with what it owes to the limit."""
+        proved = [each.assignment.bound - price * limit for price, each in self.known[row]]
+        if not proved:
+            return (-math.inf,)
+        price, each = self.known[row][proved.index(max(proved))]
+        return max(proved), (each.elimination, price * limit)
+
+    def _find_prices(self, first: _Priced, within: Assignment, row: int, limit: int) -> None:
+        """Look for the price that proves the most, between an assignment over the limit and one within it."""
+        known = [(each.cost, each.rows[row]) for _, each in self.known[row]]
+        over = min([(first.cost, first.rows[row]), *known], key=lambda each: (each[1] <= limit, each[1]))
+        below = max([(self._cost(within), self.memory.held(within.values)[row]), *known],
+                    key=lambda each: (each[1] <= limit, each[1], -each[0]))  # fmt: skip
+        while len(self.known[row]) < PRICES and over[1] > below[1] and time.monotonic() <= self.deadline:
+            price = (below[0] - over[0]) / (over[1] - below[1])
+            found = self._at((price, 0.0) if row == 0 else (0.0, price))
+            self.known[row].append((price, found))
+            if found.cost + price * found.rows[row] >= (over[0] + price * over[1]) * (1 - SAME):
+                break  # no assignment lies below the line between the two
+            if found.rows[row] > limit:
+                over = found.cost, found.rows[row]
+            else:
+                below = found.cost, found.rows[row]
+            cost = self._cost(within)
+            if cost - self._bounds(row, limit)[0] <= CLOSE * cost:
+                break
+
+    def _cost(self, assignment: Assignment) -> float:
+        """What an assignment costs without a price for memory."""
+        return sum(float(f.table[tuple(assignment.values[v] for v in f.variables)]) for f in self.factors)
 
     def _least_of(self, row: Sequence[Factor]) -> Elimination:
         """The elimination of a row of memory alone."""
