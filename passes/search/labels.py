@@ -11,13 +11,15 @@ those that were given up for their number is what remains to be proved.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from mspc.passes.search.elimination import Bucket, Elimination, Factor
+from mspc.passes.search.elimination import Bucket, Elimination
 
+SPARE = 8
+"""How many times as many as go on are compared with each other."""
 MOST = 1 << 62
 """Combinations up to which a number names each."""
 
@@ -38,7 +40,6 @@ class Labels:
         self.steps = list(reversed([*zip(*(problem.buckets for problem in self.problems), strict=True)]))
         self.sizes = self.problems[0].sizes
         self._open = self._open_variables()
-        self._moved: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def search(self, best: float, enough: float, width: int) -> tuple[tuple[int, ...] | None, float, float]:
         """(values, cost, bound): the cheapest assignment that was found to cost less than `best`, None where there is
@@ -47,14 +48,14 @@ class Labels:
         Args:
             enough: the share of `best` that an assignment must save. width: labels that go on from step to step.
         """
-        count = len(self.problems)
-        values = np.zeros((len(self.sizes), 1), np.int16)
+        count, costs = len(self.problems), len(self.offsets)
+        values: dict[int, Any] = {}
         sums = np.array([[problem.constant] for problem in self.problems])
-        costs = len(self.offsets)
+        trail: list[tuple[Any, Any]] = []
         lost = math.inf
         for step, buckets in enumerate(self.steps):
             v = buckets[0].variable
-            added = np.empty((count, values.shape[1], self.sizes[v]))
+            added = np.empty((count, sums.shape[1], self.sizes[v]))
             for i, bucket in enumerate(buckets):
                 added[i] = self._added(bucket, values)
             total = sums[:, :, None] + added
@@ -66,19 +67,33 @@ class Labels:
             label, choice = np.nonzero(good)
             if not len(label):
                 return None, best, min(best, lost)
-            values, sums, bounds = values[:, label], total[:, label, choice], bounds[label, choice]
-            values[v] = choice
+            if len(label) > SPARE * width:  # so many are not even compared
+                order = np.argpartition(bounds[label, choice], SPARE * width)
+                lost = min(lost, float(bounds[label, choice][order[SPARE * width :]].min()))
+                order = np.sort(order[: SPARE * width])
+                label, choice = label[order], choice[order]
+            bounds, sums = bounds[label, choice], total[:, label, choice]
+            known = {w: values[w][label] if w != v else choice for w in self._open[step]}
             if len(label) > width:
-                kept = self._undominated(self._open[step], values, sums)
-                values, sums, bounds = values[:, kept], sums[:, kept], bounds[kept]
-            if len(bounds) > width:
-                order = np.argsort(bounds, kind="stable")
-                lost = min(lost, float(bounds[order[width]]))
-                order = np.sort(order[:width])
-                values, sums, bounds = values[:, order], sums[:, order], bounds[order]
+                kept = self._undominated(known, sums)
+                if len(kept) > width:
+                    kept = kept[np.argsort(bounds[kept], kind="stable")]
+                    lost = min(lost, float(bounds[kept[width]]))
+                    kept = np.sort(kept[:width])
+                label, choice, sums = label[kept], choice[kept], sums[:, kept]
+                known = {w: found[kept] for w, found in known.items()}
+            values = known
+            trail.append((label, choice))
         found = int(np.argmin(sums[0]))
-        cost = float(sums[0, found])
-        return tuple(int(value) for value in values[:, found]), cost, min(cost, lost)
+        return self._traced(trail, found), float(sums[0, found]), min(float(sums[0, found]), lost)
+
+    def _traced(self, trail: Sequence[tuple[Any, Any]], label: int) -> tuple[int, ...]:
+        """The choices that have led to a label."""
+        values = [0] * len(self.sizes)
+        for buckets, (parents, choices) in zip(reversed(self.steps), reversed(trail), strict=True):
+            values[buckets[0].variable] = int(choices[label])
+            label = int(parents[label])
+        return tuple(values)
 
     def _open_variables(self) -> list[list[int]]:
         """For every step the variables that are decided then and stand in a table of a later one."""
@@ -92,41 +107,25 @@ class Labels:
             open_ones.discard(buckets[0].variable)
         return list(reversed(found))
 
-    def _added(self, bucket: Bucket, values: Any) -> Any:
+    def _added(self, bucket: Bucket, values: Mapping[int, Any]) -> Any:
         """[label, choice]: what deciding on a bucket's variable adds to the least that a label comes to."""
         found: Any = 0.0
         for factor in bucket.factors:
-            table, others = self._along(factor, bucket.variable)
-            found = found + table[self._place(others, values)]
+            place = factor.variables.index(bucket.variable)
+            others = tuple(values[v] for v in factor.variables if v != bucket.variable)
+            found = found + np.moveaxis(factor.table, place, -1)[others]
         for message in bucket.messages:
-            table = message.table.reshape(-1)
-            found = found - table[self._place(message.variables, values)][:, None]
+            found = found - message.table[tuple(values[v] for v in message.variables)][..., None]
         return found
 
-    def _along(self, factor: Factor, variable: int) -> tuple[Any, tuple[int, ...]]:
-        """A factor's table as [others together, variable], and the others."""
-        place = factor.variables.index(variable)
-        key = (id(factor.table), place)
-        if key not in self._moved:
-            moved = np.ascontiguousarray(np.moveaxis(factor.table, place, -1))
-            self._moved[key] = moved.reshape(-1, self.sizes[variable]), factor.table
-        others = tuple(v for v in factor.variables if v != variable)
-        return self._moved[key][0], others
-
-    def _place(self, variables: Sequence[int], values: Any) -> Any:
-        found: Any = np.zeros(values.shape[1], np.int64)
-        for v in variables:
-            found = found * self.sizes[v] + values[v]
-        return found
-
-    def _undominated(self, variables: Sequence[int], values: Any, sums: Any) -> Any:
+    def _undominated(self, values: Mapping[int, Any], sums: Any) -> Any:
         """The labels that no other with the same open decisions is as cheap as and holds as little in every row."""
-        groups, combinations = np.zeros(values.shape[1], np.int64), 1
-        for v in variables:
+        groups, combinations = np.zeros(sums.shape[1], np.int64), 1
+        for v, own in values.items():
             if combinations * self.sizes[v] > MOST:
                 groups = np.unique(groups, return_inverse=True)[1].astype(np.int64)
                 combinations = len(groups)
-            groups, combinations = groups * self.sizes[v] + values[v], combinations * self.sizes[v]
+            groups, combinations = groups * self.sizes[v] + own, combinations * self.sizes[v]
         groups = np.unique(groups, return_inverse=True)[1].astype(np.int64)
         first, *rest = sums[len(self.offsets) :]
         order = np.lexsort((first, sums[0], groups))

@@ -20,9 +20,11 @@ from mspc.passes.search.labels import Labels
 from mspc.passes.search.memory import Memory
 from mspc.passes.search.terms import LEAST
 
+LIMITED = 1 << 20
+"""Elements of a table at most: there are many eliminations to be done, and what they leave open labels decide."""
 QUICK = 1 << 10
 """Elements of a table where time may run out."""
-PRICES = 5
+PRICES = 4
 """How many prices of memory are tried, for a row in all."""
 LEXICAL = 1e4
 """The price under which memory counts first and costs decide between equals."""
@@ -30,6 +32,10 @@ CLOSE = 0.005
 """The share of a plan's cost that more work need not save."""
 WIDTHS = (64, 512, 4096)
 """How many assignments are read back at once, first and where more is to be proved."""
+NARROW = 8
+"""The same for the first assignment within a limit."""
+ENOUGH = 0.01
+"""The share of a plan's cost that wider readings need not save."""
 TRIALS = 5
 """How often less is looked for where the peak, as it is foreseen, is over the limit, and then more again."""
 LITTLE_MORE = (1.02, 1.1, 1.25)
@@ -56,7 +62,7 @@ class Limited:
     def __init__(
         self, sizes: Sequence[int], factors: Sequence[Factor], memory: Memory, largest: int, seconds: int = 0
     ) -> None:
-        self.sizes, self.factors, self.memory, self.largest = list(sizes), list(factors), memory, largest
+        self.sizes, self.factors, self.memory, self.largest = list(sizes), list(factors), memory, min(largest, LIMITED)
         self.least: list[Elimination] = []
         self.deadline = time.monotonic() + seconds if seconds else math.inf
         self.order: list[int] = []
@@ -130,7 +136,7 @@ class Limited:
         if best is None:
             plain: list[tuple[Elimination, float]] = [(first.elimination, 0.0)]
             costs = [*plain, *self._bounds(row, limit)[1:]]
-            values, _, _ = Labels(costs, rows).search(math.inf, 0.0, WIDTHS[0])
+            values, _, _ = Labels(costs, rows).search(math.inf, 0.0, NARROW)
             if values is None:
                 return None
             best = Assignment(values, 0.0, 0.0)
@@ -141,7 +147,8 @@ class Limited:
         values, cost = best.values, self._cost(best)
         labels = Labels([(first.elimination, 0.0), *top], rows)
         for width in WIDTHS:
-            if cost - bound <= CLOSE * cost or time.monotonic() > self.deadline:
+            close = CLOSE if width == WIDTHS[0] else ENOUGH
+            if cost - bound <= close * cost or time.monotonic() > self.deadline:
                 break
             better, cost, proved = labels.search(cost, CLOSE / 2, width)
             values, bound = better or values, max(bound, min(proved, cost))
