@@ -27,17 +27,18 @@ MOST = 1 << 62
 class Labels:
     """The reading back of several eliminations in one order.
 
-    costs: eliminations whose sums, less the offset of each, are lower bounds of an assignment's cost; the first has the
-    costs alone. rows: those of the limited sums, each with its limit.
+    plain: the elimination of the costs; priced: that with a price for each limited sum; rows: those of the limited sums
+    alone.
     """
 
     def __init__(
-        self, costs: Sequence[tuple[Elimination, float]], rows: Sequence[tuple[Elimination, float]]
-    ) -> None:
-        self.problems = [*(problem for problem, _ in costs), *(problem for problem, _ in rows)]
-        self.offsets = np.array([offset for _, offset in costs])
-        self.limits = np.array([limit for _, limit in rows])
-        self.steps = list(reversed([*zip(*(problem.buckets for problem in self.problems), strict=True)]))
+        self, plain: Elimination, priced: Elimination, prices: Sequence[float], rows: Sequence[Elimination],
+        limits: Sequence[float],
+    ) -> None:  # fmt: skip
+        self.problems = [plain, priced, *rows]
+        self.prices, self.limits = np.array(prices), np.array(limits)
+        steps = reversed([*zip(*(problem.buckets for problem in self.problems), strict=True)])
+        self.steps = [buckets for buckets in steps if priced.sizes[buckets[0].variable] > 1]
         self.sizes = self.problems[0].sizes
         self._open = self._open_variables()
 
@@ -48,7 +49,7 @@ class Labels:
         Args:
             enough: the share of `best` that an assignment must save. width: labels that go on from step to step.
         """
-        count, costs = len(self.problems), len(self.offsets)
+        count, owed = len(self.problems), float(self.prices @ self.limits)
         values: dict[int, Any] = {}
         sums = np.array([[problem.constant] for problem in self.problems])
         trail: list[tuple[Any, Any]] = []
@@ -59,8 +60,8 @@ class Labels:
             for i, bucket in enumerate(buckets):
                 added[i] = self._added(bucket, values)
             total = sums[:, :, None] + added
-            bounds = (total[:costs] - self.offsets[:, None, None]).max(axis=0)
-            fits = (total[costs:] <= self.limits[:, None, None] * (1 + 1e-12)).all(axis=0)
+            bounds = np.maximum(total[0], total[1] - owed)
+            fits = (total[2:] <= self.limits[:, None, None] * (1 + 1e-12)).all(axis=0)
             good = fits & (bounds < best * (1 - enough))
             if (fits & ~good).any():
                 lost = min(lost, float(bounds[fits & ~good].min()))
@@ -77,15 +78,30 @@ class Labels:
             if len(label) > width:
                 kept = self._undominated(known, sums)
                 if len(kept) > width:
-                    kept = kept[np.argsort(bounds[kept], kind="stable")]
-                    lost = min(lost, float(bounds[kept[width]]))
-                    kept = np.sort(kept[:width])
+                    kept, left = self._chosen(kept, bounds, sums, width)
+                    lost = min(lost, left)
                 label, choice, sums = label[kept], choice[kept], sums[:, kept]
                 known = {w: found[kept] for w, found in known.items()}
             values = known
             trail.append((label, choice))
         found = int(np.argmin(sums[0]))
-        return self._traced(trail, found), float(sums[0, found]), min(float(sums[0, found]), lost)
+        cost = float(sums[0, found])
+        if cost >= best:
+            return None, best, min(best, lost)
+        return self._traced(trail, found), cost, min(cost, lost)
+
+    def _chosen(self, kept: Any, bounds: Any, sums: Any, width: int) -> tuple[Any, float]:
+        """(labels, bound of the best that is left out): half of them with the least bounds, the others with the least
+        of those that hold about as much, so that some are there for what is left at the end."""
+        kept = kept[np.argsort(bounds[kept], kind="stable")]
+        half = width // 2
+        rest = kept[half:]
+        held = self.prices @ sums[2:, rest] if self.prices.any() else sums[2, rest]
+        share = np.empty(len(rest), np.int64)
+        share[np.argsort(held, kind="stable")] = np.arange(len(rest)) * half // len(rest)
+        first = np.unique(share, return_index=True)[1]
+        left = np.delete(rest, first)
+        return np.sort(np.concatenate([kept[:half], rest[first]])), float(bounds[left].min()) if len(left) else math.inf
 
     def _traced(self, trail: Sequence[tuple[Any, Any]], label: int) -> tuple[int, ...]:
         """The choices that have led to a label."""
@@ -127,7 +143,7 @@ class Labels:
                 combinations = len(groups)
             groups, combinations = groups * self.sizes[v] + own, combinations * self.sizes[v]
         groups = np.unique(groups, return_inverse=True)[1].astype(np.int64)
-        first, *rest = sums[len(self.offsets) :]
+        first, *rest = sums[2:]
         order = np.lexsort((first, sums[0], groups))
         count = len(order)
         rank = np.empty(count, np.int64)

@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.passes.search.elimination import Assignment, Elimination, Factor, OutOfTime, Table
@@ -24,14 +23,16 @@ LIMITED = 1 << 20
 """Elements of a table at most: there are many eliminations to be done, and what they leave open labels decide."""
 QUICK = 1 << 10
 """Elements of a table where time may run out."""
-PRICES = 4
+PRICES = 6
 """How many prices of memory are tried, for a row in all."""
 LEXICAL = 1e4
 """The price under which memory counts first and costs decide between equals."""
 CLOSE = 0.005
 """The share of a plan's cost that more work need not save."""
-WIDTHS = (64, 512, 4096)
+WIDTHS = (64, 512, 2048)
 """How many assignments are read back at once, first and where more is to be proved."""
+EFFORT = 500_000
+"""Labels by decisions that more than the first width may look at."""
 NARROW = 8
 """The same for the first assignment within a limit."""
 ENOUGH = 0.01
@@ -129,38 +130,37 @@ class Limited:
             return first.assignment
         if any(least.constant > limit for least in self.least):
             return None
-        rows = [(least, float(limit)) for least in self.least]
         row = max((0, 1), key=lambda i: first.rows[i])
-        fitting = [each.assignment for _, each in self.known[row] if max(each.rows) <= limit]
-        best = min(fitting, key=self._cost, default=None)
+        best = self._fitting(row, limit)
         if best is None:
-            plain: list[tuple[Elimination, float]] = [(first.elimination, 0.0)]
-            costs = [*plain, *self._bounds(row, limit)[1:]]
-            values, _, _ = Labels(costs, rows).search(math.inf, 0.0, NARROW)
+            values, _, _ = self._labels(first, row, limit)[1].search(math.inf, 0.0, NARROW)
             if values is None:
                 return None
             best = Assignment(values, 0.0, 0.0)
         self._find_prices(first, best, row, limit)
-        bound, *top = self._bounds(row, limit)
-        bound = max(first.assignment.bound, bound)
-        best = min([best, *(each.assignment for _, each in self.known[row] if max(each.rows) <= limit)], key=self._cost)
+        best = min([best, self._fitting(row, limit) or best], key=self._cost)
         values, cost = best.values, self._cost(best)
-        labels = Labels([(first.elimination, 0.0), *top], rows)
+        bound, labels = self._labels(first, row, limit)
         for width in WIDTHS:
             close = CLOSE if width == WIDTHS[0] else ENOUGH
-            if cost - bound <= close * cost or time.monotonic() > self.deadline:
+            wide = width > WIDTHS[0] and width * len(labels.steps) > EFFORT
+            if wide or cost - bound <= close * cost or time.monotonic() > self.deadline:
                 break
             better, cost, proved = labels.search(cost, CLOSE / 2, width)
             values, bound = better or values, max(bound, min(proved, cost))
         return Assignment(values, cost, min(bound, cost))
 
-    def _bounds(self, row: int, limit: int) -> tuple[Any, ...]:
-        """What prices prove of a limit, and the elimination that proves the most with what it owes to the limit."""
-        proved = [each.assignment.bound - price * limit for price, each in self.known[row]]
-        if not proved:
-            return (-math.inf,)
-        price, each = self.known[row][proved.index(max(proved))]
-        return max(proved), (each.elimination, price * limit)
+    def _fitting(self, row: int, limit: int) -> Assignment | None:
+        """The cheapest within a limit of what prices have led to."""
+        found = [each.assignment for _, each in self.known[row] if max(each.rows) <= limit]
+        return min(found, key=self._cost, default=None)
+
+    def _labels(self, first: _Priced, row: int, limit: int) -> tuple[float, Labels]:
+        """What prices prove of a limit at most, and the reading back of the elimination that proves it."""
+        price, best = max(((0.0, first), *self.known[row]), key=lambda each: each[1].assignment.bound - each[0] * limit)
+        prices = (price, 0.0) if row == 0 else (0.0, price)
+        labels = Labels(first.elimination, best.elimination, prices, self.least, (limit, limit))
+        return best.assignment.bound - price * limit, labels
 
     def _find_prices(self, first: _Priced, within: Assignment, row: int, limit: int) -> None:
         """Look for the price that proves the most, between an assignment over the limit and one within it."""
@@ -178,9 +178,6 @@ class Limited:
                 over = found.cost, found.rows[row]
             else:
                 below = found.cost, found.rows[row]
-            cost = self._cost(within)
-            if cost - self._bounds(row, limit)[0] <= CLOSE * cost:
-                break
 
     def _cost(self, assignment: Assignment) -> float:
         """What an assignment costs without a price for memory."""
