@@ -24,6 +24,8 @@ from mspc.ir.files.whole import check_writable
 AXES = 4
 """Axes of a mesh at most."""
 
+LONGEST = 1_000_000
+"""Seconds that a search may be given."""
 NAMED = 3
 """Cells that a note lists."""
 
@@ -42,7 +44,7 @@ class SearchOptions:
     machine: str = ""
     memory: int = 0
     meshes: tuple[str, ...] = ()
-    seconds: int = 0
+    seconds: float = 0
     explain: str = ""
     compare: tuple[Path, Path] | None = None
     out: Path | None = None
@@ -132,6 +134,8 @@ def search_target(target: str, options: SearchOptions) -> None:
 
 def _check(options: SearchOptions, cases: int) -> None:
     """Refuse what does not go together. Raises MspcError."""
+    if not 0 <= options.seconds <= LONGEST:
+        raise MspcError(f"--time-limit is {options.seconds}, not a number of seconds up to {LONGEST}")
     if options.explain and options.compare is not None:
         raise MspcError("--explain and --compare are questions of their own", notes=["ask one after the other"])
     single = "--explain" if options.explain else "--compare" if options.compare is not None else ""

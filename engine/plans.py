@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -101,13 +102,13 @@ class PlanRequest:
     free: bool = False
     memory: int = 0
     mesh: str = ""
-    seconds: int = 0
+    seconds: float = 0
 
     def config(self, launch: Launch) -> Config:
         """How a launch is compiled in every way."""
         own = config_of(launch, self.ranks)
         base = own if own.mode != "stand_alone" else replace(own, dataset_strategy="full_batch")
-        terms = replace(terms_for(self.machine), mesh=self.mesh, seconds=self.seconds)
+        terms = replace(terms_for(self.machine), mesh=self.mesh, milliseconds=math.ceil(self.seconds * 1000))
         return replace(base, search_terms=terms, device=self.device or own.device)
 
 

@@ -57,7 +57,7 @@ HEADER: Mapping[str, Fact] = {
     "search_hosts": _integer(0, MOST_RANKS),
     "search_network": _integer(0),
     "search_mesh": Fact("sizes of axes as in 8x4", lambda v: isinstance(v, str) and bool(_MESH.fullmatch(v))),
-    "search_seconds": _integer(0),
+    "search_milliseconds": _integer(0),
 }
 """Of the lines `key : value` above the parameters."""
 

@@ -61,7 +61,7 @@ class Limited:
     """One problem: choices of every variable, factors of the costs, and `memory`, which is limited."""
 
     def __init__(
-        self, sizes: Sequence[int], factors: Sequence[Factor], memory: Memory, largest: int, seconds: int = 0
+        self, sizes: Sequence[int], factors: Sequence[Factor], memory: Memory, largest: int, seconds: float = 0
     ) -> None:
         self.sizes, self.factors, self.memory, self.largest = list(sizes), list(factors), memory, min(largest, LIMITED)
         self.least: list[Elimination] = []

@@ -22,7 +22,7 @@ class Terms:
     or write. compute, compute_half: the same for a billion operations of products that are computed again, of elements
     of four bytes and of two. memory: bytes that a plan may take on a rank, or `LEAST`. hosts: ranks of a host; network:
     what a byte between hosts costs, in thousandths of one inside of a host, for a rank's card. mesh: that layouts are
-    looked for on, as "8x4". seconds: after which the search takes the best that it has found, as soon as there is one.
+    looked for on, as "8x4". milliseconds: after which it takes the best that it has found, as soon as there is one.
     """
 
     latency: int = 0
@@ -33,7 +33,7 @@ class Terms:
     hosts: int = 0
     network: int = 0
     mesh: str = ""
-    seconds: int = 0
+    milliseconds: int = 0
 
     @classmethod
     def of(cls, attrs: Mapping[str, Any]) -> Terms:

@@ -75,7 +75,7 @@ def _orders(sizes: list[int]) -> list[tuple[int, ...]]:
     return sorted(set(permutations(sizes)), reverse=True)
 
 
-def cheapest(model: Model, largest: int, seconds: int = 0) -> Assignment:
+def cheapest(model: Model, largest: int, seconds: float = 0) -> Assignment:
     """The cheapest assignment; after some seconds, where they are not 0, what small tables find."""
     sizes = [variable.size for variable in model.variables]
     if not seconds:
@@ -94,10 +94,10 @@ def place_forward(search: Search) -> Found:
     terms = Terms.of(search.graph.attrs)
     memory = Memory(model) if terms.memory else None
     if memory is None:
-        assignment = cheapest(model, largest, terms.seconds)
+        assignment = cheapest(model, largest, terms.milliseconds / 1000)
     else:
         sizes = [variable.size for variable in model.variables]
-        assignment = Limited(sizes, model.factors, memory, largest, terms.seconds).solve(terms.memory)
+        assignment = Limited(sizes, model.factors, memory, largest, terms.milliseconds / 1000).solve(terms.memory)
         search.graph.attrs["search_held"] = round(memory.peak(assignment.values))
     chosen = {value: model.variables[v] for value, v in model.of.items()}
     for value, variable in chosen.items():
