@@ -56,7 +56,7 @@ class Labels:
         lost = math.inf
         for step, buckets in enumerate(self.steps):
             v = buckets[0].variable
-            added = np.empty((count, sums.shape[1], self.sizes[v]))
+            added: Any = np.zeros((count, 1, 1)) + np.zeros((sums.shape[1], self.sizes[v]))
             for i, bucket in enumerate(buckets):
                 added[i] = self._added(bucket, values)
             total = sums[:, :, None] + added

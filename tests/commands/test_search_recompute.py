@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +116,12 @@ def test_mistakes_in_plans(folder: Path, text: str, said: str) -> None:
     done = run("compile", "net.py", "--ranks", "4", "--strategies", "plan.toml", "--out", "out")
     assert done.exit_code == 2
     assert said in done.stderr
+
+
+def test_what_would_save_memory_is_explained(folder: Path) -> None:
+    done = run("search", "net.py", "--ranks", "4", "--memory", "1MB", "--explain", "0-Block/up-Dense/MatMul-op0")
+    assert done.exit_code == 0, done.output
+    notes = " ".join(line.removeprefix("note: ") for line in done.stdout.splitlines() if "would save" in line)
+    cell = "Default/network-Net/blocks-CellList/0-Block"
+    assert re.search(rf"computing {cell} again would save \d+ bytes and take \d+\.\d us more", notes)
+    assert re.search(r"storing blocks.0.up.weight as \(2, 2\) .* would save \d+ bytes", notes)
