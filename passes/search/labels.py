@@ -51,12 +51,12 @@ class Labels:
         """
         count, owed = len(self.problems), float(self.prices @ self.limits)
         values: dict[int, Any] = {}
-        sums = np.array([[problem.constant] for problem in self.problems])
+        sums: Any = np.array([[problem.constant] for problem in self.problems])
         trail: list[tuple[Any, Any]] = []
         lost = math.inf
         for step, buckets in enumerate(self.steps):
             v = buckets[0].variable
-            added: Any = np.zeros((count, 1, 1)) + np.zeros((sums.shape[1], self.sizes[v]))
+            added = np.empty((count, sums.shape[1], self.sizes[v]))
             for i, bucket in enumerate(buckets):
                 added[i] = self._added(bucket, values)
             total = sums[:, :, None] + added
