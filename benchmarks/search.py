@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mspc import Parameter, Tensor, nn, ops
@@ -28,7 +28,8 @@ ROWS, SEQUENCE = 64, 4096
 
 @dataclass(frozen=True)
 class Size:
-    """A network: layers, width, heads, heads of keys, hidden width, words; ranks to cut it for."""
+    """A network: layers, width, heads, heads of keys, hidden width, words; ranks to cut it for. step: by how much the
+    hidden width grows from layer to layer, so that none is like another."""
 
     layers: int
     width: int
@@ -38,12 +39,15 @@ class Size:
     words: int
     ranks: int
     rows: int = ROWS
+    step: int = 0
 
 
 SIZES = {
     "8B, 64 ranks": Size(32, 4096, 32, 8, 14336, 128256, 64),
     "24 layers, 8 ranks": Size(24, 1024, 16, 16, 4096, 32000, 8),
     "96 layers, 8 ranks": Size(96, 1024, 16, 16, 4096, 32000, 8),
+    "24 unequal layers, 8 ranks": Size(24, 1024, 16, 16, 4096, 32000, 8, step=64),
+    "96 unequal layers, 8 ranks": Size(96, 1024, 16, 16, 4096, 32000, 8, step=64),
 }
 LARGEST = {"405B, 8192 ranks": Size(126, 16384, 128, 8, 53248, 128256, 8192, 8192)}
 
@@ -97,7 +101,8 @@ class Network(nn.Cell):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.table = weight(size.words, size.width)
-        self.layers = nn.CellList([Layer(size) for _ in range(size.layers)])
+        wider = [replace(size, hidden=size.hidden + size.step * i) for i in range(size.layers)]
+        self.layers = nn.CellList([Layer(each) for each in wider])
         self.norm = Norm(size)
         self.head = weight(size.width, size.words)
 

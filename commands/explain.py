@@ -37,7 +37,7 @@ def explain_node(launch: Launch, asked: PlanRequest, name: str, top: int, json: 
         print_line(f"{'*' if way.taken else ' '} {more:>15}  {'; '.join(way.layouts)}{held}")
         for spent in way.where:
             print_line(f"{'':19}{spent.seconds * 1e6:+.1f} us {spent.what} {_short(spent.name)}")
-    for why in found.cannot:
+    for why in (*found.cannot, *found.memory):
         print_line(f"note: {why}")
     _explain_limit(found, asked)
 

@@ -24,6 +24,11 @@ from mspc.ir.files.whole import check_writable
 AXES = 4
 """Axes of a mesh at most."""
 
+LONGEST = 1_000_000
+"""Seconds that a search may be given."""
+NAMED = 3
+"""Cells that a note lists."""
+
 
 @dataclass(frozen=True)
 class SearchOptions:
@@ -39,7 +44,7 @@ class SearchOptions:
     machine: str = ""
     memory: int = 0
     meshes: tuple[str, ...] = ()
-    seconds: int = 0
+    seconds: float = 0
     explain: str = ""
     compare: tuple[Path, Path] | None = None
     out: Path | None = None
@@ -112,12 +117,12 @@ def search_target(target: str, options: SearchOptions) -> None:
 
             found.append(plans_for(launched.launch, asked, tell, WAYS[:1] if known else None))
     if options.out is not None and options.out.suffix == SUFFIX:
-        write_plan(options.out, found[0].plans[0].ranks, found[0].layouts[SEARCH])
+        write_plan(options.out, found[0].files[SEARCH])
     elif options.out is not None:
         options.out.mkdir(exist_ok=True)
         for plans in found:
             for plan in plans.plans[: options.top]:
-                write_plan(options.out / file_name(plan), plan.ranks, plans.layouts[plan.name])
+                write_plan(options.out / file_name(plan), plans.files[plan.name])
     if options.compile.json is not None:
         content = [
             {**asdict(plan), "file": file_name(plan)} for plans in found for plan in plans.plans[: options.top]
@@ -129,6 +134,8 @@ def search_target(target: str, options: SearchOptions) -> None:
 
 def _check(options: SearchOptions, cases: int) -> None:
     """Refuse what does not go together. Raises MspcError."""
+    if not 0 <= options.seconds <= LONGEST:
+        raise MspcError(f"--time-limit is {options.seconds}, not a number of seconds up to {LONGEST}")
     if options.explain and options.compare is not None:
         raise MspcError("--explain and --compare are questions of their own", notes=["ask one after the other"])
     single = "--explain" if options.explain else "--compare" if options.compare is not None else ""
@@ -151,6 +158,9 @@ def _print(found: list[Plans], machine: Machine, options: SearchOptions) -> None
     headings = (ranks, "plan", "step", "compute", "exposed", "bytes sent", "collectives", "memory", "gap")
     print_table(Table(f"plans, the fastest first, on {machine.name}", headings, rows, (0, 2, 3, 4, 5, 6, 7, 8)))
     for plans in found:
+        for plan in plans.plans[: options.top]:
+            for saving in _savings(plan):
+                print_line(f"note: {plan.name} on {plan.ranks} ranks {saving}")
         for why in plans.refused:
             print_line(f"note: {why}")
     if options.out is not None and not options.out.suffix:
@@ -165,3 +175,16 @@ def _row(plan: Plan) -> tuple[str, ...]:
         time_text(plan.compute), time_text(plan.exposed), f"{plan.nbytes:.0f}",
         str(plan.collectives), size_text(plan.memory), "-" if plan.gap is None else f"{plan.gap:.1%}",
     )  # fmt: skip
+
+
+def _savings(plan: Plan) -> list[str]:
+    """What a plan does to take less memory."""
+    found: list[str] = []
+    if plan.recompute:
+        more = len(plan.recompute) - NAMED
+        listed = ", ".join(plan.recompute[:NAMED]) + f" and {more} more" * (more > 0)
+        found.append(f"computes {len(plan.recompute)} cells again: {listed}")
+    if plan.cut_further:
+        again = f", {plan.gathered_again} of them gathered again for gradients" * bool(plan.gathered_again)
+        found.append(f"stores {plan.cut_further} parameters in smaller slices than operators read{again}")
+    return found

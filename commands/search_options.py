@@ -20,7 +20,7 @@ Meshes = Annotated[
     str | None, typer.Option(metavar="MxN[,MxN...]", help="Mesh that is cut for, or several: '8x8,16x4'.")
 ]
 TimeLimit = Annotated[
-    int, typer.Option(min=0, metavar="SECONDS", help="End a search with the best so far; 0: when it is done.")
+    float, typer.Option(min=0, metavar="SECONDS", help="End a search with the best so far; 0: when it is done.")
 ]
 Explained = Annotated[
     str, typer.Option(metavar="NODE", help="Why an operator is cut so, and what else there is, instead of plans.")

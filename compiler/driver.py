@@ -17,7 +17,15 @@ from mspc.compiler.own_gradients import warning_of_own_gradients
 from mspc.compiler.pipeline import FILE_NAMES, PREPARING, UNNUMBERED, VIEWS, passes_of, rank_passes_of
 from mspc.compiler.plan_file import SUFFIX
 from mspc.compiler.rank_graphs import RankGraphs
-from mspc.compiler.strategy_names import CONFIGURED, LAYOUTS, STRATEGIES, StrategyNames, cut_as_in_file, cut_as_planned
+from mspc.compiler.strategy_names import (
+    CONFIGURED,
+    LAYOUTS,
+    STRATEGIES,
+    StrategyNames,
+    cut_as_in_file,
+    cut_as_planned,
+    recompute_as_planned,
+)
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
@@ -184,7 +192,7 @@ def compile_traced(
         if stage.name == STRATEGIES:
             strategies.note(stage.graph)
         elif stage.name == CONFIGURED and config.strategies_from.endswith(SUFFIX):
-            cut_as_planned(strategies, config.ranks, config.strategies_from)
+            cut_as_planned(strategies, stage.graph, config.ranks, config.strategies_from)
         elif stage.name == LAYOUTS:
             strategies.note_layouts(stage.graph)
         if on_stage is not None:
@@ -217,6 +225,8 @@ def _prepared(call: TracedCall) -> Graph:
         _optimizer_parallel(traced, config)
         if config.strategies_from and not config.strategies_from.endswith(SUFFIX):
             cut_as_in_file(graph, config.strategies_from)
+        elif config.strategies_from:
+            recompute_as_planned(graph, config.strategies_from)
     inputs = [p for p in graph.parameters if p.kind == "input"]
     if len(inputs) != len(fed):
         raise MspcError(f"the network takes {len(inputs)} tensors, but it is called with {len(fed)}", kind=TypeError)

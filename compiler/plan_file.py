@@ -1,17 +1,23 @@
 """Plans as files that people read and edit: how every operator's operands are cut, in TOML.
 
     ranks = 8
+    recompute = ["Default/network-Net/layers-CellList/0-Layer"]
+    gather_again = ["layers.0.weight"]
+    [parameters]
+    "layers.0.weight" = "(2, 4) [0, 1]"
     [operators]
     "Default/network-Net/MatMul-op0" = ["(2, 4) [0, -]", "(2, 4) [-, 1]"]
 
 An operator goes by its cells and its place among those of its kind. Every operand has a layout as dumps have it.
-Operators that a file leaves out are not configured.
+Operators that a file leaves out are not configured. `recompute` names cells that are computed again for gradients,
+`parameters` those that are stored otherwise than their first reader needs them, with their states, and `gather_again`
+those of them that are gathered for gradients once more instead of being kept. All three may be left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,21 +30,32 @@ from mspc.ir.text.fragments import Malformed, read_layouts
 LARGEST = 1 << 28
 """Bytes of a file."""
 SUFFIX = ".toml"
-KEYS = ("ranks", "operators")
+KEYS = ("ranks", "operators", "parameters", "recompute", "gather_again")
 
 
 @dataclass(frozen=True)
 class PlanFile:
-    """What a file says: of every operator the layouts of its operands."""
+    """What a file says: of every operator the layouts of its operands, of parameters those that they are stored in;
+    cells that are computed again, and parameters that are gathered again."""
 
     ranks: int
     operators: Mapping[str, tuple[Layout, ...]]
+    parameters: Mapping[str, Layout] = field(default_factory=dict[str, Layout])
+    recompute: tuple[str, ...] = ()
+    gather_again: tuple[str, ...] = ()
 
 
-def write_plan(path: Path, ranks: int, operators: Mapping[str, Sequence[Layout]]) -> None:
+def write_plan(path: Path, plan: PlanFile) -> None:
     """Write a plan. Raises MspcError where that cannot be."""
-    lines = ["# How the operands of every operator are cut; see docs/search.md.", f"ranks = {ranks}", "", "[operators]"]
-    for name, layouts in operators.items():
+    lines = ["# How the operands of every operator are cut; see docs/search.md.", f"ranks = {plan.ranks}"]
+    for key, names in (("recompute", plan.recompute), ("gather_again", plan.gather_again)):
+        if names:
+            lines += [f"{key} = [", *(f"    {quoted(name)}," for name in names), "]"]
+    if plan.parameters:
+        lines += ["", "[parameters]"]
+        lines += [f"{quoted(name)} = {quoted(str(layout))}" for name, layout in plan.parameters.items()]
+    lines += ["", "[operators]"]
+    for name, layouts in plan.operators.items():
         lines.append(f"{quoted(name)} = [{', '.join(quoted(str(layout)) for layout in layouts)}]")
     text = "\n".join(lines) + "\n"
     write_whole(path, lambda file: file.write(text.encode()))
@@ -59,7 +76,25 @@ def read_plan(path: Path) -> PlanFile:
     if not isinstance(operators, dict):
         raise MspcError(f"{shown}: there is no table [operators]")
     entries = cast("dict[str, Any]", operators)
-    return PlanFile(ranks, {name: _strategy(shown, name, value, ranks) for name, value in entries.items()})
+    parameters = found.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise MspcError(f"{shown}: parameters is {parameters!r}, not a table [parameters]")
+    stored = cast("dict[str, Any]", parameters)
+    return PlanFile(
+        ranks,
+        {name: _strategy(shown, name, value, ranks) for name, value in entries.items()},
+        {name: _layout(shown, name, value, ranks) for name, value in stored.items()},
+        _names(shown, "recompute", found.get("recompute", [])),
+        _names(shown, "gather_again", found.get("gather_again", [])),
+    )
+
+
+def _names(shown: str, key: str, value: Any) -> tuple[str, ...]:
+    """A list of names. Raises MspcError."""
+    entries = cast("list[Any]", value) if isinstance(value, list) else None
+    if entries is None or not all(isinstance(entry, str) for entry in entries):
+        raise MspcError(f"{shown}: {key} is {value!r}, not a list of names")
+    return tuple(dict.fromkeys(entries))
 
 
 def _strategy(shown: str, name: str, value: Any, ranks: int) -> tuple[Layout, ...]:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mspc.checkpoint.strategy_file import Cuts, read_strategies
-from mspc.compiler.plan_file import read_plan
+from mspc.compiler.plan_file import PlanFile, read_plan
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import TensorType
 from mspc.ops.op import Op
+from mspc.passes.autodiff.planned_cells import mark_cells, planned_cells
 from mspc.passes.sharding.choices import make_choice, merge, rule_of
 
 STRATEGIES, LAYOUTS = "step_parallel_begin", "propagate_sharding"
@@ -29,13 +30,17 @@ class StrategyNames:
     """The cuts of operators: of those that read a trainable parameter as `MatMul_w`, and of all as
     `Default/network-Net/MatMul-op0`, by their cells and their place among those of their kind; layouts: the same with
     the ranks that hold the slices. places: the names of the nodes that the front end made. planned: names of operators
-    that a plan has cut."""
+    that a plan has cut. parameters: those that are stored otherwise than their first reader needs them; gathered: of
+    them those that gradients gather again. recomputed: cells that a plan has computed again."""
 
     by_parameter: dict[str, Cuts] = field(default_factory=dict[str, Cuts])
     by_place: dict[str, Cuts] = field(default_factory=dict[str, Cuts])
     layouts: dict[str, tuple[Layout, ...]] = field(default_factory=dict[str, tuple[Layout, ...]])
     places: dict[Node, str] = field(default_factory=dict[Node, str])
     planned: tuple[str, ...] = ()
+    parameters: dict[str, Layout] = field(default_factory=dict[str, Layout])
+    gathered: list[str] = field(default_factory=list[str])
+    recomputed: list[str] = field(default_factory=list[str])
 
     def note(self, graph: Graph) -> None:
         """Keep the cuts of a graph's operators."""
@@ -44,7 +49,6 @@ class StrategyNames:
                 cuts = tuple(tuple(entry) for entry in node.strategy)
                 self.by_place[place] = cuts
                 self.by_parameter.update(dict.fromkeys(names, cuts))
-
 
     def name(self, graph: Graph) -> None:
         """Note what the operators of a graph are called before passes leave some out and add others."""
@@ -58,7 +62,22 @@ class StrategyNames:
             if place is not None and ruled and node.in_layouts is not None:
                 layouts = (layout.without_partial() for layout in node.in_layouts if layout is not None)
                 self.layouts[place] = tuple(layouts)
+        self.recomputed = planned_cells(graph)
+        users = graph.users()
+        for parameter in graph.parameters:
+            layout = parameter.layout
+            reads = [(node, i) for node, i in users.get(parameter, ()) if node.phase == "forward" and node.in_layouts]
+            if parameter.kind != "parameter" or not parameter.trainable or not reads or not isinstance(layout, Layout):
+                continue
+            needs = [node.in_layouts[i] for node, i in reads if node.in_layouts is not None]
+            if layout != needs[0]:
+                self.parameters[parameter.name] = layout
+                if any(node.attrs.get("gathers_again") for node, _ in reads):
+                    self.gathered.append(parameter.name)
 
+    def plan(self, ranks: int) -> PlanFile:
+        """What a plan file says of it."""
+        return PlanFile(ranks, self.layouts, self.parameters, tuple(self.recomputed), tuple(self.gathered))
 
 def cut_as_in_file(graph: Graph, file: str) -> None:
     """Give the operators that a strategy file names the strategies that it has for them; they go before the script's.
@@ -91,8 +110,20 @@ def cut_as_in_file(graph: Graph, file: str) -> None:
         )  # fmt: skip
 
 
-def cut_as_planned(names: StrategyNames, ranks: int, file: str) -> None:
-    """Give the operators that a plan names the layouts that it has for them; they go before strategies of the script.
+def recompute_as_planned(graph: Graph, file: str) -> None:
+    """Mark the cells that a plan computes again. Raises MspcError where there is no such file or cell."""
+    missing = mark_cells(graph, read_plan(Path(file)).recompute)
+    if missing:
+        cells = list(dict.fromkeys(node.scope for node in graph.nodes if node.phase == "forward"))
+        raise MspcError(
+            f"the plan {file} computes {_listed(missing)} again, which the network does not have",
+            notes=[*did_you_mean(missing[0], cells), f"it has {_listed(cells)}"],
+        )
+
+
+def cut_as_planned(names: StrategyNames, graph: Graph, ranks: int, file: str) -> None:
+    """Give the operators and parameters that a plan names the layouts that it has for them; they go before strategies
+    of the script.
 
     Raises:
         MspcError: there is no such file, or it is of another network or number of ranks, or an operator cannot be cut
@@ -101,7 +132,13 @@ def cut_as_planned(names: StrategyNames, ranks: int, file: str) -> None:
     plan = read_plan(Path(file))
     if plan.ranks != ranks:
         raise MspcError(f"the plan {file} is for {plan.ranks} ranks, and the network is compiled for {ranks}")
-    cut_operators(names, plan.operators, ranks, file)
+    mistakes: list[MspcError] = []
+    for work in (lambda: _store(graph, plan, file), lambda: cut_operators(names, plan.operators, ranks, file)):
+        try:
+            work()
+        except MspcError as error:
+            mistakes.append(error)
+    raise_all(mistakes)
 
 
 def cut_operators(
@@ -123,6 +160,27 @@ def cut_operators(
         except MspcError as error:
             mistakes.append(error)
     raise_all(mistakes)
+
+
+def _store(graph: Graph, plan: PlanFile, file: str) -> None:
+    """Store parameters as a plan says. Raises MspcError where one is not there, or cannot be cut so."""
+    trained = {p.name: p for p in graph.parameters if p.kind == "parameter" and p.trainable}
+    unknown = [name for name in (*plan.parameters, *plan.gather_again) if name not in trained]
+    if unknown:
+        raise MspcError(
+            f"the plan {file} stores {_listed(unknown)}, which are no trained parameters of the network",
+            notes=[*did_you_mean(unknown[0], list(trained)), f"it has {_listed(list(trained))}"],
+        )
+    for name, layout in plan.parameters.items():
+        parameter = trained[name]
+        if len(layout.dims) != len(parameter.shape) or not layout.divides(parameter.shape):
+            raise MspcError(f"the plan {file} stores {name} as {layout}, and its shape is {tuple(parameter.shape)}")
+        parameter.layout = layout
+        parameter.attrs["parallel_optimizer"] = False  # it is cut as it is to be
+    gathered = {trained[name] for name in plan.gather_again}
+    for node in graph.nodes:
+        if node.phase == "forward" and any(value in gathered for value in node.inputs):
+            node.attrs["gathers_again"] = True
 
 
 def _cut(node: Node, layouts: Sequence[Layout], ranks: int, file: str) -> None:

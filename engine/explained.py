@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mspc.compiler.call import describe_call
@@ -12,9 +12,10 @@ from mspc.compiler.strategy_names import CONFIGURED, StrategyNames
 from mspc.engine.capture import Launch
 from mspc.engine.plans import LARGE, WAYS, PlanRequest
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.nearest import did_you_mean
-from mspc.passes.search.elimination import LARGEST, Assignment, Elimination
+from mspc.passes.search.elimination import LARGEST, Assignment, Elimination, Factor
+from mspc.passes.search.memory import Memory
 from mspc.passes.search.model import NEVER, Model
 from mspc.passes.search.whole_graph import mesh_of
 from mspc.passes.sharding.propagate_sharding import begun
@@ -42,8 +43,8 @@ class Spent:
 class Alternative:
     """One way to cut an operator. layouts: of its operands. seconds: what the cheapest plan with it takes more than the
     cheapest of all, by bytes, collectives and memory traffic; infinite where there is none. where: what it is spent on,
-    the most first. memory: bytes of parameters and kept results of that plan on a rank. taken: it is the one that
-    stands."""
+    the most first. memory: bytes at the peak of that plan on a rank, as foreseen; 0 where there is no limit. taken: it
+    is the one that stands."""
 
     layouts: tuple[str, ...]
     seconds: float
@@ -55,7 +56,7 @@ class Alternative:
 @dataclass(frozen=True)
 class Explanation:
     """What is known of one operator. name: its name in plans. origin: who decided. line: "file:line: source". cannot:
-    what cannot be cut, and why."""
+    what cannot be cut, and why. memory: what else than its layouts could lower memory, and what that would cost."""
 
     name: str
     operator: str
@@ -63,6 +64,11 @@ class Explanation:
     line: str
     alternatives: tuple[Alternative, ...]
     cannot: tuple[str, ...]
+    memory: tuple[str, ...] = ()
+
+
+def _cost_of(factors: Sequence[Factor], values: Sequence[int]) -> float:
+    return sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in factors)
 
 
 class _Found(Exception):  # it ends a compile that has told enough
@@ -128,6 +134,7 @@ class _Question:
         if self.given is not None:  # left open, to see what else there would be
             node.in_layouts = node.layout = None
         self.model = Model(self.search, mesh_of(self.search))
+        self.memory = Memory(self.model) if asked.memory else None
         if node not in self.model.of:
             raise MspcError(f"nothing is decided on {places[node]}: it takes what it reads as that lies")
 
@@ -146,12 +153,43 @@ class _Question:
             more = found[i].cost - found[best].cost
             seconds = float("inf") if more >= NEVER / 2 else more / bandwidth
             where = self._where(found[best], found[i], bandwidth) if LITTLE < seconds < float("inf") else ()
-            held = sum(float(f.table[tuple(found[i].values[v] for v in f.variables)]) for f in model.memory)
+            held = 0.0 if self.memory is None else self.memory.peak(found[i].values)
             alternatives.setdefault(layouts, Alternative(layouts, seconds, where, int(held), taken))
         line = next((f"{f.file}:{f.line}: {f.text.strip()}" for f in node.frames if not f.file.startswith("mspc/")), "")
         return Explanation(
-            self.places[node], node.label, self.origin, line, tuple(alternatives.values()), tuple(self._cannot())
-        )
+            self.places[node], node.label, self.origin, line, tuple(alternatives.values()), tuple(self._cannot()),
+            tuple(self._savings(found[best], bandwidth)),
+        )  # fmt: skip
+
+    def _savings(self, best: Assignment, bandwidth: float) -> Iterator[str]:
+        """Where memory counts: what computing the operator's cell again, and cutting its parameters further, would save
+        of the cheapest plan and cost."""
+        model, memory = self.model, self.memory
+        if memory is None:
+            return
+        changes = [
+            (f"computing {block.cell} again", memory.switches[block.cell], 1)
+            for block in memory.blocks
+            if self.node in block.inside
+        ]
+        for value in self.node.inputs:
+            variable = model.of.get(value, -1) if isinstance(value, Parameter) else -1
+            if variable >= 0:
+                for choice in range(model.variables[variable].size):
+                    again = model.variables[variable].again
+                    layout = model.layout(value, int(model.variables[variable].outputs[0][choice]))
+                    twice = ", gathered again for gradients," * bool(again and again[choice])
+                    changes.append((f"storing {self._called(value)} as {layout}{twice}", variable, choice))
+        for what, variable, choice in changes:
+            if best.values[variable] == choice:
+                continue
+            values = [*best.values[:variable], choice, *best.values[variable + 1 :]]
+            touched = [f for f in model.factors if variable in f.variables]
+            now, then = (_cost_of(touched, plan) for plan in (best.values, values))
+            more = then - now
+            saved = max(memory.held(best.values)) - max(memory.held(values))
+            if saved > 0 and more < NEVER / 2:
+                yield f"{what} would save {saved:.0f} bytes and take {max(0.0, more) / bandwidth * 1e6:.1f} us more"
 
     def _where(self, best: Assignment, other: Assignment, bandwidth: float) -> tuple[Spent, ...]:
         """What costs more in another plan, and what costs less."""

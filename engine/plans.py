@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.machine import PRODUCTS, Machine
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.analysis.cost.timeline import Timeline
 from mspc.api.settings import SHARDED
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_launch, compile_traced, trace_call
-from mspc.compiler.plan_file import SUFFIX
+from mspc.compiler.plan_file import SUFFIX, PlanFile
 from mspc.engine.capture import Launch
 from mspc.engine.megatron import cut_in_pairs, tensor_sizes
 from mspc.engine.programs import config_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
-from mspc.ir.layout import Layout
-from mspc.passes.search.terms import LEAST, Terms
+from mspc.ir.types import FLOAT16, FLOAT32
+from mspc.passes.search.terms import LEAST, OPERATIONS, Terms
 from mspc.runtime.memory_plan import MemoryPlan, plan_memory
 from mspc.runtime.workspaces import workspace_bytes
 
@@ -31,6 +32,8 @@ ATTEMPTS = 6
 """How often a plan that takes too much memory is looked for anew."""
 LARGE = 1 << 24
 """Bytes at which the search's one bandwidth is read from a machine's rates."""
+MANY = 1e12
+"""Operations at which the rate of products is read."""
 AUTOMATIC, SEMI = {"mode": "auto_parallel"}, {"mode": "semi_auto_parallel"}
 
 
@@ -71,16 +74,20 @@ class Plan:
     gap: float | None
     memory: int
     collectives: int
+    recompute: tuple[str, ...] = ()
+    cut_further: int = 0
+    gathered_again: int = 0
+    foreseen: int | None = None
 
 
 @dataclass(frozen=True)
 class Plans:
-    """Plans for one number of ranks, the fastest first, and why ways are not among them. layouts: of every plan by its
-    name, how operators are cut."""
+    """Plans for one number of ranks, the fastest first, and why ways are not among them. files: of every plan by its
+    name, what its file says."""
 
     plans: list[Plan]
     refused: list[str]
-    layouts: Mapping[str, Mapping[str, tuple[Layout, ...]]]
+    files: Mapping[str, PlanFile]
 
 
 @dataclass(frozen=True)
@@ -95,13 +102,13 @@ class PlanRequest:
     free: bool = False
     memory: int = 0
     mesh: str = ""
-    seconds: int = 0
+    seconds: float = 0
 
     def config(self, launch: Launch) -> Config:
         """How a launch is compiled in every way."""
         own = config_of(launch, self.ranks)
         base = own if own.mode != "stand_alone" else replace(own, dataset_strategy="full_batch")
-        terms = replace(terms_for(self.machine), mesh=self.mesh, seconds=self.seconds)
+        terms = replace(terms_for(self.machine), mesh=self.mesh, milliseconds=math.ceil(self.seconds * 1000))
         return replace(base, search_terms=terms, device=self.device or own.device)
 
 
@@ -121,7 +128,7 @@ def plans_for(
     memory = asked.memory
     plans: list[Plan] = []
     refused: list[str] = []
-    layouts: dict[str, Mapping[str, tuple[Layout, ...]]] = {}
+    files: dict[str, PlanFile] = {}
     paired: list[Plan] = []
     for way in _ways(launch, asked) if ways is None else ways:
         if on_way is not None:
@@ -133,13 +140,13 @@ def plans_for(
             if memory and plan.memory > memory:
                 raise MspcError(f"it needs {plan.memory} bytes of memory on a rank, and there are {memory}")
             (paired if way.tensor else plans).append(plan)
-            layouts[way.name] = compiled.strategies.layouts
+            files[way.name] = compiled.strategies.plan(config.ranks)
         except MspcError as error:
             if way.name == SEARCH:
                 raise
             refused.append(f"{way.name.partition(',')[0]}: {error.message}")
     plans += sorted(paired, key=lambda plan: plan.step)[:1]
-    return Plans(sorted(plans, key=lambda plan: (plan.step, plan.nbytes)), list(dict.fromkeys(refused)), layouts)
+    return Plans(sorted(plans, key=lambda plan: (plan.step, plan.nbytes)), list(dict.fromkeys(refused)), files)
 
 
 def _ways(launch: Launch, asked: PlanRequest) -> Iterator[Way]:
@@ -164,6 +171,8 @@ def terms_for(machine: Machine) -> Terms:
     return Terms(
         latency=int(machine.link.latency * bandwidth),
         touch=int(1000 * bandwidth / machine.memory.at(LARGE)),
+        compute=int(bandwidth * machine.work_seconds(PRODUCTS, FLOAT32, MANY) * OPERATIONS / MANY),
+        compute_half=int(bandwidth * machine.work_seconds(PRODUCTS, FLOAT16, MANY) * OPERATIONS / MANY),
         hosts=machine.ranks_per_host,
         network=0 if network is None else int(1000 * bandwidth / network.bandwidth.at(LARGE)),
     )
@@ -199,9 +208,9 @@ def compiled_way(launch: Launch, config: Config, way: Way, free: bool = False) -
 
 
 def _within(launch: Launch, config: Config, way: Way, free: bool, memory: int) -> Compiled:
-    """The search's plan within a limit of memory. What the search reckons with, parameters and what is kept for
-    gradients, is not all that a step takes: where the planned memory is over, it gets so much less to work with, and at
-    last it looks for the least. Raises MspcError where nothing fits."""
+    """The search's plan within a limit of memory. Where the memory plan of its program is over what the search has
+    foreseen, and over the limit, it gets so much less to work with, and at last it looks for the least. Raises
+    MspcError where nothing fits."""
     limit = memory
     smallest: MemoryPlan | None = None
     beside_it = 0
@@ -222,9 +231,10 @@ def _within(launch: Launch, config: Config, way: Way, free: bool, memory: int) -
             return compiled
         if smallest is None or taken.peak + workspace < smallest.peak + beside_it:
             smallest, beside_it = taken, workspace
-        if limit == LEAST:
+        foreseen = int(compiled.graph.attrs.get("search_held", 0))
+        if limit == LEAST or foreseen > limit:  # it is the least that the search knows
             break
-        beside = taken.peak + workspace - int(compiled.graph.attrs.get("search_held", 0))
+        beside = taken.peak + workspace - foreseen
         limit = min(memory - beside, limit - limit // 50)
         if limit <= 0:
             limit = LEAST
@@ -236,7 +246,7 @@ def _within(launch: Launch, config: Config, way: Way, free: bool, memory: int) -
             f"weights {smallest.weights}, states {smallest.states}, inputs {smallest.inputs}, gradients at most "
             f"{smallest.gradients}, activations at most {smallest.activations}"
             + f", workspaces of kernels {beside_it}" * bool(beside_it),
-            "take more ranks, recompute cells, or allow more memory",
+            "take more ranks, or allow more memory",
         ],
     )
 
@@ -261,4 +271,8 @@ def _plan(name: str, compiled: Compiled, launch: Launch, asked: PlanRequest) -> 
         gap=None if "search_cost" not in attrs else 1 - attrs["search_bound"] / max(1, attrs["search_cost"]),
         memory=plan_memory(graph).peak + _workspace(graph, launch, compiled.config),
         collectives=len(sent),
+        recompute=tuple(compiled.strategies.recomputed),
+        cut_further=len(compiled.strategies.parameters),
+        gathered_again=len(compiled.strategies.gathered),
+        foreseen=attrs.get("search_held"),
     )

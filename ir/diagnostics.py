@@ -137,8 +137,9 @@ class ExecutionError(MspcError, RuntimeError):
 
 
 def raise_all(errors: list[MspcError]) -> None:
-    """Raise nothing, the one error, or all of them together."""
-    unique: dict[str, MspcError] = {error.render(): error for error in errors}
+    """Raise nothing, the one error, or all of them together, those of groups one by one."""
+    every = [one for error in errors for one in (error.errors if isinstance(error, ErrorGroup) else (error,))]
+    unique: dict[str, MspcError] = {error.render(): error for error in every}
     if len(unique) == 1:
         raise next(iter(unique.values()))
     if unique:

@@ -50,12 +50,14 @@ HEADER: Mapping[str, Fact] = {
     "search_cost": _integer(0),
     "search_latency": _integer(0),
     "search_touch": _integer(0),
+    "search_compute": _integer(0),
+    "search_compute_half": _integer(0),
     "search_memory": _integer(-1),
     "search_held": _integer(0),
     "search_hosts": _integer(0, MOST_RANKS),
     "search_network": _integer(0),
     "search_mesh": Fact("sizes of axes as in 8x4", lambda v: isinstance(v, str) and bool(_MESH.fullmatch(v))),
-    "search_seconds": _integer(0),
+    "search_milliseconds": _integer(0),
 }
 """Of the lines `key : value` above the parameters."""
 

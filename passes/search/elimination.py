@@ -53,11 +53,13 @@ class OutOfTime(Exception):
     """A deadline has passed."""
 
 
-class _Bucket:
-    """What was joined when a variable was eliminated, to be read back: the factors, of which each had the variable."""
+class Bucket:
+    """What was joined when a variable was eliminated, to be read back: the factors, of which each had the variable.
+    messages: what took their place."""
 
     def __init__(self, variable: int, factors: Sequence[Factor]) -> None:
         self.variable, self.factors = variable, tuple(factors)
+        self.messages: tuple[Factor, ...] = ()
 
     def best(self, values: list[int]) -> int:
         """The cheapest choice of the variable where all others that its factors name are decided."""
@@ -70,23 +72,28 @@ class _Bucket:
 
 class Elimination:
     """One problem: sizes[v] choices of every variable v, and the factors whose sum is to be the least. largest: the
-    elements that a table may have. deadline: by `time.monotonic`, when `OutOfTime` is raised."""
+    elements that a table may have. deadline: by `time.monotonic`, when `OutOfTime` is raised. order: in which variables
+    are left out; the smallest table first where it is empty."""
 
     def __init__(
-        self, sizes: Sequence[int], factors: Sequence[Factor], largest: int = LARGEST, deadline: float = math.inf
-    ) -> None:
+        self, sizes: Sequence[int], factors: Sequence[Factor], largest: int = LARGEST, deadline: float = math.inf,
+        order: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        self.order = order
         self.sizes, self.largest, self.deadline = list(sizes), largest, deadline
         self.given = list(factors)
         self.of: list[dict[int, Factor]] = [{} for _ in sizes]
         self.constant = 0.0
         self.exact = True
+        self.buckets: list[Bucket] = []
         self._messages: dict[tuple[Any, ...], Table] = {}
         self._kept: list[Table] = []
 
     def solve(self) -> Assignment:
         """The cheapest assignment, and the bound that was proved. Raises OutOfTime."""
         values = [0] * len(self.sizes)
-        self._read_back(self._eliminate(), values)
+        self.buckets = self._eliminate()
+        self._read_back(self.buckets, values)
         if not self.exact:
             self._improve(values)
         return Assignment(tuple(values), self.cost(values), self.constant)
@@ -106,11 +113,11 @@ class Elimination:
         return found
 
     @staticmethod
-    def _read_back(buckets: Sequence[_Bucket], values: list[int]) -> None:
+    def _read_back(buckets: Sequence[Bucket], values: list[int]) -> None:
         for bucket in reversed(buckets):
             values[bucket.variable] = bucket.best(values)
 
-    def _eliminate(self, kept: int = -1) -> list[_Bucket]:
+    def _eliminate(self, kept: int = -1) -> list[Bucket]:
         """Leave out one variable after the other, all but `kept`."""
         number = 0
         for factor in self._decidable(kept):
@@ -120,8 +127,10 @@ class Elimination:
                 number += 1
             else:
                 self.constant += float(factor.table)
-        buckets: list[_Bucket] = []
-        queue = [(self._size(v), v) for v in range(len(self.sizes)) if v != kept]
+        buckets: list[Bucket] = []
+        rank = {v: place for place, v in enumerate(self.order)}
+        size_of = rank.__getitem__ if rank else self._size
+        queue = [(size_of(v), v) for v in range(len(self.sizes)) if v != kept]
         heapq.heapify(queue)
         done = [v == kept for v in range(len(self.sizes))]
         while queue:
@@ -130,19 +139,21 @@ class Elimination:
             size, v = heapq.heappop(queue)
             if done[v]:
                 continue
-            now = self._size(v)
+            now = size_of(v)
             if now != size:
                 heapq.heappush(queue, (now, v))
                 continue
             done[v] = True
             held = [self.of[v][key] for key in sorted(self.of[v])]
             around = sorted({w for factor in held for w in factor.variables} - {v})
-            buckets.append(_Bucket(v, held))
+            buckets.append(Bucket(v, held))
             for key in list(self.of[v]):
                 for w in self.of[v][key].variables:
                     if w != v:
                         del self.of[w][key]
-            for factor in self._without(v, held):
+            found = self._without(v, held)
+            buckets[-1].messages = tuple(found)
+            for factor in found:
                 if not factor.variables:
                     self.constant += float(factor.table)
                     continue
@@ -150,7 +161,7 @@ class Elimination:
                     self.of[w][number] = factor
                 number += 1
             for w in around:
-                heapq.heappush(queue, (self._size(w), w))
+                heapq.heappush(queue, (size_of(w), w))
         return buckets
 
     def _decidable(self, kept: int) -> Iterator[Factor]:
@@ -226,7 +237,7 @@ class Elimination:
             for v, factors in enumerate(of):
                 if v == kept:
                     continue
-                best = _Bucket(v, factors).best(values) if factors else values[v]
+                best = Bucket(v, factors).best(values) if factors else values[v]
                 if best != values[v]:
                     before = self._around(factors, values)
                     old, values[v] = values[v], best

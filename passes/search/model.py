@@ -22,7 +22,7 @@ from mspc.ops.op import Op
 from mspc.passes.search.distances import Hosts, Places
 from mspc.passes.search.domains import THROUGH_ALL, domain_of, gradients_of
 from mspc.passes.search.elimination import Factor, Table
-from mspc.passes.search.step_facts import copies, graded, is_state, touched
+from mspc.passes.search.step_facts import graded, is_state, touched
 from mspc.passes.search.terms import Terms
 from mspc.passes.sharding.choices import Choice, merge, multiplies, operand_types
 from mspc.passes.sharding.layout_search import Search
@@ -51,6 +51,8 @@ class Variable:
 
     choices: of an operator. outputs: the layouts of every tensor; returned: the same without partial sums, as their
     gradients are wanted. operands, gradients: how an operator needs its operands, and how their gradients come out.
+    again: for every way to store a parameter whether it is brought to its readers once more for gradients; () where it
+    never is.
     """
 
     outputs: tuple[Numbers, ...]
@@ -58,6 +60,7 @@ class Variable:
     operands: tuple[Numbers, ...] = ()
     gradients: tuple[Numbers, ...] = ()
     choices: tuple[Choice, ...] = ()
+    again: tuple[bool, ...] = ()
 
     @property
     def size(self) -> int:
@@ -81,21 +84,20 @@ Source = tuple[Value, int]
 class Model:
     """The problem of one graph on one mesh. variables and factors are what `Elimination` takes; of: the variable of an
     operator or a parameter; about: of every factor its kind ("alone", "there", "back", ...) and the value it is of.
-    memory: bytes that a rank holds, as factors: parameters with their states and gradients, and what operators make
-    that gradients read."""
+    subject: of the factor that is added next. limited: memory counts, so that parameters may be cut further than their
+    readers need them."""
 
     def __init__(self, search: Search, mesh: tuple[int, ...]) -> None:
         self.search, self.mesh = search, mesh
         terms = Terms.of(search.graph.attrs)
         self.hosts = Hosts(terms.hosts, terms.network / 1000) if terms.network and search.ranks > terms.hosts else None
         self.latency = max(COLLECTIVE, float(terms.latency))
-        self.touch = terms.touch / 1000 * (BOTH_WAYS if search.trains else 1)
+        self.touch = terms.touch / 1000
         self.variables: list[Variable] = []
         self.factors: list[Factor] = []
         self.about: list[tuple[str, Value]] = []
-        self.memory: list[Factor] = []
         self.limited = bool(terms.memory)
-        self._copies = copies(search)
+        self.subject: Value
         self.of: dict[Value, int] = {}
         self._places: dict[int, Places] = {}
         self._domains: dict[Any, Variable] = {}
@@ -106,11 +108,11 @@ class Model:
         tied: dict[Any, int] = {}
         for node in self.nodes:
             variable = self._operator(node)
-            key = (*(self._source(v) for v in node.inputs if not is_state(v)), self.search.rules[node])
+            key = (*(self.source(v) for v in node.inputs if not is_state(v)), self.search.rules[node])
             if node.in_layouts is not None or variable.size**3 <= SHARED or len(key) < 2:
-                self.of[node] = self._add(variable)
+                self.of[node] = self.add(variable)
             else:  # twins, as the three products in front of an attention, are cut alike
-                self.of[node] = tied[key] if key in tied else tied.setdefault(key, self._add(variable))
+                self.of[node] = tied[key] if key in tied else tied.setdefault(key, self.add(variable))
         readings = self._readings()
         for source, readers in readings.items():
             self._stored(source[0], readers)
@@ -128,7 +130,8 @@ class Model:
     def _decides(self, node: Node) -> bool:
         return self.search.rules[node] is not None and not cast(Op, node.op).operandwise
 
-    def _add(self, variable: Variable) -> int:
+    def add(self, variable: Variable) -> int:
+        """The number of a new variable."""
         self.variables.append(variable)
         return len(self.variables) - 1
 
@@ -165,7 +168,7 @@ class Model:
 
     def _partial_sums(self, value: Value) -> frozenset[Layout]:
         """The partial sums that a tensor may be."""
-        source = self._source(value)
+        source = self.source(value)
         if source is None or source[0] not in self.of or not isinstance(value.type, TensorType):
             return frozenset()
         numbers = self.variables[self.of[source[0]]].outputs[source[1]]
@@ -195,14 +198,18 @@ class Model:
         """The variable of a parameter: stored as one of its readers needs it where nobody has decided on it."""
         if value in self.of:
             return
+        again: tuple[bool, ...] = ()
         if isinstance(value.layout, Layout):
             numbers = self._numbers([value.layout])
         else:
             wanted = dict.fromkeys(int(n) for reader in readers for n in reader.needs)
-            if self.limited and value in self.graded:
-                wanted |= dict.fromkeys(self._further(value, int(n)) for n in list(wanted))
-            numbers = np.array(list(wanted))
-        self.of[value] = self._add(Variable((numbers,), (numbers,)))
+            further = [self._further(value, n) for n in wanted] if self.limited and value in self.graded else []
+            stored = list(dict.fromkeys([*wanted, *further]))
+            read_back = any(user.phase == "backward" for user, _ in self.search.traffic.users.get(value, ()))
+            twice = stored[len(wanted) :] if read_back else []
+            again = (*(False for _ in stored), *(True for _ in twice)) if twice else ()
+            numbers = np.array([*stored, *twice])
+        self.of[value] = self.add(Variable((numbers,), (numbers,), again=again))
 
     def _further(self, value: Value, number: int) -> int:
         """A parameter's layout with its first dimension cut by the axes that hold replicas, as many as divide it."""
@@ -225,20 +232,20 @@ class Model:
             variable = self.of[node]
             numbers = self.variables[variable]
             for i, value in enumerate(node.inputs):
-                source = self._source(value)
+                source = self.source(value)
                 if source is not None:
                     writes = i in cast(Op, node.op).mutates
                     reader = _Reader(variable, numbers.operands[i], numbers.gradients[i], writes)
                     found.setdefault(source, {}).setdefault((variable, i), reader)
         for value, layout in self.search.traffic.required.items():
-            source = self._source(value)
+            source = self.source(value)
             if source is not None and (source in found or source[0] in self.of):
                 numbers = self._numbers([layout])
-                reader = _Reader(self._add(Variable((numbers,), (numbers,))), numbers, numbers)
+                reader = _Reader(self.add(Variable((numbers,), (numbers,))), numbers, numbers)
                 found.setdefault(source, {})[reader] = reader
         return {source: list(readers.values()) for source, readers in found.items()}
 
-    def _source(self, value: Value) -> Source | None:
+    def source(self, value: Value) -> Source | None:
         """Where a tensor comes from, behind tuples and orderings; None for what costs nothing wherever it is wanted."""
         path: list[int] = []
         while isinstance(value, Node) and not self._decides(value):
@@ -259,49 +266,31 @@ class Model:
 
     def _alone(self, node: Node) -> None:
         """What an operator's choices cost by themselves: bytes sent inside of it, there and back, and work."""
-        self._subject = node
+        self.subject = node
         op, variable = cast(Op, node.op), self.variables[self.of[node]]
         inside = type(op).moved_bytes is not Op.moved_bytes
         types = operand_types(node)
+        times = self.touch * (BOTH_WAYS if self.search.trains else 1)
 
         def made() -> Table:
             found = np.array([choice.work * OF_WORK for choice in variable.choices])
-            if self.touch:
-                found += self.touch * np.array([touched(node, choice) for choice in variable.choices])
+            if times:
+                found += times * np.array([touched(node, choice) for choice in variable.choices])
             if inside:
                 sent = [op.moved_bytes(types, choice.inputs) for choice in variable.choices]
                 found += np.array(sent) * (2 if self.search.trains else 1)
             return found
 
-        self._factor((self.of[node],), ("alone", op if inside else None, types, node.type, id(variable)), made)
-        if self.limited and self._kept(node):
-            made_types = element_types(node.type)
-
-            def held() -> Table:
-                return np.array([
-                    sum(t.nbytes / math.prod(at.strategy) for t, at in zip(made_types, choice.outputs, strict=True))
-                    for choice in variable.choices
-                ])  # fmt: skip
-
-            self.memory.append(Factor((self.of[node],), self._table(("kept", made_types, id(variable)), held)))
-
-    def _kept(self, node: Node) -> bool:
-        """Whether what an operator makes is kept for gradients."""
-        users = self.search.traffic.users.get(node, ())
-        return not node.op.is_view and any(user.phase != "forward" for user, _ in users)
+        self.factor((self.of[node],), ("alone", op if inside else None, types, node.type, id(variable)), made)
 
     def _edges(self, source: Source, readers: Sequence[_Reader]) -> None:
         """The factors of one tensor and all that read it."""
         value, index = source
-        self._subject = value
+        self.subject = value
         own, variable, type = self.of[value], self.variables[self.of[value]], element_types(value.type)[index]
         outputs, returned = variable.outputs[index], variable.returned[index]
         if isinstance(value, Parameter) and not isinstance(value.layout, Layout):
-            self._factor((own,), ("held", outputs.tobytes(), type), lambda: self._held(outputs, type) * OF_MEMORY)
-            if self.limited:
-                times = self._copies.get(value, 1)
-                key = ("parameter", outputs.tobytes(), type, times)
-                self.memory.append(Factor((own,), self._table(key, lambda: self._held(outputs, type) * times)))
+            self.factor((own,), ("held", outputs.tobytes(), type), lambda: self.held(outputs, type) * OF_MEMORY)
         graded = value in self.graded and type.dtype.has_gradient
         back = COLLECTIVE if isinstance(value, Parameter) else self.latency  # gradients of parameters travel together
         largest = max(len(reader.needs) for reader in readers)
@@ -316,17 +305,18 @@ class Model:
                     self._direct(own, returned, "back", type, reader, back)
         for reader in readers:
             if reader.writes:
-                self._factor((own, reader.variable), ("writes", outputs.tobytes(), reader.needs.tobytes()),
+                self.factor((own, reader.variable), ("writes", outputs.tobytes(), reader.needs.tobytes()),
                              lambda r=reader: np.where(outputs[:, None] == r.needs[None, :], 0.0, NEVER))  # fmt: skip
 
-    def _held(self, outputs: Numbers, type: TensorType) -> Table:
+    def held(self, outputs: Numbers, type: TensorType) -> Table:
+        """Bytes of a rank's slice of a tensor in each of its layouts."""
         layouts: Sequence[Layout] = self._places[len(type.shape)].layouts
         return np.array([type.nbytes / math.prod(layouts[int(n)].strategy) for n in outputs])
 
     def _direct(self, own: int, at: Numbers, way: str, type: TensorType, reader: _Reader, latency: float) -> None:
         there = reader.needs if way == "there" else reader.gradients
         key = (way, at.tobytes(), there.tobytes(), len(type.shape), type.nbytes, latency)
-        self._factor((own, reader.variable), key, lambda: self._sent(way, at, there, type, latency))
+        self.factor((own, reader.variable), key, lambda: self.sent(way, at, there, type, latency))
 
     def _copied(
         self, own: int, at: Numbers, way: str, type: TensorType, readers: Sequence[_Reader], latency: float
@@ -334,28 +324,33 @@ class Model:
         """A copy that all readers may take instead of the value; on the way back a place where gradients are added."""
         wanted = [reader.needs if way == "there" else reader.gradients for reader in readers]
         numbers = np.array(sorted({int(n) for need in wanted for n in need}))
-        copy = self._add(Variable((numbers,), (numbers,)))
+        copy = self.add(Variable((numbers,), (numbers,)))
         size = (len(type.shape), type.nbytes, latency)
-        self._factor((own, copy), (way, at.tobytes(), numbers.tobytes(), *size),
-                     lambda: self._sent(way, at, numbers, type, latency))  # fmt: skip
+        self.factor((own, copy), (way, at.tobytes(), numbers.tobytes(), *size),
+                     lambda: self.sent(way, at, numbers, type, latency))  # fmt: skip
         for reader, need in zip(readers, wanted, strict=True):
 
             def cheaper(need: Numbers = need) -> Table:
-                direct, shared = (self._sent(way, near, need, type, latency) for near in (at, numbers))
+                direct, shared = (self.sent(way, near, need, type, latency) for near in (at, numbers))
                 shared = shared + COLLECTIVE * (numbers[:, None] != need[None, :])  # of equal ways the straight one
                 return np.minimum(direct[:, None, :], shared[None, :, :])
 
             key = (way, at.tobytes(), numbers.tobytes(), need.tobytes(), *size)
-            self._factor((own, copy, reader.variable), key, cheaper)
+            self.factor((own, copy, reader.variable), key, cheaper)
 
-    def _sent(self, way: str, near: Numbers, far: Numbers, type: TensorType, latency: float) -> Table:
+    def sent(self, way: str, near: Numbers, far: Numbers, type: TensorType, latency: float) -> Table:
         """[near, far]: bytes from the value to where it is wanted, or back from there."""
         distances = self._places[len(type.shape)].distances()
         shares = distances[np.ix_(near, far)] if way == "there" else distances[np.ix_(far, near)].T
         return np.minimum(shares * type.nbytes + latency * (shares > 0), NEVER)
 
-    def _factor(self, variables: tuple[int, ...], key: Any, made: Callable[[], Table]) -> None:
-        """Add a factor; alike ones have one table between them. Of a variable that stands twice the diagonal counts."""
+    def factor(self, variables: tuple[int, ...], key: Any, made: Callable[[], Table]) -> None:
+        """Add a factor of the costs of `subject`; see `made`."""
+        self.factors.append(self.made(variables, key, made))
+        self.about.append((key[0], self.subject))
+
+    def made(self, variables: tuple[int, ...], key: Any, made: Callable[[], Table]) -> Factor:
+        """A factor; alike ones have one table between them. Of a variable that stands twice the diagonal counts."""
         order = sorted(range(len(variables)), key=lambda i: (variables[i], i))
         key = (key, tuple(order), tuple(variables.index(v) for v in variables))
 
@@ -366,10 +361,9 @@ class Model:
                     table = np.moveaxis(np.diagonal(table, axis1=i - 1, axis2=i), -1, i - 1)
             return np.ascontiguousarray(table)
 
-        self.factors.append(Factor(tuple(dict.fromkeys(variables[i] for i in order)), self._table(key, ordered)))
-        self.about.append((key[0][0], self._subject))
+        return Factor(tuple(dict.fromkeys(variables[i] for i in order)), self.table(key, ordered))
 
-    def _table(self, key: Any, made: Callable[[], Table]) -> Table:
+    def table(self, key: Any, made: Callable[[], Table]) -> Table:
         """The one table of all factors that have a key."""
         if key not in self._tables:
             self._tables[key] = made()

@@ -6,7 +6,7 @@ import math
 from typing import Any, cast
 
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_types
-from mspc.ops.control.structural import StopGradient
+from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import NotDifferentiable
 from mspc.passes.sharding.choices import Choice, operand_types
 from mspc.passes.sharding.layout_search import Search
@@ -36,7 +36,8 @@ def graded(search: Search) -> set[Value]:
     """The values that have a gradient: parameters that are trained, and what is computed from them."""
     found: set[Value] = {p for p in search.graph.parameters if is_master(p) and p.trainable}
     for node in search.graph.nodes:
-        stopped = isinstance(node.op, StopGradient) or isinstance(cast(Any, node.op).bprop, NotDifferentiable)
+        without = isinstance(cast(Any, node.op).bprop, NotDifferentiable)
+        stopped = isinstance(node.op, StopGradient) or (without and not isinstance(node.op, (TupleGetItem, MakeTuple)))
         if node.phase == "forward" and not stopped and any(value in found for value in node.inputs):
             found.add(node)
     return found

@@ -10,25 +10,30 @@ _KEY = "search_"
 LEAST = -1
 """In place of a limit of memory: the plan that takes the least."""
 
+OPERATIONS = 1e9
+"""Of products: what `compute` is the cost of."""
+
 
 @dataclass(frozen=True)
 class Terms:
     """Terms of a search; 0 and "" where they do not count.
 
     latency: what a collective costs by itself, as bytes sent. touch: the same for a thousand bytes that operators read
-    or write. memory: bytes of parameters with their states and gradients and of kept results that a plan may take on a
-    rank, or `LEAST`. hosts: ranks of a host; network: what a byte between hosts costs, in thousandths of one inside of
-    a host, for a rank's card. mesh: that layouts are looked for on, as "8x4". seconds: after which the search takes the
-    best that it has found, as soon as there is one.
+    or write. compute, compute_half: the same for a billion operations of products that are computed again, of elements
+    of four bytes and of two. memory: bytes that a plan may take on a rank, or `LEAST`. hosts: ranks of a host; network:
+    what a byte between hosts costs, in thousandths of one inside of a host, for a rank's card. mesh: that layouts are
+    looked for on, as "8x4". milliseconds: after which it takes the best that it has found, as soon as there is one.
     """
 
     latency: int = 0
     touch: int = 0
+    compute: int = 0
+    compute_half: int = 0
     memory: int = 0
     hosts: int = 0
     network: int = 0
     mesh: str = ""
-    seconds: int = 0
+    milliseconds: int = 0
 
     @classmethod
     def of(cls, attrs: Mapping[str, Any]) -> Terms:

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import cast
 
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Parameter, element_layouts
 from mspc.ir.layout import common_mesh
 from mspc.ops.op import Op
-from mspc.passes.search.elimination import LARGEST, Assignment, Elimination, Factor, OutOfTime, Table
+from mspc.passes.autodiff.planned_cells import mark_cells
+from mspc.passes.autodiff.recompute import Recompute
+from mspc.passes.search.elimination import LARGEST, Assignment, Elimination, OutOfTime
+from mspc.passes.search.limited import QUICK, Limited
+from mspc.passes.search.memory import Memory
 from mspc.passes.search.model import Model
-from mspc.passes.search.terms import LEAST, Terms
+from mspc.passes.search.terms import Terms
 from mspc.passes.sharding.layout_search import Search
 
 SOURCE = "search"
 """Where a layout came from, in words."""
 FAST = 1 << 16
 """Elements of a table in recursive programming, which may miss the best."""
-QUICK = 1 << 10
-"""The same where time may run out."""
-PRICES, FIRST_PRICE, DEARER = 14, 1e-3, 32
-"""How many prices of memory are tried, the first, and how they rise."""
-CLOSE = 0.002
-"""The share of a plan's cost that more prices need not save."""
-HALVINGS = 12
-"""How often the place is halved at which one assignment goes over into another."""
 AXES = 3
 """Axes of a mesh at most: every one multiplies the ways to cut an operator."""
 
@@ -82,100 +75,15 @@ def _orders(sizes: list[int]) -> list[tuple[int, ...]]:
     return sorted(set(permutations(sizes)), reverse=True)
 
 
-def cheapest_within(model: Model, limit: int, largest: int, seconds: int = 0) -> Assignment:
-    """The cheapest assignment whose memory is within a limit of bytes, 0 for none; after some seconds, where they are
-    not 0, the best that was found, and at least one.
-
-    Memory gets a price, which is raised until it suffices and then brought as far down as it may be (Lagrange's
-    multiplier); every price proves a bound (Everett 1963).
-
-    Raises:
-        MspcError: no assignment that a price leads to is within the limit.
-    """
+def cheapest(model: Model, largest: int, seconds: float = 0) -> Assignment:
+    """The cheapest assignment; after some seconds, where they are not 0, what small tables find."""
     sizes = [variable.size for variable in model.variables]
-    deadline = time.monotonic() + seconds if seconds else math.inf
-    first = _solved(sizes, model.factors, largest, deadline)
-    if not limit or _held(model, first.values) <= limit:
-        return first
-    smallest = _solved(sizes, model.memory, largest, deadline)
-    if limit == LEAST:
-        return Assignment(smallest.values, Elimination(sizes, model.factors).cost(smallest.values), first.bound)
-    if smallest.cost > limit:
-        raise MspcError(
-            f"no plan needs at most {limit} bytes of memory on a rank: the least is {math.ceil(smallest.bound)}",
-            notes=["take more ranks, recompute cells, or allow more memory"],
-        )
-    return _Priced(model, limit, largest, deadline).search(first, smallest)
-
-
-class _Priced:
-    """The search for the cheapest assignment within a limit of memory, by prices for a byte."""
-
-    def __init__(self, model: Model, limit: int, largest: int, deadline: float) -> None:
-        self.model, self.limit, self.largest, self.deadline = model, limit, largest, deadline
-        self.sizes = [variable.size for variable in model.variables]
-        self.plain = Elimination(self.sizes, model.factors)
-
-    def search(self, over: Assignment, within: Assignment) -> Assignment:
-        """The best that is found between an assignment over the limit and one within it."""
-        bound, cheap = over.bound, over.values
-        best = self._mixed(cheap, within.values)
-        low, high = 0.0, 0.0
-        for _ in range(PRICES):
-            cost = self.plain.cost(best)
-            if cost - bound <= CLOSE * cost or time.monotonic() > self.deadline:
-                break
-            price = math.sqrt(max(low, high / DEARER**2) * high) if high else low * DEARER or FIRST_PRICE
-            found = self._at(price)
-            bound = max(bound, found.bound - price * self.limit)
-            if _held(self.model, found.values) <= self.limit:
-                high = price
-                best = min(best, self._mixed(cheap, found.values), key=self.plain.cost)
-            else:
-                low, cheap = price, found.values
-                best = min(best, self._mixed(cheap, best), key=self.plain.cost)
-        cost = self.plain.cost(best)
-        return Assignment(best, cost, min(bound, cost))
-
-    def _at(self, price: float) -> Assignment:
-        """The cheapest assignment where a byte of memory costs something."""
-        tables: dict[int, Table] = {}
-        for factor in self.model.memory:
-            tables.setdefault(id(factor.table), factor.table * price)
-        priced = [Factor(f.variables, tables[id(f.table)]) for f in self.model.memory]
-        return _solved(self.sizes, [*self.model.factors, *priced], self.largest, self.deadline)
-
-    def _mixed(self, over: Sequence[int], within: Sequence[int]) -> tuple[int, ...]:
-        """Of two assignments as much of the one over the limit as fits, from the first operators or from the last."""
-        best = tuple(within)
-        for front in (True, False):
-            low, high = 0, len(best)
-            for _ in range(HALVINGS):
-                middle = (low + high) // 2
-                parts = (over, within) if front else (within, over)
-                cut = middle if front else len(best) - middle
-                mixed = (*parts[0][:cut], *parts[1][cut:])
-                if _held(self.model, mixed) > self.limit:
-                    high = middle
-                    continue
-                low = middle
-                best = min(best, mixed, key=self.plain.cost)
-        return best
-
-
-def _solved(sizes: list[int], factors: list[Factor], largest: int, deadline: float) -> Assignment:
-    """The cheapest assignment, or where there is a deadline and it comes too soon what small tables find."""
-    if deadline == math.inf:
-        return Elimination(sizes, factors, largest).solve()
-    quick = Elimination(sizes, factors, QUICK).solve()
+    if not seconds:
+        return Elimination(sizes, model.factors, largest).solve()
+    quick = Elimination(sizes, model.factors, QUICK).solve()
     with contextlib.suppress(OutOfTime):
-        return Elimination(sizes, factors, largest, deadline).solve()
+        return Elimination(sizes, model.factors, largest, time.monotonic() + seconds).solve()
     return quick
-
-
-def _held(model: Model, values: Sequence[int]) -> float:
-    """Bytes that a rank holds."""
-    return sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in model.memory)
 
 
 def place_forward(search: Search) -> Found:
@@ -184,9 +92,13 @@ def place_forward(search: Search) -> Found:
     model = Model(search, mesh)
     largest = FAST if search.graph.attrs.get("search_mode") == "recursive_programming" else LARGEST
     terms = Terms.of(search.graph.attrs)
-    assignment = cheapest_within(model, terms.memory, largest, terms.seconds)
-    if terms.memory:
-        search.graph.attrs["search_held"] = round(_held(model, assignment.values))
+    memory = Memory(model) if terms.memory else None
+    if memory is None:
+        assignment = cheapest(model, largest, terms.milliseconds / 1000)
+    else:
+        sizes = [variable.size for variable in model.variables]
+        assignment = Limited(sizes, model.factors, memory, largest, terms.milliseconds / 1000).solve(terms.memory)
+        search.graph.attrs["search_held"] = round(memory.peak(assignment.values))
     chosen = {value: model.variables[v] for value, v in model.of.items()}
     for value, variable in chosen.items():
         if isinstance(value, Parameter) and value.layout is None:
@@ -201,4 +113,21 @@ def place_forward(search: Search) -> Found:
             search.take_operandwise(node, SOURCE)
         elif node.in_layouts is None:
             search.take(node, chosen[node].choices[assignment.values[model.of[node]]], SOURCE)
+    if memory is not None:
+        _save_memory(search, memory, assignment)
     return Found(mesh, assignment)
+
+
+def _save_memory(search: Search, memory: Memory, assignment: Assignment) -> None:
+    """Mark what is computed or gathered again, and compute the cells again in the backward graph."""
+    graph = search.graph
+    gathered = set(memory.gathered_again(assignment.values))
+    for node in graph.nodes:
+        if node.phase == "forward" and any(value in gathered for value in node.inputs):
+            node.attrs["gathers_again"] = True
+    cells = memory.recomputed(assignment.values)
+    if cells:
+        known = set(graph.nodes)
+        mark_cells(graph, cells)
+        Recompute().run(graph)
+        search.include(node for node in graph.nodes if node not in known)

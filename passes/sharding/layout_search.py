@@ -60,6 +60,12 @@ class Search:
         self.traffic.required = result_layouts(self.graph)
         self.followers = followers(self.graph, self.rules)
 
+    def include(self, nodes: Iterable[Node]) -> None:
+        """Go on with nodes that the graph has been given since."""
+        self.rules |= {node: rule_of(node) for node in nodes}
+        self.traffic = Traffic(self.graph)
+        self.reread()
+
     def structure(self, nodes: Iterable[Node]) -> None:
         """Tuples and orderings have the layouts of what they hold, as far as those are known."""
         for node in nodes:

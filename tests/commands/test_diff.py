@@ -18,7 +18,7 @@ from mspc.commands.facts.reading import read_facts
 from mspc.commands.report.facts import CollectiveRow
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.html import page
-from mspc.compiler.plan_file import read_plan, write_plan
+from mspc.compiler.plan_file import PlanFile, read_plan, write_plan
 from mspc.ir.text.fragments import read_layouts
 from mspc.passes.base import VERIFY
 
@@ -215,8 +215,8 @@ def test_plans_beside_plans_and_compiles(folder: Path) -> None:
     facts = [read_facts(folder / f"{name}_out") for name in "ab"]
     for name, each in zip("ab", facts, strict=True):
         assert each.layouts is not None
-        operators = {key: [read_layouts(text)[0] for text in texts] for key, texts in each.layouts.items()}
-        write_plan(folder / f"{name}.toml", 8, operators)
+        operators = {key: tuple(read_layouts(text)[0] for text in texts) for key, texts in each.layouts.items()}
+        write_plan(folder / f"{name}.toml", PlanFile(8, operators))
     assert read_plan(folder / "a.toml").ranks == 8
     assert run("diff", folder / "a.toml", folder / "a_out").exit_code == 0
     done = run("diff", folder / "a.toml", folder / "b.toml", "--json", "-")

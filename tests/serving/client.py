@@ -29,7 +29,7 @@ def reach(connection: socket.socket, path: str) -> None:
 
 
 def served(path: str, arguments: list[str]) -> int:
-    """The command's status."""
+    """The command's status; where a signal ended it, the same signal ends this process."""
     with socket.socket(socket.AF_UNIX) as connection:
         reach(connection, path)
         wanted = {"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
@@ -37,8 +37,10 @@ def served(path: str, arguments: list[str]) -> int:
         text = json.dumps(wanted).encode()
         connection.sendmsg([len(text).to_bytes(8, "big")], fds)
         connection.sendall(text)
-        status = connection.recv(1)
-    return status[0] if status else 1
+        how = connection.recv(2)
+    if len(how) == 2 and how[0]:
+        os.kill(os.getpid(), how[0])
+    return how[-1] if how else 1
 
 
 if __name__ == "__main__":

@@ -83,7 +83,8 @@ def reap() -> None:
 
 
 def handle(connection: socket.socket, path: list[str]) -> None:
-    """Run one command in a process of its own and send its status; a client that goes away ends it."""
+    """Run one command in a process of its own, send the signal that ended it and its status; a client that goes away
+    ends it."""
     connection.settimeout(None)
     begin, ancillary, _, _ = connection.recvmsg(8, socket.CMSG_SPACE(3 * array.array("i").itemsize))
     files = array.array("i")
@@ -107,7 +108,7 @@ def handle(connection: socket.socket, path: list[str]) -> None:
     _, code = os.waitpid(child, 0)
     status = os.waitstatus_to_exitcode(code)
     with contextlib.suppress(OSError):
-        connection.sendall(bytes([status if status >= 0 else 128 - status]))
+        connection.sendall(bytes([max(0, -status), max(0, status)]))
     os._exit(0)
 
 

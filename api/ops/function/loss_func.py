@@ -296,35 +296,3 @@ def gaussian_nll_loss(
     spread = var + ops.stop_gradient(ops.Maximum()(var, eps) - var)
     losses = (ops.Log()(spread) + ops.Square()(x - target) / spread) * 0.5
     return _reduced(losses + 0.9189385332046727 if full else losses, reduction)
-
-
-# Margins of classes -------------------------------------------------------------------------------
-
-
-def multi_margin_loss(
-    input: Any, target: Any, p: int = 1, margin: float = 1, weight: Any = None, reduction: str = "mean"
-) -> Any:
-    """The sum over other classes of max(0, margin - input[target] + input[class])^p, times the weight of the target, by
-    the number of classes, reduced by "mean", "sum" or "none". input: [rows, classes]. target: [rows]."""
-    check_reduction("multi_margin_loss", reduction)
-    own = ops.expand_dims(target, -1)
-    short = ops.relu(margin - ops.gather_d(input, 1, own) + input)
-    short = short if p == 1 else ops.pow(short, p)
-    others = ops.select(ops.one_hot(target, input.shape[1]) > 0, ops.zeros_like(short), short)
-    found = ops.mean(others, 1)
-    return _reduced(found if weight is None else found * ops.gather(weight, target, 0), reduction)
-
-
-def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
-    """The sum over a row's classes and its other classes of max(0, 1 - (input[class] - input[other])), by the number of
-    classes, reduced by "mean", "sum" or "none". target: the row's classes, up to the first that is below 0; both are
-    [rows, classes], or [classes]."""
-    check_reduction("multilabel_margin_loss", reduction)
-    rows, labels = ops.reshape(input, (-1, input.shape[-1])), ops.reshape(target, (-1, input.shape[-1]))
-    counts = ops.cumprod(ops.cast(labels >= 0, input.dtype), 1)
-    inside = ops.select(labels >= 0, labels, ops.zeros_like(labels))
-    named = ops.one_hot(inside, input.shape[-1]) * ops.expand_dims(counts, -1)
-    others = 1 - ops.amax(named, 1)
-    short = ops.relu(1 - ops.expand_dims(ops.gather_d(rows, 1, inside), -1) + ops.expand_dims(rows, 1))
-    found = ops.reduce_sum(short * ops.expand_dims(counts, -1) * ops.expand_dims(others, 1), (1, 2)) / input.shape[-1]
-    return _reduced(found if len(input.shape) > 1 else ops.reshape(found, ()), reduction)

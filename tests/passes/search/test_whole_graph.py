@@ -185,3 +185,24 @@ def test_as_many_axes_as_pay() -> None:
     assert [of(n) for n in (1, 2, 8, 12, 16, 64, 7)] == [
         (1,), (2,), (2, 2, 2), (3, 2, 2), (4, 2, 2), (4, 4, 4), (7,)
     ]  # fmt: skip
+
+
+class Normed(nn.Cell):
+    """A result that is taken out of a tuple, in front of a product that asks for it otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.relu, self.matmul = nn.LayerNorm((64,)), ops.ReLU(), ops.MatMul()
+        self.weight = Parameter(Tensor(np.ones((64, 64), np.float32)))
+        self.matmul.shard(((2, 1), (1, 4)))
+
+    def construct(self, x: Tensor) -> Tensor:
+        return ops.reduce_mean(self.matmul(self.relu(self.norm(x)), self.weight))
+
+
+def test_gradients_behind_tuples_cost_what_they_send() -> None:
+    net = Normed()
+    step = nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))
+    config = Config(ranks=8, mode="auto_parallel", dataset_strategy="full_batch", search_mode="dynamic_programming")
+    found = compile_launch(step, [TensorType(ms.float32, (512, 64))], config)
+    assert found.graph.attrs["search_cost"] >= sent(found) * 0.99

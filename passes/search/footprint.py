@@ -1,0 +1,170 @@
+"""What a rank would hold through a step, from an assignment alone: an estimate of what the memory plan will come to.
+
+The step is run through as it will be compiled: values are brought to their readers once, cells are computed again
+before the first gradient that reads of them, gradients lie as the operands that they are of, those of parameters are
+reduced to the stored slices at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from mspc.ir.graph import Constant, Node, Parameter, Value, element_types
+from mspc.passes.search.cell_blocks import Block
+from mspc.passes.search.model import Model, Source
+from mspc.passes.sharding.update_layouts import elementwise
+
+
+class Footprint:
+    """One run through a step. recomputed: the cells that are computed again. again: parameters that are gathered again
+    for gradients."""
+
+    def __init__(
+        self, model: Model, values: Sequence[int], recomputed: Collection[Block], again: Collection[Parameter]
+    ) -> None:
+        self.model, self.values, self.again = model, values, set(again)
+        self.inside = {node for block in recomputed for node in block.inside}
+        self.operands: list[list[int]] = []
+        self.sizes: list[float] = []
+        self.works_in_place: list[bool] = []
+        self._shown: list[int] = []
+        self._of: dict[Value, int] = {}
+        self._unreduced: list[int] = []
+        self._waits = False
+        self._copies: dict[Node, int] = {}
+        self._brought: dict[tuple[object, ...], int] = {}
+        self._trained = {p.name: p for p in model.search.graph.parameters}
+
+    def peak(self) -> float:
+        """Bytes at the peak, beside weights, states and inputs."""
+        for node in self.model.search.graph.nodes:
+            if node.phase == "forward":
+                self._of[node] = self._forward(node, first=True)
+            else:
+                self._backward(node)
+        count = len(self.sizes)
+        last = list(range(count))
+        for i in self._unreduced if not self._waits else ():  # nothing waits for the stream on which sums run
+            last[i] = count - 1
+        for place in range(count - 1, -1, -1):
+            for i in self.operands[place]:
+                last[i] = max(last[i], place if self.sizes[place] else last[place])
+        change = np.zeros(count + 2)
+        for place, size in enumerate(self.sizes):
+            dying = self.works_in_place[place] and any(
+                last[i] == place and self.sizes[self._shown[i]] >= size for i in self.operands[place]
+            )
+            change[place + dying] += size
+            change[max(last[place], place + dying) + 1] -= size
+        return float(np.cumsum(change).max())
+
+    def _add(self, operands: Sequence[int], size: float, in_place: bool = False) -> int:
+        self.operands.append(list(operands))
+        self.sizes.append(size)
+        self.works_in_place.append(in_place)
+        self._shown.append(self._shown[operands[0]] if operands and not size else len(self._shown))
+        return len(self.sizes) - 1
+
+    def _forward(self, node: Node, first: bool) -> int:
+        """A forward operator, where it stands or computed again."""
+        if node not in self.model.of:
+            return self._add([i for value in node.inputs for i in self._item(value, None, -1, first)], 0.0)
+        operands = [i for place, value in enumerate(node.inputs) for i in self._item(value, node, place, first)]
+        if node.op.is_view:
+            return self._add(operands, 0.0)
+        rule = self.model.search.rules[node]
+        return self._add(operands, self._made(node), rule is not None and elementwise(rule))
+
+    def _item(self, value: Value, reader: Node | None, place: int, first: bool) -> list[int]:
+        """What holds a value as an operator of the forward graph, or its gradient, reads it."""
+        if isinstance(value, Constant):
+            return []
+        item: list[int] = []
+        if isinstance(value, Node):
+            if not first and value in self.inside:
+                if value not in self._copies:
+                    self._copies[value] = self._forward(value, first=False)
+                item = [self._copies[value]]
+            elif value in self._of:
+                item = [self._of[value]]
+        source = self.model.source(value)
+        known = self.model.of
+        if source is None or reader is None or place < 0 or reader not in known or source[0] not in known:
+            return item
+        own = self._number(source)
+        needed = int(self.model.variables[self.model.of[reader]].operands[place][self.values[self.model.of[reader]]])
+        if needed == own:
+            return item
+        holder: tuple[object, ...] = tuple(self._shown[i] for i in item) or source
+        key = (*holder, needed, not first and source[0] in self.again)
+        if key not in self._brought:
+            layout = self.model.layout(value, needed)
+            self._waits |= not first or bool(item)
+            self._brought[key] = self._add(item, value.tensor_type.nbytes / math.prod(layout.strategy))
+        return [self._brought[key]]
+
+    def _number(self, source: Source) -> int:
+        """The layout that a tensor is made or stored in."""
+        variable = self.model.of[source[0]]
+        return int(self.model.variables[variable].outputs[source[1]][self.values[variable]])
+
+    def _made(self, node: Node) -> float:
+        variable = self.model.of[node]
+        outputs = self.model.variables[variable].outputs
+        return sum(
+            float(self.model.held(numbers[self.values[variable]][None], type)[0])
+            for numbers, type in zip(outputs, element_types(node.type), strict=True)
+        )
+
+    def _backward(self, node: Node) -> None:
+        operands: list[int] = []
+        forward = node.forward if node.forward in self.model.of else None
+        for value in node.inputs:
+            source = self.model.source(value)
+            if source is None:
+                operands += [self._of[value]] if value in self._of else []
+                continue
+            places = [] if forward is None else [
+                i for i, each in enumerate(forward.inputs) if self.model.source(each) == source
+            ]  # fmt: skip
+            operands += self._item(value, forward, places[0] if places else -1, first=False)
+        if node.op.is_view or node.op.mutates or node.phase == "update":
+            self._of[node] = self._add(operands, 0.0)
+            return
+        rule = self.model.search.rules.get(node)
+        item = self._add(operands, self._gradient(node, forward), rule is not None and elementwise(rule))
+        for name in filter(None, str(node.attrs.get("gradient_for", "")).split(",")):
+            parameter = self._trained.get(name)
+            if parameter in self.model.of:
+                own = float(self.model.held(self._stored(parameter), parameter.tensor_type)[0])
+                if own < self.sizes[item]:
+                    self._unreduced.append(item)
+                    item = self._add([item], own)
+        self._of[node] = item
+
+    def _gradient(self, node: Node, forward: Node | None) -> float:
+        """Bytes of a gradient, which lies as the operand that it is of; what is in between as a tensor of its shape."""
+        total = float(sum(type.nbytes for type in element_types(node.type)))
+        if forward is None:
+            return total
+        variable = self.model.variables[self.model.of[forward]]
+        choice = variable.choices[self.values[self.model.of[forward]]] if variable.choices else None
+        if choice is None:
+            return total
+        tensors = [value.type for value in forward.inputs]
+        if 0 <= node.forward_input < len(choice.inputs):
+            return total / math.prod(choice.inputs[node.forward_input].strategy)
+        alike = [
+            math.prod(layout.strategy)
+            for type, layout in (*zip(element_types(forward.type), choice.outputs, strict=True),
+                                 *zip(tensors, choice.inputs, strict=False))
+            if getattr(type, "shape", None) == getattr(node.type, "shape", ())
+        ]  # fmt: skip
+        return total / (alike[0] if alike else max(math.prod(each.strategy) for each in choice.outputs))
+
+    def _stored(self, parameter: Parameter) -> object:
+        variable = self.model.of[parameter]
+        return self.model.variables[variable].outputs[0][self.values[variable]][None]

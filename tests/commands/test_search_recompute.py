@@ -1,0 +1,127 @@
+"""`mspc search --memory`: cells computed again, parameters cut further, and both in plan files."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mspc.cli import app
+from mspc.compiler.plan_file import read_plan
+from mspc.passes.base import VERIFY
+
+SCRIPT = """
+import numpy as np
+from mindspore import nn, ops, Tensor
+class Block(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.act, self.down = nn.LayerNorm((32,)), nn.Dense(32, 128), nn.GELU(), nn.Dense(128, 32)
+    def construct(self, x):
+        return x + self.down(self.act(self.up(self.norm(x))))
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.CellList([Block() for _ in range(3)])
+    def construct(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return ops.reduce_mean(x)
+net = Net()
+nn.TrainOneStepCell(net, nn.Adam(net.trainable_params()))(Tensor(np.ones((512, 32)), np.float32))
+""".replace("np.float32", "dtype=__import__('mindspore').float32")
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(VERIFY, raising=False)
+    Path("net.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def searched(*arguments: str) -> dict[str, Any]:
+    done = run("search", "net.py", "--ranks", "4", "--json", "plans.json", "--top", "1", "-q", *arguments)
+    assert done.exit_code == 0, done.output
+    (plan,) = json.loads(Path("plans.json").read_text())["plans"]
+    return plan | {"notes": done.stdout}
+
+
+def compiled_memory() -> int:
+    options = ("--strategies", "plan.toml", "--out", "out", "--json", "c.json", "-q")
+    done = run("compile", "net.py", "--ranks", "4", *options)
+    assert done.exit_code == 0, done.output
+    memory = json.loads(Path("c.json").read_text())["memory"]
+    return sum(memory[part] for part in ("weights", "states", "inputs", "constants", "step"))
+
+
+def test_cells_are_computed_again_where_only_that_fits(folder: Path) -> None:
+    limit = 540_000  # of 898 kB without a limit
+    plan = searched("--memory", str(limit), "--out", "plan.toml")
+    assert plan["name"] == "search"
+    assert plan["memory"] <= limit
+    assert plan["gap"] <= 0.01
+    assert plan["foreseen"] == pytest.approx(plan["memory"], rel=0.1)
+    found = read_plan(Path("plan.toml"))
+    assert list(found.recompute) == plan["recompute"] != []
+    assert all("blocks-CellList" in cell for cell in found.recompute)
+    assert compiled_memory() == pytest.approx(plan["memory"], rel=1e-3)
+
+    text = Path("plan.toml").read_text()
+    Path("plan.toml").write_text("\n".join(line for line in text.splitlines() if "/" not in line or " = " in line))
+    assert read_plan(Path("plan.toml")).recompute == ()
+    assert compiled_memory() > limit, "it is what is computed again that makes it fit"
+    assert f"note: search on 4 ranks computes {len(found.recompute)} cells again: {found.recompute[0]}" in plan["notes"]
+
+
+def test_parameters_are_cut_further_and_said_so(folder: Path) -> None:
+    plan = searched("--memory", "520kB", "--out", "plan.toml")
+    found = read_plan(Path("plan.toml"))
+    assert len(found.parameters) == plan["cut_further"] > 0
+    assert len(found.gather_again) == plan["gathered_again"]
+    assert set(found.gather_again) <= set(found.parameters)
+    assert compiled_memory() == pytest.approx(plan["memory"], rel=1e-3)
+    assert plan["memory"] <= 520_000
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('recompute = "x"', "plan.toml: recompute is 'x', not a list of names"),
+        ("gather_again = [1]", "plan.toml: gather_again is [1], not a list of names"),
+        ("parameters = 3", "plan.toml: parameters is 3, not a table [parameters]"),
+        ('[parameters]\n"blocks.0.up.weight" = 3',
+         "'blocks.0.up.weight' has the entry 3, not a layout as '(2, 4) [0, -]'"),
+        ('recompute = ["Default/network-Net/block"]',
+         "the plan plan.toml computes Default/network-Net/block again, which the network does not have"),
+        ('[parameters]\n"up.weight" = "(4) [0, -]"',
+         "the plan plan.toml stores up.weight, which are no trained parameters of the network"),
+        ('gather_again = ["weight"]',
+         "the plan plan.toml stores weight, which are no trained parameters of the network"),
+        ('[parameters]\n"blocks.0.up.weight" = "(4) [0]"',
+         "the plan plan.toml stores blocks.0.up.weight as (4) [0], and its shape is (128, 32)"),
+    ],
+)
+def test_mistakes_in_plans(folder: Path, text: str, said: str) -> None:
+
+    Path("plan.toml").write_text(f"ranks = 4\n{text}\n[operators]\n")
+    done = run("compile", "net.py", "--ranks", "4", "--strategies", "plan.toml", "--out", "out")
+    assert done.exit_code == 2
+    assert said in done.stderr
+
+
+def test_what_would_save_memory_is_explained(folder: Path) -> None:
+    done = run("search", "net.py", "--ranks", "4", "--memory", "1MB", "--explain", "0-Block/up-Dense/MatMul-op0")
+    assert done.exit_code == 0, done.output
+    notes = " ".join(line.removeprefix("note: ") for line in done.stdout.splitlines() if "would save" in line)
+    cell = "Default/network-Net/blocks-CellList/0-Block"
+    assert re.search(rf"computing {cell} again would save \d+ bytes and take \d+\.\d us more", notes)
+    assert re.search(r"storing blocks.0.up.weight as \(2, 2\) .* would save \d+ bytes", notes)

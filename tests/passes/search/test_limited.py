@@ -1,0 +1,61 @@
+"""The search within a limit of memory beside all assignments there are."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from mspc.ir.diagnostics import MspcError
+from mspc.passes.search.elimination import LARGEST
+from mspc.passes.search.limited import Limited
+from mspc.passes.search.memory import Memory
+from mspc.passes.search.model import Model
+from mspc.passes.search.terms import LEAST
+from mspc.passes.search.whole_graph import mesh_of
+from mspc.passes.sharding.layout_search import Search
+from tests.passes.search.test_whole_graph import small_network
+
+MOST = 3000
+"""Assignments that are tried one after the other."""
+
+
+def problem(seed: int) -> tuple[Model, Memory, list[int]]:
+    graph = small_network(seed)
+    graph.attrs["search_memory"] = 1
+    search = Search(graph)
+    model = Model(search, mesh_of(search))
+    memory = Memory(model)
+    return model, memory, [variable.size for variable in model.variables]
+
+
+def compare(seed: int) -> bool:
+    """Hold limits between the least and what the cheapest takes against all assignments; False where they are many."""
+    model, memory, sizes = problem(seed)
+    if not 1 < np.prod(sizes, dtype=float) <= MOST:
+        return False
+    known = [
+        (sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in model.factors), max(memory.held(values)))
+        for values in product(*map(range, sizes))
+    ]
+    least, cheapest = min(held for _, held in known), min(known)[1]
+    for share in (0.0, 0.3, 0.7, 1.0):
+        limit = int(np.ceil(least + share * (cheapest - least)))
+        best = min(cost for cost, held in known if held <= limit)
+        solver = Limited(sizes, model.factors, memory, LARGEST)
+        solver.memory.peak = lambda values: max(memory.held(values))  # type: ignore[method-assign]
+        found = solver.solve(limit)
+        assert max(memory.held(found.values)) <= limit, f"seed {seed}, limit {limit}"
+        assert best <= found.cost * (1 + 1e-9) + 1e-6, f"seed {seed}, limit {limit}"
+        assert found.bound <= best * (1 + 1e-9) + 1e-6, f"seed {seed}, limit {limit}: {found.bound} of {best}"
+        assert found.cost <= best * 1.01 + 1e-6, f"seed {seed}, limit {limit}: {found.cost} for {best}"
+    with pytest.raises(MspcError, match="bytes of memory on a rank: the least is"):
+        Limited(sizes, model.factors, memory, LARGEST).solve(max(1, int(least) - 1))
+    smallest = Limited(sizes, model.factors, memory, LARGEST).solve(LEAST)
+    assert max(memory.held(smallest.values)) == pytest.approx(least)
+    return True
+
+
+def test_limits_equal_brute_force() -> None:
+    assert sum(compare(seed) for seed in range(60)) >= 15
