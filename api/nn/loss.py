@@ -291,24 +291,3 @@ class TripletMarginWithDistanceLoss(LossBase):
         if self.swap:
             far = ops.minimum(far, self.distance(positive, negative))
         return self.get_loss(ops.relu(near - far + self.margin))
-
-
-class MultiMarginLoss(LossBase):
-    """`ops.multi_margin_loss`: the sum over other classes of max(0, margin - x[target] + x[class])^p, times the weight
-    of the target, by the number of classes."""
-
-    def __init__(self, p: int = 1, margin: float = 1.0, reduction: str = "mean", weight: Any = None) -> None:
-        super().__init__(reduction)
-        self.p, self.margin, self.weight = p, margin, weight
-
-    def construct(self, x: Any, target: Any, weight: Any = None) -> Any:
-        weight = self.weight if weight is None else weight
-        return ops.multi_margin_loss(x, target, self.p, self.margin, weight, self.reduction)
-
-
-class MultilabelMarginLoss(LossBase):
-    """`ops.multilabel_margin_loss`: the sum over a row's classes and its other classes of max(0, 1 - (x[class] -
-    x[other])), by the number of classes."""
-
-    def construct(self, x: Any, target: Any) -> Any:
-        return ops.multilabel_margin_loss(x, target, self.reduction)

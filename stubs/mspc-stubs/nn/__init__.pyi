@@ -7,6 +7,7 @@ from mspc.api.nn.adasum import AdaSumByGradWrapCell as AdaSumByGradWrapCell
 from mspc.api.nn.optim.adadelta import Adadelta as Adadelta
 from mspc.api.nn.optim.adaptive import Adagrad as Adagrad
 from mspc.api.nn.optim.adam import Adam as Adam
+from mspc.api.nn.optim.adam import AdamOffload as AdamOffload
 from mspc.api.nn.optim.adam import AdamWeightDecay as AdamWeightDecay
 from mspc.api.nn.adaptive_pooling import AdaptiveAvgPool1d as AdaptiveAvgPool1d
 from mspc.api.nn.adaptive_pooling import AdaptiveAvgPool2d as AdaptiveAvgPool2d
@@ -125,9 +126,9 @@ from mspc.api.nn.optim.momentum import Momentum as Momentum
 from mspc.api.nn.segmentation_loss import MultiClassDiceLoss as MultiClassDiceLoss
 from mspc.api.nn.embedding_lookup import MultiFieldEmbeddingLookup as MultiFieldEmbeddingLookup
 from mspc.api.nn.segmentation_loss import MultiLabelSoftMarginLoss as MultiLabelSoftMarginLoss
-from mspc.api.nn.loss import MultiMarginLoss as MultiMarginLoss
+from mspc.api.nn.margin_losses import MultiMarginLoss as MultiMarginLoss
 from mspc.api.nn.attention import MultiheadAttention as MultiheadAttention
-from mspc.api.nn.loss import MultilabelMarginLoss as MultilabelMarginLoss
+from mspc.api.nn.margin_losses import MultilabelMarginLoss as MultilabelMarginLoss
 from mspc.api.nn.loss import NLLLoss as NLLLoss
 from mspc.api.nn.learning_rate_schedule import NaturalExpDecayLR as NaturalExpDecayLR
 from mspc.api.nn.array_layers import Norm as Norm
@@ -142,6 +143,7 @@ from mspc.api.nn.image import PixelShuffle as PixelShuffle
 from mspc.api.nn.image import PixelUnshuffle as PixelUnshuffle
 from mspc.api.nn.segmentation_loss import PoissonNLLLoss as PoissonNLLLoss
 from mspc.api.nn.learning_rate_schedule import PolynomialDecayLR as PolynomialDecayLR
+from mspc.api.nn.optim.adaptive import ProximalAdagrad as ProximalAdagrad
 from mspc.api.nn.loss import RMSELoss as RMSELoss
 from mspc.api.nn.basic import RMSNorm as RMSNorm
 from mspc.api.nn.optim.adaptive import RMSProp as RMSProp

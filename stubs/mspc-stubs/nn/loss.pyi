@@ -11,8 +11,6 @@ from mspc.api.nn.loss import L1Loss as L1Loss
 from mspc.api.nn.loss import LossBase as LossBase
 from mspc.api.nn.loss import MSELoss as MSELoss
 from mspc.api.nn.loss import MarginRankingLoss as MarginRankingLoss
-from mspc.api.nn.loss import MultiMarginLoss as MultiMarginLoss
-from mspc.api.nn.loss import MultilabelMarginLoss as MultilabelMarginLoss
 from mspc.api.nn.loss import NLLLoss as NLLLoss
 from mspc.api.nn.loss import RMSELoss as RMSELoss
 from mspc.api.nn.loss import SmoothL1Loss as SmoothL1Loss

@@ -45,7 +45,6 @@ from mspc.api.train.serialization import async_ckpt_thread_status as async_ckpt_
 from mspc.api.train.metrics.curves import auc as auc
 from mspc.api.amp import auto_mixed_precision as auto_mixed_precision
 from mspc.api.amp import build_train_network as build_train_network
-from mspc.api.train._utils import check_value_type as check_value_type
 from mspc.api.train.dataset_helper import connect_network_with_dataset as connect_network_with_dataset
 from mspc.api.amp import custom_mixed_precision as custom_mixed_precision
 from mspc.api.train.dataset_helper import data_sink as data_sink
