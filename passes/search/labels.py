@@ -38,8 +38,8 @@ class Labels:
         self.problems = [plain, priced, *rows]
         self.prices, self.limits = np.array(prices), np.array(limits)
         steps = reversed([*zip(*(problem.buckets for problem in self.problems), strict=True)])
-        self.steps = [buckets for buckets in steps if priced.sizes[buckets[0].variable] > 1]
-        self.sizes = self.problems[0].sizes
+        self.steps: list[tuple[Bucket, ...]] = [buckets for buckets in steps if priced.sizes[buckets[0].variable] > 1]
+        self.sizes = plain.sizes
         self._open = self._open_variables()
 
     def search(self, best: float, enough: float, width: int) -> tuple[tuple[int, ...] | None, float, float]:
