@@ -97,7 +97,7 @@ def _same(left: Any, right: Any) -> bool:
     """Equality in which NaN equals itself, True is not 1 and 1 is not 1.0."""
     if isinstance(left, Constant) and isinstance(right, Constant):
         return left.type == right.type and left.value.tobytes() == right.value.tobytes()
-    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         return _same_members(left, right)
     if isinstance(left, dict) and isinstance(right, dict):
         return _same_members([*_items(left)], [*_items(right)])

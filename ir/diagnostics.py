@@ -43,7 +43,8 @@ class MspcError(Exception):
     python: Exception | None = None
 
     def __new__(cls, *_: Any, kind: type[Exception] | None = None, **__: Any) -> MspcError:
-        return super().__new__(cls if kind is None or issubclass(cls, kind) else _member(cls, kind))
+        made: Any = cls if kind is None or issubclass(cls, kind) else _member(cls, kind)
+        return super().__new__(made)
 
     def __init__(  # type: ignore[reportInconsistentConstructor]  # __new__ looks at the kind only
         self,

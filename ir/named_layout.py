@@ -87,7 +87,7 @@ def spread(strategy: Sequence[Any]) -> list[Any]:
     """One entry per tensor: the entry of a tuple of tensors, as Concat's, holds one for each."""
     found: list[Any] = []
     for entry in strategy:
-        if isinstance(entry, tuple) and entry and isinstance(entry[0], tuple | NamedLayout):
+        if isinstance(entry, tuple) and entry and isinstance(entry[0], (tuple, NamedLayout)):
             found += cast("tuple[Any, ...]", entry)
         else:
             found.append(entry)

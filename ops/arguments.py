@@ -44,7 +44,7 @@ def plain(value: Any) -> Any:
     """A value known at compile time, a constant, an array or a list, as numbers and tuples of them."""
     value = getattr(value, "value", value)
     value = value.tolist() if hasattr(value, "tolist") else value
-    return tuple(map(plain, cast("Sequence[Any]", value))) if isinstance(value, list | tuple) else value
+    return tuple(map(plain, cast("Sequence[Any]", value))) if isinstance(value, (list, tuple)) else value
 
 
 def int_of(name: str, what: str, value: Any) -> int:
@@ -59,7 +59,7 @@ def int_of(name: str, what: str, value: Any) -> int:
 
 def ints_of(name: str, what: str, value: Any) -> tuple[int, ...]:
     """`value` as a tuple of ints; a single int is a tuple of one. Raises MspcError for anything else."""
-    if isinstance(value, tuple | list):
+    if isinstance(value, (tuple, list)):
         entries = cast(Sequence[Any], value)
         return tuple(int_of(name, f"{what}[{i}]", entry) for i, entry in enumerate(entries))
     try:
@@ -99,7 +99,7 @@ def dtype_arg(name: str, what: str, value: Any) -> DType:
 
 def sequence_of(name: str, args: Sequence[Any]) -> tuple[Any, ...]:
     """The tensors of a call `name((a, b))` or `name(a, b)`."""
-    if len(args) == 1 and isinstance(args[0], tuple | list):
+    if len(args) == 1 and isinstance(args[0], (tuple, list)):
         return tuple(cast(Sequence[Any], args[0]))
     return tuple(args)
 
@@ -150,7 +150,7 @@ def misfit(name: str, attributes: Mapping[str, Any], operands: Iterable[Any], er
 def _large(values: Iterable[Any]) -> Iterator[int]:
     """The integers among values, and in tuples and lists, that no element type holds."""
     for value in values:
-        if isinstance(value, tuple | list):
+        if isinstance(value, (tuple, list)):
             yield from _large(cast(Sequence[Any], value))
         elif isinstance(value, int) and not INT64_MIN <= value <= UINT64_MAX:
             yield value

@@ -42,7 +42,10 @@ class Composed(Op, abstract=True):
         raise NotImplementedError
 
     def infer(self, *types: Any) -> Type:
-        return self.compose(lambda op, *operands, cuts=None: op.infer(*operands), None, types)
+        def emit(op: Op, *operands: Any, cuts: Sequence[Cuts] | None = None) -> Any:
+            return op.infer(*operands)
+
+        return self.compose(emit, None, types)
 
     def rule(self, *types: TensorType) -> str:
         """The rule of the whole, which stays whole: its parts carry out what a strategy asks for."""
@@ -53,7 +56,10 @@ class Composed(Op, abstract=True):
         return f"{', '.join(ins)} -> {' '.join(f'{next(names)}={n}!' for n in made.shape)}"
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.compose(lambda op, *operands, cuts=None: op.kernel(be)(*operands), None, inputs)
+        def emit(op: Op, *operands: Any, cuts: Sequence[Cuts] | None = None) -> Any:
+            return op.kernel(be)(*operands)
+
+        return self.compose(emit, None, inputs)
 
     def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
         entries: list[Cuts] | None = None

@@ -34,7 +34,7 @@ for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")
 
 LONG = (
-    "test_types.py", "passes/test_random_networks.py", "test_planted_errors.py", "ops/test_ops.py",
+    "passes/test_random_networks.py", "test_planted_errors.py", "ops/test_ops.py",
     "test_conformance.py", "samples/", "compiler/test_rank_kinds.py", "compiler/test_vision_networks.py",
     "api/common/test_public_modules.py", "runtime/comm/test_mismatches.py", "commands/", "checkpoint/test_resuming.py",
     "ops/collective/test_every.py", "engine/", "ops/cuda/", "gpu/", "runtime/",
@@ -45,7 +45,7 @@ at the end."""
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="rewrite golden files that differ")
-    parser.addoption("--every-case", action="store_true", help="compare large shared cases with their pages, too")
+    parser.addoption("--every-case", action="store_true", help="run what takes long, too")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -123,9 +123,6 @@ class _Actions:
     def type_value(self, items: list[Any]) -> Type:
         return _at(items[0], read_type, str(items[0]))
 
-    def tuple(self, items: list[Any]) -> tuple[Any, ...]:
-        return _shallow(tuple(items))
-
     def pair(self, items: list[Any]) -> tuple[str, Any]:
         return name_of(items[0].strip("'")), items[1]
 
@@ -214,6 +211,9 @@ class _Actions:
             raise Malformed(f"the tuple has {sum(t for _, t in runs)} elements but {len(shapes)} shapes")
         dtypes = [dtype for dtype, times in runs for _ in range(times)]
         return TupleType(tuple(map(TensorType, dtypes, shapes)))
+
+    def tuple(self, items: list[Any]) -> tuple[Any, ...]:  # the last: annotations after it would mean this
+        return _shallow(tuple(items))
 
 
 def _at(token: Token, read: Callable[[str], Any], text: str) -> Any:

@@ -71,4 +71,4 @@ def _take_strategy(attributes: dict[str, Any], side: str) -> Any:
 def _is_strategy(value: Any) -> bool:
     if not isinstance(value, tuple):
         return False
-    return all(isinstance(entry, tuple | NamedLayout | None) for entry in cast("tuple[Any, ...]", value))
+    return all(entry is None or isinstance(entry, (tuple, NamedLayout)) for entry in cast("tuple[Any, ...]", value))

@@ -357,7 +357,7 @@ def _spread(args: tuple[Any, ...]) -> tuple[Any, ...]:
     if not args:
         return ()
     first = args[0]
-    return tuple(cast("Iterable[Any]", first)) if len(args) == 1 and isinstance(first, tuple | list) else args
+    return tuple(cast("Iterable[Any]", first)) if len(args) == 1 and isinstance(first, (tuple, list)) else args
 
 
 def resized(op: Op, shape: tuple[int, ...], dim: int, times: int, parts: int) -> tuple[int, ...]:

@@ -84,7 +84,7 @@ class Custom(Op):
                 f"Custom: {self.called} is a function on NumPy arrays; run the script with --device cpu"
             )
         returned: Any = call(*_filled(self.given, iter(inputs)))
-        count = len(cast(Any, returned)) if isinstance(returned, tuple | list) else 1
+        count = len(cast(Any, returned)) if isinstance(returned, (tuple, list)) else 1
         if self.several and count != len(self.results):
             raise ExecutionError(f"Custom: {self.called} must return {len(self.results)} arrays")
         arrays = cast("list[Any]", list(cast(Any, returned)) if self.several else [returned])

@@ -154,7 +154,7 @@ def cut_mistake(
 
 def listed(value: Any, dims: int) -> tuple[Any, ...]:
     """The elements of a tuple or list; of anything else as many as there are dimensions."""
-    return tuple(cast("Sequence[Any]", value)) if isinstance(value, tuple | list) else (value,) * dims
+    return tuple(cast("Sequence[Any]", value)) if isinstance(value, (tuple, list)) else (value,) * dims
 
 
 def numbers(operator: str, name: str, value: Any, dims: int) -> tuple[int, ...]:

@@ -68,7 +68,7 @@ def launch_chain(device: Device, lines: Sequence[Line], types: Sequence[TensorTy
         types: of the lines' results. returns: the lines whose results are stored, in the order of `out`.
     """
     operand_types = [_type_of(array) for array in inputs]
-    arrays = cast("Sequence[Array]", out) if isinstance(out, tuple | list) else (out,)
+    arrays = cast("Sequence[Array]", out) if isinstance(out, (tuple, list)) else (out,)
     results = dict(zip(returns, arrays, strict=True))
     read = {index for line in lines for kind, index in line.operands if kind == "t"}
     text: list[str] = []

@@ -177,7 +177,7 @@ class GroupedMatmul(Op):
         if (group_list is None) == (self.group_type == 0) or (self.group_type == 0 and len(left) > 1):
             raise MspcError(f"{self.name}: group_type 0 takes one x and a group_list, group_type -1 no group_list")
         ends = () if group_list is None else (group_list,)
-        if ends and isinstance(group_list, tuple | list):
+        if ends and isinstance(group_list, (tuple, list)):
             ends = (np.array(ints_of(self.name, "group_list", group_list), np.int64),)
         return replace(self, count=len(left), biased=bool(added)), (*left, *right, *added, *ends)
 

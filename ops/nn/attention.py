@@ -31,7 +31,7 @@ def statistics_dtype(dtype: DType) -> DType:
 
 def _as_ends(ends: Any) -> Any:
     """Ends that are written as a list or a tuple, as an array."""
-    return np.array(ends, np.int64) if isinstance(ends, tuple | list) else ends
+    return np.array(ends, np.int64) if isinstance(ends, (tuple, list)) else ends
 
 
 def _sample(*shapes: tuple[int, ...], dtypes: Sequence[str] = (), **attributes: Any) -> Sample:

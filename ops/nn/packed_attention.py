@@ -280,7 +280,7 @@ def packed(op: Any, operands: Sequence[Any], lists: Sequence[Any], attn_mask: An
             f"{op.sparse_mode}"
         )
     ends = [
-        np.array(ints_of(op.name, name, each), np.int64) if isinstance(each, tuple | list) else each
+        np.array(ints_of(op.name, name, each), np.int64) if isinstance(each, (tuple, list)) else each
         for name, each in zip(NAMES[3:], lists, strict=True)
     ]
     made = FlashAttentionVarlen(op.head_num, op.scale_value, op.sparse_mode, op.pre_tokens, op.next_tokens)

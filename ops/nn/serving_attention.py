@@ -82,7 +82,7 @@ class ServingAttention(Op, abstract=True):
 
     def _alone(self, name: str, operand: Any) -> Any:
         """The one tensor of a list of one."""
-        if not isinstance(operand, tuple | list):
+        if not isinstance(operand, (tuple, list)):
             return operand
         tensors = cast(Sequence[Any], operand)
         if len(tensors) != 1:
@@ -268,4 +268,4 @@ class ServingAttention(Op, abstract=True):
 
 def _as_numbers(operand: Any) -> Any:
     """Lengths that are written as a list or a tuple, as an array."""
-    return np.array(operand, np.int64) if isinstance(operand, tuple | list) else operand
+    return np.array(operand, np.int64) if isinstance(operand, (tuple, list)) else operand

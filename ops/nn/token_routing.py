@@ -107,8 +107,8 @@ class TopPRouter(TopKRouter):
             names = "input, capacity, expert_num, drop_type, threshold, router_prob"
             raise MspcError(f"{self.name} takes 6 arguments ({names}), not {len(args)}", kind=TypeError)
         op, tensors = super().call(*args[:4])
-        threshold = float(number_of(self.name, "threshold", args[4]))
-        return replace(op, threshold=threshold), (*tensors, args[5])
+        settings: dict[str, Any] = {"threshold": float(number_of(self.name, "threshold", args[4]))}
+        return replace(op, **settings), (*tensors, args[5])
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
         return (rule.inputs[0], *[((),)] * 4, rule.inputs[1])

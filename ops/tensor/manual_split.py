@@ -60,16 +60,16 @@ def gathered_by_hand(
 def _rows(label: str, attribute: str, given: object) -> list[int]:
     """Rows of every part. Raises MspcError where the attribute says something else."""
     wanted = "numbers of rows" if attribute == "manual_split" else "pairs (rows, offset)"
-    entries = cast("Sequence[object]", given) if isinstance(given, tuple | list) else ()
+    entries = cast("Sequence[object]", given) if isinstance(given, (tuple, list)) else ()
     sizes: list[int] = []
     for entry in entries:
         if attribute == "manual_split":
             size = entry
         else:
-            pair = cast("Sequence[object]", entry) if isinstance(entry, tuple | list) else ()
+            pair = cast("Sequence[object]", entry) if isinstance(entry, (tuple, list)) else ()
             size = pair[0] if len(pair) == 2 else None
         if isinstance(size, int) and size > 0:
             sizes.append(size)
-    if not isinstance(given, tuple | list) or len(sizes) != len(entries):
+    if not isinstance(given, (tuple, list)) or len(sizes) != len(entries):
         raise MspcError(f"{label} must be a tuple of {wanted}, not {given!r}")
     return sizes

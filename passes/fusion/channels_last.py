@@ -213,7 +213,9 @@ def _slice(walk: _Walk, node: Node) -> bool:
     rank = len(walk.shape(value))
     if value not in walk.lasts or masks or len(op.begin) != rank:
         return False
-    ends = {name: tuple(getattr(op, name)[d] for d in last_order(rank)) for name in ("begin", "end", "strides")}
+    ends: dict[str, Any] = {
+        name: tuple(getattr(op, name)[d] for d in last_order(rank)) for name in ("begin", "end", "strides")
+    }
     return walk.becomes(node, replace(op, **ends), [walk.last(value)])
 
 

@@ -114,7 +114,7 @@ def _hidden(part: Part, place: int, differences: Differences, looks: Looks) -> P
     if part.constant is not None:
         return replace(part, constant=VaryingConstant(Slot(place, 0, "constant"), part.constant, looks))
 
-    def hidden(op: OpLike, at: int) -> OpLike:
+    def hidden(op: Any, at: int) -> Any:
         values = {name: getattr(op, name) for name in differences.fields.get((place, at), ()) if hasattr(op, name)}
         stand_ins = {
             name: Varying(Slot(place, at, name), value, looks)

@@ -49,7 +49,8 @@ class Part:
 class _Asked(Placement):
     """A placement that tells whether anybody asked for the rank."""
 
-    __slots__ = ("_rank", "asked")
+    _rank: int
+    asked: bool
 
     @property
     def rank(self) -> int:  # type: ignore[override]  # a question instead of a field

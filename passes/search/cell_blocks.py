@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,11 +35,12 @@ def blocks_of(
         users: who reads what. kept: bytes of the results that gradients read, by operator. source: the operator that
             makes a value, None where it is a parameter or an input.
     """
-    weight: Counter[str] = Counter()
+    weight: dict[str, float] = {}
     for node, nbytes in kept.items():
         parts = node.scope.split("/")
         for depth in range(1, len(parts) + 1):
-            weight["/".join(parts[:depth])] += nbytes  # pyright: ignore[reportArgumentType]  # bytes, which may be parts
+            cell = "/".join(parts[:depth])
+            weight[cell] = weight.get(cell, 0.0) + nbytes
     total = sum(kept.values())
     inner: dict[str, list[str]] = {}
     for cell in weight:

@@ -125,9 +125,10 @@ class Footprint:
         for value in node.inputs:
             source = self.model.source(value)
             if source is None:
-                operands += [self._of[value]] if value in self._of else []
+                if value in self._of:
+                    operands.append(self._of[value])
                 continue
-            places = [] if forward is None else [
+            places: list[int] = [] if forward is None else [
                 i for i, each in enumerate(forward.inputs) if self.model.source(each) == source
             ]  # fmt: skip
             operands += self._item(value, forward, places[0] if places else -1, first=False)

@@ -108,7 +108,8 @@ def _best_of_two(search: Search, forward: list[Node]) -> None:
         return
     states, found_sources = [state_of(value) for value in values], [_source_of(value) for value in values]
     _put_back(values, begin, sources)
-    search.wanted, search.whole = {}, {}
+    search.wanted = {}
+    search.whole = {}
     spread(search, forward)
     second = _finish(search, forward)
     dearer = second.nbytes + latency * second.moves >= first.nbytes + latency * first.moves
