@@ -9,8 +9,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from mspc.api import launch, state
 from mspc.passes.base import VERIFY
@@ -43,6 +45,10 @@ LONG = (
 at the end."""
 
 
+settings.register_profile("mspc", derandomize=True)  # the same examples every time; --hypothesis-profile=default draws
+settings.load_profile("mspc")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="rewrite golden files that differ")
     parser.addoption("--every-case", action="store_true", help="run what takes long, too")
@@ -50,6 +56,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # xdist's own order is by the number of tests in a file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores: tests of what waits, stands still or is killed leave a core idle."""
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """xdist's distribution by files, which looks through all that a process ever got after every test, without what is
+    done."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _assign_work_unit(self, node: Any) -> None:
+            given = self.assigned_work.get(node, {})
+            self.assigned_work[node] = {file: tests for file, tests in given.items() if not all(tests.values())}
+            super()._assign_work_unit(node)
+
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(trylast=True)

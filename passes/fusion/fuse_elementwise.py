@@ -82,7 +82,8 @@ class _Order:
     def place(self, number: int, node: Node) -> None:
         """Add a node at the end, or to a group."""
         shape = _member_shape(node)
-        if shape is None:
+        copies = shape is not None and cast(Op, node.op).is_view and node.inputs[0] not in self.of
+        if shape is None or copies:  # a copy of what no member makes would be for nothing
             self.numbers[node] = number
             for value in node.inputs:
                 slot = self.of.get(value)

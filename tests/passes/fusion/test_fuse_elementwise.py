@@ -120,8 +120,22 @@ def names(graph: Graph) -> list[str]:
     return [node.op.name for node in graph.nodes if node.op.name != "TupleGetItem"]
 
 
+def test_a_view_of_what_no_member_makes_stays_a_view() -> None:
+    """A copy of it would cost time, and its sums would be of other bits than those of what is laid out otherwise."""
+    graph, b, (x, u) = new_graph(x=("input", (SIZE, SIZE)), u=("input", (SIZE,)))
+    view = b.emit(op("Identity"), b.emit(op("BroadcastTo", shape=(SIZE, SIZE)), u))
+    inner = b.emit(op("Identity"), b.emit(op("Neg"), x))
+    graph.results = [b.emit(op("ReduceMean", axis=()), view), b.emit(op("Add"), b.emit(op("ReLU"), view), inner)]
+    made = fused(graph)
+    assert [node.op.name for node in made.nodes][:2] == ["BroadcastTo", "Identity"]
+    assert "Identity(t" in print_graph(made)
+    for expected, found in zip(run(fused(graph, "execute")), run(made), strict=True):
+        np.testing.assert_array_equal(expected, found)
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1 << 40))
+@example(173791)
 def test_random_graphs_compute_the_same_bits(seed: int) -> None:
     expected = run(fused(random_graph(seed), "execute"))
     found = run(fused(random_graph(seed)))
