@@ -7,8 +7,8 @@ help: ## list the targets
 lint: ## ruff
 	$(PYTHON) -m ruff check .
 
-types: ## pyright, strict on ir, ops and passes
-	$(PYTHON) -m pytest -q tests/test_types.py
+types: ## pyrefly and pyright, strict on ir, ops and passes
+	$(PYTHON) -m pytest -q tests/test_types.py --every-case
 
 test: ## every test
 	$(PYTHON) -m pytest -q -n auto --dist loadfile
