@@ -104,6 +104,7 @@ class Op:
         reduction: how results combine when a reduced factor is cut. operand_names: of a `call` with more than inputs.
         linear_in: inputs in each of which it is linear, the others held fixed: a partial sum in one may pass through.
         additive: the result is a sum of the inputs, or they side by side: partial sums over the same axes pass.
+        followers: operands that are cut as the others say, where a strategy leaves them whole.
         operandwise: the result combines one idempotent `reduction` (all, any, max, min) per operand: every operand may
             be cut in its own way, and the result is partial over all their axes.
         follows_neighbours: it only moves data, so that left unset it is cut as the operators around it.
@@ -148,6 +149,7 @@ class Op:
     linear_in: ClassVar[tuple[int, ...]] = ()
     additive: ClassVar[bool] = False
     operandwise: ClassVar[bool] = False
+    followers: ClassVar[tuple[int, ...]] = ()
     follows_neighbours: ClassVar[bool] = False
     has_side_effect: ClassVar[bool] = False
     mutates: ClassVar[tuple[int, ...]] = ()
