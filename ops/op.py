@@ -362,9 +362,7 @@ class Op:
             if not isinstance(operand, TensorType):
                 raise MspcError(f"{self.name}: input {index} is {operand}, not a tensor", kind=TypeError)
         rule = self.rule(*types)
-        if isinstance(rule, Rule):
-            return rule
-        return parse_rule(rule, [t.shape for t in types], self.name, self.reduction)
+        return rule if isinstance(rule, Rule) else parse_rule(rule, [t.shape for t in types], self.name, self.reduction)
 
     def operand(self, index: int) -> str:
         """What an operand is called in messages: as `rule` names it."""
