@@ -31,7 +31,7 @@ def test_a_file_of_strategies_is_a_setting(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     set_op_strategy_config("SAVE", str(file))
     assert ms.get_auto_parallel_context("strategy_ckpt_config")["operator_save_file"] == str(file)
-    with pytest.raises(ValueError, match="operator_load_file.*there is no such file"):
+    with pytest.raises(ValueError, match=r"operator_load_file.*there is no such file"):
         set_op_strategy_config("LOAD", str(file))
     file.write_text("{}")
     set_op_strategy_config("LOAD", file)
