@@ -52,7 +52,6 @@ _OFF = {
 }
 _CALLS: dict[str, str] = {
     "runtime.launch_blocking": "errors name their operator also where steps are replayed",
-    "parallel.set_op_strategy_config": "strategies are found anew at every compile, the same ones for the same network",
     "parallel.AutoParallel.transformer_opt": "there are no such options",
     "dataset.config.set_enable_shared_mem": "worker processes hand rows on through pipes",
     "nn.Cell.set_grad": str(settings.SET_GRAD["requires_grad"].ignored),

@@ -104,6 +104,7 @@ class Op:
         reduction: how results combine when a reduced factor is cut. operand_names: of a `call` with more than inputs.
         linear_in: inputs in each of which it is linear, the others held fixed: a partial sum in one may pass through.
         additive: the result is a sum of the inputs, or they side by side: partial sums over the same axes pass.
+        followers: operands that are cut as the others say, where a strategy leaves them whole.
         operandwise: the result combines one idempotent `reduction` (all, any, max, min) per operand: every operand may
             be cut in its own way, and the result is partial over all their axes.
         follows_neighbours: it only moves data, so that left unset it is cut as the operators around it.
@@ -148,6 +149,7 @@ class Op:
     linear_in: ClassVar[tuple[int, ...]] = ()
     additive: ClassVar[bool] = False
     operandwise: ClassVar[bool] = False
+    followers: ClassVar[tuple[int, ...]] = ()
     follows_neighbours: ClassVar[bool] = False
     has_side_effect: ClassVar[bool] = False
     mutates: ClassVar[tuple[int, ...]] = ()
@@ -360,9 +362,7 @@ class Op:
             if not isinstance(operand, TensorType):
                 raise MspcError(f"{self.name}: input {index} is {operand}, not a tensor", kind=TypeError)
         rule = self.rule(*types)
-        if isinstance(rule, Rule):
-            return rule
-        return parse_rule(rule, [t.shape for t in types], self.name, self.reduction)
+        return rule if isinstance(rule, Rule) else parse_rule(rule, [t.shape for t in types], self.name, self.reduction)
 
     def operand(self, index: int) -> str:
         """What an operand is called in messages: as `rule` names it."""

@@ -46,7 +46,7 @@ class EmbeddingLookup(Cell):
         if max_norm is not None:
             raise ApiValueError(f"{name}: max_norm is not supported")
         self.embedding_table = parameter(param_init, (vocab_size, embedding_size), dtype, "embedding_table")
-        self.gather = ops.Gather()
+        self.embeddinglookup = self.gatherv2 = self.gather = ops.Gather()  # of any target, by each of the names
         ranks = get_auto_parallel_context("device_num")
         sharded = get_auto_parallel_context("parallel_mode") in _SHARDED and ranks > 1
         strategies = {

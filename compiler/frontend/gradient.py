@@ -245,6 +245,8 @@ def _outputs(tracer: Tracer, request: GradientFunction, result: Any) -> tuple[li
         found = [primary]
     if not found:
         found = [v for v in tensors_in(primary) if isinstance(v.type, TensorType)]
+        if primary is None:
+            found = [tracer.value(0.0)]
         if not found:
             raise tracer.error(
                 f"the function returns {describe(primary)}; there is nothing to differentiate", kind=TypeError

@@ -22,6 +22,7 @@ from mspc.ops.arguments import misfit
 from mspc.ops.control.structural import Depend
 from mspc.ops.op import Asked, Op
 from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Reshape
 
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]
@@ -67,6 +68,9 @@ def call_primitive(
                 raise tracer.error(f"{made.label}: {mistake}", ["take the strategy away"], RuntimeError)
             if isinstance(op, Cast) and not _fits(ins, made):
                 tracer.warn(f"{made.label}: its strategy {ins} fits no tensor of shape {made.shape} and is ignored")
+                return result
+            if isinstance(op, Reshape) and made.type == made.inputs[0].type:
+                tracer.warn(f"{made.label} changes nothing, so its strategy {ins} is ignored")
                 return result
             made.in_strategy, made.out_strategy = ins, outs
         else:
@@ -135,6 +139,8 @@ def _depend(tracer: Tracer, op: Depend, args: Args, instance: str) -> Any:
     if len(args) < 2:
         raise tracer.error("Depend takes a value and what must run before it", kind=TypeError)
     value, after = operand(tracer, args[0]), [v for arg in args[1:] for v in tensors_in(operand(tracer, arg))]
+    if value is None:
+        return None
     if isinstance(value, tuple | list):
         return tuple(_depend(tracer, op, (v, *args[1:]), instance) for v in value)
     return tracer.emit(op, value, *after, instance=instance) if after else value

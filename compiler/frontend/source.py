@@ -25,8 +25,9 @@ _TRACED_OWN = tuple(
     for place in (
         ("nn", ""), ("boost", ""), ("experimental", ""), ("mint", ""), ("ops", "function", ""),
         ("ops", "tensor_method"), ("ops", "hyper_map"), ("ops", "sparse_tensor"),
-        ("ops", "composed"), ("numpy", ""), ("parallel", "reshard"), ("parallel", "transformer", ""),
-        ("communication", "comm_func"), ("common", "recompute"), ("common", "derivatives"),
+        ("ops", "composed"), ("ops", "extended_functions"), ("numpy", ""), ("parallel", "reshard"),
+        ("parallel", "transformer", ""), ("communication", "comm_func"), ("common", "recompute"),
+        ("common", "derivatives"),
     )
 )  # fmt: skip
 """Where functions that become part of a graph stand."""

@@ -6,6 +6,7 @@ times one for its columns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -58,9 +59,11 @@ class _Parts(Op, abstract=True):
         """(box, the image that it names) for all boxes of this rank's `count` images. Raises MspcError for an image
         that there is not."""
         limit = self.images or count
-        for box, image in enumerate(int(n) for n in box_indices.tolist()):
-            if not 0 <= image < limit:
-                raise MspcError(f"{self.name}: box {box} is of image {image}, but there are {limit}")
+        for box, number in enumerate(box_indices.tolist()):
+            if not -1 < number < limit:
+                whole = int(number) if math.isfinite(number) else number
+                raise MspcError(f"{self.name}: box {box} is of image {whole}, but there are {limit}")
+            image = int(number)
             if 0 <= image - self.first < count:
                 yield box, image - self.first
 
@@ -285,7 +288,9 @@ class _Aligned(_Parts, abstract=True):
             raise MspcError(f"{self.name}: the boxes must have the shape [number, 5], not {rois.shape}")
 
     def line(self, xp: Any, first: float, end: float, length: int, count: int, dtype: Any) -> Any:
-        """The weights [count, length] of one line of one box."""
+        """The weights [count, length] of one line of one box; none where it ends nowhere, as in MindSpore."""
+        if not (math.isfinite(first) and math.isfinite(end)):
+            return xp.zeros((count, length), dtype)
         first, end = first * self.spatial_scale, (end + self.roi_end_mode) * self.spatial_scale
         extent = end - first if self.roi_end_mode else max(end - first, 1.0)
         each = extent / count

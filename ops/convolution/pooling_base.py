@@ -79,10 +79,18 @@ class Pooling(ImageOperator, abstract=True):
             raise MspcError(f"{self.name}: the image must have {self.dims + 2} dimensions, but its shape is {image}")
         along = self.along(image[2:])
         for d, window in enumerate(along):
-            if 2 * max(window.before, window.after) > window.extent and str(self.pad_mode).lower() == "pad":
+            pads = (window.before, window.after)
+            if str(self.pad_mode).lower() != "pad" or 2 * max(pads) <= window.extent:
+                continue
+            if self.dims == 2:
                 raise MspcError(
-                    f"{self.name}: a padding of {max(window.before, window.after)} along dimension {d + 2} is more "
-                    f"than half of the window's {window.extent}"
+                    f"{self.name}: a padding of {max(pads)} along dimension {d + 2} is more than half of the window's "
+                    f"{window.extent}"
+                )
+            if sum(pads) > window.extent or max(pads) == window.extent:
+                raise MspcError(
+                    f"{self.name}: paddings of {pads[0]} and {pads[1]} along dimension {d + 2} must be smaller than "
+                    f"the window's {window.extent}, both together at most as large"
                 )
         places, positions = image_tokens(image[2:], self.counts(image[2:]), self.exact(image[2:]))
         return f"n c {places}", f"n c {positions}"

@@ -36,6 +36,7 @@ class KVCacheScatterUpdate(Op):
         sample((4, 2, 8, 3), (4,), (4, 2, 1, 3), dtypes=("Float64", "Int64", "Float64"), low=0, high=8, axis=-2,
                gradient=False),
         sample((4, 8), (4,), (4, 1), dtypes=("Float64", "Int32", "Float64"), low=0, high=8, gradient=False),
+        sample((4, 2, 8), (4,), (4, 2, 8), dtypes=("Float64", "Int64", "Float64"), low=0, high=1, gradient=False),
     )  # fmt: skip
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -64,10 +65,15 @@ class KVCacheScatterUpdate(Op):
             )
         names = factor_names(rank)
         new = [*names[:axis], f"{factor_names(1, rank)[0]}!", *names[axis + 1 :]]
+        if updates.shape == var.shape:
+            new = names
         return f"{' '.join(names)}, {names[0]}, {' '.join(new)} -> {' '.join(names)}"
 
     def localize(self, placement: Placement) -> Op:
+        """Updates as long as `axis` are cut with it: both slices start at the same place."""
         shape = placement.in_types[0].shape
+        if placement.in_types[2].shape == shape:
+            return self
         part = cut_along(placement, 0, axis_in(self.name, self.axis, len(shape)))
         return self if part is None else replace(self, offset=part, total=shape[self.axis])
 

@@ -33,6 +33,7 @@ class ApplyRotaryPosEmb(Op):
 
     function: ClassVar[Names] = "apply_rotary_pos_emb_"
     cos_format: int = 0
+    followers: ClassVar[tuple[int, ...]] = (1, 2, 3)
     linear_in: ClassVar[tuple[int, ...]] = ()
     samples: ClassVar[Any] = (
         sample((4, 8, 4, 6), (4, 8, 2, 6), (4, 8, 1, 6), (4, 8, 1, 6), (4,), dtypes=("Float64",) * 4 + ("Int32",)),
@@ -63,10 +64,12 @@ class ApplyRotaryPosEmb(Op):
             )
         if rank == 4:
             table = " ".join("1" if n == 1 else name for n, name in zip(cos.shape, "bsnd", strict=True))
-            return self._whole("b s n d!", "b s m d!", table.replace("d", "d!"), len(position_ids.shape))
+            m = "n" if query.shape == key.shape else "m"
+            return self._whole("b s n d!", f"b s {m} d!", table.replace("d", "d!"), len(position_ids.shape))
         per_batch = query.shape[1] == 1 and cos.shape[0] == query.shape[0]
         table = f"{'b' if per_batch else 's' if query.shape[1] != 1 else '1'} d!"
-        return self._whole(f"b s (n d={size}!)", f"b s (m d={size}!)", table, len(position_ids.shape))
+        m = "n" if query.shape == key.shape else "m"
+        return self._whole(f"b s (n d={size}!)", f"b s ({m} d={size}!)", table, len(position_ids.shape))
 
     def _whole(self, query: str, key: str, table: str, ids: int) -> str:
         held = " ".join(f"p{i}!" for i in range(ids))

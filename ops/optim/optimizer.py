@@ -59,6 +59,13 @@ class Update(Op, abstract=True):
     def infer(self, *types: Any) -> Type:
         inferred = super().infer(*types)
         require_same(self.name, *[t for i, t in enumerate(types) if i not in self.scalars])
+        if self.scalars and not (types[0].dtype.is_float or types[0].dtype.is_complex):
+            raise MspcError(
+                f"{self.name}: input 0 ({self.operands[0]}) is {types[0].dtype}; only floating-point parameters are "
+                "trained",
+                notes=["give the optimizer no such parameter: make it with requires_grad=False"],
+                kind=TypeError,
+            )
         return (
             TupleType((inferred,) * self.outputs)
             if isinstance(inferred, TensorType) and self.outputs > 1

@@ -179,7 +179,10 @@ class RepeatInterleaveTensor(Op):
         size = x.size if self.dim is None else x.shape[axis]
         if len(self.repeats) != size or min(self.repeats, default=0) < 0:
             where = "input 0" if self.dim is None else f"dimension {axis} of input 0"
-            raise MspcError(f"{self.name}: repeats {self.repeats} are not {size} numbers from 0 on, as {where} needs")
+            raise MspcError(
+                f"{self.name}: repeats {self.repeats} are not {size} numbers from 0 on, as {where} needs",
+                kind=RuntimeError,
+            )
         total = f"{factor_names(1, len(names))[0]}={sum(self.repeats)}!"
         if self.dim is None:
             return f"{' '.join(f'{name}!' for name in names)} -> {total}"

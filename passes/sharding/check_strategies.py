@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 from mspc.ir.builder import Builder
@@ -95,6 +95,8 @@ def _attach(node: Node, rule: Rule, ranks: int) -> None:
     dims = op.layout_dims(rule) if named else op.strategy_dims(rule)
     while len(strategy) < len(dims) and not dims[len(strategy)]:
         strategy.append(())
+    if node.attrs.get("skip_redistribution"):
+        strategy = _with_whole_parts(rule, dims, strategy)
     if len(strategy) != len(dims):
         raise node.error(
             f"{node.label}: the strategy has {len(strategy)} entries, but the operator has {len(dims)} tensor inputs",
@@ -111,6 +113,21 @@ def _attach(node: Node, rule: Rule, ranks: int) -> None:
     node.layout = choice.layout(node.type)
 
 
+def _with_whole_parts(rule: Rule, dims: Sequence[tuple[Dim, ...]], strategy: Sequence[Any]) -> list[Any]:
+    """The strategy without cuts of dimensions that must stay whole. MindSpore's `skip_redistribution` lets every rank
+    take its own slice apart, as if that were the tensor; here it is gathered, so that the result is one device's."""
+    found: list[Any] = []
+    for tensor, entry in zip(dims, strategy, strict=False):
+        cuts = entry.tensor_map if isinstance(entry, NamedLayout) else entry
+        stays = [len(factors) == 1 and factors[0] in rule.frozen for factors in tensor]
+        if len(cuts) == len(stays) and any(stays):
+            uncut = -1 if isinstance(entry, NamedLayout) else 1
+            cuts = tuple(uncut if whole else cut for cut, whole in zip(cuts, stays, strict=True))
+            entry = replace(entry, tensor_map=cuts) if isinstance(entry, NamedLayout) else cuts
+        found.append(entry)
+    return [*found, *strategy[len(found) :]]
+
+
 def _from_tuples(
     node: Node, rule: Rule, dims: tuple[tuple[Dim, ...], ...], strategy: Sequence[tuple[int, ...]], ranks: int
 ) -> tuple[tuple[int, ...], list[Axes]]:
@@ -125,10 +142,13 @@ def _from_tuples(
                 f"{len(tensor)} dimensions{shape}",
                 notes=[f"give one number per dimension, for example {(1,) * len(tensor)}"],
             )
+        follows = i in cast(Op, node.op).followers
         for d, (factors, cut) in enumerate(zip(tensor, entry, strict=True)):
             where = f"dimension {d} of input {i}"
             size = math.prod(rule.sizes[f] for f in factors)
             _check_cut(node, rule, factors, size, cut, (i, d))
+            if cut == 1 and follows:
+                continue
             rest = cut
             for f in factors:
                 part = math.gcd(rest, rule.sizes[f])
@@ -238,7 +258,7 @@ def _from_layouts(
             where = f"dimension {d} of input {i}"
             cut = math.prod(mesh[a] for a in wanted)
             _check_cut(node, rule, factors, math.prod(rule.sizes[f] for f in factors), cut, (i, d))
-            if not factors:
+            if not factors or (not wanted and i in cast(Op, node.op).followers):
                 continue
             first = factors[0]
             if first in places and axes[first] != wanted:
@@ -247,7 +267,7 @@ def _from_layouts(
                     f"layouts differ"
                 )
             axes[first], places[first] = wanted, where
-    flat = [a for f in axes for a in f]
+    flat = [a for f in axes for a in f if mesh[a] > 1]
     if len(flat) != len(set(flat)):
         raise node.error(f"{node.label}: one axis of the layout cuts two different dimensions of the operator")
     return mesh, axes

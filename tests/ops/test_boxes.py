@@ -53,3 +53,16 @@ def test_what_is_refused(call: Any, message: str) -> None:
     with pytest.raises(MspcError) as caught:
         call()
     assert caught.value.message == message
+
+
+@pytest.mark.parametrize("place", [1, 2, 3, 4])
+def test_a_box_without_an_end_holds_nothing(place: int) -> None:
+    box = [0.0, 0, 0, 3, 3]
+    box[place] = (np.nan, np.inf, -np.inf)[place % 3]
+    found = ops.ROIAlign(2, 2, 0.5, place - 1)(Tensor(np.ones((1, 2, 4, 4), np.float32)), boxes([box]))
+    assert not found.asnumpy().any()
+
+
+def test_a_box_of_no_image() -> None:
+    with pytest.raises(ValueError, match="ROIAlign: box 0 is of image nan, but there are 1"):
+        ops.ROIAlign(2, 2, 0.5)(Tensor(np.ones((1, 2, 4, 4), np.float32)), boxes([[np.nan, 0, 0, 3, 3]]))

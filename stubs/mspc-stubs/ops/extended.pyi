@@ -647,7 +647,7 @@ from mspc.api.ops.function.pool_func import adaptive_max_pool1d as adaptive_max_
 from mspc.api.ops.function.pool_func import adaptive_max_pool2d as adaptive_max_pool2d
 from mspc.api.ops.function.pool_func import adaptive_max_pool3d as adaptive_max_pool3d
 from mspc.ops import add as add
-from mspc.api.ops.extended import add_ext as add_ext
+from mspc.api.ops.extended_functions import add_ext as add_ext
 from mspc.api.ops.composed import add_flags as add_flags
 from mspc.api.ops.function.fused_func import add_layer_norm as add_layer_norm
 from mspc.api.ops.function.fused_func import add_rms_norm as add_rms_norm
@@ -1235,7 +1235,7 @@ from mspc.api.ops.function.window_func import stft as stft
 from mspc.api.ops.function.array_func import stop_gradient as stop_gradient
 from mspc.api.ops.function.array_func import strided_slice as strided_slice
 from mspc.ops import sub as sub
-from mspc.api.ops.extended import sub_ext as sub_ext
+from mspc.api.ops.extended_functions import sub_ext as sub_ext
 from mspc.ops import subtract as subtract
 from mspc.api.ops.function.math_func import sum as sum
 from mspc.api.ops.function.matrix_func import svd as svd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,10 +27,15 @@ def test_a_file_of_strategies_is_named_rightly(mode: str, path: Any, message: st
     assert message in str(refused.value)
 
 
-def test_a_file_of_strategies_changes_nothing_and_that_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    for mode in ("SAVE", "LOAD"):
-        set_op_strategy_config(mode, "/plans/plan.json")
-    assert capsys.readouterr().err.count("set_op_strategy_config changes nothing") == 1
+def test_a_file_of_strategies_is_a_setting(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    set_op_strategy_config("SAVE", str(file))
+    assert ms.get_auto_parallel_context("strategy_ckpt_config")["operator_save_file"] == str(file)
+    with pytest.raises(ValueError, match=r"operator_load_file.*there is no such file"):
+        set_op_strategy_config("LOAD", str(file))
+    file.write_text("{}")
+    set_op_strategy_config("LOAD", file)
+    assert ms.get_auto_parallel_context("strategy_ckpt_config")["operator_load_file"] == str(file)
 
 
 def parameters(count: int) -> list[Parameter]:

@@ -285,3 +285,11 @@ def test_the_learning_rate_is_one_tensor_unless_groups_have_their_own():
     w, v = (Parameter(Tensor(START), name) for name in "wv")
     grouped = nn.Momentum([{"params": [w], "lr": 0.5}, {"params": [v]}], 0.1, 0.9)
     assert [rate.asnumpy() for rate in grouped.get_lr()] == [np.float32(0.5), np.float32(0.1)]
+
+
+@pytest.mark.parametrize(("kind", "name"), [(nn.Adam, "var"), (nn.SGD, "parameters"), (nn.AdamWeightDecay, "var")])
+def test_only_floating_point_parameters_are_trained(kind, name):
+    count = Parameter(Tensor(np.ones(3, np.int32)), "count")
+    message = rf"{kind.__name__}: input 0 \({name}\) is Int32; only floating-point parameters are trained"
+    with pytest.raises(TypeError, match=message):
+        kind([count])((Tensor(np.ones(3, np.int32)),))

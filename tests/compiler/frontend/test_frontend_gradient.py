@@ -176,3 +176,17 @@ def test_integer_parameter_has_no_gradient() -> None:
     with pytest.raises(MspcError, match="parameter 'count' is Int32 and has no gradient"):
         trace(lambda x, y: grad(both, None, [count])(x, y), [Tensor(X), Tensor(Y)])
     assert Tensor(X).dtype == FLOAT64
+
+
+def test_a_network_without_a_result_has_gradients_of_zeros() -> None:
+    class Silent(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.w = Parameter(Tensor(W), "w")
+
+        def construct(self, x):
+            self.w * x
+
+    net = Silent()
+    found = result(lambda x: grad(net, None, net.trainable_params())(x), X[:2])
+    np.testing.assert_array_equal(found[0], np.zeros((2, 2)))

@@ -250,6 +250,23 @@ def test_print_is_ignored_with_a_warning() -> None:
     )
 
 
+def test_a_strategy_of_a_reshape_that_changes_nothing_is_ignored_with_a_warning() -> None:
+    reshape = ops.Reshape().shard(((16, 1),))
+    traced = made(lambda x: reshape(x, (-1, 8)))
+    assert all(node.in_strategy is None for node in traced.graph.nodes)
+    (warning,) = traced.warnings
+    assert "Reshape changes nothing, so its strategy ((16, 1),) is ignored" in warning
+
+
+def test_functions_of_auto_generate_take_all_arguments_by_position() -> None:
+    from mindspore.ops.auto_generate.gen_ops_def import add_ext, mean_ext, sub_ext
+
+    traced = made(lambda x: mean_ext(sub_ext(add_ext(x, x, 3), x, 2.0), 1, True), X)
+    values = np.arange(32, dtype=np.float32).reshape(4, 8)
+    (found,) = run_whole(traced.graph, {"x": values})
+    np.testing.assert_allclose(found, 2 * values.mean(1, keepdims=True))
+
+
 def test_strategies_of_a_whole_cell_cut_its_inputs_and_outputs() -> None:
     net = WithLoss(Net())
     net.net.shard(((4, 1),), ((1, 2),))

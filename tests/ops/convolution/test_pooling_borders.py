@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mspc.ops.convolution.pooling import MaxPool, MaxPoolGrad
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import FLOAT64, TensorType
+from mspc.ops.convolution.pooling import AvgPool3D, MaxPool, MaxPool3D, MaxPoolGrad
 from tests.ops.backend import BACKEND
 
 
@@ -20,3 +22,21 @@ def test_a_window_of_one_value_hands_its_gradient_to_its_first_place(value: floa
     expected = np.zeros_like(x)
     expected[:, :, :2, :2] = dout  # windows begin at places -1 and 1
     np.testing.assert_array_equal(found, expected)
+
+
+def test_three_dimensions_take_more_padding_on_one_side_than_half_a_window() -> None:
+    x = np.arange(1.0, 17.0).reshape(1, 1, 16, 1, 1)
+    given = {"kernel_size": (4, 1, 1), "strides": (5, 1, 1), "pad_mode": "pad", "pad": (3, 0, 0, 0, 0, 0)}
+    for pool, expected in ((MaxPool3D, [1, 6, 11, 16]), (AvgPool3D, [1 / 4, (3 + 4 + 5 + 6) / 4, 9.5, 14.5])):
+        pool(**given).infer(TensorType(FLOAT64, x.shape))
+        np.testing.assert_array_equal(pool(**given).run(BACKEND, x).ravel(), expected)
+
+
+def test_windows_hold_more_than_padding() -> None:
+    pool = MaxPool3D(kernel_size=4, strides=5, pad_mode="pad", pad=(0, 0, 4, 0, 0, 0))
+    with pytest.raises(MspcError) as raised:
+        pool.infer(TensorType(FLOAT64, (1, 1, 8, 8, 8)))
+    assert raised.value.message == (
+        "MaxPool3D: paddings of 4 and 0 along dimension 3 must be smaller than the window's 4, both together at most "
+        "as large"
+    )

@@ -103,6 +103,37 @@ def test_one_axis_on_two_dimensions() -> None:
     assert "one axis of the layout cuts two different dimensions of the operator" in net.message()
 
 
+def test_an_axis_of_one_rank_cuts_nothing() -> None:
+    net = Sharded()
+    layout = NamedLayout((8, 1), ("dp", "mp"), (1, 0))
+    node = net.emit("Concat", (layout, layout), net.tensor(16, 32), net.tensor(16, 32), axis=1)
+    CheckStrategies().run(net.graph)
+    assert isinstance(node.layout, Layout)
+    assert node.layout.strategy == (8, 1)
+
+
+@pytest.mark.parametrize("entry", [(2, 4), NamedLayout((2, 4), ("dp", "mp"), (1, 0))])
+def test_what_skips_redistribution_is_whole_where_it_must_be(entry: object) -> None:
+    net = Sharded()
+    node = net.emit("Split", (entry,), net.tensor(16, 32), axis=1, output_num=2)
+    node.attrs["skip_redistribution"] = True
+    CheckStrategies().run(net.graph)
+    assert node.in_layouts is not None
+    assert node.in_layouts[0].strategy == (2, 1)
+
+
+def test_operands_that_follow_where_a_strategy_leaves_them_whole() -> None:
+    net = Sharded()
+    inputs = [net.tensor(*shape) for shape in ((4, 8, 4, 6), (4, 8, 4, 6), (4, 8, 1, 6), (4, 8, 1, 6), (4,))]
+    whole = (1, 1, 1, 1)
+    node = net.emit("ApplyRotaryPosEmb", ((2, 1, 4, 1), whole, whole, (2, 1, 1, 1), (1,)), *inputs)
+    CheckStrategies().run(net.graph)
+    assert node.in_layouts is not None
+    assert [layout.strategy for layout in node.in_layouts] == [
+        (2, 1, 4, 1), (2, 1, 4, 1), (2, 1, 1, 1), (2, 1, 1, 1), (1,)
+    ]  # fmt: skip
+
+
 def test_an_out_strategy_that_does_not_follow() -> None:
     net = Sharded()
     net.matmul(((2, 4), (4, 1)), out=((4, 1),))
