@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mspc import Parameter, Tensor, nn
+from mspc.api.nn.optim.optimizer import opt_init_args_register
 
 START = np.array([1.0, -2.0, 3.0], np.float32)
 GRADS = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
@@ -285,3 +286,24 @@ def test_the_learning_rate_is_one_tensor_unless_groups_have_their_own():
     w, v = (Parameter(Tensor(START), name) for name in "wv")
     grouped = nn.Momentum([{"params": [w], "lr": 0.5}, {"params": [v]}], 0.1, 0.9)
     assert [rate.asnumpy() for rate in grouped.get_lr()] == [np.float32(0.5), np.float32(0.1)]
+
+
+def test_optimizers_of_scripts_remember_how_they_were_made():
+    class Mine(nn.SGD):
+        @opt_init_args_register
+        def __init__(self, params, learning_rate=0.1, *, power: float = 2.0):
+            super().__init__(params, learning_rate)
+
+    class Around(nn.Cell):
+        @opt_init_args_register
+        def __init__(self, optimizer, kept=3):
+            super().__init__()
+            self.inner = optimizer
+
+    w = Parameter(Tensor(START.copy()), "w")
+    mine = Mine([w], Tensor([0.5, 0.25]), power=3.0)
+    assert mine.init_params["params"] == [w]
+    assert (mine.init_learning_rate, mine.init_args) == ([0.5, 0.25], {"power": 3.0})
+    assert (Mine([w]).init_learning_rate, Mine([w]).init_args) == (0.1, {"power": 2.0})
+    assert Mine([w], nn.CosineDecayLR(0.1, 1.0, 4)).init_learning_rate is None
+    assert (Around(mine).init_params["params"], Around(mine).init_args) == ([w], {"kept": 3})
