@@ -183,6 +183,20 @@ def test_operators_of_a_script_are_defined_and_never_made() -> None:
     class Checked(ops.PrimitiveWithCheck):
         pass
 
+    class Bare(ops.Primitive):
+        @ops.prim_attr_register
+        def __init__(self, axis: int = 0) -> None:
+            pass
+
+    class Wider(ops.MatMul):
+        @ops.prim_attr_register
+        def __init__(self, transpose_b: bool = False, wanted: int = 3) -> None:
+            super().__init__(transpose_b=transpose_b)
+
+    wider = Wider(True)
+    assert (wider.transpose_b, wider.wanted) == (True, 3)
+    with pytest.raises(TypeError, match="Bare is an operator of the script's own"):
+        Bare()
     with pytest.raises(TypeError, match="Own is an operator of the script's own: infer_shape and infer_dtype say what "
                                         "comes out, not how it is computed"):  # fmt: skip
         Own(3)
