@@ -4,9 +4,10 @@ and every method is called each way, with equal results.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -319,34 +320,54 @@ def test_functions_are_methods_where_mindspore_has_them() -> None:
     assert methods - own == listed(ONLY_METHODS)
 
 
-@pytest.mark.parametrize("name", sorted(set(functions()) & set(method_names())))
-def test_a_method_is_the_function_of_its_name(name: str) -> None:
-    is_same = find_method(name) is getattr(ops, name)
-    assert is_same is (name not in listed(OWN_ARGUMENTS))
+def test_methods_are_the_functions_of_their_names() -> None:
+    both = set(functions()) & set(method_names())
+    assert {name for name in both if find_method(name) is not getattr(ops, name)} == both & listed(OWN_ARGUMENTS)
 
 
-@pytest.mark.parametrize("name", sorted(set(method_names()) - PROPERTIES - NOT_CALLED))
-def test_a_method_gives_the_same_in_a_graph_and_outside(name: str) -> None:
-    tensor, *rest = METHOD_ARGUMENTS.get(name) or arguments(name)
-
-    def call(x):
-        return getattr(x, name)(*rest)
-
-    eager = call(tensor)
-    assert eager is not tensor
-    assert_same(plain(eager), compiled(call, tensor))
-    assert_same(plain(eager), plain(getattr(Tensor, name)(tensor, *rest)))
+def in_parts(names: set[str]) -> pytest.MarkDecorator:
+    """Names in alphabetic parts: to begin a test takes as long as to compile a function."""
+    ordered = sorted(names)
+    parts = [ordered[i : i + 20] for i in range(0, len(ordered), 20)]
+    return pytest.mark.parametrize("names", parts, ids=lambda part: f"{part[0]}..{part[-1]}")
 
 
-@pytest.mark.parametrize("name", sorted(set(functions()) - NOT_CALLED - CHANGING))
-def test_a_function_gives_the_same_in_a_graph_and_outside(name: str) -> None:
-    given = arguments(name)
-    tensor = next((item for item in given if isinstance(item, Tensor)), X)
+@contextlib.contextmanager
+def named(name: str) -> Iterator[None]:
+    """An error says by which function it came."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"of {name}")
+        raise
 
-    def call(x):
-        return getattr(ops, name)(*[x if item is tensor else item for item in given])
 
-    assert_same(plain(call(tensor)), compiled(call, tensor))
+@in_parts(set(method_names()) - PROPERTIES - NOT_CALLED)
+def test_a_method_gives_the_same_in_a_graph_and_outside(names: list[str]) -> None:
+    for name in names:
+        tensor, *rest = METHOD_ARGUMENTS.get(name) or arguments(name)
+
+        def call(x, name=name, rest=rest):
+            return getattr(x, name)(*rest)
+
+        with named(name):
+            eager = call(tensor)
+            assert eager is not tensor
+            assert_same(plain(eager), compiled(call, tensor))
+            assert_same(plain(eager), plain(getattr(Tensor, name)(tensor, *rest)))
+
+
+@in_parts(set(functions()) - NOT_CALLED - CHANGING)
+def test_a_function_gives_the_same_in_a_graph_and_outside(names: list[str]) -> None:
+    for name in names:
+        given = arguments(name)
+        tensor = next((item for item in given if isinstance(item, Tensor)), X)
+
+        def call(x, name=name, given=given, tensor=tensor):
+            return getattr(ops, name)(*[x if item is tensor else item for item in given])
+
+        with named(name):
+            assert_same(plain(call(tensor)), compiled(call, tensor))
 
 
 @pytest.mark.parametrize(
