@@ -64,6 +64,7 @@ _ELSEWHERE = {
         "ListToTensor", "ReduceStd", "ResizeNearestNeighborV2", "SearchSorted", "SpaceToBatch", "StandardLaplace",
         "TensorShape", "TensorToList", "TensorToScalar", "TensorToTuple", "TupleToTensor", "UpperBound",
     ), "mspc.api.ops.composed_operators"),
+    **dict.fromkeys(("CTCLoss", "DynamicGRUV2", "DynamicRNN"), "mspc.api.ops.composed_sequences"),
     **dict.fromkeys((
         "ApplyAdaMax", "ApplyAdadelta", "ApplyAdagrad", "ApplyAdagradDA", "ApplyAdagradV2", "ApplyAdamWithAmsgrad",
         "ApplyAdamWithAmsgradV2", "ApplyAddSign", "ApplyCenteredRMSProp", "ApplyFtrl", "ApplyGradientDescent",

@@ -101,6 +101,9 @@ from mspc.ops import BoundingBoxEncode as BoundingBoxEncode
 from mspc.ops import Broadcast as Broadcast
 from mspc.ops import BroadcastTo as BroadcastTo
 from mspc.api.ops.composed_operators import Bucketize as Bucketize
+from mspc.api.ops.composed_sequences import CTCLoss as CTCLoss
+from mspc.ops import CTCLossV2 as CTCLossV2
+from mspc.ops import CTCLossV2Grad as CTCLossV2Grad
 from mspc.ops import Cast as Cast
 from mspc.ops import Cdist as Cdist
 from mspc.api.ops.composed_table import CeLU as CeLU
@@ -165,7 +168,9 @@ from mspc.api.ops.composed import DropoutExt as DropoutExt
 from mspc.ops import DropoutGenMask as DropoutGenMask
 from mspc.ops import DropoutGrad as DropoutGrad
 from mspc.ops import DumpGradient as DumpGradient
+from mspc.api.ops.composed_sequences import DynamicGRUV2 as DynamicGRUV2
 from mspc.ops import DynamicQuantExt as DynamicQuantExt
+from mspc.api.ops.composed_sequences import DynamicRNN as DynamicRNN
 from mspc.ops import Eig as Eig
 from mspc.api.ops.composed_functions import Einsum as Einsum
 from mspc.ops import Elu as Elu
@@ -847,6 +852,7 @@ from mspc.api.ops.extended import csr_tan as csr_tan
 from mspc.api.ops.extended import csr_tanh as csr_tanh
 from mspc.api.ops.function.sparse_func import csr_to_coo as csr_to_coo
 from mspc.api.ops.function.sparse_func import csr_to_dense as csr_to_dense
+from mspc.api.ops.function.ctc import ctc_loss as ctc_loss
 from mspc.ops import cummax as cummax
 from mspc.ops import cummin as cummin
 from mspc.api.ops.function.math_func import cumprod as cumprod

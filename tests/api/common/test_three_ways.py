@@ -84,6 +84,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys("soft_margin_loss hinge_embedding_loss".split(), (X, SIGNS)),
     **dict.fromkeys("margin_ranking_loss triplet_margin_loss gaussian_nll_loss".split(), (X, Y, X + Y)),
     **dict.fromkeys("binary_cross_entropy binary_cross_entropy_with_logits".split(), (X * 0.5, Y * 0.5, X)),
+    "ctc_loss": (THREE, Tensor(np.array([[1], [2], [3]])), PLACES + 1, PLACES),
     "conv2d": (IMAGE, Tensor(GENERATOR.random((2, 2, 2, 2), np.float32))),
     "conv1d": (IMAGE[0], Tensor(GENERATOR.random((2, 4, 2), np.float32))),
     "conv3d": (IMAGE[None], Tensor(GENERATOR.random((2, 1, 2, 2, 2), np.float32))),
@@ -232,7 +233,7 @@ ONLY_FUNCTIONS = {
         exp2 zeta add_ext sub_ext addcdiv_ext_op addcmul_ext_op cast
         binary_cross_entropy binary_cross_entropy_with_logits kl_div smooth_l1_loss huber_loss soft_margin_loss
         hinge_embedding_loss margin_ranking_loss multi_margin_loss multilabel_margin_loss
-        cosine_embedding_loss triplet_margin_loss gaussian_nll_loss
+        cosine_embedding_loss triplet_margin_loss gaussian_nll_loss ctc_loss
         fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 hfft2 ihfft2 fftn ifftn rfftn irfftn hfftn ihfftn
         fftshift ifftshift polar rrelu fractional_max_pool2d fractional_max_pool3d
         fast_gelu elu celu selu leaky_relu prelu mish softshrink tanhshrink hardswish hardsigmoid hardtanh threshold
