@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mspc.api import ops
@@ -41,12 +42,12 @@ class CTCLoss:
         return losses, slopes - ops.exp(known) * ops.ReduceSum(keep_dims=True)(slopes, -1)
 
 
-def _refuse(name: str, given: dict[str, Any], known: dict[str, tuple[Any, ...]]) -> None:
+def _refuse(name: str, given: Sequence[Any], known: dict[str, tuple[Any, ...]]) -> None:
     """Raise ValueError for what recurrent operators are not made for."""
-    for field, values in known.items():
-        if given[field] not in values:
+    for value, (field, values) in zip(given, known.items(), strict=True):
+        if value not in values:
             listed = " or ".join(map(repr, values))
-            raise ApiValueError(f"{name}: {field} must be {listed}, not {given[field]!r}")
+            raise ApiValueError(f"{name}: {field} must be {listed}, not {value!r}")
 
 
 _PLAIN: dict[str, tuple[Any, ...]] = {
@@ -72,7 +73,8 @@ class DynamicRNN:
         use_peephole: bool = False, keep_prob: float = 1.0, cell_clip: float = -1.0, num_proj: int = 0,
         time_major: bool = True, activation: str = "tanh", forget_bias: float = 0.0, is_training: bool = True,
     ) -> None:  # fmt: skip
-        _refuse("DynamicRNN", locals(), {"cell_type": ("LSTM",), "use_peephole": (False,), **_PLAIN})
+        given = (cell_type, use_peephole, direction, cell_depth, keep_prob, cell_clip, num_proj, time_major, activation)
+        _refuse("DynamicRNN", given, {"cell_type": ("LSTM",), "use_peephole": (False,), **_PLAIN})
         self.forget_bias = forget_bias
 
     def __call__(self, x: Any, w: Any, b: Any, seq_length: Any, init_h: Any, init_c: Any) -> Any:
@@ -112,7 +114,10 @@ class DynamicGRUV2:
         num_proj: int = 0, time_major: bool = True, activation: str = "tanh", gate_order: str = "rzh",
         reset_after: bool = True, is_training: bool = True,
     ) -> None:  # fmt: skip
-        _refuse("DynamicGRUV2", locals(), {"gate_order": ("rzh", "zrh"), "reset_after": (True,), **_PLAIN})
+        given = (
+            gate_order, reset_after, direction, cell_depth, keep_prob, cell_clip, num_proj, time_major, activation
+        )  # fmt: skip
+        _refuse("DynamicGRUV2", given, {"gate_order": ("rzh", "zrh"), "reset_after": (True,), **_PLAIN})
         self.reset_first = gate_order == "rzh"
 
     def __call__(

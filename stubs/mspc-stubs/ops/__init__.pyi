@@ -47,6 +47,7 @@ from mspc.api.ops.composed_functions import Einsum as Einsum
 from mspc.api.ops.composed_operators import Eps as Eps
 from mspc.api.ops.composed_operators import EqualCount as EqualCount
 from mspc.api.ops.composed_operators import EuclideanNorm as EuclideanNorm
+from mspc.api.ops.composed_operators import FFTWithSize as FFTWithSize
 from mspc.api.ops.composed_operators import FillDiagonal as FillDiagonal
 from mspc.api.ops.composed import FloatStatus as FloatStatus
 from mspc.api.ops.composed_table import Fmax as Fmax
@@ -389,6 +390,7 @@ from mspc.api.ops.function.order_func import meshgrid as meshgrid
 from mspc.api.ops.function.order_func import min as min
 from mspc.api.ops.function.window_func import mirror_pad as mirror_pad
 from mspc.api.ops.function.activation_func import mish as mish
+from mspc.api.ops.function.fused_func import mixed_precision_cast as mixed_precision_cast
 from mspc.api.ops.function.derived_func import moveaxis as moveaxis
 from mspc.api.ops.function.derived_func import movedim as movedim
 from mspc.api.ops.function.loss_func import mse_loss as mse_loss

@@ -195,6 +195,7 @@ from mspc.ops import FFT as FFT
 from mspc.ops import FFT2 as FFT2
 from mspc.ops import FFTN as FFTN
 from mspc.ops import FFTShift as FFTShift
+from mspc.api.ops.composed_operators import FFTWithSize as FFTWithSize
 from mspc.ops import FakeQuantPerChannel as FakeQuantPerChannel
 from mspc.ops import FakeQuantPerChannelGrad as FakeQuantPerChannelGrad
 from mspc.ops import FakeQuantPerLayer as FakeQuantPerLayer
@@ -1079,6 +1080,7 @@ from mspc.api.ops.function.order_func import min as min
 from mspc.ops import minimum as minimum
 from mspc.api.ops.function.window_func import mirror_pad as mirror_pad
 from mspc.api.ops.function.activation_func import mish as mish
+from mspc.api.ops.function.fused_func import mixed_precision_cast as mixed_precision_cast
 from mspc.ops import mm as mm
 from mspc.api.ops.function.derived_func import moveaxis as moveaxis
 from mspc.api.ops.function.derived_func import movedim as movedim

@@ -84,6 +84,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys("soft_margin_loss hinge_embedding_loss".split(), (X, SIGNS)),
     **dict.fromkeys("margin_ranking_loss triplet_margin_loss gaussian_nll_loss".split(), (X, Y, X + Y)),
     **dict.fromkeys("binary_cross_entropy binary_cross_entropy_with_logits".split(), (X * 0.5, Y * 0.5, X)),
+    "mixed_precision_cast": (ms.float16, (X, [Y, WHOLE])),
     "ctc_loss": (THREE, Tensor(np.array([[1], [2], [3]])), PLACES + 1, PLACES),
     "conv2d": (IMAGE, Tensor(GENERATOR.random((2, 2, 2, 2), np.float32))),
     "conv1d": (IMAGE[0], Tensor(GENERATOR.random((2, 4, 2), np.float32))),
@@ -216,7 +217,7 @@ ONLY_FUNCTIONS = {
         clip_by_norm tensor_dot hstack vstack column_stack
         clip_by_global_norm tensordump einsum linspace meshgrid tuple_to_array rand randn normal
         standard_normal""",
-    "MindSpore has no method of the name": """bidense embedding eps is_nonzero multi_margin_loss
+    "MindSpore has no method of the name": """bidense embedding eps is_nonzero multi_margin_loss mixed_precision_cast
         multilabel_margin_loss add_layer_norm add_rms_norm deepcopy rotary_position_embedding swiglu
         baddbmm_ext batch_dot bernoulli_ext bounding_box_decode
         bounding_box_encode bucketize cdist check_valid choice_with_mask combinations cond cosine_similarity dist
