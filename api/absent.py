@@ -22,10 +22,9 @@ REPLACEMENTS: dict[str, str] = {
     "ops.FastGelu": "ops.GeLU",
     "ops.DynamicShape": "ops.shape",
     "ops.dyn_shape": "ops.shape",
+    "ops.Randperm": "ops.randperm",
     "ops.TensorShape": "ops.shape",
     "dataset.RandomDataset": "dataset.GeneratorDataset over a function that draws rows",
-    "dataset.FashionMnistDataset": "dataset.MnistDataset, which reads the same format",
-    "dataset.KMnistDataset": "dataset.MnistDataset, which reads the same format",
     "dataset.QMnistDataset": "dataset.MnistDataset, which reads the same format",
 }
 """Names without the first (`nn.Tril`) and what stands for them here. A name of `ops` counts in all its modules."""
@@ -75,6 +74,11 @@ _FAMILIES = {
     "there is no parameter server; gradients are summed by collectives": "get_ps_context ops.Push ops.Pull",
     "element types of 8 bits or less have no arithmetic here": "float8_e4m3fn float8_e5m2 hifloat8 qint4x2 QuantDtype",
     "checkpoints hold what training needs; the network is the script": "export_split_mindir",
+    "a network is one stage of a pipeline, and one file has the strategies of all of it":
+        """merge_pipeline_strategys sync_pipeline_shared_parameters nn.PipelineGradReducer
+        parallel.merge_pipeline_strategys parallel.sync_pipeline_shared_parameters""",
+    "rows are read again in every epoch, and kept in memory where they fit; leave `cache` out": "dataset.DatasetCache",
+    "sounds are not read or changed; do it in Python, in a function that GeneratorDataset takes": "dataset.audio",
 }
 REASONS |= {name: why for why, names in _FAMILIES.items() for name in names.split()}
 

@@ -207,7 +207,7 @@ class _Alias(ModuleType):
     """A public module: its attributes are those of the module of api/ behind it."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__version__" and self.__name__ == NAME:
+        if name == "__version__" and self.__name__ in (NAME, f"{NAME}.version", f"{_OWN}.version"):
             return API_LEVEL
         if name.startswith("__") and name != "__all__":
             raise AttributeError(name)

@@ -4,6 +4,8 @@ script expects.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import linecache
 import os
 import sys
@@ -14,6 +16,7 @@ from mspc.ir.location import Location
 from mspc.ir.notebook import cell_name
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PYTHON = os.path.dirname(os.__file__)
 
 
 class ApiError(MspcError):
@@ -75,29 +78,39 @@ def is_own(file: str) -> bool:
     if not file.startswith(PACKAGE):
         return False
     folder = file[len(PACKAGE) :].partition(os.sep)[0]
-    return folder.endswith(".py") or os.path.isfile(os.path.join(PACKAGE, folder, "__init__.py"))
+    return folder.endswith(".py") or _is_room(folder)
+
+
+@functools.cache
+def _is_room(folder: str) -> bool:
+    return os.path.isfile(os.path.join(PACKAGE, folder, "__init__.py"))
 
 
 def is_library(file: str) -> bool:
     """Whether a source file belongs to mspc or to an installed library, not to the user."""
     if is_own(file) or file.startswith("<") or "site-packages" in file:
         return True
-    return file.startswith(os.path.dirname(os.__file__))
+    return file.startswith(_PYTHON)
 
 
 def _location(file: str, code: object, instruction: int, line: int) -> Location:
     text = linecache.getline(file, line).rstrip("\n")
-    spans = list(code.co_positions())  # type: ignore[attr-defined]  # since 3.11
-    first, last, start, end = (
-        spans[instruction // 2] if 0 <= instruction // 2 < len(spans) else (line, line, None, None)
-    )
-    shown = cell_name(file) or os.path.relpath(file)
-    shown = file if shown.startswith("..") else shown
+    place = max(instruction // 2, 0)
+    spans = itertools.islice(code.co_positions(), place, None)  # type: ignore[attr-defined]  # since 3.11
+    first, last, start, end = next(spans, (line, line, None, None))
+    shown = cell_name(file) or _from_here(file, os.getcwd())
     if first != line or start is None:
         return Location(shown, line, text=text)
     column = _characters(text, start)
     end_column = _characters(text, end) if last == line and end is not None else len(text)
     return Location(shown, line, column + 1, end_column + 1, text)
+
+
+@functools.lru_cache
+def _from_here(file: str, here: str) -> str:
+    """A file's name in a folder, or the whole of it where it lies elsewhere."""
+    shown = os.path.relpath(file, here)
+    return file if shown.startswith("..") else shown
 
 
 def _characters(text: str, offset: int) -> int:

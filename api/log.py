@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging as logging  # scripts import it from here, as they may from MindSpore
 import os
 import sys
 from typing import Any

@@ -36,6 +36,17 @@ methods and attributes of tensors. A name that is here may still refuse an argum
 |---|---|---|---|
 """
 
+BEHIND = """
+Most of what is left has no use in scripts: names within MindSpore's own modules (`scalar_add`, `tuple_getitem`), and
+what hardly a file of the public collections uses that were looked through. Of the rest mspc says why, or what to write:
+
+"""
+NOT_WANTED = {
+    "there are no distributions; draw with ops.normal, ops.uniform and their like": "nn.probability",
+    "sounds are not read or changed; do it in Python, in a function that GeneratorDataset takes": "dataset.audio",
+}
+"""Modules that are not in the table, and why."""
+
 
 def owner(first: str, module: str) -> Any:
     """The module, or the class Tensor. Raises ImportError where there is none."""
@@ -89,6 +100,7 @@ def has(module: str) -> Callable[[str], bool]:
 def table(names: dict[str, Any]) -> str:
     """The text of docs/names.md."""
     text, missing = HEAD.format(version=names["version"]), ""
+    why: dict[str, set[str]] = {}
     total = there = 0
     for module, theirs in names.items():
         if module == "version" or not theirs:
@@ -98,10 +110,31 @@ def table(names: dict[str, Any]) -> str:
         shown = f"`mindspore.{module}`".replace(".`", "`")
         text += f"| {shown} | {len(theirs)} | {len(mine)} | {round(100 * len(mine) / len(theirs))} % |\n"
         left = [f"`{name}`" for name in theirs if name not in mine]
+        for name in theirs:
+            reason = "" if name in mine else reason_of(module, name)
+            if reason:
+                why.setdefault(reason, set()).add(name)
         if left:
             missing += f"\n### {shown}\n\n{_wrapped(', '.join(left))}\n"
     text += f"| all | {total} | {there} | {round(100 * there / total)} % |\n"
-    return f"{text}\n## What is not here\n{missing}"
+    for reason, names in NOT_WANTED.items():
+        why.setdefault(reason, set()).update(names.split())
+    reasons = "".join(f"{_item(reason, found)}\n" for reason, found in sorted(why.items()))
+    return f"{text}\n## Why not\n{BEHIND}{reasons}\n## What is not here\n{missing}"
+
+
+def reason_of(module: str, name: str) -> str:
+    """What mspc says of a name of a module that it lacks; "" where that is nothing."""
+    from mspc.api.absent import why_absent
+
+    short = "ops" if module.startswith("ops") else module
+    places = (f"{short}.{name}".strip("."), name)
+    return next((found for place in places if (found := why_absent(place, ()).removeprefix("; "))), "")
+
+
+def _item(reason: str, names: set[str]) -> str:
+    listed = ", ".join(f"`{name}`" for name in sorted(names))
+    return _wrapped(f"- {reason}: {listed}").replace("\n", "\n  ")
 
 
 def _wrapped(text: str, width: int = 118) -> str:

@@ -55,7 +55,7 @@ def read_mindir(path: Path) -> MindirGraph:
     except HasLoop as error:
         raise MspcError(
             f"{shown_path(path)!r} has a loop over contents of tensors, which cannot be compiled: {error} calls itself",
-            ["export the network with a number of steps that is known, as of `for i in range(8)`"],
+            notes=["export the network with a number of steps that is known, as of `for i in range(8)`"],
         ) from None
 
 
@@ -72,7 +72,9 @@ def _graph(data: bytes, part: Field, primitives: dict[str, Any]) -> tuple[str, M
     """(name, graph)"""
     inside = _inside(data, part)
     nodes = [_node(data, each, primitives) for each in inside if each.number == 1]
-    return next((text(data, each) for each in inside if each.number == 2), ""), MindirGraph(
+    name = next((text(data, each) for each in inside if each.number == 2), "")
+    return name, MindirGraph(
+        name,
         tuple(_named(data, each) for each in inside if each.number == 5),
         tuple(_parameter(data, each) for each in inside if each.number == 3),
         {node.name: node.attributes.get("value") for node in nodes if node.operator == "Constant"},

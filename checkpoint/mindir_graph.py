@@ -25,9 +25,13 @@ class MindirNode:
 
 @dataclass(frozen=True)
 class MindirGraph:
-    """A graph. inputs, outputs: names. parameters: (the name that nodes know, the script's name, the value).
-    constants: values by name; what has no value is a mark of MindSpore's for the order of effects."""
+    """A graph. name: by which others call it. inputs, outputs: names.
 
+    parameters: (the name that nodes know, the script's name, the value). constants: values by name; without one it is
+    a mark of MindSpore's for the order of effects.
+    """
+
+    name: str
     inputs: tuple[str, ...]
     parameters: tuple[tuple[str, str, np.ndarray], ...]
     constants: dict[str, Any]

@@ -23,7 +23,10 @@ SAME = frozenset(
     TensorScatterSub TensorScatterUpdate Trunc TruncateDiv TruncateMod Xdivy Xlogy ZerosLike""".split()
 )
 """Operators all of whose inputs are operands."""
-OTHER_NAMES = {"Muls": "Mul", "Adds": "Add", "Subs": "Sub", "Divs": "Div"}
+OTHER_NAMES = {
+    "Muls": "Mul", "Adds": "Add", "Subs": "Sub", "Divs": "Div", "LessScalar": "Less", "EqScalar": "Equal",
+    "GreaterEqualScalar": "GreaterEqual", "FloorDivScalar": "FloorDiv", "PowTensorScalar": "Pow",
+}  # fmt: skip
 """Operators that a file has under other names."""
 SIGNATURES: dict[str, str] = {
     "Reshape": "0 shape",

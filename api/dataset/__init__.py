@@ -2,7 +2,14 @@
 
 from mspc.api.dataset import config, text, transforms, vision
 from mspc.api.dataset.annotated import CelebADataset, CocoDataset, ManifestDataset, VOCDataset
-from mspc.api.dataset.images import Cifar10Dataset, Cifar100Dataset, ImageFolderDataset, MnistDataset
+from mspc.api.dataset.images import (
+    Cifar10Dataset,
+    Cifar100Dataset,
+    FashionMnistDataset,
+    ImageFolderDataset,
+    KMnistDataset,
+    MnistDataset,
+)
 from mspc.api.dataset.pipeline import Dataset
 from mspc.api.dataset.pipeline import zip_datasets as zip
 from mspc.api.dataset.records import MindDataset
@@ -33,9 +40,11 @@ __all__ = [
     "CocoDataset",
     "Dataset",
     "DistributedSampler",
+    "FashionMnistDataset",
     "GeneratorDataset",
     "ImageFolderDataset",
     "IterSampler",
+    "KMnistDataset",
     "ManifestDataset",
     "MindDataset",
     "MnistDataset",

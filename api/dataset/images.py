@@ -66,7 +66,7 @@ class MnistDataset(_ImageDataset):
         num_parallel_workers: int | None = None, shuffle: bool | None = None, sampler: Any = None,
         num_shards: int | None = None, shard_id: int | None = None, cache: Any = None,
     ) -> None:  # fmt: skip
-        name = "MnistDataset"
+        name = type(self).__name__
         folder = _folder(name, dataset_dir)
         usage = _usage(name, usage)
         workers_of(name, num_parallel_workers, 1)
@@ -76,6 +76,14 @@ class MnistDataset(_ImageDataset):
         chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
         super().__init__(_Images(read_mnist(name, folder, parts), ["label"], 10, chosen))
         self.images = self.images[..., 0]
+
+
+class FashionMnistDataset(MnistDataset):
+    """Clothes in files as those of MnistDataset, with its arguments and errors."""
+
+
+class KMnistDataset(MnistDataset):
+    """Cursive characters in files as those of MnistDataset, with its arguments and errors."""
 
 
 class Cifar10Dataset(_ImageDataset):

@@ -16,6 +16,8 @@ def __getattr__(name: str) -> Any:
         return _members.find(name)
     except AttributeError:
         layers = importlib.import_module("mspc.api.mint.nn")
+        if name == "Linear":  # one class, which MindSpore has under both
+            return layers.Linear
         if name.endswith("Ext") and hasattr(layers, name[:-3]):  # `nn.DropoutExt` is `mint.nn.Dropout`
             return getattr(layers, name[:-3])
         # MindSpore 1 had the metrics here; scripts of then are served, and `dir()` says what there is today.

@@ -58,12 +58,13 @@ _ELSEWHERE = {
     ), "mspc.api.ops.composed_functions"),
     **dict.fromkeys((
         "AccumulateNV2", "BatchToSpace", "Bernoulli", "Bucketize", "ConjugateTranspose", "Eps", "EqualCount",
-        "EuclideanNorm", "FillDiagonal", "HistogramFixedWidth", "IdentityN", "InplaceUpdateV2", "LogSpace",
-        "Logit", "LowerBound", "Median", "MultiMarginLoss",
+        "EuclideanNorm", "FFTWithSize", "FillDiagonal", "HistogramFixedWidth", "IdentityN", "InplaceUpdateV2",
+        "LogSpace", "Logit", "LowerBound", "Median", "MultiMarginLoss",
         "Multinomial", "ParallelConcat", "RandomGamma", "RandomShuffle",
         "ListToTensor", "ReduceStd", "ResizeNearestNeighborV2", "SearchSorted", "SpaceToBatch", "StandardLaplace",
         "TensorShape", "TensorToList", "TensorToScalar", "TensorToTuple", "TupleToTensor", "UpperBound",
     ), "mspc.api.ops.composed_operators"),
+    **dict.fromkeys(("CTCLoss", "DynamicGRUV2", "DynamicRNN"), "mspc.api.ops.composed_sequences"),
     **dict.fromkeys((
         "ApplyAdaMax", "ApplyAdadelta", "ApplyAdagrad", "ApplyAdagradDA", "ApplyAdagradV2", "ApplyAdamWithAmsgrad",
         "ApplyAdamWithAmsgradV2", "ApplyAddSign", "ApplyCenteredRMSProp", "ApplyFtrl", "ApplyGradientDescent",

@@ -91,6 +91,32 @@ class EuclideanNorm:
         return ops.sqrt(ops.ReduceSum(self.keep_dims)(x * x, axes))
 
 
+class FFTWithSize:
+    """A Fourier transform of the last signal_ndim dimensions. Called with the tensor.
+
+    inverse: the way back. real: of numbers that are real on the one side, of which the other has the first half where
+    it is onesided. signal_sizes: of the real side, where the way back cannot tell them.
+    """
+
+    def __init__(
+        self, signal_ndim: int, inverse: bool, real: bool, norm: str = "backward", onesided: bool = True,
+        signal_sizes: Any = (),
+    ) -> None:  # fmt: skip
+        if signal_ndim not in (1, 2, 3):
+            raise ApiValueError(f"FFTWithSize: signal_ndim must be 1, 2 or 3, not {describe(signal_ndim)}")
+        self.axes = tuple(range(-signal_ndim, 0))
+        self.inverse, self.real, self.norm, self.onesided = inverse, real, norm, onesided
+        self.sizes = tuple(signal_sizes) or None
+
+    def __call__(self, x: Any) -> Any:
+        if not (self.real and self.onesided):
+            made = (ops.ifftn if self.inverse else ops.fftn)(x, None, self.axes, self.norm)
+            return ops.real(made) if self.real and self.inverse else made
+        if self.inverse:
+            return ops.irfftn(x, self.sizes, self.axes, self.norm)
+        return ops.rfftn(x, None, self.axes, self.norm)
+
+
 class FillDiagonal:
     """A tensor whose diagonal has one value; with wrap it begins again behind every square of a tall matrix. Called
     with the tensor."""

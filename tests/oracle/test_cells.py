@@ -113,6 +113,7 @@ ELSEWHERE = {
         nn.HingeEmbeddingLoss nn.HuberLoss nn.KLDivLoss nn.MarginRankingLoss nn.NLLLoss nn.SmoothL1Loss
         nn.SoftMarginLoss nn.SoftmaxCrossEntropyWithLogits nn.TripletMarginLoss""",
     "test_norms.py": "nn.LayerNorm mint.nn.LayerNorm nn.RMSNorm",
+    "test_sequences.py": "nn.CTCLoss",
     "test_recurrent.py": "nn.RNN nn.LSTM nn.GRU nn.RNNCell nn.LSTMCell nn.GRUCell",
     "test_transformer_cells.py": """nn.MultiheadAttention nn.Transformer nn.TransformerEncoder
         nn.TransformerEncoderLayer nn.TransformerDecoderLayer""",

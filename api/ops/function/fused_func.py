@@ -6,7 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
+from mspc.api.common.tensor import Tensor
 from mspc.api.ops.checked import TensorLike
+from mspc.ir.types import dtype_of
 
 
 def add_rms_norm(x1: TensorLike, x2: TensorLike, gamma: TensorLike, epsilon: float = 1e-06) -> Any:
@@ -37,6 +39,19 @@ def swiglu(input: TensorLike, dim: int = -1) -> Any:
 def rotary_position_embedding(x: TensorLike, cos: TensorLike, sin: TensorLike, mode: int = 0) -> Any:
     """x * cos + rotated(x) * sin; see RotaryPositionEmbedding."""
     return ops.RotaryPositionEmbedding()(x, cos, sin, mode)
+
+
+def mixed_precision_cast(dst_type: Any, x: object) -> Any:
+    """Floating-point tensors as `dst_type`, alone or within tuples, lists and dicts; all else as it is."""
+    if isinstance(x, Tensor):
+        return ops.cast(x, dst_type) if dtype_of(x.dtype).is_float else x
+    if isinstance(x, dict):
+        return {name: mixed_precision_cast(dst_type, value) for name, value in x.items()}
+    if isinstance(x, list):
+        return [mixed_precision_cast(dst_type, value) for value in x]
+    if isinstance(x, tuple):
+        return tuple([mixed_precision_cast(dst_type, value) for value in x])
+    return x
 
 
 def deepcopy(input_x: TensorLike) -> Any:

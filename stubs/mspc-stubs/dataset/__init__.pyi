@@ -7,9 +7,11 @@ from mspc.api.dataset.images import Cifar10Dataset as Cifar10Dataset
 from mspc.api.dataset.annotated import CocoDataset as CocoDataset
 from mspc.api.dataset.pipeline import Dataset as Dataset
 from mspc.api.dataset.samplers import DistributedSampler as DistributedSampler
+from mspc.api.dataset.images import FashionMnistDataset as FashionMnistDataset
 from mspc.api.dataset.sources import GeneratorDataset as GeneratorDataset
 from mspc.api.dataset.images import ImageFolderDataset as ImageFolderDataset
 from mspc.api.dataset.samplers import IterSampler as IterSampler
+from mspc.api.dataset.images import KMnistDataset as KMnistDataset
 from mspc.api.dataset.annotated import ManifestDataset as ManifestDataset
 from mspc.api.dataset.records import MindDataset as MindDataset
 from mspc.api.dataset.images import MnistDataset as MnistDataset

@@ -25,6 +25,7 @@ from mspc.api.nn.normalization import BatchNorm2d as BatchNorm2d
 from mspc.api.nn.normalization import BatchNorm3d as BatchNorm3d
 from mspc.api.nn.functions import BiDense as BiDense
 from mspc.api.nn.activation import CELU as CELU
+from mspc.api.nn.loss import CTCLoss as CTCLoss
 from mspc.api.nn.cell import Cell as Cell
 from mspc.api.nn.container import CellDict as CellDict
 from mspc.api.nn.container import CellList as CellList

@@ -1,6 +1,7 @@
 # Made by `make goldens`.
 from mspc.api.nn.loss import BCELoss as BCELoss
 from mspc.api.nn.loss import BCEWithLogitsLoss as BCEWithLogitsLoss
+from mspc.api.nn.loss import CTCLoss as CTCLoss
 from mspc.api.nn.loss import CosineEmbeddingLoss as CosineEmbeddingLoss
 from mspc.api.nn.loss import CrossEntropyLoss as CrossEntropyLoss
 from mspc.api.nn.loss import GaussianNLLLoss as GaussianNLLLoss

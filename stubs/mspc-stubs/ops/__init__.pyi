@@ -28,6 +28,7 @@ from mspc.api.ops.composed_operators import BatchToSpace as BatchToSpace
 from mspc.api.ops.composed_operators import Bernoulli as Bernoulli
 from mspc.api.ops.composed_table import BlackmanWindow as BlackmanWindow
 from mspc.api.ops.composed_operators import Bucketize as Bucketize
+from mspc.api.ops.composed_sequences import CTCLoss as CTCLoss
 from mspc.api.ops.composed_table import CeLU as CeLU
 from mspc.api.ops.composed_table import ChannelShuffle as ChannelShuffle
 from mspc.api.ops.composed_table import CholeskyInverse as CholeskyInverse
@@ -40,10 +41,13 @@ from mspc.api.ops.composed_table import Dense as Dense
 from mspc.api.ops.composed_functions import Diag as Diag
 from mspc.api.ops.composed_functions import DiagPart as DiagPart
 from mspc.api.ops.composed import DropoutExt as DropoutExt
+from mspc.api.ops.composed_sequences import DynamicGRUV2 as DynamicGRUV2
+from mspc.api.ops.composed_sequences import DynamicRNN as DynamicRNN
 from mspc.api.ops.composed_functions import Einsum as Einsum
 from mspc.api.ops.composed_operators import Eps as Eps
 from mspc.api.ops.composed_operators import EqualCount as EqualCount
 from mspc.api.ops.composed_operators import EuclideanNorm as EuclideanNorm
+from mspc.api.ops.composed_operators import FFTWithSize as FFTWithSize
 from mspc.api.ops.composed_operators import FillDiagonal as FillDiagonal
 from mspc.api.ops.composed import FloatStatus as FloatStatus
 from mspc.api.ops.composed_table import Fmax as Fmax
@@ -239,6 +243,7 @@ from mspc.api.ops.function.sparse_func import csr_mv as csr_mv
 from mspc.api.ops.function.sparse_func import csr_softmax as csr_softmax
 from mspc.api.ops.function.sparse_func import csr_to_coo as csr_to_coo
 from mspc.api.ops.function.sparse_func import csr_to_dense as csr_to_dense
+from mspc.api.ops.function.ctc import ctc_loss as ctc_loss
 from mspc.api.ops.function.math_func import cumprod as cumprod
 from mspc.api.ops.function.math_func import cumsum as cumsum
 from mspc.api.ops.function.fused_func import deepcopy as deepcopy
@@ -385,6 +390,7 @@ from mspc.api.ops.function.order_func import meshgrid as meshgrid
 from mspc.api.ops.function.order_func import min as min
 from mspc.api.ops.function.window_func import mirror_pad as mirror_pad
 from mspc.api.ops.function.activation_func import mish as mish
+from mspc.api.ops.function.fused_func import mixed_precision_cast as mixed_precision_cast
 from mspc.api.ops.function.derived_func import moveaxis as moveaxis
 from mspc.api.ops.function.derived_func import movedim as movedim
 from mspc.api.ops.function.loss_func import mse_loss as mse_loss
@@ -776,6 +782,12 @@ class Broadcast(Primitive):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class BroadcastTo(Primitive):
     """x repeated to `shape`, aligned at the right; -1 keeps the size of x."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class CTCLossV2(Primitive):
+    """(minus the logarithm of the targets' probability [batch], that of all beginnings [batch, time, 2 labels + 1])."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class CTCLossV2Grad(Primitive):
+    """The gradient of log_probs, given the loss's [batch] and both results of CTCLossV2."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class Cast(Primitive):
     """x with the element type `dst_type`; of a complex number the real part becomes a real one. Called as"""

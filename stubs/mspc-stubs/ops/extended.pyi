@@ -101,6 +101,9 @@ from mspc.ops import BoundingBoxEncode as BoundingBoxEncode
 from mspc.ops import Broadcast as Broadcast
 from mspc.ops import BroadcastTo as BroadcastTo
 from mspc.api.ops.composed_operators import Bucketize as Bucketize
+from mspc.api.ops.composed_sequences import CTCLoss as CTCLoss
+from mspc.ops import CTCLossV2 as CTCLossV2
+from mspc.ops import CTCLossV2Grad as CTCLossV2Grad
 from mspc.ops import Cast as Cast
 from mspc.ops import Cdist as Cdist
 from mspc.api.ops.composed_table import CeLU as CeLU
@@ -165,7 +168,9 @@ from mspc.api.ops.composed import DropoutExt as DropoutExt
 from mspc.ops import DropoutGenMask as DropoutGenMask
 from mspc.ops import DropoutGrad as DropoutGrad
 from mspc.ops import DumpGradient as DumpGradient
+from mspc.api.ops.composed_sequences import DynamicGRUV2 as DynamicGRUV2
 from mspc.ops import DynamicQuantExt as DynamicQuantExt
+from mspc.api.ops.composed_sequences import DynamicRNN as DynamicRNN
 from mspc.ops import Eig as Eig
 from mspc.api.ops.composed_functions import Einsum as Einsum
 from mspc.ops import Elu as Elu
@@ -190,6 +195,7 @@ from mspc.ops import FFT as FFT
 from mspc.ops import FFT2 as FFT2
 from mspc.ops import FFTN as FFTN
 from mspc.ops import FFTShift as FFTShift
+from mspc.api.ops.composed_operators import FFTWithSize as FFTWithSize
 from mspc.ops import FakeQuantPerChannel as FakeQuantPerChannel
 from mspc.ops import FakeQuantPerChannelGrad as FakeQuantPerChannelGrad
 from mspc.ops import FakeQuantPerLayer as FakeQuantPerLayer
@@ -847,6 +853,7 @@ from mspc.api.ops.extended import csr_tan as csr_tan
 from mspc.api.ops.extended import csr_tanh as csr_tanh
 from mspc.api.ops.function.sparse_func import csr_to_coo as csr_to_coo
 from mspc.api.ops.function.sparse_func import csr_to_dense as csr_to_dense
+from mspc.api.ops.function.ctc import ctc_loss as ctc_loss
 from mspc.ops import cummax as cummax
 from mspc.ops import cummin as cummin
 from mspc.api.ops.function.math_func import cumprod as cumprod
@@ -1073,6 +1080,7 @@ from mspc.api.ops.function.order_func import min as min
 from mspc.ops import minimum as minimum
 from mspc.api.ops.function.window_func import mirror_pad as mirror_pad
 from mspc.api.ops.function.activation_func import mish as mish
+from mspc.api.ops.function.fused_func import mixed_precision_cast as mixed_precision_cast
 from mspc.ops import mm as mm
 from mspc.api.ops.function.derived_func import moveaxis as moveaxis
 from mspc.api.ops.function.derived_func import movedim as movedim

@@ -20,6 +20,7 @@ V = DRAWS.standard_normal((3, 3)).astype(np.float32)
 IMAGES = DRAWS.standard_normal((4, 1, 2, 2)).astype(np.float32)
 COUNTS = np.array([3, 1, 4, 1], np.int32)
 RISING = np.sort(DRAWS.standard_normal((3, 6)), 1).astype(np.float32)
+HALF = np.fft.rfft(X[:, :3]).astype(np.complex64)
 
 CASES: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     "AccumulateNV2": (P.AccumulateNV2(), ((X, Y, X),), 2 * X + Y),
@@ -38,6 +39,9 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     "Eps": (P.Eps(), (X,), np.full_like(X, np.finfo(np.float32).eps)),
     "EqualCount": (P.EqualCount(), (COUNTS, np.array([3, 2, 4, 2], np.int32)), [2]),
     "EuclideanNorm": (P.EuclideanNorm(True), (X, (1,)), np.linalg.norm(X, axis=1, keepdims=True)),
+    "FFTWithSize": (P.FFTWithSize(1, False, True, "ortho"), (X,), np.fft.rfft(X, norm="ortho")),
+    "FFTWithSize, back": (P.FFTWithSize(1, True, True, "forward", signal_sizes=(3,)), (HALF,), X[:, :3] * 3),
+    "FFTWithSize, both sides": (P.FFTWithSize(2, True, True, onesided=False), (np.fft.fft2(X).astype("c8"),), X),
     "FillDiagonal": (P.FillDiagonal(2.0), (V,), V - np.diag(np.diag(V)) + 2 * np.eye(3)),
     "Fmax": (P.Fmax(), (X, Y), np.fmax(X, Y)),
     "GLU": (P.GLU(1), (X,), X[:, :2] / (1 + np.exp(-X[:, 2:]))),

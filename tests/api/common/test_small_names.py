@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
 from typing import Any
 
 import numpy as np
@@ -183,6 +185,20 @@ def test_operators_of_a_script_are_defined_and_never_made() -> None:
     class Checked(ops.PrimitiveWithCheck):
         pass
 
+    class Bare(ops.Primitive):
+        @ops.prim_attr_register
+        def __init__(self, axis: int = 0) -> None:
+            pass
+
+    class Wider(ops.MatMul):
+        @ops.prim_attr_register
+        def __init__(self, transpose_b: bool = False, wanted: int = 3) -> None:
+            super().__init__(transpose_b=transpose_b)
+
+    wider = Wider(True)
+    assert (wider.transpose_b, wider.wanted) == (True, 3)
+    with pytest.raises(TypeError, match="Bare is an operator of the script's own"):
+        Bare()
     with pytest.raises(TypeError, match="Own is an operator of the script's own: infer_shape and infer_dtype say what "
                                         "comes out, not how it is computed"):  # fmt: skip
         Own(3)
@@ -218,3 +234,18 @@ def test_an_infinite_gradient_does_not_pass_where_relu_gives_nothing() -> None:
         near(ms.grad(lambda x, function=activation: ops.sqrt(function(x)).sum())(x), [0.0, 0.5, 0.0])
     halves = ms.grad(lambda x: ops.log(ops.relu(x)).sum())(x.astype(ms.float16))
     assert halves.asnumpy().tolist() == [0.0, 1.0, 0.0]
+
+
+def test_floating_point_tensors_alone_are_cast() -> None:
+    @ms.jit
+    def cast(x: Tensor, places: Tensor) -> Any:
+        return ops.functional.mixed_precision_cast(ms.float16, (x, [places, 3, {"x": x}]))
+
+    first, (places, number, rest) = cast(Tensor([1.5]), Tensor([1], ms.int32))
+    assert (first.dtype, places.dtype, number, rest["x"].dtype) == (ms.float16, ms.int32, 3, ms.float16)
+
+
+def test_names_of_modules() -> None:
+    assert importlib.import_module("mspc.version").__version__ == importlib.import_module("mspc.api.alias").API_LEVEL
+    assert ms.log.logging is logging
+    assert ms.nn.Linear is ms.mint.nn.Linear

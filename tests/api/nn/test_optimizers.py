@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mspc import Parameter, Tensor, nn
+from mspc.api.nn.optim.optimizer import opt_init_args_register
 
 START = np.array([1.0, -2.0, 3.0], np.float32)
 GRADS = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
@@ -293,3 +294,24 @@ def test_only_floating_point_parameters_are_trained(kind, name):
     message = rf"{kind.__name__}: input 0 \({name}\) is Int32; only floating-point parameters are trained"
     with pytest.raises(TypeError, match=message):
         kind([count])((Tensor(np.ones(3, np.int32)),))
+
+
+def test_optimizers_of_scripts_remember_how_they_were_made():
+    class Mine(nn.SGD):
+        @opt_init_args_register
+        def __init__(self, params, learning_rate=0.1, *, power: float = 2.0):
+            super().__init__(params, learning_rate)
+
+    class Around(nn.Cell):
+        @opt_init_args_register
+        def __init__(self, optimizer, kept=3):
+            super().__init__()
+            self.inner = optimizer
+
+    w = Parameter(Tensor(START.copy()), "w")
+    mine = Mine([w], Tensor([0.5, 0.25]), power=3.0)
+    assert mine.init_params["params"] == [w]
+    assert (mine.init_learning_rate, mine.init_args) == ([0.5, 0.25], {"power": 3.0})
+    assert (Mine([w]).init_learning_rate, Mine([w]).init_args) == (0.1, {"power": 2.0})
+    assert Mine([w], nn.CosineDecayLR(0.1, 1.0, 4)).init_learning_rate is None
+    assert (Around(mine).init_params["params"], Around(mine).init_args) == ([w], {"kept": 3})

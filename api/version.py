@@ -1,0 +1,5 @@
+"""What scripts import that ask for MindSpore's version."""
+
+from mspc.api.alias import API_LEVEL
+
+__version__ = API_LEVEL
