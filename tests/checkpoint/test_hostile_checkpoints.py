@@ -171,6 +171,29 @@ def test_hostile_strategy_files(data: bytes, message: str, tmp_path: Path) -> No
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("3", "it is 3, not an object"),
+        ('{"parallel_strategy_item": [1]}', "parallel_strategy_item is [1], not an object"),
+        ('{"parallel_strategy_item": {"MatMul_w": 1}}', "operator 'MatMul_w' is 1, not an object"),
+        ('{"parallel_strategy_item": {"MatMul_w": {}}}', "operator 'MatMul_w' has no parallel_strategy"),
+        ('{"parallel_strategy_item": {"MatMul_w": {"parallel_strategy": 1}}}',
+         "parallel_strategy of operator 'MatMul_w' is 1, not a list"),
+        ('{"parallel_strategy_item": {"MatMul_w": {"parallel_strategy": [[1.5]]}}}',
+         "operator 'MatMul_w' has [1.5], which is no list of integers"),
+        ('{"parallel_layout_item": {"w": {"tensor_map": [-1]}}}', "parameter 'w' has no dev_matrix"),
+        ('{"parallel_layout_item": {"w": {"dev_matrix": [2], "tensor_map": [5]}}}',
+         "parameter 'w' is cut [(5,)] on a device matrix [2]"),
+    ],
+)  # fmt: skip
+def test_hostile_strategy_files_of_json(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text(text)
+    with pytest.raises(MspcError) as raised:
+        read_strategies(tmp_path / "s.json")
+    assert raised.value.message == f"{tmp_path / 's.json'} is no strategy file: {message}"
+
+
 def test_a_network_of_another_checkpoint_is_listed(tmp_path: Path) -> None:
     """All shapes that differ, not the first alone; and nothing is loaded."""
     net = nn.SequentialCell(nn.Dense(4, 3), nn.Dense(3, 2))
