@@ -80,7 +80,9 @@ def read_strategies(path: Path) -> StrategyFile:
     except OSError as error:
         raise MspcError(f"cannot read the strategy file {shown}: {reason_of(error)}") from None
     except ValueError as error:
-        raise MspcError(f"{shown} is no strategy file: {error}", kind=ValueError) from None
+        kinds = "a strategy file is MindSpore's (.ckpt) or its JSON (.json)"
+        notes = [] if path.suffix in (".json", ".ckpt") else [kinds]
+        raise MspcError(f"{shown} is no strategy file: {error}", kind=ValueError, notes=notes) from None
     for name, cut in found.parameters.items():
         _check(shown, name, cut)
     return found

@@ -17,7 +17,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.inside import check_name, inside
 from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.refill import finish_refill
-from mspc.ir.files.regular import read_begin, read_text
+from mspc.ir.files.regular import read_begin, read_bytes, read_text
 from mspc.ir.files.tensors import TensorFile
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.initial_value import read_description
@@ -190,7 +190,7 @@ def load_program(folder: Path) -> Program:
             finish_refill(folder, PROGRAM)
     inside(folder, PROGRAM, "the folder")
     try:
-        content = parsed_json(read_text(path))
+        content = parsed_json(read_bytes(path))
     except FileNotFoundError:
         raise MspcError(
             f"{folder} holds no compiled program: {PROGRAM} is missing", notes=["mspc compile makes one"]
