@@ -17,6 +17,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.op import Op
 from mspc.passes.autodiff.planned_cells import mark_cells, planned_cells
 from mspc.passes.sharding.choices import make_choice, merge, rule_of
+from mspc.passes.sharding.givers import PLAN
 
 STRATEGIES, LAYOUTS = "step_parallel_begin", "propagate_sharding"
 """The stages that the strategies and the layouts are read from."""
@@ -207,6 +208,8 @@ def _cut(node: Node, layouts: Sequence[Layout], ranks: int, file: str) -> None:
             notes=[f"its rule is {rule}", f"next to it is {_shown(choice.inputs)}"],
         )
     node.in_layouts, node.layout = choice.inputs, choice.layout(node.type)
+    node.in_strategy = node.out_strategy = None
+    node.attrs["strategy_from"] = PLAN
 
 
 def _shown(layouts: Sequence[Layout]) -> str:

@@ -144,7 +144,8 @@ def test_layouts_of_a_compile_by_a_plan_need_no_dumps(root: Path, tmp_path: Path
     folder = compiled(script, tmp_path / "graphs", 8, level=0, strategies=plan, kinds_only=True)
     dump = read_dump(folder)
     assert dump.plan is not None
-    assert [str(node.layout) for node in dump.plan.nodes if node.label == "ReLU 'relu'"] == ["(4, 2) [0, 1]"]
+    (relu,) = (node for node in dump.plan.nodes if node.label == "ReLU 'relu'")
+    assert (str(relu.layout), relu.attrs["strategy_from"]) == ("(4, 2) [0, 1]", "the plan")
 
 
 def test_a_convolution_over_rows_of_other_ranks_has_the_layout_of_its_result(tmp_path: Path) -> None:
