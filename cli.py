@@ -30,8 +30,6 @@ FAILED = 1
 """Exit status where a disk is full, or another thing of the system does not do what it should."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
-
-
 CONSOLE = object()
 """The object of the commands' context where the process is there for them."""
 
@@ -115,7 +113,7 @@ def compile_(
     level: Annotated[
         int | None,
         typer.Option(
-            min=1, max=3, help="What is written: 1 main stages, 2 every pass (default), 3 .dot files too."
+            min=1, max=3, metavar="N", help="What is written: 1 main stages, 2 every pass (default), 3 .dot files too."
         ),
     ] = None,
     out: Annotated[
@@ -123,7 +121,7 @@ def compile_(
     ] = None,
     rank: Annotated[
         list[int] | None,
-        typer.Option(metavar="R", help="Write this rank only; may be repeated.", show_default=False),
+        typer.Option(min=0, metavar="R", help="Write this rank only; may be repeated.", show_default=False),
     ] = None,
     input_: Inputs = None,
     json: JsonFile = None,
@@ -382,6 +380,6 @@ def _leave_out_all_but(name: str) -> None:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the command that the arguments name."""
     _leave_out_all_but(sys.argv[1] if len(sys.argv) > 1 else "")
     raise SystemExit(run_guarded(lambda: app(prog_name="mspc", obj=CONSOLE)))

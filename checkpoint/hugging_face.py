@@ -12,7 +12,7 @@ from mspc.checkpoint.reading import Checkpoint, Stored
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.inside import check_name
 from mspc.ir.files.parsing import parsed_json
-from mspc.ir.files.regular import read_text
+from mspc.ir.files.regular import read_bytes
 from mspc.ir.files.whole import reason_of, shown_path
 
 HUGGING_FACE_INDEX = "model.safetensors.index.json"
@@ -26,7 +26,7 @@ def open_sharded(path: Path) -> Checkpoint:
     """
     shown = shown_path(path)
     try:
-        content = parsed_json(read_text(path))
+        content = parsed_json(read_bytes(path))
     except ValueError as error:
         raise MspcError(f"{shown} is damaged: {error}") from None
     except OSError as error:

@@ -27,7 +27,7 @@ from mspc.checkpoint.writing import PLACES
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.inside import check_name
 from mspc.ir.files.parsing import parsed_json
-from mspc.ir.files.regular import read_text
+from mspc.ir.files.regular import read_bytes
 from mspc.ir.files.tensors import MOST_DIMENSIONS, TensorFile
 from mspc.ir.files.whole import reason_of, shown_path
 from mspc.ir.types import DTYPES, TensorType
@@ -118,7 +118,7 @@ def read_index(path: Path) -> Checkpoint:
     """
     shown = shown_path(path)
     try:
-        content = _object(parsed_json(read_text(path)), "index")
+        content = _object(parsed_json(read_bytes(path)), "index")
         if content.get("format") != FORMAT:
             raise ValueError(f"its format is {content.get('format')!r:.80}, not {FORMAT!r}")
         if content.get("version") != VERSION:
@@ -132,8 +132,6 @@ def read_index(path: Path) -> Checkpoint:
             raise ValueError(f"its ranks and sequence are {numbers!r:.80}")
     except FileNotFoundError:
         raise MspcError(f"there is no checkpoint {shown!r}") from None
-    except UnicodeDecodeError:
-        raise MspcError(f"{shown} is damaged: it is not text") from None
     except ValueError as error:
         raise MspcError(f"{shown} is damaged: {error}") from None
     except OSError as error:

@@ -9,7 +9,7 @@ from the last, -1: none), and the further cut of dimension 0 by the parallel opt
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -79,8 +79,10 @@ def read_strategies(path: Path) -> StrategyFile:
         raise MspcError(f"there is no strategy file {shown!r}", kind=ValueError) from None
     except OSError as error:
         raise MspcError(f"cannot read the strategy file {shown}: {reason_of(error)}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MspcError(f"{shown} is no strategy file: {error}", kind=ValueError) from None
+    except ValueError as error:
+        kinds = "a strategy file is MindSpore's (.ckpt) or its JSON (.json)"
+        notes = [] if path.suffix in (".json", ".ckpt") else [kinds]
+        raise MspcError(f"{shown} is no strategy file: {error}", kind=ValueError, notes=notes) from None
     for name, cut in found.parameters.items():
         _check(shown, name, cut)
     return found
@@ -253,30 +255,54 @@ def _json_map(cut: ParameterCut) -> list[Any]:
 
 
 def _from_json(data: bytes) -> StrategyFile:
-    content = parsed_json(data)
-    read: Callable[[str], dict[str, Any]] = lambda key: cast(dict[str, Any], content.get(key) or {})  # noqa: E731
+    content = _object(parsed_json(data), "it")
+    cuts = _entries(content, "parallel_strategy_item", "operator")
+    layouts = _entries(content, "parallel_layout_item", "parameter")
     operators = {
-        name: tuple(tuple(_integers(cut)) for cut in entry["parallel_strategy"])
-        for name, entry in read("parallel_strategy_item").items()
+        name: tuple(tuple(_integers(cut, what)) for cut in _list(entry, "parallel_strategy", what))
+        for name, (what, entry) in cuts.items()
     }
-    parameters: dict[str, ParameterCut] = {}
-    for name, entry in read("parallel_layout_item").items():
-        given: list[Any] = entry["tensor_map"]
-        several = any(isinstance(row, list) for row in given)
-        maps = [_integers(row if isinstance(row, list) else [row]) for row in given] if several else [_integers(given)]
-        numbers = _integers([entry.get("opt_weight_shard_step", 0), entry.get("opt_weight_shard_size", 0),
-                             entry.get("field", 0)])  # fmt: skip
-        split, offsets = (_integers(entry.get(key) or []) for key in ("param_split_shape", "indices_offset"))
-        if several and len(maps) == 1:
-            maps.append([])
-        parameters[name] = _cut(
-            _integers(entry["dev_matrix"]), maps, numbers[0], numbers[1], split, offsets, numbers[2]
-        )
+    parameters = {name: _json_cut(entry, what) for name, (what, entry) in layouts.items()}
     stage = content.get("current_stage", 0)
     return StrategyFile(operators, parameters, stage if type(stage) is int else 0)
 
 
-def _integers(row: Any) -> list[int]:
+def _json_cut(entry: dict[str, Any], what: str) -> ParameterCut:
+    """The cut of one parameter. Raises ValueError."""
+    given = _list(entry, "tensor_map", what)
+    several = any(isinstance(row, list) for row in given)
+    rows = [row if isinstance(row, list) else [row] for row in given] if several else [given]
+    maps = [_integers(row, what) for row in rows]
+    if several and len(maps) == 1:
+        maps.append([])
+    numbers = [entry.get(key, 0) for key in ("opt_weight_shard_step", "opt_weight_shard_size", "field")]
+    step, size, field_size = _integers(numbers, what)
+    split, offsets = (_integers(entry.get(key) or [], what) for key in ("param_split_shape", "indices_offset"))
+    matrix = _integers(_list(entry, "dev_matrix", what), what)
+    return _cut(matrix, maps, step, size, split, offsets, field_size)
+
+
+def _entries(content: dict[str, Any], key: str, kind: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """By name (what messages call it, its object) of all that stands under a key, which may be missing."""
+    found = _object(content.get(key) or {}, key)
+    named = {name: f"{kind} {name!r}" for name in found}
+    return {name: (what, _object(found[name], what)) for name, what in named.items()}
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} is {value!r:.60}, not an object")
+    return cast(dict[str, Any], value)
+
+
+def _list(entry: dict[str, Any], key: str, what: str) -> list[Any]:
+    value = entry.get(key)
+    if not isinstance(value, list):
+        raise ValueError(f"{key} of {what} is {value!r:.60}, not a list" if key in entry else f"{what} has no {key}")
+    return cast(list[Any], value)
+
+
+def _integers(row: Any, what: str) -> list[int]:
     if not isinstance(row, list) or not all(type(n) is int for n in row):
-        raise ValueError(f"{row!r:.60} is no list of integers")
+        raise ValueError(f"{what} has {row!r:.60}, which is no list of integers")
     return cast(list[int], row)

@@ -7,6 +7,9 @@ from dataclasses import asdict
 from math import isinf
 from pathlib import Path
 
+from mspc.commands.comparison.plans import memory_differences
+from mspc.commands.comparison.tables import memory_table
+from mspc.commands.facts.reading import planned_memory
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.table import print_line, print_table, write_json
 from mspc.commands.report.text import size_text, time_text
@@ -60,12 +63,14 @@ def compare_plans(launch: Launch, asked: PlanRequest, files: Sequence[Path], jso
     first, second = (read_plan(file) for file in files)
     names = list(dict.fromkeys([*first.operators, *second.operators]))
     differing = [name for name in names if first.operators.get(name) != second.operators.get(name)]
+    memory = memory_differences(planned_memory(first), planned_memory(second))
     plans = [plan_of_file(launch, asked, file) for file in files]
     if json is not None:
         operators = {
             name: [_texts(plan.operators.get(name)) for plan in (first, second)] for name in differing
         }
-        write_json({"operators": operators, "plans": [asdict(plan) for plan in plans]}, json)
+        told = {"operators": operators, "memory": [asdict(d) for d in memory]}
+        write_json({**told, "plans": [asdict(plan) for plan in plans]}, json)
     if json == Path("-"):
         return
     rows = [(name, _shown(first.operators.get(name)), _shown(second.operators.get(name))) for name in differing]
@@ -74,6 +79,8 @@ def compare_plans(launch: Launch, asked: PlanRequest, files: Sequence[Path], jso
         print_table(Table(f"operators that differ: {len(rows)} of {len(names)}", headings, rows, (), (2, 1)))
     else:
         print_line("the plans cut every operator alike")
+    if memory:
+        print_table(memory_table(memory, (str(files[0]), str(files[1]))))
     print_table(Table(f"what they come to on {asked.machine.name}", COMPARED, _sides(plans, files), (1, 2, 3, 4, 5, 6)))
 
 

@@ -12,12 +12,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mspc.commands.report.streams import complain
 from mspc.ir.diagnostics import MspcError
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ NodeRank = Annotated[int, _option("node_rank", "N", "0 or -1: one call starts th
 
 
 def launch(
+    context: typer.Context,
     command: Command,
     worker_num: WorkerNum = 8,
     local_worker_num: LocalWorkerNum = None,
@@ -87,6 +89,7 @@ def launch(
     from mspc.engine.ranks.mpirun import find_mpirun
     from mspc.ir.files.whole import make_folder
 
+    _say_whose(command, {name for option in context.command.params for name in option.opts})
     hosts = _hosts(worker_num, local_worker_num, hostfile, host, rank_table_file, node_rank)
     ranks = sum(h.slots for h in hosts) if rank_table_file is not None else worker_num
     job = LaunchJob(
@@ -141,6 +144,13 @@ def _hosts(
     if not table:
         check_slots(hosts, worker_num)
     return hosts
+
+
+def _say_whose(command: Sequence[str], own: Collection[str]) -> None:
+    """Say which options of this command the script gets, as it stands before them. own: their names."""
+    theirs = [word for word in command[1:] if word.startswith("--") and word.partition("=")[0] in own]
+    if theirs and os.environ.get("MSPC_LAUNCHED") is None:
+        complain(f"note: {' and '.join(theirs)}: {command[0]} gets what stands behind it; options go before it")
 
 
 def _command(words: Sequence[str]) -> list[str]:

@@ -9,8 +9,11 @@ from typing import Annotated
 import typer
 
 from mspc.commands.completion import complete_input
+from mspc.ir.text.limits import MOST_RANKS
 
-Ranks = Annotated[int | None, typer.Option("--ranks", "-n", min=1, metavar="N", help="Number of ranks.")]
+Ranks = Annotated[
+    int | None, typer.Option("--ranks", "-n", min=1, max=MOST_RANKS, metavar="N", help="Number of ranks.")
+]
 ScriptArguments = Annotated[
     list[str] | None,
     typer.Argument(metavar="-- ARGS", show_default=False, help="The script's own arguments."),

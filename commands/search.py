@@ -20,6 +20,7 @@ from mspc.compiler.plan_file import SUFFIX, write_plan
 from mspc.engine.plans import SEARCH, WAYS, Plan, PlanRequest, Plans, file_name, plans_for
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import check_writable
+from mspc.ir.text.limits import MOST_RANKS
 
 AXES = 4
 """Axes of a mesh at most."""
@@ -55,7 +56,7 @@ def ranks_of(text: str | None) -> tuple[int, ...]:
     if text is None:
         return ()
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and 0 < int(part) < 1 << 20 for part in parts):
+    if not all(part.isascii() and part.isdigit() and 0 < int(part) <= MOST_RANKS for part in parts):
         raise MspcError(f"--ranks is {text!r}, not numbers of ranks as in 8 or 8,16,64")
     return tuple(dict.fromkeys(map(int, parts)))
 
@@ -70,7 +71,7 @@ def meshes_of(text: str | None) -> tuple[str, ...]:
     parts = [] if text is None else [part.strip() for part in text.split(",")]
     for part in parts:
         sizes = part.split("x")
-        if len(sizes) > AXES or not all(s.isascii() and s.isdigit() and 0 < int(s) < 1 << 20 for s in sizes):
+        if len(sizes) > AXES or not all(s.isascii() and s.isdigit() and 0 < int(s) <= MOST_RANKS for s in sizes):
             raise MspcError(f"--mesh is {text!r}, not meshes of at most {AXES} axes as in 8x4 or 8x8,16x4")
     return tuple("x".join(str(int(s)) for s in part.split("x")) for part in dict.fromkeys(parts))
 

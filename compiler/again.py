@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from mspc.compiler.driver import Stage, identity, run_shared_passes
 from mspc.compiler.pipeline import passes_of
+from mspc.compiler.plan_file import PlanFile
 from mspc.compiler.rank_graphs import copied
-from mspc.compiler.strategy_names import CONFIGURED, StrategyNames, cut_operators
+from mspc.compiler.strategy_names import CONFIGURED, StrategyNames, cut_by_plan
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.layout import Layout
@@ -25,21 +26,20 @@ PLANNED = "the program"
 
 
 def stages_again(
-    network: str, path: str, compile_id: str, wanted: Collection[str], planned: Mapping[str, Sequence[str]]
+    network: str, path: str, compile_id: str, wanted: Collection[str], plan: PlanFile | None
 ) -> dict[str, Graph]:
     """The graph behind each pass that is `wanted`.
 
     Args:
         network: the text of the graph as it was read, with what passes read from its header. path: of the file that has
-            it. compile_id: of the compile. planned: the layouts that a plan had for operators, by its names.
+            it. compile_id: of the compile. plan: that the script's operators and parameters were cut by.
 
     Returns:
         Nothing where the passes do not lead to that very program, as one whose graph has been edited.
 
     Raises:
-        MspcError: the text is no graph, or a layout cannot be read.
+        MspcError: the text is no graph.
     """
-    plan = {name: _layouts(path, name, texts) for name, texts in planned.items()}
     for device in DEVICES:
         graph = read_network(network, path)
         try:
@@ -49,6 +49,19 @@ def stages_again(
         if identified == compile_id:
             return found
     return {}
+
+
+def plan_of_texts(
+    ranks: int, path: str, operators: Mapping[str, Sequence[str]], parameters: Mapping[str, str],
+    gather_again: Sequence[str],
+) -> PlanFile:  # fmt: skip
+    """A plan whose layouts are texts. path: of the file that has them. Raises MspcError where one cannot be read."""
+    return PlanFile(
+        ranks,
+        {name: _layouts(path, name, texts) for name, texts in operators.items()},
+        {name: layout for name, text in parameters.items() for layout in _layouts(path, name, [text])},
+        gather_again=tuple(gather_again),
+    )
 
 
 def _layouts(path: str, name: str, texts: Sequence[str]) -> tuple[Layout, ...]:
@@ -70,7 +83,7 @@ def read_network(text: str, path: str) -> Graph:
 
 
 def _stages(
-    graph: Graph, device: str, plan: Mapping[str, tuple[Layout, ...]], wanted: Collection[str]
+    graph: Graph, device: str, plan: PlanFile | None, wanted: Collection[str]
 ) -> tuple[str, dict[str, Graph]]:
     """(the identity of the program, graphs)."""
     said = graph.attrs.get("ranks")
@@ -80,8 +93,8 @@ def _stages(
     found: dict[str, Graph] = {}
 
     def look(stage: Stage) -> None:
-        if stage.name == CONFIGURED:
-            cut_operators(names, plan, ranks, PLANNED)
+        if stage.name == CONFIGURED and plan is not None:
+            cut_by_plan(names, stage.graph, plan, PLANNED)
         if stage.name in wanted:
             found[stage.name] = copied(stage.graph)
 

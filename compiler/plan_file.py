@@ -72,7 +72,8 @@ def read_plan(path: Path) -> PlanFile:
     check_keys(shown, found, KEYS, "a plan")
     ranks, operators = found.get("ranks"), found.get("operators")
     if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
-        raise MspcError(f"{shown}: ranks is {ranks!r}, not a number of ranks")
+        said = f"ranks is {ranks!r}, not a number of ranks" if "ranks" in found else "it does not say ranks"
+        raise MspcError(f"{shown}: {said}")
     if not isinstance(operators, dict):
         raise MspcError(f"{shown}: there is no table [operators]")
     entries = cast("dict[str, Any]", operators)

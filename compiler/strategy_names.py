@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.op import Op
 from mspc.passes.autodiff.planned_cells import mark_cells, planned_cells
 from mspc.passes.sharding.choices import make_choice, merge, rule_of
+from mspc.passes.sharding.givers import PLAN
 
 STRATEGIES, LAYOUTS = "step_parallel_begin", "propagate_sharding"
 """The stages that the strategies and the layouts are read from."""
@@ -29,15 +30,15 @@ MOST_LISTED = 5
 class StrategyNames:
     """The cuts of operators: of those that read a trainable parameter as `MatMul_w`, and of all as
     `Default/network-Net/MatMul-op0`, by their cells and their place among those of their kind; layouts: the same with
-    the ranks that hold the slices. places: the names of the nodes that the front end made. planned: names of operators
-    that a plan has cut. parameters: those that are stored otherwise than their first reader needs them; gathered: of
+    the ranks that hold the slices. places: the names of the nodes that the front end made. given: the plan that
+    they were cut by. parameters: those that are stored otherwise than their first reader needs them; gathered: of
     them those that gradients gather again. recomputed: cells that a plan has computed again."""
 
     by_parameter: dict[str, Cuts] = field(default_factory=dict[str, Cuts])
     by_place: dict[str, Cuts] = field(default_factory=dict[str, Cuts])
     layouts: dict[str, tuple[Layout, ...]] = field(default_factory=dict[str, tuple[Layout, ...]])
     places: dict[Node, str] = field(default_factory=dict[Node, str])
-    planned: tuple[str, ...] = ()
+    given: PlanFile | None = None
     parameters: dict[str, Layout] = field(default_factory=dict[str, Layout])
     gathered: list[str] = field(default_factory=list[str])
     recomputed: list[str] = field(default_factory=list[str])
@@ -78,6 +79,7 @@ class StrategyNames:
     def plan(self, ranks: int) -> PlanFile:
         """What a plan file says of it."""
         return PlanFile(ranks, self.layouts, self.parameters, tuple(self.recomputed), tuple(self.gathered))
+
 
 def cut_as_in_file(graph: Graph, file: str) -> None:
     """Give the operators that a strategy file names the strategies that it has for them; they go before the script's.
@@ -132,8 +134,14 @@ def cut_as_planned(names: StrategyNames, graph: Graph, ranks: int, file: str) ->
     plan = read_plan(Path(file))
     if plan.ranks != ranks:
         raise MspcError(f"the plan {file} is for {plan.ranks} ranks, and the network is compiled for {ranks}")
+    cut_by_plan(names, graph, plan, file)
+
+
+def cut_by_plan(names: StrategyNames, graph: Graph, plan: PlanFile, file: str) -> None:
+    """As `cut_as_planned`, by a plan that was read. file: that says it."""
+    names.given = plan
     mistakes: list[MspcError] = []
-    for work in (lambda: _store(graph, plan, file), lambda: cut_operators(names, plan.operators, ranks, file)):
+    for work in (lambda: _store(graph, plan, file), lambda: _cut_operators(names, plan, file)):
         try:
             work()
         except MspcError as error:
@@ -141,22 +149,18 @@ def cut_as_planned(names: StrategyNames, graph: Graph, ranks: int, file: str) ->
     raise_all(mistakes)
 
 
-def cut_operators(
-    names: StrategyNames, operators: Mapping[str, tuple[Layout, ...]], ranks: int, file: str
-) -> None:
-    """As `cut_as_planned`, of what a plan says. file: that says it."""
+def _cut_operators(names: StrategyNames, plan: PlanFile, file: str) -> None:
     nodes = {place: node for node, place in names.places.items()}
-    unknown = [name for name in operators if name not in nodes]
+    unknown = [name for name in plan.operators if name not in nodes]
     if unknown:
         raise MspcError(
             f"the plan {file} names {_listed(unknown)}, which the network does not have",
             notes=[*did_you_mean(unknown[0], list(nodes)), f"it has {_listed(list(nodes))}"],
         )
-    names.planned = tuple(operators)
     mistakes: list[MspcError] = []
-    for name, layouts in operators.items():
+    for name, layouts in plan.operators.items():
         try:
-            _cut(nodes[name], layouts, ranks, file)
+            _cut(nodes[name], layouts, plan.ranks, file)
         except MspcError as error:
             mistakes.append(error)
     raise_all(mistakes)
@@ -204,6 +208,8 @@ def _cut(node: Node, layouts: Sequence[Layout], ranks: int, file: str) -> None:
             notes=[f"its rule is {rule}", f"next to it is {_shown(choice.inputs)}"],
         )
     node.in_layouts, node.layout = choice.inputs, choice.layout(node.type)
+    node.in_strategy = node.out_strategy = None
+    node.attrs["strategy_from"] = PLAN
 
 
 def _shown(layouts: Sequence[Layout]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mspc.compiler.driver import Compiled, Stage
+from mspc.compiler.plan_file import PlanFile
 from mspc.engine.first_values import FirstValue
 from mspc.ir.graph import Graph, element_layouts
 from mspc.ir.types import Type
@@ -108,16 +109,32 @@ def program(
             for p in graph.parameters
             if p.kind != "input"
         ],
-        **({"operators": _operators(compiled)} if compiled.strategies.layouts else {}),
-        **({"planned": list(compiled.strategies.planned)} if compiled.strategies.planned else {}),
+        **_plan(compiled.strategies.plan(compiled.config.ranks)),
+        **_planned(compiled.strategies.given),
         **({"network": network} if network else {}),
     }
     return json.dumps(content, indent=1) + "\n"
 
 
-def _operators(compiled: Compiled) -> dict[str, list[str]]:
-    """How the operands of every operator are cut, as a plan has it."""
-    return {name: [str(layout) for layout in layouts] for name, layouts in compiled.strategies.layouts.items()}
+def _plan(plan: PlanFile) -> dict[str, Any]:
+    """What the compile decided on, as a plan has it: how the operands of every operator are cut, and the rest."""
+    if not plan.operators:
+        return {}
+    stored = {name: str(layout) for name, layout in plan.parameters.items()}
+    return {
+        "operators": {name: [str(layout) for layout in layouts] for name, layouts in plan.operators.items()},
+        **({"stored": stored} if stored else {}),
+        **({"gather_again": list(plan.gather_again)} if plan.gather_again else {}),
+        **({"recompute": list(plan.recompute)} if plan.recompute else {}),
+    }
+
+
+def _planned(plan: PlanFile | None) -> dict[str, Any]:
+    """Names of what a plan had said. Cells are not among them: the network's text has their marks."""
+    if plan is None:
+        return {}
+    named = {"operators": plan.operators, "parameters": plan.parameters, "gather_again": plan.gather_again}
+    return {"planned": {key: list(names) for key, names in named.items() if names}}
 
 
 def _outputs(graph: Graph) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from mspc.passes.search.elimination import LARGEST, Assignment, Elimination, Fac
 from mspc.passes.search.memory import Memory
 from mspc.passes.search.model import NEVER, Model
 from mspc.passes.search.whole_graph import mesh_of
+from mspc.passes.sharding.givers import SHARD
 from mspc.passes.sharding.propagate_sharding import begun
 
 NAMED = 8
@@ -128,7 +129,7 @@ class _Question:
         self.node, self.places, self.asked = node, places, asked
         self.search, _ = begun(graph)
         self.given = node.in_layouts
-        self.origin = str(node.attrs.get("strategy_from", "shard()")) if self.given is not None else "search"
+        self.origin = str(node.attrs.get("strategy_from", SHARD)) if self.given is not None else "search"
         if node not in graph.nodes or self.search.rules[node] is None:
             raise MspcError(f"nothing is decided on {places[node]}: it is left out, or it follows what it reads")
         if self.given is not None:  # left open, to see what else there would be

@@ -17,13 +17,14 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.inside import check_name, inside
 from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.refill import finish_refill
-from mspc.ir.files.regular import read_begin, read_text
+from mspc.ir.files.regular import read_begin, read_bytes, read_text
 from mspc.ir.files.tensors import TensorFile
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.initial_value import read_description
 from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import Malformed, read_layouts
 from mspc.ir.types import dtype_of
+from mspc.runtime.plan_entries import NO_PLAN, PlanEntries, PlannedNames, read_plan_entries, read_planned_names
 from mspc.runtime.slices import cut_parameter, full_type, slices_of, typed_as
 
 FORMAT = 1
@@ -72,8 +73,8 @@ class Program:
     execute: rank to its file, relative to `folder`. digests: SHA-256 of these files when they were written.
     settings: of the script; a program that says nothing of them has the defaults. network: the text of the graph that
     was read from the script, "" where there is none that all ranks share. kinds: ranks with the same number have equal
-    programs but for ranks, groups and offsets. operators: how the operands of operators are cut, by names as plans have
-    them; None where that is not told. planned: the names of those that a plan has cut.
+    programs but for ranks, groups and offsets. plan: what the compile decided on, as a plan has it; None where that is
+    not told. planned: what of it a plan had said.
     """
 
     folder: Path
@@ -89,8 +90,8 @@ class Program:
     settings: Settings = Settings()
     network: str = ""
     kinds: Mapping[int, int] = field(default_factory=dict[int, int])
-    operators: Mapping[str, tuple[str, ...]] | None = None
-    planned: tuple[str, ...] = ()
+    plan: PlanEntries | None = None
+    planned: PlannedNames = NO_PLAN
 
     def text(self, rank: int) -> str:
         """The text of a rank's graph.
@@ -189,7 +190,7 @@ def load_program(folder: Path) -> Program:
             finish_refill(folder, PROGRAM)
     inside(folder, PROGRAM, "the folder")
     try:
-        content = parsed_json(read_text(path))
+        content = parsed_json(read_bytes(path))
     except FileNotFoundError:
         raise MspcError(
             f"{folder} holds no compiled program: {PROGRAM} is missing", notes=["mspc compile makes one"]
@@ -218,8 +219,8 @@ def load_program(folder: Path) -> Program:
             network=_typed(content, "network", str) if "network" in content else "",
             kinds={int(rank): int(kind) for rank, kind in _typed(content, "kinds", dict).items()}
             if "kinds" in content else {},
-            operators=_operators(content),
-            planned=tuple(_typed(content, "planned", list, str)) if "planned" in content else (),
+            plan=read_plan_entries(content),
+            planned=read_planned_names(content),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise MspcError(f"{path} is damaged: {error}") from None
@@ -231,16 +232,6 @@ def _execute(path: Path, entry: dict[str, Any]) -> dict[int, str]:
     for name in found.values():
         check_name(name, str(path))
     return found
-
-
-def _operators(content: dict[str, Any]) -> dict[str, tuple[str, ...]] | None:
-    if "operators" not in content:
-        return None
-    entries = _typed(content, "operators", dict)
-    for name, layouts in entries.items():
-        if not isinstance(layouts, list):
-            raise TypeError(f"operators has {name!r} without a list of layouts")
-    return {str(name): tuple(map(str, layouts)) for name, layouts in entries.items()}
 
 
 def load_slices(program: Program, graph: Graph, rank: int) -> dict[str, Any]:

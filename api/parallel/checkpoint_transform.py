@@ -241,7 +241,8 @@ def open_folder(folder: Path, layouts: Mapping[str, Any]) -> Checkpoint:
         ranks = ranks_of(layouts)
         missing = [rank for rank in range(ranks) if rank not in paths]
         if missing:
-            raise MspcError(f"{folder} has no checkpoint of rank {missing[0]}; the strategy file has {ranks} ranks")
+            said = f"; the strategy file has {ranks} ranks" if layouts else ""
+            raise MspcError(f"{folder} has no checkpoint of rank {missing[0]}{said}")
         return open_slices({rank: path for rank, path in paths.items() if rank < max(ranks, 1)}
                            if layouts else paths, layouts, str(folder))  # fmt: skip
     return open_checkpoint(folder)

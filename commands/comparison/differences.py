@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from mspc.commands.comparison.difference import Difference
 from mspc.commands.comparison.matching import Stage, paired
+from mspc.commands.comparison.plans import memory_differences
 from mspc.commands.facts.model import EQUALS, Facts, OperatorFact, RankFacts, ScopeTotals, cell_of
 from mspc.commands.report.text import group, time_text
 
@@ -18,19 +20,6 @@ OVER = " over "
 """Between what a collective sends and its group."""
 MOST_FIGURES = ("weights", "states", "inputs", "constants", "step", "gradients", "activations")
 """Figures of a rank's memory that are compared."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One thing that is not the same in both. name: of it. cell: around it. first, second: what it is in each; None
-    where it is in the other alone. why: the reasons that the texts give, the second's last."""
-
-    name: str
-    cell: str
-    line: str
-    first: str | None
-    second: str | None
-    why: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,17 +67,18 @@ class RankDifferences:
 
 @dataclass
 class Differences:
-    """All that differs. names: of the two. layouts: of the operands of operators. tensors: inputs, parameters and
-    outputs."""
+    """All that differs. names: of the two. layouts: of the operands of operators. memory: cells that are computed
+    again, parameters that are stored otherwise. tensors: inputs, parameters and outputs."""
 
     names: tuple[str, str]
     header: list[Difference] = field(default_factory=list[Difference])
     layouts: list[Difference] = field(default_factory=list[Difference])
+    memory: list[Difference] = field(default_factory=list[Difference])
     tensors: list[Difference] = field(default_factory=list[Difference])
     kinds: list[RankDifferences] = field(default_factory=list[RankDifferences])
 
     def __bool__(self) -> bool:
-        return bool(self.header or self.layouts or self.tensors or self.kinds)
+        return bool(self.header or self.layouts or self.memory or self.tensors or self.kinds)
 
 
 @dataclass(frozen=True)
@@ -122,6 +112,7 @@ def differences(first: Facts, second: Facts) -> Differences:
         if one and other and one != other
     ]
     found.layouts = list(_layouts(first, second))
+    found.memory = memory_differences(first.memory, second.memory)
     found.tensors = list(_tensors(first, second))
     kinds: dict[Hashable, RankDifferences] = {}
     for one, other in _same_ranks(first.kinds, second.kinds):

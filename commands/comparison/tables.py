@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mspc.commands.comparison.differences import Difference, Differences, Figure, RankDifferences, RankPair, RankSums
+from mspc.commands.comparison.difference import Difference
+from mspc.commands.comparison.differences import Differences, Figure, RankDifferences, RankPair, RankSums
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.text import group, size_text, time_text
 
@@ -25,6 +26,7 @@ def tables(found: Differences) -> list[Table]:
             f"layouts that differ: {len(found.layouts)}", ("operator", "cell", *names),
             [(d.name, d.cell, _text(d.first), _text(d.second)) for d in found.layouts], below=(1,),
         ),
+        memory_table(found.memory, names),
         Table(
             f"inputs, parameters and outputs that differ: {len(found.tensors)}", ("name", "kind", *names),
             [(d.name, d.cell, _text(d.first), _text(d.second)) for d in found.tensors], below=(2, 3),
@@ -33,6 +35,14 @@ def tables(found: Differences) -> list[Table]:
     for kind in found.kinds:
         made += _tables_of(kind, names)
     return [table for table in made if table.rows]
+
+
+def memory_table(found: Sequence[Difference], names: tuple[str, str]) -> Table:
+    """Cells and parameters that two plans treat otherwise."""
+    return Table(
+        f"cells and parameters that plans treat otherwise: {len(found)}", ("name", "what", *names),
+        [(d.name, d.cell, _text(d.first), _text(d.second)) for d in found], below=(2, 3),
+    )  # fmt: skip
 
 
 def _tables_of(kind: RankDifferences, names: tuple[str, str]) -> list[Table]:

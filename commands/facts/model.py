@@ -107,11 +107,22 @@ class TensorFact:
 
 
 @dataclass(frozen=True)
+class PlannedMemory:
+    """What a plan does for memory beside cutting operators: cells that are computed again, layouts of the parameters
+    that are stored otherwise than operators read them, and those of them that are gathered again."""
+
+    recompute: Texts = ()
+    parameters: Mapping[str, str] = field(default_factory=dict[str, str])
+    gather_again: Texts = ()
+
+
+@dataclass(frozen=True)
 class Facts:
     """All that is known of one compile, dump or plan.
 
     name: as the user named it. layouts: of operators by their names in plans, a text for every operand; None where
-    nothing is known of them. kinds: of ranks; empty for a plan. foreign: MindSpore wrote it.
+    nothing is known of them. kinds: of ranks; empty for a plan. foreign: MindSpore wrote it. memory: None where
+    nothing tells.
     """
 
     name: str
@@ -121,6 +132,7 @@ class Facts:
     tensors: tuple[TensorFact, ...] = ()
     kinds: tuple[RankFacts, ...] = ()
     foreign: bool = False
+    memory: PlannedMemory | None = None
     notes: list[str] = field(default_factory=list[str])
 
 

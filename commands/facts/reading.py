@@ -12,8 +12,8 @@ from mspc.analysis.cost.machine_file import H200
 from mspc.commands.facts.files import dump_text
 from mspc.commands.facts.graph import GraphFacts
 from mspc.commands.facts.kinds import edited_note, kinds_of
-from mspc.commands.facts.model import Facts, RankFacts, TensorFact
-from mspc.compiler.plan_file import SUFFIX, read_plan
+from mspc.commands.facts.model import Facts, PlannedMemory, RankFacts, TensorFact
+from mspc.compiler.plan_file import SUFFIX, PlanFile, read_plan
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.whole import shown_path
 from mspc.ir.text.parser import parse
@@ -38,7 +38,8 @@ def read_facts(path: Path, machine: Machine = H200) -> Facts:
         return folder_facts(path, machine)
     if path.suffix == SUFFIX:
         plan = read_plan(path)
-        return Facts(str(path), plan.ranks, "", {name: _texts(given) for name, given in plan.operators.items()})
+        operators = {name: _texts(given) for name, given in plan.operators.items()}
+        return Facts(str(path), plan.ranks, "", operators, memory=planned_memory(plan))
     if path.suffix != GRAPH:
         what = "is no folder of a compile, no graph (.ir) and no plan (.toml)"
         raise MspcError(f"{shown_path(path)} {what if os.path.exists(path) else 'does not exist'}")
@@ -67,7 +68,16 @@ def folder_facts(folder: Path, machine: Machine = H200) -> Facts:
         kinds.append(read.of_ranks(kind.ranks))
         tensors = {tensor.name: tensor for tensor in read.tensors()} | tensors
     held = (*tensors.values(), *_outputs(program))
-    return Facts(str(folder), program.ranks, program.mode, program.operators, held, tuple(kinds), notes=notes)
+    plan = program.plan
+    memory = None if plan is None else PlannedMemory(plan.recompute, plan.parameters, plan.gather_again)
+    layouts = None if plan is None else plan.operators
+    return Facts(str(folder), program.ranks, program.mode, layouts, held, tuple(kinds), memory=memory, notes=notes)
+
+
+def planned_memory(plan: PlanFile) -> PlannedMemory:
+    """What the file of a plan says beside how operators are cut."""
+    stored = {name: str(layout) for name, layout in plan.parameters.items()}
+    return PlannedMemory(plan.recompute, stored, plan.gather_again)
 
 
 def _outputs(program: Program) -> Iterator[TensorFact]:

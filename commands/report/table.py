@@ -29,7 +29,7 @@ def print_table(table: Table) -> None:
 
 def print_line(text: str) -> None:
     """Print a line to stdout; a terminal gets it broken at spaces, all else as it is."""
-    print("\n".join(broken(text, line_width())) if sys.stdout.isatty() else text)
+    print("\n".join(broken(text, line_width())) if _is_terminal() else text)
 
 
 def line_width() -> int:
@@ -39,7 +39,16 @@ def line_width() -> int:
 
 def _colours() -> bool:
     """Whether escape codes may be printed: a terminal that knows them, and nobody has asked for none."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return _is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _is_terminal() -> bool:
+    """Whether stdout is one. mpirun gives its ranks terminals of its own making, wherever it writes itself."""
+    if not sys.stdout.isatty():
+        return False
+    from mspc.api.state import Session  # few who print to no terminal need it
+
+    return Session.from_environment().size == 1
 
 
 def check_json(path: Path | None) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from mspc.commands.facts.files import dump_text
 from mspc.commands.facts.kinds import edited_note, kinds_of
 from mspc.commands.view.kinds import kind_facts
-from mspc.compiler.again import stages_again
+from mspc.compiler.again import plan_of_texts, stages_again
+from mspc.compiler.plan_file import PlanFile
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import read_begin
 from mspc.ir.graph import Graph
@@ -130,9 +131,22 @@ class _Folder:
 
     def _again(self) -> dict[str, Graph]:
         """By pass the graphs of all ranks of a compile that kept no dumps, from the network in its program."""
-        program = self.program
-        planned = {name: (program.operators or {}).get(name, ()) for name in program.planned}
-        return stages_again(program.network, str(self.path / PROGRAM), program.compile_id, STAGES, planned)
+        program, path = self.program, str(self.path / PROGRAM)
+        return stages_again(program.network, path, program.compile_id, STAGES, self._plan(path))
+
+    def _plan(self, path: str) -> PlanFile | None:
+        """The plan that the compile followed; None where there was none. Raises MspcError where it cannot be read."""
+        decided, planned = self.program.plan, self.program.planned
+        if decided is None or not any((planned.operators, planned.parameters, planned.gather_again)):
+            return None
+        stored = {str(entry.get("name")): str(entry.get("layout", "")) for entry in self.program.parameters}
+        return plan_of_texts(
+            self.program.ranks,
+            path,
+            {name: decided.operators.get(name, ()) for name in planned.operators},
+            {name: stored.get(name, "") for name in planned.parameters},
+            planned.gather_again,
+        )
 
     def _kept(self, folder: Path, program: Graph) -> dict[str, Graph]:
         """The same from the dumps of a rank's folder: the latest of `PLANS`, and those around the decision."""

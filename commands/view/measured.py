@@ -10,7 +10,7 @@ from mspc.commands.view.dump import Dump
 from mspc.commands.view.schedule import rounded
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.parsing import parsed_json
-from mspc.ir.files.regular import read_text
+from mspc.ir.files.regular import read_bytes
 from mspc.ir.graph import Graph
 
 HOW = "mspc run --profile FILE writes one"
@@ -39,7 +39,7 @@ def read_profile(path: Path, dump: Dump) -> dict[int, dict[str, Any]]:
 
 def _events(path: Path) -> list[dict[str, Any]]:
     try:
-        content = parsed_json(read_text(path))
+        content = parsed_json(read_bytes(path))
     except FileNotFoundError:
         raise MspcError(f"there is no profile {str(path)!r}") from None
     except ValueError as error:

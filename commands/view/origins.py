@@ -91,6 +91,8 @@ class Origins:
                 found = self._expanded(node)
             elif isinstance(node.op, StridedSlice | Concat) or self._is_last_step(node):
                 found = self._in_place(node, node.type)
+            else:
+                found = self._take((one for one in self._around[_line(node)] if _is_same(node, one)), operands)
         self._found[node] = found
         return found
 
@@ -210,6 +212,12 @@ def _are_slices(type: Type, whole: Node) -> bool:
         return False
     slices = [there.with_shape(layout.local_shape(there.shape)) for there, layout in zip(types, layouts, strict=True)]
     return list(own) == slices
+
+
+def _is_same(node: Node, whole: Node) -> bool:
+    """Whether a rank's node may be that operator, with others around it and so without its name: of a convolution over
+    rows of other ranks, too."""
+    return node.op.name == whole.op.name and _is_slice(node.type, whole)
 
 
 def _fits(type: Type, whole: Node) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from mspc.engine.ranks.hosts import Host, is_host
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.parsing import parsed_json
-from mspc.ir.files.regular import read_text
+from mspc.ir.files.regular import read_bytes
 from mspc.ir.files.whole import reason_of
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -28,7 +28,7 @@ def read_rank_table(path: Path) -> list[Host]:
     """
     name = str(path)
     try:
-        table = parsed_json(read_text(path))
+        table = parsed_json(read_bytes(path))
     except OSError as error:
         raise MspcError(f"cannot read the rank table {name!r}: {reason_of(error)}") from None
     except ValueError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+MARK = "\ufeff"
 DEEP = "brackets stand too deep in brackets"
 
 
@@ -12,25 +13,35 @@ def parsed_json(text: str | bytes) -> Any:
     """What a text of JSON says.
 
     Raises:
-        ValueError: it is no JSON, has an entry twice, or brackets so deep in brackets that no reader has room for them.
+        ValueError: it is empty, no UTF-8 or no JSON, has an entry twice, or brackets so deep in brackets that no reader
+            has room for them.
     """
     try:
-        decoded = text.decode() if isinstance(text, bytes) else text
+        decoded = _decoded(text)
+        if not decoded.strip():
+            raise ValueError("it is empty")
         return json.loads(decoded, object_pairs_hook=_without_repeats)
     except RecursionError:
         raise ValueError(DEEP) from None
-    except UnicodeDecodeError:
-        raise ValueError("it is not text") from None
 
 
-def parsed_toml(text: str) -> dict[str, Any]:
+def parsed_toml(text: str | bytes) -> dict[str, Any]:
     """What a text of TOML says. Raises ValueError as `parsed_json`."""
     import tomllib  # hardly any command needs it
 
     try:
-        return tomllib.loads(text)
+        return tomllib.loads(_decoded(text))
     except RecursionError:
         raise ValueError(DEEP) from None
+
+
+def _decoded(text: str | bytes) -> str:
+    """Without the mark that editors put before UTF-8."""
+    try:
+        decoded = text.decode() if isinstance(text, bytes) else text
+    except UnicodeDecodeError:
+        raise ValueError("it is not text in UTF-8") from None
+    return decoded.removeprefix(MARK)
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

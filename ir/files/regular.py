@@ -39,6 +39,12 @@ def check_regular(path: Path, most: int | None = None) -> None:
         raise MspcError(f"{path} has {status.st_size} bytes; a file of text may have {most}")
 
 
+def read_bytes(path: Path) -> bytes:
+    """What a regular file of text holds. Raises MspcError and OSError as `check_regular`."""
+    check_regular(path, LARGEST_TEXT)
+    return path.read_bytes()
+
+
 def read_text(path: Path) -> str:
     """The text of a regular file. Raises MspcError and OSError as `check_regular`; ValueError: it is not UTF-8."""
     check_regular(path, LARGEST_TEXT)

@@ -25,7 +25,7 @@ def read_toml(path: Path, what: str, largest: int) -> dict[str, Any]:
     shown = shown_path(path)
     try:
         check_regular(path, largest)
-        return parsed_toml(path.read_text(encoding="utf-8"))
+        return parsed_toml(path.read_bytes())
     except FileNotFoundError:
         raise MspcError(f"there is no {what} {shown!r}", kind=ValueError) from None
     except OSError as error:

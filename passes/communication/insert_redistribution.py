@@ -27,6 +27,7 @@ from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.needs import WHOLE, Need
 from mspc.passes.sharding.constraints import is_released
+from mspc.passes.sharding.givers import PLAN, SHARD
 from mspc.passes.sharding.placement import result_layouts
 from mspc.passes.sharding.traffic import cheapest_source
 
@@ -192,9 +193,11 @@ def reason(value: Value, source: Layout, target: Layout, reader: Node | None, in
 
 def _asked(reader: Node) -> str:
     origin = str(reader.attrs.get("strategy_from", ""))
-    if origin == "shard()":
+    if origin == SHARD:
         asked = ", ".join(map(str, reader.in_strategy or ()))
-        return f"strategy ({asked}) given by shard()"
+        return f"strategy ({asked}) given by {SHARD}"
+    if origin == PLAN:
+        return f"given by {PLAN}"
     if origin == "batch":
         return "no strategy given: batch cut"
     return f"propagated from {origin}" if origin else "its layout"

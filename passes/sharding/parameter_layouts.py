@@ -10,6 +10,7 @@ from mspc.ir.layout import Layout
 from mspc.ops.control.constraint import is_constraint
 from mspc.ops.op import Op
 from mspc.passes.sharding.choices import make_choice, merge
+from mspc.passes.sharding.givers import GIVEN
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.parallel_optimizer import cut_parameters
 from mspc.passes.sharding.placement import is_master, stored
@@ -21,7 +22,7 @@ def store_parameters(search: Search, forward: list[Node]) -> None:
     A configured operator that changes the parameter comes before all; one that would run on other slices than the
     stored ones loses its strategy, or its change would be lost.
     """
-    configured = [node for node in search.graph.nodes if node.attrs.get("strategy_from") == "shard()"]
+    configured = [node for node in search.graph.nodes if node.attrs.get("strategy_from") in GIVEN]
     changing = [node for node in configured if cast(Op, node.op).mutates]
     for node in (*changing, *configured):
         if node.in_layouts is not None:

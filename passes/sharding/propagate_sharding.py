@@ -27,6 +27,7 @@ from mspc.passes.sharding.backward_layouts import BackwardLayouts
 from mspc.passes.sharding.choices import multiplies
 from mspc.passes.sharding.constraints import release_constraints
 from mspc.passes.sharding.forward_layouts import cut_asked, cut_batch, spread
+from mspc.passes.sharding.givers import SHARD
 from mspc.passes.sharding.layout_plans import State, Total, restore, state_of
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.parameter_layouts import store_parameters
@@ -66,7 +67,7 @@ def begun(graph: Graph) -> tuple[Search, list[Node]]:
     search = Search(graph)
     for node in graph.nodes:
         if node.in_layouts is not None and "strategy_from" not in node.attrs:
-            node.attrs["strategy_from"] = "shard()"
+            node.attrs["strategy_from"] = SHARD
     forward = [node for node in graph.nodes if node.phase == "forward"]
     search.structure(forward)
     if search.automatic:

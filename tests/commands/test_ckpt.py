@@ -14,7 +14,7 @@ import mspc as ms
 from mspc import Tensor
 from mspc.checkpoint.strategy_file import ParameterCut, StrategyFile, write_strategies
 from mspc.cli import app
-from tests.checkpoint.test_damage import WHOLE, changed, flip, write_set
+from tests.checkpoint.written_sets import WHOLE, changed, flip, write_set
 
 
 @pytest.fixture(autouse=True)

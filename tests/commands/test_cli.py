@@ -8,10 +8,13 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
 
 import pytest
 
 import mspc
+from mspc.__main__ import main
 from tests.conftest import HANG, LOADED
 
 HELP_SECONDS = 0.3 * LOADED
@@ -34,6 +37,17 @@ def mspc_command(*arguments: str, cwd: Path | None = None) -> subprocess.Complet
         check=False,
         timeout=HANG,
     )
+
+
+def test_ctrl_c_while_the_command_line_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Loading(ModuleType):
+        def __getattr__(self, name: str) -> NoReturn:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "mspc.cli", Loading("mspc.cli"))
+    with pytest.raises(SystemExit) as raised:
+        main()
+    assert raised.value.code == 130
 
 
 def imported(*arguments: str) -> list[str]:

@@ -19,6 +19,7 @@ from mspc.commands.report.facts import CollectiveRow
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.html import page
 from mspc.compiler.plan_file import PlanFile, read_plan, write_plan
+from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import read_layouts
 from mspc.passes.base import VERIFY
 
@@ -216,13 +217,31 @@ def test_plans_beside_plans_and_compiles(folder: Path) -> None:
     for name, each in zip("ab", facts, strict=True):
         assert each.layouts is not None
         operators = {key: tuple(read_layouts(text)[0] for text in texts) for key, texts in each.layouts.items()}
-        write_plan(folder / f"{name}.toml", PlanFile(8, operators))
+        assert each.memory is not None
+        stored = {key: read_layouts(text)[0] for key, text in each.memory.parameters.items()}
+        write_plan(folder / f"{name}.toml", PlanFile(8, operators, stored))
     assert read_plan(folder / "a.toml").ranks == 8
     assert run("diff", folder / "a.toml", folder / "a_out").exit_code == 0
     done = run("diff", folder / "a.toml", folder / "b.toml", "--json", "-")
     assert done.exit_code == 1
     names = [d["name"] for d in json.loads(done.stdout)["layouts"]]
     assert names == ["ReLU-op0", "MatMul-op0", "GeLU-op0", "MatMul-op1"]
+
+
+def test_plans_that_cut_alike_and_treat_cells_and_parameters_otherwise(folder: Path) -> None:
+    layout = Layout.of((8,), [(0,), ()])
+    one, other = folder / "one_plan.toml", folder / "other_plan.toml"
+    write_plan(one, PlanFile(8, {}, {"v": layout}, ("Default/a", "Default/b"), ("v",)))
+    write_plan(other, PlanFile(8, {}, {}, ("Default/b",)))
+    assert run("diff", one, one).exit_code == 0
+    done = run("diff", one, other, "--json", "-")
+    assert done.exit_code == 1
+    assert [(d["name"], d["cell"], d["first"], d["second"]) for d in json.loads(done.stdout)["memory"]] == [
+        ("Default/a", "computed again for gradients", "yes", None),
+        ("v", "stored as", "(8) [0, -]", None),
+        ("v", "gathered again for gradients", "yes", None),
+    ]
+    assert "cells and parameters that plans treat otherwise: 3" in run("diff", one, other).stdout
 
 
 def test_the_page_is_text_alone(folder: Path) -> None:

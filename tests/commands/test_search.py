@@ -115,7 +115,7 @@ def test_an_edited_plan_counts(run: Run) -> None:
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        ("", "plan.toml: ranks is None, not a number of ranks"),
+        ("", "plan.toml: it does not say ranks"),
         ("ranks = 8\n", "plan.toml: there is no table [operators]"),
         ("rank = 8\n", "plan.toml: there is no 'rank' of a plan"),
         ("ranks = 8\n[operators\n", "plan.toml is no TOML file: "),

@@ -136,7 +136,8 @@ def test_a_configured_operator_says_who_decided(run: Run) -> None:
 def test_two_plans_are_compared(run: Run) -> None:
     assert run("--ranks", "8", "--out", "a.toml", "-q").exit_code == 0
     text = Path("a.toml").read_text()
-    Path("b.toml").write_text(re.sub(r'(MatMul-op0" = ).*', r'\1["(8) [0, -]", "(8) [-, -]"]', text))
+    edited = re.sub(r'(MatMul-op0" = ).*', r'\1["(8) [0, -]", "(8) [-, -]"]', text)
+    Path("b.toml").write_text(f'recompute = ["Default/network-Net"]\n{edited}')
     done = run("--ranks", "8", "--compare", "a.toml", "b.toml", "--json", "both.json")
     assert done.exit_code == 0, done.output
     assert "operators that differ: 1 of " in done.stdout
@@ -144,6 +145,8 @@ def test_two_plans_are_compared(run: Run) -> None:
     assert found["operators"] == {
         "Default/network-Net/MatMul-op0": [["(8) [-, -]", "(8) [-, 0]"], ["(8) [0, -]", "(8) [-, -]"]]
     }
+    assert "cells and parameters that plans treat otherwise: 1" in done.stdout
+    assert [(d["name"], d["first"], d["second"]) for d in found["memory"]] == [("Default/network-Net", None, "yes")]
     assert found["plans"][0]["nbytes"] < found["plans"][1]["nbytes"]
     alike = run("--ranks", "8", "--compare", "a.toml", "a.toml")
     assert "the plans cut every operator alike" in alike.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mspc.cli import app
-from mspc.compiler.plan_file import read_plan
+from mspc.commands.view.dump import read_dump
+from mspc.compiler.plan_file import read_plan, write_plan
 from mspc.passes.base import VERIFY
 
 SCRIPT = """
@@ -90,6 +92,16 @@ def test_parameters_are_cut_further_and_said_so(folder: Path) -> None:
     assert set(found.gather_again) <= set(found.parameters)
     assert compiled_memory() == pytest.approx(plan["memory"], rel=1e-3)
     assert plan["memory"] <= 520_000
+    shown = read_dump(Path("out"))
+    assert shown.notes == []
+    assert shown.plan is not None, "layouts of a compile without dumps are made by the same plan once more"
+    stored = {parameter.name: str(parameter.layout) for parameter in shown.plan.parameters}
+    assert {name: stored[name] for name in found.parameters} == {n: str(c) for n, c in found.parameters.items()}
+    assert run("diff", "plan.toml", "out").exit_code == 0
+    write_plan(Path("edited.toml"), replace(found, parameters={}, gather_again=()))
+    beside = json.loads(run("diff", "edited.toml", "out", "--json", "-").stdout)
+    assert {(d["name"], d["first"]) for d in beside["memory"]} == {(n, None) for n in found.parameters}
+    assert len(beside["memory"]) == len(found.parameters) + len(found.gather_again)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from mspc.commands.ops import list_operators
 from mspc.commands.report.fitting import LEAST, NARROWEST, Table, broken, fit
+from mspc.commands.report.table import print_table
 from tests.conftest import HANG
 from tests.serving import SERVED
 
@@ -111,3 +113,18 @@ def test_a_terminal_has_bold_headings(extra: dict[str, str], bold: bool, tmp_pat
     assert ("\033[1moperator" in shown) == bold
     assert ("\033" in shown) == bold
     assert "MatMul" in shown
+
+
+def test_ranks_of_mpirun_print_as_into_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """mpirun gives them a terminal of its own, and writes to a file what they print."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    print_table(Table("title", ("a",), [("b",)]))
+    assert "\033[1m" in capsys.readouterr().out
+    for name, value in (("SIZE", "2"), ("RANK", "0"), ("LOCAL_SIZE", "2"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
+    print_table(Table("title", ("a",), [("b",)]))
+    assert capsys.readouterr().out == "title\na\nb\n"

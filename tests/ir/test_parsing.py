@@ -12,13 +12,14 @@ import pytest
 from mspc.analysis.cost.machine_file import read_machine
 from mspc.compiler.plan_file import read_plan
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.parsing import parsed_json
+from mspc.ir.files.parsing import parsed_json, parsed_toml
 
 
 @pytest.mark.parametrize(("text", "message"), [
     ("[" * 100_000, "brackets stand too deep in brackets"),
     ('{"a": {"b": 1, "c": 2, "b": 3}}', "it has an entry 'b' twice"),
-    (b"\xff", "it is not text"),
+    (b"\xff", "it is not text in UTF-8"),
+    (b" \n", "it is empty"),
     ("9" * 5000, "Exceeds the limit"),
 ])  # fmt: skip
 def test_json_that_is_refused(text: str | bytes, message: str) -> None:
@@ -28,6 +29,14 @@ def test_json_that_is_refused(text: str | bytes, message: str) -> None:
 
 def test_json() -> None:
     assert parsed_json(b'{"a": [1, {}], "\xc3\xa9": null}') == {"a": [1, {}], "é": None}
+
+
+def test_files_of_other_editors() -> None:
+    """With the mark of UTF-8 before it, and the ends of lines of Windows."""
+    assert parsed_json(b'\xef\xbb\xbf{"a":\r\n1}') == {"a": 1}
+    assert parsed_toml(b'\xef\xbb\xbfa = 1\r\nb = """x\r\ny"""\r\n') == {"a": 1, "b": "x\ny"}
+    with pytest.raises(ValueError, match="it is not text in UTF-8"):
+        parsed_toml("a = 'Größe'".encode("latin-1"))
 
 
 @pytest.mark.parametrize("read", [read_machine, read_plan])

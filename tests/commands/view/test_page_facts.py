@@ -14,6 +14,7 @@ from mspc.analysis.cost.timeline import Timeline
 from mspc.commands.view.dump import Dump, read_dump
 from mspc.commands.view.facts import page_facts
 from mspc.commands.view.groups import members_of
+from mspc.commands.view.origins import Origins
 from mspc.commands.view.page import html_of
 from mspc.ir.layout import Layout
 from mspc.ir.text.parser import parse
@@ -30,6 +31,16 @@ LARGE = ("conv_auto", "transformer_dynamic_programming", "transformer_propagate"
 """Shared cases that take a second."""
 FEW = 20
 """Nodes of a graph that may be little but exchanges, whose pieces are no slices."""
+
+ROWS = """
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=4, dataset_strategy="full_batch")
+conv = nn.Conv2d(3, 8, 3)
+conv.conv2d.shard(((2, 1, 2, 1), (1, 1, 1, 1)))
+conv(Tensor(np.ones((4, 3, 8, 8), np.float32)))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +144,19 @@ def test_layouts_of_a_compile_by_a_plan_need_no_dumps(root: Path, tmp_path: Path
     folder = compiled(script, tmp_path / "graphs", 8, level=0, strategies=plan, kinds_only=True)
     dump = read_dump(folder)
     assert dump.plan is not None
-    assert [str(node.layout) for node in dump.plan.nodes if node.label == "ReLU 'relu'"] == ["(4, 2) [0, 1]"]
+    (relu,) = (node for node in dump.plan.nodes if node.label == "ReLU 'relu'")
+    assert (str(relu.layout), relu.attrs["strategy_from"]) == ("(4, 2) [0, 1]", "the plan")
+
+
+def test_a_convolution_over_rows_of_other_ranks_has_the_layout_of_its_result(tmp_path: Path) -> None:
+    """It stands behind what brings these rows, which are slices of nothing."""
+    (tmp_path / "net.py").write_text(ROWS)
+    dump = read_dump(compiled(tmp_path / "net.py", tmp_path / "out", only_ranks=(0,)))
+    assert dump.plan is not None
+    origins = Origins(dump.programs[0], dump.plan)
+    found = {node.op.name: at for node, at in zip(dump.programs[0].nodes, origins.of, strict=True)}
+    assert str(dump.plan.nodes[found["Conv2D"]].layout) == "(2, 2) [0, -, 1, -]"
+    assert found["NeighborExchange"] == -1
 
 
 def test_every_element_of_nodes_that_are_several_has_its_layout(dump: Dump, facts: dict[str, Any]) -> None:

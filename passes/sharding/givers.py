@@ -1,0 +1,7 @@
+"""Who has said how an operator is cut, in words that `strategy_from` and the reasons of collectives have."""
+
+from __future__ import annotations
+
+SHARD, PLAN = "shard()", "the plan"
+GIVEN = (SHARD, PLAN)
+"""Those who go before all that is found."""

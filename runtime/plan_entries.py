@@ -1,0 +1,71 @@
+"""What `program.json` says of plans: what a compile decided on as a plan has it, and what of it a plan had said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+
+@dataclass(frozen=True)
+class PlanEntries:
+    """operators: layouts of their operands, by names as plans have them. parameters: layouts of those that are stored
+    otherwise than operators read them. gather_again: those of them that are gathered once more for gradients.
+    recompute: cells that are computed again."""
+
+    operators: Mapping[str, tuple[str, ...]]
+    parameters: Mapping[str, str] = field(default_factory=dict[str, str])
+    gather_again: tuple[str, ...] = ()
+    recompute: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlannedNames:
+    """Names of what a plan had said."""
+
+    operators: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    gather_again: tuple[str, ...] = ()
+
+
+NO_PLAN = PlannedNames()
+
+
+def read_plan_entries(content: Mapping[str, Any]) -> PlanEntries | None:
+    """What the compile decided on; None where that is not told. Raises TypeError where entries are of wrong types."""
+    if "operators" not in content:
+        return None
+    operators: dict[str, tuple[str, ...]] = {}
+    for name, layouts in _table(content, "operators").items():
+        if not isinstance(layouts, list):
+            raise TypeError(f"operators has {name!r} without a list of layouts")
+        operators[name] = tuple(map(str, cast("list[Any]", layouts)))
+    stored = _table(content, "stored")
+    for name, layout in stored.items():
+        if not isinstance(layout, str):
+            raise TypeError(f"stored has {name!r} without a layout")
+    return PlanEntries(operators, stored, _names(content, "gather_again"), _names(content, "recompute"))
+
+
+def read_planned_names(content: Mapping[str, Any]) -> PlannedNames:
+    """What a plan had said, if there was one. Raises TypeError as `read_plan_entries`."""
+    planned = _table(content, "planned")
+    return PlannedNames(*(_names(planned, key) for key in ("operators", "parameters", "gather_again")))
+
+
+def _table(content: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = content.get(key, {})
+    if not isinstance(value, dict):
+        raise TypeError(f"{key} is {type(value).__name__}, not dict")
+    return cast("dict[str, Any]", value)
+
+
+def _names(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = content.get(key, [])
+    if not isinstance(value, list):
+        raise TypeError(f"{key} is {type(value).__name__}, not list")
+    names = cast("list[Any]", value)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{key} has an entry that is {type(name).__name__}, not str")
+    return tuple(names)
