@@ -97,7 +97,7 @@ class CTCLossV2(_Ctc):
     ) -> Sequence[Value | None]:
         if dout[0] is None:
             return (None, None, None, None)
-        grad = CTCLossV2Grad(self.blank, self.reduction, self.zero_infinity)
+        grad = CTCLossV2Grad(blank=self.blank, reduction=self.reduction, zero_infinity=self.zero_infinity)
         loss, begun = items(b, out, 2)
         return (b.emit(grad, log_probs, targets, times, lengths, dout[0], loss, begun), None, None, None)
 
