@@ -1,4 +1,4 @@
-"""Gradients that a network takes within itself, held or ordered there: cut over ranks they are those of one device."""
+"""Gradients that a network takes within itself, or stops there: cut over ranks all is as on one device."""
 
 from __future__ import annotations
 
@@ -53,3 +53,13 @@ def test_a_gradient_within_a_network(step: Any, ranks: int, settings: dict[str, 
 
     for found, alone in zip(run(ranks, **settings), run(1), strict=True):
         np.testing.assert_allclose(found, alone, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("search_mode", ["dynamic_programming", "recursive_programming"])
+def test_partial_sums_end_where_gradients_do(search_mode: str) -> None:
+    def network(x: Any, w: Any) -> Any:
+        return ops.stop_gradient(ops.matmul(x, w)) * 0.5
+
+    x, w = floats(2, 2, 12), floats(3, 12, 20)
+    found = Training(network, [x.shape, w.shape], 6, "auto_parallel", search_mode=search_mode).run([(x, w)])[0]
+    np.testing.assert_allclose(found, x @ w * 0.5, rtol=1e-5, atol=1e-5)
