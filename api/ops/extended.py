@@ -11,9 +11,9 @@ from mspc.api.ops import extended_functions
 
 
 def __getattr__(name: str) -> Any:
-    if hasattr(extended_functions, name):
-        return getattr(extended_functions, name)
     stem, _, ending = name.rpartition("_")
+    if ending == "ext" and hasattr(extended_functions, name):
+        return getattr(extended_functions, name)
     places = {"ext": (mint, functional), "view": (mint, ops)}.get(ending, ())
     return next((getattr(place, stem) for place in places if hasattr(place, stem)), None) or getattr(ops, name)
 

@@ -25,6 +25,7 @@ from mspc.compiler.frontend.values import (
     Frame,
     Poisoned,
     TensorMethod,
+    Undecided,
     describe,
     nearest,
 )
@@ -56,6 +57,8 @@ def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: 
     tracer.attributes_read.add(key)
     if isinstance(base, Closure | TensorMethod):
         raise frame.error(node, f"{describe(base)} has no attribute '{name}'", kind=AttributeError)
+    if isinstance(base, Undecided):
+        raise frame.error(node, f"'{name}' of {base}", ["let both branches leave one type and shape"], TypeError)
     try:
         found = getattr(base, name)
     except AttributeError as error:

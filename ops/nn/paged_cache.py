@@ -64,9 +64,8 @@ class KVCacheScatterUpdate(Op):
                 notes=["indices is one place for each row of var, and updates differ from var in that axis alone"],
             )
         names = factor_names(rank)
-        new = [*names[:axis], f"{factor_names(1, rank)[0]}!", *names[axis + 1 :]]
-        if updates.shape == var.shape:
-            new = names
+        several = [*names[:axis], f"{factor_names(1, rank)[0]}!", *names[axis + 1 :]]
+        new = names if updates.shape == var.shape else several
         return f"{' '.join(names)}, {names[0]}, {' '.join(new)} -> {' '.join(names)}"
 
     def localize(self, placement: Placement) -> Op:

@@ -62,13 +62,12 @@ class ApplyRotaryPosEmb(Op):
                 f"{self.name}: query {query.shape} and key {key.shape} must have 4 dimensions, and cos {cos.shape} as "
                 "many, or 3 and 2; the last one of cos must be even"
             )
+        m = "n" if query.shape == key.shape else "m"
         if rank == 4:
             table = " ".join("1" if n == 1 else name for n, name in zip(cos.shape, "bsnd", strict=True))
-            m = "n" if query.shape == key.shape else "m"
             return self._whole("b s n d!", f"b s {m} d!", table.replace("d", "d!"), len(position_ids.shape))
         per_batch = query.shape[1] == 1 and cos.shape[0] == query.shape[0]
         table = f"{'b' if per_batch else 's' if query.shape[1] != 1 else '1'} d!"
-        m = "n" if query.shape == key.shape else "m"
         return self._whole(f"b s (n d={size}!)", f"b s ({m} d={size}!)", table, len(position_ids.shape))
 
     def _whole(self, query: str, key: str, table: str, ids: int) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_layouts, element_types
 from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ir.types import TensorType
-from mspc.ops.control.structural import MakeTuple, TupleGetItem
+from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.search.distances import Hosts, Places
 from mspc.passes.search.domains import THROUGH_ALL, domain_of, gradients_of
@@ -168,8 +168,8 @@ class Model:
 
     def _partial_sums(self, value: Value) -> frozenset[Layout]:
         """The partial sums that a tensor may be."""
-        source = self.source(value)
-        if source is None or source[0] not in self.of or not isinstance(value.type, TensorType):
+        source, is_complete = self._origin(value)
+        if source is None or is_complete or source[0] not in self.of or not isinstance(value.type, TensorType):
             return frozenset()
         numbers = self.variables[self.of[source[0]]].outputs[source[1]]
         known = self._sums.get(id(numbers))
@@ -247,8 +247,14 @@ class Model:
 
     def source(self, value: Value) -> Source | None:
         """Where a tensor comes from, behind tuples and orderings; None for what costs nothing wherever it is wanted."""
+        return self._origin(value)[0]
+
+    def _origin(self, value: Value) -> tuple[Source | None, bool]:
+        """`source`; whether partial sums are completed on the way from there, as `StopGradient` does."""
         path: list[int] = []
+        is_complete = False
         while isinstance(value, Node) and not self._decides(value):
+            is_complete |= isinstance(value.op, StopGradient)
             if isinstance(value.op, TupleGetItem):
                 path.append(value.op.index)
                 value = value.inputs[0]
@@ -257,10 +263,10 @@ class Model:
             elif value.inputs and self.search.rules[value] is None and not isinstance(value.op, MakeTuple):
                 value = value.inputs[0]
             else:
-                return None
+                return None, is_complete
         if isinstance(value, Constant) or (isinstance(value, Node) and value.phase != "forward"):
-            return None
-        return value, path.pop() if path else 0
+            return None, is_complete
+        return (value, path.pop() if path else 0), is_complete
 
     # Costs
 

@@ -84,7 +84,8 @@ def _finish(search: Search, forward: list[Node], enough: float = 0.0) -> Total:
         search.reread()
     search.wanted = wanted_by_updates(graph, search.rules, search.ranks)
     backward = BackwardLayouts(search)
-    nodes = [node for node in graph.nodes if node.phase != "forward"]
+    unplaced = {node for node in forward if search.rules.get(node) is None and node.layout is None}  # show gradients
+    nodes = [node for node in graph.nodes if node.phase != "forward" or node in unplaced]
     backward.place(nodes, enough)
     total = backward.total(nodes)
     products = [node for node in forward if (rule := search.rules.get(node)) is not None and multiplies(rule, node)]

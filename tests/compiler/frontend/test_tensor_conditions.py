@@ -135,3 +135,17 @@ def test_what_is_of_other_shapes_cannot_be_chosen() -> None:
 
     with pytest.raises(MspcError, match=r"\(2\)> or a tensor .* depending on the contents of a tensor"):
         cut(Tensor(np.ones(2, np.float32)))
+
+
+def test_what_is_of_other_types_has_no_methods() -> None:
+    @mspc.jit
+    def mixed(x):
+        if x.sum() > 0:
+            x = x.astype(mspc.float64)
+        return x.mean()
+
+    with pytest.raises(TypeError) as raised:
+        mixed(Tensor(np.ones(2, np.float32)))
+    both = "a tensor <Tensor[Float64], (2)> or a tensor <Tensor[Float32], (2)>"
+    assert f"'mean' of {both}, depending on the contents of a tensor" in str(raised.value)
+    assert "note: let both branches leave one type and shape" in str(raised.value)
