@@ -97,6 +97,6 @@ def test_primexpr_is_called_at_compile_time_too() -> None:
 
     class Net(nn.Cell):
         def construct(self, x: Any) -> Any:
-            return ops.reshape(x, halves(x.shape[0])[:1] + (-1,))
+            return ops.reshape(x, (*halves(x.shape[0])[:1], -1))
 
     assert Net()(Tensor(np.ones(8, np.float32))).shape == (4, 2)
