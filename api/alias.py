@@ -188,6 +188,8 @@ class AliasFinder(PublicFinder):
         return bool(rest) and not isinstance(sys.modules.get(NAME), _Alias)
 
     def refuse(self, fullname: str, rest: str) -> None:
+        from mspc.api.absent import why_absent  # only on the way to an error
+
         parent, _, name = fullname.rpartition(".")
         module = sys.modules.get(parent)
         is_a_module = name.islower() and _nearest(rest)
@@ -196,7 +198,8 @@ class AliasFinder(PublicFinder):
             if hint:  # `from mindspore import X` asks for a module at last; under its own name Python says less of it
                 raise ModuleNotFoundError(f"mspc does not support {fullname}{hint}", name=parent)
         raise ModuleNotFoundError(
-            f"mspc does not support the module {fullname!r} of mindspore{_nearest(rest)}", name=fullname
+            f"mspc does not support the module {fullname!r} of mindspore{why_absent(rest, ()) or _nearest(rest)}",
+            name=fullname,
         )
 
 

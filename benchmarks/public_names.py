@@ -41,11 +41,8 @@ Most of what is left has no use in scripts: names within MindSpore's own modules
 what hardly a file of the public collections uses that were looked through. Of the rest mspc says why, or what to write:
 
 """
-NOT_WANTED = {
-    "there are no distributions; draw with ops.normal, ops.uniform and their like": "nn.probability",
-    "sounds are not read or changed; do it in Python, in a function that GeneratorDataset takes": "dataset.audio",
-}
-"""Modules that are not in the table, and why."""
+UNLISTED = ("dataset.audio", "nn.probability")
+"""Modules that are not in the table."""
 
 
 def owner(first: str, module: str) -> Any:
@@ -117,8 +114,8 @@ def table(names: dict[str, Any]) -> str:
         if left:
             missing += f"\n### {shown}\n\n{_wrapped(', '.join(left))}\n"
     text += f"| all | {total} | {there} | {round(100 * there / total)} % |\n"
-    for reason, names in NOT_WANTED.items():
-        why.setdefault(reason, set()).update(names.split())
+    for name in UNLISTED:
+        why.setdefault(reason_of("", name), set()).add(name)
     reasons = "".join(f"{_item(reason, found)}\n" for reason, found in sorted(why.items()))
     return f"{text}\n## Why not\n{BEHIND}{reasons}\n## What is not here\n{missing}"
 

@@ -113,13 +113,13 @@ class _Inlining:
     def _add(self, node: MindirNode, inputs: tuple[str, ...], suffix: str) -> str:
         """The name of a node's result; of known scalars that is a constant."""
         name = node.name + suffix
-        if inputs and all(is_scalar(self.constants.get(each)) for each in inputs[:1 if node.operator in ORDER else 3]):
-            if node.operator in ORDER:
-                return inputs[0]
-            value = scalar_result(node.operator, [self.constants[each] for each in inputs])
-            if value is not None:
-                self.constants[name] = value
-                return name
+        known = [self.constants.get(each) for each in inputs]
+        if node.operator in ORDER and known and is_scalar(known[0]):
+            return inputs[0]
+        value = scalar_result(node.operator, known) if all(map(is_scalar, known)) else None
+        if value is not None:
+            self.constants[name] = value
+            return name
         if len(self.nodes) == MOST_NODES:
             raise ValueError(f"its graphs together have more than {MOST_NODES} nodes")
         self.nodes.append(replace(node, name=name, inputs=inputs))

@@ -19,7 +19,7 @@ from mspc.api import alias, launch, state
 from mspc.api.context import FrozenContext, ParallelMode, freeze
 from mspc.api.setting import say_once
 from mspc.engine.own_collectives import Alike, alone
-from mspc.engine.script import ScriptError, run_script_as, source_of
+from mspc.engine.script import ScriptError, name_of, run_script_as, source_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Location
 from mspc.ir.nearest import did_you_mean
@@ -187,12 +187,12 @@ def build(target: NamedTarget, inputs: Sequence[str], session: state.Session) ->
     types = tuple(parse_input(text) for text in inputs)
     recorder = _Recorder()
     _prepare(session, recorder)
-    namespace: dict[str, Any] = {}
+    name, namespace = name_of(target.path), dict[str, Any]()
     try:
         with _undone():
-            namespace = run_script_as(target.path.stem, target.path, ()).__dict__
+            namespace = run_script_as(name, target.path, ()).__dict__
     except _Stop:  # the file also launches something; what it defines is there all the same
-        namespace = sys.modules[target.path.stem].__dict__
+        namespace = sys.modules[name].__dict__ if name in sys.modules else {}
     if target.name not in namespace:
         raise MspcError(f"{target.path} defines no {target.name!r}", notes=_similar(target.name, namespace))
     keywords = dict(target.keywords)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.machinery
 import linecache
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -71,8 +72,24 @@ def read_script(path: Path) -> CodeType:
         raise MspcError(f"{path} is not Python: expressions stand too deep in expressions") from None
 
 
+def name_of(path: Path) -> str:
+    """The name of the module that a file defines: with its packages, where it imports from these by dots."""
+    try:
+        tree = ast.parse(source_of(path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return path.stem  # what is wrong is said when it is run
+    if not any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree)):
+        return path.stem
+    folder, parts = path.resolve().parent, [path.stem]
+    while (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(parts)
+
+
 def run_script_as(name: str, path: Path, arguments: Sequence[str]) -> ModuleType:
-    """Run the script as module `name`: "__main__", or another name to only define what it defines.
+    """Run the script as module `name`: "__main__", or another name to only define what it defines. Of a member of a
+    package, as `name_of` has it, the package is imported first.
 
     `sys.argv`, `sys.path[0]` and `sys.modules` are as under `python script.py`, and stay so: functions of the
     script may be called later. The working folder is left alone.
@@ -91,10 +108,14 @@ def run_script_as(name: str, path: Path, arguments: Sequence[str]) -> ModuleType
         "__annotations__": {},
     }
     module.__dict__.update(about)
-    sys.modules[name] = module
+    package = name.removesuffix(f".{path.stem}") if name.endswith(f".{path.stem}") else ""
     sys.argv = [str(path), *arguments]
-    sys.path[0] = os.path.dirname(os.path.realpath(path))
+    sys.path[0] = str(path.resolve().parents[len(package.split(".")) if package else 0])
     try:
+        if package:
+            importlib.import_module(package)
+            module.__package__ = package
+        sys.modules[name] = module
         exec(code, module.__dict__)  # the user's program: running it is what was asked for
     except MspcError:
         raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mspc.ir.types import DType
+from mspc.ir.types import BFLOAT16, DType
 
 
 class _Kind(type):
@@ -21,11 +21,15 @@ class _Kind(type):
         super().__init__(name, bases, names)
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, DType) and instance.kind in cls.letters
+        return isinstance(instance, DType) and ("B" if instance == BFLOAT16 else instance.kind) in cls.letters
 
 
 class Float(metaclass=_Kind, letters="f"):
-    """Float16, BFloat16, Float32, Float64."""
+    """Float16, Float32, Float64."""
+
+
+class BFloat(metaclass=_Kind, letters="B"):
+    """BFloat16, which MindSpore counts as a kind of its own."""
 
 
 class Int(metaclass=_Kind, letters="i"):
@@ -44,5 +48,5 @@ class Bool(metaclass=_Kind, letters="b"):
     """Bool."""
 
 
-class Number(metaclass=_Kind, letters="biufc"):
+class Number(metaclass=_Kind, letters="biufcB"):
     """Every element type."""

@@ -10,6 +10,7 @@ from mspc.api.dataset.images import (
     KMnistDataset,
     MnistDataset,
 )
+from mspc.api.dataset.kinds import BatchDataset, MapDataset, RepeatDataset, ShuffleDataset, ZipDataset
 from mspc.api.dataset.pipeline import Dataset
 from mspc.api.dataset.pipeline import zip_datasets as zip
 from mspc.api.dataset.records import MindDataset
@@ -32,6 +33,7 @@ from mspc.api.dataset.text_files import CSVDataset, TextFileDataset
 from mspc.api.dataset.tf_records import TFRecordDataset
 
 __all__ = [
+    "BatchDataset",
     "BatchInfo",
     "CSVDataset",
     "CelebADataset",
@@ -46,21 +48,25 @@ __all__ = [
     "IterSampler",
     "KMnistDataset",
     "ManifestDataset",
+    "MapDataset",
     "MindDataset",
     "MnistDataset",
     "NumpySlicesDataset",
     "PKSampler",
     "RandomSampler",
+    "RepeatDataset",
     "Sampler",
     "Schema",
     "SequentialSampler",
     "Shuffle",
+    "ShuffleDataset",
     "SubsetRandomSampler",
     "SubsetSampler",
     "TFRecordDataset",
     "TextFileDataset",
     "VOCDataset",
     "WeightedRandomSampler",
+    "ZipDataset",
     "config",
     "text",
     "transforms",

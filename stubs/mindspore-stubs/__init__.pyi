@@ -1,5 +1,6 @@
 # Made by `make goldens`.
 from mspc import *
+from mindspore import _c_expression as _c_expression
 from mindspore import _extends as _extends
 from mindspore import amp as amp
 from mindspore import boost as boost

@@ -195,6 +195,7 @@ from mspc.api.common.dtype import ushort as ushort
 from mspc.api.common.gradient import value_and_grad as value_and_grad
 from mspc.api.common.derivatives import vjp as vjp
 from mspc.api.common.derivatives import vmap as vmap
+from mspc import _c_expression as _c_expression
 from mspc import _extends as _extends
 from mspc import amp as amp
 from mspc import boost as boost

@@ -268,6 +268,17 @@ def test_named_network_needs_no_launch(tmp_path: Path) -> None:
     assert re.search(r"^x +input +Float32 +\(4, 8\) +\(4, 8\) +128$", table, re.MULTILINE)
 
 
+def test_named_network_may_be_in_a_package(tmp_path: Path) -> None:
+    (tmp_path / "models" / "parts").mkdir(parents=True)
+    (tmp_path / "models" / "__init__.py").write_text("from models.parts.net import Net\nWIDTH = 16\n")
+    (tmp_path / "models" / "parts" / "__init__.py").write_text("")
+    text = CALLED.format(setup="").partition("net = Net()")[0]
+    write(tmp_path / "models" / "parts", f"from .. import parts\nfrom .other import DEPTH\n{text}")
+    (tmp_path / "models" / "parts" / "other.py").write_text("DEPTH = 2\n")
+    table = ok("models/parts/net.py:Net()", "--input", "float32[4,8]", "--ranks", "4", cwd=tmp_path)
+    assert table.startswith("semi_auto_parallel, 4 ranks, ")
+
+
 def test_later_launch_is_named(tmp_path: Path) -> None:
     script = write(
         tmp_path, CALLED.format(setup=SEMI_4) + "second = net(Tensor(np.ones((8, 8)), ms.float32))\n"

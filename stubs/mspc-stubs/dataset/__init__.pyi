@@ -1,4 +1,5 @@
 # Made by `make goldens`.
+from mspc.api.dataset.kinds import BatchDataset as BatchDataset
 from mspc.api.dataset.stages.batching import BatchInfo as BatchInfo
 from mspc.api.dataset.text_files import CSVDataset as CSVDataset
 from mspc.api.dataset.annotated import CelebADataset as CelebADataset
@@ -13,21 +14,25 @@ from mspc.api.dataset.images import ImageFolderDataset as ImageFolderDataset
 from mspc.api.dataset.samplers import IterSampler as IterSampler
 from mspc.api.dataset.images import KMnistDataset as KMnistDataset
 from mspc.api.dataset.annotated import ManifestDataset as ManifestDataset
+from mspc.api.dataset.kinds import MapDataset as MapDataset
 from mspc.api.dataset.records import MindDataset as MindDataset
 from mspc.api.dataset.images import MnistDataset as MnistDataset
 from mspc.api.dataset.sources import NumpySlicesDataset as NumpySlicesDataset
 from mspc.api.dataset.samplers import PKSampler as PKSampler
 from mspc.api.dataset.samplers import RandomSampler as RandomSampler
+from mspc.api.dataset.kinds import RepeatDataset as RepeatDataset
 from mspc.api.dataset.samplers import Sampler as Sampler
 from mspc.api.dataset.schema import Schema as Schema
 from mspc.api.dataset.samplers import SequentialSampler as SequentialSampler
 from mspc.api.dataset.samplers import Shuffle as Shuffle
+from mspc.api.dataset.kinds import ShuffleDataset as ShuffleDataset
 from mspc.api.dataset.samplers import SubsetRandomSampler as SubsetRandomSampler
 from mspc.api.dataset.samplers import SubsetSampler as SubsetSampler
 from mspc.api.dataset.tf_records import TFRecordDataset as TFRecordDataset
 from mspc.api.dataset.text_files import TextFileDataset as TextFileDataset
 from mspc.api.dataset.annotated import VOCDataset as VOCDataset
 from mspc.api.dataset.samplers import WeightedRandomSampler as WeightedRandomSampler
+from mspc.api.dataset.kinds import ZipDataset as ZipDataset
 from mspc.api.dataset import zip as zip
 from mspc.dataset import config as config
 from mspc.dataset import stages as stages

@@ -12,7 +12,7 @@ from mspc import Tensor, nn, ops
 from mspc.communication.comm_func import barrier
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.diagnostics import MspcError
-from mspc.ops.primitive import constexpr
+from mspc.ops.primitive import _primexpr, constexpr
 
 ONES = Tensor(np.ones(3, np.float32))
 
@@ -84,3 +84,19 @@ def test_messages(call: Any, message: str) -> None:
     with pytest.raises(MspcError) as raised:
         call()
     assert raised.value.message == message
+
+
+def test_primexpr_is_called_at_compile_time_too() -> None:
+    @_primexpr
+    def halves(count: int) -> tuple[int, ...]:
+        found = []
+        while count > 1:
+            count //= 2
+            found.append(count)
+        return tuple(found)
+
+    class Net(nn.Cell):
+        def construct(self, x: Any) -> Any:
+            return ops.reshape(x, (*halves(x.shape[0])[:1], -1))
+
+    assert Net()(Tensor(np.ones(8, np.float32))).shape == (4, 2)

@@ -98,6 +98,11 @@ from mindspore.nn import Momentum
         ),
         ("mindspore.zyxwv", "mspc does not support the module 'mindspore.zyxwv' of mindspore"),
         (
+            "mindspore.common._stub_tensor",
+            "mspc does not support the module 'mindspore.common._stub_tensor' of mindspore; tensors have their values "
+            "always",
+        ),
+        (
             "mindspore.nn.optim.momentm",
             "mspc does not support the module 'mindspore.nn.optim.momentm' of mindspore; "
             "did you mean 'mindspore.nn.optim.momentum'?",

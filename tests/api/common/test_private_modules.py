@@ -177,9 +177,14 @@ def test_whether_ranks_are_known(session: Session) -> None:
 
 def test_kinds_of_types_and_folders(tmp_path: Path) -> None:
     from mspc._c_expression import typing
+    from mspc._c_expression.typing import BFloat
     from mspc.train._utils import _make_directory
 
     assert isinstance(ms.float16, typing.Float)
+    assert isinstance(ms.bfloat16, BFloat)
+    assert isinstance(ms.bfloat16, typing.Number)
+    assert not isinstance(ms.bfloat16, typing.Float)
+    assert not isinstance(ms.float32, BFloat)
     assert isinstance(ms.int8, typing.Number)
     assert not isinstance(ms.int8, typing.Float)
     assert _make_directory(str(tmp_path / "a" / "b")) == str((tmp_path / "a" / "b").resolve())

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import types
 from typing import Any
 
-from mspc.api.common import dtype
+from mspc.api._c_expression import typing
 from mspc.api.common.executor import CellGraphExecutor as GraphExecutor_
 from mspc.api.common.tensor import Tensor
 from mspc.api.context import get_context
@@ -49,7 +48,3 @@ class _Security:
 
 
 security = _Security()
-_KINDS = {"Bool": "Bool", "Complex": "Complex", "Float": "Float", "Int": "Int", "Number": "number", "UInt": "UInt",
-          "TensorType": "tensor_type", "Type": "Type", "TypeNone": "type_none"}  # fmt: skip
-typing = types.SimpleNamespace(**{name: getattr(dtype, here) for name, here in _KINDS.items() if hasattr(dtype, here)})
-"""Kinds of types, as `isinstance(x.dtype, typing.Float)` asks."""

@@ -1,0 +1,2 @@
+# Made by `make goldens`.
+from mspc._c_expression import *
