@@ -13,7 +13,7 @@ from mspc.commands.facts.targets import check_used, target_facts
 from mspc.commands.report.html import page
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.whole import check_writable, write_whole
+from mspc.ir.files.whole import check_writable, utf8_bytes, write_whole
 
 DIFFERENT = 1
 """Exit status where the two differ."""
@@ -50,7 +50,7 @@ def diff_targets(
         write_json({"equal": not found, **asdict(found)}, json)
     if html is not None:
         text = page(f"{first} beside {second}", [verdict, *notes], made)
-        write_whole(html, lambda file: file.write(text.encode()))
+        write_whole(html, lambda file: file.write(utf8_bytes(text)))
     if json != Path("-"):
         for table in made:
             print_table(table)

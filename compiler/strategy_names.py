@@ -17,7 +17,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.op import Op
 from mspc.passes.autodiff.planned_cells import mark_cells, planned_cells
 from mspc.passes.sharding.choices import make_choice, merge, rule_of
-from mspc.passes.sharding.givers import PLAN
+from mspc.passes.sharding.givers import FILE, PLAN
 
 STRATEGIES, LAYOUTS = "step_parallel_begin", "propagate_sharding"
 """The stages that the strategies and the layouts are read from."""
@@ -105,6 +105,7 @@ def cut_as_in_file(graph: Graph, file: str) -> None:
             )
         if any(n != 1 for cut in given for n in cut):
             node.in_strategy, node.out_strategy = tuple(given), None
+            node.attrs["strategy_from"] = FILE
     if known and not met:
         raise MspcError(
             f"the strategy file {file} names no operator of this network", kind=ValueError,

@@ -17,7 +17,7 @@ from mspc.commands.report.text import size_text
 from mspc.commands.view.dump import read_dump
 from mspc.commands.view.facts import page_facts
 from mspc.commands.view.page import html_of
-from mspc.ir.files.whole import check_writable, write_whole
+from mspc.ir.files.whole import check_writable, utf8_bytes, write_whole
 
 ENDING = ".view.html"
 """What the names of pages end in where nobody names them."""
@@ -52,7 +52,7 @@ def view_target(target: str, options: ViewOptions) -> None:
         progress.show(f"reading {target}")
         facts = facts_of(target, options)
         progress.show(f"writing {out}")
-        content = html_of(facts).encode()
+        content = utf8_bytes(html_of(facts))
         write_whole(out, lambda file: file.write(content))
     if not quiet:
         print_line(f"{out}: {_summary(facts)}, {size_text(len(content))}")

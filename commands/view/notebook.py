@@ -10,7 +10,7 @@ from pathlib import Path
 from mspc.commands.compile import CompileOptions
 from mspc.commands.view.command import ViewOptions, facts_of
 from mspc.commands.view.page import html_of
-from mspc.ir.files.whole import write_whole
+from mspc.ir.files.whole import utf8_bytes, write_whole
 
 HEIGHT = 720
 """Pixels of the frame in a notebook."""
@@ -24,7 +24,7 @@ class View:
 
     def save(self, file: str | os.PathLike[str]) -> None:
         """Write the page to a file. Raises MspcError where that cannot be."""
-        content = self.html.encode()
+        content = utf8_bytes(self.html)
         write_whole(Path(file), lambda opened: opened.write(content))
 
     def _repr_html_(self) -> str:

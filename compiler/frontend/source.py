@@ -14,6 +14,7 @@ from typing import Any
 
 from mspc.api.errors import PACKAGE, is_own
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.whole import utf8_bytes
 from mspc.ir.location import Location
 from mspc.ir.notebook import cell_name
 
@@ -63,7 +64,8 @@ class SourceFile:
             if full.startswith(_SHOWN_OWN):
                 self.name = "mspc/" + full[len(PACKAGE) :].replace(os.sep, "/")
         elif not is_library:
-            self.name = cell_name(path) or os.path.relpath(full, script_folder or os.getcwd()).replace(os.sep, "/")
+            name = cell_name(path) or os.path.relpath(full, script_folder or os.getcwd()).replace(os.sep, "/")
+            self.name = utf8_bytes(name).decode()
         self.lines: list[str] = []
         self._functions: list[FunctionTree] | None = None
 

@@ -175,6 +175,11 @@ def reason_of(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
+def utf8_bytes(text: str) -> bytes:
+    """A text in UTF-8; bytes of names of files that are none stand as escapes."""
+    return text.encode("utf-8", "backslashreplace")
+
+
 def shown_path(path: Path) -> str:
     """A path as text that a terminal can show."""
     return str(path) if str(path).isprintable() else repr(str(path))

@@ -27,7 +27,7 @@ from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.needs import WHOLE, Need
 from mspc.passes.sharding.constraints import is_released
-from mspc.passes.sharding.givers import PLAN, SHARD
+from mspc.passes.sharding.givers import FILE, PLAN, SHARD
 from mspc.passes.sharding.placement import result_layouts
 from mspc.passes.sharding.traffic import cheapest_source
 
@@ -193,9 +193,9 @@ def reason(value: Value, source: Layout, target: Layout, reader: Node | None, in
 
 def _asked(reader: Node) -> str:
     origin = str(reader.attrs.get("strategy_from", ""))
-    if origin == SHARD:
+    if origin in (SHARD, FILE):
         asked = ", ".join(map(str, reader.in_strategy or ()))
-        return f"strategy ({asked}) given by {SHARD}"
+        return f"strategy ({asked}) given by {origin}"
     if origin == PLAN:
         return f"given by {PLAN}"
     if origin == "batch":

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-SHARD, PLAN = "shard()", "the plan"
-GIVEN = (SHARD, PLAN)
+SHARD, FILE, PLAN = "shard()", "the strategy file", "the plan"
+GIVEN = (SHARD, FILE, PLAN)
 """Those who go before all that is found."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from mspc.cli import app
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.ir.diagnostics import MspcError
 from tests.conftest import HANG
@@ -107,3 +110,23 @@ def test_a_program_that_calls_the_commands_keeps_its_threads(tmp_path: Path) -> 
         [sys.executable, "-c", CALLED], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=HANG
     )
     assert (done.stdout, done.returncode) == ("still here after 2\n", 0)
+
+
+def test_a_name_that_is_no_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As older systems wrote umlauts: texts have an escape in its place."""
+    monkeypatch.chdir(tmp_path)
+    script, out = os.fsdecode(b"gr\xf6sse.py"), os.fsdecode(b"gr\xf6sse")
+    Path(script).write_text(
+        "import numpy as np\nfrom mindspore import Tensor, ops\n"
+        "from mindspore import nn\nclass Net(nn.Cell):\n    def construct(self, x):\n        return ops.relu(x)\n"
+        "Net()(Tensor(np.ones(4, np.float32)))\n"
+    )
+    for arguments in (
+        ("compile", script, "--out", out, "-q"), ("view", out, "-q"),
+        ("diff", out, out, "--html", "d.html", "--json", "-"),
+    ):  # fmt: skip
+        done = CliRunner().invoke(app, [*arguments])
+        assert done.exit_code == 0, done.output
+    (file,) = Path(out).glob("rank_0/*.ir")
+    assert r"# In file gr\udcf6sse.py(6)" in file.read_text()
+    assert r"gr\udcf6sse" in Path(f"{out}.view.html").read_text()

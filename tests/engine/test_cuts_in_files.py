@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from mspc.checkpoint.strategy_file import ParameterCut, StrategyFile, read_strat
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
+from tests.commands.view.reading import QUIET
 
 SCRIPT = """
 import numpy as np
@@ -88,6 +90,14 @@ def test_states_are_written_where_that_is_asked() -> None:
     found = read_strategies(Path("s.json"))
     assert found.parameters["moments.w"] == found.parameters["w"]
     assert {"learning_rate", "momentum"} <= found.parameters.keys()
+
+
+def test_what_a_file_cuts_is_said_to_be_the_files() -> None:
+    write_strategies(Path("s.json"), StrategyFile({"MatMul_w": ((2, 1), (1, 4))}))
+    options = CompileOptions(8, out=Path("out"), strategies=Path("s.json"), json=Path("t.json"), loudness=QUIET)
+    compile_target(str(script("", False)), options)
+    origins = {row["instance"]: row["origin"] for row in json.loads(Path("t.json").read_text())["operators"]}
+    assert (origins["first"], origins["second"]) == ("the strategy file", "its neighbours")
 
 
 def test_files_of_auto_parallel(capsys: pytest.CaptureFixture[str]) -> None:

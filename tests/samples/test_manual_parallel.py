@@ -97,7 +97,9 @@ def test_run_sh_leaves_what_each_rank_printed(folder: Path) -> None:
         assert ("warning: stand_alone mode runs" in text) == (rank == 0)
 
 
-def test_each_rank_is_compiled_with_its_own_rows(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rank_is_compiled_with_its_own_rows(
+    folder: Path, tmp_path: Path, root: Path, mspc_budget: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where the module that asks for the rank is one that the script imports."""
     monkeypatch.setenv("DATA_PATH", str(folder / "data"))
     command = [*SERVED, "compile", str(folder / "train_reduced.py"), "--ranks", "2"]
@@ -106,3 +108,4 @@ def test_each_rank_is_compiled_with_its_own_rows(folder: Path, tmp_path: Path, m
         (file,) = (tmp_path / "out" / f"rank_{rank}").glob("*_execute_*.ir")
         (begin, _) = re.findall(r"StridedSlice.* begin: \((\d+)", file.read_text())
         assert int(begin) == 16 * rank
+    mspc_budget(tmp_path / "out", budget=root / "samples" / "budget.toml", name="manual_parallel")
