@@ -45,7 +45,7 @@ NETWORKS = {
     ),
 }  # fmt: skip
 REFUSED = {
-    "P.Reshape().shard(((2, 4),), ((8, 1),))|self.op(x, (16, 32))":
+    "P.Reshape().shard(((2, 4),), ((8, 1),))|self.op(x, (32, 16))":
         "Reshape: a strategy says how input 0 is cut, and nothing else",
     "P.Reshape().shard(((2, 3),))|self.op(x, (32, 16))":
         "ShardingConstraint 'op': dimension 1 of input 0 is 32, which 3 does not divide",
