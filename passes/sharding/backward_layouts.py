@@ -38,9 +38,8 @@ class BackwardLayouts:
             if node.phase != "forward" and (rule := self.rules[node]) is not None and multiplies(rule, node)
         }
 
-    def place(self, nodes: list[Node], enough: float = 0.0) -> None:
-        """Let backward operators follow their operands in three ways, and keep the best, or the first that sends no
-        more bytes than are `enough`.
+    def place(self, nodes: list[Node]) -> None:
+        """Let backward operators follow their operands in three ways, and keep the best.
 
         One looks for the fewest bytes at each operator, which may scatter sums, work on the pieces and change layouts
         many times. The others go back to the layouts of the forward graph wherever they can, one with sums complete.
@@ -54,8 +53,6 @@ class BackwardLayouts:
             settle_rest(self.graph, self.ranks)
             self.improve([node for node in nodes if node.phase == "backward"])
             found.append((self.total(nodes), [state_of(value) for value in values]))
-            if found[-1][0].nbytes <= enough:
-                return
             restore(values, begin)
         restore(values, best_plan(found))
 

@@ -75,9 +75,8 @@ def begun(graph: Graph) -> tuple[Search, list[Node]]:
     return search, forward
 
 
-def _finish(search: Search, forward: list[Node], enough: float = 0.0) -> Total:
-    """Place all that follows from the layouts of the forward graph, and say what the whole costs. enough: bytes with
-    which no better way is looked for."""
+def _finish(search: Search, forward: list[Node]) -> Total:
+    """Place all that follows from the layouts of the forward graph, and say what the whole costs."""
     graph = search.graph
     store_parameters(search, forward)
     if release_constraints(graph):
@@ -86,7 +85,7 @@ def _finish(search: Search, forward: list[Node], enough: float = 0.0) -> Total:
     backward = BackwardLayouts(search)
     unplaced = {node for node in forward if search.rules.get(node) is None and node.layout is None}  # show gradients
     nodes = [node for node in graph.nodes if node.phase != "forward" or node in unplaced]
-    backward.place(nodes, enough)
+    backward.place(nodes)
     total = backward.total(nodes)
     products = [node for node in forward if (rule := search.rules.get(node)) is not None and multiplies(rule, node)]
     work = sum(work_of(node, search.rules[node]) for node in products)
@@ -103,7 +102,7 @@ def _best_of_two(search: Search, forward: list[Node]) -> None:
     alone = bool(terms.memory or terms.mesh) or any(is_constraint(node) for node in graph.nodes)
     found = place_forward(search)
     foreseen = found.assignment.cost
-    first = _finish(search, forward, foreseen * AS_FORESEEN + LEAST)
+    first = _finish(search, forward)
     graph.attrs |= {"search_cost": round(foreseen), "search_bound": round(found.assignment.proven)}
     latency = terms.latency
     if alone or abs(first.nbytes - foreseen) <= (AS_FORESEEN - 1) * foreseen + LEAST:
