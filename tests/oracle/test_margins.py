@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
-from torch.nn import functional
 
 from mspc import Parameter, Tensor, grad, nn, ops
+
+torch = pytest.importorskip("torch")
+functional = torch.nn.functional
 
 DRAWS = np.random.default_rng(9)
 X, Y, Z = (DRAWS.standard_normal((4, 5)).astype(np.float32) for _ in range(3))

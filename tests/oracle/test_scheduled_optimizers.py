@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import mspc
 from mspc import Parameter, Tensor, nn
 from mspc.experimental import optim
+
+torch = pytest.importorskip("torch")
 
 DRAWS = np.random.default_rng(8)
 START = DRAWS.standard_normal((2, 3)).astype(np.float32)

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from mspc import Parameter, Tensor, nn
 from mspc.ops import operations as P
+
+torch = pytest.importorskip("torch")
 
 DRAWS = np.random.default_rng(3)
 START, GRADIENT = (DRAWS.standard_normal((3, 4)).astype(np.float32) for _ in range(2))
