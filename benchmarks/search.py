@@ -1,10 +1,11 @@
 """How long a search takes on large networks: LLaMA-like ones of 8 and 405 billion parameters, and how it grows.
 
-    python benchmarks/search.py [--largest]
+    python benchmarks/search.py [--largest] [--memory 80GB] [--only 8B]
 
 Prints for every network the seconds until the plan stands (the script is read and differentiated before), of them those
 of the search itself, what the plan costs, and how far from the best of its kind it is proved to be. Nothing is computed
-and no weight is made.
+and no weight is made. Within a limit of memory collectives, copies and what is computed again cost what they do on
+H200s.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mspc import Parameter, Tensor, nn, ops
+from mspc.analysis.cost.machine_file import machine_of
+from mspc.commands.sizes import size_of
 from mspc.common.initializer import initializer
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
+from mspc.engine.plans import terms_for
 from mspc.ir.types import INT32, TensorType
 from mspc.passes.base import find_pass
 from mspc.passes.sharding import propagate_sharding
@@ -113,8 +117,8 @@ class Network(nn.Cell):
         return ops.reduce_mean(ops.matmul(self.norm(x), self.head))
 
 
-def measure(name: str, size: Size) -> None:
-    """Search a plan, and print what it took."""
+def measure(name: str, size: Size, memory: int = 0) -> None:
+    """Search a plan, within so many bytes on a rank where they are not 0, and print what it took."""
     noted: dict[str, Any] = {}
     place = propagate_sharding.place_forward
 
@@ -134,6 +138,8 @@ def measure(name: str, size: Size) -> None:
     call = trace_call(step, describe_call([TensorType(INT32, (size.rows, SEQUENCE))], []), config)
     graph = call.traced.graph
     graph.attrs |= {"mode": config.mode, "ranks": config.ranks, "outputs": "whole"} | config.attributes()
+    if memory:
+        graph.attrs |= replace(terms_for(machine_of("h200")), memory=memory).attributes()
     for parameter, fed in zip([p for p in graph.parameters if p.kind == "input"], call.fed, strict=True):
         parameter.layout = fed.layout
     for each in ("decompose", "grad", "simplify", "check_strategies"):
@@ -144,18 +150,24 @@ def measure(name: str, size: Size) -> None:
     propagate_sharding.place_forward = place
     found = noted["found"].assignment
     gap = 1 - found.proven / found.cost
+    held = graph.attrs.get("search_held")
     print(
         f"{name}: read {ready - begin:.2f} s, plan {placed - ready:.2f} s, of it search {noted['search']:.2f} s; "
         f"{found.cost / 1e9:.3f} GB sent by a rank, at most {gap:.2%} too many, mesh {noted['found'].mesh}"
+        + (f", {held / 1e9:.1f} GB held" if held else "")
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--largest", action="store_true", help="the network of 405 billion parameters, too")
-    sizes = SIZES | (LARGEST if parser.parse_args().largest else {})
+    parser.add_argument("--memory", metavar="SIZE", help="of a rank")
+    parser.add_argument("--only", metavar="NAME", default="", help="networks whose names have this in them")
+    given = parser.parse_args()
+    sizes = SIZES | (LARGEST if given.largest else {})
     for name, size in sizes.items():
-        measure(name, size)
+        if given.only in name:
+            measure(name, size, size_of(given.memory, "--memory") if given.memory else 0)
 
 
 if __name__ == "__main__":

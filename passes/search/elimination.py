@@ -195,7 +195,7 @@ class Elimination:
         scopes: list[set[int]] = []
         for factor in sorted(held, key=lambda f: -f.table.size):
             for group, scope in zip(groups, scopes, strict=True):
-                if np.prod([self.sizes[w] for w in scope | set(factor.variables)], dtype=float) <= self.largest:
+                if math.prod(self.sizes[w] for w in scope.union(factor.variables)) <= self.largest:
                     group.append(factor)
                     scope.update(factor.variables)
                     break
@@ -215,16 +215,30 @@ class Elimination:
         known = self._messages.get(key)
         if known is not None:
             return known
-        total = np.zeros([self.sizes[w] for w in scope])
-        for factor in group:
+        total: Table = 0.0
+        for variables, table in self._joined(group):
             shape = [1] * len(scope)
-            for w in factor.variables:
+            for w in variables:
                 shape[place[w]] = self.sizes[w]
-            total += factor.table.reshape(shape)
-            self._kept.append(factor.table)  # its id is part of a key
+            total = total + table.reshape(shape)
+        self._kept += [factor.table for factor in group]  # their ids are part of a key
+        total = np.broadcast_to(total, [self.sizes[w] for w in scope])
         found = total.min(axis=place[v])
         self._messages[key] = found
         return found
+
+    def _joined(self, group: Sequence[Factor]) -> list[tuple[tuple[int, ...], Table]]:
+        """(variables, table): the sum of some factors in as few and small tables as may be: what has some variables of
+        another is added to that first."""
+        joined: list[tuple[tuple[int, ...], Table]] = []
+        for factor in sorted(group, key=lambda f: f.table.size):
+            table = factor.table
+            for variables, other in [each for each in joined if set(each[0]) <= set(factor.variables)]:
+                shape = [self.sizes[w] if w in variables else 1 for w in factor.variables]
+                table = table + other.reshape(shape)
+            joined = [each for each in joined if not set(each[0]) <= set(factor.variables)]
+            joined.append((factor.variables, table))
+        return joined
 
     def _improve(self, values: list[int], kept: int = -1) -> None:
         """Revisit single variables, all but `kept`, while that makes the assignment cheaper."""

@@ -1,8 +1,9 @@
 """The cheapest assignment whose memory is within a limit.
 
 Memory gets a price, which is the best bound of its kind where the cheapest assignments under it are one within the
-limit and one over it (Lagrange's multiplier; Everett 1963). Between the two lies what is looked for: `Labels` reads
-the eliminations back with many assignments at once, which finds it, and proves more than the price does.
+limit and one over it (Lagrange's multiplier; Everett 1963). Between the two lies what is looked for: `Mixing` takes
+parts of one and parts of the other, and where that leaves much open `Labels` reads the eliminations back with many
+assignments at once, which finds more, and proves more than the price does.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.passes.search.elimination import Assignment, Elimination, Factor, OutOfTime, Table
 from mspc.passes.search.labels import Labels
 from mspc.passes.search.memory import Memory
+from mspc.passes.search.mixing import Mixing, Plan
+from mspc.passes.search.sums import Sums
 from mspc.passes.search.terms import LEAST
 
 LIMITED = 1 << 20
@@ -37,24 +40,26 @@ NARROW = 8
 """The same for the first assignment within a limit."""
 ENOUGH = 0.01
 """The share of a plan's cost that wider readings need not save."""
+MANY = 500
+"""Decisions from which on assignments are read back only where mixtures are not within `ENOUGH`, and for one limit."""
 TRIALS = 5
 """How often less is looked for where the peak, as it is foreseen, is over the limit, and then more again."""
 LITTLE_MORE = (1.02, 1.1, 1.25)
 """What the least may be exceeded by in a row where the peak, which is not known ahead, may be less for it."""
 SAME = 1e-9
 """The share by which sums that are the same may differ."""
-MIXES = ((1.0, 0.0), (0.0, 1.0))
-"""Shares of the two rows of memory under which the least is looked for."""
+ROWS = (0, 1)
+"""The two rows of memory."""
 
 
 @dataclass(frozen=True)
 class _Priced:
-    """An assignment under a price. cost: without memory. rows: bytes of either row."""
+    """A plan under a price for a row, what is proved of all plans there with the price's part, and how."""
 
-    assignment: Assignment
+    price: float
+    plan: Plan
+    bound: float
     elimination: Elimination
-    cost: float
-    rows: tuple[float, ...]
 
 
 class Limited:
@@ -64,11 +69,14 @@ class Limited:
         self, sizes: Sequence[int], factors: Sequence[Factor], memory: Memory, largest: int, seconds: float = 0
     ) -> None:
         self.sizes, self.factors, self.memory, self.largest = list(sizes), list(factors), memory, min(largest, LIMITED)
-        self.least: list[Elimination] = []
         self.deadline = time.monotonic() + seconds if seconds else math.inf
+        self.costs, self.rows = Sums(factors), [Sums(row) for row in memory.rows]
+        self.mixing = Mixing(self.costs, self.rows, memory.early)
         self.order: list[int] = []
-        self.known: tuple[list[tuple[float, _Priced]], ...] = ([], [])
+        self.least: list[Elimination] = []
+        self.known: tuple[list[_Priced], ...] = ([], [])
         """What prices of either row have led to."""
+        self.smallest: dict[int, tuple[Plan, float]] = {}
 
     def solve(self, limit: int) -> Assignment:
         """The cheapest assignment within a limit of bytes, or the one that takes the least for `LEAST`, or where none
@@ -77,7 +85,7 @@ class Limited:
         Raises:
             MspcError: there is surely none.
         """
-        first = self._at((0.0, 0.0))
+        first = self._at(0, 0.0)
         self.least = [self._least_of(row) for row in self.memory.rows]
         if limit == LEAST:
             return self._smallest(first)
@@ -93,14 +101,14 @@ class Limited:
         """The best whose peak, as it is foreseen, is within a limit: the rows are held to less until it is, and then to
         as much more as may be."""
         low, high, within = 0, limit + 1, limit
-        best: Assignment | None = None
+        best: tuple[Assignment, int] | None = None
         cheaper = 0.0
         for _ in range(TRIALS):
             found = self._within(first, within)
             over = 1.0 if found is None else self.memory.peak(found.values) - limit
             if found is not None and over <= 0:
-                low, best = within, found if best is None or found.cost < best.cost else best
-                if within == limit or best.cost - cheaper <= CLOSE * best.cost:
+                low, best = within, (found, within) if best is None or found.cost < best[0].cost else best
+                if within == limit or best[0].cost - cheaper <= CLOSE * best[0].cost:
                     break
             elif found is not None:
                 high, cheaper = min(within, math.ceil(max(self.memory.held(found.values)))), found.cost
@@ -112,76 +120,103 @@ class Limited:
                 within = high - math.ceil(over)
             if within <= low or high - low <= CLOSE * limit:
                 break
-        return best
+        return None if best is None else self._better(first, *best, limit)
+
+    def _better(self, first: _Priced, found: Assignment, within: int, limit: int) -> Assignment:
+        """The best of many decisions whose peak is within a limit, read back where mixtures leave much open."""
+        if found.cost - found.bound <= ENOUGH * found.cost:
+            return found
+        row = max(ROWS, key=lambda i: first.plan.rows[i])
+        better = self._read_back(first, found, row, within, ENOUGH)
+        fits = self.memory.peak(better.values) <= limit
+        return better if fits else Assignment(found.values, found.cost, min(better.bound, found.cost))
 
     def _smallest(self, first: _Priced) -> Assignment:
         """The assignment that takes the least at the peak, of those with the least in one row or the other and of
         those with little more."""
-        priced = [self._at((LEXICAL * a, LEXICAL * b)) for a, b in MIXES]
-        found = [Assignment(each.assignment.values, each.cost, first.assignment.bound) for each in priced]
+        plans = [self._least_plan(row) for row in ROWS]
+        found = [Assignment(plan.values, plan.cost, max(first.bound, min(plan.cost, bound))) for plan, bound in plans]
         for share in LITTLE_MORE:
-            near = self._within(first, math.ceil(min(max(each.rows) for each in priced) * share))
+            near = self._within(first, math.ceil(min(max(plan.rows) for plan, _ in plans) * share))
             found += [near] if near is not None else []
         return min(found, key=lambda each: (self.memory.peak(each.values), each.cost))
 
+    def _least_plan(self, row: int) -> tuple[Plan, float]:
+        """The plan with the least of a row, and what none that holds as little there costs less than."""
+        if row not in self.smallest:
+            priced = self._at(row, LEXICAL)
+            self.smallest[row] = priced.plan, priced.bound - LEXICAL * priced.plan.rows[row]
+        return self.smallest[row]
+
     def _within(self, first: _Priced, limit: int) -> Assignment | None:
         """The best whose rows are within a limit; None where none is found."""
-        if max(first.rows) <= limit:
-            return first.assignment
+        if max(first.plan.rows) <= limit:
+            return Assignment(first.plan.values, first.plan.cost, first.bound)
         if any(least.constant > limit for least in self.least):
             return None
-        row = max((0, 1), key=lambda i: first.rows[i])
-        best = self._fitting(row, limit)
+        row = max(ROWS, key=lambda i: first.plan.rows[i])
+        best = self._some(first, row, limit)
         if best is None:
-            values, _, _ = self._labels(first, row, limit)[1].search(math.inf, 0.0, NARROW)
-            if values is None:
-                return None
-            best = Assignment(values, 0.0, 0.0)
-        self._find_prices(first, best, row, limit)
-        best = min([best, self._fitting(row, limit) or best], key=self._cost)
-        values, cost = best.values, self._cost(best)
-        bound, labels = self._labels(first, row, limit)
+            return None
+        best = self._between(first, best, row, limit)
+        proving = self._proving(first, row, limit)
+        found = Assignment(best.values, best.cost, min(proving.bound - proving.price * limit, best.cost))
+        few = sum(size > 1 for size in self.sizes) < MANY
+        return self._read_back(first, found, row, limit, CLOSE) if few else found
+
+    def _read_back(self, first: _Priced, found: Assignment, row: int, limit: int, close: float) -> Assignment:
+        """A better plan than one within a limit, or a better bound, where more than a share of its cost is open."""
+        proving = self._proving(first, row, limit)
+        prices = self._prices(row, proving.price)
+        labels = Labels(first.elimination, proving.elimination, prices, self.least, (limit, limit))
+        values, cost, bound = found.values, found.cost, found.bound
         for width in WIDTHS:
-            close = CLOSE if width == WIDTHS[0] else ENOUGH
             wide = width > WIDTHS[0] and width * len(labels.steps) > EFFORT
             if wide or cost - bound <= close * cost or time.monotonic() > self.deadline:
                 break
             better, cost, proved = labels.search(cost, CLOSE / 2, width)
-            values, bound = better or values, max(bound, min(proved, cost))
+            values, bound, close = better or values, max(bound, min(proved, cost)), ENOUGH
         return Assignment(values, cost, min(bound, cost))
 
-    def _fitting(self, row: int, limit: int) -> Assignment | None:
-        """The cheapest within a limit of what prices have led to."""
-        found = [each.assignment for _, each in self.known[row] if max(each.rows) <= limit]
-        return min(found, key=self._cost, default=None)
+    def _some(self, first: _Priced, row: int, limit: int) -> Plan | None:
+        """A plan whose rows are within a limit: the cheapest that is known, or that with the least if that will do."""
+        known = [each.plan for each in self.known[row] if max(each.plan.rows) <= limit]
+        if known:
+            return min(known, key=lambda plan: plan.cost)
+        smallest, _ = self._least_plan(row)
+        if max(smallest.rows) <= limit:
+            return smallest
+        labels = Labels(first.elimination, first.elimination, (0.0, 0.0), self.least, (limit, limit))
+        values, _, _ = labels.search(math.inf, 0.0, NARROW)
+        return None if values is None else self._plan(values)
 
-    def _labels(self, first: _Priced, row: int, limit: int) -> tuple[float, Labels]:
-        """What prices prove of a limit at most, and the reading back of the elimination that proves it."""
-        price, best = max(((0.0, first), *self.known[row]), key=lambda each: each[1].assignment.bound - each[0] * limit)
-        prices = (price, 0.0) if row == 0 else (0.0, price)
-        labels = Labels(first.elimination, best.elimination, prices, self.least, (limit, limit))
-        return best.assignment.bound - price * limit, labels
+    def _between(self, first: _Priced, best: Plan, row: int, limit: int) -> Plan:
+        """Look for the price that proves the most, between a plan over the limit and one within it, as long as
+        mixtures of the two leave something open. The cheapest within the limit."""
+        given = best
+        while True:
+            plans = [given, first.plan, *(each.plan for each in self.known[row])]
+            over = min((plan for plan in plans if plan.rows[row] > limit), key=lambda plan: plan.rows[row])
+            below = max((plan for plan in plans if plan.rows[row] <= limit), key=lambda plan: plan.rows[row])
+            mixed = [self.mixing.between(one, other, row, (limit, limit))
+                     for one, other in {(over, below), (over, best), (first.plan, best)}]  # fmt: skip
+            best = min([best, *(plan for plan in mixed if plan is not None)], key=lambda plan: (plan.cost, plan.values))
+            proving = self._proving(first, row, limit)
+            bound = proving.bound - proving.price * limit
+            done = best.cost - bound <= CLOSE * best.cost or len(self.known[row]) >= PRICES
+            if done or time.monotonic() > self.deadline:
+                return best
+            price = (below.cost - over.cost) / (over.rows[row] - below.rows[row])
+            if price <= 0 or any(abs(each.price - price) <= SAME * price for each in self.known[row]):
+                return best  # no plan lies below the line between the two
+            self.known[row].append(self._at(row, price))
 
-    def _find_prices(self, first: _Priced, within: Assignment, row: int, limit: int) -> None:
-        """Look for the price that proves the most, between an assignment over the limit and one within it."""
-        known = [(each.cost, each.rows[row]) for _, each in self.known[row]]
-        over = min([(first.cost, first.rows[row]), *known], key=lambda each: (each[1] <= limit, each[1]))
-        below = max([(self._cost(within), self.memory.held(within.values)[row]), *known],
-                    key=lambda each: (each[1] <= limit, each[1], -each[0]))  # fmt: skip
-        while len(self.known[row]) < PRICES and over[1] > below[1] and time.monotonic() <= self.deadline:
-            price = (below[0] - over[0]) / (over[1] - below[1])
-            found = self._at((price, 0.0) if row == 0 else (0.0, price))
-            self.known[row].append((price, found))
-            if found.cost + price * found.rows[row] >= (over[0] + price * over[1]) * (1 - SAME):
-                break  # no assignment lies below the line between the two
-            if found.rows[row] > limit:
-                over = found.cost, found.rows[row]
-            else:
-                below = found.cost, found.rows[row]
+    def _proving(self, first: _Priced, row: int, limit: int) -> _Priced:
+        """What proves the most of a limit."""
+        return max([first, *self.known[row]], key=lambda each: each.bound - each.price * limit)
 
-    def _cost(self, assignment: Assignment) -> float:
-        """What an assignment costs without a price for memory."""
-        return sum(float(f.table[tuple(assignment.values[v] for v in f.variables)]) for f in self.factors)
+    def _plan(self, values: tuple[int, ...]) -> Plan:
+        return Plan(values, self.costs.total(values), tuple(row.total(values) for row in self.rows))
 
     def _least_of(self, row: Sequence[Factor]) -> Elimination:
         """The elimination of a row of memory alone."""
@@ -189,19 +224,23 @@ class Limited:
         found.solve()
         return found
 
-    def _at(self, prices: Sequence[float]) -> _Priced:
-        """The cheapest assignment where a byte of either row costs something."""
-        found, elimination = self._solved(self._priced(prices))
+    @staticmethod
+    def _prices(row: int, price: float) -> tuple[float, float]:
+        return (price, 0.0) if row == 0 else (0.0, price)
+
+    def _at(self, row: int, price: float) -> _Priced:
+        """The cheapest where a byte of a row costs something."""
+        found, elimination = self._solved(self._factors_at(self._prices(row, price)))
         if not self.order:
             self.order = [bucket.variable for bucket in elimination.buckets]
-        rows = self.memory.held(found.values)
-        cost = found.cost - sum(p * total for p, total in zip(prices, rows, strict=True))
-        return _Priced(found, elimination, cost, rows)
+        return _Priced(price, self._plan(found.values), found.bound, elimination)
 
-    def _priced(self, prices: Sequence[float]) -> list[Factor]:
+    def _factors_at(self, prices: Sequence[float]) -> list[Factor]:
         tables: dict[tuple[int, float], Table] = {}
         found = list(self.factors)
         for factor, price in self.memory.shares(prices):
+            if not price and self.order:
+                continue  # before, what they join counts for the order
             key = (id(factor.table), price)
             if key not in tables:
                 tables[key] = factor.table * price

@@ -64,6 +64,8 @@ class Memory:
                 kept[value] = kept.get(value, 0.0) + element_types(value.type)[index].nbytes
         self.blocks = blocks_of(self.graph, self.users, kept, self._maker)
         self.switches = {block.cell: model.add(Variable((np.arange(2),))) for block in self.blocks}
+        place = {node: i for i, node in enumerate(self.graph.nodes)}
+        self.early = {self.switches[block.cell]: min(place[node] for node in block.again) for block in self.blocks}
         self._inside = {node: block for block in self.blocks for node in block.inside}
         for block in self.blocks:
             self._again(block, direct)
