@@ -9,13 +9,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_types
 from mspc.passes.search.cell_blocks import Block
 from mspc.passes.search.model import Model, Source
+from mspc.passes.sharding.choices import Choice
 from mspc.passes.sharding.update_layouts import elementwise
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A moment of a step. bytes: held there, beside weights, states and inputs. node: the operator that runs then.
+    gradients: what is alive of them, the backward operator that has made one, or the parameter that it is of."""
+
+    bytes: float
+    node: Node
+    gradients: tuple[Node | Parameter, ...]
 
 
 class Footprint:
@@ -36,15 +48,22 @@ class Footprint:
         self._waits = False
         self._copies: dict[Node, int] = {}
         self._brought: dict[tuple[object, ...], int] = {}
+        self._gradients: dict[int, Node | Parameter] = {}
         self._trained = {p.name: p for p in model.search.graph.parameters}
 
     def peak(self) -> float:
         """Bytes at the peak, beside weights, states and inputs."""
+        return self.moment().bytes
+
+    def moment(self) -> Moment:
+        """The peak."""
+        runs: list[Node] = []
         for node in self.model.search.graph.nodes:
             if node.phase == "forward":
                 self._of[node] = self._forward(node, first=True)
             else:
                 self._backward(node)
+            runs += [node] * (len(self.sizes) - len(runs))
         count = len(self.sizes)
         last = list(range(count))
         for i in self._unreduced if not self._waits else ():  # nothing waits for the stream on which sums run
@@ -52,14 +71,18 @@ class Footprint:
         for place in range(count - 1, -1, -1):
             for i in self.operands[place]:
                 last[i] = max(last[i], place if self.sizes[place] else last[place])
-        change = np.zeros(count + 2)
+        change, spans = np.zeros(count + 2), list[tuple[int, int]]()
         for place, size in enumerate(self.sizes):
             dying = self.works_in_place[place] and any(
                 last[i] == place and self.sizes[self._shown[i]] >= size for i in self.operands[place]
             )
-            change[place + dying] += size
-            change[max(last[place], place + dying) + 1] -= size
-        return float(np.cumsum(change).max())
+            spans.append((place + dying, max(last[place], place + dying)))
+            change[spans[-1][0]] += size
+            change[spans[-1][1] + 1] -= size
+        held = np.cumsum(change)
+        most = int(held.argmax())
+        alive = [made for item, made in self._gradients.items() if spans[item][0] <= most <= spans[item][1]]
+        return Moment(float(held[most]), runs[min(most, len(runs) - 1)], tuple(alive))
 
     def _add(self, operands: Sequence[int], size: float, in_place: bool = False) -> int:
         self.operands.append(list(operands))
@@ -122,6 +145,7 @@ class Footprint:
     def _backward(self, node: Node) -> None:
         operands: list[int] = []
         forward = node.forward if node.forward in self.model.of else None
+        summed = None if forward is not None else self._of.get(summand(node) or node)
         for value in node.inputs:
             source = self.model.source(value)
             if source is None:
@@ -136,7 +160,9 @@ class Footprint:
             self._of[node] = self._add(operands, 0.0)
             return
         rule = self.model.search.rules.get(node)
-        item = self._add(operands, self._gradient(node, forward), rule is not None and elementwise(rule))
+        size = self._gradient(node, forward) if summed is None else self.sizes[self._shown[summed]]
+        item = self._add(operands, size, rule is not None and elementwise(rule))
+        self._gradients[item] = node
         for name in filter(None, str(node.attrs.get("gradient_for", "")).split(",")):
             parameter = self._trained.get(name)
             if parameter in self.model.of:
@@ -144,28 +170,40 @@ class Footprint:
                 if own < self.sizes[item]:
                     self._unreduced.append(item)
                     item = self._add([item], own)
+                self._gradients[item] = parameter
         self._of[node] = item
 
     def _gradient(self, node: Node, forward: Node | None) -> float:
-        """Bytes of a gradient, which lies as the operand that it is of; what is in between as a tensor of its shape."""
-        total = float(sum(type.nbytes for type in element_types(node.type)))
         if forward is None:
-            return total
-        variable = self.model.variables[self.model.of[forward]]
-        choice = variable.choices[self.values[self.model.of[forward]]] if variable.choices else None
-        if choice is None:
-            return total
-        tensors = [value.type for value in forward.inputs]
-        if 0 <= node.forward_input < len(choice.inputs):
-            return total / math.prod(choice.inputs[node.forward_input].strategy)
-        alike = [
-            math.prod(layout.strategy)
-            for type, layout in (*zip(element_types(forward.type), choice.outputs, strict=True),
-                                 *zip(tensors, choice.inputs, strict=False))
-            if getattr(type, "shape", None) == getattr(node.type, "shape", ())
-        ]  # fmt: skip
-        return total / (alike[0] if alike else max(math.prod(each.strategy) for each in choice.outputs))
+            return gradient_bytes(node, None, None)
+        variable = self.model.of[forward]
+        choices = self.model.variables[variable].choices
+        return gradient_bytes(node, forward, choices[self.values[variable]] if choices else None)
 
     def _stored(self, parameter: Parameter) -> object:
         variable = self.model.of[parameter]
         return self.model.variables[variable].outputs[0][self.values[variable]][None]
+
+
+def summand(node: Node) -> Node | None:
+    """The first of the gradients that a backward operator adds, which the sum lies as; None where it is no sum."""
+    alike = (value for value in node.inputs if isinstance(value, Node) and value.phase == "backward")
+    return next((value for value in alike if value.type == node.type), None) if node.op.name == "AddN" else None
+
+
+def gradient_bytes(node: Node, forward: Node | None, choice: Choice | None) -> float:
+    """Bytes of a gradient, which lies as the operand that it is of; what is in between as a tensor of its shape; all of
+    it where no operator or no choice is known."""
+    total = float(sum(type.nbytes for type in element_types(node.type)))
+    if forward is None or choice is None:
+        return total
+    if 0 <= node.forward_input < len(choice.inputs):
+        return total / math.prod(choice.inputs[node.forward_input].strategy)
+    tensors = [value.type for value in forward.inputs]
+    alike = [
+        math.prod(layout.strategy)
+        for type, layout in (*zip(element_types(forward.type), choice.outputs, strict=True),
+                             *zip(tensors, choice.inputs, strict=False))
+        if getattr(type, "shape", None) == getattr(node.type, "shape", ())
+    ]  # fmt: skip
+    return total / (alike[0] if alike else max(math.prod(each.strategy) for each in choice.outputs))

@@ -12,7 +12,7 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mspc.ir.diagnostics import MspcError
 from mspc.passes.search.elimination import Assignment, Elimination, Factor, OutOfTime, Table
@@ -48,8 +48,8 @@ LITTLE_MORE = (1.02, 1.1, 1.25)
 """What the least may be exceeded by in a row where the peak, which is not known ahead, may be less for it."""
 SAME = 1e-9
 """The share by which sums that are the same may differ."""
-ROWS = (0, 1)
-"""The two rows of memory."""
+MOMENTS = 6
+"""Rows of memory at most."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,17 @@ class Limited:
         self, sizes: Sequence[int], factors: Sequence[Factor], memory: Memory, largest: int, seconds: float = 0
     ) -> None:
         self.sizes, self.factors, self.memory, self.largest = list(sizes), list(factors), memory, min(largest, LIMITED)
+        self.few = sum(size > 1 for size in self.sizes) < MANY
         self.deadline = time.monotonic() + seconds if seconds else math.inf
         self.costs, self.rows = Sums(factors), [Sums(row) for row in memory.rows]
         self.mixing = Mixing(self.costs, self.rows, memory.early)
         self.order: list[int] = []
-        self.least: list[Elimination] = []
-        self.known: tuple[list[_Priced], ...] = ([], [])
-        """What prices of either row have led to."""
+        self.first = self._at(0, 0.0)
+        self.row = max(range(len(self.rows)), key=lambda i: self.first.plan.rows[i])
+        """The row that gets a price."""
+        self.least = [self._least_of(row) for row in memory.rows]
+        self.known: list[list[_Priced]] = [[] for _ in self.rows]
+        """What prices of every row have led to."""
         self.smallest: dict[int, tuple[Plan, float]] = {}
 
     def solve(self, limit: int) -> Assignment:
@@ -85,27 +89,32 @@ class Limited:
         Raises:
             MspcError: there is surely none.
         """
-        first = self._at(0, 0.0)
-        self.least = [self._least_of(row) for row in self.memory.rows]
         if limit == LEAST:
-            return self._smallest(first)
+            return self._smallest()
         least = math.ceil(max(row.constant for row in self.least))
         if least > limit:
             raise MspcError(
                 f"no plan needs at most {limit} bytes of memory on a rank: the least is {least}",
                 notes=["take more ranks, or allow more memory"],
             )
-        return self._at_peak(first, limit) or self._smallest(first)
+        return self._at_peak(limit) or self._smallest()
 
-    def _at_peak(self, first: _Priced, limit: int) -> Assignment | None:
-        """The best whose peak, as it is foreseen, is within a limit: the rows are held to less until it is, and then to
-        as much more as may be."""
+    def _at_peak(self, limit: int) -> Assignment | None:
+        """The best whose peak, as it is foreseen, is within a limit. Where the peak of a plan is over it, that moment
+        becomes a row; and in the end the rows are held to less until it is within, and then to as much more as may
+        be."""
         low, high, within = 0, limit + 1, limit
         best: tuple[Assignment, int] | None = None
-        cheaper = 0.0
+        cheaper, proved = 0.0, self.first.bound
         for _ in range(TRIALS):
-            found = self._within(first, within)
+            found = self._within(within)
             over = 1.0 if found is None else self.memory.peak(found.values) - limit
+            while found is not None and within == limit:
+                proved = max(proved, found.bound)
+                if over <= 0 or not self._adds_moment(found.values):
+                    break
+                found = self._within(within)
+                over = 1.0 if found is None else self.memory.peak(found.values) - limit
             if found is not None and over <= 0:
                 low, best = within, (found, within) if best is None or found.cost < best[0].cost else best
                 if within == limit or best[0].cost - cheaper <= CLOSE * best[0].cost:
@@ -120,24 +129,43 @@ class Limited:
                 within = high - math.ceil(over)
             if within <= low or high - low <= CLOSE * limit:
                 break
-        return None if best is None else self._better(first, *best, limit)
+        if best is None:
+            return None
+        found = self._better(*best, limit)
+        return Assignment(found.values, found.cost, min(proved, found.cost))
 
-    def _better(self, first: _Priced, found: Assignment, within: int, limit: int) -> Assignment:
+    def _adds_moment(self, values: Sequence[int]) -> bool:
+        """Make the peak of a plan a row, which gets the price; False where there are enough or it is none."""
+        if len(self.rows) >= MOMENTS or not self.memory.add_moment(values):
+            return False
+        row = self.memory.rows[-1]
+        self.rows.append(Sums(row))
+        self.mixing = Mixing(self.costs, self.rows, self.memory.early)
+        self.least.append(self._least_of(row))
+        self.first = replace(self.first, plan=self._plan(self.first.plan.values))
+        self.known = [[replace(each, plan=self._plan(each.plan.values)) for each in known] for known in self.known]
+        self.smallest = {i: (self._plan(plan.values), bound) for i, (plan, bound) in self.smallest.items()}
+        self.known.append([])
+        self.row = len(self.rows) - 1
+        return True
+
+    def _better(self, found: Assignment, within: int, limit: int) -> Assignment:
         """The best of many decisions whose peak is within a limit, read back where mixtures leave much open."""
         if found.cost - found.bound <= ENOUGH * found.cost:
             return found
-        row = max(ROWS, key=lambda i: first.plan.rows[i])
-        better = self._read_back(first, found, row, within, ENOUGH)
-        fits = self.memory.peak(better.values) <= limit
-        return better if fits else Assignment(found.values, found.cost, min(better.bound, found.cost))
+        better = self._read_back(found, within, ENOUGH)
+        return better if self.memory.peak(better.values) <= limit else found
 
-    def _smallest(self, first: _Priced) -> Assignment:
-        """The assignment that takes the least at the peak, of those with the least in one row or the other and of
-        those with little more."""
-        plans = [self._least_plan(row) for row in ROWS]
-        found = [Assignment(plan.values, plan.cost, max(first.bound, min(plan.cost, bound))) for plan, bound in plans]
+    def _smallest(self) -> Assignment:
+        """The assignment that takes the least at the peak, of those with the least in a row and of those with little
+        more."""
+        while self._adds_moment(self._least_plan(self.row)[0].values):
+            pass
+        plans = [self._least_plan(row) for row in range(len(self.rows))]
+        found = [Assignment(plan.values, plan.cost, max(self.first.bound, min(plan.cost, bound)))
+                 for plan, bound in plans]  # fmt: skip
         for share in LITTLE_MORE:
-            near = self._within(first, math.ceil(min(max(plan.rows) for plan, _ in plans) * share))
+            near = self._within(math.ceil(min(max(plan.rows) for plan, _ in plans) * share))
             found += [near] if near is not None else []
         return min(found, key=lambda each: (self.memory.peak(each.values), each.cost))
 
@@ -148,27 +176,27 @@ class Limited:
             self.smallest[row] = priced.plan, priced.bound - LEXICAL * priced.plan.rows[row]
         return self.smallest[row]
 
-    def _within(self, first: _Priced, limit: int) -> Assignment | None:
+    def _within(self, limit: int) -> Assignment | None:
         """The best whose rows are within a limit; None where none is found."""
+        first = self.first
         if max(first.plan.rows) <= limit:
             return Assignment(first.plan.values, first.plan.cost, first.bound)
         if any(least.constant > limit for least in self.least):
             return None
-        row = max(ROWS, key=lambda i: first.plan.rows[i])
-        best = self._some(first, row, limit)
+        if first.plan.rows[self.row] <= limit:
+            self.row = max(range(len(self.rows)), key=lambda i: first.plan.rows[i])
+        best = self._some(limit)
         if best is None:
             return None
-        best = self._between(first, best, row, limit)
-        proving = self._proving(first, row, limit)
+        best = self._between(best, limit)
+        proving = self._proving(limit)
         found = Assignment(best.values, best.cost, min(proving.bound - proving.price * limit, best.cost))
-        few = sum(size > 1 for size in self.sizes) < MANY
-        return self._read_back(first, found, row, limit, CLOSE) if few else found
+        return self._read_back(found, limit, CLOSE) if self.few else found
 
-    def _read_back(self, first: _Priced, found: Assignment, row: int, limit: int, close: float) -> Assignment:
+    def _read_back(self, found: Assignment, limit: int, close: float) -> Assignment:
         """A better plan than one within a limit, or a better bound, where more than a share of its cost is open."""
-        proving = self._proving(first, row, limit)
-        prices = self._prices(row, proving.price)
-        labels = Labels(first.elimination, proving.elimination, prices, self.least, (limit, limit))
+        proving = self._proving(limit)
+        labels = self._labels(proving, limit)
         values, cost, bound = found.values, found.cost, found.bound
         for width in WIDTHS:
             wide = width > WIDTHS[0] and width * len(labels.steps) > EFFORT
@@ -178,32 +206,38 @@ class Limited:
             values, bound, close = better or values, max(bound, min(proved, cost)), ENOUGH
         return Assignment(values, cost, min(bound, cost))
 
-    def _some(self, first: _Priced, row: int, limit: int) -> Plan | None:
+    def _labels(self, proving: _Priced, limit: int) -> Labels:
+        prices = [proving.price * (i == self.row) for i in range(len(self.rows))]
+        limits = [limit] * len(self.rows)
+        return Labels(self.first.elimination, proving.elimination, prices, self.least, limits)
+
+    def _some(self, limit: int) -> Plan | None:
         """A plan whose rows are within a limit: the cheapest that is known, or that with the least if that will do."""
-        known = [each.plan for each in self.known[row] if max(each.plan.rows) <= limit]
+        known = [each.plan for priced in self.known for each in priced if max(each.plan.rows) <= limit]
         if known:
             return min(known, key=lambda plan: plan.cost)
-        smallest, _ = self._least_plan(row)
+        smallest, _ = self._least_plan(self.row)
         if max(smallest.rows) <= limit:
             return smallest
-        labels = Labels(first.elimination, first.elimination, (0.0, 0.0), self.least, (limit, limit))
-        values, _, _ = labels.search(math.inf, 0.0, NARROW)
+        values, _, _ = self._labels(self.first, limit).search(math.inf, 0.0, NARROW)
         return None if values is None else self._plan(values)
 
-    def _between(self, first: _Priced, best: Plan, row: int, limit: int) -> Plan:
+    def _between(self, best: Plan, limit: int) -> Plan:
         """Look for the price that proves the most, between a plan over the limit and one within it, as long as
         mixtures of the two leave something open. The cheapest within the limit."""
-        given = best
+        given, row, limits = best, self.row, [limit] * len(self.rows)
+        close = CLOSE if self.few else ENOUGH
         while True:
-            plans = [given, first.plan, *(each.plan for each in self.known[row])]
+            plans = [given, self.first.plan, *(each.plan for each in self.known[row])]
             over = min((plan for plan in plans if plan.rows[row] > limit), key=lambda plan: plan.rows[row])
             below = max((plan for plan in plans if plan.rows[row] <= limit), key=lambda plan: plan.rows[row])
-            mixed = [self.mixing.between(one, other, row, (limit, limit))
-                     for one, other in {(over, below), (over, best), (first.plan, best)}]  # fmt: skip
-            best = min([best, *(plan for plan in mixed if plan is not None)], key=lambda plan: (plan.cost, plan.values))
-            proving = self._proving(first, row, limit)
+            mixed = [self.mixing.between(one, other, row, limits)
+                     for one, other in {(over, below), (over, best), (self.first.plan, best)}]  # fmt: skip
+            fitting = [plan for plan in (*mixed, *plans) if plan is not None and max(plan.rows) <= limit]
+            best = min([best, *fitting], key=lambda plan: (plan.cost, plan.values))
+            proving = self._proving(limit)
             bound = proving.bound - proving.price * limit
-            done = best.cost - bound <= CLOSE * best.cost or len(self.known[row]) >= PRICES
+            done = best.cost - bound <= close * best.cost or len(self.known[row]) >= PRICES
             if done or time.monotonic() > self.deadline:
                 return best
             price = (below.cost - over.cost) / (over.rows[row] - below.rows[row])
@@ -211,9 +245,9 @@ class Limited:
                 return best  # no plan lies below the line between the two
             self.known[row].append(self._at(row, price))
 
-    def _proving(self, first: _Priced, row: int, limit: int) -> _Priced:
-        """What proves the most of a limit."""
-        return max([first, *self.known[row]], key=lambda each: each.bound - each.price * limit)
+    def _proving(self, limit: int) -> _Priced:
+        """What proves the most of a limit, among the prices of the row that gets one."""
+        return max([self.first, *self.known[self.row]], key=lambda each: each.bound - each.price * limit)
 
     def _plan(self, values: tuple[int, ...]) -> Plan:
         return Plan(values, self.costs.total(values), tuple(row.total(values) for row in self.rows))
@@ -224,26 +258,22 @@ class Limited:
         found.solve()
         return found
 
-    @staticmethod
-    def _prices(row: int, price: float) -> tuple[float, float]:
-        return (price, 0.0) if row == 0 else (0.0, price)
-
     def _at(self, row: int, price: float) -> _Priced:
         """The cheapest where a byte of a row costs something."""
-        found, elimination = self._solved(self._factors_at(self._prices(row, price)))
+        found, elimination = self._solved(self._factors_at(row, price))
         if not self.order:
             self.order = [bucket.variable for bucket in elimination.buckets]
         return _Priced(price, self._plan(found.values), found.bound, elimination)
 
-    def _factors_at(self, prices: Sequence[float]) -> list[Factor]:
+    def _factors_at(self, row: int, price: float) -> list[Factor]:
         tables: dict[tuple[int, float], Table] = {}
         found = list(self.factors)
-        for factor, price in self.memory.shares(prices):
-            if not price and self.order:
+        for factor, cost in self.memory.shares(row, price):
+            if not cost and self.order:
                 continue  # before, what they join counts for the order
-            key = (id(factor.table), price)
+            key = (id(factor.table), cost)
             if key not in tables:
-                tables[key] = factor.table * price
+                tables[key] = factor.table * cost
             found.append(Factor(factor.variables, tables[key]))
         return found
 

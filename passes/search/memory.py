@@ -1,7 +1,8 @@
 """What a rank holds, as tables beside those of a search's costs, and the ways to hold less.
 
-Most is alive either where gradients begin, with everything that they will read, or where updates begin, with all
-gradients; weights and states are always there. Each of the two is a row of factors whose sum must be within the memory.
+Most is alive somewhere among the gradients, with everything that those to come will read, or where updates begin, with
+all gradients; weights and states are always there. Every such moment is a row of factors whose sum must be within the
+memory: at first where gradients begin and where updates begin, and then where plans are found to have their peak.
 What lowers them is a decision like a layout: parameters that are cut further than their readers need them (as
 optimizer parallel does), which are gathered once and kept, or gathered again for gradients; and cells that are computed
 again. What that costs is in the factors of the model.
@@ -9,23 +10,22 @@ again. What that costs is in the factors of the model.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_types
-from mspc.ops.op import Op
+from mspc.passes.search.again_costs import AgainCosts, entering
 from mspc.passes.search.cell_blocks import Block, blocks_of
 from mspc.passes.search.elimination import Factor, Table
-from mspc.passes.search.footprint import Footprint
+from mspc.passes.search.footprint import Footprint, gradient_bytes, summand
 from mspc.passes.search.model import Model, Numbers, Source, Variable
-from mspc.passes.search.step_facts import copies, touched
-from mspc.passes.search.terms import OPERATIONS, Terms
-from mspc.passes.sharding.choices import operand_types
+from mspc.passes.search.step_facts import copies
 
+BEGIN, END = 0, 1
+"""Rows of memory: where gradients begin, and where updates do."""
 ALWAYS = -1
 """In place of a cell's variable: whatever is computed again."""
 
@@ -43,21 +43,22 @@ class _Reading:
 
 
 class Memory:
-    """The memory of a model's assignments. begin, end: factors whose sums are the bytes that a rank holds where
-    gradients begin and where updates begin. switches: the variable of every cell that may be computed again, whose
-    choices are to keep its results and not to."""
+    """The memory of a model's assignments.
+
+    static: factors of what is always there; moments: of what there is beside it at one moment or another, `BEGIN` and
+    `END` the first of them. switches: the variable of every cell that may be computed again, whose choices are to keep
+    its results and not to. early: for these variables, where the cell's operators run.
+    """
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.graph = model.search.graph
         self.users = model.search.traffic.users
-        terms = Terms.of(self.graph.attrs)
-        self._compute: tuple[dict[int, int], int] = {2: terms.compute_half}, terms.compute
         self.static: list[Factor] = []
-        self.kept: list[Factor] = []
-        self.gradients: list[Factor] = []
+        self.moments: list[list[Factor]] = [[], []]
+        self._known: set[Any] = set()
         self._parameters()
-        direct = self._direct_readings()
+        direct = self._direct_readings(0)
         kept: dict[Node, float] = {}
         for (value, index) in direct:
             if isinstance(value, Node):
@@ -67,33 +68,84 @@ class Memory:
         place = {node: i for i, node in enumerate(self.graph.nodes)}
         self.early = {self.switches[block.cell]: min(place[node] for node in block.again) for block in self.blocks}
         self._inside = {node: block for block in self.blocks for node in block.inside}
+        costs = AgainCosts(model)
         for block in self.blocks:
-            self._again(block, direct)
+            costs.add(block, self.switches[block.cell])
+            self._read_again(block, direct)
         for source, readings in direct.items():
-            self._keep(source, readings)
+            self._keep(self.moments[BEGIN], source, readings, frozenset())
+            for reading in readings:
+                self._gather_again(reading)
+
+    def add_moment(self, values: Sequence[int], at: int | None = None) -> bool:
+        """Reckon with the moment of the peak under an assignment, too, or in place of another; False where that is not
+        among the gradients, or already known."""
+        moment = self._footprint(values).moment()
+        key = (moment.node, moment.gradients)
+        if moment.node.phase != "backward" or key in self._known:
+            return False
+        self._known.add(key)
+        place = {node: i for i, node in enumerate(self.graph.nodes)}
+        now = place[moment.node]
+        ran: dict[Block, list[int]] = {}
+        for node in self.graph.nodes:
+            if node.phase == "backward" and node.forward in self._inside:
+                ran.setdefault(self._inside[node.forward], []).append(place[node])
+        direct = self._direct_readings(now)
+        for block in self.blocks:
+            if now < min(ran.get(block, [0])):
+                self._read_again(block, direct)
+        there = frozenset(block for block, when in ran.items() if min(when) <= now)
+        row = [factor for made in moment.gradients for factor in self._moving(made)]
+        for source, readings in direct.items():
+            self._keep(row, source, readings, there)
+        if at is None:
+            self.moments.append(row)
+        else:
+            self.moments[at] = row
+        return True
+
+    def _moving(self, made: Node | Parameter) -> Iterator[Factor]:
+        """The bytes of a gradient: of a parameter as it is stored, of another value as the operand that it is of."""
+        model = self.model
+        if isinstance(made, Parameter):
+            numbers, type = model.variables[model.of[made]].outputs[0], made.tensor_type
+            key = ("gradient", numbers.tobytes(), type)
+            yield model.made((model.of[made],), key, lambda: model.held(numbers, type))
+            return
+        while made.forward is None and (first := summand(made)) is not None:
+            made = first
+        forward = made.forward if made.forward in model.of else None
+        if forward is None or not model.variables[model.of[forward]].choices:
+            return
+        variable = model.variables[model.of[forward]]
+        key = ("moves", id(variable), made.type, made.forward_input, tuple(value.type for value in forward.inputs))
+        yield model.made((model.of[forward],), key, lambda: np.array([
+            gradient_bytes(made, forward, choice) for choice in variable.choices
+        ]))  # fmt: skip
 
     @property
-    def rows(self) -> tuple[list[Factor], list[Factor]]:
-        """The factors of the two points at which most is held."""
-        return [*self.static, *self.kept], [*self.static, *self.gradients]
+    def rows(self) -> list[list[Factor]]:
+        """The factors of what is held at every moment."""
+        return [[*self.static, *moment] for moment in self.moments]
 
-    def shares(self, prices: Sequence[float]) -> list[tuple[Factor, float]]:
-        """Every factor with what a byte of it costs, by the price of a byte of either row."""
-        begin, end = prices
-        parts = ((self.static, begin + end), (self.kept, begin), (self.gradients, end))
-        return [(factor, price) for factors, price in parts for factor in factors]
+    def shares(self, row: int, price: float) -> list[tuple[Factor, float]]:
+        """Every factor with what a byte of it costs, by the price of a byte of one row."""
+        parts = [(self.static, price), *((moment, price * (i == row)) for i, moment in enumerate(self.moments))]
+        return [(factor, each) for factors, each in parts for factor in factors]
 
-    def held(self, values: Sequence[int]) -> tuple[float, float]:
-        """Bytes that a rank holds at the two points."""
-        begin, end = (sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in row) for row in self.rows)
-        return begin, end
+    def held(self, values: Sequence[int]) -> tuple[float, ...]:
+        """Bytes that a rank holds at every moment."""
+        return tuple(sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in row) for row in self.rows)
 
     def peak(self, values: Sequence[int]) -> float:
         """Bytes that a rank holds at the peak of a step, as near as can be told without compiling it."""
-        again = [block for block in self.blocks if values[self.switches[block.cell]]]
-        moving = Footprint(self.model, values, again, self.gathered_again(values)).peak()
         always = sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in self.static)
-        return always + moving
+        return always + self._footprint(values).peak()
+
+    def _footprint(self, values: Sequence[int]) -> Footprint:
+        again = [block for block in self.blocks if values[self.switches[block.cell]]]
+        return Footprint(self.model, values, again, self.gathered_again(values))
 
     def recomputed(self, values: Sequence[int]) -> list[str]:
         """The cells that an assignment computes again."""
@@ -119,7 +171,7 @@ class Memory:
             key = (numbers.tobytes(), type)
             self.static.append(model.made((variable,), ("stays", *key, stays), lambda h=held, s=stays: h(times=s)))
             if value in times:
-                self.gradients.append(model.made((variable,), ("gradient", *key), held))
+                self.moments[END].append(model.made((variable,), ("gradient", *key), held))
 
     # What gradients read
 
@@ -127,10 +179,10 @@ class Memory:
         source = self.model.source(value)
         return source[0] if source is not None and isinstance(source[0], Node) else None
 
-    def _direct_readings(self) -> dict[Source, list[_Reading]]:
-        """How backward operators read tensors of the forward graph, and views of them."""
+    def _direct_readings(self, begin: int) -> dict[Source, list[_Reading]]:
+        """How backward operators from a place on read tensors of the forward graph, and views of them."""
         found: dict[Source, list[_Reading]] = {}
-        for node in self.graph.nodes:
+        for node in self.graph.nodes[begin:]:
             if node.phase != "backward" or "unused" in node.attrs:
                 continue
             for value in node.inputs:
@@ -180,22 +232,25 @@ class Memory:
     def _made(self, source: Source) -> Numbers:
         return self.model.variables[self.model.of[source[0]]].outputs[source[1]]
 
-    def _keep(self, base: Source, readings: Sequence[_Reading]) -> None:
-        """The bytes of one tensor that gradients read, in all the layouts in which they do."""
+    def _keep(
+        self, row: list[Factor], base: Source, readings: Sequence[_Reading], there: Collection[Block]
+    ) -> None:  # fmt: skip
+        """Add to a row the bytes of one tensor that gradients read, in all the layouts in which they do. there: the
+        cells whose results are there whether they are computed again or not."""
         model, value = self.model, base[0]
         block = self._inside.get(value) if isinstance(value, Node) else None
-        unless = self.switches[block.cell] if block is not None else ALWAYS
+        unless = self.switches[block.cell] if block is not None and block not in there else ALWAYS
         for reading in readings:
             if reading.variable != ALWAYS:
-                self._keep_copy(reading, isinstance(value, Parameter) or len(readings) > 1, unless)
+                self._keep_copy(row, reading, isinstance(value, Parameter) or len(readings) > 1, unless)
         if isinstance(value, Node) and (len(readings) > 1 or readings[0].variable == ALWAYS):
             switches = {reading.switch for reading in readings}
             only = next(iter(switches)) if len(switches) == 1 else ALWAYS
             outputs, type = self._made(base), element_types(value.type)[base[1]]
             key = ("made", outputs.tobytes(), type)
-            self._switched((model.of[value],), key, lambda: model.held(outputs, type), unless, only)
+            row.append(self._switched((model.of[value],), key, lambda: model.held(outputs, type), unless, only))
 
-    def _keep_copy(self, reading: _Reading, beside: bool, unless: int) -> None:
+    def _keep_copy(self, row: list[Factor], reading: _Reading, beside: bool, unless: int) -> None:
         """What an operator's gradient reads. beside: the tensor itself is there in any case, so that what lies as it
         does is no copy."""
         model, (value, index), needs = self.model, reading.source, reading.needs
@@ -210,71 +265,32 @@ class Memory:
 
         key = ("kept", outputs.tobytes() if beside else b"", needs.tobytes(), type, beside, again)
         scope = (own, reading.variable) if beside else (reading.variable,)
-        self._switched(scope, key, made, unless, reading.switch)
-        if any(again):
-            model.subject = value
-            key = ("again", outputs.tobytes(), needs.tobytes(), type.nbytes, again)
-            model.factor((own, reading.variable), key, lambda: (
-                model.sent("there", outputs, needs, type, model.latency) * np.array(again)[:, None]
-            ))  # fmt: skip
+        row.append(self._switched(scope, key, made, unless, reading.switch))
 
-    def _switched(self, scope: tuple[int, ...], key: Any, made: Any, unless: int, only: int) -> None:
+    def _gather_again(self, reading: _Reading) -> None:
+        """What it costs to bring a parameter to its gradients once more."""
+        model, (value, index), needs = self.model, reading.source, reading.needs
+        again = model.variables[model.of[value]].again
+        if reading.variable == ALWAYS or not any(again):
+            return
+        outputs, type = self._made(reading.source), element_types(value.type)[index]
+        model.subject = value
+        key = ("again", outputs.tobytes(), needs.tobytes(), type.nbytes, again)
+        model.factor((model.of[value], reading.variable), key, lambda: (
+            model.sent("there", outputs, needs, type, model.latency) * np.array(again)[:, None]
+        ))  # fmt: skip
+
+    def _switched(self, scope: tuple[int, ...], key: Any, made: Any, unless: int, only: int) -> Factor:
         """A factor of what is kept: unless a cell is computed again, and only where another one is."""
         factor = self.model.made
         if unless != ALWAYS:
-            self.kept.append(factor((*scope, unless), (*key, "unless"), lambda: made()[..., None] * [1.0, 0.0]))
-        elif only != ALWAYS:
-            self.kept.append(factor((*scope, only), (*key, "only"), lambda: made()[..., None] * [0.0, 1.0]))
-        else:
-            self.kept.append(factor(scope, key, made))
+            return factor((*scope, unless), (*key, "unless"), lambda: made()[..., None] * [1.0, 0.0])
+        if only != ALWAYS:
+            return factor((*scope, only), (*key, "only"), lambda: made()[..., None] * [0.0, 1.0])
+        return factor(scope, key, made)
 
-    # What is computed again
-
-    def _again(self, block: Block, direct: dict[Source, list[_Reading]]) -> None:
-        """What computing a cell again costs; what enters it is then read by gradients."""
-        model, switch = self.model, self.switches[block.cell]
-        for node in block.again:
-            if node not in model.of:
-                continue
-            self._compute_again(node, switch)
-            for place, value in enumerate(node.inputs):
-                source = model.source(value)
-                if source is None or source[0] not in model.of:
-                    continue
-                if source[0] in block.inside:
-                    self._send_again(source, node, place, switch)
-                else:
-                    self._note(direct, source, node, place, switch)
-
-    def _compute_again(self, node: Node, switch: int) -> None:
-        model, op = self.model, cast(Op, node.op)
-        variable, types = model.variables[model.of[node]], operand_types(node)
-        rule = model.search.rules[node]
-        assert rule is not None
-        inside = type(op).moved_bytes is not Op.moved_bytes
-        operations = op.operations(types)
-        special, usual = self._compute
-        rate = special.get(types[0].dtype.itemsize, usual) if operations else 0
-        key = ("again", op if inside else None, operations, rate, types, node.type, id(variable))
-
-        def made() -> Table:
-            share = np.array([choice.work for choice in variable.choices]) / math.prod(rule.sizes)
-            found = share * operations / OPERATIONS * rate
-            found = found + model.touch * np.array([touched(node, choice) for choice in variable.choices])
-            if inside:
-                found = found + [op.moved_bytes(types, choice.inputs) for choice in variable.choices]
-            return found[:, None] * [0.0, 1.0]
-
-        model.subject = node
-        model.factor((model.of[node], switch), key, made)
-
-    def _send_again(self, source: Source, reader: Node, place: int, switch: int) -> None:
-        """What is brought to a reader inside of a cell is brought there once more."""
-        model, (value, index) = self.model, source
-        type = element_types(value.type)[index]
-        own, variable = model.of[value], model.of[reader]
-        outputs, needs = model.variables[own].outputs[index], model.variables[variable].operands[place]
-        key = ("again", outputs.tobytes(), needs.tobytes(), len(type.shape), type.nbytes)
-        made = lambda: model.sent("there", outputs, needs, type, model.latency)[..., None] * [0.0, 1.0]  # noqa: E731
-        model.subject = value
-        model.factor((own, variable, switch), key, made)
+    def _read_again(self, block: Block, readings: dict[Source, list[_Reading]]) -> None:
+        """What enters a cell is read by gradients where it is computed again."""
+        for source, node, place in entering(self.model, block):
+            if source[0] not in block.inside:
+                self._note(readings, source, node, place, self.switches[block.cell])

@@ -16,7 +16,7 @@ from mspc.passes.autodiff.planned_cells import mark_cells
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.search.elimination import LARGEST, Assignment, Elimination, OutOfTime
 from mspc.passes.search.limited import QUICK, Limited
-from mspc.passes.search.memory import Memory
+from mspc.passes.search.memory import BEGIN, Memory
 from mspc.passes.search.model import Model
 from mspc.passes.search.terms import Terms
 from mspc.passes.sharding.layout_search import Search
@@ -97,6 +97,7 @@ def place_forward(search: Search) -> Found:
         assignment = cheapest(model, largest, terms.milliseconds / 1000)
     else:
         sizes = [variable.size for variable in model.variables]
+        memory.add_moment(Elimination(sizes, model.factors, QUICK).solve().values, at=BEGIN)
         assignment = Limited(sizes, model.factors, memory, largest, terms.milliseconds / 1000).solve(terms.memory)
         search.graph.attrs["search_held"] = round(memory.peak(assignment.values))
     chosen = {value: model.variables[v] for value, v in model.of.items()}
