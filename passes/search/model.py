@@ -22,7 +22,7 @@ from mspc.ops.op import Op
 from mspc.passes.search.distances import Hosts, Places
 from mspc.passes.search.domains import THROUGH_ALL, domain_of, gradients_of
 from mspc.passes.search.elimination import Factor, Table
-from mspc.passes.search.gradient_bytes import GradientBytes
+from mspc.passes.search.own_bytes import OwnBytes
 from mspc.passes.search.step_facts import graded, is_state, touched
 from mspc.passes.search.terms import Terms
 from mspc.passes.sharding.choices import Choice, merge, multiplies, operand_types
@@ -104,7 +104,7 @@ class Model:
         self._domains: dict[Any, Variable] = {}
         self._sums: dict[int, frozenset[Layout]] = {}
         self._tables: dict[Any, Table] = {}
-        self._gradients = GradientBytes(search.graph.nodes, search.rules, search.ranks)
+        self._own_bytes = OwnBytes(search.graph.nodes, search.rules, search.ranks)
         self.nodes = [node for node in search.graph.nodes if node.phase == "forward" and self._decides(node)]
         self.graded = graded(search) if search.trains else set[Value]()
         tied: dict[Any, int] = {}
@@ -145,11 +145,11 @@ class Model:
             choices = (Choice(operands, element_layouts(node.layout), 0.0),)
             sources = tuple((dims, layout) for dims, layout in zip(rule.inputs, operands, strict=True) if dims)
             gradients = gradients_of(rule, *merge(rule, sources, self.search.ranks))
-            complete = self._gradients.complete.get(node, frozenset[int]())
+            complete = self._own_bytes.complete.get(node, frozenset[int]())
             return self._numbered(choices, (_completed(gradients, complete),))
         product = multiplies(rule, node)
         partial = {} if product else self._partial(node)
-        complete = self._gradients.complete.get(node, frozenset[int]())
+        complete = self._own_bytes.complete.get(node, frozenset[int]())
         key = (rule, product, tuple(partial.items()), complete)
         if key not in self._domains:
             domain = domain_of(rule, self.mesh, product, tuple(partial))
@@ -279,9 +279,8 @@ class Model:
     def _alone(self, node: Node) -> None:
         """What an operator's choices cost by themselves: bytes sent inside of it, there and back, and work."""
         self.subject = node
-        op, variable = cast(Op, node.op), self.variables[self.of[node]]
-        inside = type(op).moved_bytes is not Op.moved_bytes
-        back = self._gradients.key(node)
+        variable = self.variables[self.of[node]]
+        inside = self._own_bytes.key(node)
         types = operand_types(node)
         times = self.touch * (BOTH_WAYS if self.search.trains else 1)
 
@@ -289,13 +288,11 @@ class Model:
             found = np.array([choice.work * OF_WORK for choice in variable.choices])
             if times:
                 found += times * np.array([touched(node, choice) for choice in variable.choices])
-            if inside:
-                found += np.array([op.moved_bytes(types, choice.inputs) for choice in variable.choices])
-            if back is not None:
-                found += np.array([self._gradients.sent(node, choice) for choice in variable.choices])
+            if inside is not None:
+                found += np.array([self._own_bytes.sent(node, types, choice) for choice in variable.choices])
             return found
 
-        self.factor((self.of[node],), ("alone", op if inside else None, back, types, node.type, id(variable)), made)
+        self.factor((self.of[node],), ("alone", inside, types, node.type, id(variable)), made)
 
     def _edges(self, source: Source, readers: Sequence[_Reader]) -> None:
         """The factors of one tensor and all that read it."""

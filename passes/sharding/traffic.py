@@ -153,9 +153,10 @@ def gradient_bytes(node: Node, option: Choice, rule: Rule | None) -> float:
 def sent_inside(node: Node) -> float:
     """Bytes that a rank sends inside of an operator, cut as it is: borders of windows, statistics of a batch."""
     op = cast(Op, node.op)
-    if type(op).moved_bytes is Op.moved_bytes or node.in_layouts is None or None in node.in_layouts:
+    if type(op).moved_bytes is Op.moved_bytes:
         return 0.0
-    return op.moved_bytes(operand_types(node), cast("tuple[Layout, ...]", node.in_layouts))
+    layouts = node.in_layouts or tuple(layout for value in node.inputs for layout in element_layouts(value.layout))
+    return 0.0 if None in layouts else op.moved_bytes(operand_types(node), cast("tuple[Layout, ...]", layouts))
 
 
 def work_of(node: Node, rule: Rule | None) -> float:

@@ -1,8 +1,8 @@
-"""What the gradient of an operator sends by itself: inside of its operators, and for sums that are its own.
+"""What an operator and its gradient send by themselves: inside of them, and for sums that are the gradient's own.
 
 A gradient is cut as its forward operator is. Beside the gradients of operands, which `Model` brings to where they are
-wanted, it may exchange borders of windows or statistics, and may add up what only it reads, as the gradient of a maximum
-counts equal maxima.
+wanted, it may exchange borders of windows or statistics, and may add up what only it reads, as the gradient of a
+maximum counts equal maxima.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.layout import Layout
+from mspc.ir.types import TensorType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.sharding.choices import Choice, make_choice, merge, operand_types
@@ -19,7 +20,7 @@ from mspc.passes.sharding.traffic import scatter_bytes
 from mspc.sharding.factors import Rule
 
 
-class GradientBytes:
+class OwnBytes:
     """The backward operators of a graph by the forward operator that they differentiate; rules: of all operators.
     complete: of forward operators the operands whose gradients come out complete however the operator is cut."""
 
@@ -63,45 +64,50 @@ class GradientBytes:
         )
 
     def key(self, node: Node) -> Any:
-        """What is equal for operators whose gradients send the same; None where they send nothing by themselves."""
-        gradients = self.of.get(node)
-        if gradients is None:
+        """What is equal for operators that send the same by themselves; None where they send nothing."""
+        if not _moves(node) and node not in self.of:
             return None
-        return tuple((each.op, each.type, each.forward_input, each in self._summing, self._wires(node, each))
-                     for each in gradients)  # fmt: skip
+        gradients = self.of.get(node, [])
+        known = {value: index for index, value in enumerate((*node.inputs, node, *gradients))}
+        return node.op, tuple(
+            (each.op, each.type, each in self._summing, tuple(known.get(value, -1) for value in each.inputs))
+            for each in gradients
+        )
 
-    def _wires(self, node: Node, gradient: Node) -> tuple[int, ...]:
-        known = {value: index for index, value in enumerate((*node.inputs, node, *self.of[node]))}
-        return tuple(known.get(value, -1) for value in gradient.inputs)
+    def sent(self, node: Node, types: Sequence[TensorType], choice: Choice) -> float:
+        """Bytes that a rank sends in an operator of operands of these types that is cut by a choice, and in its
+        gradient, which is taken to exchange nothing where the operator does not."""
+        own = cast(Op, node.op).moved_bytes(types, choice.inputs)
+        gradients = self.of.get(node, [])
+        if own or not self._summing.isdisjoint(gradients):
+            own += self._of_gradients(node, gradients, choice)
+        return own
 
-    def sent(self, node: Node, choice: Choice) -> float:
-        """Bytes that a rank sends in the gradient of an operator that is cut by a choice."""
-        placed: dict[Value, Layout] = dict(zip(node.inputs, choice.inputs, strict=True))
+    def _of_gradients(self, node: Node, gradients: Sequence[Node], choice: Choice) -> float:
         results = [layout.without_partial() for layout in choice.outputs]
-        types = element_types(node.type)
+        placed: dict[Value, Layout] = dict(zip(node.inputs, choice.inputs, strict=False))
         placed[node] = results[0]
+        alike: dict[Type, Layout] = {value.type: layout for value, layout in placed.items()}
+        alike |= dict(zip(reversed(element_types(node.type)), reversed(results), strict=True))
         total = 0.0
-        for each in self.of.get(node, ()):
-            rule = self.rules[each]
-            assert rule is not None
-            sources: list[tuple[Any, Layout]] = []
-            if each.forward_input >= 0:
-                sources.append((rule.outputs[0], choice.inputs[each.forward_input]))
-            for dims, value in zip(rule.inputs, each.inputs, strict=False):
-                layout = placed.get(value)
-                if layout is None and value.type in types:
-                    layout = results[types.index(cast(Any, value.type))]  # a gradient lies as its value does
-                if layout is not None and dims and len(dims) == len(layout.dims):
-                    sources.append((dims, layout.without_partial()))
-            found = make_choice(rule, *merge(rule, tuple(sources), self.ranks))
-            placed[each] = found.outputs[0]
-            op = cast(Op, each.op)
-            if _moves(each):
-                total += op.moved_bytes(operand_types(each), found.inputs)
-            if each in self._summing and found.outputs[0].partial:
+        for each in gradients:
+            # What is not known lies as what has its type: a gradient as its value.
+            op, operands = cast(Op, each.op), [placed.get(value) or alike.get(value.type) for value in each.inputs]
+            if _moves(each) and None not in operands:
+                total += op.moved_bytes(operand_types(each), cast("list[Layout]", operands))
+            if each in self._summing:
+                found = placed[each] = self._sum(each, operands)
                 type = each.tensor_type
-                total += scatter_bytes(found.outputs[0], type.shape, type.dtype.itemsize)
+                total += scatter_bytes(found, type.shape, type.dtype.itemsize) if found.partial else 0.0
         return total
+
+    def _sum(self, node: Node, operands: Sequence[Layout | None]) -> Layout:
+        """How a sum comes out of operands."""
+        rule = self.rules[node]
+        assert rule is not None
+        sources = tuple((dims, layout.without_partial()) for dims, layout in zip(rule.inputs, operands, strict=True)
+                        if layout is not None and dims)  # fmt: skip
+        return make_choice(rule, *merge(rule, sources, self.ranks)).outputs[0]
 
 
 def _moves(node: Node) -> bool:
