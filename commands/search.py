@@ -160,8 +160,8 @@ def _print(found: list[Plans], machine: Machine, options: SearchOptions) -> None
     print_table(Table(f"plans, the fastest first, on {machine.name}", headings, rows, (0, 2, 3, 4, 5, 6, 7, 8)))
     for plans in found:
         for plan in plans.plans[: options.top]:
-            for saving in _savings(plan):
-                print_line(f"note: {plan.name} on {plan.ranks} ranks {saving}")
+            for told in _notes(plan):
+                print_line(f"note: {plan.name} on {plan.ranks} ranks {told}")
         for why in plans.refused:
             print_line(f"note: {why}")
     if options.out is not None and not options.out.suffix:
@@ -178,9 +178,11 @@ def _row(plan: Plan) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _savings(plan: Plan) -> list[str]:
-    """What a plan does to take less memory."""
+def _notes(plan: Plan) -> list[str]:
+    """What a row does not say: where ranks send unlike amounts, and what the plan does to take less memory."""
     found: list[str] = []
+    if plan.mean_nbytes < plan.nbytes - 0.5:
+        found.append(f"sends {plan.nbytes:.0f} bytes from rank {plan.rank}, {plan.mean_nbytes:.0f} in the mean of all")
     if plan.recompute:
         more = len(plan.recompute) - NAMED
         listed = ", ".join(plan.recompute[:NAMED]) + f" and {more} more" * (more > 0)

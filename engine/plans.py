@@ -17,6 +17,7 @@ from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_launch, compile_traced, trace_call
 from mspc.compiler.plan_file import SUFFIX, PlanFile
+from mspc.compiler.sent import sent_by_ranks
 from mspc.engine.capture import Launch
 from mspc.engine.megatron import cut_in_pairs, tensor_sizes
 from mspc.engine.programs import config_of
@@ -59,10 +60,11 @@ CONFIGURED = Way("as configured", {})
 
 @dataclass(frozen=True)
 class Plan:
-    """What a way comes to on rank 0. mesh: that the search was asked for. step, compute, exposed: seconds of a step, of
-    what it computes and of the communication that nothing hides, estimated. nbytes: sent in a step. gap: the share of
-    what the search reckons with, bytes and collectives, that another plan whose gradients take the way of their values
-    back could save at most; None where nobody looked. memory: bytes at the peak. collectives: how many."""
+    """What a way comes to on the rank that sends the most, `rank`. mesh: that the search was asked for. step, compute,
+    exposed: seconds of a step, of what it computes and of the communication that nothing hides, estimated. nbytes: sent
+    in a step by that rank; mean_nbytes: by all in the mean. gap: the share of what the search reckons with, bytes and
+    collectives, that another plan whose gradients take the way of their values back could save at most; None where
+    nothing is proved. memory: bytes at the peak. collectives: how many."""
 
     name: str
     ranks: int
@@ -71,6 +73,8 @@ class Plan:
     compute: float
     exposed: float
     nbytes: float
+    mean_nbytes: float
+    rank: int
     gap: float | None
     memory: int
     collectives: int
@@ -257,9 +261,9 @@ def _workspace(graph: Graph, launch: Launch, config: Config) -> int:
 
 
 def _plan(name: str, compiled: Compiled, launch: Launch, asked: PlanRequest) -> Plan:
-    graph = compiled.rank_graph(0)
+    sent = sent_by_ranks(compiled)
+    graph = compiled.rank_graph(sent.rank)
     time, attrs = Timeline(graph, asked.machine), compiled.graph.attrs
-    sent: Sequence[float] = [nbytes for node in graph.nodes if (nbytes := sent_bytes(node))]
     return Plan(
         name=name,
         ranks=asked.ranks,
@@ -267,12 +271,21 @@ def _plan(name: str, compiled: Compiled, launch: Launch, asked: PlanRequest) -> 
         step=time.total,
         compute=time.compute,
         exposed=time.total - time.compute,
-        nbytes=sum(sent),
-        gap=None if "search_cost" not in attrs else 1 - attrs["search_bound"] / max(1, attrs["search_cost"]),
+        nbytes=sent.most,
+        mean_nbytes=sent.mean,
+        rank=sent.rank,
+        gap=_gap(attrs),
         memory=plan_memory(graph).peak + _workspace(graph, launch, compiled.config),
-        collectives=len(sent),
+        collectives=sum(sent_bytes(node) > 0 for node in graph.nodes),
         recompute=tuple(compiled.strategies.recomputed),
         cut_further=len(compiled.strategies.parameters),
         gathered_again=len(compiled.strategies.gathered),
         foreseen=attrs.get("search_held"),
     )
+
+
+def _gap(attrs: Mapping[str, Any]) -> float | None:
+    """The share of what a plan costs that a better one could save at most; None where nothing is proved."""
+    if "search_bound" not in attrs:
+        return None
+    return 1 - attrs["search_bound"] / attrs["search_cost"] if attrs["search_cost"] else 0.0

@@ -108,7 +108,7 @@ class _Shared(Op, abstract=True):
         """Two sums per channel."""
         group = layouts[0].size_of(a for d, dim in enumerate(layouts[0].dims) if d != 1 for a in dim)
         channel = types[-1].nbytes / layouts[0].strategy[1]
-        return AllReduce.sent_bytes(2 * channel, group) if self.is_training or len(types) == 5 else 0.0
+        return AllReduce.sent_bytes(2 * channel, group)
 
 
 def _elements(shape: Sequence[int]) -> int:
@@ -195,6 +195,9 @@ class BatchNorm(_Shared):
             for first, second in ((1, 2), (3, 4)):
                 dx = _through_statistics(b, dx, x, mean, dout[first], dout[second])
         return dx, dgamma, dbeta, None, None
+
+    def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
+        return super().moved_bytes(types, layouts) if self.is_training else 0.0
 
     def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
         ranks, count = self.sharing(placement)

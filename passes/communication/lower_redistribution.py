@@ -14,6 +14,7 @@ from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.math.arithmetic import Mul
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import live_values
+from mspc.passes.communication.mean_bytes import mean_bytes
 from mspc.passes.communication.redistribution_plan import plan
 
 
@@ -38,7 +39,17 @@ class LowerRedistribution(Pass):
             if node not in live:
                 # Only here is it known for all ranks alike; what one rank drops the others would wait for.
                 node.attrs["unused"] = True
+        if "search_cost" in graph.attrs:
+            _say_sent(graph, [node for node in nodes if node in live])
         return bool(replaced)
+
+
+def _say_sent(graph: Graph, nodes: list[Node]) -> None:
+    """Say in the header what the program sends: to the byte, where the search has trifles for messages among it."""
+    reckoned, nbytes = graph.attrs["search_cost"], round(sum(map(mean_bytes, nodes)))
+    graph.attrs["search_cost"] = nbytes
+    if "search_bound" in graph.attrs:
+        graph.attrs["search_bound"] = round(nbytes * graph.attrs["search_bound"] / max(1, reckoned))
 
 
 def _lower(b: Builder, node: Node, op: Redistribute) -> Value:

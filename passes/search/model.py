@@ -22,6 +22,7 @@ from mspc.ops.op import Op
 from mspc.passes.search.distances import Hosts, Places
 from mspc.passes.search.domains import THROUGH_ALL, domain_of, gradients_of
 from mspc.passes.search.elimination import Factor, Table
+from mspc.passes.search.own_bytes import OwnBytes
 from mspc.passes.search.step_facts import graded, is_state, touched
 from mspc.passes.search.terms import Terms
 from mspc.passes.sharding.choices import Choice, merge, multiplies, operand_types
@@ -103,6 +104,7 @@ class Model:
         self._domains: dict[Any, Variable] = {}
         self._sums: dict[int, frozenset[Layout]] = {}
         self._tables: dict[Any, Table] = {}
+        self._own_bytes = OwnBytes(search.graph.nodes, search.rules, search.ranks)
         self.nodes = [node for node in search.graph.nodes if node.phase == "forward" and self._decides(node)]
         self.graded = graded(search) if search.trains else set[Value]()
         tied: dict[Any, int] = {}
@@ -142,15 +144,19 @@ class Model:
             operands = cast("tuple[Layout, ...]", node.in_layouts)
             choices = (Choice(operands, element_layouts(node.layout), 0.0),)
             sources = tuple((dims, layout) for dims, layout in zip(rule.inputs, operands, strict=True) if dims)
-            return self._numbered(choices, (gradients_of(rule, *merge(rule, sources, self.search.ranks)),))
+            gradients = gradients_of(rule, *merge(rule, sources, self.search.ranks))
+            complete = self._own_bytes.complete.get(node, frozenset[int]())
+            return self._numbered(choices, (_completed(gradients, complete),))
         product = multiplies(rule, node)
         partial = {} if product else self._partial(node)
-        key = (rule, product, tuple(partial.items()))
+        complete = self._own_bytes.complete.get(node, frozenset[int]())
+        key = (rule, product, tuple(partial.items()), complete)
         if key not in self._domains:
             domain = domain_of(rule, self.mesh, product, tuple(partial))
             kept = [i for i, choice in enumerate(domain.choices) if _comes_so(choice, partial)]
             self._domains[key] = self._numbered(
-                tuple(domain.choices[i] for i in kept), tuple(domain.gradients[i] for i in kept)
+                tuple(domain.choices[i] for i in kept),
+                tuple(_completed(domain.gradients[i], complete) for i in kept),
             )
         return self._domains[key]
 
@@ -273,8 +279,8 @@ class Model:
     def _alone(self, node: Node) -> None:
         """What an operator's choices cost by themselves: bytes sent inside of it, there and back, and work."""
         self.subject = node
-        op, variable = cast(Op, node.op), self.variables[self.of[node]]
-        inside = type(op).moved_bytes is not Op.moved_bytes
+        variable = self.variables[self.of[node]]
+        inside = self._own_bytes.key(node)
         types = operand_types(node)
         times = self.touch * (BOTH_WAYS if self.search.trains else 1)
 
@@ -282,12 +288,11 @@ class Model:
             found = np.array([choice.work * OF_WORK for choice in variable.choices])
             if times:
                 found += times * np.array([touched(node, choice) for choice in variable.choices])
-            if inside:
-                sent = [op.moved_bytes(types, choice.inputs) for choice in variable.choices]
-                found += np.array(sent) * (2 if self.search.trains else 1)
+            if inside is not None:
+                found += np.array([self._own_bytes.sent(node, types, choice) for choice in variable.choices])
             return found
 
-        self.factor((self.of[node],), ("alone", op if inside else None, types, node.type, id(variable)), made)
+        self.factor((self.of[node],), ("alone", inside, types, node.type, id(variable)), made)
 
     def _edges(self, source: Source, readers: Sequence[_Reader]) -> None:
         """The factors of one tensor and all that read it."""
@@ -374,6 +379,10 @@ class Model:
         if key not in self._tables:
             self._tables[key] = made()
         return self._tables[key]
+
+
+def _completed(gradients: tuple[Layout, ...], complete: frozenset[int]) -> tuple[Layout, ...]:
+    return tuple(layout.without_partial() if i in complete else layout for i, layout in enumerate(gradients))
 
 
 def _comes_so(choice: Choice, partial: Mapping[int, frozenset[Layout]]) -> bool:

@@ -14,7 +14,7 @@ from mspc.passes.sharding.layout_plans import State, Total, best_plan, restore, 
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.parameter_layouts import settle_rest, store_operands
 from mspc.passes.sharding.placement import is_master, operand_layouts, stored, structural_layout
-from mspc.passes.sharding.traffic import work_of
+from mspc.passes.sharding.traffic import sent_inside, work_of
 from mspc.passes.sharding.update_layouts import elementwise, update_choice
 from mspc.sharding.factors import Rule
 
@@ -59,7 +59,10 @@ class BackwardLayouts:
     def total(self, nodes: Iterable[Node]) -> Total:
         """What the graph costs with all layouts as they are; the work of `nodes`."""
         values = (*self.graph.nodes, *self.graph.parameters)
-        spent = [*map(self.traffic.of_value, values), *map(self.traffic.of_sum, self.graph.nodes)]
+        spent = [
+            *map(self.traffic.of_value, values), *map(self.traffic.of_sum, self.graph.nodes),
+            *map(sent_inside, self.graph.nodes),
+        ]  # fmt: skip
         work = sum(work_of(node, self.rules[node]) for node in nodes if node in self.products)
         return Total(sum(spent), sum(nbytes > 0 for nbytes in spent), work)
 

@@ -7,6 +7,7 @@ inputs need and the layouts of the results, partial ones included. Nothing here 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -280,4 +281,16 @@ def operand_types(node: Node) -> tuple[TensorType, ...]:
 def multiplies(rule: Rule, node: Node) -> bool:
     """Whether an operator computes more than once with its operands' elements, as products of matrices do."""
     largest = max((t.size for value in (node, *node.inputs) for t in element_types(value.type)), default=0)
-    return math.prod(rule.sizes) > largest
+    return _points(rule) > largest
+
+
+@lru_cache(maxsize=4096)
+def _points(rule: Rule) -> int:
+    """Elements that an operator combines with each other. Factors of one input alone, or of results alone, lie beside
+    each other: a concatenation has those of its parts and of the whole."""
+    outs = {f for dims in rule.outputs for dim in dims for f in dim}
+    readers = Counter(f for dims in rule.inputs for f in {f for dim in dims for f in dim})
+    own = {f for f in range(len(rule.names)) if not readers[f] or (readers[f] == 1 and f not in outs)}
+    tensors = (*rule.inputs, *rule.outputs)
+    beside = max((math.prod(rule.sizes[f] for dim in dims for f in dim if f in own) for dims in tensors), default=1)
+    return math.prod(size for f, size in enumerate(rule.sizes) if f not in own) * beside

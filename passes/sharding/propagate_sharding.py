@@ -21,7 +21,8 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.control.constraint import is_constraint
 from mspc.passes.base import Pass
 from mspc.passes.needs import DIFFERENTIATED, KNOWN, WHOLE, Need
-from mspc.passes.search.terms import Terms
+from mspc.passes.search.elimination import Assignment
+from mspc.passes.search.terms import OPERATIONS, Terms
 from mspc.passes.search.whole_graph import place_forward
 from mspc.passes.sharding.backward_layouts import BackwardLayouts
 from mspc.passes.sharding.choices import multiplies
@@ -40,6 +41,8 @@ AS_FORESEEN = 1.001
 """Up to this many times the bytes that a search has reckoned with, or work, counts as the same."""
 LEAST = 1.0
 """Bytes that count."""
+FEW = 400
+"""Forward operators up to which the usual plans are always looked at."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class PropagateSharding(Pass):
             _finish(search, forward)
             return True
         if graph.attrs.get("search_mode") in SEARCHES:
-            _best_of_two(search, forward)
+            _best(search, forward)
         else:
             spread(search, forward)
             _finish(search, forward)
@@ -92,32 +95,51 @@ def _finish(search: Search, forward: list[Node]) -> Total:
     return Total(total.nbytes, total.moves, total.work + work)
 
 
-def _best_of_two(search: Search, forward: list[Node]) -> None:
-    """What the search over all operators finds, or what spreads from the configured ones where that sends fewer bytes:
-    the search takes gradients to go the way of their values back, which small operators need not."""
+def _best(search: Search, forward: list[Node]) -> None:
+    """What the search over all operators finds, or one of the usual plans where that sends less: what spreads from
+    configured operators, and, where there are none, the batch cut. The search takes gradients to go the way of their
+    values back, which they need not, and every product to be cut over all ranks."""
     graph = search.graph
     values = (*graph.nodes, *graph.parameters)
     begin, sources = [state_of(value) for value in values], [_source_of(value) for value in values]
+    configured = any(node.in_layouts is not None and search.rules[node] is not None for node in forward)
     terms = Terms.of(graph.attrs)
     alone = bool(terms.memory or terms.mesh) or any(is_constraint(node) for node in graph.nodes)
-    found = place_forward(search)
-    foreseen = found.assignment.cost
-    first = _finish(search, forward)
-    graph.attrs |= {"search_cost": round(foreseen), "search_bound": round(found.assignment.proven)}
-    latency = terms.latency
-    if alone or abs(first.nbytes - foreseen) <= (AS_FORESEEN - 1) * foreseen + LEAST:
-        return
-    states, found_sources = [state_of(value) for value in values], [_source_of(value) for value in values]
-    _put_back(values, begin, sources)
-    search.wanted = {}
-    search.whole = {}
-    spread(search, forward)
-    second = _finish(search, forward)
-    dearer = second.nbytes + latency * second.moves >= first.nbytes + latency * first.moves
-    if second.work > first.work * AS_FORESEEN or dearer:
-        _put_back(values, states, found_sources)
-    else:
-        del graph.attrs["search_cost"], graph.attrs["search_bound"]
+    found = place_forward(search).assignment
+    total = _finish(search, forward)
+    as_foreseen = abs(total.nbytes - found.cost) <= (AS_FORESEEN - 1) * found.cost + LEAST
+    share = _proven(found, total, terms)
+    if not alone and (len(forward) <= FEW or not as_foreseen):
+        for usual in (spread,) if configured else (spread, cut_batch):
+            states, found_sources = [state_of(value) for value in values], [_source_of(value) for value in values]
+            _put_back(values, begin, sources)
+            search.wanted = {}
+            search.whole = {}
+            usual(search, forward)
+            other = _finish(search, forward)
+            if _price(other, terms) < _price(total, terms) - LEAST / 2:
+                total, share = other, 0.0  # the best is none of the plans that the search knows
+            else:
+                _put_back(values, states, found_sources)
+    graph.attrs["search_cost"] = round(total.nbytes)
+    if share:
+        graph.attrs["search_bound"] = round(total.nbytes * share)
+
+
+def _proven(found: Assignment, total: Total, terms: Terms) -> float:
+    """The share of what a plan sends that any plan of its kind sends at least; 0 where that is not known: gradients
+    took a shorter way than the search knows."""
+    if terms.latency or terms.touch:
+        return found.proven / max(found.cost, LEAST)
+    if total.nbytes < found.proven / AS_FORESEEN - LEAST:
+        return 0.0
+    return min(1.0, found.proven / max(total.nbytes, LEAST)) if total.nbytes >= LEAST else 1.0
+
+
+def _price(total: Total, terms: Terms) -> float:
+    """Bytes of a plan, and, where a machine is known, what else its step takes as bytes."""
+    multiplied = 2 * total.work / OPERATIONS
+    return total.nbytes + terms.latency * total.moves + terms.compute * multiplied
 
 
 def _source_of(value: Value) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Value, element_layouts
@@ -15,8 +16,9 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import AllReduce, ReduceScatter
 from mspc.ops.math.arithmetic import AddN
+from mspc.ops.op import Op
 from mspc.passes.communication.redistribution_plan import plan
-from mspc.passes.sharding.choices import Choice
+from mspc.passes.sharding.choices import Choice, operand_types
 from mspc.passes.sharding.placement import stored
 from mspc.sharding.factors import Rule
 
@@ -146,6 +148,15 @@ def gradient_bytes(node: Node, option: Choice, rule: Rule | None) -> float:
         bytes_held = type.nbytes / own
         found += (ReduceScatter if parameter is None else AllReduce).sent_bytes(bytes_held, group)
     return found
+
+
+def sent_inside(node: Node) -> float:
+    """Bytes that a rank sends inside of an operator, cut as it is: borders of windows, statistics of a batch."""
+    op = cast(Op, node.op)
+    if type(op).moved_bytes is Op.moved_bytes:
+        return 0.0
+    layouts = node.in_layouts or tuple(layout for value in node.inputs for layout in element_layouts(value.layout))
+    return 0.0 if None in layouts else op.moved_bytes(operand_types(node), cast("tuple[Layout, ...]", layouts))
 
 
 def work_of(node: Node, rule: Rule | None) -> float:

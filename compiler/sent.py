@@ -1,0 +1,42 @@
+"""What the ranks of a compiled program send in a step, and which of them sends the most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mspc.analysis.cost.nodes import sent_bytes
+from mspc.compiler.driver import Compiled
+
+LOOKED_AT = 1024
+"""Ranks that are looked at, the first ones."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """most: bytes that the rank `rank` sends, the first of those that send the most. mean: over all ranks."""
+
+    most: float
+    rank: int
+    mean: float
+
+    @property
+    def differs(self) -> bool:
+        """Whether some ranks send less than others."""
+        return self.mean < self.most - 0.5
+
+
+def sent_by_ranks(compiled: Compiled) -> Sent:
+    """What the ranks send, those of one kind as the first of them: they differ in numbers of ranks and offsets alone.
+    Raises MspcError where no rank's graph can be made."""
+    known: dict[int, float] = {}
+    found: list[float] = []
+    for rank in range(min(LOOKED_AT, compiled.config.ranks)):
+        kind = compiled.rank_graphs.kind(rank, ())
+        nbytes = known.get(kind) if kind is not None else None
+        if nbytes is None:
+            nbytes = sum(sent_bytes(node) for node in compiled.rank_graph(rank).nodes)
+        if kind is not None:
+            known[kind] = nbytes
+        found.append(nbytes)
+    most = max(found)
+    return Sent(most, found.index(most), sum(found) / len(found))

@@ -1,0 +1,32 @@
+"""Bytes that ranks send for a node of the graph of all ranks, whose types are global."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+from mspc.analysis.cost.nodes import operand_types, sent_bytes
+from mspc.ir.graph import Node, element_layouts
+from mspc.ir.layout import Axes
+from mspc.ops.collective.base import Collective
+from mspc.ops.collective.exchange import Exchange
+from mspc.ops.collective.regroup import Regroup
+from mspc.ops.op import Op
+from mspc.passes.sharding.traffic import sent_inside
+from mspc.sharding.pieces import missing_elements
+
+
+def mean_bytes(node: Node) -> float:
+    """What a rank sends for a node in the mean over all ranks, inside of operators, too; changes of layout are lowered
+    already."""
+    op = cast(Op, node.op)
+    if isinstance(op, (Exchange, Regroup)):
+        type = node.tensor_type
+        missing, _ = missing_elements(op.source, op.target, type.shape)
+        return missing * type.dtype.itemsize / op.source.ranks
+    if isinstance(op, Collective) and op.over_mesh:
+        mesh, axes = cast("tuple[tuple[int, ...], Axes]", (op.mesh, op.axes))  # type: ignore[attr-defined]  # of all that are over a mesh
+        pairs = zip(operand_types(node), (element_layouts(value.layout) for value in node.inputs), strict=True)
+        nbytes = sum(type.nbytes / math.prod(layout.strategy) for type, (layout,) in pairs if layout is not None)
+        return op.sent_bytes(nbytes, math.prod(mesh[a] for a in axes))
+    return sent_bytes(node) or sent_inside(node)

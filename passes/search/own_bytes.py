@@ -1,0 +1,114 @@
+"""What an operator and its gradient send by themselves: inside of them, and for sums that are the gradient's own.
+
+A gradient is cut as its forward operator is. Beside the gradients of operands, which `Model` brings to where they are
+wanted, it may exchange borders of windows or statistics, and may add up what only it reads, as the gradient of a
+maximum counts equal maxima.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from mspc.ir.graph import Node, Value, element_types
+from mspc.ir.layout import Layout
+from mspc.ir.types import TensorType, Type
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.op import Op
+from mspc.passes.sharding.choices import Choice, make_choice, merge, operand_types
+from mspc.passes.sharding.traffic import scatter_bytes
+from mspc.sharding.factors import Rule
+
+
+class OwnBytes:
+    """The backward operators of a graph by the forward operator that they differentiate; rules: of all operators.
+    complete: of forward operators the operands whose gradients come out complete however the operator is cut."""
+
+    def __init__(self, nodes: Sequence[Node], rules: Mapping[Node, Rule | None], ranks: int) -> None:
+        self.rules, self.ranks = rules, ranks
+        self.of: dict[Node, list[Node]] = {}
+        read_by: dict[Value, list[tuple[Node, int]]] = {}
+        for node in nodes:
+            if node.phase != "backward":
+                continue
+            for index, value in enumerate(node.inputs):
+                read_by.setdefault(value, []).append((node, index))
+            if node.forward is not None and rules[node] is not None:
+                self.of.setdefault(node.forward, []).append(node)
+        self.complete = self._complete(nodes)
+        self._summing = {node for node in read_by if isinstance(node, Node) and self._sums(node, read_by[node])}
+        self.of = {
+            node: gradients for node, gradients in self.of.items()
+            if any(_moves(each) or each in self._summing for each in gradients)
+        }  # fmt: skip
+
+    def _complete(self, nodes: Sequence[Node]) -> dict[Node, frozenset[int]]:
+        found: dict[Node, frozenset[int]] = {}
+        for node in nodes:
+            if not isinstance(node.op, TupleGetItem) or node.phase != "backward" or node.forward is None:
+                continue
+            made = node.inputs[0]
+            rule = self.rules.get(made) if isinstance(made, Node) and made.forward is node.forward else None
+            if rule is not None and node.forward_input >= 0 and not rule.reduced and node.op.index not in rule.summed:
+                found[node.forward] = found.get(node.forward, frozenset()) | {node.forward_input}
+        return found
+
+    def _sums(self, node: Node, readers: list[tuple[Node, int]]) -> bool:
+        """Whether a backward operator adds up what another one of the same gradient needs complete."""
+        rule = self.rules.get(node)
+        if node.phase != "backward" or rule is None or not rule.reduced:
+            return False
+        return any(
+            reader.forward is node.forward and not (op := cast(Op, reader.op)).additive and index not in op.linear_in
+            for reader, index in readers
+        )
+
+    def key(self, node: Node) -> Any:
+        """What is equal for operators that send the same by themselves; None where they send nothing."""
+        if not _moves(node) and node not in self.of:
+            return None
+        gradients = self.of.get(node, [])
+        known = {value: index for index, value in enumerate((*node.inputs, node, *gradients))}
+        return node.op, tuple(
+            (each.op, each.type, each in self._summing, tuple(known.get(value, -1) for value in each.inputs))
+            for each in gradients
+        )
+
+    def sent(self, node: Node, types: Sequence[TensorType], choice: Choice) -> float:
+        """Bytes that a rank sends in an operator of operands of these types that is cut by a choice, and in its
+        gradient, which is taken to exchange nothing where the operator does not."""
+        own = cast(Op, node.op).moved_bytes(types, choice.inputs)
+        gradients = self.of.get(node, [])
+        if own or not self._summing.isdisjoint(gradients):
+            own += self._of_gradients(node, gradients, choice)
+        return own
+
+    def _of_gradients(self, node: Node, gradients: Sequence[Node], choice: Choice) -> float:
+        results = [layout.without_partial() for layout in choice.outputs]
+        placed: dict[Value, Layout] = dict(zip(node.inputs, choice.inputs, strict=False))
+        placed[node] = results[0]
+        alike: dict[Type, Layout] = {value.type: layout for value, layout in placed.items()}
+        alike |= dict(zip(reversed(element_types(node.type)), reversed(results), strict=True))
+        total = 0.0
+        for each in gradients:
+            # What is not known lies as what has its type: a gradient as its value.
+            op, operands = cast(Op, each.op), [placed.get(value) or alike.get(value.type) for value in each.inputs]
+            if _moves(each) and None not in operands:
+                total += op.moved_bytes(operand_types(each), cast("list[Layout]", operands))
+            if each in self._summing:
+                found = placed[each] = self._sum(each, operands)
+                type = each.tensor_type
+                total += scatter_bytes(found, type.shape, type.dtype.itemsize) if found.partial else 0.0
+        return total
+
+    def _sum(self, node: Node, operands: Sequence[Layout | None]) -> Layout:
+        """How a sum comes out of operands."""
+        rule = self.rules[node]
+        assert rule is not None
+        sources = tuple((dims, layout.without_partial()) for dims, layout in zip(rule.inputs, operands, strict=True)
+                        if layout is not None and dims)  # fmt: skip
+        return make_choice(rule, *merge(rule, sources, self.ranks)).outputs[0]
+
+
+def _moves(node: Node) -> bool:
+    return type(cast(Op, node.op)).moved_bytes is not Op.moved_bytes
