@@ -95,7 +95,7 @@ def dataset_strategy(key: str, value: Any) -> str | tuple[Any, ...]:
     for entry in value:
         if isinstance(entry, NamedLayout):
             if entry.interleaved > 1:
-                raise ApiValueError(f"{key}: data cannot be cut by the axis {INTERLEAVED!r}")
+                raise ApiValueError(f"{key} takes no Layout with an axis {INTERLEAVED!r}")
             continue
         if not isinstance(entry, tuple) or not all(isinstance(cut, int) and cut > 0 for cut in entry):
             raise ApiTypeError(

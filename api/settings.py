@@ -195,8 +195,8 @@ PARALLEL = table(
             needs="enable_parallel_optimizer"),
     Setting("optimizer_weight_shard_aggregated_save", False, boolean, ignored="integrated_save of "
             "CheckpointConfig says whether saved parameters are whole"),
-    Setting("force_fp32_communication", False, boolean, ignored="collectives send the element types of the network; "
-            "gradient_fp32_sync has an effect on gradients"),
+    Setting("force_fp32_communication", False, boolean, "halves are summed over ranks in Float32",
+            modes=(*DATA_PARALLEL, *SHARDED), attribute="force_fp32_communication"),
     Setting("all_reduce_fusion_config", [], integers, ignored="gradients are merged by size; see comm_fusion"),
     Setting("comm_fusion", {}, checks.comm_fusion, "bytes of gradients that travel together", _fusions,
             modes=(*DATA_PARALLEL, *SHARDED), attribute="gradient_bucket", compiled=bucket),

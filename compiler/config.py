@@ -36,6 +36,7 @@ class Config(_Attributes):
     "recursive_programming" fast; "": they spread from the configured operators.
     gradient_fp32_sync: gradients of Float32 parameters are summed over ranks in Float32, not in the half precision that
     they were computed in.
+    force_fp32_communication: halves are summed over ranks in Float32, the gradients of their parameters among them.
 
     ranks: number of ranks. mode: a ParallelMode.
     dataset_strategy: "data_parallel" (every rank feeds its own rows), "full_batch" (every rank feeds the whole

@@ -134,6 +134,7 @@ def _operators(graph: Graph) -> dict[str, dict[str, Any]]:
         count[node.op.name] += 1
         inputs = [_shown(value, names) for value in node.inputs]
         found[names[node]] = {"inputs": inputs, "attrs": node.attrs | dict(node.op.attributes())}
+    found["Return-0"] = {"inputs": [_shown(value, names) for value in graph.results], "attrs": {}}
     return found
 
 

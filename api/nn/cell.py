@@ -355,6 +355,9 @@ class Cell(CellState):
         if not isinstance(jit_config, JitConfig):
             raise ApiTypeError(f"set_jit_config takes a JitConfig, not {type(jit_config).__name__}")
 
+    def _get_attr_from_cell(self, network: Any) -> None:
+        """Accepted, for cells that scripts wrap around others: what MindSpore hands on there changes nothing here."""
+
     def set_inputs(self, *inputs: Any, **kwargs: Any) -> None:
         """Declares inputs by place or name: calls whose tensors have another element type or shape are refused.
 
@@ -393,7 +396,5 @@ def _positional(construct: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         raise ApiTypeError(f"construct(): {error}") from None
     bound.apply_defaults()
     if bound.kwargs:
-        raise ApiTypeError(
-            f"construct(): keyword-only arguments {', '.join(bound.kwargs)} cannot be launched"
-        )
+        raise ApiTypeError(f"construct(): keyword-only arguments {', '.join(bound.kwargs)} cannot be launched")
     return bound.args

@@ -87,9 +87,8 @@ class Layout:
                 entries.append(tuple(axis for axis in found if axis >= 0) or -1)
             else:
                 entries.append(-1 if entry == WHOLE else self._axis(entry, dimension, used))
-        interleaved = self._interleaved if INTERLEAVED in used else 1
         kept = slice(self._axes)
-        return NamedLayout(self.device_matrix[kept], self.alias_name[kept], tuple(entries), interleaved)
+        return NamedLayout(self.device_matrix[kept], self.alias_name[kept], tuple(entries), self._interleaved)
 
     def _axis(self, alias: Any, dimension: int, used: list[str]) -> int:
         if not isinstance(alias, str):

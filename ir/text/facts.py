@@ -42,6 +42,7 @@ HEADER: Mapping[str, Fact] = {
     "gradients_mean": _SWITCH,
     "gradient_bucket": _integer(0),
     "gradient_fp32_sync": _SWITCH,
+    "force_fp32_communication": _SWITCH,
     "parallel_optimizer": _SWITCH,
     "parallel_optimizer_threshold": _integer(0),
     "optimizer_weight_shard_size": _integer(-1),

@@ -161,10 +161,13 @@ def numbers(operator: str, name: str, value: Any, dims: int) -> tuple[int, ...]:
     """One positive integer per dimension, from one for all, one each, or one each behind two 1 for batch and channels.
 
     Raises:
-        MspcError: it is none of these.
+        MspcError: it is none of these. RuntimeError: it says something else of batch and channels.
     """
     found = listed(value, dims)
-    if len(found) == dims + 2 and found[:2] == (1, 1):
+    if len(found) == dims + 2:
+        if found[:2] != (1, 1):
+            message = f"{operator}: {name} {value!r} must be 1 along batch and channels, its first two numbers"
+            raise MspcError(message, kind=RuntimeError)
         found = found[2:]
     if len(found) != dims or not all(_is_integer(n) and n > 0 for n in found):
         raise MspcError(f"{operator}: {name} must be a positive integer or {dims} of them, not {value!r}")

@@ -16,6 +16,7 @@ from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import live_values
 from mspc.passes.communication.mean_bytes import mean_bytes
 from mspc.passes.communication.redistribution_plan import plan
+from mspc.passes.communication.wide_sums import emit_collective
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,11 @@ def _say_sent(graph: Graph, nodes: list[Node]) -> None:
 def _lower(b: Builder, node: Node, op: Redistribute) -> Value:
     type = node.tensor_type
     b.like(node).phase = node.phase
-    value = node.inputs[0]
+    value, layout = node.inputs[0], op.source
     for step in plan(op.source, op.target, type.shape, type.dtype.itemsize).steps:
-        value = b.emit(step.op, value, name=node.name)
-        value.layout = step.layout
-        value.attrs.update(node.attrs)
+        sent, value = emit_collective(b, step.op, value, layout, node.name)
+        layout = sent.layout = value.layout = step.layout
+        sent.attrs.update(node.attrs)
         if step.scale != 1.0:
             value = b.emit(Mul(), value, b.constant(step.scale, type.dtype), name=node.name)
             value.layout = step.layout

@@ -19,6 +19,7 @@ from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
+from mspc.passes.communication.wide_sums import emit_collective
 from mspc.passes.needs import WHOLE, Need
 
 
@@ -78,10 +79,9 @@ def _reduce(b: Builder, gradients: list[Node], ranks: int) -> dict[Value, Value]
     for node in gradients:
         name = node.attrs["gradient_for"]
         b.like(node).phase = "backward"
-        total = b.emit(AllReduce(op="sum", mesh=(ranks,), axes=(0,)), node, name=node.name)
-        total.attrs["mirror_user_id"] = name
-        total.attrs["reason"] = f"data parallel: the gradient of {name} is the sum over all ranks' batches"
-        totals[node] = total
+        sent, totals[node] = emit_collective(b, AllReduce(op="sum", mesh=(ranks,), axes=(0,)), node, None, node.name)
+        sent.attrs["mirror_user_id"] = name
+        sent.attrs["reason"] = f"data parallel: the gradient of {name} is the sum over all ranks' batches"
     if not b.graph.attrs.get("gradients_mean"):
         return dict(totals)
     means: dict[Value, Value] = {}

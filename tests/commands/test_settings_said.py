@@ -27,10 +27,10 @@ for _ in range(2):
     net(Tensor(np.ones((4, 8)), ms.float32))
 net(Tensor(np.ones((8, 8)), ms.float32))
 """
-TWO = ", force_fp32_communication=True, gradients_mean=True"
+TWO = ", loss_repeated_mean=False, gradients_mean=True"
 SAID = (
-    "warning: net.py:6:1: set_auto_parallel_context(force_fp32_communication=True) changes nothing here: collectives "
-    "send the element types of the network; gradient_fp32_sync has an effect on gradients\n"
+    "warning: net.py:6:1: set_auto_parallel_context(loss_repeated_mean=False) changes nothing here: a loss that "
+    "ranks repeat always counts once\n"
     "warning: net.py:6:1: set_auto_parallel_context(gradients_mean=True) changes nothing here: it counts in "
     "data_parallel and hybrid_parallel mode, and the mode is semi_auto_parallel\n"
 )

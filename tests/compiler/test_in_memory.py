@@ -58,6 +58,8 @@ def test_what_is_known_of_a_network_that_was_compiled() -> None:
     operators = _cell_graph_executor._graph_executor.get_parallel_graph_info(phase)["@graph_0"]
     assert operators["MatMul-0"]["inputs"][1] == "w"
     assert any(name.startswith(("AllReduce", "ReduceScatter")) for name in operators)
+    (result,) = operators["Return-0"]["inputs"]
+    assert result in operators
 
 
 @pytest.mark.parametrize(("size", "group_of"), [(-1, (0, 2, 4, 6)), (2, (0, 2)), (None, ())])

@@ -171,7 +171,7 @@ METHODS: dict[str, tuple[tuple[Any, ...], str]] = {
     "enable_gradients_mean": ((), ""),
     "disable_gradient_fp32_sync": ((), ""),
     "disable_loss_repeated_mean": ((), "AutoParallel.disable_loss_repeated_mean()"),
-    "enable_fp32_communication": ((), "AutoParallel.enable_fp32_communication()"),
+    "enable_fp32_communication": ((), ""),
     "no_init_parameters_in_compile": ((), "AutoParallel.no_init_parameters_in_compile()"),
     "save_param_strategy_file": (("a.ckpt",), ""),
     "load_param_strategy_file": (("a.ckpt",), "refused"),
