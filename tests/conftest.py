@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 from mspc.api import launch, state
 from mspc.passes.base import VERIFY
@@ -47,6 +48,8 @@ at the end."""
 
 settings.register_profile("mspc", derandomize=True)  # the same examples every time; --hypothesis-profile=default draws
 settings.load_profile("mspc")
+# Nor do examples hang on the modules that a process happens to have loaded, in all of which constants were looked for.
+providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,6 +59,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # xdist's own order is by the number of tests in a file
+    gc.disable()  # until all is collected, of which nothing goes
+    if hasattr(config, "workerinput") and config.option.verbose <= 0:
+        from tests.distribution import send_less  # there is xdist
+
+        send_less(config)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -66,19 +74,11 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """xdist's distribution by files, which looks through all that a process ever got after every test, without what is
-    done."""
     if config.getoption("dist") != "loadfile":
         return None
-    from xdist.scheduler import LoadFileScheduling
+    from tests.distribution import Files
 
-    class Scheduling(LoadFileScheduling):
-        def _assign_work_unit(self, node: Any) -> None:
-            given = self.assigned_work.get(node, {})
-            self.assigned_work[node] = {file: tests for file, tests in given.items() if not all(tests.values())}
-            super()._assign_work_unit(node)
-
-    return Scheduling(config, log)
+    return Files(config, log)
 
 
 @pytest.hookimpl(trylast=True)
@@ -96,6 +96,7 @@ def pytest_collection_finish() -> None:
     """Nothing that was collected goes before the end: the garbage collector need not look at it again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

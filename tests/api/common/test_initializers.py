@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 import mspc as ms
 from mspc import Parameter, Tensor
@@ -44,47 +44,64 @@ def drawn(init: Any, shape: Any = KERNEL, seed: int = 1) -> np.ndarray:
     return initializer(init, shape, ms.float32).asnumpy()
 
 
+def distribution(name: str, *arguments: float) -> Any:
+    """One of SciPy, which takes seconds to load: every process of the tests would wait for it."""
+    from scipy import stats
+
+    return getattr(stats, name)(*arguments)
+
+
+def normal(deviation: float) -> Any:
+    return partial(distribution, "norm", 0.0, deviation)
+
+
 def uniform(bound: float) -> Any:
-    return stats.uniform(-bound, 2 * bound)
+    return partial(distribution, "uniform", -bound, 2 * bound)
 
 
 def cut(deviation: float, mean: float = 0.0, a: float = -2.0, b: float = 2.0) -> Any:
-    return stats.truncnorm(a, b, loc=mean, scale=deviation)
+    return partial(distribution, "truncnorm", a, b, mean, deviation)
+
+
+def assert_drawn_from(expected: Any, values: np.ndarray) -> None:
+    from scipy import stats
+
+    assert stats.kstest(values.reshape(-1).astype(float), expected.cdf).pvalue > 1e-3
 
 
 @pytest.mark.parametrize(
     ("init", "expected"),
     [
-        (Normal(), stats.norm(0, 0.01)),
-        (Normal(0.5, 2.0), stats.norm(2.0, 0.5)),
-        ("normal", stats.norm(0, 0.01)),
+        (Normal(), normal(0.01)),
+        (Normal(0.5, 2.0), partial(distribution, "norm", 2.0, 0.5)),
+        ("normal", normal(0.01)),
         (Uniform(), uniform(0.07)),
         ("uniform", uniform(0.07)),
         (TruncatedNormal(0.02), cut(0.02)),
         (TruncatedNormal(0.5, 1.0, -1.0, 3.0), cut(0.5, 1.0, -1.0, 3.0)),
-        (HeNormal(), stats.norm(0, math.sqrt(2) * ROOT_480)),
-        (HeNormal(mode="fan_out", nonlinearity="relu"), stats.norm(0, math.sqrt(2) * ROOT_960)),
-        (HeNormal(mode="FAN_OUT"), stats.norm(0, math.sqrt(2) * ROOT_960)),
-        (HeNormal(0.5), stats.norm(0, math.sqrt(2 / 1.25) * ROOT_480)),
-        (HeNormal(nonlinearity="tanh"), stats.norm(0, 5 / 3 * ROOT_480)),
-        (HeNormal(nonlinearity="conv2d"), stats.norm(0, ROOT_480)),
+        (HeNormal(), normal(math.sqrt(2) * ROOT_480)),
+        (HeNormal(mode="fan_out", nonlinearity="relu"), normal(math.sqrt(2) * ROOT_960)),
+        (HeNormal(mode="FAN_OUT"), normal(math.sqrt(2) * ROOT_960)),
+        (HeNormal(0.5), normal(math.sqrt(2 / 1.25) * ROOT_480)),
+        (HeNormal(nonlinearity="tanh"), normal(5 / 3 * ROOT_480)),
+        (HeNormal(nonlinearity="conv2d"), normal(ROOT_480)),
         (HeUniform(), uniform(math.sqrt(6) * ROOT_480)),
         (HeUniform(math.sqrt(5)), uniform(ROOT_480)),
         ("he_uniform", uniform(math.sqrt(6) * ROOT_480)),
-        ("HeNormal", stats.norm(0, math.sqrt(2) * ROOT_480)),
+        ("HeNormal", normal(math.sqrt(2) * ROOT_480)),
         (XavierUniform(), uniform(math.sqrt(6 / 1440))),
         (XavierUniform(2.0), uniform(2 * math.sqrt(6 / 1440))),
-        (XavierNormal(), stats.norm(0, math.sqrt(2 / 1440))),
+        (XavierNormal(), normal(math.sqrt(2 / 1440))),
         ("xavier_uniform", uniform(math.sqrt(6 / 1440))),
         (VarianceScaling(), cut(ROOT_480 / 0.8796256610342398)),
-        (VarianceScaling(2.0, "fan_out", "untruncated_normal"), stats.norm(0, math.sqrt(2) * ROOT_960)),
+        (VarianceScaling(2.0, "fan_out", "untruncated_normal"), normal(math.sqrt(2) * ROOT_960)),
         (VarianceScaling(1.0, "fan_avg", "uniform"), uniform(math.sqrt(3 / 720))),
     ],
 )
 def test_numbers_have_their_distribution(init: Any, expected: Any) -> None:
     values = drawn(init)
-    assert stats.kstest(values.reshape(-1).astype(float), expected.cdf).pvalue > 1e-3
-    low, high = expected.support()
+    assert_drawn_from(expected(), values)
+    low, high = expected().support()
     assert low <= values.min() + 1e-6
     assert values.max() - 1e-6 <= high
     np.testing.assert_array_equal(values, drawn(init))
@@ -127,7 +144,7 @@ def test_zeros_in_every_column(sparsity: float, zeros: int) -> None:
     if 0 < zeros < 50:
         assert len({tuple(column) for column in (values == 0).T}) > 30
     if zeros < 50:
-        assert stats.kstest(values[values != 0].astype(float), stats.norm(0, 2.0).cdf).pvalue > 1e-3
+        assert_drawn_from(normal(2.0)(), values[values != 0])
 
 
 EVERY: list[Any] = [
@@ -188,14 +205,14 @@ def test_numbers_of_numpy_are_those_of_the_tensor() -> None:
     np.testing.assert_array_equal(part, first.asnumpy()[:5, :5])
     assert (later != first.asnumpy()).any()
     assert np.random.get_state()[1].tolist() == own  # type: ignore[index]  # pyright: ignore
-    assert stats.kstest(later.reshape(-1), stats.norm(0, 1).cdf).pvalue > 1e-3
+    assert_drawn_from(normal(1)(), later)
 
 
 def test_an_initializer_fills_an_array_when_it_is_called() -> None:
     ms.set_seed(1)
     array = np.empty(KERNEL, np.float32)
     HeNormal()(array)
-    assert stats.kstest(array.reshape(-1).astype(float), stats.norm(0, math.sqrt(2) * ROOT_480).cdf).pvalue > 1e-3
+    assert_drawn_from(normal(math.sqrt(2) * ROOT_480)(), array)
     other = np.empty(KERNEL, np.float32)
     HeNormal()(other)
     assert (array != other).any()

@@ -1,0 +1,50 @@
+"""What xdist's processes tell each other for every test: only what somebody reads.
+
+Tests are many and short here; six messages for each, with all names that it could be chosen by, took as long as a tenth
+of the tests themselves. Messages that say nothing are left out: that a test begins and ends, and that it was set up and
+torn down at once.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+
+NOTICED = 0.01
+"""Seconds from which on it is told how long a test was set up or torn down."""
+
+
+def send_less(config: pytest.Config) -> None:
+    """Let a process of xdist send what is read."""
+    for plugin in config.pluginmanager.get_plugins():
+        if type(plugin).__name__ == "WorkerInteractor":  # of a module that has no name there
+            plugin.sendevent = partial(send, plugin.sendevent)
+
+
+def send(really: Any, name: str, **message: Any) -> None:
+    """Hand a message on to xdist, unless nobody reads it."""
+    if name in ("logstart", "logfinish"):
+        return
+    data = message.get("data", {})
+    if name == "testreport" and data["outcome"] == "passed":
+        if data["when"] != "call" and data["duration"] < NOTICED and not data["sections"]:
+            return
+        data["keywords"] = {}
+    really(name, **message)
+
+
+class Files(LoadFileScheduling):
+    """xdist's distribution by files, which looks through all that a process ever got after every test, without what is
+    done, and looks for each test among all."""
+
+    def _assign_work_unit(self, node: Any) -> None:
+        file, tests = self.workqueue.popitem(last=False)
+        given = self.assigned_work.get(node, {})
+        left = {name: some for name, some in given.items() if not all(some.values())}
+        self.assigned_work[node] = left | {file: tests}
+        if not hasattr(node, "places"):
+            node.places = {name: place for place, name in enumerate(self.registered_collections[node])}
+        node.send_runtest_some([node.places[name] for name, done in tests.items() if not done])
