@@ -36,7 +36,8 @@ class ManyRanks:
 
     def executed(self) -> list[list[Values]]:
         """For every step and rank results under ("result", i) and parameters under their names, as `mspc run` computes
-        them, but that a loss may be infinite.
+        them, but that a loss may be infinite and that results of any size share memory: a network is often verified in
+        a smaller size than that in which it runs.
 
         Raises:
             NodeFailure: a kernel failed.
@@ -46,7 +47,7 @@ class ManyRanks:
             graph = self.graph_of(comm.rank)
             kept = [p for p in graph.parameters if p.kind != "input"]
             held = {p.name: self._held(p, comm.rank) for p in kept}
-            executor = Executor(graph, NumPyBackend(comm), held)
+            executor = Executor(graph, NumPyBackend(comm, planned_from=1), held)
             executor.plan = replace(executor.plan, losses=[], late_losses=[])
             found: list[Values] = []
             for data in self.feeds:

@@ -3,6 +3,7 @@ alone."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -51,14 +52,19 @@ class Poke:
 
 
 def pokes(graph: Graph, mark: str) -> list[Poke]:
-    """Where to pretend an overflow in the graph of all ranks: in the first and the last operand of every operator that
-    looks for one."""
+    """Where to pretend an overflow in the graph of all ranks: in the first operand, the last, and that of which a rank
+    holds the least part, of every operator that looks for one."""
     found: list[Poke] = []
     for node in graph.nodes:
         if not isinstance(node.op, AllFinite) or mark not in node.attrs:
             continue
-        for index in sorted({0, len(node.inputs) - 1}):
-            value = node.inputs[index]
-            layout = value.layout if isinstance(value.layout, Layout) else None
-            found.append(Poke(mark, node.attrs[mark], index, element_types(value.type)[0].shape, layout))
+        layouts = [v.layout if isinstance(v.layout, Layout) else None for v in node.inputs]
+        most_cut = max(range(len(layouts)), key=lambda i: _parts(layouts[i]))
+        for index in sorted({0, most_cut, len(layouts) - 1}):
+            shape = element_types(node.inputs[index].type)[0].shape
+            found.append(Poke(mark, node.attrs[mark], index, shape, layouts[index]))
     return found
+
+
+def _parts(layout: Layout | None) -> int:
+    return 1 if layout is None else math.prod(layout.strategy)

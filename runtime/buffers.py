@@ -20,8 +20,6 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 
-SMALLEST = 16384
-"""Bytes of a result from which it is planned; small arrays come from the allocator's own lists."""
 WASTE = 2
 """A free buffer is taken for a result of at least this part of its size."""
 _ALIGNMENT = 64
@@ -98,7 +96,7 @@ def _kernel_into(node: Node, backend: NumPyBackend) -> Callable[..., Array] | No
     if not isinstance(node.op, Op) or type(node.op).kernel_into is Op.kernel_into:
         return None
     types = element_types(node.type)
-    if max(map(_size, types), default=0) < SMALLEST:
+    if max(map(_size, types), default=0) < backend.planned_from:
         return None
     if node.op.any_types:
         return node.op.kernel_into(backend)

@@ -25,10 +25,11 @@ from mspc.ops.math.comparison import Greater, Select
 from mspc.ops.math.elementwise import Abs, Sign, constant, scaled
 from mspc.ops.nn.activation import Sigmoid
 from mspc.ops.nn.norm import items
-from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Asked, Op, Placement, sample
 from mspc.ops.tensor.embedding import require_integer
 from mspc.ops.tensor.one_hot import require_classes
 from mspc.ops.tensor.reshape import ExpandDims
+from mspc.sharding.factors import parse_rule
 from mspc.sharding.rules import factor_names
 
 Gradients = Sequence[Value | None]
@@ -237,8 +238,10 @@ class _ElementLoss(Op, abstract=True):
         """The gradient of the loss of one element."""
         return scaled(b, 1 / (math.prod(x.shape) or 1), dout) if self.reduction == "mean" else dout
 
-    def losses(self, device: Device, text: str, inputs: Sequence[Array], out: Array) -> Launch | None:
-        """Launch of a loss whose C++ is `text`, of the operands x, y and w."""
+    def losses(
+        self, device: Device, text: str, inputs: Sequence[Array], out: Array, after: str = ""
+    ) -> Launch | None:
+        """Launch of a loss whose C++ is `text`, of the operands x, y and w; `after` is what is made of their total."""
         operands = [Operand(name, array) for name, array in zip("xyw", inputs, strict=False)]
         name = f"loss_{self.reduction}"
         if self.reduction == "none":
@@ -248,7 +251,7 @@ class _ElementLoss(Op, abstract=True):
             return put_values(device, name, out, each, [(f"p_{o.name}", o.array) for o in operands],
                               common=f"{COMMON}typedef {kind} A;\n")  # fmt: skip
         x = inputs[0]
-        after = f"total / (A){x.size}" if self.reduction == "mean" else "total"
+        after = after or (f"total / (A){x.size}" if self.reduction == "mean" else "total")
         return reduce(device, Reduction(name, "Sum", text, after), x.shape, range(x.ndim), operands, out)
 
 
@@ -325,7 +328,8 @@ class BinaryCrossEntropy(_ElementLoss):
 
 
 class KLDivLoss(_ElementLoss):
-    """y (log(y) - x) for logarithms x and probabilities y; 0 where y is 0. Labels get no gradient."""
+    """y (log(y) - x) for logarithms x and probabilities y; 0 where y is 0. Labels get no gradient. The reduction
+    "batchmean" is the sum over the size of dimension 0."""
 
     reduction: str = "mean"  # type: ignore[misc]  # MindSpore's argument
     samples: ClassVar[Any] = (
@@ -333,6 +337,26 @@ class KLDivLoss(_ElementLoss):
         sample((8, 16), (8, 16), low=0.1, high=0.9, reduction="none", gradient=False),
         sample((16,), (16,), low=0.1, high=0.9, reduction="sum", gradient=False),
     )
+
+    def rule(self, *types: TensorType) -> Any:
+        if self.reduction != "batchmean":
+            return super().rule(*types)
+        if not types[0].shape:
+            raise MspcError(f"{self.name}: the reduction 'batchmean' takes tensors that have a dimension")
+        return parse_rule(replace(self, reduction="sum").rule(*types), [t.shape for t in types], self.name)
+
+    def decompose(self, b: Builder, asked: Asked, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        if self.reduction != "batchmean":
+            return None
+        total = b.emit(replace(self, reduction="sum"), *inputs)
+        total.in_strategy = asked.in_strategy
+        return (scaled(b, 1 / (inputs[0].shape[0] or 1), total),)
+
+    def combine(self, xp: Any, losses: Any) -> Any:
+        return xp.sum(losses) / len(losses) if self.reduction == "batchmean" else super().combine(xp, losses)
+
+    def share(self, b: Builder, x: Value, dout: Value) -> Value:
+        return scaled(b, 1 / (x.shape[0] or 1), dout) if self.reduction == "batchmean" else super().share(b, x, dout)
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(Neg(), b.emit(Mul(), y, self.share(b, x, dout))), None
@@ -343,4 +367,5 @@ class KLDivLoss(_ElementLoss):
         return self.combine(xp, y * (xp.log(xp.where(y == 0, xp.ones_like(y), y)) - x))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        return self.losses(device, "y * (log_of(y == 0 ? (A)1 : y) - x)", inputs, out)
+        after = f"total / (A){inputs[0].shape[0]}" if self.reduction == "batchmean" else ""
+        return self.losses(device, "y * (log_of(y == 0 ? (A)1 : y) - x)", inputs, out, after)

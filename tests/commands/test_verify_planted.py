@@ -19,6 +19,7 @@ from mspc.ops.math.arithmetic import Mul
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.activation import TanhGrad
 from mspc.ops.random.dropout import Dropout
+from mspc.runtime import buffers
 from mspc.runtime.comm import local
 from mspc.runtime.comm.local import LocalComm
 from tests.planted_errors import NETWORK
@@ -117,6 +118,44 @@ def test_a_replica_that_differs_is_found(network: str, monkeypatch: pytest.Monke
 
     changed_sums(monkeypatch, change)
     found(network)
+
+
+SMALL = """
+import mindspore as ms, numpy as np
+from mindspore import nn, Tensor
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
+ms.set_seed(1)
+first, middle, last = nn.Dense(4, 6), nn.Dense(6, 8), nn.Dense(8, 2)
+middle.matmul.shard(((1, 1), (2, 1)))
+net = nn.SequentialCell(first, nn.Tanh(), middle, nn.Tanh(), last)
+optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+step = nn.TrainOneStepWithLossScaleCell(nn.WithLossCell(net, nn.MSELoss()), optimizer, Tensor(8.0, ms.float32))
+step(Tensor(np.ones([4, 4]), ms.float32), Tensor(np.ones([4, 2]), ms.float32))
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    (tmp_path / "small.py").write_text(SMALL)
+    return str(tmp_path / "small.py")
+
+
+def test_memory_that_is_free_too_early_is_found_in_small_tensors_too(
+    small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = buffers._ends
+
+    def early(nodes: Any, into: Any, last_use: Any) -> Any:
+        return ends(nodes, into, {value: last // 2 for value, last in last_use.items()})
+
+    monkeypatch.setattr(buffers, "_ends", early)
+    note = "operator by operator step 1 is the same: what differs is how they are fused or share memory"
+    assert note in found(small, 2).notes
+
+
+def test_an_overflow_of_a_tensor_in_the_middle_is_found(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed_sums(monkeypatch, lambda comm, mine, total: mine if total.dtype == np.bool_ else total)
+    assert list(found(small, 2).notes) == ["they differ where a gradient overflows on one rank"]
 
 
 ATTENTION = """

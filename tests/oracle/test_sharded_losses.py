@@ -40,6 +40,8 @@ LOSSES: list[tuple[str, Any, Any]] = [
      lambda y: F.binary_cross_entropy_with_logits(y, torch.tensor(SHARES), pos_weight=torch.tensor(CLASSES))),
     ("kl", lambda y: ops.kl_div(y, Tensor(SHARES), "batchmean"),
      lambda y: F.kl_div(y, torch.tensor(SHARES), reduction="batchmean")),
+    ("KLDivLoss", lambda y: ops.KLDivLoss("batchmean").shard(((2, 2), (2, 2)))(y, Tensor(SHARES)),
+     lambda y: F.kl_div(y, torch.tensor(SHARES), reduction="batchmean")),
     ("huber", lambda y: ops.huber_loss(y, Tensor(SHARES)), lambda y: F.huber_loss(y, torch.tensor(SHARES))),
     ("smooth l1", lambda y: ops.smooth_l1_loss(y, Tensor(SHARES), 0.5, "mean"),
      lambda y: F.smooth_l1_loss(y, torch.tensor(SHARES), beta=0.5)),

@@ -44,14 +44,14 @@ def leaky_relu(input: Any, alpha: float = 0.2) -> Any:
 
 
 def rrelu(input: Any, lower: float = 1 / 8, upper: float = 1 / 3) -> Any:
-    """x where it is not negative, elsewhere x times a slope drawn evenly from [lower, upper) for every element; Xu et
-    al. 2015."""
+    """x where it is positive, elsewhere x times a slope drawn evenly from [lower, upper) for every element; Xu et al.
+    2015."""
     check_number("rrelu", "lower", lower)
     check_number("rrelu", "upper", upper)
     if lower > upper:
         raise ApiValueError(f"rrelu(): lower {lower} is above upper {upper}")
     slopes = ops.uniform(input.shape, float(lower), float(upper), dtype=input.dtype)
-    return ops.Select()(input >= 0, input, input * ops.stop_gradient(slopes))
+    return ops.Select()(input > 0, input, input * ops.stop_gradient(slopes))
 
 
 def prelu(input: Any, weight: Any) -> Any:
