@@ -140,9 +140,7 @@ def plans_for(
         try:
             compiled = _within(launch, config, way, asked.free, memory) if way.name == SEARCH and memory else (
                 compiled_way(launch, config, way, asked.free))  # fmt: skip
-            plan = _plan(way.name, compiled, launch, asked)
-            if memory and plan.memory > memory:
-                raise MspcError(f"it needs {plan.memory} bytes of memory on a rank, and there are {memory}")
+            plan = _plan(way.name, compiled, launch, asked, memory)
             (paired if way.tensor else plans).append(plan)
             files[way.name] = compiled.strategies.plan(config.ranks)
         except MspcError as error:
@@ -260,9 +258,13 @@ def _workspace(graph: Graph, launch: Launch, config: Config) -> int:
     return workspace_bytes(graph, launch.context.matmul_allow_tf32) if config.device == "GPU" else 0
 
 
-def _plan(name: str, compiled: Compiled, launch: Launch, asked: PlanRequest) -> Plan:
+def _plan(name: str, compiled: Compiled, launch: Launch, asked: PlanRequest, limit: int = 0) -> Plan:
+    """What a compiled launch comes to. Raises MspcError where it takes more memory than a limit that is not 0."""
     sent = sent_by_ranks(compiled)
     graph = compiled.rank_graph(sent.rank)
+    memory = plan_memory(graph).peak + _workspace(graph, launch, compiled.config)
+    if 0 < limit < memory:
+        raise MspcError(f"it needs {memory} bytes of memory on a rank, and there are {limit}")
     time, attrs = Timeline(graph, asked.machine), compiled.graph.attrs
     return Plan(
         name=name,
@@ -275,7 +277,7 @@ def _plan(name: str, compiled: Compiled, launch: Launch, asked: PlanRequest) -> 
         mean_nbytes=sent.mean,
         rank=sent.rank,
         gap=_gap(attrs),
-        memory=plan_memory(graph).peak + _workspace(graph, launch, compiled.config),
+        memory=memory,
         collectives=sum(sent_bytes(node) > 0 for node in graph.nodes),
         recompute=tuple(compiled.strategies.recomputed),
         cut_further=len(compiled.strategies.parameters),

@@ -5,8 +5,9 @@ Output: `%3 = MatMul(...)`, `%4 = AllReduce(%3)`, `%5 = MatMul(...)`
 
 A collective stands behind the last of its operands, but no more than two collectives ahead of where it stood: what it
 makes stays alive until it is used. A gradient's reduction may move farther, as its result is no larger than its
-operand; but it lets the next other collective go first, since only the updates wait for it. The `TupleGetItem`s of a
-bucket stay with it.
+operand; but it lets the next other collective go first, since only the updates wait for it. Parameters are gathered
+ahead of few collectives too, and of few reductions: all ranks run collectives in this order, and gradients are whole
+until they are reduced. The `TupleGetItem`s of a bucket stay with it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from mspc.ops.control.structural import TupleGetItem
 
 AHEAD = 2
 """How many other collectives one is put ahead of."""
+AHEAD_OF_SUMS = 8
+"""How many reductions of gradients the gathering of a parameter is put ahead of: what they reduce stays alive."""
 
 Key = tuple[int, int, int]
 """Where a node goes: behind the operator of this number; there ahead of the collectives, among them, behind them, or
@@ -47,10 +50,13 @@ def order_collectives(graph: Graph) -> bool:
     others = sorted(keys[i] for i in collectives if i not in gathers and not sums_gradients(nodes[i]))
     items = _items_of_buckets(nodes)
     first_use = _first_uses(nodes, place, behind, items)
+    sums = sorted(keys[i] for i in collectives if sums_gradients(nodes[i]))
     for i in collectives:
         if i in gathers:
-            before = bisect_left(others, keys[i])
-            keys[i] = (others[before - AHEAD][0] if before >= AHEAD else -1, 0, i)
+            before, summed = bisect_left(others, keys[i]), bisect_left(sums, keys[i])
+            ahead = max(others[before - AHEAD][0] if before >= AHEAD else -1,
+                        sums[summed - AHEAD_OF_SUMS][0] if summed >= AHEAD_OF_SUMS else -1)  # fmt: skip
+            keys[i] = (ahead, 0, i)
         elif sums_gradients(nodes[i]):
             later = others[bisect_left(others, keys[i]) :][:1]
             if later and later[0][0] < first_use.get(nodes[i], len(nodes)):

@@ -30,7 +30,7 @@ from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
 from mspc.ops.optim.optimizer import AssignAdd
 from mspc.passes.base import find_pass, parse_passes, run_passes
-from mspc.passes.communication.collective_order import order_collectives
+from mspc.passes.communication.collective_order import AHEAD_OF_SUMS, order_collectives
 from mspc.passes.communication.schedule_communication import ScheduleCommunication
 from mspc.runtime.memory_plan import plan_memory
 from tests.interpret import cut_for, run_on_ranks, run_whole, same
@@ -160,6 +160,24 @@ def test_parameters_are_gathered_a_bounded_number_of_bytes_ahead() -> None:
             ahead -= 1
         most = max(most, ahead)
     assert most == (64 << 20) // (2 * 512 * 512 * 4)
+
+
+def test_gradients_are_not_reduced_behind_all_that_is_gathered() -> None:
+    make = Maker(40)
+    value: Node | Parameter = make.x
+    sums: list[Node] = []
+    for weight in make.weights:
+        whole = make.add(AllGather(rank_list=(0, 1)), weight)
+        value = make.add(MatMul(transpose_b=True), value, whole)
+        sums.append(gradient(make, make.add(MatMul(), value, make.x)))
+    make.graph.results = [value, *sums]  # type: ignore[list-item]
+    order_collectives(make.graph)
+    order = [node for node in make.graph.nodes if isinstance(node.op, Collective)]
+    gathers = [node for node in order if isinstance(node.op, AllGather)]
+    assert [gathers.index(node) for node in gathers] == list(range(40))
+    passed = [sum(other in gathers for other in order[: order.index(node)]) - k for k, node in enumerate(sums)]
+    assert max(passed) <= AHEAD_OF_SUMS + 1
+    assert passed[0] > 1, "they are gathered ahead all the same"
 
 
 def test_nothing_happens_without_collectives() -> None:
