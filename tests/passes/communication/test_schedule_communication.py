@@ -168,8 +168,8 @@ def test_gradients_are_not_reduced_behind_all_that_is_gathered() -> None:
     sums: list[Node] = []
     for weight in make.weights:
         whole = make.add(AllGather(rank_list=(0, 1)), weight)
-        value = make.add(MatMul(transpose_b=True), value, whole)
-        sums.append(gradient(make, make.add(MatMul(), value, make.x)))
+        value = make.add(MatMul(), make.add(MatMul(transpose_b=True), value, whole), whole)
+        sums.append(gradient(make, make.add(Mul(), value, make.x)))
     make.graph.results = [value, *sums]  # type: ignore[list-item]
     order_collectives(make.graph)
     order = [node for node in make.graph.nodes if isinstance(node.op, Collective)]
