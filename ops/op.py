@@ -135,6 +135,7 @@ class Op:
         is_collective: ranks run it together: a `Collective`. takes_complex, takes_bool: it computes with these, too.
         packs: so many elements of the result are one in MindSpore: a Reshape to so many times fewer keeps them, last.
         requests: names of attached attributes (`add_prim_attr`) that `decompose` carries out; see `asks`.
+        shares_borders: what it sends inside (`moved_bytes`) is asked for once by all that ask it of one operand 0.
         constrains: the result is operand 0, and the strategy says how it is to be sharded; gone once that is decided.
         cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}` are
             the operands' elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R` that
@@ -170,6 +171,7 @@ class Op:
     is_view: ClassVar[bool] = False
     may_alias: ClassVar[bool] = False
     is_collective: ClassVar[bool] = False
+    shares_borders: ClassVar[bool] = False
     constrains: ClassVar[bool] = False
     packs: ClassVar[int] = 1
     takes_complex: ClassVar[bool] = False

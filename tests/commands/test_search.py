@@ -195,6 +195,7 @@ def test_every_case_with_its_strategies_taken_away(conformance: Path) -> None:
         sent = [sum(map(sent_bytes, compiled.rank_graph(rank).nodes)) for rank in range(ranks)]
         most = min(reference["ring_bytes"], BEST.get(case.stem, reference["ring_bytes"]))
         assert sum(sent) / ranks <= most, case.stem
+        assert compiled.graph.attrs["search_cost"] == round(sum(sent) / ranks), case.stem
         tried += 1
     assert tried >= 30
 
