@@ -181,6 +181,8 @@ def _row(plan: Plan) -> tuple[str, ...]:
 def _notes(plan: Plan) -> list[str]:
     """What a row does not say: where ranks send unlike amounts, and what the plan does to take less memory."""
     found: list[str] = []
+    if plan.taken_from:
+        found.append(f"takes the plan of {plan.taken_from}, which is faster than its own")
     if plan.mean_nbytes < plan.nbytes - 0.5:
         found.append(f"sends {plan.nbytes:.0f} bytes from rank {plan.rank}, {plan.mean_nbytes:.0f} in the mean of all")
     if plan.recompute:

@@ -8,7 +8,8 @@
     [operators]
     "Default/network-Net/MatMul-op0" = ["(2, 4) [0, -]", "(2, 4) [-, 1]"]
 
-An operator goes by its cells and its place among those of its kind. Every operand has a layout as dumps have it.
+An operator goes by its cells and its place among those of its kind. Every operand has a layout as dumps have it; one
+that it takes in partial sums, as its operand comes out, says so: "(4) [-, -] sum[0]".
 Operators that a file leaves out are not configured. `recompute` names cells that are computed again for gradients,
 `parameters` those that are stored otherwise than their first reader needs them, with their states, and `gather_again`
 those of them that are gathered for gradients once more instead of being kept. All three may be left out.
@@ -84,7 +85,7 @@ def read_plan(path: Path) -> PlanFile:
     return PlanFile(
         ranks,
         {name: _strategy(shown, name, value, ranks) for name, value in entries.items()},
-        {name: _layout(shown, name, value, ranks) for name, value in stored.items()},
+        {name: _layout(shown, name, value, ranks, sums=False) for name, value in stored.items()},
         _names(shown, "recompute", found.get("recompute", [])),
         _names(shown, "gather_again", found.get("gather_again", [])),
     )
@@ -105,14 +106,14 @@ def _strategy(shown: str, name: str, value: Any, ranks: int) -> tuple[Layout, ..
     return tuple(_layout(shown, name, entry, ranks) for entry in cast("list[Any]", value))
 
 
-def _layout(shown: str, name: str, entry: Any, ranks: int) -> Layout:
+def _layout(shown: str, name: str, entry: Any, ranks: int, sums: bool = True) -> Layout:
     layout = None
     if isinstance(entry, str):
         try:
             (layout,) = read_layouts(entry)
         except (Malformed, ValueError):
             layout = None
-    if not isinstance(layout, Layout) or layout.partial:
+    if not isinstance(layout, Layout) or (layout.partial and not sums):
         raise MspcError(f"{shown}: {name!r} has the entry {entry!r}, not a layout as '(2, 4) [0, -]'")
     if layout.ranks != ranks:
         raise MspcError(f"{shown}: {name!r} has the layout {entry!r} of {layout.ranks} ranks, not {ranks}")

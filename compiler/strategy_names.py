@@ -6,17 +6,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from mspc.checkpoint.strategy_file import Cuts, read_strategies
 from mspc.compiler.plan_file import PlanFile, read_plan
 from mspc.ir.diagnostics import MspcError, raise_all
-from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts
 from mspc.ir.layout import Layout
 from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import TensorType
+from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.autodiff.planned_cells import mark_cells, planned_cells
-from mspc.passes.sharding.choices import make_choice, merge, rule_of
+from mspc.passes.sharding.choices import choices, make_choice, merge, rule_of
 from mspc.passes.sharding.givers import FILE, PLAN
 
 STRATEGIES, LAYOUTS = "step_parallel_begin", "propagate_sharding"
@@ -61,8 +63,7 @@ class StrategyNames:
             place = self.places.get(node)
             ruled = isinstance(node.op, Op) and type(node.op).rule is not Op.rule
             if place is not None and ruled and node.in_layouts is not None:
-                layouts = (layout.without_partial() for layout in node.in_layouts if layout is not None)
-                self.layouts[place] = tuple(layouts)
+                self.layouts[place] = tuple(layout for layout in node.in_layouts if layout is not None)
         self.recomputed = planned_cells(graph)
         users = graph.users()
         for parameter in graph.parameters:
@@ -165,6 +166,8 @@ def _cut_operators(names: StrategyNames, plan: PlanFile, file: str) -> None:
         except MspcError as error:
             mistakes.append(error)
     raise_all(mistakes)
+    for name in plan.operators:
+        _check_sums(nodes[name], file)
 
 
 def _store(graph: Graph, plan: PlanFile, file: str) -> None:
@@ -201,8 +204,11 @@ def _cut(node: Node, layouts: Sequence[Layout], ranks: int, file: str) -> None:
             f"{node.label}: the plan {file} has layouts {_shown(layouts)} for operands of "
             f"{', '.join(str(len(dims)) for dims in rule.inputs)} dimensions"
         )
-    sources = tuple((dims, layout) for dims, layout in zip(rule.inputs, layouts, strict=True) if dims)
+    sources = tuple((dims, layout.without_partial()) for dims, layout in zip(rule.inputs, layouts, strict=True) if dims)
     choice = make_choice(rule, *merge(rule, sources, ranks))
+    if any(layout.partial for layout in layouts):
+        ways = choices(cast(Op, node.op), rule, tuple(layouts), (), ranks)
+        choice = next((way for way in ways if way.inputs == tuple(layouts)), choice)
     if choice.inputs != tuple(layouts):
         raise node.error(
             f"{node.label} cannot be cut as the plan {file} says: {_shown(layouts)}",
@@ -211,6 +217,32 @@ def _cut(node: Node, layouts: Sequence[Layout], ranks: int, file: str) -> None:
     node.in_layouts, node.layout = choice.inputs, choice.layout(node.type)
     node.in_strategy = node.out_strategy = None
     node.attrs["strategy_from"] = PLAN
+
+
+def _check_sums(node: Node, file: str) -> None:
+    """Raise MspcError where an operator is to take partial sums that its operand does not come out in."""
+    for value, layout in zip(node.inputs, node.in_layouts or (), strict=False):
+        given = _comes_out(value)
+        if layout is not None and layout.partial and given != layout:
+            raise node.error(
+                f"{node.label}: the plan {file} has it take partial sums, {layout}, and its operand comes out "
+                + (f"as {given}" if given is not None else "as no operator of the plan gives it"),
+                notes=[f"without {str(layout).removeprefix(str(layout.without_partial())).strip()} they are completed"],
+            )
+
+
+def _comes_out(value: Value) -> Layout | None:
+    """The layout that a plan has given a tensor, behind orderings and tuples."""
+    if not isinstance(value, Node):
+        return None
+    if isinstance(value.op, TupleGetItem):
+        made = value.inputs[0]
+        if isinstance(made, Node) and isinstance(made.op, MakeTuple):
+            return _comes_out(made.inputs[value.op.index])
+        return dict(enumerate(element_layouts(made.layout))).get(value.op.index)
+    if isinstance(value.op, Depend):
+        return _comes_out(value.inputs[0])
+    return value.layout if isinstance(value.layout, Layout) else None
 
 
 def _shown(layouts: Sequence[Layout]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.types import FLOAT16, FLOAT32
 from mspc.passes.search.terms import LEAST, OPERATIONS, Terms
+from mspc.passes.sharding.givers import GIVEN
 from mspc.runtime.memory_plan import MemoryPlan, plan_memory
 from mspc.runtime.workspaces import workspace_bytes
 
@@ -35,6 +36,8 @@ LARGE = 1 << 24
 """Bytes at which the search's one bandwidth is read from a machine's rates."""
 MANY = 1e12
 """Operations at which the rate of products is read."""
+SAME = 0.999
+"""Of a step's time, down to which another is no faster."""
 AUTOMATIC, SEMI = {"mode": "auto_parallel"}, {"mode": "semi_auto_parallel"}
 
 
@@ -64,7 +67,8 @@ class Plan:
     exposed: seconds of a step, of what it computes and of the communication that nothing hides, estimated. nbytes: sent
     in a step by that rank; mean_nbytes: by all in the mean. gap: the share of what the search reckons with, bytes and
     collectives, that another plan whose gradients take the way of their values back could save at most; None where
-    nothing is proved. memory: bytes at the peak. collectives: how many."""
+    nothing is proved. memory: bytes at the peak. collectives: how many. taken_from: the usual way whose plan the search
+    took, "" for its own."""
 
     name: str
     ranks: int
@@ -82,6 +86,7 @@ class Plan:
     cut_further: int = 0
     gathered_again: int = 0
     foreseen: int | None = None
+    taken_from: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,13 +139,16 @@ def plans_for(
     refused: list[str] = []
     files: dict[str, PlanFile] = {}
     paired: list[Plan] = []
-    for way in _ways(launch, asked) if ways is None else ways:
+    tried = list(_ways(launch, asked) if ways is None else ways)
+    configured = False
+    for way in tried:
         if on_way is not None:
             on_way(way.name)
         try:
             compiled = _within(launch, config, way, asked.free, memory) if way.name == SEARCH and memory else (
                 compiled_way(launch, config, way, asked.free))  # fmt: skip
             plan = _plan(way.name, compiled, launch, asked, memory)
+            configured |= way.name == SEARCH and _is_configured(compiled)
             (paired if way.tensor else plans).append(plan)
             files[way.name] = compiled.strategies.plan(config.ranks)
         except MspcError as error:
@@ -148,7 +156,25 @@ def plans_for(
                 raise
             refused.append(f"{way.name.partition(',')[0]}: {error.message}")
     plans += sorted(paired, key=lambda plan: plan.step)[:1]
+    if not asked.mesh:
+        _take_faster(plans, files, {way.name for way in tried if asked.free or not (configured and way.free)})
     return Plans(sorted(plans, key=lambda plan: (plan.step, plan.nbytes)), list(dict.fromkeys(refused)), files)
+
+
+def _take_faster(plans: list[Plan], files: dict[str, PlanFile], may: Collection[str]) -> None:
+    """Give the search the fastest of the plans that it `may` take, where that is not its own: it reckons with every
+    operator and collective by itself, and with gradients that go the way of their values back."""
+    own = next((i for i, plan in enumerate(plans) if plan.name == SEARCH), None)
+    fastest = min((plan for plan in plans if plan.name in may), key=lambda plan: plan.step, default=None)
+    if own is None or fastest is None or fastest.step >= plans[own].step * SAME:
+        return
+    plans[own] = replace(fastest, name=SEARCH, gap=None, taken_from=fastest.name)
+    files[SEARCH] = files[fastest.name]
+
+
+def _is_configured(compiled: Compiled) -> bool:
+    """Whether the script has cut operators itself."""
+    return any(node.attrs.get("strategy_from") in GIVEN for node in compiled.graph.nodes)
 
 
 def _ways(launch: Launch, asked: PlanRequest) -> Iterator[Way]:

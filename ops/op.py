@@ -109,12 +109,11 @@ class Op:
             be cut in its own way, and the result is partial over all their axes.
         follows_neighbours: it only moves data, so that left unset it is cut as the operators around it.
         has_side_effect: must run even if nobody reads the result (it updates, dumps, or other ranks wait for it).
-        mutates: indices of the inputs (parameters) that the operator overwrites.
+        mutates: indices of the inputs (parameters) that the operator overwrites. shares_borders: see `moved_bytes`.
         updates_aside: it runs for its result, in the forward graph, and overwrites them beside: running statistics.
         sums_of_rows: of an operator that `over_all_ranks` changes, results that are sums over a rank's own rows, which
             are added up later; all others speak of the whole batch.
-        copied: those of them whose new value `launch` also writes to other places, given as its last argument: a
-            mapping from the index to a `mspc.ops.device.Copy`.
+        copied: those of them whose new value `launch` also writes to other places: its last argument, {index: Copy}.
         neutral: for an operator that changes parameters, values of operands with which it changes nothing, by the
             operand's index; None stands for the parameter's own value. Empty where there are none.
         in_place: `kernel_into` may write to an operand of the result's type.
@@ -170,6 +169,7 @@ class Op:
     is_view: ClassVar[bool] = False
     may_alias: ClassVar[bool] = False
     is_collective: ClassVar[bool] = False
+    shares_borders: ClassVar[bool] = False
     constrains: ClassVar[bool] = False
     packs: ClassVar[int] = 1
     takes_complex: ClassVar[bool] = False
@@ -341,7 +341,7 @@ class Op:
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
         """Bytes that a rank sends inside of the operator for operands of these types (global) and layouts: those of the
-        collectives that `expand` emits beside a change of layout."""
+        collectives that `expand` emits beside a change of layout; of one operand 0 once where it `shares_borders`."""
         return 0.0
 
     def over_all_ranks(self, ranks: tuple[int, ...]) -> Op:

@@ -31,6 +31,7 @@ class Convolution(ImageOperator, abstract=True):
     data_format: str = ""
     work: ClassVar[str] = "convolutions"
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
+    shares_borders: ClassVar[bool] = True
     omitted: ClassVar[tuple[str, ...]] = ("mode", "data_format")
 
     def sizes(self) -> Shape:

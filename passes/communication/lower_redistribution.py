@@ -47,7 +47,7 @@ class LowerRedistribution(Pass):
 
 def _say_sent(graph: Graph, nodes: list[Node]) -> None:
     """Say in the header what the program sends: to the byte, where the search has trifles for messages among it."""
-    reckoned, nbytes = graph.attrs["search_cost"], round(sum(map(mean_bytes, nodes)))
+    reckoned, nbytes = graph.attrs["search_cost"], round(mean_bytes(nodes))
     graph.attrs["search_cost"] = nbytes
     if "search_bound" in graph.attrs:
         graph.attrs["search_bound"] = round(nbytes * graph.attrs["search_bound"] / max(1, reckoned))

@@ -1,8 +1,9 @@
-"""Bytes that ranks send for a node of the graph of all ranks, whose types are global."""
+"""Bytes that ranks send in a graph of all ranks, whose types are global."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import cast
 
 from mspc.analysis.cost.nodes import operand_types, sent_bytes
@@ -16,9 +17,13 @@ from mspc.passes.sharding.traffic import sent_inside
 from mspc.sharding.pieces import missing_elements
 
 
-def mean_bytes(node: Node) -> float:
-    """What a rank sends for a node in the mean over all ranks, inside of operators, too; changes of layout are lowered
+def mean_bytes(nodes: Sequence[Node]) -> float:
+    """What a rank sends for nodes in the mean over all ranks, inside of operators, too; changes of layout are lowered
     already."""
+    return sum(map(_of_collective, nodes)) + sent_inside(nodes)
+
+
+def _of_collective(node: Node) -> float:
     op = cast(Op, node.op)
     if isinstance(op, (Exchange, Regroup)):
         type = node.tensor_type
@@ -29,4 +34,4 @@ def mean_bytes(node: Node) -> float:
         pairs = zip(operand_types(node), (element_layouts(value.layout) for value in node.inputs), strict=True)
         nbytes = sum(type.nbytes / math.prod(layout.strategy) for type, (layout,) in pairs if layout is not None)
         return op.sent_bytes(nbytes, math.prod(mesh[a] for a in axes))
-    return sent_bytes(node) or sent_inside(node)
+    return sent_bytes(node)

@@ -89,12 +89,15 @@ class OwnBytes:
         placed[node] = results[0]
         alike: dict[Type, Layout] = {value.type: layout for value, layout in placed.items()}
         alike |= dict(zip(reversed(element_types(node.type)), reversed(results), strict=True))
-        total = 0.0
+        total, shared = 0.0, set[tuple[Value, float]]()
         for each in gradients:
             # What is not known lies as what has its type: a gradient as its value.
             op, operands = cast(Op, each.op), [placed.get(value) or alike.get(value.type) for value in each.inputs]
             if _moves(each) and None not in operands:
-                total += op.moved_bytes(operand_types(each), cast("list[Layout]", operands))
+                nbytes = op.moved_bytes(operand_types(each), cast("list[Layout]", operands))
+                total += 0.0 if (each.inputs[0], nbytes) in shared else nbytes
+                if op.shares_borders:
+                    shared.add((each.inputs[0], nbytes))
             if each in self._summing:
                 found = placed[each] = self._sum(each, operands)
                 type = each.tensor_type

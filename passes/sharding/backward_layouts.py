@@ -59,12 +59,9 @@ class BackwardLayouts:
     def total(self, nodes: Iterable[Node]) -> Total:
         """What the graph costs with all layouts as they are; the work of `nodes`."""
         values = (*self.graph.nodes, *self.graph.parameters)
-        spent = [
-            *map(self.traffic.of_value, values), *map(self.traffic.of_sum, self.graph.nodes),
-            *map(sent_inside, self.graph.nodes),
-        ]  # fmt: skip
+        spent = [*map(self.traffic.of_value, values), *map(self.traffic.of_sum, self.graph.nodes)]
         work = sum(work_of(node, self.rules[node]) for node in nodes if node in self.products)
-        return Total(sum(spent), sum(nbytes > 0 for nbytes in spent), work)
+        return Total(sum(spent) + sent_inside(self.graph.nodes), sum(nbytes > 0 for nbytes in spent), work)
 
     def follow_operands(self, node: Node) -> None:
         """Take the layouts that cost the fewest bytes where the operands lie; an update those of its parameter."""

@@ -21,8 +21,7 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.control.constraint import is_constraint
 from mspc.passes.base import Pass
 from mspc.passes.needs import DIFFERENTIATED, KNOWN, WHOLE, Need
-from mspc.passes.search.elimination import Assignment
-from mspc.passes.search.terms import OPERATIONS, Terms
+from mspc.passes.search.terms import Terms
 from mspc.passes.search.whole_graph import place_forward
 from mspc.passes.sharding.backward_layouts import BackwardLayouts
 from mspc.passes.sharding.choices import multiplies
@@ -104,11 +103,15 @@ def _best(search: Search, forward: list[Node]) -> None:
     begin, sources = [state_of(value) for value in values], [_source_of(value) for value in values]
     configured = any(node.in_layouts is not None and search.rules[node] is not None for node in forward)
     terms = Terms.of(graph.attrs)
-    alone = bool(terms.memory or terms.mesh) or any(is_constraint(node) for node in graph.nodes)
+    timed = bool(terms.latency or terms.touch)  # `mspc search` compares times of whole programs
+    alone = timed or bool(terms.memory or terms.mesh) or any(is_constraint(node) for node in graph.nodes)
     found = place_forward(search).assignment
     total = _finish(search, forward)
     as_foreseen = abs(total.nbytes - found.cost) <= (AS_FORESEEN - 1) * found.cost + LEAST
-    share = _proven(found, total, terms)
+    if timed or terms.memory:  # what it has reckoned with is more than bytes
+        share = found.proven / max(found.cost, LEAST)
+    else:
+        share = _proven(found.proven, total.nbytes)
     if not alone and (len(forward) <= FEW or not as_foreseen):
         for usual in (spread,) if configured else (spread, cut_batch):
             states, found_sources = [state_of(value) for value in values], [_source_of(value) for value in values]
@@ -117,7 +120,7 @@ def _best(search: Search, forward: list[Node]) -> None:
             search.whole = {}
             usual(search, forward)
             other = _finish(search, forward)
-            if _price(other, terms) < _price(total, terms) - LEAST / 2:
+            if other.nbytes < total.nbytes - LEAST / 2:
                 total, share = other, 0.0  # the best is none of the plans that the search knows
             else:
                 _put_back(values, states, found_sources)
@@ -126,20 +129,12 @@ def _best(search: Search, forward: list[Node]) -> None:
         graph.attrs["search_bound"] = round(total.nbytes * share)
 
 
-def _proven(found: Assignment, total: Total, terms: Terms) -> float:
-    """The share of what a plan sends that any plan of its kind sends at least; 0 where that is not known: gradients
+def _proven(bound: float, nbytes: float) -> float:
+    """The share of the bytes of a plan that any plan of its kind sends at least; 0 where that is not known: gradients
     took a shorter way than the search knows."""
-    if terms.latency or terms.touch:
-        return found.proven / max(found.cost, LEAST)
-    if total.nbytes < found.proven / AS_FORESEEN - LEAST:
+    if nbytes < bound / AS_FORESEEN - LEAST:
         return 0.0
-    return min(1.0, found.proven / max(total.nbytes, LEAST)) if total.nbytes >= LEAST else 1.0
-
-
-def _price(total: Total, terms: Terms) -> float:
-    """Bytes of a plan, and, where a machine is known, what else its step takes as bytes."""
-    multiplied = 2 * total.work / OPERATIONS
-    return total.nbytes + terms.latency * total.moves + terms.compute * multiplied
+    return min(1.0, bound / nbytes) if nbytes >= LEAST else 1.0
 
 
 def _source_of(value: Value) -> Any:

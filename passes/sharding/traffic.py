@@ -7,8 +7,9 @@ is brought once to each layout that somebody needs, from the cheapest copy that 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Value, element_layouts
@@ -150,8 +151,18 @@ def gradient_bytes(node: Node, option: Choice, rule: Rule | None) -> float:
     return found
 
 
-def sent_inside(node: Node) -> float:
-    """Bytes that a rank sends inside of an operator, cut as it is: borders of windows, statistics of a batch."""
+def sent_inside(nodes: Iterable[Node]) -> float:
+    """Bytes that a rank sends inside of operators, cut as they are: borders of windows, statistics of a batch."""
+    found: dict[Any, float] = {}
+    for node in nodes:
+        nbytes = _inside(node)
+        if nbytes:
+            shared = cast(Op, node.op).shares_borders
+            found[(node.inputs[0], nbytes) if shared else node] = nbytes
+    return sum(found.values())
+
+
+def _inside(node: Node) -> float:
     op = cast(Op, node.op)
     if type(op).moved_bytes is Op.moved_bytes:
         return 0.0
