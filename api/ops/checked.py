@@ -179,3 +179,16 @@ def checked_constructor(name: str, function: Function) -> Function:
             raise
 
     return make
+
+
+@functools.cache
+def checked_class(cls: type[Any]) -> type[Any]:
+    """A class whose objects are made with arguments that are checked before."""
+    if cls.__init__ is object.__init__:
+        cls.__init__ = checked_constructor(cls.__name__, _takes_nothing)
+    elif not hasattr(cls.__init__, "__wrapped__"):
+        cls.__init__ = checked_constructor(cls.__name__, cls.__init__)
+    return cls
+
+
+def _takes_nothing(self: object) -> None: ...

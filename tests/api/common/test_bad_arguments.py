@@ -68,6 +68,14 @@ def test_cells() -> None:
             cls(unknown_name=1)
 
 
+def test_operators() -> None:
+    for name in dir(ops):
+        made = getattr(ops, name)
+        if name[0].isupper() and isinstance(made, type) and name != "ReduceOp":
+            with pytest.raises(MspcError):
+                made(unknown_name=1)
+
+
 def is_cell(found: Any) -> bool:
     return isinstance(found, type) and issubclass(found, nn.Cell) and found is not nn.Cell
 
@@ -77,6 +85,8 @@ def is_cell(found: Any) -> bool:
     (lambda: nn.CELU(alpha=np.ones(2)), "CELU: these arguments do not fit: alpha=ndarray"),
     (lambda: nn.Dense(3), "Dense: missing a required argument: 'out_channels'"),
     (lambda: nn.LGamma(x=1), "LGamma: got an unexpected keyword argument 'x'"),
+    (lambda: ops.ScalarCast(1), "ScalarCast: too many positional arguments"),
+    (lambda: ops.RandomGamma("x"), "RandomGamma: seed must be an int, not 'x'"),
     (lambda: nn.Cell(flags=3), "Cell: flags must be a dict, not 3"),
     (lambda: nn.Dropout1d()(99), "Dropout1d: x must be a tensor, not 99"),
     (lambda: nn.MSELoss()(1j, "x"), "MSELoss: these arguments do not fit: logits=a complex, labels='x'"),
