@@ -72,6 +72,7 @@ def jacrev(fn: Callable[..., Any], grad_position: Any = 0, has_aux: bool = False
     """The function that gives the derivatives of every element of fn's result by every element of the inputs at
     grad_position: of the shape of the result followed by that of the input, a tuple for a tuple of positions. With
     has_aux beside the results behind the first. One gradient is computed for each element of the result."""
+    axes_of("jacrev", grad_position)
 
     def jacobian(*inputs: Any) -> Any:
         found = fn(*inputs)

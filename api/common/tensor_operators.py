@@ -48,7 +48,9 @@ class TensorOperators:
             name = getattr(function, "__name__", "operator")
             raise ApiTypeError(f"{name}() takes no {kind}") from None
         except ValueError as error:
-            raise ApiValueError(f"shapes {left.shape} and {np.shape(right)} do not fit: {error}") from None
+            if function is np.power and "power" in str(error):
+                raise ApiValueError("operator **: integers have no negative powers that are integers") from None
+            raise ApiValueError(f"shapes {left.shape} and {np.shape(right)} do not fit") from None
 
     def __neg__(self) -> Self:
         if self.value.dtype == bool:

@@ -264,7 +264,7 @@ class GLU(Cell):
 class Softmin(Cell):
     """exp(-x) divided by its sum along `axis`."""
 
-    def __init__(self, axis: int = -1) -> None:
+    def __init__(self, axis: Any = -1) -> None:
         super().__init__()
         self.softmax = ops.Softmax(axis)
 
@@ -282,7 +282,7 @@ class Softmax2d(Cell):
 class Softmax(Cell):
     """exp(x) divided by its sum along `axis`."""
 
-    def __init__(self, axis: int = -1) -> None:
+    def __init__(self, axis: Any = -1) -> None:
         super().__init__()
         self.softmax = ops.Softmax(axis)
 

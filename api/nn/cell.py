@@ -17,8 +17,9 @@ from mspc.api.common.parameter import UNNAMED, Parameter
 from mspc.api.common.parameter_plan import checked_plan
 from mspc.api.context import PYNATIVE_MODE, get_context
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
-from mspc.api.nn.cell_state import CellState
+from mspc.api.nn.cell_state import CellState, checked_flags
 from mspc.api.nn.declared_inputs import check, declared
+from mspc.api.ops.checked import checked_constructor
 from mspc.api.ops.primitive import Primitive, check_strategy
 from mspc.api.placement import note_shard_options
 from mspc.api.setting import checked
@@ -49,6 +50,8 @@ class Cell(CellState):
         super().__init_subclass__(**kwargs)
         if takes_data is not None:
             cls.takes_data = takes_data
+        if cls.__module__.startswith("mspc.api.") and ("__init__" in vars(cls) or cls.__init__ is Cell.__init__):
+            cls.__init__ = checked_constructor(cls.__name__, cls.__init__)
 
     def __init__(self, auto_prefix: bool = True, flags: dict[str, Any] | None = None) -> None:
         put = object.__setattr__
@@ -57,7 +60,7 @@ class Cell(CellState):
         put(self, "_members", set[str]())
         put(self, "_owned", set[str]())
         put(self, "_auto_prefix", auto_prefix)
-        put(self, "_flags", dict(flags or {}))
+        put(self, "_flags", checked_flags(flags))
         put(self, "training", False)
         put(self, "requires_grad", False)
         put(self, "in_strategy", None)
@@ -93,9 +96,7 @@ class Cell(CellState):
         if "_cells" not in self.__dict__:
             if not isinstance(value, (Parameter, Cell)):
                 return
-            raise ApiRuntimeError(
-                f"{type(self).__name__}: call super().__init__() before setting attribute {name!r}"
-            )
+            raise ApiRuntimeError(f"{type(self).__name__}: call super().__init__() before setting attribute {name!r}")
         stays = (name in self._params and isinstance(value, Parameter)) or (
             name in self._cells and isinstance(value, Cell))  # fmt: skip
         if name in self._members and not stays:  # what takes the place of its kind keeps the place
@@ -135,9 +136,7 @@ class Cell(CellState):
                 del members[key]
                 self._owned.discard(key)
 
-    def insert_param_to_cell(
-        self, param_name: str, param: Parameter, check_name_contain_dot: bool = True
-    ) -> None:
+    def insert_param_to_cell(self, param_name: str, param: Parameter, check_name_contain_dot: bool = True) -> None:
         """Add a parameter under an attribute name.
 
         Raises:

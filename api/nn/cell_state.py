@@ -24,6 +24,13 @@ class IncompatibleKeys(NamedTuple):
     unexpected_keys: list[str]
 
 
+def checked_flags(flags: Any) -> dict[str, Any]:
+    """The flags that a cell is made with. Raises TypeError."""
+    if flags is not None and not isinstance(flags, dict):
+        raise ApiTypeError(f"Cell: flags must be a dict, not {describe(flags)}")
+    return dict(flags or {})
+
+
 class HookHandle:
     """A hook of a cell, which `remove` takes away."""
 

@@ -64,7 +64,7 @@ class DynamicLossScaleUpdateCell(Cell):
     of the next step, from 1, and that of the last step that changed the scale.
     """
 
-    def __init__(self, loss_scale_value: float, scale_factor: int, scale_window: int) -> None:
+    def __init__(self, loss_scale_value: float, scale_factor: float, scale_window: int) -> None:
         super().__init__()
         name = "DynamicLossScaleUpdateCell"
         self.loss_scale_value = number(name, "loss_scale_value", loss_scale_value, above=0.0)

@@ -101,7 +101,7 @@ def __getattr__(name: str) -> Any:
         return sys.modules[__name__]
     if name in _ELSEWHERE:
         found = getattr(importlib.import_module(_ELSEWHERE[name]), name.lstrip("_"))
-        return _checked(name, found) if name in _IN_PLACE else found
+        return _checked(name, found) if name in _IN_PLACE or _makes_unchecked(found) else found
     if name in _FUNCTION_CLASSES:
         return functools.partial(getattr, importlib.import_module(_FUNCTIONS), _FUNCTION_CLASSES[name])
     found = _operator(name) if name[0].isupper() else _function(name)
@@ -157,10 +157,17 @@ def _function(name: str) -> Any:
     return sys.modules.get(f"{__name__}.{name}") if op is None else function_of(op)
 
 
-def _checked(name: str, function: Any) -> Any:
-    from mspc.api.ops.checked import checked
+def _makes_unchecked(found: Any) -> bool:
+    """Whether it is a class written by hand, where no table says what it is made with."""
+    return isinstance(found, type) and (
+        "__init__" in vars(found) or found.__module__.startswith("mspc.api.ops.composed")
+    )
 
-    return checked(f"ops.{name}", function)
+
+def _checked(name: str, found: Any) -> Any:
+    from mspc.api.ops.checked import checked, checked_class
+
+    return checked_class(found) if isinstance(found, type) else checked(f"ops.{name}", found)
 
 
 @functools.cache

@@ -47,10 +47,11 @@ TensorLike = Any
 
 
 def check_arguments(label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises TypeError where a function, called `label` in messages, cannot be called with these arguments."""
+    """Raises TypeError where a function, called `label` in messages (`ops.sum()`), cannot be called with these
+    arguments."""
     wrong = misfit_of(function, args, kwargs)
     if wrong:
-        raise ApiTypeError(f"{label}(): {wrong}", [f"it takes {', '.join(_signature(function).parameters)}"])
+        raise ApiTypeError(f"{label}: {wrong}", [_taken(function)])
 
 
 def misfit_of(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -116,14 +117,20 @@ def explained(
 ) -> tuple[str, tuple[str, ...]]:  # fmt: skip
     """(message, notes) that name the arguments, for what Python said of values inside of a function. text: of one."""
     given = _signature(function).bind(*args, **kwargs).arguments
-    takes = (f"it takes {', '.join(_signature(function).parameters)}",)
+    given.pop("self", None)
+    takes = (_taken(function),)
     for name, value in given.items():
         wrong = error.obj if isinstance(error, AttributeError) else error
         array = isinstance(value, np.ndarray) and (wrong is value or wrong is value.dtype)
         if array or (wrong is value and not _is_tensor(value)):
-            return f"{label}(): {name} must be a tensor, not {text(value)}", takes
+            return f"{label}: {name} must be a tensor, not {text(value)}", takes
     shown = ", ".join(f"{name}={text(value)}" for name, value in given.items())
-    return f"{label}(): these arguments do not fit: {shown}", takes
+    return f"{label}: these arguments do not fit: {shown}", takes
+
+
+def _taken(function: Function) -> str:
+    names = ", ".join(name for name in _signature(function).parameters if name != "self")
+    return f"it takes {names or 'no arguments'}"
 
 
 @functools.cache
@@ -132,10 +139,11 @@ def _signature(function: Function) -> inspect.Signature:
 
 
 @functools.cache
-def checked(label: str, function: Function) -> Function:
-    """A Python function that checks its arguments before it runs; anything else as it is."""
+def checked(name: str, function: Function) -> Function:
+    """A Python function that checks its arguments before it runs; anything else as it is. name: as in `ops.sum`."""
     if not inspect.isfunction(function):
         return function
+    label = f"{name}()"
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -143,8 +151,8 @@ def checked(label: str, function: Function) -> Function:
         try:
             return function(*args, **kwargs)
         except MspcError as error:
-            if label.rpartition(".")[2] not in error.message:
-                error.notes = (*error.notes, f"in {label}()")
+            if name.rpartition(".")[2] not in error.message:
+                error.notes = (*error.notes, f"in {label}")
             raise
         except LEAKS as error:
             refuse(label, function, args, kwargs, error)
@@ -152,3 +160,35 @@ def checked(label: str, function: Function) -> Function:
 
     call.__dict__["check_arguments"] = functools.partial(check_arguments, label, function)
     return cast(Function, call)
+
+
+def checked_constructor(name: str, function: Function) -> Function:
+    """An `__init__` that checks its arguments before it runs. name: the class's."""
+
+    @functools.wraps(function)
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        own = type(self).__module__.startswith("mspc.api.")
+        label = type(self).__name__ if own or name.startswith("_") else name
+        check_arguments(label, function, (self, *args), kwargs)
+        try:
+            function(self, *args, **kwargs)
+        except MspcError:
+            raise
+        except LEAKS as error:
+            refuse(label, function, (self, *args), kwargs, error)
+            raise
+
+    return make
+
+
+@functools.cache
+def checked_class(cls: type[Any]) -> type[Any]:
+    """A class whose objects are made with arguments that are checked before."""
+    if cls.__init__ is object.__init__:
+        cls.__init__ = checked_constructor(cls.__name__, _takes_nothing)
+    elif not hasattr(cls.__init__, "__wrapped__"):
+        cls.__init__ = checked_constructor(cls.__name__, cls.__init__)
+    return cls
+
+
+def _takes_nothing(self: object) -> None: ...

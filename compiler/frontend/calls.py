@@ -8,15 +8,16 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from mspc.api.common.gradient import GradientFunction, JitFunction
 from mspc.api.common.tensor import Tensor
+from mspc.api.errors import is_own
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.optim.optimizer import Optimizer
 from mspc.api.ops.attributed import Attributed
-from mspc.api.ops.checked import explained
 from mspc.api.ops.custom import Custom, InsertGradientOf
 from mspc.api.ops.morphing import Morph
 from mspc.api.ops.multitype import MultitypeFuncGraph
@@ -26,6 +27,7 @@ from mspc.compiler.frontend.attributes import get_attribute, register_cells
 from mspc.compiler.frontend.builtins import HANDLERS, attribute_handlers
 from mspc.compiler.frontend.custom import call_custom, own_gradient
 from mspc.compiler.frontend.gradient import call_gradient
+from mspc.compiler.frontend.naming import naming_arguments
 from mspc.compiler.frontend.precision import as_float
 from mspc.compiler.frontend.primitives import call_primitive
 from mspc.compiler.frontend.python import call_class, call_handler, call_python
@@ -44,7 +46,7 @@ from mspc.compiler.frontend.values import (
     contains_tensor,
     describe,
 )
-from mspc.ir.diagnostics import OWN_FILES, MspcError
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 
 Args = Sequence[Any]
@@ -178,7 +180,7 @@ def call_cell(
         first = len(tracer.builder.nodes)
     for hook, is_named in cell.hooks("before"):
         inputs, kwargs = _hooked(tracer, frame, node, cell, hook, inputs, kwargs, is_named)
-    with planned(tracer, cell.parameter_plan):
+    with planned(tracer, cell.parameter_plan), _named(tracer, frame, node, cell, function, inputs, kwargs):
         result = _inline_function(tracer, frame, node, function, [cell, *inputs], kwargs, True, cell)
     for hook, is_named in cell.hooks("behind"):
         named = [dict(kwargs)] if is_named else []
@@ -208,6 +210,15 @@ def call_cell(
     return result
 
 
+def _named(
+    tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, function: types.FunctionType, inputs: Args, kwargs: Kwargs
+) -> AbstractContextManager[None]:
+    if not is_own(function.__code__.co_filename):
+        return nullcontext()
+    depth = len(frame.frames(node))
+    return naming_arguments(tracer, type(cell).__name__, function, [cell, *inputs], kwargs, depth)
+
+
 def _hooked(
     tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, hook: Any, inputs: Args, kwargs: Kwargs, is_named: bool
 ) -> tuple[Args, Kwargs]:
@@ -232,26 +243,10 @@ def _call_function(
             check(args, kwargs)
         except MspcError as error:
             raise tracer.error(error.message, error.notes, kind=error.kind or TypeError) from None
-        first = len(tracer.errors)
-        try:
-            return _call_checked(tracer, frame, node, function, args, kwargs)
-        except MspcError as error:
-            raise _naming_arguments(error, check.args, args, kwargs, len(frame.frames(node))) from None
-        finally:
-            later, depth = tracer.errors[first:], len(frame.frames(node))
-            tracer.errors[first:] = [_naming_arguments(error, check.args, args, kwargs, depth) for error in later]
+        if len(check.args) == 2:
+            with naming_arguments(tracer, *check.args, args, kwargs, len(frame.frames(node))):
+                return _call_checked(tracer, frame, node, function, args, kwargs)
     return _call_checked(tracer, frame, node, function, args, kwargs)
-
-
-def _naming_arguments(error: MspcError, checked: Any, args: Args, kwargs: Kwargs, depth: int) -> MspcError:
-    """What Python says of values inside of a function of mspc, called at this depth, in terms of the call's arguments;
-    other mistakes, those in a function of the script that it calls among them, as they are."""
-    in_script = len(error.frames) > depth and not error.frames[0].file.startswith(OWN_FILES)
-    if error.python is None or len(checked) != 2 or in_script:
-        return error
-    message, notes = explained(*checked, args, kwargs, error.python, describe)
-    kind = ValueError if isinstance(error.python, ValueError | ArithmeticError) else TypeError
-    return MspcError(message, error.location, notes, error.frames, kind=kind)
 
 
 def _call_checked(

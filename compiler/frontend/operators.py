@@ -13,7 +13,7 @@ from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Undecided, contains_tensor, describe
-from mspc.ir.diagnostics import kind_of
+from mspc.ir.diagnostics import MspcError, kind_of
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL
 
@@ -161,7 +161,9 @@ def fold(tracer: Tracer, what: str, python: Python, *operands: Any) -> Any:
         result = python(*operands)
     except Exception as error:
         text = getattr(error, "message", None) or str(error) or type(error).__name__
-        raise tracer.error(f"{what}: {text}", getattr(error, "notes", ()), kind=kind_of(error)) from None
+        raised = tracer.error(f"{what}: {text}", getattr(error, "notes", ()), kind=kind_of(error))
+        raised.python = None if isinstance(error, MspcError) else error
+        raise raised from None
     return tracer.own(result) if isinstance(result, list) else result
 
 

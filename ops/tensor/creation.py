@@ -74,6 +74,10 @@ class Fill(_Made):
         return shape_rule(self.shape)
 
     def result_dtype(self, *types: TensorType) -> DType:
+        try:
+            np.full((), self.value, self.type.numpy)
+        except OverflowError:
+            raise MspcError(f"{self.name}: {self.value} is no number of {self.type}", kind=ValueError) from None
         return self.type
 
     def uniform(self) -> int | float | None:

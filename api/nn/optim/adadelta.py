@@ -19,7 +19,7 @@ class Adadelta(Optimizer):
 
     def __init__(
         self, params: Any, learning_rate: Any = 1.0, rho: float = 0.9, epsilon: float = 1e-6, loss_scale: float = 1.0,
-        weight_decay: float = 0.0,
+        weight_decay: Any = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, params, weight_decay, loss_scale)
         self.rho = number("Adadelta", "rho", rho)

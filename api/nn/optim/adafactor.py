@@ -37,7 +37,7 @@ class AdaFactor(Optimizer):
 
     def __init__(
         self, params: Any, learning_rate: Any = None, eps: Any = (1e-30, 1e-3), clip_threshold: float = 1.0,
-        decay_rate: float = 0.8, beta1: float = 0.9, weight_decay: float = 0.0, scale_parameter: bool = True,
+        decay_rate: float = 0.8, beta1: float = 0.9, weight_decay: Any = 0.0, scale_parameter: bool = True,
         relative_step: bool = True, warmup_init: bool = False, compression: bool = False, loss_scale: float = 1.0,
     ) -> None:  # fmt: skip
         flags = {"scale_parameter": scale_parameter, "relative_step": relative_step, "warmup_init": warmup_init,

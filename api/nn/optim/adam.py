@@ -23,7 +23,7 @@ class Adam(Optimizer):
     def __init__(
         self, params: Any, learning_rate: Any = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
         eps: float = 1e-8,
-        use_locking: bool = False, use_nesterov: bool = False, weight_decay: float = 0.0,
+        use_locking: bool = False, use_nesterov: bool = False, weight_decay: Any = 0.0,
         loss_scale: float = 1.0,
         use_amsgrad: bool = False, **kwargs: Any,
     ) -> None:  # fmt: skip
@@ -91,7 +91,7 @@ class AdamOffload(Adam):
 
     def __init__(
         self, params: Any, learning_rate: Any = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
-        use_locking: bool = False, use_nesterov: bool = False, weight_decay: float = 0.0, loss_scale: float = 1.0,
+        use_locking: bool = False, use_nesterov: bool = False, weight_decay: Any = 0.0, loss_scale: float = 1.0,
     ) -> None:  # fmt: skip
         super().__init__(
             params, learning_rate, beta1, beta2, eps, use_locking, use_nesterov, weight_decay, loss_scale
@@ -110,7 +110,7 @@ class AdamWeightDecay(Optimizer):
     def __init__(
         self, params: Any, learning_rate: Any = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
         eps: float = 1e-6,
-        weight_decay: float = 0.0,
+        weight_decay: Any = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, params, weight_decay)
         self.beta1 = check_beta("AdamWeightDecay", "beta1", beta1)

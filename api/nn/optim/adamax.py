@@ -18,7 +18,7 @@ class AdaMax(Optimizer):
 
     def __init__(
         self, params: Any, learning_rate: Any = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
-        weight_decay: float = 0.0, loss_scale: float = 1.0,
+        weight_decay: Any = 0.0, loss_scale: float = 1.0,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, params, weight_decay, loss_scale)
         self.beta1 = check_beta("AdaMax", "beta1", beta1)

@@ -24,7 +24,7 @@ class Adagrad(Optimizer):
 
     def __init__(
         self, params: Any, accum: float = 0.1, learning_rate: Any = 0.001, update_slots: bool = True,
-        loss_scale: float = 1.0, weight_decay: float = 0.0,
+        loss_scale: float = 1.0, weight_decay: Any = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, params, weight_decay, loss_scale)
         if not isinstance(update_slots, bool):
@@ -55,7 +55,7 @@ class ProximalAdagrad(Optimizer):
 
     def __init__(
         self, params: Any, accum: float = 0.1, learning_rate: Any = 0.001, l1: float = 0.0, l2: float = 0.0,
-        use_locking: bool = False, loss_scale: float = 1.0, weight_decay: float = 0.0,
+        use_locking: bool = False, loss_scale: float = 1.0, weight_decay: Any = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, params, weight_decay, loss_scale)
         self.l1, self.l2 = number("ProximalAdagrad", "l1", l1), number("ProximalAdagrad", "l2", l2)
@@ -82,7 +82,7 @@ class RMSProp(Optimizer):
     def __init__(
         self, params: Any, learning_rate: Any = 0.1, decay: float = 0.9, momentum: float = 0.0,
         epsilon: float = 1e-10, use_locking: bool = False, centered: bool = False, loss_scale: float = 1.0,
-        weight_decay: float = 0.0,
+        weight_decay: Any = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, params, weight_decay, loss_scale)
         if not isinstance(centered, bool):
@@ -122,7 +122,7 @@ class FTRL(Optimizer):
     def __init__(
         self, params: Any, initial_accum: float = 0.1, learning_rate: Any = 0.001, lr_power: float = -0.5,
         l1: float = 0.0, l2: float = 0.0, use_locking: bool = False, loss_scale: float = 1.0,
-        weight_decay: float = 0.0,
+        weight_decay: Any = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, params, weight_decay, loss_scale)
         if isinstance(lr_power, bool) or not isinstance(lr_power, (int, float)) or lr_power > 0:

@@ -20,7 +20,7 @@ class ASGD(Optimizer):
 
     def __init__(
         self, params: Any, learning_rate: Any = 0.1, lambd: float = 1e-4, alpha: float = 0.75, t0: float = 1e6,
-        weight_decay: float = 0.0,
+        weight_decay: Any = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, params, weight_decay)
         self.lambd = number("ASGD", "lambd", lambd, least=-float("inf"))

@@ -21,7 +21,7 @@ class Lamb(Optimizer):
 
     def __init__(
         self, params: Any, learning_rate: Any, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-6,
-        weight_decay: float = 0.0,
+        weight_decay: Any = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, params, weight_decay)
         self.beta1 = check_beta("Lamb", "beta1", beta1)

@@ -18,7 +18,7 @@ class Momentum(Optimizer):
     """
 
     def __init__(
-        self, params: Any, learning_rate: Any, momentum: float, weight_decay: float = 0.0,
+        self, params: Any, learning_rate: Any, momentum: float, weight_decay: Any = 0.0,
         loss_scale: float = 1.0,
         use_nesterov: bool = False,
     ) -> None:  # fmt: skip

@@ -79,7 +79,7 @@ class Optimizer(Cell, takes_data=False):
     _target = ""
 
     def __init__(
-        self, learning_rate: Any, parameters: Any, weight_decay: float = 0.0, loss_scale: float = 1.0
+        self, learning_rate: Any, parameters: Any, weight_decay: Any = 0.0, loss_scale: float = 1.0
     ) -> None:
         super().__init__(auto_prefix=False)
         name = type(self).__name__

@@ -22,7 +22,7 @@ class Rprop(Optimizer):
 
     def __init__(
         self, params: Any, learning_rate: Any = 0.1, etas: Any = (0.5, 1.2), step_sizes: Any = (1e-6, 50.0),
-        weight_decay: float = 0.0,
+        weight_decay: Any = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, params, weight_decay)
         self.shrinks, self.grows = _pair("etas", etas)

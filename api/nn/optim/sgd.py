@@ -19,7 +19,7 @@ class SGD(Optimizer):
 
     def __init__(
         self, params: Any, learning_rate: Any = 0.1, momentum: float = 0.0, dampening: float = 0.0,
-        weight_decay: float = 0.0, nesterov: bool = False, loss_scale: float = 1.0,
+        weight_decay: Any = 0.0, nesterov: bool = False, loss_scale: float = 1.0,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, params, weight_decay, loss_scale)
         dampening = number("SGD", "dampening", dampening)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc import Tensor, mint, ops
+from mspc import Tensor, mint, nn, ops
 from mspc.api.ops.method_table import method_names
 from mspc.ir.diagnostics import MspcError
 
@@ -58,7 +58,41 @@ def test_methods(first: int) -> None:
                 attempt(name, getattr(X, name), X, bad)
 
 
+def test_cells() -> None:
+    cells = {cls: name for place in (nn, mint.nn) for name in dir(place) if is_cell(cls := getattr(place, name))}
+    assert len(cells) > 150
+    for cls, name in cells.items():
+        for bad in BAD:
+            attempt(name, cls, bad)
+        with pytest.raises(MspcError, match=rf"\b{cls.__name__}\b"):
+            cls(unknown_name=1)
+
+
+def test_operators() -> None:
+    for name in dir(ops):
+        made = getattr(ops, name)
+        if name[0].isupper() and isinstance(made, type) and name != "ReduceOp":
+            with pytest.raises(MspcError):
+                made(unknown_name=1)
+
+
+def is_cell(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, nn.Cell) and found is not nn.Cell
+
+
 @pytest.mark.parametrize(("call", "message"), [
+    (lambda: nn.LeakyReLU("x"), "LeakyReLU: alpha must be a number, not 'x'"),
+    (lambda: nn.CELU(alpha=np.ones(2)), "CELU: these arguments do not fit: alpha=ndarray"),
+    (lambda: nn.Dense(3), "Dense: missing a required argument: 'out_channels'"),
+    (lambda: nn.LGamma(x=1), "LGamma: got an unexpected keyword argument 'x'"),
+    (lambda: ops.ScalarCast(1), "ScalarCast: too many positional arguments"),
+    (lambda: ops.RandomGamma("x"), "RandomGamma: seed must be an int, not 'x'"),
+    (lambda: nn.Cell(flags=3), "Cell: flags must be a dict, not 3"),
+    (lambda: nn.Dropout1d()(99), "Dropout1d: x must be a tensor, not 99"),
+    (lambda: nn.MSELoss()(1j, "x"), "MSELoss: these arguments do not fit: logits=a complex, labels='x'"),
+    (lambda: Tensor([1, 2, 3]) + Tensor([1, 2]), "shapes (3,) and (2,) do not fit"),
+    (lambda: Tensor([2]) ** Tensor([-1]), "operator **: integers have no negative powers that are integers"),
+    (lambda: ops.jacfwd(ops.sin, "x"), "jacrev(): axes must be integers or None, not 'x'"),
     (lambda: ops.zeros_like(5), "ops.zeros_like(): input must be a tensor, not 5"),
     (lambda: ops.flatten(5), "ops.flatten(): input must be a tensor, not 5"),
     (lambda: ops.cross_entropy(X, 5), "ops.cross_entropy(): target must be a tensor, not 5"),

@@ -19,8 +19,8 @@ CASES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "clamp": (lambda x: ops.clamp(x, -LARGE, 0), f"Less: {-LARGE} is beyond the 64 bits of an integer"),
     "where": (lambda x: ops.where(WHERE, x, LARGE), f"Select: {LARGE} is beyond the 64 bits of an integer"),
     "tile": (lambda x: ops.tile(x, (2, LARGE)), f"Tile: {LARGE} is beyond the 64 bits of an integer"),
-    "full": (lambda x: ops.full((2,), LARGE), f"{LARGE} is no number of Int64"),
-    "fill": (lambda x: ops.fill(ms.int16, (2,), 70000), "70000 is no number of Int16"),
+    "full": (lambda x: ops.full((2,), LARGE), f"Fill: {LARGE} is no number of Int64"),
+    "fill": (lambda x: ops.fill(ms.int16, (2,), 70000), "Fill: 70000 is no number of Int16"),
     "ones": (lambda x: ops.ones((2, LARGE)), f"Fill: shape (2, {LARGE}) has more elements than 64 bits count"),
     "index": (
         lambda x: x[LARGE],
@@ -45,12 +45,17 @@ def test_the_message(name: str) -> None:
     assert raised.value.message == message
 
 
-def test_the_message_of_a_network() -> None:
+@pytest.mark.parametrize(("function", "message"), [
+    (lambda x: ops.maximum(x, LARGE), f"{LARGE}"),
+    (lambda x: ops.full((2,), LARGE) + x[0], f"Fill: {LARGE} is no number of Int64"),
+    (lambda x: ops.fill(ms.int16, (3,), 70000) + x, "Fill: 70000 is no number of Int16"),
+])  # fmt: skip
+def test_the_message_of_a_network(function: Any, message: str) -> None:
     class Net(nn.Cell):
         def construct(self, x: Any) -> Any:
-            return ops.maximum(x, 2**70)
+            return function(x)
 
-    with pytest.raises(MspcError, match=rf"{LARGE}"):
+    with pytest.raises(ValueError, match=message):
         Net()(X)
 
 

@@ -122,7 +122,7 @@ def test_cross_entropies():
     ("make", "error", "message"),
     [
         (lambda: nn.Dense(0, 3), ValueError, "Dense: in_channels 0 must be at least 1"),
-        (lambda: nn.Dense(3, 2.0), TypeError, "Dense: out_channels must be an integer, not 2.0"),
+        (lambda: nn.Dense(3, 2.0), TypeError, "Dense: out_channels must be an int, not 2.0"),
         (lambda: nn.Dense(2, 2, activation="rel"), ValueError, "unknown activation 'rel'; known are relu, "),
         (
             lambda: nn.Dense(2, 2, Tensor([1.0])),
