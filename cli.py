@@ -6,6 +6,7 @@ Nothing here may import NumPy or networkx: `mspc --help` answers at once.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -30,6 +31,9 @@ FAILED = 1
 """Exit status where a disk is full, or another thing of the system does not do what it should."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
+NEW_OBJECTS = 100_000
+"""New objects after which a command looks for garbage among them: nearly all that a compile makes stays until its end,
+and to look again after every 700, as Python does, takes a twentieth of it."""
 CONSOLE = object()
 """The object of the commands' context where the process is there for them."""
 
@@ -381,5 +385,8 @@ def _leave_out_all_but(name: str) -> None:
 
 def main() -> None:
     """Run the command that the arguments name."""
-    _leave_out_all_but(sys.argv[1] if len(sys.argv) > 1 else "")
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    _leave_out_all_but(name)
+    if name != "run":  # there the script goes on, whose garbage may hold arrays
+        gc.set_threshold(NEW_OBJECTS)
     raise SystemExit(run_guarded(lambda: app(prog_name="mspc", obj=CONSOLE)))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any, cast
 
 import numpy as np
@@ -32,8 +32,8 @@ RESERVED = frozenset({"true", "false", "None", "inf", "nan", "none"})
 
 def quoted(text: str) -> str:
     """The text in double quotes, on one line, with the escapes of JSON."""
-    plain = json.dumps(text, ensure_ascii=False)
-    return plain if plain.isprintable() else json.dumps(text)
+    plain = encode_basestring(text)
+    return plain if plain.isprintable() else encode_basestring_ascii(text)
 
 
 def name_text(name: str) -> str:

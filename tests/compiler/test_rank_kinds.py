@@ -70,13 +70,15 @@ def assert_every_rank_as_alone(graphs: RankGraphs, ranks: Sequence[int]) -> None
     for rank in ranks:
         found = graphs.of(rank, graphs.passes)
         graph: Graph = graphs.graph
+        expected = ""
         for name in graphs.passes:
             graph, changed = find_pass(name, {"rank": rank} if name == "slice_to_rank" else {}).apply(graph)
-            expected = print_graph(graph)
             where = f"rank {rank} behind {name}"
-            assert found.text(name) == expected, where
-            assert print_graph(found.graph(name)) == expected, where
             assert found.of_kind[name].changed == changed, where
+            if changed:
+                expected = print_graph(graph)
+                assert print_graph(found.graph(name)) == expected, where
+            assert found.text(name) == expected, where
         assert print_graph(graphs.executable(rank)) == print_graph(graph)
 
 
@@ -102,7 +104,8 @@ def test_conformance_cases(conformance: Path) -> None:
             found = compiled(case, 16 if case.stem == "repeated_16" else 8)
         except (MspcError, AttributeError):
             continue
-        assert_every_rank_as_alone(found.rank_graphs, range(found.config.ranks))
+        ranks = found.config.ranks
+        assert_every_rank_as_alone(found.rank_graphs, [0, *random.Random(case.stem).sample(range(1, ranks), 4)])
         done += 1
     assert done >= 25
 
@@ -190,7 +193,8 @@ def test_a_pass_that_cannot_do_with_stand_ins_runs_for_every_rank(root: Path, mo
         for node in graph.nodes:
             if getattr(node.op, "rank_list", ()):
                 node.attrs["last"] = max(node.op.rank_list)  # type: ignore[attr-defined]
-        return plain(self, graph)
+        plain(self, graph)
+        return True
 
     for run, kinds in ((in_a_set, [0]), (named, range(2, 9))):
         monkeypatch.setattr(FuseNorm, "run", run)

@@ -15,6 +15,7 @@ import importlib
 import io
 import json
 import os
+import pkgutil
 import random
 import select
 import shlex
@@ -23,11 +24,11 @@ import socket
 import sys
 import traceback
 
-LOADED = (
-    "mspc.cli", "mspc.commands.compile", "mspc.commands.run", "mspc.commands.verify", "mspc.commands.search",
-    "mspc.commands.opt", "mspc.engine.simulate", "mspc.ir.text.parser", "mspc.api.nn", "mspc.api.ops",
-    "mspc.api.dataset", "mspc.api.train", "mspc.passes.search.elimination",
-)  # fmt: skip
+LOADED = ("numpy.random", "numpy.ma", "mspc.cli", "mspc.api.dataset")
+"""What commands need, whole packages among it where `ROOMS` has them."""
+ROOMS = ("api.common", "api.nn", "api.ops", "api.train", "commands", "compiler", "engine", "passes", "runtime")
+NOT_LOADED = ("mspc.commands.pytest_plugin", "mspc.runtime.gpu", "mspc.runtime.comm.mpi")
+"""What is not for every process."""
 PYTHON, MPIRUN = "python", "mpirun"
 """Names of files beside the socket: what starts clients, and mpirun."""
 GRACE = 2.0
@@ -42,9 +43,7 @@ def serve(path: str) -> None:
         listening.bind(path)
         listening.listen(64)
         listening.settimeout(LOOK)
-        for name in LOADED:
-            importlib.import_module(name)
-        importlib.import_module("mspc.ops.modules").load_operators()
+        load()
         sys.executable = put_beside(path)
         while os.getppid() == parent:
             reap()
@@ -56,6 +55,18 @@ def serve(path: str) -> None:
                 listening.close()
                 handle(connection, here)
             connection.close()
+
+
+def load() -> None:
+    """Load what nearly every command needs, the modules that commands load when they come to need them as well."""
+    for name in LOADED:
+        importlib.import_module(name)
+    importlib.import_module("mspc.ops.modules").load_operators()
+    for room in ROOMS:
+        package = importlib.import_module(f"mspc.{room}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.startswith(NOT_LOADED):
+                importlib.import_module(module.name)
 
 
 def put_beside(path: str) -> str:
