@@ -41,8 +41,8 @@ class Norm(Op, abstract=True):
     """All operands are floating point, of one element type; statistics of narrow ones are Float32.
 
     Class attributes:
-        statistics: indices of the operands that are statistics, scales: of those that may be Float32 as statistics are,
-        the parameters. made: indices of the results that are statistics.
+        statistics: indices of the operands that are statistics. scales: of those that may be of their element type,
+        too, the parameters. made: indices of the results that are statistics.
     """
 
     statistics: ClassVar[tuple[int, ...]] = ()
@@ -110,10 +110,9 @@ class LayerNorm(Norm):
         if dy is not None:
             dx = b.emit(LayerNormGrad(begin, self.epsilon), dy, x, mean, variance, gamma)
             parameters = axis_in(self.name, self.begin_params_axis, rank)
-            kinds = [p.tensor_type.dtype for p in (gamma, beta)]
-            wide = [as_dtype(b, value, kinds[0]) for value in (dy, x)]
+            wide = [as_dtype(b, value, gamma.tensor_type.dtype) for value in (dy, x)]
             dgamma = b.emit(LayerNormGammaGrad(begin, parameters, self.epsilon), *wide, mean, variance)
-            dbeta = sum_to_shape(b, as_dtype(b, dy, kinds[1]), beta.shape)
+            dbeta = sum_to_shape(b, as_dtype(b, dy, beta.tensor_type.dtype), beta.shape)
         kind = mean.tensor_type.dtype
         if dmean is not None:
             share = b.emit(Mul(), dmean, b.constant(1 / count, kind))
@@ -197,8 +196,7 @@ def _repeated(xp: Any, parameter: Any, columns: int) -> Any:
 
 class LayerNormGammaGrad(Norm):
     """Gradient of LayerNorm in gamma, of (dout, x, mean, variance): the sum of dout (x - mean) /
-    sqrt(variance + epsilon) over the dimensions before `begin_params_axis`.
-    """
+    sqrt(variance + epsilon) over the dimensions before `begin_params_axis`."""
 
     begin_norm_axis: int = 1
     begin_params_axis: int = 1
