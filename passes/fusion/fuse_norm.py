@@ -65,6 +65,8 @@ class _Norms(Rewriter):
         y = items.get(0)
         cast = self._only_cast(y)
         total = self._sum_of_two(source)
+        if total is not None and any(self.place.get(v, -1) > self.place[total] for v in (gamma, beta)):
+            total = None
         if source is x and cast is None and total is None:
             return
         assert isinstance(node.type, TupleType)
