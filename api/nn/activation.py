@@ -326,7 +326,7 @@ class PReLU(Cell):
         self.prelu = ops.PReLU()
 
     def construct(self, x: Any) -> Any:
-        return self.prelu(x, self.w)
+        return self.prelu(x, ops.cast(self.w, x.dtype))
 
 
 _BY_NAME = {

@@ -121,7 +121,6 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
         else:
             raise ApiTypeError(f"{name}: scale_sense must be a Cell or a Tensor, not {type(scale_sense).__name__}")
         self.scale_sense = Parameter(scale, "scale_sense", requires_grad=False)
-        self.grad = ops.GradOperation(get_by_list=True, sens_param=True)
         self.hyper_map = ops.HyperMap()
         self.all_finite = ops.AllFinite()
         own = self.parallel_mode == "hybrid_parallel" or any(each.layerwise_parallel for each in self.weights)
@@ -148,7 +147,7 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
         if not overflow:
             loss = ops.depend(loss, self.optimizer(grads))
         if self.return_grad:
-            return loss, overflow, self.scale_sense, grads
+            return loss, overflow, self.scale_sense, self.named(grads)
         return loss, overflow, self.scale_sense
 
     def start_overflow_check(self, pre_cond: Any, compute_input: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 from mspc.api import context, ops, state
 from mspc.api.common.parameter import ParameterTuple
+from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.activation import Identity
 from mspc.api.nn.cell import Cell
@@ -74,9 +75,11 @@ class TrainOneStepCell(Cell):
 
     Args:
         network: returns the loss. optimizer: its parameters are the weights that are trained.
-        sens: the gradient of the loss, a number, or a Tensor of the shape of the loss.
+        sens: the gradient of the loss, a number, or a Tensor of the shape of the loss; not 0.
+        return_grad: the step returns the gradients, too, a dict by the names of the parameters.
 
-    Attributes for cells that are made of this one: `network`, `optimizer`, `weights`, `sens`, `grad`, `parallel_mode`,
+    Attributes for cells that are made of this one: `network`, `optimizer`, `weights`, `sens` (1.0 unless given),
+    `grad`, which takes the gradient of the loss behind the inputs, `grad_no_sens`, which does not, `parallel_mode`,
     `mean`, `degree`, and `reducer_flag`: whether ranks add up gradients, which `grad_reducer` then does: in data
     parallel and in hybrid mode, as in MindSpore. In data parallel mode the step leaves that to the compiler, unless
     `grad_reducer` was replaced.
@@ -92,9 +95,12 @@ class TrainOneStepCell(Cell):
         self.network.requires_grad = True
         self.optimizer = optimizer
         self.weights = self.optimizer.parameters
-        self.sens = sens
+        if not isinstance(sens, Tensor) and sens == 0:
+            raise ApiValueError("TrainOneStepCell: sens must not be 0, with which every gradient is 0")
+        self.sens, self.sense_flag = (1.0, False) if sens is None else (sens, True)
         self.return_grad = return_grad
-        self.grad = ops.GradOperation(get_by_list=True, sens_param=sens is not None)
+        self.grad = ops.GradOperation(get_by_list=True, sens_param=True)
+        self.grad_no_sens = ops.GradOperation(get_by_list=True)
         self.parallel_mode = context.get_auto_parallel_context("parallel_mode")
         self.mean = context.get_auto_parallel_context("gradients_mean")
         self.degree = context.get_auto_parallel_context("device_num") or state.current().size
@@ -106,15 +112,19 @@ class TrainOneStepCell(Cell):
 
     def construct(self, *inputs: Any) -> Any:
         loss = self.network(*inputs)
-        if self.sens is None:
-            grads = self.grad(self.network, self.weights)(*inputs)
-        else:
+        if self.sense_flag:
             grads = self.grad(self.network, self.weights)(*inputs, ops.full_like(loss, self.sens))
+        else:
+            grads = self.grad_no_sens(self.network, self.weights)(*inputs)
         grads = self.reduced(grads)
         loss = ops.depend(loss, self.optimizer(grads))
         if self.return_grad:
-            return loss, grads
+            return loss, self.named(grads)
         return loss
+
+    def named(self, grads: Any) -> dict[str, Any]:
+        """The gradients by the names of their parameters."""
+        return {parameter.name: gradient for parameter, gradient in zip(self.weights, grads, strict=True)}
 
     def reduced(self, grads: Any) -> Any:
         """The gradients, through `grad_reducer` unless the compiler or the optimizer does what it would."""
@@ -152,7 +162,7 @@ class ForwardValueAndGrad(Cell):
             loss = self.network(*inputs[:-1])
         else:
             loss = self.network(*inputs)
-        grads = self.grad(self.network, self.weights)(*inputs)
+        grads = self.grad_no_sens(self.network, self.weights)(*inputs)
         return loss, grads
 
 

@@ -41,17 +41,20 @@ class Norm(Op, abstract=True):
     """All operands are floating point, of one element type; statistics of narrow ones are Float32.
 
     Class attributes:
-        statistics: indices of the operands that are statistics. made: indices of the results that are.
+        statistics: indices of the operands that are statistics. scales: of those that may be of their element type,
+        too, the parameters. made: indices of the results that are statistics.
     """
 
     statistics: ClassVar[tuple[int, ...]] = ()
+    scales: ClassVar[tuple[int, ...]] = ()
     made: ClassVar[tuple[int, ...]] = ()
 
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)
         require_float(self.name, *types)
-        require_same(self.name, *[t for i, t in enumerate(types) if i not in self.statistics])
         kind = statistics_dtype(types[0].dtype)
+        wide = [i for i in self.scales if i < len(types) and types[i].dtype == kind]
+        require_same(self.name, *[t for i, t in enumerate(types) if i not in (*self.statistics, *wide)])
         for index in self.statistics:
             if types[index].dtype not in (kind, types[0].dtype):
                 raise MspcError(
@@ -79,6 +82,7 @@ class LayerNorm(Norm):
     begin_norm_axis: int = 1
     begin_params_axis: int = 1
     epsilon: float = 1e-7
+    scales: ClassVar[tuple[int, ...]] = (1, 2)
     made: ClassVar[tuple[int, ...]] = (1, 2)
     samples: ClassVar[Any] = (
         sample((8, 16), (16,), (16,), begin_norm_axis=-1, begin_params_axis=-1, epsilon=1e-5),
@@ -106,8 +110,9 @@ class LayerNorm(Norm):
         if dy is not None:
             dx = b.emit(LayerNormGrad(begin, self.epsilon), dy, x, mean, variance, gamma)
             parameters = axis_in(self.name, self.begin_params_axis, rank)
-            dgamma = b.emit(LayerNormGammaGrad(begin, parameters, self.epsilon), dy, x, mean, variance)
-            dbeta = sum_to_shape(b, dy, beta.shape)
+            wide = [as_dtype(b, value, gamma.tensor_type.dtype) for value in (dy, x)]
+            dgamma = b.emit(LayerNormGammaGrad(begin, parameters, self.epsilon), *wide, mean, variance)
+            dbeta = sum_to_shape(b, as_dtype(b, dy, beta.tensor_type.dtype), beta.shape)
         kind = mean.tensor_type.dtype
         if dmean is not None:
             share = b.emit(Mul(), dmean, b.constant(1 / count, kind))
@@ -191,8 +196,7 @@ def _repeated(xp: Any, parameter: Any, columns: int) -> Any:
 
 class LayerNormGammaGrad(Norm):
     """Gradient of LayerNorm in gamma, of (dout, x, mean, variance): the sum of dout (x - mean) /
-    sqrt(variance + epsilon) over the dimensions before `begin_params_axis`.
-    """
+    sqrt(variance + epsilon) over the dimensions before `begin_params_axis`."""
 
     begin_norm_axis: int = 1
     begin_params_axis: int = 1
@@ -251,6 +255,7 @@ class LayerNormGrad(Norm):
     epsilon: float = 1e-7
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     statistics: ClassVar[tuple[int, ...]] = (2, 3)
+    scales: ClassVar[tuple[int, ...]] = (4,)
     bprop: ClassVar[Any] = NO_SECOND
     samples: ClassVar[Any] = (
         sample((8, 16), (8, 16), (8, 1), (8, 1), (16,), low=0.1),

@@ -43,6 +43,7 @@ class RmsNorm(Norm):
 
     function: ClassVar[Names] = "rms_norm"
     epsilon: float = 1e-6
+    scales: ClassVar[tuple[int, ...]] = (1,)
     made: ClassVar[tuple[int, ...]] = (1,)
     samples: ClassVar[Any] = (sample((8, 16), (16,)), sample((8, 4, 4), (4, 4)), sample((2, 8, 4), (4,)))
 
@@ -62,7 +63,7 @@ class RmsNorm(Norm):
             dx = b.emit(RmsNormGrad(), dy, x, rstd, gamma)
             hat = b.emit(Mul(), as_dtype(b, x, kind), rstd)
             total = sum_to_shape(b, b.emit(Mul(), as_dtype(b, dy, kind), hat), gamma.shape)
-            dgamma = as_dtype(b, total, dtype)
+            dgamma = as_dtype(b, total, gamma.tensor_type.dtype)
         if drstd is not None:
             count = math.prod(gamma.shape) or 1  # no elements have no shares
             cube = b.emit(Mul(), rstd, b.emit(Mul(), rstd, rstd))
@@ -162,6 +163,7 @@ class RmsNormGrad(Norm):
 
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     statistics: ClassVar[tuple[int, ...]] = (2,)
+    scales: ClassVar[tuple[int, ...]] = (3,)
     bprop: ClassVar[Any] = NO_SECOND
     samples: ClassVar[Any] = (sample((8, 16), (8, 16), (8, 1), (16,), low=0.1),)
 

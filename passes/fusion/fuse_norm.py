@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cuda.norm import fits
@@ -65,10 +65,12 @@ class _Norms(Rewriter):
         y = items.get(0)
         cast = self._only_cast(y)
         total = self._sum_of_two(source)
+        if total is not None and any(self.place.get(v, -1) > self.place[total] for v in (gamma, beta)):
+            total = None
         if source is x and cast is None and total is None:
             return
         assert isinstance(node.type, TupleType)
-        kind = (cast if cast is not None else gamma).tensor_type.dtype
+        kind = (element_types(node.type)[0] if cast is None else cast.tensor_type).dtype
         elements = (TensorType(kind, x.shape), *node.type.elements[1:])
         if total is not None:
             elements = (*elements, total.tensor_type)

@@ -148,6 +148,10 @@ def parts_of(node: Node) -> tuple[str, ...]:
 
 
 def merged_attributes(members: Sequence[Node]) -> dict[str, Any]:
-    """The members' further facts, each as a tuple with an entry for every member, None where it has none."""
+    """The members' further facts, each as a tuple with an entry for every member, None where it has none; reasons as
+    one text."""
     keys = dict.fromkeys(key for node in members for key in node.attrs if key != "fused")
-    return {key: tuple(node.attrs.get(key) for node in members) for key in keys}
+    found: dict[str, Any] = {key: tuple(node.attrs.get(key) for node in members) for key in keys}
+    if "reason" in found:
+        found["reason"] = "; ".join(dict.fromkeys(filter(None, found["reason"])))
+    return found

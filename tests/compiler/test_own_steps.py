@@ -168,7 +168,7 @@ print(net.trainable_params()[0].asnumpy().ravel().tolist(), 0.0)
 @pytest.mark.parametrize(
     ("base", "sens", "scale"),
     [
-        ("TrainOneStepCell", "", ""),
+        ("TrainOneStepCell", ", ms.ops.fill(loss.dtype, loss.shape, self.sens)", ""),
         ("TrainOneStepWithLossScaleCell", ", self.cast_sens()", ", Tensor(1.0, ms.float32)"),
     ],
 )

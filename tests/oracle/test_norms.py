@@ -53,6 +53,20 @@ def test_gradients_of_means_and_variances() -> None:
              tolerance=1e-10 if dtype == np.float64 else 1e-2)  # fmt: skip
 
 
+def test_halves_with_parameters_of_float32() -> None:
+    """Computed in Float32, of the element type of x, as MindSpore's are; the parameters' gradients are Float32."""
+    x = floats(1, 4, 6, dtype=np.float16)
+    gamma, beta = (floats(seed, 6, dtype=np.float32, low=0.1) for seed in (2, 3))
+    same(lambda a, g, b: ops.layer_norm(a, (6,), g, b), lambda a, g, b: F.layer_norm(a.float(), (6,), g, b).half(),
+         [x, gamma, beta])  # fmt: skip
+    same(lambda a, g: ops.RmsNorm(1e-5)(a, g)[0], lambda a, g: F.rms_norm(a.float(), (6,), g, 1e-5).half(), [x, gamma])
+    same(lambda a, g, b: ops.group_norm(a, 3, g, b), lambda a, g, b: F.group_norm(a.float(), 3, g, b).half(),
+         [x, gamma, beta], tolerance=4e-3)  # fmt: skip
+    for cell in (nn.LayerNorm((6,)), nn.GroupNorm(3, 6), nn.PReLU(6)):
+        assert str(cell(Tensor(x)).dtype) == "Float16"
+        assert str(ops.grad(cell, None, cell.trainable_params())(Tensor(x))[0].dtype) == "Float32"
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float16])
 def test_rms_norm(dtype: Any) -> None:
     x, gamma = floats(1, 4, 64, dtype=dtype), floats(2, 64, dtype=dtype)

@@ -56,7 +56,7 @@ def rrelu(input: Any, lower: float = 1 / 8, upper: float = 1 / 3) -> Any:
 
 def prelu(input: Any, weight: Any) -> Any:
     """x where it is positive, weight * x elsewhere; one weight, or one for each channel (dimension 1)."""
-    return ops.PReLU()(input, weight)
+    return ops.PReLU()(input, ops.cast(weight, input.dtype))
 
 
 def mish(x: Any) -> Any:

@@ -74,7 +74,8 @@ def batch_norm(
 
 
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """Every image's channels in groups, each normalised to mean 0 and variance 1, times `weight`, plus `bias`."""
+    """Every image's channels in groups, each normalised to mean 0 and variance 1, times `weight`, plus `bias`; of the
+    element type of `input`."""
     n, channels = input.shape[0], input.shape[1]
     if channels % num_groups:
         raise ApiValueError(f"group_norm: {channels} channels are no multiple of num_groups {num_groups}")
@@ -88,4 +89,4 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
         out = out * ops.reshape(weight, channel)
     if bias is not None:
         out = out + ops.reshape(bias, channel)
-    return out
+    return ops.cast(out, input.dtype)

@@ -1275,7 +1275,7 @@ class IsNan(Primitive):
     """Where x is not a number."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class KLDivLoss(Primitive):
-    """y (log(y) - x) for logarithms x and probabilities y; 0 where y is 0. Labels get no gradient."""
+    """y (log(y) - x) for logarithms x and probabilities y; 0 where y is 0. Labels get no gradient. The reduction"""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 class KVCacheScatterUpdate(Primitive):
     """var with updates in the place of what it holds: those of row i from place indices[i] of `axis` on. Called as"""

@@ -298,6 +298,8 @@ def test_wrappers_check_their_parts():
         nn.TrainOneStepCell(3, nn.SGD([weight("w")]))
     with pytest.raises(TypeError, match="TrainOneStepCell: optimizer must be a Cell, not float"):
         nn.TrainOneStepCell(nn.ReLU(), 0.1)
+    with pytest.raises(ValueError, match="TrainOneStepCell: sens must not be 0, with which every gradient is 0"):
+        nn.TrainOneStepCell(nn.ReLU(), nn.SGD([weight("w")]), sens=0)
     with pytest.raises(AttributeError, match=r"nn has no 'Dens'; did you mean Dense"):
         nn.Dens  # noqa: B018  # the access is what is tested
 

@@ -12,6 +12,8 @@ import pytest
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, dtype_of
 from mspc.ops.cuda.norm import fits
 from mspc.ops.fused.norm import FusedLayerNorm, FusedLayerNormGrad
+from mspc.ops.nn.norm import LayerNorm, LayerNormGrad
+from mspc.ops.nn.rms_norm import RmsNorm, RmsNormGrad
 from tests.gpu.emulated import EmulatedGpu
 from tests.ops.cuda.cuda_emulator import NEEDED, placed
 
@@ -118,3 +120,22 @@ def test_gradients_that_no_kernel_takes(tmp_path: Path, columns: int, target: DT
 
 def test_only_rows_of_whole_warps_fit() -> None:
     assert [n for n in (31, 32, 48, 96, 768, 1000, 1024, 8192, 8224, 16384) if fits(n)] == [32, 96, 768, 1024, 8192]
+
+
+@pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
+def test_norms_of_halves_with_parameters_of_float32(tmp_path: Path) -> None:
+    device = EmulatedGpu(tmp_path)
+    work = Work(device)
+    full, row = (5, 64), (5, 1)
+    x, dout = (filled(device, full, FLOAT16, seed) for seed in (1, 2))
+    gamma, beta = (filled(device, (64,), FLOAT32, seed) for seed in (3, 4))
+    mean, variance = (filled(device, row, FLOAT32, seed) for seed in (5, 6))
+    wide, statistic = x.astype(np.float32), (row, FLOAT32)
+    norm, root = LayerNorm(-1, -1, EPSILON), RmsNorm(EPSILON)
+    work.add(norm, [x, gamma, beta], [(full, FLOAT16), statistic, statistic], norm.run(NUMPY, wide, gamma, beta))
+    work.add(root, [x, gamma], [(full, FLOAT16), statistic], root.run(NUMPY, wide, gamma))
+    for op, operands in ((LayerNormGrad(-1, EPSILON), [mean, variance, gamma]), (RmsNormGrad(), [variance, gamma])):
+        out = device.empty(full, FLOAT16.numpy)
+        launch = op.launch(device, [dout, x, *operands], out)
+        work.launches.append((launch, (out,), (op.run(NUMPY, dout.astype(np.float32), wide, *operands),)))
+    work.check()

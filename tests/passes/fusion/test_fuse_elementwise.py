@@ -342,3 +342,18 @@ def test_cast_is_taken_in_where_nobody_else_reads_it(uses: int, expected: list[s
     assert [name for name in names(result) if name.endswith(("Update", "Momentum"))] == expected
     read = [v.type.dtype for node in result.nodes for v in node.inputs if node.op.name == "GroupedUpdate"]
     assert (FLOAT16 in read) == (uses == 1)
+
+
+def test_reasons_of_members_are_one_text_that_is_read_back() -> None:
+    graph, b, (x,) = new_graph(x=("input", (4, 4)))
+    nodes = [x]
+    for reason in ("", "a mean", "", "a mean", "another"):
+        nodes.append(b.emit(op("Tanh"), nodes[-1]))
+        if reason:
+            nodes[-1].attrs["reason"] = reason
+    graph.results = [nodes[-1]]
+    run_passes(graph, parse_passes("fuse_elementwise"))
+    (fused,) = graph.nodes
+    assert fused.attrs["reason"] == "a mean; another"
+    text = print_graph(graph)
+    assert print_graph(parse(text, REGISTRY).main) == text

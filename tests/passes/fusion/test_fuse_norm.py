@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mspc.ir.graph import Graph, Node
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.text.parser import parse
+from mspc.ir.types import FLOAT16, FLOAT32, TensorType
 from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.math.arithmetic import Add
 from mspc.ops.modules import load_operators
+from mspc.ops.nn.norm import LayerNorm
 from mspc.ops.op import REGISTRY
+from mspc.ops.tensor.cast import Cast
 from mspc.passes.fusion.fuse_norm import FuseNorm
 from tests.interpret import random_feeds, run_whole, same
 
@@ -49,3 +54,32 @@ def test_unused_norm_of_a_sum_that_others_read() -> None:
         FuseNorm().run(graph)
         graph.verify()
         assert (norm in graph.nodes, total in graph.nodes) == (unused, unused)
+
+
+def test_a_sum_that_stands_before_the_parameters_of_its_norm_is_not_joined() -> None:
+    """Under O3 the parameters are cast between the two."""
+    b = Builder(Graph("cast"))
+    x, y = (Parameter(name, TensorType(FLOAT16, (4, 32))) for name in "xy")
+    gamma, beta = (Parameter(name, TensorType(FLOAT32, (32,))) for name in ("gamma", "beta"))
+    b.graph.parameters += [x, y, gamma, beta]
+    total = b.emit(Add(), x, y)
+    casts = [b.emit(Cast(dst_type=FLOAT16), p) for p in (gamma, beta)]
+    norm = b.emit(LayerNorm(-1, -1), total, *casts)
+    b.graph.results.append(b.emit(Add(), b.emit(TupleGetItem(0), norm), total))
+    feeds = random_feeds(b.graph)
+    expected = run_whole(b.graph, feeds)
+    FuseNorm().run(b.graph)
+    b.graph.verify()
+    same(run_whole(b.graph, feeds), expected)
+
+
+def test_a_norm_of_halves_with_parameters_of_float32_gives_halves() -> None:
+    b = Builder(Graph("mixed"))
+    x, y = (Parameter(name, TensorType(FLOAT16, (4, 32))) for name in "xy")
+    gamma, beta = (Parameter(name, TensorType(FLOAT32, (32,))) for name in ("gamma", "beta"))
+    b.graph.parameters += [x, y, gamma, beta]
+    b.graph.results.append(b.emit(TupleGetItem(0), b.emit(LayerNorm(-1, -1), b.emit(Add(), x, y), gamma, beta)))
+    assert FuseNorm().run(b.graph)
+    b.graph.verify()
+    assert b.graph.nodes[0].op.name == "FusedLayerNorm"
+    assert b.graph.results[0].tensor_type.dtype == FLOAT16
