@@ -191,5 +191,6 @@ def _notes(plan: Plan) -> list[str]:
         found.append(f"computes {len(plan.recompute)} cells again: {listed}")
     if plan.cut_further:
         again = f", {plan.gathered_again} of them gathered again for gradients" * bool(plan.gathered_again)
-        found.append(f"stores {plan.cut_further} parameters in smaller slices than operators read{again}")
+        count = f"{plan.cut_further} parameter{'s' * (plan.cut_further != 1)}"
+        found.append(f"stores {count} in smaller slices than operators read{again}")
     return found

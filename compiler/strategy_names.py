@@ -62,7 +62,7 @@ class StrategyNames:
         for node in graph.nodes:
             place = self.places.get(node)
             ruled = isinstance(node.op, Op) and type(node.op).rule is not Op.rule
-            if place is not None and ruled and node.in_layouts is not None:
+            if place is not None and ruled and node.in_layouts:  # what has no operands has no layouts to say
                 self.layouts[place] = tuple(layout for layout in node.in_layouts if layout is not None)
         self.recomputed = planned_cells(graph)
         users = graph.users()
@@ -204,6 +204,8 @@ def _cut(node: Node, layouts: Sequence[Layout], ranks: int, file: str) -> None:
             f"{node.label}: the plan {file} has layouts {_shown(layouts)} for operands of "
             f"{', '.join(str(len(dims)) for dims in rule.inputs)} dimensions"
         )
+    if not layouts:
+        return
     sources = tuple((dims, layout.without_partial()) for dims, layout in zip(rule.inputs, layouts, strict=True) if dims)
     choice = make_choice(rule, *merge(rule, sources, ranks))
     if any(layout.partial for layout in layouts):

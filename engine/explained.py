@@ -118,7 +118,9 @@ def _named(places: Mapping[Node, str], name: str) -> Node:
     if ending:
         several = [place for place in known if place.endswith("/" + name.lstrip("/"))]
         raise MspcError(f"{name!r} is the name of {len(several)} operators", notes=several[:NAMED])
-    notes = did_you_mean(name, known) or [f"the first are {', '.join(known[:5])}"]
+    depth = name.strip("/").count("/") + 1  # names are given by their ends, too
+    ends = ["/".join(place.split("/")[-depth:]) for place in known]
+    notes = did_you_mean(name, known) or did_you_mean(name, ends) or [f"the first are {', '.join(known[:5])}"]
     raise MspcError(f"the network has no operator {name!r}", kind=ValueError, notes=notes)
 
 

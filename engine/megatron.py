@@ -22,10 +22,12 @@ def cut_in_pairs(graph: Graph, ranks: int, tensor: int) -> None:
     """Give the products of a graph, read but not compiled yet, strategies of pairs; `tensor` ranks share each.
 
     Raises:
-        MspcError: no product follows on another, or a dimension cannot be cut so often.
+        MspcError: no product follows on another, a dimension cannot be cut so often, or a weight would be cut in both
+            ways.
     """
     data = ranks // tensor
     opened: set[Value] = set()
+    by_rows: dict[Value, bool] = {}
     pairs = 0
     for node in graph.nodes:
         comes_open = any(value in opened for value in node.inputs)
@@ -34,6 +36,9 @@ def cut_in_pairs(graph: Graph, ranks: int, tensor: int) -> None:
                 opened.add(node)
             continue
         pairs += comes_open
+        weight = node.inputs[1]
+        if by_rows.setdefault(weight, comes_open) != comes_open:
+            raise MspcError(f"pairs cut {weight.name} by columns for one product and by rows for another")
         _cut(node, data, tensor, by_rows=comes_open)
         if not comes_open:
             opened.add(node)
