@@ -9,6 +9,7 @@ float64. Prints a line for each network that does not, with its seed, and a clos
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import random
 import sys
@@ -148,6 +149,7 @@ def main() -> int:
     given = parser.parse_args()
     os.environ[VERIFY] = "1"
     load_operators()
+    gc.freeze()  # nor do the processes look for garbage among what is loaded
     names, start, total = usable(), time.perf_counter(), Found()
     work = [[given.only]] if given.only is not None else batches(given.seed, given.count)
     with ProcessPoolExecutor(given.processes) as pool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,11 +99,17 @@ def test_a_plan_is_compiled_as_it_was_found(run: Run) -> None:
 
 
 def test_two_searches_write_the_same(run: Run) -> None:
-    texts = []
-    for _ in range(2):
-        assert run("search", "net.py", "--ranks", "8", "--out", "plan.toml", "-q").exit_code == 0
-        texts.append(Path("plan.toml").read_bytes())
-    assert texts[0] == texts[1]
+    """Plan, table and JSON within a limit of memory, whatever the seed of hashes and the number of threads."""
+    line = ["search", "net.py", "--ranks", "8", "--memory", "60KB", "--out", "plan.toml", "--json", "plans.json"]
+    first = run(*line)
+    assert first.exit_code == 0, first.output
+    written = [Path(name).read_bytes() for name in ("plan.toml", "plans.json")]
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
+    again = subprocess.run(
+        [sys.executable, "-m", "mspc", *line], env=environment, capture_output=True, text=True, check=True
+    )
+    assert again.stdout == first.stdout
+    assert [Path(name).read_bytes() for name in ("plan.toml", "plans.json")] == written
 
 
 def test_an_edited_plan_counts(run: Run) -> None:

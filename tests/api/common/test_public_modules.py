@@ -14,13 +14,15 @@ import mspc
 from mspc.api import alias, names
 
 WALK = '''
-import importlib, os, sys
+import gc, importlib, os, sys
 import lark, networkx, numpy as np, ml_dtypes
 import mspc
 from mspc.api import alias
 from mspc.ops.modules import load_operators
 
 load_operators()  # once for all
+gc.disable()
+gc.freeze()  # hundreds of processes are forked: none touches what it does not use
 
 def check(name):
     first, _, rest = name.partition(".")

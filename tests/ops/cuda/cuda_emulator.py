@@ -6,12 +6,15 @@ All kernels asked for are compiled together at the first launch, so that operato
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,8 @@ NEEDED = shutil.which("g++")
 BUILT: dict[str, bytes] = {}
 """Libraries that tests of this process have compiled. Each emulator has a file of its own, as libraries hold state."""
 
-SHIM = r"""
+COMMAND = ("g++", "-std=c++17", "-O0", "-w", "-fPIC", "-U_FORTIFY_SOURCE")
+HEADERS = """
 #include <cmath>
 #include <csetjmp>
 #include <cstdio>
@@ -35,6 +39,8 @@ SHIM = r"""
 #include <tuple>
 #include <ucontext.h>
 #include <utility>
+"""
+SHIM = r"""
 #define __device__
 #define __global__ static
 #define __host__
@@ -308,7 +314,7 @@ class Emulator:
         assert grid[1] < 65536
         assert grid[2] < 65536
         if self.built is None:
-            self.built = [ctypes.PyDLL(str(path)) for path in self.build()]
+            self.built = ctypes.PyDLL(str(self.build()))
         cells: list[Any] = []
         for argument in arguments:
             if isinstance(argument, np.ndarray):
@@ -317,41 +323,48 @@ class Emulator:
             else:
                 cells.append(np.ctypeslib.as_ctypes(np.array(argument)))
         given = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
-        function = getattr(self.built[number % len(self.built)], f"run_{number}")
+        function = getattr(self.built, f"run_{number}")
         status = function(int(waits), (ctypes.c_uint * 3)(*grid), block, given)
         assert status == 0, f"threads wait for ever in {list(self.sources)[number][1]}"
 
-    def build(self) -> list[Path]:
-        """Compile all kernels, in two libraries at the same time."""
-        texts = [SHIM + emulated(PRELUDE + self.shared)] * 2
+    def build(self) -> Path:
+        """Compile all kernels."""
+        text = SHIM + emulated(PRELUDE + self.shared)
         for (source, name), number in self.sources.items():
             body = emulated(source).replace('extern "C" __global__', "__global__")
             macros = "".join(f"#undef {name}\n" for name in dict.fromkeys(re.findall(r"#define (\w+)", body)))
-            texts[number % 2] += (
+            text += (
                 f"namespace k{number} {{\n{body}\n}}\n"
                 f'extern "C" int run_{number}(int waits, const unsigned int* grid, unsigned int threads, '
                 "void** given) { "
                 f"return run(k{number}::{name}, waits, grid, threads, given); }}\n{macros}"
             )
-        found: list[Path] = []
-        jobs: dict[Path, Any] = {}
-        for text in texts:
-            made = hashlib.sha256(f"{self.eager} {text}".encode()).hexdigest()
-            path = self.folder / f"kernels_{made[:16]}.so"
-            found.append(path)
-            if made in BUILT:
-                path.write_bytes(BUILT[made])
-                continue
+        made = hashlib.sha256(f"{self.eager} {text}".encode()).hexdigest()
+        path = self.folder / f"kernels_{made[:16]}.so"
+        if made not in BUILT:
             path.with_suffix(".cpp").write_text(text)
-            command = ["g++", "-std=c++17", "-O0", "-w", "-shared", "-fPIC", "-U_FORTIFY_SOURCE"]
-            command += [f"-DEAGER_COPIES={int(self.eager)}"]
-            command += ["-o", str(path), str(path.with_suffix(".cpp"))]
-            jobs[path] = made, subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        for path, (made, job) in jobs.items():
-            _, errors = job.communicate()
-            assert job.returncode == 0, errors[:4000]
+            options = ["-shared", f"-DEAGER_COPIES={int(self.eager)}", "-include", headers()]
+            compile_cpp(*options, "-o", str(path), str(path.with_suffix(".cpp")))
             BUILT[made] = path.read_bytes()
-        return found
+        path.write_bytes(BUILT[made])
+        return path
+
+
+def compile_cpp(*arguments: str) -> None:
+    done = subprocess.run([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+
+
+@cache
+def headers() -> str:
+    """The headers that all libraries include, compiled once for all tests of this process: most of what a small library
+    takes."""
+    folder = tempfile.mkdtemp(prefix="headers_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(folder, "headers.h")
+    path.write_text(HEADERS)
+    compile_cpp("-x", "c++-header", "-o", f"{path}.gch", str(path))
+    return str(path)
 
 
 def emulated(source: str) -> str:
