@@ -13,6 +13,7 @@ from mspc.engine.compared import Row
 from mspc.engine.comparison import Comparison
 from mspc.engine.doubled import Doubled
 from mspc.engine.finite_differences import directions
+from mspc.engine.judged_collectives import collectives
 from mspc.engine.made_inputs import MadeInput
 from mspc.engine.many_ranks import ManyRanks
 from mspc.engine.one_device import OneDevice, Values
@@ -73,6 +74,10 @@ def verified(program: Program, seed: int) -> Verified:
     comparison = Comparison(program.one, program.many, program.ranks, program.weights, expected, noise, own, MARK)
     found = _beside(comparison, device, ranks)
     found.inputs = made
+    wrong = collectives(program.ranks, program.plain_of)
+    if wrong:
+        found.rows += wrong
+        found.note = found.note or "on numbers made for it a collective gives others than NumPy"
     if program.doubled is not None:
         names = [p.name for p in program.one.parameters if p.kind == "input"]
         values = program.weights | dict(zip(names, device.feeds[0][0], strict=True))

@@ -97,6 +97,43 @@ def test_a_maximum_that_is_never_negative_is_found(network: str, monkeypatch: py
     assert found(network).notes[-1] == "step 3 is the first that differs"
 
 
+SOFTMAX = """
+import mindspore as ms, numpy as np
+from mindspore import nn, ops, Tensor, Parameter
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
+ms.set_seed(1)
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(Tensor(np.random.randn(6, 8) * 0.1, ms.float32))
+        self.product = ops.MatMul().shard(((1, 1), (1, 2)))
+        self.peak = ops.ReduceMax(keep_dims=True).shard(((1, 2),))
+        self.sum = ops.ReduceSum(keep_dims=True).shard(((1, 2),))
+    def construct(self, x):
+        z = self.product(x, self.w)
+        z = z - self.peak(z, 1)
+        return ops.ReduceMean()((z - ops.log(self.sum(ops.exp(z), 1))) ** 2)
+net = Net()
+nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))(Tensor(np.ones([4, 6]), ms.float32))
+"""
+
+
+def test_a_maximum_whose_size_changes_no_number_is_tried_on_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A softmax is the same whatever is taken off its logits."""
+    (tmp_path / "net.py").write_text(SOFTMAX)
+    combine = local.combine
+
+    def wrong(parts: Any, op: str) -> Any:
+        return combine([np.maximum(part, 0) for part in parts] if op == "max" else parts, op)
+
+    monkeypatch.setattr(local, "combine", wrong)
+    assert list(found(str(tmp_path / "net.py"), 2).notes) == [
+        "on numbers made for it a collective gives others than NumPy"
+    ]
+
+
 def changed_sums(monkeypatch: pytest.MonkeyPatch, change: Callable[[LocalComm, Any, Any], Any]) -> None:
     """`change` sees the rank's communicator, what it brought to a reduction and what comes out."""
     ordinary = LocalComm.all_reduce
