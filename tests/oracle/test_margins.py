@@ -87,7 +87,7 @@ def test_a_layer_for_every_step() -> None:
     wanted = layer(Tensor(steps)).asnumpy()
     for options in ((1,), (1, 0)):
         np.testing.assert_allclose(nn.TimeDistributed(layer, *options)(Tensor(steps)).asnumpy(), wanted, rtol=1e-5)
-    with pytest.raises(TypeError, match="TimeDistributed: time_axis must be an integer, not None"):
+    with pytest.raises(TypeError, match="TimeDistributed: time_axis must be an int, not None"):
         nn.TimeDistributed(layer, None)
 
 
