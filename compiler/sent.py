@@ -19,11 +19,6 @@ class Sent:
     rank: int
     mean: float
 
-    @property
-    def differs(self) -> bool:
-        """Whether some ranks send less than others."""
-        return self.mean < self.most - 0.5
-
 
 def sent_by_ranks(compiled: Compiled) -> Sent:
     """What the ranks send, those of one kind as the first of them: they differ in numbers of ranks and offsets alone.
