@@ -162,7 +162,7 @@ class ForwardValueAndGrad(Cell):
             loss = self.network(*inputs[:-1])
         else:
             loss = self.network(*inputs)
-        grads = self.grad_no_sens(self.network, self.weights)(*inputs)
+        grads = self.grad(self.network, self.weights)(*inputs)
         return loss, grads
 
 
