@@ -79,13 +79,18 @@ def _wanted(function: Function, name: str, value: Any) -> str:
         if value is parameter.default or any(_KINDS[kind][1](value) for kind in kinds):
             return ""
         return " or ".join(_KINDS[kind][0] for kind in kinds)
-    if kinds != ["Any"] or value is parameter.default:
+    if kinds != ["Any"] or value is parameter.default or _makes(function):
         return ""
     if name in _TENSORS and "other" not in parameters:
         return "a tensor"
     if name not in _TENSORS | _NUMBERS or _is_number(value):
         return ""
     return "a number or a tensor"
+
+
+def _makes(function: Function) -> bool:
+    """Whether it is a constructor, whose parameters are no tensors for their names: `bias` says whether there is one."""
+    return function.__name__ == "__init__"
 
 
 def _is_tensor(value: Any) -> bool:
@@ -122,7 +127,7 @@ def explained(
     for name, value in given.items():
         wrong = error.obj if isinstance(error, AttributeError) else error
         array = isinstance(value, np.ndarray) and (wrong is value or wrong is value.dtype)
-        if array or (wrong is value and not _is_tensor(value)):
+        if not _makes(function) and (array or (wrong is value and not _is_tensor(value))):
             return f"{label}: {name} must be a tensor, not {text(value)}", takes
     shown = ", ".join(f"{name}={text(value)}" for name, value in given.items())
     return f"{label}: these arguments do not fit: {shown}", takes
@@ -191,4 +196,5 @@ def checked_class(cls: type[Any]) -> type[Any]:
     return cls
 
 
-def _takes_nothing(self: object) -> None: ...
+def _takes_nothing(self: object) -> None:
+    """What a class without a constructor of its own is made with."""
