@@ -101,7 +101,7 @@ def _operands(node: Node, number: int, step: int, rank: int) -> list[Array]:
         if type.dtype.kind == "b":
             made.append(np.full(type.shape, rank == node.op.ranks[-1]))  # type: ignore[union-attr]  # a collective
             continue
-        most = 2 if getattr(node.op, "op", "") == "prod" else LARGEST
+        most = 1 if getattr(node.op, "op", "") == "prod" else LARGEST
         numbers = generator.integers(1, most, type.shape, endpoint=True)
         if type.dtype.kind != "u":
             numbers = numbers * (generator.choice([-1, 1], type.shape) if step == 1 else -1)
@@ -122,6 +122,7 @@ def _expected(op: Any, made: Sequence[Sequence[Array]], rank: int) -> list[Array
         else:
             kind = parts[0].dtype
             function = (_OF_FLAGS if kind == np.bool_ else _COMBINE)[op.op]
-            total = function(np.stack([part.astype(np.float64) for part in parts]), axis=0).astype(kind)
+            wide = np.int64 if kind.kind in "iu" else np.float64
+            total = function(np.stack([part.astype(wide) for part in parts]), axis=0).astype(kind)
             results.append(np.split(total, len(parts), op.axis)[place] if isinstance(op, ReduceScatter) else total)
     return results

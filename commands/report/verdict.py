@@ -30,7 +30,7 @@ def verdict(rows: Sequence[Row], where: str, beside: str, first: Node | None) ->
     wrong = [r for r in rows if not r.same]
     if wrong:
         worst = max(wrong, key=lambda r: (r.difference, r.tolerance))
-        apart = "in shape" if math.isinf(worst.difference) else f"by {worst.difference:.1e}"
+        apart = "in shape or in what is finite" if math.isinf(worst.difference) else f"by {worst.difference:.1e}"
         text = (
             f"differs: {len(wrong)} of {_values(len(rows))} {where}; the worst is {worst.kind} {worst.name}, "
             f"{apart} where {worst.tolerance:.0e} is allowed"
