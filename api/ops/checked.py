@@ -89,7 +89,7 @@ def _wanted(function: Function, name: str, value: Any) -> str:
 
 
 def _makes(function: Function) -> bool:
-    """Whether it is a constructor, whose parameters are no tensors for their names: `bias` says whether there is one."""
+    """Whether it is a constructor, whose parameters are no tensors for their names: `bias` says if there is one."""
     return function.__name__ == "__init__"
 
 

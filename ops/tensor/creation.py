@@ -54,11 +54,7 @@ class Fill(_Made):
     type: DType = FLOAT32
     shape: tuple[int, ...] = ()
     value: int | float = 0.0
-    samples: ClassVar[Any] = (
-        sample(shape=(8, 16), value=0.5),
-        sample(shape=(8,), type=INT64, value=3),
-        sample(),
-    )
+    samples: ClassVar[Any] = (sample(shape=(8, 16), value=0.5), sample(shape=(8,), type=INT64, value=3), sample())
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 0, ("type", "shape", "value"))
