@@ -50,7 +50,7 @@ class Cell(CellState):
         super().__init_subclass__(**kwargs)
         if takes_data is not None:
             cls.takes_data = takes_data
-        if cls.__module__.startswith("mspc.api.") and ("__init__" in vars(cls) or cls.__init__ is Cell.__init__):
+        if cls.__module__.startswith("mspc.api.") and ("__init__" in cls.__dict__ or cls.__init__ is Cell.__init__):
             cls.__init__ = checked_constructor(cls.__name__, cls.__init__)
 
     def __init__(self, auto_prefix: bool = True, flags: dict[str, Any] | None = None) -> None:

@@ -154,7 +154,7 @@ def test_a_reducer_adds_up_what_is_not_by_intent_a_rank_s_own(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("[], mean=2", "DistributedGradReducer: mean must be True or False, not 2"),
+        ("[], mean=2", "DistributedGradReducer: mean must be True or False or None, not 2"),
         ("[], degree=0", "DistributedGradReducer: degree must be a number from 1 on, not 0"),
         ('[], group="x"', "there is no group 'x'; known are hccl_world_group"),
     ],
