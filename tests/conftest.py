@@ -37,7 +37,7 @@ for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")
 
 LONG = (
-    "passes/test_random_networks.py", "test_planted_errors.py", "ops/test_ops.py",
+    "oracle/test_judges.py", "passes/test_random_networks.py", "test_planted_errors.py", "ops/test_ops.py",
     "test_conformance.py", "samples/", "compiler/test_rank_kinds.py", "compiler/test_vision_networks.py",
     "api/common/test_public_modules.py", "runtime/comm/test_mismatches.py", "commands/", "checkpoint/test_resuming.py",
     "ops/collective/test_every.py", "engine/", "ops/cuda/", "gpu/", "runtime/",
