@@ -13,7 +13,7 @@ until they are reduced. The `TupleGetItem`s of a bucket stay with it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ops.collective.base import Collective
@@ -53,10 +53,7 @@ def order_collectives(graph: Graph) -> bool:
     sums = sorted(keys[i] for i in collectives if sums_gradients(nodes[i]))
     for i in collectives:
         if i in gathers:
-            before, summed = bisect_left(others, keys[i]), bisect_left(sums, keys[i])
-            ahead = max(others[before - AHEAD][0] if before >= AHEAD else -1,
-                        sums[summed - AHEAD_OF_SUMS][0] if summed >= AHEAD_OF_SUMS else -1)  # fmt: skip
-            keys[i] = (ahead, 0, i)
+            keys[i] = (max(_ahead_of(others, AHEAD, keys[i]), _ahead_of(sums, AHEAD_OF_SUMS, keys[i])), 0, i)
         elif sums_gradients(nodes[i]):
             later = others[bisect_left(others, keys[i]) :][:1]
             if later and later[0][0] < first_use.get(nodes[i], len(nodes)):
@@ -65,6 +62,12 @@ def order_collectives(graph: Graph) -> bool:
     order = sorted(range(len(nodes)), key=lambda i: keys.get(i, (i, 0, i)))
     graph.nodes = [nodes[i] for i in order]
     return any(i != k for i, k in enumerate(order))
+
+
+def _ahead_of(line: Sequence[Key], count: int, key: Key) -> int:
+    """The number of the operator behind which only so many of some collectives stand ahead of a key."""
+    before = bisect_left(line, key)
+    return line[before - count][0] if before >= count else -1
 
 
 def _ready(node: Node, index: int, place: Mapping[Value, int], behind: Mapping[Value, int]) -> int:

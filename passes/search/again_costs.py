@@ -15,7 +15,7 @@ from mspc.passes.search.elimination import Table
 from mspc.passes.search.model import Model, Source
 from mspc.passes.search.step_facts import touched
 from mspc.passes.search.terms import OPERATIONS, Terms
-from mspc.passes.sharding.choices import operand_types
+from mspc.passes.sharding.choices import exchanges, operand_types
 
 
 def entering(model: Model, block: Block) -> Iterator[tuple[Source, Node, int]]:
@@ -51,7 +51,7 @@ class AgainCosts:
         variable, types = model.variables[model.of[node]], operand_types(node)
         rule = model.search.rules[node]
         assert rule is not None
-        inside = type(op).moved_bytes is not Op.moved_bytes
+        inside = exchanges(node)
         operations = op.operations(types)
         special, usual = self._compute
         rate = special.get(types[0].dtype.itemsize, usual) if operations else 0

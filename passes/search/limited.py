@@ -108,13 +108,13 @@ class Limited:
         cheaper, proved = 0.0, self.first.bound
         for _ in range(TRIALS):
             found = self._within(within)
-            over = 1.0 if found is None else self.memory.peak(found.values) - limit
+            over = self._over(found, limit)
             while found is not None and within == limit:
                 proved = max(proved, found.bound)
                 if over <= 0 or not self._adds_moment(found.values):
                     break
                 found = self._within(within)
-                over = 1.0 if found is None else self.memory.peak(found.values) - limit
+                over = self._over(found, limit)
             if found is not None and over <= 0:
                 low, best = within, (found, within) if best is None or found.cost < best[0].cost else best
                 if within == limit or best[0].cost - cheaper <= CLOSE * best[0].cost:
@@ -133,6 +133,10 @@ class Limited:
             return None
         found = self._better(*best, limit)
         return Assignment(found.values, found.cost, min(proved, found.cost))
+
+    def _over(self, found: Assignment | None, limit: int) -> float:
+        """By how much the peak of what was found is over a limit; something where nothing was."""
+        return 1.0 if found is None else self.memory.peak(found.values) - limit
 
     def _adds_moment(self, values: Sequence[int]) -> bool:
         """Make the peak of a plan a row, which gets the price; False where there are enough or it is none."""

@@ -23,6 +23,7 @@ from mspc.passes.search.elimination import Factor, Table
 from mspc.passes.search.footprint import Footprint, gradient_bytes, summand
 from mspc.passes.search.model import Model, Numbers, Source, Variable
 from mspc.passes.search.step_facts import copies
+from mspc.passes.search.sums import Sums
 
 BEGIN, END = 0, 1
 """Rows of memory: where gradients begin, and where updates do."""
@@ -136,12 +137,11 @@ class Memory:
 
     def held(self, values: Sequence[int]) -> tuple[float, ...]:
         """Bytes that a rank holds at every moment."""
-        return tuple(sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in row) for row in self.rows)
+        return tuple(Sums(row).total(values) for row in self.rows)
 
     def peak(self, values: Sequence[int]) -> float:
         """Bytes that a rank holds at the peak of a step, as near as can be told without compiling it."""
-        always = sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in self.static)
-        return always + self._footprint(values).peak()
+        return Sums(self.static).total(values) + self._footprint(values).peak()
 
     def _footprint(self, values: Sequence[int]) -> Footprint:
         again = [block for block in self.blocks if values[self.switches[block.cell]]]

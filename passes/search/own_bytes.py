@@ -15,7 +15,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
-from mspc.passes.sharding.choices import Choice, make_choice, merge, operand_types
+from mspc.passes.sharding.choices import Choice, exchanges, make_choice, merge, operand_types
 from mspc.passes.sharding.traffic import scatter_bytes
 from mspc.sharding.factors import Rule
 
@@ -39,7 +39,7 @@ class OwnBytes:
         self._summing = {node for node in read_by if isinstance(node, Node) and self._sums(node, read_by[node])}
         self.of = {
             node: gradients for node, gradients in self.of.items()
-            if any(_moves(each) or each in self._summing for each in gradients)
+            if any(exchanges(each) or each in self._summing for each in gradients)
         }  # fmt: skip
 
     def _complete(self, nodes: Sequence[Node]) -> dict[Node, frozenset[int]]:
@@ -65,7 +65,7 @@ class OwnBytes:
 
     def key(self, node: Node) -> Any:
         """What is equal for operators that send the same by themselves; None where they send nothing."""
-        if not _moves(node) and node not in self.of:
+        if not exchanges(node) and node not in self.of:
             return None
         gradients = self.of.get(node, [])
         known = {value: index for index, value in enumerate((*node.inputs, node, *gradients))}
@@ -93,7 +93,7 @@ class OwnBytes:
         for each in gradients:
             # What is not known lies as what has its type: a gradient as its value.
             op, operands = cast(Op, each.op), [placed.get(value) or alike.get(value.type) for value in each.inputs]
-            if _moves(each) and None not in operands:
+            if exchanges(each) and None not in operands:
                 nbytes = op.moved_bytes(operand_types(each), cast("list[Layout]", operands))
                 total += 0.0 if (each.inputs[0], nbytes) in shared else nbytes
                 if op.shares_borders:
@@ -111,7 +111,3 @@ class OwnBytes:
         sources = tuple((dims, layout.without_partial()) for dims, layout in zip(rule.inputs, operands, strict=True)
                         if layout is not None and dims)  # fmt: skip
         return make_choice(rule, *merge(rule, sources, self.ranks)).outputs[0]
-
-
-def _moves(node: Node) -> bool:
-    return type(cast(Op, node.op)).moved_bytes is not Op.moved_bytes

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, element_types
@@ -271,6 +272,11 @@ def _passing(
 def _refine(mesh: tuple[int, ...], finer: tuple[int, ...], axes: tuple[Axes, ...]) -> tuple[Axes, ...]:
     dims, _ = on_mesh(Layout(mesh, axes), finer)
     return dims
+
+
+def exchanges(node: Node) -> bool:
+    """Whether ranks may exchange something inside of an operator: borders of windows, statistics of a batch."""
+    return type(cast(Op, node.op)).moved_bytes is not Op.moved_bytes
 
 
 def operand_types(node: Node) -> tuple[TensorType, ...]:

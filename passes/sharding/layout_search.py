@@ -16,6 +16,7 @@ from mspc.passes.sharding.choices import (
     Choice,
     Source,
     choices,
+    exchanges,
     make_choice,
     merge,
     operand_types,
@@ -135,7 +136,7 @@ class Search:
         """Bytes of a choice whatever lies around the node: those sent inside of the operator, as many again inside of
         its gradient, and for the gradients themselves."""
         op, total = cast(Op, node.op), 0.0
-        if type(op).moved_bytes is not Op.moved_bytes:
+        if exchanges(node):
             total += op.moved_bytes(operand_types(node), option.inputs)
         if self.trains and node.phase == "forward":
             total += total + gradient_bytes(node, option, self.rules[node])

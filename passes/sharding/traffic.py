@@ -19,7 +19,7 @@ from mspc.ops.collective.collectives import AllReduce, ReduceScatter
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
 from mspc.passes.communication.redistribution_plan import plan
-from mspc.passes.sharding.choices import Choice, operand_types
+from mspc.passes.sharding.choices import Choice, exchanges, operand_types
 from mspc.passes.sharding.placement import stored
 from mspc.sharding.factors import Rule
 
@@ -163,11 +163,12 @@ def sent_inside(nodes: Iterable[Node]) -> float:
 
 
 def _inside(node: Node) -> float:
-    op = cast(Op, node.op)
-    if type(op).moved_bytes is Op.moved_bytes:
+    if not exchanges(node):
         return 0.0
     layouts = node.in_layouts or tuple(layout for value in node.inputs for layout in element_layouts(value.layout))
-    return 0.0 if None in layouts else op.moved_bytes(operand_types(node), cast("tuple[Layout, ...]", layouts))
+    if None in layouts:
+        return 0.0
+    return cast(Op, node.op).moved_bytes(operand_types(node), cast("tuple[Layout, ...]", layouts))
 
 
 def work_of(node: Node, rule: Rule | None) -> float:
