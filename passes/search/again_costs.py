@@ -75,6 +75,9 @@ class AgainCosts:
         own, variable = model.of[value], model.of[reader]
         outputs, needs = model.variables[own].outputs[index], model.variables[variable].operands[place]
         key = ("again", outputs.tobytes(), needs.tobytes(), len(type.shape), type.nbytes)
-        made = lambda: model.sent("there", outputs, needs, type, model.latency)[..., None] * [0.0, 1.0]  # noqa: E731
+
+        def made() -> Table:
+            return model.sent("there", outputs, needs, type, model.latency)[..., None] * [0.0, 1.0]
+
         model.subject = value
         model.factor((own, variable, switch), key, made)
