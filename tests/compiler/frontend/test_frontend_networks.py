@@ -259,7 +259,7 @@ def test_a_strategy_of_a_reshape_that_changes_nothing_is_ignored_with_a_warning(
 
 
 def test_functions_of_auto_generate_take_all_arguments_by_position() -> None:
-    from mindspore.ops.auto_generate.gen_ops_def import add_ext, mean_ext, sub_ext
+    from mspc.ops.auto_generate.gen_ops_def import add_ext, mean_ext, sub_ext
 
     traced = made(lambda x: mean_ext(sub_ext(add_ext(x, x, 3), x, 2.0), 1, True), X)
     values = np.arange(32, dtype=np.float32).reshape(4, 8)
