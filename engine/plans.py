@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from mspc.analysis.cost.timeline import Timeline
 from mspc.api.settings import SHARDED
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, compile_launch, compile_traced, trace_call
+from mspc.compiler.driver import Compiled, TracedCall, compile_launch, compile_traced, trace_call
 from mspc.compiler.plan_file import SUFFIX, PlanFile
 from mspc.compiler.sent import sent_by_ranks
 from mspc.engine.capture import Launch
+from mspc.engine.forked import ForkedCalls, can_fork
 from mspc.engine.megatron import cut_in_pairs, tensor_sizes
 from mspc.engine.programs import config_of
 from mspc.ir.diagnostics import MspcError
@@ -36,6 +38,8 @@ LARGE = 1 << 24
 """Bytes at which the search's one bandwidth is read from a machine's rates."""
 MANY = 1e12
 """Operations at which the rate of products is read."""
+LARGE_GRAPH = 1000
+"""Operators of a network above which ways are compiled beside one another."""
 SAME = 0.999
 """Of a step's time, down to which another is no faster."""
 AUTOMATIC, SEMI = {"mode": "auto_parallel"}, {"mode": "semi_auto_parallel"}
@@ -100,6 +104,15 @@ class Plans:
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """What a way comes to. file: its plan's. configured: whether the script has cut operators itself."""
+
+    plan: Plan
+    file: PlanFile
+    configured: bool
+
+
+@dataclass(frozen=True)
 class PlanRequest:
     """What plans are wanted for. ranks: how many there are. machine: times are estimated for it. device: what programs
     are made for, "" for the script's. free: leave out the strategies of the script. memory: bytes that a rank has, 0
@@ -134,31 +147,60 @@ def plans_for(
         MspcError: the search's plan does not compile, or no plan fits the memory.
     """
     config = asked.config(launch)
-    memory = asked.memory
     plans: list[Plan] = []
     refused: list[str] = []
     files: dict[str, PlanFile] = {}
     paired: list[Plan] = []
     tried = list(_ways(launch, asked) if ways is None else ways)
     configured = False
-    for way in tried:
-        if on_way is not None:
-            on_way(way.name)
-        try:
-            compiled = _within(launch, config, way, asked.free, memory) if way.name == SEARCH and memory else (
-                compiled_way(launch, config, way, asked.free))  # fmt: skip
-            plan = _plan(way.name, compiled, launch, asked, memory)
-            configured |= way.name == SEARCH and _is_configured(compiled)
-            (paired if way.tensor else plans).append(plan)
-            files[way.name] = compiled.strategies.plan(config.ranks)
-        except MspcError as error:
-            if way.name == SEARCH:
-                raise
-            refused.append(f"{way.name.partition(',')[0]}: {error.message}")
+    for way, outcome in _outcomes(launch, config, asked, tried, on_way or (lambda _: None)):
+        if isinstance(outcome, str):
+            refused.append(f"{way.name.partition(',')[0]}: {outcome}")
+            continue
+        (paired if way.tensor else plans).append(outcome.plan)
+        files[way.name] = outcome.file
+        configured |= way.name == SEARCH and outcome.configured
     plans += sorted(paired, key=lambda plan: plan.step)[:1]
     if not asked.mesh:
         _take_faster(plans, files, {way.name for way in tried if asked.free or not (configured and way.free)})
     return Plans(sorted(plans, key=lambda plan: (plan.step, plan.nbytes)), list(dict.fromkeys(refused)), files)
+
+
+def _outcomes(
+    launch: Launch, config: Config, asked: PlanRequest, ways: Sequence[Way], on_way: Callable[[str], None]
+) -> Iterator[tuple[Way, Outcome | str]]:
+    """What every way comes to, or why it does not, in order. The search runs here, and meanwhile the others of a large
+    network in forks. Raises MspcError of the search."""
+    on_way(ways[0].name)
+    call = _read(launch, replace(config, **ways[0].settings))
+    others = ways[1:] if len(call.traced.graph.nodes) > LARGE_GRAPH and can_fork() else ()
+    with ForkedCalls([partial(_outcome, launch, config, asked, way, call) for way in others]) as forked:
+        yield ways[0], _compared(launch, config, asked, ways[0], call)
+        forked.one_more()
+        for i, way in enumerate(ways[1:]):
+            on_way(way.name)
+            yield way, (forked.result(i) if others else None) or _outcome(launch, config, asked, way)
+
+
+def _outcome(
+    launch: Launch, config: Config, asked: PlanRequest, way: Way, call: TracedCall | None = None
+) -> Outcome | str:
+    try:
+        return _compared(launch, config, asked, way, call)
+    except MspcError as error:
+        return error.message
+
+
+def _compared(
+    launch: Launch, config: Config, asked: PlanRequest, way: Way, call: TracedCall | None
+) -> Outcome:
+    """What a way comes to. call: what was read, if it was. Raises MspcError."""
+    if way.name == SEARCH and asked.memory:
+        compiled = _within(launch, config, way, asked.free, asked.memory, call)
+    else:
+        compiled = compiled_way(launch, config, way, asked.free, call)
+    plan = _plan(way.name, compiled, launch, asked, asked.memory)
+    return Outcome(plan, compiled.strategies.plan(config.ranks), _is_configured(compiled))
 
 
 def _take_faster(plans: list[Plan], files: dict[str, PlanFile], may: Collection[str]) -> None:
@@ -223,10 +265,18 @@ def cut_by_file(launch: Launch, file: Path) -> Launch:
     return replace(launch, context=context)
 
 
-def compiled_way(launch: Launch, config: Config, way: Way, free: bool = False) -> Compiled:
-    """A launch, cut in one way. free: without the strategies of the script, whatever the way. Raises MspcError."""
+def _read(launch: Launch, config: Config) -> TracedCall:
+    """A launch as a graph, the same for all ways. Raises MspcError."""
+    return trace_call(launch.target, describe_call(launch.args, []), config, launch.whole)
+
+
+def compiled_way(
+    launch: Launch, config: Config, way: Way, free: bool = False, call: TracedCall | None = None
+) -> Compiled:
+    """A launch, cut in one way. free: without the strategies of the script, whatever the way. call: the launch as it
+    was read, which goes into the program; it is read here without it. Raises MspcError."""
     config = replace(config, **way.settings)
-    call = trace_call(launch.target, describe_call(launch.args, []), config, launch.whole)
+    call = _read(launch, config) if call is None else replace(call, config=config)
     if free or way.free:
         for node in call.traced.graph.nodes:
             node.in_strategy = node.out_strategy = None
@@ -235,7 +285,9 @@ def compiled_way(launch: Launch, config: Config, way: Way, free: bool = False) -
     return compile_traced(call)
 
 
-def _within(launch: Launch, config: Config, way: Way, free: bool, memory: int) -> Compiled:
+def _within(
+    launch: Launch, config: Config, way: Way, free: bool, memory: int, call: TracedCall | None
+) -> Compiled:
     """The search's plan within a limit of memory. Where the memory plan of its program is over what the search has
     foreseen, and over the limit, it gets so much less to work with, and at last it looks for the least. Raises
     MspcError where nothing fits."""
@@ -247,7 +299,7 @@ def _within(launch: Launch, config: Config, way: Way, free: bool, memory: int) -
             limit = LEAST
         terms = replace(config.search_terms, memory=limit)
         try:
-            compiled = compiled_way(launch, replace(config, search_terms=terms), way, free)
+            compiled = compiled_way(launch, replace(config, search_terms=terms), way, free, None if attempt else call)
         except MspcError:
             if limit == LEAST:
                 raise

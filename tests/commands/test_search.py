@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from mspc.analysis.cost.nodes import sent_bytes
 from mspc.api.state import Session
 from mspc.cli import app
 from mspc.compiler.plan_file import read_plan
+from mspc.engine import plans
 from mspc.engine.capture import capture
+from mspc.engine.forked import ForkedCalls
 from mspc.engine.plans import SEARCH, WAYS, compiled_way
 from mspc.engine.programs import config_of
 from mspc.ir.diagnostics import MspcError
@@ -64,6 +66,31 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         return CliRunner().invoke(app, list(arguments))
 
     return mspc
+
+
+@pytest.mark.parametrize("memory", [(), ("--memory", "67200kB")], ids=["", "within memory"])
+def test_plans_of_forks_are_those_of_one_process(
+    run: Run, monkeypatch: pytest.MonkeyPatch, memory: tuple[str, ...]
+) -> None:
+    arguments = ("search", "net.py", "--ranks", "8", "--machine", "machine.toml", "--json", "-", *memory)
+    alone = run(*arguments)
+    assert alone.exit_code == 0, alone.output
+    monkeypatch.setattr(plans, "LARGE_GRAPH", 0)
+    monkeypatch.setattr(plans, "can_fork", lambda: True)
+    calls: list[Sequence[Any]] = []
+    monkeypatch.setattr(plans, "ForkedCalls", lambda tasks: calls.append(tasks) or ForkedCalls(tasks))
+    beside = run(*arguments)
+    assert beside.stdout == alone.stdout
+    assert [len(tasks) for tasks in calls] == [6]
+
+
+def test_a_call_that_raises_in_a_fork_has_no_result() -> None:
+    def wrong() -> None:
+        raise ValueError("of a fork")
+
+    with ForkedCalls([lambda: 3, wrong, lambda: os._exit(1)]) as forked:
+        forked.one_more()
+        assert [forked.result(index) for index in range(3)] == [3, None, None]
 
 
 def test_plans_are_set_side_by_side(run: Run) -> None:
