@@ -44,7 +44,7 @@ class Rel:
     EQ, NE, LT, LE, GT, GE = EQ, NE, LT, LE, GT, GE
     INC_NEITHER, INC_LEFT, INC_RIGHT, INC_BOTH = INC_NEITHER, INC_LEFT, INC_RIGHT, INC_BOTH
     IN, NOT_IN = IN, NOT_IN
-    strs: ClassVar[dict[int, str]] = {key: text for key, (text, _) in (_COMPARED | _RANGES).items()}  # type: ignore[operator]
+    strs: ClassVar[dict[int, str]] = {key: text for key, (text, _) in (_COMPARED | _RANGES).items()}
 
 
 def _subject(arg_name: Any, prim_name: Any) -> str:

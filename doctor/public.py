@@ -123,7 +123,7 @@ def has_attribute(cls: type, name: str) -> bool:
         return True
     if issubclass(cls, Primitive):
         operator = cls.op_class
-        if operator is None or hasattr(operator, name) or name in {field.name for field in fields(operator)}:  # type: ignore[arg-type]
+        if operator is None or hasattr(operator, name) or name in {field.name for field in fields(operator)}:
             return True
     assigned = [_assigned(base) for base in cls.__mro__[:-1] if base.__module__ != "mspc.ops"]
     return any(names is None or name in names for names in assigned) or name in _SET_BY_COMPILES

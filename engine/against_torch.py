@@ -90,7 +90,7 @@ def _values(judge: TorchJudge, graph: Graph, given: dict[str, Array], backend: N
                 values[node] = op.kernel(backend)(*operands)
                 continue
             tensors = [judge.tensor(operand) for operand in operands]
-            result = values[node] = op.kernel(backend)(*operands)  # type: ignore[attr-defined]
+            result = values[node] = op.kernel(backend)(*operands)
             parts = result if isinstance(result, tuple) else (result,)
             theirs = None if op.mutates else judge.call(op, tensors, parts)
             if theirs is None:

@@ -91,7 +91,7 @@ class Doubled:
                     assert isinstance(reader.op, TupleGetItem)
                     wanted = request.wanted[reader.op.index]
                     if isinstance(wanted, Parameter) and _is_float(wanted):
-                        grads[copies[wanted]] = copied(source.inputs[reader.op.index])  # type: ignore[index]
+                        grads[copies[wanted]] = copied(source.inputs[reader.op.index])
             if grads and all(isinstance(v, Constant) or v in copies for v in [*request.outputs, *request.sens]):
                 outputs, sens = [copied(v) for v in request.outputs], [copied(v) for v in request.sens]
                 doubled.judged.append(Judged(outputs, sens, grads))
@@ -105,7 +105,7 @@ class Doubled:
         with np.errstate(all="ignore"):
             for node in needed(self.graph, wanted):
                 inputs = [v.value if isinstance(v, Constant) else values[v] for v in node.inputs]
-                values[node] = node.op.kernel(backend)(*inputs)  # type: ignore[attr-defined]
+                values[node] = node.op.kernel(backend)(*inputs)
         return values
 
 

@@ -106,9 +106,9 @@ class _Judge:
         with np.errstate(all="ignore"):
             for node in self.forward:
                 inputs = [self._at(values, value) for value in node.inputs]
-                for index in node.op.distributions:  # type: ignore[attr-defined]
+                for index in node.op.distributions:
                     inputs[index] = self._at(self.base, node.inputs[index])
-                values[node] = node.op.kernel(self.backend)(*inputs)  # type: ignore[attr-defined]
+                values[node] = node.op.kernel(self.backend)(*inputs)
         return values
 
     def _at(self, values: dict[Value, Array], value: Value) -> Array:

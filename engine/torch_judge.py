@@ -75,7 +75,7 @@ class TorchJudge:
             return []
         generator = np.random.default_rng(len(operands))
         weights = {i: generator.uniform(0.5, 1.5, np.shape(results[i])) for i in judged}
-        total = sum((found[i] * self.torch.tensor(w)).sum() for i, w in weights.items())  # type: ignore[operator]
+        total = sum((found[i] * self.torch.tensor(w)).sum() for i, w in weights.items())
         wanted = [i for i, tensor in enumerate(tensors) if tensor.requires_grad]
         try:
             theirs = self.torch.autograd.grad(total, [tensors[i] for i in wanted], allow_unused=True)
@@ -105,7 +105,7 @@ def _gradients(
     values: dict[Value, Array] = dict(zip(inputs, map(np.array, operands), strict=True))
     values |= {given[i]: weight for i, weight in weights.items()}
     for node in graph.nodes:
-        values[node] = node.op.kernel(backend)(*[value_at(values, v) for v in node.inputs])  # type: ignore[attr-defined]
+        values[node] = node.op.kernel(backend)(*[value_at(values, v) for v in node.inputs])
     return [None if value is None else value_at(values, value) for value in found]
 
 

@@ -106,7 +106,7 @@ def all_to_all_with_output_shape(
     moved = ops.AlltoAllV(chosen)(flat, [math.prod(tensor.shape) for tensor in input_tensor_list], sizes)
     found = []
     start = 0
-    for shape, size in zip(shapes, sizes):  # noqa: B905  # a compiled function knows no strict zip
+    for shape, size in zip(shapes, sizes, strict=True):
         found.append(moved[start : start + size].reshape(shape))
         start += size
     return tuple(found), handle_of(async_op)

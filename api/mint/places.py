@@ -24,7 +24,7 @@ def narrow(input: Any, dim: int, start: int, length: int) -> Any:
     begin = tuple([start if d == dim else 0 for d in range(rank)])
     sizes = tuple([length if d == dim else input.shape[d] for d in range(rank)])
     within("narrow", input.shape, begin, sizes)
-    return ops.StridedSlice()(input, begin, tuple([b + n for b, n in zip(begin, sizes)]), (1,) * rank)  # noqa: B905
+    return ops.StridedSlice()(input, begin, tuple([b + n for b, n in zip(begin, sizes, strict=True)]), (1,) * rank)
 
 
 def index_select(input: Any, dim: int, index: Any) -> Any:

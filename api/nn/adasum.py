@@ -51,7 +51,7 @@ class _AdaSum(Cell):
 
     def sums(self, values: Any) -> Any:
         """The adaptive sum of each value over the ranks."""
-        return tuple([self.sum(value) if summed else value for value, summed in zip(values, self.summed)])  # noqa: B905  # a compiled function knows no strict zip
+        return tuple([self.sum(value) if summed else value for value, summed in zip(values, self.summed, strict=True)])
 
     def sum(self, value: Any) -> Any:
         """The adaptive sum of one value: ranks that stand side by side first, then their sums, and so on."""
@@ -108,7 +108,7 @@ class AdaSumByDeltaWeightWrapCell(_AdaSum):
         before = [parameter + 0 for parameter in self.parameters]
         grads = ops.depend(grads, before)
         done = self.optimizer(grads)
-        steps = [ops.depend(now, done) - then for now, then in zip(self.parameters, before)]  # noqa: B905
-        for parameter, then, step in zip(self.parameters, before, self.sums(steps)):  # noqa: B905
+        steps = [ops.depend(now, done) - then for now, then in zip(self.parameters, before, strict=True)]
+        for parameter, then, step in zip(self.parameters, before, self.sums(steps), strict=True):
             ops.assign(parameter, then + step)
         return done

@@ -53,7 +53,7 @@ class DistributedGradReducer(Cell):
             return self.reduced(grads)
         if len(grads) != len(self.summed):
             raise ValueError("DistributedGradReducer: there must be one gradient for each parameter")
-        return tuple([self.reduced(grad) if summed else grad for grad, summed in zip(grads, self.summed)])  # noqa: B905  # a compiled function knows no strict zip
+        return tuple([self.reduced(grad) if summed else grad for grad, summed in zip(grads, self.summed, strict=True)])
 
     def reduced(self, grad: Any) -> Any:
         """One gradient, added up."""

@@ -35,10 +35,10 @@ class _Sparse:
     values: Any
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and tuple.__eq__(self, other)  # type: ignore[arg-type]
+        return type(self) is type(other) and tuple.__eq__(self, other)
 
     def __hash__(self) -> int:
-        return hash((type(self), *self))  # type: ignore[misc]
+        return hash((type(self), *self))
 
     @property
     def dtype(self) -> Any:
@@ -65,7 +65,7 @@ class _Sparse:
         raise _dense(self, "*")
 
     def __repr__(self) -> str:
-        parts = ", ".join(f"{n}={getattr(self, n)!r}" for n in self._fields if n != "shape")  # type: ignore[attr-defined]
+        parts = ", ".join(f"{n}={getattr(self, n)!r}" for n in self._fields if n != "shape")
         return f"{type(self).__name__}(shape={list(self.shape)}, dtype={self.dtype}, {parts})"
 
 

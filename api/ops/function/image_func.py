@@ -43,8 +43,12 @@ def interpolate(
         raise ApiTypeError(f"interpolate: align_corners has no meaning for mode {mode!r}")
     if size is None:
         factors = tuple(scale_factor) if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * dims
-        size = tuple(int(n * f) for n, f in zip(input.shape[2:], factors))  # noqa: B905  # read by the front end
-        whole = [abs(n * f - round(n * f)) < 1e-6 for n, f in zip(input.shape[2:], factors)]  # noqa: B905
+        if len(factors) != dims:
+            raise ApiValueError(
+                f"interpolate: scale_factor {factors} must be {dims} numbers for an input of shape {input.shape}"
+            )
+        size = tuple(int(n * f) for n, f in zip(input.shape[2:], factors, strict=True))
+        whole = [abs(n * f - round(n * f)) < 1e-6 for n, f in zip(input.shape[2:], factors, strict=True)]
         if not (all(whole) or recompute_scale_factor or align_corners or mode == "area"):
             raise ApiValueError(
                 f"interpolate: scale_factor {scale_factor} of {tuple(input.shape[2:])} gives no whole sizes: "

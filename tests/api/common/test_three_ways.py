@@ -425,6 +425,8 @@ def test_forms_of_calls_agree(call: Callable[..., Any]) -> None:
         (lambda x: ops.arange(1, float("inf")), "Range: limit must be finite, not inf"),
         (lambda x: ops.neg(x > 0), "Neg: input is Bool, which has no sign; logical_not turns it round"),
         (lambda x: ops.isclose(x, x, "1"), "IsClose: rtol must be a number known at compile time, not '1'"),
+        (lambda x: ops.interpolate(x[None], scale_factor=(2.0, 2.0)),
+         "interpolate: scale_factor (2.0, 2.0) must be 1 numbers for an input of shape (1, 2, 4)"),
         (lambda x: ops.interpolate(x[None], scale_factor=1.3),
          "interpolate: scale_factor 1.3 of (4,) gives no whole sizes: give size, or recompute_scale_factor=True"),
         (lambda x: mnp.mean(None), "numpy.mean(): a must be a tensor, not None"),
