@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mspc.engine.compared import Row, compare
-from mspc.ir.graph import Graph, Node, element_types
+from mspc.ir.graph import Graph, Node, element_types, operand_types
 from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
 from mspc.runtime.backend import NumPyBackend
@@ -89,7 +89,7 @@ def _kind(node: Node) -> tuple[Any, ...]:
 
 
 def _size(node: Node) -> int:
-    return sum(type.size for value in node.inputs for type in element_types(value.type))
+    return sum(type.size for type in operand_types(node))
 
 
 def _operands(node: Node, number: int, step: int, rank: int) -> list[Array]:

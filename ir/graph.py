@@ -248,6 +248,11 @@ def element_types(type: Type) -> tuple[TensorType, ...]:
     return (type,) if isinstance(type, TensorType) else ()
 
 
+def operand_types(node: Node) -> tuple[TensorType, ...]:
+    """The types of the tensors that a node reads, those in tuples one by one."""
+    return tuple(type for value in node.inputs for type in element_types(value.type))
+
+
 def element_layouts(layout: Layouts) -> tuple[Layout, ...]:
     """The layouts of a value: one, or all of a tuple."""
     if layout is None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.analysis.cost.nodes import operand_types, work_of
-from mspc.ir.graph import Graph, Node, element_types
+from mspc.analysis.cost.nodes import work_of
+from mspc.ir.graph import Graph, Node, element_types, operand_types
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.convolution.base import Convolution
 from mspc.ops.cuda.attention import LOWEST, whole_blocks

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from mspc.analysis.cost.machine import POINTWISE, Machine
 from mspc.analysis.cost.machine_file import H200
-from mspc.ir.graph import Node, element_types
-from mspc.ir.types import TensorType
+from mspc.ir.graph import Node, operand_types
 from mspc.ops.collective.base import Collective
 from mspc.ops.convolution.base import Convolution
 from mspc.ops.op import Op
@@ -59,8 +58,3 @@ def kind_of_work(op: Op) -> str:
     """The kind of an operator's products, as machines have rates of."""
     pointwise = isinstance(op, Convolution) and all(places == 1 for places in op.sizes())
     return POINTWISE + op.work if pointwise else op.work
-
-
-def operand_types(node: Node) -> list[TensorType]:
-    """The types of a node's operands, those in tuples one by one."""
-    return [type for value in node.inputs for type in element_types(value.type)]

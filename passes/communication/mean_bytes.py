@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import cast
 
-from mspc.analysis.cost.nodes import operand_types, sent_bytes
-from mspc.ir.graph import Node, element_layouts
+from mspc.analysis.cost.nodes import sent_bytes
+from mspc.ir.graph import Node, element_layouts, operand_types
 from mspc.ir.layout import Axes
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.exchange import Exchange

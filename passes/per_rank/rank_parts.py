@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value, element_layouts, element_types
+from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value, element_layouts, element_types, operand_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.op import Op, Placement
@@ -170,7 +170,7 @@ class Places:
 def _place(node: Node, op: Op, ranks: int) -> OperatorPlace:
     return OperatorPlace(
         op,
-        tuple(t for v in node.inputs for t in element_types(v.type)),
+        operand_types(node),
         tuple(layout for i in range(len(node.inputs)) for layout in _in_layouts(node, i, ranks)),
         element_types(node.type),
         _layouts(node, ranks),

@@ -8,14 +8,14 @@ from typing import cast
 
 import numpy as np
 
-from mspc.ir.graph import Node, element_types
+from mspc.ir.graph import Node, element_types, operand_types
 from mspc.ops.op import Op
 from mspc.passes.search.cell_blocks import Block
 from mspc.passes.search.elimination import Table
 from mspc.passes.search.model import Model, Source
 from mspc.passes.search.step_facts import touched
 from mspc.passes.search.terms import OPERATIONS, Terms
-from mspc.passes.sharding.choices import exchanges, operand_types
+from mspc.passes.sharding.choices import exchanges
 
 
 def entering(model: Model, block: Block) -> Iterator[tuple[Source, Node, int]]:

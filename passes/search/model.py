@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from mspc.ir.graph import Constant, Node, Parameter, Value, element_layouts, element_types
+from mspc.ir.graph import Constant, Node, Parameter, Value, element_layouts, element_types, operand_types
 from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
@@ -25,7 +25,7 @@ from mspc.passes.search.elimination import Factor, Table
 from mspc.passes.search.own_bytes import OwnBytes
 from mspc.passes.search.step_facts import graded, is_state, touched
 from mspc.passes.search.terms import Terms
-from mspc.passes.sharding.choices import Choice, merge, multiplies, operand_types
+from mspc.passes.sharding.choices import Choice, merge, multiplies
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.traffic import COLLECTIVE
 

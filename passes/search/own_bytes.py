@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from mspc.ir.graph import Node, Value, element_types
+from mspc.ir.graph import Node, Value, element_types, operand_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
-from mspc.passes.sharding.choices import Choice, exchanges, make_choice, merge, operand_types
+from mspc.passes.sharding.choices import Choice, exchanges, make_choice, merge
 from mspc.passes.sharding.traffic import scatter_bytes
 from mspc.sharding.factors import Rule
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, cast
 
-from mspc.ir.graph import Constant, Node, Parameter, Value, element_types
+from mspc.ir.graph import Constant, Node, Parameter, Value, element_types, operand_types
 from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import NotDifferentiable
-from mspc.passes.sharding.choices import Choice, operand_types
+from mspc.passes.sharding.choices import Choice
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.placement import is_master
 

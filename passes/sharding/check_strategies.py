@@ -17,7 +17,7 @@ from typing import Any, ClassVar, cast
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError, raise_all
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Graph, Node, Value, operand_types
 from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
 from mspc.ir.named_layout import NamedLayout, spread
 from mspc.ops.collective.collectives import Redistribute
@@ -25,7 +25,7 @@ from mspc.ops.control.structural import Depend, Gradient, MakeTuple, StopGradien
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
 from mspc.passes.needs import WHOLE, Need
-from mspc.passes.sharding.choices import composite_conflict, make_choice, operand_types, rule_of
+from mspc.passes.sharding.choices import composite_conflict, make_choice, rule_of
 from mspc.passes.sharding.decomposition import decompose_nodes
 from mspc.passes.sharding.shared_parameters import differing_readers
 from mspc.sharding.factors import Dim, Rule

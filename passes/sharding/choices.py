@@ -14,9 +14,9 @@ from functools import lru_cache
 from typing import cast
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, element_types
+from mspc.ir.graph import Node, element_types, operand_types
 from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
-from mspc.ir.types import TensorType, TupleType, Type
+from mspc.ir.types import TupleType, Type
 from mspc.ops.collective.collectives import LayoutChange
 from mspc.ops.op import Op
 from mspc.sharding.factors import Dim, Rule
@@ -49,7 +49,7 @@ def rule_of(node: Node) -> Rule | None:
     if not isinstance(op, Op) or type(op).rule is Op.rule or isinstance(op, LayoutChange):
         return None
     try:
-        return op.parsed_rule(*(t for value in node.inputs for t in element_types(value.type)))
+        return op.parsed_rule(*operand_types(node))
     except MspcError as error:
         if error.location is not None:
             raise
@@ -277,11 +277,6 @@ def _refine(mesh: tuple[int, ...], finer: tuple[int, ...], axes: tuple[Axes, ...
 def exchanges(node: Node) -> bool:
     """Whether ranks may exchange something inside of an operator: borders of windows, statistics of a batch."""
     return type(cast(Op, node.op)).moved_bytes is not Op.moved_bytes
-
-
-def operand_types(node: Node) -> tuple[TensorType, ...]:
-    """The tensors that the node reads, tuples spread out."""
-    return tuple(t for value in node.inputs for t in element_types(value.type))
 
 
 def multiplies(rule: Rule, node: Node) -> bool:

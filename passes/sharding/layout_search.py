@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from mspc.ir.diagnostics import MspcError, raise_all
-from mspc.ir.graph import Graph, Layouts, Node, Value, element_types
+from mspc.ir.graph import Graph, Layouts, Node, Value, element_types, operand_types
 from mspc.ir.layout import Layout
 from mspc.ops.op import Op
 from mspc.passes.sharding.choices import (
@@ -19,7 +19,6 @@ from mspc.passes.sharding.choices import (
     exchanges,
     make_choice,
     merge,
-    operand_types,
     operandwise_choice,
     rule_of,
 )

@@ -12,14 +12,14 @@ from functools import lru_cache
 from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Value, element_layouts
+from mspc.ir.graph import Constant, Graph, Node, Value, element_layouts, operand_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import AllReduce, ReduceScatter
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
 from mspc.passes.communication.redistribution_plan import plan
-from mspc.passes.sharding.choices import Choice, exchanges, operand_types
+from mspc.passes.sharding.choices import Choice, exchanges
 from mspc.passes.sharding.placement import stored
 from mspc.sharding.factors import Rule
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import element_types
+from mspc.ir.graph import operand_types
 from mspc.ops.collective.collectives import AllGather, AllReduce, ReduceScatter
 from mspc.ops.device import Array
 from mspc.runtime.faults.stalled import STEP_SHIFT
@@ -129,5 +129,5 @@ def small(node: Any) -> bool:
         return False
     how = "" if isinstance(op, AllGather) else op.op
     parts = op.group_size if isinstance(op, ReduceScatter) else 1
-    types = [t for value in node.inputs for t in element_types(value.type)]
+    types = operand_types(node)
     return all(takes(t.nbytes // parts, t.dtype.numpy, how) for t in types)
