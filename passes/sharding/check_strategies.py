@@ -260,17 +260,41 @@ def _from_layouts(
             _check_cut(node, rule, factors, math.prod(rule.sizes[f] for f in factors), cut, (i, d))
             if not factors or (not wanted and i in cast(Op, node.op).followers):
                 continue
-            first = factors[0]
-            if first in places and axes[first] != wanted:
-                raise node.error(
-                    f"{node.label}: {where} and {places[first]} are the same dimension of the operator, but their "
-                    f"layouts differ"
-                )
-            axes[first], places[first] = wanted, where
+            for f, own in zip(factors, _axes_of_factors(node, rule, factors, (mesh, wanted), where), strict=True):
+                if f in places and axes[f] != own:
+                    raise node.error(
+                        f"{node.label}: {where} and {places[f]} are the same dimension of the operator, but their "
+                        f"layouts differ"
+                    )
+                axes[f], places[f] = own, where
     flat = [a for f in axes for a in f if mesh[a] > 1]
     if len(flat) != len(set(flat)):
         raise node.error(f"{node.label}: one axis of the layout cuts two different dimensions of the operator")
     return mesh, axes
+
+
+def _axes_of_factors(
+    node: Node, rule: Rule, factors: Dim, cut: tuple[tuple[int, ...], Axes], where: str
+) -> list[Axes]:
+    """The axes of every factor of a dimension, the first ones of the most significant.
+
+    cut: the mesh, and the axes along which the dimension is cut.
+    """
+    mesh, rest = cut
+    found: list[Axes] = []
+    for f in factors:
+        size, n = rule.sizes[f], len(rest)
+        while size % math.prod(mesh[a] for a in rest[:n]):
+            n -= 1
+        if n < len(rest) and math.prod(mesh[a] for a in rest[:n]) != size:
+            raise node.error(
+                f"{node.label}: {where} is {size} parts one after the other, and the axis of size {mesh[rest[n]]} cuts "
+                f"across them",
+                notes=[f"let axes come first whose product is {size}"],
+            )
+        found.append(rest[:n])
+        rest = rest[n:]
+    return found
 
 
 def _out_layout(node: Node, ranks: int) -> Layout | None:
