@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 from mspc.ir.diagnostics import MspcError, raise_all
-from mspc.ir.graph import Graph, Node
+from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.layout import Axes, Layout
-from mspc.ir.named_layout import NamedLayout, spread
+from mspc.ir.named_layout import INTERLEAVED, NamedLayout, spread
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.structural import Depend, Gradient, MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
@@ -253,6 +253,7 @@ def _from_layouts(
                 f"{node.label}: the layout of input {i} names {len(entry.axes)} dimensions, "
                 f"but the input has {len(tensor)}"
             )
+        _check_interleaved(node, rule, tensor, entry, i)
         for d, (factors, wanted) in enumerate(zip(tensor, entry.axes, strict=True)):
             where = f"dimension {d} of input {i}"
             cut = math.prod(mesh[a] for a in wanted)
@@ -270,6 +271,25 @@ def _from_layouts(
     if len(flat) != len(set(flat)):
         raise node.error(f"{node.label}: one axis of the layout cuts two different dimensions of the operator")
     return mesh, axes
+
+
+def _check_interleaved(node: Node, rule: Rule, tensor: tuple[Dim, ...], entry: NamedLayout, i: int) -> None:
+    """Raise MspcError for parts that cannot run one after the other: of a parameter, which has no rows of a batch, and
+    of a dimension that the operator reads whole. The rule is MindSpore's."""
+    at = entry.interleaved_at
+    if entry.interleaved < 2 or at < 0:
+        return
+    value = node.inputs[i] if i < len(node.inputs) else None
+    if isinstance(value, Parameter) and value.kind == "parameter":
+        raise node.error(
+            f"{node.label}: {INTERLEAVED} takes input {i}, the parameter {value.name}, in parts",
+            notes=["name it for activations alone"],
+        )
+    if any(f in rule.frozen for f in tensor[at]):
+        raise node.error(
+            f"{node.label}: {INTERLEAVED} takes dimension {at} of input {i} in parts, which must stay whole",
+            notes=["name it for another dimension"],
+        )
 
 
 def _axes_of_factors(
